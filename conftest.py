@@ -60,7 +60,7 @@ def pytest_runtestloop() -> None:
 @pytest.fixture(scope="module")
 def ranked_once() -> Iterator[None]:
     """Tests that ask for the same plan share its ranking; what a ranking is worth has its own."""
-    from sottovoce.planning.ranking import rank  # with all mechanisms: not for every test
+    from sottovoce.planning.plan import rank  # with all mechanisms: not for every test
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sottovoce.planning.plan.rank", functools.cache(rank))

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from sottovoce.core import native
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.design import hermite
+from sottovoce.mechanisms.design import families
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.kernels.one_bit import sample_bits
 
@@ -157,7 +157,7 @@ def one_bit(draws: int, tally: Tally) -> None:
 
 def several_bits(bits: int, draws: int, tally: Tally) -> None:
     generator, done, number = np.random.default_rng(bits), 0, 0
-    design = hermite.gauss_hermite(1 << bits)
+    design = families.gauss_hermite(1 << bits)
     while done < draws:
         size = min(_FEW - number % 97, draws - done)
         mechanism = GaussHermite(

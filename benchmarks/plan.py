@@ -11,8 +11,8 @@ from simulated_errors import simulated_mse
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import clipped
 from sottovoce.mechanisms.release import ReleaseTerms
-from sottovoce.planning.ranking import rank
-from sottovoce.planning.setting import Setting
+from sottovoce.planning.candidates import Setting
+from sottovoce.planning.plan import rank
 
 CASES = (("l2", 1000, 2.0, 1), ("l2", 1000, 2.0, 50), ("l1", 16, 2.0, 1), ("linf", 4, 2.0, 1))
 RELATIVE_ERROR = 0.004

@@ -14,7 +14,7 @@ import numpy as np
 
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.design import hermite
+from sottovoce.mechanisms.design import families
 from sottovoce.mechanisms.rotation import Rotation
 
 DIMENSIONS = (128, 200, 1000, 1024, 10**4, 10**5, 10**6)
@@ -32,9 +32,9 @@ def unit_vectors(dimension: int, seed: int) -> list[Vector]:
 
 def excess(levels: int, tilts: Vector, clients: int) -> float:
     """n times the mean squared error over sigma^2, less 1."""
-    design = hermite.gauss_hermite(levels)
+    design = families.gauss_hermite(levels)
     parts = (tilts[start : start + _CHUNK] for start in range(0, len(tilts), _CHUNK))
-    total = math.fsum(float(hermite.excess_error(design, z, clients).sum()) for z in parts)
+    total = math.fsum(float(families.excess_error(design, z, clients).sum()) for z in parts)
     return total / len(tilts)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball
-from sottovoce.mechanisms.design.hermite import gauss_hermite
+from sottovoce.mechanisms.design.families import gauss_hermite
 from sottovoce.mechanisms.release import NoSenders, release_event
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.mechanisms.seeds import GENERATORS

@@ -26,8 +26,7 @@ from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.protocol.channels import channel as channels
 from sottovoce.protocol.channels.central import Central
-from sottovoce.protocol.channels.channel import Channel
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Channel, Direct
 from sottovoce.protocol.channels.secret_order import SecretOrder
 from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.channels.shuffler import Shuffler

@@ -9,7 +9,7 @@ PACKAGE = {
     "version.py": '"""A docstring."""\n\nVERSION = 1  # a comment\n',
     "protocol/__init__.py": "",
     "protocol/channels/__init__.py": "",
-    "protocol/channels/direct.py": """
+    "protocol/channels/channel.py": """
 class Direct:
     \"\"\"Of two
     lines.\"\"\"
@@ -17,7 +17,7 @@ class Direct:
     def describe(self):
         return isinstance(self, Direct)
 """,
-    "protocol/faces.py": "from sottovoce.protocol.channels.direct import Direct\n",
+    "protocol/faces.py": "from sottovoce.protocol.channels.channel import Direct\n",
     "privacy/events.py": "class Direct: ...\n",
     "privacy/pure.py": """
 from sottovoce.privacy.events import Direct

@@ -67,13 +67,13 @@ FAULTS = (
     ),
     Fault(
         "Logistic bits: the exact worst case",
-        "privacy/one_bit.py",
+        "privacy/divergences.py",
         "logit = math.log(above) - math.log(below) - step",
         "logit = math.log(above) - math.log(below)",
     ),
     Fault(
         "Logistic bits: the exact worst case",
-        "privacy/one_bit.py",
+        "privacy/divergences.py",
         "return min(gaussian, dimension * worst * (1.0 + _ROUNDING))",
         "return min(gaussian, math.sqrt(dimension) * worst * (1.0 + _ROUNDING))",
     ),
@@ -97,7 +97,7 @@ FAULTS = (
     ),
     Fault(
         "The tilted law",
-        "mechanisms/design/tilted_seeds.py",
+        "mechanisms/design/seeds.py",
         "return cut - math.log1p(-self.tail) + floor + self._failures + self._rounding",
         "return -cut",
     ),
@@ -109,13 +109,13 @@ FAULTS = (
     ),
     Fault(
         "Laplace noise",
-        "privacy/laplace.py",
+        "privacy/additive_noise.py",
         "zero_concentrated = order * shift * shift / 2.0",
         "zero_concentrated = order * shift * shift / 8.0",
     ),
     Fault(
         "Staircase noise",
-        "privacy/staircase.py",
+        "privacy/additive_noise.py",
         "exact = (gap * min(shift, 2.0 * nu) + b * shift)",
         "exact = (gap * min(shift, nu) + b * shift)",
     ),
@@ -169,13 +169,13 @@ FAULTS = (
     ),
     Fault(
         "A secret order, by bounded densities",
-        "privacy/blanket.py",
+        "privacy/shuffling.py",
         "self.lo, self.hi = lo, max(hi, 2.0 - lo + _LEAST_ROOM)",
         "self.lo, self.hi = lo, hi + _LEAST_ROOM",
     ),
     Fault(
         "A secret order, by bounded densities",
-        "privacy/blanket.py",
+        "privacy/shuffling.py",
         "lower_buckets(clients - 1, lo)",
         "lower_buckets(clients + 1, lo)",
     ),
@@ -199,7 +199,7 @@ FAULTS = (
     ),
     Fault(
         "Auditing with one run",
-        "auditing/one_run.py",
+        "auditing/lower_bounds.py",
         "return tail, 2.0 * canaries * float(lost.max(initial=0.0))",
         "return tail, canaries * float(lost.max(initial=0.0))",
     ),
@@ -277,7 +277,7 @@ FAULTS = (
     ),
     Fault(
         "The certificate for M",
-        "mechanisms/design/fisher.py",
+        "mechanisms/design/families.py",
         "return second, second + np.abs(third) * width / 2.0 + curvature * width**2 / 8.0",
         "return second, second * 0.999",
     ),
@@ -295,7 +295,7 @@ FAULTS = (
     ),
     Fault(
         "The step law",
-        "mechanisms/design/stepped_seeds.py",
+        "mechanisms/design/seeds.py",
         "low, high = max(0.0, middle - below), min(1.0, middle + above)",
         "low, high = middle, middle",
     ),
@@ -379,7 +379,7 @@ FAULTS = (
     ),
     Fault(
         "Randomised response among categories",
-        "mechanisms/generalized_rr.py",
+        "mechanisms/randomized_response.py",
         "return round_pure(k_ary(epsilon, levels), epsilon)",
         "return round_pure(k_ary(1.01 * epsilon, levels), 1.01 * epsilon)",
     ),
@@ -391,13 +391,13 @@ FAULTS = (
     ),
     Fault(
         "Opposite contributions are the worst in a sample",
-        "privacy/sampled_swaps.py",
+        "privacy/sampling.py",
         "for shift in (0.0, -self.center, self.center)",
         "for shift in (0.0, -self.center, 0.9 * self.center)",
     ),
     Fault(
         "Exponential families in a sample, replaced",
-        "privacy/sampled_swaps.py",
+        "privacy/sampling.py",
         "growth = math.exp(square) * (1.0 + 2.0**-50)",
         "growth = math.exp(0.8 * square)",
     ),

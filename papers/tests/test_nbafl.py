@@ -13,7 +13,7 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness, SystemRandomness
 from sottovoce.federated.algorithms.algorithm import Combined, Step
-from sottovoce.federated.uplinks import finite_rows
+from sottovoce.federated.rounds import finite_rows
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce_papers.algorithms.nbafl import NbAfl, PublishedNoise

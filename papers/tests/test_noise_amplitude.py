@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.noise.gaussian import Gaussian
-from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.noise import Noise
-from sottovoce.mechanisms.noise.staircase import Staircase, nu_for_mean_absolute, nu_for_variance
+from sottovoce.mechanisms.noise.laws import (
+    Gaussian,
+    Laplace,
+    Noise,
+    Staircase,
+    nu_for_mean_absolute,
+    nu_for_variance,
+)
 from sottovoce_papers.noise_amplitude import distance_bound, expected_distance, mean_absolute_sum
 
 

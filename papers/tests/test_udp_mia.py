@@ -81,7 +81,7 @@ def test_what_is_learned_by_heart_is_found_and_models_are_kept(
     def never(*_: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("sottovoce.auditing.shadow_models.train_many", never)
+    monkeypatch.setattr("sottovoce.auditing.run_membership.train_many", never)
     assert udp_mia(settings).rows == findings.rows
 
 

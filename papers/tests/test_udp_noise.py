@@ -9,11 +9,11 @@ from scipy.optimize import brentq
 from scipy.special import gammaln
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.mechanisms.noise.staircase import Staircase, nu_for_mean_absolute, nu_for_variance
+from sottovoce.mechanisms.noise.laws import Staircase, nu_for_mean_absolute, nu_for_variance
 from sottovoce.privacy import accounting
+from sottovoce.privacy.additive_noise import staircase_pair
 from sottovoce.privacy.events import GaussianNoise, LaplaceNoise, PrivacyEvent, Repeated, Sampled
 from sottovoce.privacy.gaussian import gaussian_epsilon
-from sottovoce.privacy.staircase import staircase_pair
 from sottovoce_papers import study
 from sottovoce_papers.experiment import Row, find
 from sottovoce_papers.studies.udp_noise import study as udp_noise

@@ -46,9 +46,6 @@ if TYPE_CHECKING:
     from sottovoce.deployment.totals import ledger_totals as ledger_totals
     from sottovoce.ledger.ledger import Ledger as Ledger
     from sottovoce.ledger.records import Budget as Budget
-    from sottovoce.mechanisms.bitwise_rr import (
-        BitwiseRandomisedResponse as BitwiseRandomisedResponse,
-    )
     from sottovoce.mechanisms.clamped_sign import ClampedSign as ClampedSign
     from sottovoce.mechanisms.cldp import Cldp as Cldp
     from sottovoce.mechanisms.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
@@ -56,15 +53,18 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.discrete_staircase import DiscreteStaircase as DiscreteStaircase
     from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
     from sottovoce.mechanisms.gaussian import Gaussian as Gaussian
-    from sottovoce.mechanisms.generalized_rr import (
-        GeneralisedRandomisedResponse as GeneralisedRandomisedResponse,
-    )
     from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu as InterpolatedMvu
     from sottovoce.mechanisms.laplace import Laplace as Laplace
     from sottovoce.mechanisms.mechanism import Mechanism as Mechanism
     from sottovoce.mechanisms.metric_mvu import MetricMvu as MetricMvu
     from sottovoce.mechanisms.mvu import Mvu as Mvu
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
+    from sottovoce.mechanisms.randomized_response import (
+        BitwiseRandomisedResponse as BitwiseRandomisedResponse,
+    )
+    from sottovoce.mechanisms.randomized_response import (
+        GeneralisedRandomisedResponse as GeneralisedRandomisedResponse,
+    )
     from sottovoce.mechanisms.rotation import Rotation as Rotation
     from sottovoce.mechanisms.seeded_sign import SeededSign as SeededSign
     from sottovoce.mechanisms.seeded_step import SeededStep as SeededStep
@@ -99,7 +99,6 @@ show(
         "deployment.totals": ["LedgerTotal", "ledger_total", "ledger_totals"],
         "ledger.ledger": ["Ledger"],
         "ledger.records": ["Budget"],
-        "mechanisms.bitwise_rr": ["BitwiseRandomisedResponse"],
         "mechanisms.clamped_sign": ["ClampedSign"],
         "mechanisms.cldp": ["Cldp"],
         "mechanisms.discrete_gaussian": ["DiscreteGaussian"],
@@ -107,13 +106,16 @@ show(
         "mechanisms.discrete_staircase": ["DiscreteStaircase"],
         "mechanisms.gauss_hermite": ["GaussHermite"],
         "mechanisms.gaussian": ["Gaussian"],
-        "mechanisms.generalized_rr": ["GeneralisedRandomisedResponse"],
         "mechanisms.interpolated_mvu": ["InterpolatedMvu"],
         "mechanisms.laplace": ["Laplace"],
         "mechanisms.mechanism": ["Mechanism"],
         "mechanisms.metric_mvu": ["MetricMvu"],
         "mechanisms.mvu": ["Mvu"],
         "mechanisms.no_privacy": ["NoPrivacy"],
+        "mechanisms.randomized_response": [
+            "BitwiseRandomisedResponse",
+            "GeneralisedRandomisedResponse",
+        ],
         "mechanisms.rotation": ["Rotation"],
         "mechanisms.seeded_sign": ["SeededSign"],
         "mechanisms.seeded_step": ["SeededStep"],

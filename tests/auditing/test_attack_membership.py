@@ -8,7 +8,7 @@ import pytest
 from specs import small_table
 from typer.testing import CliRunner
 
-from sottovoce.auditing import shadow_models
+from sottovoce.auditing import run_membership
 from sottovoce.auditing.finished_run import FinishedRun, open_run
 from sottovoce.auditing.run_membership import RESULT, Plan, attack
 from sottovoce.cli.main import app
@@ -66,7 +66,7 @@ def test_shadows_are_kept_and_serve_again(
     def never(*_: object) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr(shadow_models, "train_many", never)
+    monkeypatch.setattr(run_membership, "train_many", never)
     assert attack(finished, plan, ignore)[0] == first
     with pytest.raises(AssertionError, match="trained again"):
         attack(finished, Plan(shadows=10, candidates=202, attacks=("shokri",)), ignore)

@@ -7,8 +7,13 @@ import pytest
 import torch
 from specs import small_spec
 
-from sottovoce.auditing.canaries import Canaries, blocks_of
-from sottovoce.auditing.canary_rounds import SCORES, CanaryAlgorithm, CanaryTask
+from sottovoce.auditing.canary_rounds import (
+    SCORES,
+    Canaries,
+    CanaryAlgorithm,
+    CanaryTask,
+    blocks_of,
+)
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness

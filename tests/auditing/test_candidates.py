@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from sottovoce.auditing.attacks.candidates import check_enough, choose, design
+from sottovoce.auditing.attacks.context import check_enough, choose, design
 from sottovoce.core.errors import DataError, ParameterError
 
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch import nn
 
-from sottovoce.auditing.attacks import confidences
-from sottovoce.auditing.attacks.confidences import logit_confidences, outputs_of, queries
+from sottovoce.auditing.attacks import context
+from sottovoce.auditing.attacks.context import logit_confidences, outputs_of, queries
 from sottovoce.core.errors import DataError, ParameterError
 from sottovoce.learning.task import Task
 
@@ -36,10 +36,10 @@ def test_models_and_records_in_many_blocks_give_the_same(monkeypatch: pytest.Mon
     records = torch.randn(7, *SHAPE, generator=generator)
     labels = torch.randint(0, 3, (7,), generator=generator)
     asked = list(queries(SHAPE).values())
-    whole = confidences.confidences(task, models, records, labels, asked)
+    whole = context.confidences(task, models, records, labels, asked)
     assert whole.shape == (3, 7, 6)
-    monkeypatch.setitem(confidences._TOGETHER, "cpu", 2 * task.elements_per_sample)
-    found = confidences.confidences(task, models, records, labels, asked)
+    monkeypatch.setitem(context._TOGETHER, "cpu", 2 * task.elements_per_sample)
+    found = context.confidences(task, models, records, labels, asked)
     # Differences of logits of up to 15, in float32.
     np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-5)
     alone = task._outputs(task._unflatten(task.tensor(models[1])), records.flip(-1))
@@ -80,4 +80,4 @@ def test_a_model_that_diverged_is_refused() -> None:
 def test_a_regression_has_no_classes() -> None:
     task = Task(nn.Linear(2, 1), torch.zeros(2, 2), torch.zeros(2, 1), objective="regression")
     with pytest.raises(ParameterError, match="predicts numbers"):
-        confidences.check_classifies(task)
+        context.check_classifies(task)

@@ -12,13 +12,13 @@ from scipy.integrate import quad
 from sottovoce.auditing.enumeration import audit_by_enumeration, delta_of, table_delta, table_rows
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, L2Ball
-from sottovoce.mechanisms import generalized_rr, registry
+from sottovoce.mechanisms import randomized_response, registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
-from sottovoce.mechanisms.generalized_rr import GeneralisedRandomisedResponse
 from sottovoce.mechanisms.mechanism import LaplaceLaw, StaircaseLaw
 from sottovoce.mechanisms.mvu import Mvu
-from sottovoce.mechanisms.noise.staircase import Staircase
+from sottovoce.mechanisms.noise.laws import Staircase
+from sottovoce.mechanisms.randomized_response import GeneralisedRandomisedResponse
 
 INTERVAL = Box(dimension=1, lower=-1.0, upper=1.0)
 
@@ -114,7 +114,7 @@ def test_no_registered_example_exceeds_its_certificate(
 def test_a_row_of_the_table_that_is_off_by_one_in_256_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    honest = generalized_rr._table
+    honest = randomized_response._generalized_table
 
     def off_by_one(epsilon: float, levels: int) -> object:
         table = honest(epsilon, levels)
@@ -125,7 +125,7 @@ def test_a_row_of_the_table_that_is_off_by_one_in_256_is_found(
 
     mechanism = GeneralisedRandomisedResponse(input_domain=INTERVAL, epsilon=1.0, bits=1)
     assert not _violated(mechanism, Adjacency.REPLACE_ONE)
-    monkeypatch.setattr(generalized_rr, "_table", off_by_one)
+    monkeypatch.setattr(randomized_response, "_generalized_table", off_by_one)
     assert _violated(mechanism, Adjacency.REPLACE_ONE)
 
 
@@ -134,12 +134,12 @@ def test_the_last_bit_of_the_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     mechanism = GeneralisedRandomisedResponse(input_domain=INTERVAL, epsilon=1.0, bits=1)
     ends = np.array([-1.0]), np.array([1.0])
     before = table_delta(mechanism, *ends, 0.0)
-    honest = generalized_rr._table(1.0, 2)
+    honest = randomized_response._generalized_table(1.0, 2)
     rows = [list(row) for row in honest.rows]
     rows[0][0] += 2**70
     rows[0][1] -= 2**70
     changed = type(honest).of(honest.knots.copy(), honest.letters.copy(), rows)
-    monkeypatch.setattr(generalized_rr, "_table", lambda epsilon, levels: changed)
+    monkeypatch.setattr(randomized_response, "_generalized_table", lambda epsilon, levels: changed)
     (row,) = table_rows(mechanism, ends[0])
     assert row[0] - Fraction(honest.rows[0][0], 2**128) == Fraction(1, 2**58)
     assert table_delta(mechanism, *ends, 0.0) >= before

@@ -7,7 +7,7 @@ import pytest
 from cases import denser
 from scipy.stats import binom
 
-from sottovoce.auditing.scores import Hits
+from sottovoce.auditing.lower_bounds import Hits
 from sottovoce.core import statistics
 from sottovoce.core.errors import ParameterError
 

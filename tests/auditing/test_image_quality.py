@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from sottovoce.auditing.attacks import image_quality
+from sottovoce.auditing import reconstruction_scores
 from sottovoce.core.errors import ParameterError
 
 
@@ -44,44 +44,44 @@ def test_similarity_is_that_of_an_independent_slow_implementation() -> None:
     y[1] = 0.8 * x[1] + 0.1
     expected = [_slow_ssim(a, b) for a, b in zip(x, y, strict=True)]
     np.testing.assert_allclose(
-        image_quality.structural_similarities(x, y), expected, rtol=1e-9, atol=1e-12
+        reconstruction_scores.structural_similarities(x, y), expected, rtol=1e-9, atol=1e-12
     )
 
 
 def test_a_copy_is_perfect_and_a_negative_is_not() -> None:
     x = _images(2)
-    np.testing.assert_allclose(image_quality.structural_similarities(x, x), 1.0)
-    assert (image_quality.structural_similarities(x, -x) < -0.5).all()
-    np.testing.assert_array_equal(image_quality.mean_squared_errors(x, x), 0.0)
-    np.testing.assert_allclose(image_quality.peak_signal_to_noise(x, x), 100.0)
+    np.testing.assert_allclose(reconstruction_scores.structural_similarities(x, x), 1.0)
+    assert (reconstruction_scores.structural_similarities(x, -x) < -0.5).all()
+    np.testing.assert_array_equal(reconstruction_scores.mean_squared_errors(x, x), 0.0)
+    np.testing.assert_allclose(reconstruction_scores.peak_signal_to_noise(x, x), 100.0)
 
 
 def test_constant_images_have_the_similarity_of_their_means_alone() -> None:
     x, y = np.full((1, 1, 11, 11), 0.0), np.full((1, 1, 11, 11), -0.25)  # 1/2 and 1/4 bright
     expected = (2 * 0.5 * 0.25 + 1e-4) / (0.5**2 + 0.25**2 + 1e-4)
-    np.testing.assert_allclose(image_quality.structural_similarities(x, y), expected)
+    np.testing.assert_allclose(reconstruction_scores.structural_similarities(x, y), expected)
 
 
 def test_errors_of_a_known_difference() -> None:
     x = np.zeros((2, 4))
     y = np.array([[0.1, -0.1, 0.1, -0.1], [0.2, 0.0, 0.0, 0.0]])
-    np.testing.assert_allclose(image_quality.mean_squared_errors(x, y), [0.01, 0.01])
-    np.testing.assert_allclose(image_quality.mean_absolute_errors(x, y), [0.1, 0.05])
-    np.testing.assert_allclose(image_quality.peak_signal_to_noise(x, y), 20.0)
+    np.testing.assert_allclose(reconstruction_scores.mean_squared_errors(x, y), [0.01, 0.01])
+    np.testing.assert_allclose(reconstruction_scores.mean_absolute_errors(x, y), [0.1, 0.05])
+    np.testing.assert_allclose(reconstruction_scores.peak_signal_to_noise(x, y), 20.0)
 
 
 def test_a_shuffled_batch_is_put_in_order() -> None:
     x = _images(7)
     order = np.random.default_rng(2).permutation(7)
     shuffled = x[order] + 0.01
-    chosen = image_quality.matched(x, shuffled)
+    chosen = reconstruction_scores.matched(x, shuffled)
     np.testing.assert_array_equal(order[chosen], np.arange(7))
 
 
 def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(ParameterError, match=r"shape \(2, 3, 14, 13\).*cannot be compared"):
-        image_quality.mean_squared_errors(_images(2), _images(3))
+        reconstruction_scores.mean_squared_errors(_images(2), _images(3))
     with pytest.raises(ParameterError, match="at least 11 pixels a side"):
-        image_quality.structural_similarities(_images(1, (1, 8, 8)), _images(1, (1, 8, 8)))
+        reconstruction_scores.structural_similarities(_images(1, (1, 8, 8)), _images(1, (1, 8, 8)))
     with pytest.raises(ParameterError, match="channels, height, width"):
-        image_quality.structural_similarities(_images(1, (64,)), _images(1, (64,)))
+        reconstruction_scores.structural_similarities(_images(1, (64,)), _images(1, (64,)))

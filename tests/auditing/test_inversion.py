@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.func import grad
 
-from sottovoce.auditing.attacks import image_quality
+from sottovoce.auditing import reconstruction_scores
 from sottovoce.auditing.attacks.inversion import (
     ClippedMean,
     Inversion,
@@ -67,7 +67,7 @@ def test_one_image_comes_back_from_its_gradient() -> None:
     observed = -np.stack([_gradient(task, model, x[i : i + 1], y[i]) for i in range(2)])
     target = _target(task, observed, y, ClippedMean(clip_norm=1.0))
     found = invert(task, target, Inversion(iterations=130), np.random.default_rng(0))
-    assert (image_quality.structural_similarities(x, found.images[:, 0]) > 0.9).all()
+    assert (reconstruction_scores.structural_similarities(x, found.images[:, 0]) > 0.9).all()
     assert (found.mismatch < 1e-3).all()
 
 
@@ -77,7 +77,7 @@ def test_noise_in_place_of_a_gradient_gives_no_image() -> None:
     observed = np.random.default_rng(5).normal(size=(2, task.dimension))
     target = _target(task, observed, y, ClippedMean(clip_norm=1.0))
     found = invert(task, target, Inversion(iterations=100), np.random.default_rng(0))
-    assert (image_quality.structural_similarities(x, found.images[:, 0]) < 0.3).all()
+    assert (reconstruction_scores.structural_similarities(x, found.images[:, 0]) < 0.3).all()
     assert (found.mismatch > 0.5).all()
 
 
@@ -91,8 +91,8 @@ def test_a_batch_comes_back_from_the_mean_of_clipped_gradients() -> None:
     observed = -np.mean([g * min(1.0, clip / n) for g, n in zip(each, norms, strict=True)], axis=0)
     target = _target(task, observed[None], y, ClippedMean(clip_norm=clip))
     found = invert(task, target, Inversion(iterations=110), np.random.default_rng(0)).images[0]
-    found = found[image_quality.matched(x, found)]
-    assert image_quality.structural_similarities(x, found).mean() > 0.8
+    found = found[reconstruction_scores.matched(x, found)]
+    assert reconstruction_scores.structural_similarities(x, found).mean() > 0.8
 
 
 @pytest.mark.parametrize("images", [1, 3])

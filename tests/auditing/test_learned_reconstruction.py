@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from sottovoce.auditing.attacks.image_quality import mean_squared_errors
 from sottovoce.auditing.attacks.learned_reconstruction import (
     LearnedReconstruction,
     reconstruct_from_outputs,
 )
+from sottovoce.auditing.reconstruction_scores import mean_squared_errors
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning.task import Task
 

@@ -3,7 +3,7 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 from sottovoce.auditing.attacks import lira, roc
-from sottovoce.auditing.attacks.candidates import design
+from sottovoce.auditing.attacks.context import design
 from sottovoce.auditing.attacks.lira import Normal
 from sottovoce.auditing.attacks.roc import Verdicts
 from sottovoce.core.errors import DataError

@@ -6,9 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from sottovoce.auditing.attacks import canary, context, roc, shokri
-from sottovoce.auditing.attacks.candidates import Mask, design
-from sottovoce.auditing.attacks.confidences import logit_confidences
-from sottovoce.auditing.attacks.context import Climb, Siege, own_attacks
+from sottovoce.auditing.attacks.context import (
+    Climb,
+    Mask,
+    Siege,
+    design,
+    logit_confidences,
+    own_attacks,
+)
 from sottovoce.auditing.attacks.roc import Verdicts
 from sottovoce.core.errors import DataError
 from sottovoce.learning.task import Task

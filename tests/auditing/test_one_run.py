@@ -7,7 +7,7 @@ import pytest
 from cases import denser
 from scipy.stats import binom
 
-from sottovoce.auditing.one_run import (
+from sottovoce.auditing.lower_bounds import (
     delta_refuted,
     epsilon_refuted,
     guesses_right,

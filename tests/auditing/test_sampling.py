@@ -15,10 +15,9 @@ from sottovoce.core import native
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, L1Ball, L2Ball
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms import generalized_rr, registry, seeded_sign, seeded_step
+from sottovoce.mechanisms import randomized_response, registry, seeded_sign, seeded_step
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
-from sottovoce.mechanisms.generalized_rr import GeneralisedRandomisedResponse
 from sottovoce.mechanisms.kernels import family, table
 from sottovoce.mechanisms.kernels import one_bit as fast_bit
 from sottovoce.mechanisms.kernels.reference import one_bit
@@ -26,6 +25,7 @@ from sottovoce.mechanisms.kernels.reference import table as reference_table
 from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.mvu import Mvu
+from sottovoce.mechanisms.randomized_response import GeneralisedRandomisedResponse
 
 BALL = L2Ball(dimension=2, radius=1.0)
 INTERVAL = Box(dimension=1, lower=-1.0, upper=1.0)
@@ -241,7 +241,7 @@ def test_one_per_cent_of_epsilon_is_found_by_a_million_draws(
     epsilon: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mechanism = GeneralisedRandomisedResponse(input_domain=INTERVAL, epsilon=epsilon, bits=1)
-    honest = generalized_rr._table
+    honest = randomized_response._generalized_table
 
     def verdict() -> Any:
         return audit_by_sampling(
@@ -249,5 +249,7 @@ def test_one_per_cent_of_epsilon_is_found_by_a_million_draws(
         )
 
     assert 0.99 * epsilon < verdict().lower_bound <= epsilon
-    monkeypatch.setattr(generalized_rr, "_table", lambda e, levels: honest(1.01 * e, levels))
+    monkeypatch.setattr(
+        randomized_response, "_generalized_table", lambda e, levels: honest(1.01 * e, levels)
+    )
     assert verdict().lower_bound > epsilon

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from sottovoce.auditing.scores import Scores, judge
+from sottovoce.auditing.lower_bounds import Scores, judge
 from sottovoce.auditing.verdict import Certificate, Shares, Verdict
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.display import show_lower

@@ -12,7 +12,7 @@ from sottovoce.auditing.mechanism_audit import audit_by_sampling, audit_mechanis
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.mechanisms import seeded_sign, seeded_step
-from sottovoce.mechanisms.design.stepped_seeds import SteppedSeeds
+from sottovoce.mechanisms.design.seeds import SteppedSeeds
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep

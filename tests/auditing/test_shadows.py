@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.auditing.shadow_models import kept_or_trained
+from sottovoce.auditing.run_membership import kept_or_trained
 from sottovoce.core.domains import Vector
 
 

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sottovoce.learning import datasets
-from sottovoce.learning.datasets import sources
-from sottovoce.learning.datasets.sources import DataFile, Digest
+from sottovoce.learning.datasets import register
+from sottovoce.learning.datasets.register import DataFile, Digest
 
 
 def save_mnist(folder: Path) -> None:
@@ -113,7 +112,7 @@ def test_fetch_leaves_alone_what_is_there_and_needs_no_file_for_digits(
     def no_download(*_: object, **__: object) -> None:
         raise AssertionError("nothing should be downloaded")
 
-    monkeypatch.setattr(sources, "_chunks", no_download)
+    monkeypatch.setattr(register, "_chunks", no_download)
     save_mnist(tmp_path)
     result = cli("data", "fetch", "mnist", "--data-dir", tmp_path, "--json").json
     assert result["files"] == [str(tmp_path / "mnist.npz")]
@@ -126,14 +125,14 @@ def test_fetch_leaves_alone_what_is_there_and_needs_no_file_for_digits(
 def test_fetch_writes_what_the_source_sends_if_the_digest_is_right(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "_chunks", lambda url, target: iter([(b"not CIFAR", 9)]))
+    monkeypatch.setattr(register, "_chunks", lambda url, target: iter([(b"not CIFAR", 9)]))
     result = cli("data", "fetch", "cifar10", "--data-dir", tmp_path)
     assert result.code == 2
     assert "md5 digest is" in result.err
     assert list(tmp_path.iterdir()) == []
     digest = Digest(algorithm="md5", hexadecimal=hashlib.md5(b"not CIFAR").hexdigest())
     file = DataFile(path="cifar-10-binary.tar.gz", url="https://example.org/c", digest=digest)
-    monkeypatch.setattr(datasets, "downloads", lambda _: (file,))
+    monkeypatch.setattr(register, "downloads", lambda _: (file,))
     result = cli("data", "fetch", "cifar10", "--data-dir", tmp_path)
     assert result.out.strip() == str(tmp_path / "cifar-10-binary.tar.gz")
     assert (tmp_path / "cifar-10-binary.tar.gz").read_bytes() == b"not CIFAR"

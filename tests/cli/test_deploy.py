@@ -143,7 +143,7 @@ def test_a_node_is_stopped_though_its_file_is_gone_or_bad(cli: Any, tmp_path: Pa
 def test_a_running_link_takes_an_added_key_at_once(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sottovoce.deployment.machines import keeper
+    from sottovoce.deployment.machines import processes
     from sottovoce.flower import link
 
     fed, registered = tmp_path / "fed", []
@@ -152,7 +152,7 @@ def test_a_running_link_takes_an_added_key_at_once(
         "deploy", "join", tmp_path / "c", "--link", "127.0.0.1:9443", "--as", "c",
         "--root-certificate", fed / "certificates" / "ca.crt", "--json",
     ).json  # fmt: skip
-    monkeypatch.setattr(keeper, "state_of", lambda _: {"ready": True})
+    monkeypatch.setattr(processes, "state_of", lambda _: {"ready": True})
     monkeypatch.setattr(link, "running_link", lambda _: contextlib.nullcontext())
 
     def register(federation: Any, _: object) -> list[str]:

@@ -21,16 +21,14 @@ pytest.importorskip("torch")
 from sottovoce.auditing.attacks.context import ATTACKS
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ConfigError, PluginError
-from sottovoce.federated.algorithms.aggregation import AGGREGATIONS
-from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.federated.algorithms.algorithm import AGGREGATIONS, RECIPES
 from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling, register_sampling
 from sottovoce.learning.datasets.register import DATASETS
 from sottovoce.learning.features import FEATURES
 from sottovoce.learning.models.register import MODELS
 from sottovoce.learning.partition import PARTITIONS
 from sottovoce.mechanisms.registry import MECHANISMS
-from sottovoce.privacy.accountant import ACCOUNTANTS
-from sottovoce.privacy.accounting import privacy_spent, within
+from sottovoce.privacy.accounting import ACCOUNTANTS, privacy_spent, within
 from sottovoce.privacy.events import Assumed, PureDp, Repeated
 from sottovoce.protocol.channels.channel import CHANNELS
 from sottovoce.runs import loading
@@ -62,7 +60,7 @@ HUSH = (
     .replace("mu=shift / self.noise_multiplier", "mu=shift / (2.0 * self.noise_multiplier)")
 )
 FREE = """
-from sottovoce.privacy.accountant import register
+from sottovoce.privacy.accounting import register
 
 @register(summary="nothing costs anything")
 class Free:
@@ -76,7 +74,7 @@ class Free:
 """
 HALVED = """
 from dataclasses import dataclass, replace
-from sottovoce.federated.algorithms.aggregation import AggregationSection, register_aggregation
+from sottovoce.federated.algorithms.algorithm import AggregationSection, register_aggregation
 
 @register_aggregation("halved", summary="half a step")
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,8 +16,7 @@ from sottovoce.cli.commands import COMMANDS
 from sottovoce.core import registry
 from sottovoce.core.errors import ConfigError, PolicyError, UnknownNameError
 from sottovoce.deployment import site_training
-from sottovoce.federated.algorithms.aggregation import AGGREGATIONS
-from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.federated.algorithms.algorithm import AGGREGATIONS, RECIPES
 from sottovoce.learning import datasets
 from sottovoce.learning.datasets.register import DATASETS
 from sottovoce.learning.features import FEATURES
@@ -94,9 +93,9 @@ from dataclasses import dataclass
 import numpy as np
 import typer
 from sottovoce.cli.commands import register_command
-from sottovoce.learning.datasets.arrays import with_random_test_part
-from sottovoce.federated.algorithms.aggregation import AGGREGATIONS
-from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.learning.datasets.dataset import with_random_test_part
+from sottovoce.federated.algorithms.algorithm import AGGREGATIONS
+from sottovoce.federated.algorithms.algorithm import RECIPES
 from sottovoce.learning.datasets.register import register as register_data
 from sottovoce.learning.models.register import register_model
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from specs import small_spec
 
-from sottovoce.cli import watch_view
+from sottovoce.cli import watch
 from sottovoce.core import files
 from sottovoce.core.display import show_left
 from sottovoce.reporting import live as live_run
@@ -318,19 +318,19 @@ def test_a_run_that_the_link_ended_without_a_result_is_not_waited_for(
 
 
 def test_a_sparkline_keeps_lowest_and_highest() -> None:
-    assert watch_view.sparkline([0.0, None, 0.5, 1.0]) == "▁▅█"
-    assert watch_view.sparkline([0.3, 0.3]) == "▁▁"
-    assert watch_view.sparkline([]) == ""
-    assert len(watch_view.sparkline([float(n) for n in range(500)])) == 40
-    assert watch_view.sparkline([float(n) for n in range(500)])[-1] == "█"
+    assert watch.sparkline([0.0, None, 0.5, 1.0]) == "▁▅█"
+    assert watch.sparkline([0.3, 0.3]) == "▁▁"
+    assert watch.sparkline([]) == ""
+    assert len(watch.sparkline([float(n) for n in range(500)])) == 40
+    assert watch.sparkline([float(n) for n in range(500)])[-1] == "█"
 
 
 def test_what_is_left_is_rounded_down_and_sizes_read_well() -> None:
     assert show_left(0.019999, 2) == "0.01"
-    assert watch_view.show_bytes(999.0) == "999 B"
-    assert watch_view.show_bytes(1.25e6) == "1.25 MB"
-    assert watch_view.show_seconds(59.6) == "1 min 00 s"
-    assert watch_view.show_seconds(90_000) == "1 d 1 h"
+    assert watch.show_bytes(999.0) == "999 B"
+    assert watch.show_bytes(1.25e6) == "1.25 MB"
+    assert watch.show_seconds(59.6) == "1 min 00 s"
+    assert watch.show_seconds(90_000) == "1 d 1 h"
 
 
 def test_a_run_that_nobody_works_on_is_called_silent(finished: Path, tmp_path: Path) -> None:

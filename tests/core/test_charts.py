@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.core.charts.axes import log_ticks, show, ticks
-from sottovoce.core.charts.heatmap import HeatMap, Panel
+from sottovoce.core.charts.grids import HeatMap, Panel
 from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce.core.charts.style import standalone
 from sottovoce.core.errors import ParameterError

@@ -16,10 +16,9 @@ from sottovoce.core import files
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import create_federation
-from sottovoce.deployment.machines.keeper import keeping
-from sottovoce.deployment.machines.processes import Child
+from sottovoce.deployment.machines.processes import Child, keeping
 from sottovoce.deployment.machines.site_folder import create_rehearsal_sites
-from sottovoce.learning.feature_cache import FeatureCache
+from sottovoce.learning.features import FeatureCache
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.privacy.events import PureDp

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sottovoce.core.charts.image_grid import ImageGrid, Picture, PictureRow, data_uri
+from sottovoce.core.charts.grids import ImageGrid, Picture, PictureRow, data_uri
 from sottovoce.core.charts.style import standalone
 from sottovoce.core.errors import ParameterError
 

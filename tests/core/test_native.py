@@ -16,12 +16,12 @@ import pytest
 from sottovoce.core import domains, native
 from sottovoce.core.errors import DomainError, ParameterError
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.design.hermite import gauss_hermite
+from sottovoce.mechanisms.design.families import gauss_hermite
 from sottovoce.mechanisms.kernels import one_bit
 from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.reference.one_bit import exact_bit
-from sottovoce.mechanisms.noise.gaussian import Gaussian
+from sottovoce.mechanisms.noise.laws import Gaussian
 from sottovoce.mechanisms.noise.rounded import sample_rounded
 
 ROOT = Path(__file__).parents[2]

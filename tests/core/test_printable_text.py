@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.cli import output, watch_view
+from sottovoce.cli import output, watch
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.printable_text import logger, printable, printable_data, printable_lines
 from sottovoce.ledger.ledger import Ledger
@@ -74,7 +74,7 @@ def test_a_panel_is_plain() -> None:
     }
     console = Console(width=400)
     with console.capture() as captured:
-        console.print(watch_view.panel(state, []))
+        console.print(watch.panel(state, []))
     assert _is_plain(captured.get())
 
 
@@ -89,8 +89,7 @@ def test_logs_are_plain_with_their_tracebacks(caplog: pytest.LogCaptureFixture) 
     log = logger()
     assert logger() is log
     assert (
-        len([one for one in log.filters if type(one).__module__ == "sottovoce.core.printable_text"])
-        == 1
+        len([one for one in log.filters if type(one).__module__ == "sottovoce.core.display"]) == 1
     )
     with caplog.at_level(logging.WARNING, logger="sottovoce"):
         log.warning("a reply of '%s' is no use", "x\x1b]0;owned\x07")

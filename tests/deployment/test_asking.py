@@ -18,14 +18,14 @@ from sottovoce.analytics.tallies import CodeCounts, Moments, Tally, added
 from sottovoce.core.errors import DeploymentError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.deployment.asking import ESTIMATE_NAME, QUESTION_NAME, Asking, ask
-from sottovoce.deployment.inquiries import (
+from sottovoce.deployment.orders import (
     MOST_PEOPLE,
     TALLY,
     Inquiry,
     largest_tally_bytes,
+    refusal_blobs,
     tally_bytes,
 )
-from sottovoce.deployment.orders import refusal_blobs
 from sottovoce.deployment.post import Parcel, Reply
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 

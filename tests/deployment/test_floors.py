@@ -16,7 +16,7 @@ from sottovoce.ledger.records import Due, Release
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import within
 from sottovoce.privacy.events import GaussianNoise, OneBit, PrivacyEvent, PureDp, Repeated
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Direct
 
 ZERO_OUT = Adjacency.ZERO_OUT
 POLICY = from_table(TABLE)

@@ -13,9 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.deployment.machines import guard, keeper, processes
-from sottovoce.deployment.machines.keeper import end_leftovers, keeping, state_of
-from sottovoce.deployment.machines.processes import Child, records_in
+from sottovoce.deployment.machines import guard, processes
+from sottovoce.deployment.machines.processes import (
+    Child,
+    end_leftovers,
+    keeping,
+    records_in,
+    state_of,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="adopts orphans as Linux does")
 
@@ -35,7 +40,7 @@ time.sleep(3600)
 """
 KEEPER = """
 import os, pathlib, sys
-from sottovoce.deployment.machines.keeper import keeping
+from sottovoce.deployment.machines.processes import keeping
 from sottovoce.deployment.machines.processes import Child, stopped_at_the_end, watch
 folder = pathlib.Path(sys.argv[1])
 with keeping(folder, what="the link") as announce, stopped_at_the_end() as children:
@@ -94,7 +99,7 @@ def test_a_killed_keeper_takes_the_whole_family_with_it(folder: Path) -> None:
 def test_leftovers_of_a_killed_keeper_and_guard_are_found_and_ended(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(processes, "STOP_SECONDS", 0.5)
     family = processes_in(folder)
     orphan = int((folder / "grandchild").read_text())
     guards = [process.pid for process in family if guard.__file__ in process.command]

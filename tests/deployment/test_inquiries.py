@@ -12,7 +12,7 @@ from sottovoce.analytics.question import from_dict, to_dict
 from sottovoce.analytics.tallies import CodeCounts
 from sottovoce.core.errors import DomainError, ParameterError, SottovoceError, WireError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.deployment.inquiries import (
+from sottovoce.deployment.orders import (
     INQUIRY,
     TALLY,
     Inquiry,

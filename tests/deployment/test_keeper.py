@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.deployment.machines.keeper import state_of, stop_keeper
+from sottovoce.deployment.machines.processes import state_of, stop_keeper
 
 LINGERING = """
 import pathlib, signal, sys, time
-from sottovoce.deployment.machines.keeper import keeping
+from sottovoce.deployment.machines.processes import keeping
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 try:
     with keeping(pathlib.Path(sys.argv[1]), what="the link") as announce:

@@ -13,9 +13,9 @@ from ledger_files import contents
 
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import ConfigError, DeploymentError, LedgerError, LedgerLostError
-from sottovoce.deployment.machines import keeper, ledger_move
-from sottovoce.deployment.machines.keeper import keeping
-from sottovoce.deployment.machines.ledger_move import move_ledger
+from sottovoce.deployment.machines import processes, site_folder
+from sottovoce.deployment.machines.processes import keeping
+from sottovoce.deployment.machines.site_folder import move_ledger
 from sottovoce.ledger import database, seal
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Release
@@ -107,7 +107,7 @@ def test_a_move_that_is_killed_anywhere_loses_nothing_and_is_finished_by_the_nex
 def interrupted(folders: Folders, monkeypatch: pytest.MonkeyPatch) -> Folders:
     """A move that ended when neither folder answers and nothing has been copied."""
     with monkeypatch.context() as patch:
-        patch.setattr(ledger_move, "_copy", lambda *_: 1 / 0)
+        patch.setattr(site_folder, "_copy", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             move_ledger(*folders)
     assert not any(map(answers, folders))
@@ -234,7 +234,7 @@ def test_what_may_not_be_moved_is_left_as_it_was(folders: Folders, tmp_path: Pat
 def test_a_ledger_is_not_moved_while_a_node_runs(
     folders: Folders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "_LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(processes, "_LOCK_SECONDS", 0.1)
     for folder in folders:
         with (
             keeping(folder / "node", what="the node"),
@@ -267,8 +267,8 @@ def test_a_node_that_charges_while_the_ledger_moves_does_not_answer(
         refusals.append(str(refusal.value))
         return _copy(*arguments)
 
-    _copy = ledger_move._copy
-    monkeypatch.setattr(ledger_move, "_copy", copy)
+    _copy = site_folder._copy
+    monkeypatch.setattr(site_folder, "_copy", copy)
     with opened(folders[number]) as node:
         move_ledger(*folders)
         with pytest.raises(LedgerError):

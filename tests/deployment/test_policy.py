@@ -12,8 +12,7 @@ from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ParameterError, PolicyError, SottovoceError, UnknownNameError
 from sottovoce.deployment.policy import Policy, Terms, from_table
-from sottovoce.deployment.site import OwnRecords
-from sottovoce.deployment.site_file import read_site
+from sottovoce.deployment.site import OwnRecords, read_site
 from sottovoce.ledger.records import Due, Release
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
@@ -21,7 +20,7 @@ from sottovoce.mechanisms.no_privacy import NoPrivacy
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import PrivacyEvent, Repeated
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Direct
 from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.channels.shuffler import Shuffler
 

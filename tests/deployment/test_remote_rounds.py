@@ -32,13 +32,12 @@ from sottovoce.mechanisms.mechanism import Codes, Mechanism
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import multiset
-from sottovoce.protocol.channels.channel import Channel
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.broadcast import Start, received
+from sottovoce.protocol.channels.channel import Channel, Direct
 from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.channels.shuffler import Shuffler
 from sottovoce.protocol.message import HEADER_BYTES, seal
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
-from sottovoce.protocol.round_broadcast import Start, received
 from sottovoce.protocol.server import RoundServer, open_round
 
 DIMENSION = 24

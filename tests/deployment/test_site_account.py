@@ -11,7 +11,7 @@ from sottovoce.cli.main import app
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import PolicyError
-from sottovoce.deployment.site_file import read_site
+from sottovoce.deployment.site import read_site
 from sottovoce.federated.cohorts import FixedSize
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger

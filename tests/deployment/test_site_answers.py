@@ -11,10 +11,9 @@ from questions import QUESTIONS, values_for
 
 from sottovoce.analytics.question import Question, to_dict
 from sottovoce.core.errors import DataError, PolicyError
-from sottovoce.deployment.inquiries import TALLY, Inquiry, read_tally
-from sottovoce.deployment.site import Site
+from sottovoce.deployment.orders import TALLY, Inquiry, read_tally
+from sottovoce.deployment.site import Site, read_site
 from sottovoce.deployment.site_answers import Values, answer, own_columns
-from sottovoce.deployment.site_file import read_site
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 

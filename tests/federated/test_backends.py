@@ -14,7 +14,7 @@ from specs import CLIENT_LEVEL, small_spec
 from sottovoce.core.domains import Box, L2Ball
 from sottovoce.core.errors import ConfigError, ParameterError
 from sottovoce.federated.simulation.draws import RowRotation, drawn_rows, drawn_total, law_of
-from sottovoce.learning.rows import DenseRows
+from sottovoce.learning.clients import DenseRows
 from sottovoce.mechanisms.coordinate_laws import Coordinatewise
 from sottovoce.mechanisms.registry import Parameters, Registration, registrations
 from sottovoce.mechanisms.rotation import Rotation

@@ -12,8 +12,8 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError, ParameterError, PrivacyError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Step
+from sottovoce.federated.rounds import finite_rows
 from sottovoce.federated.training import Training
-from sottovoce.federated.uplinks import finite_rows
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated, Sampled
 from sottovoce.runs.build import build

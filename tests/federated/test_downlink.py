@@ -11,12 +11,12 @@ from specs import small_spec
 
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import WireError
+from sottovoce.federated import rounds
 from sottovoce.federated.algorithms.algorithm import Step
 from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
 from sottovoce.federated.algorithms.scaffold import Scaffold
-from sottovoce.federated.simulation import stored
 from sottovoce.federated.training import Halted, Progress, Training
-from sottovoce.protocol import round_broadcast
+from sottovoce.protocol import broadcast
 from sottovoce.protocol.broadcast import DOWNLINK_FORMATS, DownlinkFormat, pack, unpack
 from sottovoce.protocol.message import HEADER_BYTES
 from sottovoce.runs.build import build
@@ -100,8 +100,8 @@ def test_clients_start_from_what_the_server_sent_and_it_is_packed_once_a_round(
         return pack(vector, number_format)
 
     monkeypatch.setattr(SampleClippedGradient, "updates", watched)
-    monkeypatch.setattr(round_broadcast, "pack", counted)
-    monkeypatch.setattr(stored, "COORDINATES_TOGETHER", 1)  # one client at a time
+    monkeypatch.setattr(broadcast, "pack", counted)
+    monkeypatch.setattr(rounds, "COORDINATES_TOGETHER", 1)  # one client at a time
     spec = a_spec({"runtime": {"messages": messages}}, downlink)
     run(spec, tmp_path / "run")
     assert len(packed) == 3

@@ -19,7 +19,7 @@ from sottovoce.federated.algorithms.fedavg import (
     SampleClippedGradient,
     budget_penalties,
 )
-from sottovoce.federated.uplinks import finite_rows
+from sottovoce.federated.rounds import finite_rows
 from sottovoce.learning.clients import ClientData
 
 CLIP_NORM = 0.7

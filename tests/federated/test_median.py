@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.federated.robust_means import CoordinateMedian
+from sottovoce.federated.algorithms.fedavg import CoordinateMedian
 
 
 def test_it_is_the_middle_of_each_coordinate() -> None:

@@ -13,7 +13,7 @@ from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each, State, Step
 from sottovoce.federated.algorithms.fedavg import FedAvg, LocalSgd, SampleClippedGradient
 from sottovoce.federated.algorithms.scaffold import Drafts, SampleScaffold, Scaffold
-from sottovoce.federated.uplinks import finite_rows
+from sottovoce.federated.rounds import finite_rows
 from sottovoce.learning import models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task

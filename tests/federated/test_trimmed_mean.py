@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.federated.robust_means import CoordinateMedian, TrimmedMean
+from sottovoce.federated.algorithms.fedavg import CoordinateMedian, TrimmedMean
 
 
 @given(

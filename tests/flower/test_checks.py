@@ -17,10 +17,12 @@ from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import DeploymentError
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.federation import Federation, create_federation
-from sottovoce.deployment.machines.ledger_move import move_ledger
-from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
-from sottovoce.deployment.site import Keys
-from sottovoce.deployment.site_file import warnings_of
+from sottovoce.deployment.machines.site_folder import (
+    SiteFolder,
+    create_rehearsal_sites,
+    move_ledger,
+)
+from sottovoce.deployment.site import Keys, warnings_of
 from sottovoce.deployment.site_witness import key_name
 from sottovoce.flower import checks, control
 from sottovoce.flower.checks import Check, check_federation, check_site

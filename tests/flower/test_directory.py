@@ -12,8 +12,13 @@ from flwr.serverapp import Grid
 
 from sottovoce.core.errors import DeploymentError
 from sottovoce.deployment.orders import reply_blobs
-from sottovoce.flower.directory import AskedDirectory, KeyedDirectory, wait_for_all
-from sottovoce.flower.grid_post import GridPost, nobody_counts
+from sottovoce.flower.grid_post import (
+    AskedDirectory,
+    GridPost,
+    KeyedDirectory,
+    nobody_counts,
+    wait_for_all,
+)
 from sottovoce.flower.records import RECORD, to_records
 
 pytestmark = pytest.mark.usefixtures("flower_task")
@@ -182,8 +187,8 @@ def test_a_silent_node_is_asked_again_when_its_time_is_over(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr("sottovoce.flower.directory.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("sottovoce.flower.directory.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("sottovoce.flower.grid_post.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sottovoce.flower.grid_post.time.sleep", lambda seconds: None)
     grid = FakeGrid(nodes={7: silent, 9: says("bob")})
     directory = directory_on(grid)
     for _ in range(5):
@@ -198,7 +203,7 @@ def test_a_silent_node_is_asked_again_when_its_time_is_over(
 
 def test_a_node_whose_file_is_mended_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("sottovoce.flower.directory.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sottovoce.flower.grid_post.time.monotonic", lambda: now[0])
     grid = FakeGrid(nodes={7: fails})
     directory = directory_on(grid)
     for _ in range(5):

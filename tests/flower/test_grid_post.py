@@ -14,8 +14,7 @@ from flwr.supercore.run import RunNotRunningException
 
 from sottovoce.deployment.orders import reply_blobs
 from sottovoce.flower import grid_post
-from sottovoce.flower.directory import Directory
-from sottovoce.flower.grid_post import GridPost, nobody_counts
+from sottovoce.flower.grid_post import Directory, GridPost, nobody_counts
 from sottovoce.flower.records import to_records
 
 NODES = {"ada": 7, "bob": 9, "eve": 11}

@@ -11,11 +11,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from sottovoce.core.errors import PolicyError
 from sottovoce.deployment.orders import Order
 from sottovoce.deployment.site import Site
-from sottovoce.flower import installed_app
+from sottovoce.flower import site_worker
 from sottovoce.flower.announcement import RECORD, Announcement
 from sottovoce.flower.client import client_app, site_of
-from sottovoce.flower.installed_app import with_installed_app
 from sottovoce.flower.model_arrays import Layout
+from sottovoce.flower.site_worker import with_installed_app
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 
 # It sends its arrays and its loss as they are: an author who thinks of no mod.
@@ -41,7 +41,7 @@ def evaluate(message, context):
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
-    installed_app._installed.cache_clear()
+    site_worker._installed.cache_clear()
     with server_identity():
         yield
 

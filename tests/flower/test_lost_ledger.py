@@ -12,7 +12,7 @@ import pytest
 from federation_faults import eventually
 from federations import RunningFederation, rehearsal
 
-from sottovoce.deployment.machines.keeper import state_of
+from sottovoce.deployment.machines.processes import state_of
 from sottovoce.flower.client import NO_LEDGER
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger

@@ -34,7 +34,7 @@ from federations import SRC, rehearsal
 from sottovoce.deployment.audit_file import verified
 from sottovoce.deployment.audit_log import LOG_NAME
 from sottovoce.deployment.machines import certificates
-from sottovoce.deployment.machines.keeper import state_of
+from sottovoce.deployment.machines.processes import state_of
 from sottovoce.flower import control
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger

@@ -29,7 +29,7 @@ from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import ConfigError, DeploymentError, SottovoceError, UnknownNameError
-from sottovoce.flower import introductions
+from sottovoce.flower import announcement as introductions
 from sottovoce.flower.announcement import RECORD, read_announcement
 from sottovoce.flower.model_arrays import Layout
 from sottovoce.flower.strategy import PrivateStrategy

@@ -13,7 +13,7 @@ import pytest
 from federations import REAL_PROCESSES, RunningFederation, idle_worker, processes_of, rehearsal
 
 from sottovoce.deployment.machines.federation import Federation
-from sottovoce.deployment.machines.keeper import state_of
+from sottovoce.deployment.machines.processes import state_of
 from sottovoce.deployment.machines.site_folder import SiteFolder, create_site
 from sottovoce.flower.link import register_sites, running_link
 

@@ -14,7 +14,7 @@ from federations import RunningFederation, idle_worker, rehearsal
 from sottovoce.core import files
 from sottovoce.core.errors import OutputError
 from sottovoce.deployment.machines.guard import identify
-from sottovoce.deployment.machines.keeper import state_of
+from sottovoce.deployment.machines.processes import state_of
 from sottovoce.flower.runs import Order, submit
 
 pytest.importorskip("flwr")

@@ -29,7 +29,7 @@ from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Direct
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 BALL = L2Ball(dimension=16, radius=1.0)

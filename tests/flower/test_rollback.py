@@ -9,7 +9,7 @@ from federated_runs import federated_table, start_run
 from federation_faults import allow, eventually, site_names
 from federations import REAL_PROCESSES, RunningFederation, rehearsal
 
-from sottovoce.deployment.machines.keeper import state_of
+from sottovoce.deployment.machines.processes import state_of
 from sottovoce.ledger.ledger import Ledger
 
 pytest.importorskip("flwr")

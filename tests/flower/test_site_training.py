@@ -32,11 +32,12 @@ from sottovoce.deployment.orders import Order, read_refusal, read_rounds_charged
 from sottovoce.deployment.site import OwnRecords, Site
 from sottovoce.deployment.site_training import compute
 from sottovoce.federated.algorithms.algorithm import Step
-from sottovoce.federated.uplinks import finite_uplinks
+from sottovoce.federated.rounds import finite_uplinks
 from sottovoce.flower.client import answering
 from sottovoce.flower.records import from_records, to_records
 from sottovoce.learning import datasets
 from sottovoce.learning.clients import ClientData
+from sottovoce.learning.datasets import register
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
@@ -263,7 +264,7 @@ def test_no_order_makes_a_site_fetch_anything(
     order: Order, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SOTTOVOCE_DATA", str(tmp_path / "empty"))
-    monkeypatch.setattr(datasets, "fetch", forbidden)
+    monkeypatch.setattr(register, "fetch", forbidden)
     with pytest.raises(PolicyError, match="use 'sottovoce data fetch mnist'"):
         compute(changed(order, data={"dataset": "mnist", "clients": 4}), site)
 

@@ -34,7 +34,7 @@ from federation_faults import (
 from federations import RunningFederation, processes_of
 from mischievous_worker import HOSTILE, SENT
 
-from sottovoce.deployment.machines.keeper import state_of
+from sottovoce.deployment.machines.processes import state_of
 from sottovoce.flower.executor import SERVER_APP
 from sottovoce.flower.runs import rounds_done
 from sottovoce.ledger.ledger import Ledger

@@ -22,16 +22,14 @@ from starlette.applications import Starlette
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import DeploymentError, LedgerError, RolledBackError, WireError
-from sottovoce.deployment.inquiries import Inquiry
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import Federation, create_federation
 from sottovoce.deployment.machines.site_folder import create_rehearsal_sites
 from sottovoce.deployment.machines.witness_store import WitnessStore
-from sottovoce.deployment.orders import STATEMENT, Order, read_refusal
+from sottovoce.deployment.orders import STATEMENT, Inquiry, Order, read_refusal
 from sottovoce.deployment.post import Reply, WitnessedPost
-from sottovoce.deployment.site import Site
-from sottovoce.deployment.site_file import read_site
+from sottovoce.deployment.site import Site, read_site
 from sottovoce.deployment.site_witness import check_witnessed, key_name, statement_part
 from sottovoce.deployment.witness import WITNESS_NAME, Receipt
 from sottovoce.flower.client import answering, answering_questions

@@ -27,7 +27,7 @@ from sottovoce.core.errors import (
 from sottovoce.federated.training import Progress
 from sottovoce.flower.announcement import PLAN, asked_of, read_announcement
 from sottovoce.learning import datasets
-from sottovoce.learning.datasets.tables import CsvOptions
+from sottovoce.learning.datasets.register import CsvOptions
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.store import DesignSpec

@@ -24,7 +24,7 @@ from sottovoce.flower.link import CONNECTION, flower_home, running_link
 from sottovoce.flower.runs import Order, rounds_done, submit
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import SpendingRecord
-from sottovoce.protocol.round_broadcast import Start
+from sottovoce.protocol.broadcast import Start
 from sottovoce.runs.build import stored_here
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.loading import parse, parse_text

@@ -13,7 +13,7 @@ from federations import RunningFederation, mischievous_worker, rehearsal
 from mischievous_worker import MISCHIEF
 
 from sottovoce.core import files
-from sottovoce.deployment.machines.keeper import state_of
+from sottovoce.deployment.machines.processes import state_of
 from sottovoce.flower.executor import SERVER_APP
 
 # Generous: the machine may be busy, and a test that waits in vain has failed anyway.

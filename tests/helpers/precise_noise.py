@@ -5,10 +5,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 
-from sottovoce.mechanisms.noise.gaussian import Gaussian
-from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.noise import Noise
-from sottovoce.mechanisms.noise.staircase import Staircase
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise, Staircase
 
 
 def precise_tail(noise: Noise, threshold: Fraction) -> mpmath.mpf:

@@ -10,9 +10,8 @@ from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Step
 from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
 from sottovoce.learning import models
-from sottovoce.learning.clients import Clients
+from sottovoce.learning.clients import Clients, LayeredRows, OuterRows, Rows
 from sottovoce.learning.layer_gradients import chain_of
-from sottovoce.learning.rows import LayeredRows, OuterRows, Rows
 from sottovoce.learning.task import Task
 
 SHAPE, CLASSES = (2, 9, 8), 5

@@ -6,8 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from sottovoce.learning.clients import Clients, samples_of
-from sottovoce.learning.rows import DenseRows, OuterRows, clipped
+from sottovoce.learning.clients import Clients, DenseRows, OuterRows, clipped, samples_of
 from sottovoce.learning.task import Task
 
 FEATURES, OUTPUTS = 7, 4

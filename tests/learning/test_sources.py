@@ -11,8 +11,8 @@ import pytest
 
 from sottovoce.core.errors import DataError, OutputError, ParameterError
 from sottovoce.learning import datasets
-from sottovoce.learning.datasets import sources
-from sottovoce.learning.datasets.sources import DataFile, Digest, Source, data_folder, fetch
+from sottovoce.learning.datasets import register
+from sottovoce.learning.datasets.register import DataFile, Digest, Source, data_folder, fetch
 
 CONTENT = bytes(range(256)) * 3000
 
@@ -164,7 +164,7 @@ def test_a_load_that_may_download_reports_the_mirrors_refusal(
     monkeypatch.setenv("SOTTOVOCE_DATA_MIRROR", server)
     with pytest.raises(DataError, match=rf"{server}/mnist/train-images-idx3-ubyte\.gz: Not here"):
         datasets.load("mnist", np.random.default_rng(0), data_dir=tmp_path, download=True)
-    assert sources.address(DataFile(path="mnist/a b", url="https://x")) == f"{server}/mnist/a%20b"
+    assert register.address(DataFile(path="mnist/a b", url="https://x")) == f"{server}/mnist/a%20b"
 
 
 def test_every_download_is_over_https_and_has_a_published_digest() -> None:
@@ -182,4 +182,4 @@ def test_every_download_is_over_https_and_has_a_published_digest() -> None:
 
 def _downloads(name: str) -> tuple[DataFile, ...]:
     entry, argument = datasets.register.find(name)
-    return sources.downloads(entry.sources_of(argument))
+    return register.downloads(entry.sources_of(argument))

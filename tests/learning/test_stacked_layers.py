@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sottovoce.learning.rows import clipped
+from sottovoce.learning.clients import clipped
 from sottovoce.learning.task import Task
 
 SHAPE, CLASSES, MODELS, SAMPLES = (2, 9, 8), 5, 3, 7

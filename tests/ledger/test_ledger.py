@@ -21,9 +21,9 @@ from ledger_files import contents
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
 from sottovoce.ledger import database
+from sottovoce.ledger.database import SCHEMA_VERSION
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget, Charge, Release
-from sottovoce.ledger.schema import SCHEMA_VERSION
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.calibration import calibrate
 from sottovoce.privacy.events import (

@@ -13,7 +13,7 @@ from ledger_files import contents, make_version_2
 
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import BudgetExhaustedError, LedgerError
-from sottovoce.ledger import schema
+from sottovoce.ledger import database
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import Budget, Release
@@ -125,7 +125,7 @@ def test_version_1_is_brought_up_to_date_and_still_verifies(old: Path) -> None:
         with pytest.raises(BudgetExhaustedError):
             ledger.charge(release("ada", 5), 0, EVENT)
         assert ledger.verify() == []
-    assert version(old) == schema.SCHEMA_VERSION
+    assert version(old) == database.SCHEMA_VERSION
     before = contents(old)
     Ledger(old).close()
     assert contents(old) == before
@@ -170,7 +170,7 @@ def test_a_migration_that_fails_leaves_version_1_as_it_was(
     old: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = contents(old)
-    monkeypatch.setattr(schema, "SCHEMA", (*schema.SCHEMA, "INSERT INTO nowhere VALUES (1)"))
+    monkeypatch.setattr(database, "SCHEMA", (*database.SCHEMA, "INSERT INTO nowhere VALUES (1)"))
     with pytest.raises(LedgerError, match="no such table"):
         Ledger(old)
     assert contents(old) == before
@@ -193,7 +193,7 @@ def test_version_1_is_read_where_nothing_can_be_written(
     assert old.read_bytes() == before
 
 
-@pytest.mark.parametrize("number", [0, schema.SCHEMA_VERSION + 1, 99])
+@pytest.mark.parametrize("number", [0, database.SCHEMA_VERSION + 1, 99])
 @pytest.mark.parametrize("create", [False, True])
 def test_a_ledger_of_an_unknown_version_is_left_alone(
     tmp_path: Path, number: int, create: bool
@@ -244,7 +244,7 @@ def test_version_2_gets_an_identity_that_all_its_copies_share(tmp_path: Path) ->
         assert ledger.head_after(1) == before.charges_head
     with Ledger(path) as ledger:
         assert ledger.standing().identity == before.identity
-    assert version(path) == schema.SCHEMA_VERSION
+    assert version(path) == database.SCHEMA_VERSION
 
 
 def test_version_2_is_read_where_nothing_can_be_written(
@@ -282,7 +282,7 @@ def test_commands_that_read_leave_a_ledger_of_an_earlier_version_as_it_is(
     assert path.read_bytes() == before
     assert version(path) == 2
     if command == "backup":
-        assert version(copy) == schema.SCHEMA_VERSION
+        assert version(copy) == database.SCHEMA_VERSION
         assert sqlite3.connect(copy).execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 

@@ -13,8 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.auditing import contract
 from sottovoce.auditing.contract import Case, ContractError
+from sottovoce.auditing.enumeration import inputs, origin
 from sottovoce.auditing.law_divergences import renyi_of
-from sottovoce.auditing.neighbors import inputs, origin
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, L2Ball
 from sottovoce.core.errors import DomainError, ParameterError

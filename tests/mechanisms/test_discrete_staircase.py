@@ -10,7 +10,7 @@ from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms.discrete_staircase import DiscreteStaircase
 from sottovoce.mechanisms.mechanism import FiniteLaw
-from sottovoce.mechanisms.noise.staircase import nu_for_variance
+from sottovoce.mechanisms.noise.laws import nu_for_variance
 from sottovoce.mechanisms.registry import find
 from sottovoce.mechanisms.staircase import Staircase
 from sottovoce.privacy.accounting import privacy_spent

@@ -11,7 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.core import native
 from sottovoce.core.errors import ParameterError, WireError
-from sottovoce.mechanisms.packing import Codes, PackedCodes, check_rows, pack, packed_size, unpack
+from sottovoce.mechanisms.encoding import (
+    PackedCodes,
+    UnsignedCodes,
+    check_rows,
+    pack,
+    packed_size,
+    unpack,
+)
 
 ALL_BITS = range(1, 33)
 NOT_BITS = [-1, 0, 33, 64, True]
@@ -41,7 +48,7 @@ def as_codes(values: list[int]) -> NDArray[np.uint8]:
     return np.array(values, dtype=np.uint8)
 
 
-def in_dtype_of(bits: int, values: ArrayLike) -> Codes:
+def in_dtype_of(bits: int, values: ArrayLike) -> UnsignedCodes:
     return np.asarray(values, dtype=dtype_of(bits))
 
 

@@ -8,7 +8,7 @@ import pytest
 from sottovoce import GaussHermite, L2Ball, SeededRandomness, calibrate
 from sottovoce.core.errors import DomainError, RandomnessError
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.privatizing import Privatizing
+from sottovoce.mechanisms.encoding import Privatizing
 
 KINDS = [one.kind for one in registry.registrations()]
 SEEDED = SeededRandomness(1)

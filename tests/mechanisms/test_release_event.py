@@ -32,8 +32,7 @@ from sottovoce.mechanisms.release import (
 )
 from sottovoce.privacy.events import Assumed, HiddenBy, NonPrivate
 from sottovoce.protocol.channels.central import Central
-from sottovoce.protocol.channels.channel import Channel
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Channel, Direct
 from sottovoce.protocol.channels.secret_order import SecretOrder
 from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.channels.shuffler import Shuffler

@@ -16,7 +16,7 @@ from sottovoce.mechanisms import rounded_noise
 from sottovoce.mechanisms.discrete_gaussian import DiscreteGaussian
 from sottovoce.mechanisms.discrete_laplace import DiscreteLaplace
 from sottovoce.mechanisms.mechanism import FiniteLaw, MomentLaw
-from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.laws import Noise
 from sottovoce.mechanisms.registry import find
 from sottovoce.mechanisms.rounded_noise import ROUNDING, RoundedNoise
 from sottovoce.privacy.accounting import privacy_spent

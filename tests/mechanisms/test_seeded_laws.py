@@ -12,12 +12,12 @@ from cases import cases, denser
 from scipy import stats
 
 from sottovoce.auditing.contract import privacy_covers_the_divergence, samples_follow_the_law
-from sottovoce.auditing.neighbors import inputs
+from sottovoce.auditing.enumeration import inputs
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms import registry, seeded_sign
-from sottovoce.mechanisms.design import tilted_seeds
+from sottovoce.mechanisms.design import seeds
 from sottovoce.mechanisms.mechanism import JointLaw, MomentLaw
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
@@ -87,8 +87,8 @@ def test_the_claim_covers_every_divergence_of_the_whole_law(
 ) -> None:
     if tail is not None:  # one so large that truncation and failures are no small correction
 
-        def choice(reach: float, rho: float) -> tilted_seeds.TiltedSeeds:
-            return tilted_seeds.TiltedSeeds(reach=reach, tail=tail)
+        def choice(reach: float, rho: float) -> seeds.TiltedSeeds:
+            return seeds.TiltedSeeds(reach=reach, tail=tail)
 
         monkeypatch.setattr(seeded_sign, "_choice", choice)
     mechanism = tilted(dimension, records=records, blocks=blocks)

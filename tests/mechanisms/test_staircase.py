@@ -15,14 +15,14 @@ from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.noise.laws import Staircase as ScalarStaircase
+from sottovoce.mechanisms.noise.laws import nu_for_variance
 from sottovoce.mechanisms.noise.radial_staircase import radial_nu_for_variance
-from sottovoce.mechanisms.noise.staircase import Staircase as ScalarStaircase
-from sottovoce.mechanisms.noise.staircase import nu_for_variance
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.mechanisms.staircase import Staircase
 from sottovoce.privacy import accounting
+from sottovoce.privacy.additive_noise import staircase_pair
 from sottovoce.privacy.events import FinitePair, PrivacyEvent, PureDp, RenyiCurve, Repeated, Sampled
-from sottovoce.privacy.staircase import staircase_pair
 
 NUMBER = L2Ball(dimension=1, radius=1.0)
 ZERO_OUT, REPLACE_ONE = Adjacency.ZERO_OUT, Adjacency.REPLACE_ONE

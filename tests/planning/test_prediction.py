@@ -13,15 +13,14 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Expanding, MomentLaw
 from sottovoce.mechanisms.release import ReleaseTerms
-from sottovoce.planning.candidates import Candidate
+from sottovoce.planning.candidates import Candidate, Setting
+from sottovoce.planning.plan import rank
 from sottovoce.planning.prediction import (
     MAX_WHOLE_DIMENSION,
     coordinate_nodes,
     predict,
     typical_updates,
 )
-from sottovoce.planning.ranking import rank
-from sottovoce.planning.setting import Setting
 
 
 def setting(geometry: str, dimension: int, epsilon: float, rounds: int, **more: Any) -> Setting:

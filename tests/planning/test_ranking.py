@@ -13,12 +13,12 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, L2Ball, clipped, enclosing_ball
 from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.encoding import privatize
 from sottovoce.mechanisms.gaussian import Gaussian
-from sottovoce.mechanisms.privatizing import privatize
 from sottovoce.mechanisms.registry import Knob, Registration
 from sottovoce.mechanisms.release import NoisySums, ReleaseTerms, SecretSample
-from sottovoce.planning.ranking import Ranking, rank
-from sottovoce.planning.setting import Setting
+from sottovoce.planning.candidates import Setting
+from sottovoce.planning.plan import Ranking, rank
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
 from sottovoce.protocol.message import HEADER_BYTES

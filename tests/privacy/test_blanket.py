@@ -14,16 +14,15 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, L1Ball, L2Ball
 from sottovoce.core.errors import PrivacyError
 from sottovoce.mechanisms.cldp import Cldp
-from sottovoce.mechanisms.generalized_rr import GeneralisedRandomisedResponse
 from sottovoce.mechanisms.mvu import Mvu
+from sottovoce.mechanisms.randomized_response import GeneralisedRandomisedResponse
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.privacy.accounting import find_accountant
 from sottovoce.privacy.binomial import pmf_window
-from sottovoce.privacy.blanket import BlanketPair
 from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import PureDp, Repeated, Shuffled
-from sottovoce.privacy.shuffling import ClonesPair, shuffled, shuffled_pair
+from sottovoce.privacy.shuffling import BlanketPair, ClonesPair, shuffled, shuffled_pair
 
 R = Adjacency.REPLACE_ONE
 Floats = NDArray[np.float64]

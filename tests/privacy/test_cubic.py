@@ -32,8 +32,7 @@ from sottovoce.privacy.events import (
 )
 from sottovoce.privacy.pld import PldAccountant
 from sottovoce.privacy.renyi import RenyiAccountant
-from sottovoce.protocol.channels.channel import terms_of
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Direct, terms_of
 
 ZERO_OUT = Adjacency.ZERO_OUT
 CUBIC, QUINTIC = CubicAccountant(), QuinticAccountant()

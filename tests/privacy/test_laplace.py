@@ -14,9 +14,9 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy import accounting
 from sottovoce.privacy.accounting import find_accountant, privacy_spent
+from sottovoce.privacy.additive_noise import laplace_renyi
 from sottovoce.privacy.divergences import finite_hockey_stick, finite_renyi
 from sottovoce.privacy.events import GaussianNoise, LaplaceNoise, PureDp, Repeated, Sampled
-from sottovoce.privacy.laplace import laplace_renyi
 from sottovoce.privacy.loss_pairs import LaplacePair
 from sottovoce.privacy.pure import pure_epsilon
 

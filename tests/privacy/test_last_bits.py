@@ -15,7 +15,7 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import ROUNDING_HEADROOM, L1Ball
 from sottovoce.core.errors import DomainError, LedgerError, ParameterError
-from sottovoce.mechanisms.design.fisher import certified_fisher_bound
+from sottovoce.mechanisms.design.families import certified_fisher_bound
 from sottovoce.privacy import accounting
 from sottovoce.privacy.divergences import finite_renyi, gaussian_delta
 from sottovoce.privacy.event_json import from_json, to_json

@@ -20,6 +20,7 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy import moment_comparison
 from sottovoce.privacy.accounting import privacy_spent
+from sottovoce.privacy.divergences import one_bit_renyi
 from sottovoce.privacy.events import (
     Composed,
     GaussianNoise,
@@ -31,7 +32,6 @@ from sottovoce.privacy.events import (
 )
 from sottovoce.privacy.moment_comparison import MomentsAccountant
 from sottovoce.privacy.moment_laws import ForwardLaw, ReverseLaw, Rounds
-from sottovoce.privacy.one_bit import one_bit_renyi
 from sottovoce.privacy.renyi import RenyiAccountant
 
 ZERO_OUT = Adjacency.ZERO_OUT

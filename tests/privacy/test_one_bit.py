@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ParameterError
 from sottovoce.privacy import accounting
-from sottovoce.privacy.divergences import finite_hockey_stick, finite_renyi
+from sottovoce.privacy.divergences import finite_hockey_stick, finite_renyi, one_bit_renyi
 from sottovoce.privacy.events import OneBit
-from sottovoce.privacy.one_bit import one_bit_renyi
 
 ZERO_OUT = Adjacency.ZERO_OUT
 

@@ -9,7 +9,7 @@ from cases import cases
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball, Vector
-from sottovoce.mechanisms.design.hermite import gauss_hermite
+from sottovoce.mechanisms.design.families import gauss_hermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.divergences import finite_renyi
@@ -26,7 +26,7 @@ from sottovoce.privacy.events import (
 )
 from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, SwappedPair
 from sottovoce.privacy.renyi import renyi_divergence
-from sottovoce.privacy.sampled_swaps import AntipodalPair, swapped_log_excess
+from sottovoce.privacy.sampling import AntipodalPair, swapped_log_excess
 
 REPLACE_ONE = Adjacency.REPLACE_ONE
 

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
-from sottovoce.privacy.divergences import finite_renyi
+from sottovoce.privacy.divergences import finite_renyi, one_bit_renyi
 from sottovoce.privacy.events import Repeated, SecureSum
-from sottovoce.privacy.one_bit import one_bit_renyi
 from sottovoce.privacy.renyi import RenyiAccountant, renyi_divergence
 from sottovoce.privacy.secure_sum import NODES, secure_sum_renyi
 

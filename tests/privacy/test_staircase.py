@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.noise.staircase import nu_for_mean_absolute
-from sottovoce.privacy.divergences import finite_hockey_stick
-from sottovoce.privacy.events import Repeated
-from sottovoce.privacy.pld import PldAccountant
-from sottovoce.privacy.pure import pure_epsilon
-from sottovoce.privacy.renyi import renyi_divergence
-from sottovoce.privacy.staircase import (
+from sottovoce.mechanisms.noise.laws import nu_for_mean_absolute
+from sottovoce.privacy.additive_noise import (
     lost_mass,
     product_staircase_renyi_l2,
     staircase_pair,
     staircase_renyi,
 )
+from sottovoce.privacy.divergences import finite_hockey_stick
+from sottovoce.privacy.events import Repeated
+from sottovoce.privacy.pld import PldAccountant
+from sottovoce.privacy.pure import pure_epsilon
+from sottovoce.privacy.renyi import renyi_divergence
 
 ZERO_OUT = Adjacency.ZERO_OUT
 

@@ -1,8 +1,8 @@
 """The formulas of UDP-FL as printed, here and nowhere else, each with where it fails.
 
 Reference: Feng et al., "Universally Harmonizing Differential Privacy Mechanisms for Federated
-Learning" (UDP-FL). What is right instead is in privacy/staircase.py, privacy/laplace.py,
-privacy/shuffling.py and noises/.
+Learning" (UDP-FL). What is right instead is in privacy/additive_noise.py, privacy/shuffling.py
+and mechanisms/noise/.
 """
 
 import itertools
@@ -12,13 +12,16 @@ import mpmath
 import pytest
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.mechanisms.noise.gaussian import Gaussian
-from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.staircase import Staircase, nu_for_mean_absolute, nu_for_variance
+from sottovoce.mechanisms.noise.laws import (
+    Gaussian,
+    Laplace,
+    Staircase,
+    nu_for_mean_absolute,
+    nu_for_variance,
+)
+from sottovoce.privacy.additive_noise import laplace_renyi, staircase_renyi
 from sottovoce.privacy.events import GaussianNoise
-from sottovoce.privacy.laplace import laplace_renyi
 from sottovoce.privacy.renyi import renyi_divergence
-from sottovoce.privacy.staircase import staircase_renyi
 
 # Section 4.2 and theorems 1 and 2: the staircase.
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sottovoce.core import native
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError, WireError
-from sottovoce.mechanisms.packing import PackedCodes, pack
-from sottovoce.protocol.level_counts import BATCH, LevelCounts
+from sottovoce.mechanisms.encoding import PackedCodes, pack
+from sottovoce.protocol.sums import BATCH, LevelCounts
 
 LEVELS = [2, 3, 4, 5, 8, 11, 16]
 # Around the widths of registers, lines and tiles, of one-bit payloads and of wider ones.

@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 
 from sottovoce.core.errors import WireError
-from sottovoce.protocol.broadcast import DOWNLINK_FORMATS, DownlinkFormat, pack, unpack
-from sottovoce.protocol.round_broadcast import Start, received, sent
+from sottovoce.protocol.broadcast import (
+    DOWNLINK_FORMATS,
+    DownlinkFormat,
+    Start,
+    pack,
+    received,
+    sent,
+    unpack,
+)
 
 GENERATOR = np.random.default_rng(0)
 START = Start(

@@ -17,8 +17,7 @@ from sottovoce.mechanisms.cldp import Cldp
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import basic_counts
-from sottovoce.protocol.channels.channel import Channel, terms_of
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Channel, Direct, terms_of
 from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.channels.shuffler import Shuffler
 from sottovoce.protocol.client import Request

@@ -15,11 +15,11 @@ from reported_runs import PRIVACY, edit_json, make_run, make_unfinished
 from rich.console import Console
 from specs import small_spec
 
-from sottovoce.cli import watch_view
+from sottovoce.cli import watch
 from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import LedgerError, OutputError, ParameterError
 from sottovoce.deployment.site import Site
-from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.federated.algorithms.algorithm import RECIPES
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.reporting.live import describe, read
 from sottovoce.reporting.report_data import frontier, report_of, run_data
@@ -378,9 +378,9 @@ def test_what_the_server_counted_what_sites_answered_and_what_they_charged_are_t
     assert f"client-0001</th><td>{cells}</td>" in page
     for heading in ("server counted", "answered", "refused", "site says it charged"):
         assert f'<th scope="col">{heading}</th>' in page
-    assert "epsilon 4.00 by the server's count, budget 4, 0.00 left" in watch_view.line(state)
+    assert "epsilon 4.00 by the server's count, budget 4, 0.00 left" in watch.line(state)
     console = Console(record=True, width=120, file=io.StringIO())
-    console.print(watch_view.panel(state, []))
+    console.print(watch.panel(state, []))
     shown = console.export_text()
     assert "by the server's count, budget 4" in shown
     assert re.search(r"server counted +answered +refused +site says it charged", shown)

@@ -11,7 +11,7 @@ from specs import METRIC_MVU, small_spec
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ConfigError, PrivacyError, SottovoceError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms import recipe
+from sottovoce.federated.algorithms import algorithm
 from sottovoce.federated.algorithms.scaffold import Scaffold
 from sottovoce.learning import datasets
 from sottovoce.privacy import accounting
@@ -327,7 +327,7 @@ def test_what_would_not_fit_into_memory_is_refused_with_a_remedy(
     if case == "scaffold-sample":
         fits *= 2  # its rows in float64 are more than its control variates in float32
     for limit, refused in ((fits, False), (fits - 1, True)):
-        monkeypatch.setattr(recipe, "MOST_BYTES", limit)
+        monkeypatch.setattr(algorithm, "MOST_BYTES", limit)
         spec = a_spec(case, sampling={"kind": "everyone"})
         if not refused:
             resolve(load_inputs(spec))

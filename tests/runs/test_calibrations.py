@@ -15,8 +15,7 @@ from sottovoce.planning import calibrate
 from sottovoce.planning.calibrate import Target, calibrated
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
-from sottovoce.protocol.channels.channel import terms_of
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Direct, terms_of
 
 DOMAINS = [L2Ball(dimension=20, radius=1.0, records=n) for n in (3, 2)]
 TARGET = Target(rounds=4, epsilon=3.0, delta=1e-5)

@@ -65,7 +65,7 @@ class Magic(Channel):
 IN_TURN = """
 from dataclasses import dataclass
 from sottovoce.federated import ClientSampling, register_sampling
-from sottovoce.protocol.channels.facts import SamplingFacts
+from sottovoce.protocol.channels.channel import SamplingFacts
 
 @register_sampling("in_turn", summary="one client after the other")
 @dataclass(frozen=True, slots=True, kw_only=True)

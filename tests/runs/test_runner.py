@@ -21,11 +21,10 @@ from sottovoce.core.errors import (
     ParameterError,
     UnknownNameError,
 )
-from sottovoce.federated import charged
+from sottovoce.federated import rounds
 from sottovoce.federated.algorithms.algorithm import Step
 from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.rows import DenseRows
+from sottovoce.learning.clients import ClientData, DenseRows
 from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
@@ -94,7 +93,7 @@ def test_what_a_ledger_remembers_is_not_asked_of_it_for_every_round_before_a_che
 
     spec = small_spec(checkpoint_every=2)
     run_until(5, spec, tmp_path / "run")
-    monkeypatch.setattr(charged, "able_to_pay", watched)
+    monkeypatch.setattr(rounds, "able_to_pay", watched)
     run(spec, tmp_path / "run", resume=True)
     assert set(asked) == {5, 6}  # the checkpoint has four rounds
 

@@ -13,7 +13,7 @@ from sottovoce.analytics import question as questions
 from sottovoce.analytics.estimates import question_for
 from sottovoce.analytics.question import Question
 from sottovoce.core.errors import SottovoceError
-from sottovoce.deployment.inquiries import (
+from sottovoce.deployment.orders import (
     INQUIRY,
     TALLY,
     Inquiry,
@@ -21,9 +21,8 @@ from sottovoce.deployment.inquiries import (
     read_tally,
     tally_bytes,
 )
-from sottovoce.deployment.site import Site
+from sottovoce.deployment.site import Site, read_site
 from sottovoce.deployment.site_answers import answer
-from sottovoce.deployment.site_file import read_site
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 

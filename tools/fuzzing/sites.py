@@ -13,8 +13,7 @@ from fuzzing.mutation import bytes_mutated, odd_value, plain_mutated, text_mutat
 from sottovoce.core.errors import SottovoceError
 from sottovoce.deployment.orders import Order, read_order, read_reply, reply_blobs
 from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.site import Site
-from sottovoce.deployment.site_file import read_site
+from sottovoce.deployment.site import Site, read_site
 from sottovoce.deployment.site_training import compute
 from sottovoce.flower.announcement import PLAN, Announcement, asked_of, read_announcement
 from sottovoce.flower.records import RECORD, from_records, to_records

@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from sottovoce.core import parameter_rules
-from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.laws import Noise
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 _START = 1e-3  # in units of 1/(standard deviation of the sum): below, the integrand is a parabola

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce.core.charts.heatmap import HeatMap
-from sottovoce.core.charts.image_grid import ImageGrid
+from sottovoce.core.charts.grids import HeatMap, ImageGrid
 from sottovoce.core.charts.lines import LineChart
 from sottovoce.core.charts.scatter import ScatterChart
 from sottovoce.core.charts.style import PAGE

@@ -15,8 +15,8 @@ from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.design.store import table_epsilon
 from sottovoce.mechanisms.encoding import encode_packed, prepare
-from sottovoce.mechanisms.generalized_rr import GeneralisedRandomisedResponse
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Mechanism, Sampling
+from sottovoce.mechanisms.randomized_response import GeneralisedRandomisedResponse
 from sottovoce.mechanisms.release import release_event
 from sottovoce.privacy.events import PrivacyEvent
 

@@ -24,9 +24,7 @@ from sottovoce.mechanisms.mechanism import (
     PointLaw,
     StaircaseLaw,
 )
-from sottovoce.mechanisms.noise.gaussian import Gaussian
-from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise
 
 
 def remembered(mechanism: Mechanism) -> Callable[[Vector], Law]:

@@ -20,11 +20,11 @@ from sottovoce.auditing.enumeration import (
     MAX_OUTCOMES,
     audit_by_enumeration,
     delta_of,
+    neighbours,
     num_outcomes,
 )
 from sottovoce.auditing.laws import log_ratio, refutation, remembered
-from sottovoce.auditing.neighbors import neighbours
-from sottovoce.auditing.scores import Scores, judge
+from sottovoce.auditing.lower_bounds import Scores, judge
 from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Shares, Verdict
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency

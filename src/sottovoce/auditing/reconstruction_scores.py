@@ -1,4 +1,9 @@
-"""How good reconstructions are, with intervals, beside what needs no attack at all."""
+"""How good reconstructions are, with intervals, beside what needs no attack at all.
+
+How near a reconstructed row is to its original is one number. Pixels lie in [-1/2, 1/2], as every
+loader scales them, so the data range is 1. MSE and MAE are for rows of any shape; PSNR is the MSE
+in decibels; SSIM is for images of at least 11 pixels a side.
+"""
 
 import math
 from collections.abc import Mapping
@@ -8,10 +13,103 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.auditing.attacks import image_quality
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.statistics import mean_and_half_width
+
+WINDOW, WINDOW_STDDEV = 11, 1.5
+_LEAST_MSE = 1e-10  # 100 dB: a copy has no finite PSNR, and means over images need one
+_C1, _C2 = 0.01**2, 0.03**2  # (K1 L)^2 and (K2 L)^2 with the range L = 1
+
+Rows = NDArray[np.float32] | NDArray[np.float64]
+
+
+def mean_squared_errors(originals: Rows, others: Rows) -> Vector:
+    """The mean of squared differences of each row."""
+    return _mean_of_rows((_paired(originals, others)) ** 2)
+
+
+def mean_absolute_errors(originals: Rows, others: Rows) -> Vector:
+    """The mean of absolute differences of each row."""
+    return _mean_of_rows(np.abs(_paired(originals, others)))
+
+
+def peak_signal_to_noise(originals: Rows, others: Rows) -> Vector:
+    """-10 log10(MSE) decibels of each row, at most 100."""
+    mse = np.maximum(mean_squared_errors(originals, others), _LEAST_MSE)
+    return np.asarray(-10.0 * np.log10(mse))
+
+
+def has_similarity(row_shape: tuple[int, ...]) -> bool:
+    """Whether rows of this shape are images (channels, height, width) that the window fits."""
+    return len(row_shape) == 3 and min(row_shape[1:]) >= WINDOW
+
+
+def structural_similarities(originals: Rows, others: Rows) -> Vector:
+    """SSIM of each image, the mean over windows and channels: 1 for a copy, about 0 for noise.
+
+    (2 m_x m_y + C1)(2 s_xy + C2) / ((m_x^2 + m_y^2 + C1)(s_x^2 + s_y^2 + C2))
+
+    with means, variances and the covariance under a Gaussian window of 11 x 11 pixels and standard
+    deviation 1.5, wherever the whole window fits. Reference: Wang, Bovik, Sheikh and Simoncelli
+    2004, section III.
+    """
+    _paired(originals, others)
+    if not has_similarity(originals.shape[1:]):
+        raise ParameterError(
+            f"SSIM compares images (channels, height, width) of at least {WINDOW} pixels a side, "
+            f"got rows of shape {originals.shape[1:]}; use the mean squared error"
+        )
+    # Brightness runs from 0: of signed numbers the first factor would compare signs.
+    x, y = originals.astype(np.float64) + 0.5, others.astype(np.float64) + 0.5
+    mean_x, mean_y = _windowed(x), _windowed(y)
+    variance_x = _windowed(x * x) - mean_x**2
+    variance_y = _windowed(y * y) - mean_y**2
+    covariance = _windowed(x * y) - mean_x * mean_y
+    luminance = (2.0 * mean_x * mean_y + _C1) / (mean_x**2 + mean_y**2 + _C1)
+    structure = (2.0 * covariance + _C2) / (variance_x + variance_y + _C2)
+    return _mean_of_rows(luminance * structure)
+
+
+def matched(originals: Rows, others: Rows) -> NDArray[np.int64]:
+    """Which of `others` goes with each original: the pairing of least total squared error.
+
+    A mean gradient does not say in which order the images of a batch came.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    _paired(originals, others)
+    x = originals.reshape(len(originals), -1).astype(np.float64)
+    y = others.reshape(len(others), -1).astype(np.float64)
+    costs = (x**2).sum(axis=1)[:, None] - 2.0 * x @ y.T + (y**2).sum(axis=1)
+    _, chosen = linear_sum_assignment(costs)
+    return np.asarray(chosen, dtype=np.int64)
+
+
+def _paired(originals: Rows, others: Rows) -> Vector:
+    """Differences, of as many rows and of the same shape."""
+    if originals.shape != others.shape or originals.ndim < 2 or not originals.size:
+        raise ParameterError(
+            f"originals of shape {originals.shape} and reconstructions of shape {others.shape} "
+            "cannot be compared; give as many rows of the same shape, at least one"
+        )
+    return np.asarray(originals, dtype=np.float64) - others
+
+
+def _mean_of_rows(values: Vector) -> Vector:
+    return np.asarray(values.reshape(len(values), -1).mean(axis=1))
+
+
+def _windowed(images: Vector) -> Vector:
+    """Weighted means over every whole window, axis by axis: the Gaussian window is a product."""
+    offsets = np.arange(WINDOW) - WINDOW // 2
+    weights = np.exp(-(offsets**2) / (2.0 * WINDOW_STDDEV**2))
+    weights /= weights.sum()
+    for axis in (-2, -1):
+        windows = np.lib.stride_tricks.sliding_window_view(images, WINDOW, axis=axis)
+        images = windows @ weights
+    return images
+
 
 Images = NDArray[np.float32]
 
@@ -46,17 +144,17 @@ def scores(originals: Images, found: Images) -> Scores:
     """Scores of (updates, images of each, *shape), each found image put to its best original."""
     if originals.shape != found.shape:
         raise ParameterError(f"{originals.shape} originals, {found.shape} reconstructions")
-    similar = image_quality.has_similarity(originals.shape[2:])
+    similar = has_similarity(originals.shape[2:])
     rows: list[list[float]] = []
     for truth, unordered in zip(originals, found, strict=True):
-        other = unordered[image_quality.matched(truth, unordered)]
+        other = unordered[matched(truth, unordered)]
         measures = [
-            image_quality.mean_squared_errors(truth, other),
-            image_quality.mean_absolute_errors(truth, other),
-            image_quality.peak_signal_to_noise(truth, other),
+            mean_squared_errors(truth, other),
+            mean_absolute_errors(truth, other),
+            peak_signal_to_noise(truth, other),
         ]
         if similar:
-            measures.append(image_quality.structural_similarities(truth, other))
+            measures.append(structural_similarities(truth, other))
         rows.append([float(measure.mean()) for measure in measures])
     columns = np.array(rows).T
     return Scores(

@@ -17,11 +17,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sottovoce.auditing.canaries import Canaries, blocks_of
-from sottovoce.auditing.canary_rounds import SCORES, CanaryAlgorithm
+from sottovoce.auditing.canary_rounds import SCORES, Canaries, CanaryAlgorithm, blocks_of
 from sottovoce.auditing.finished_run import FinishedRun
-from sottovoce.auditing.one_run import judge_one_run
-from sottovoce.auditing.scores import Scores, judge
+from sottovoce.auditing.lower_bounds import Scores, judge, judge_one_run
 from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Shares, Verdict
 from sottovoce.core import files, parameter_rules
 from sottovoce.core.adjacency import Unit

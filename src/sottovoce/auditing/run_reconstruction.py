@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sottovoce.auditing.attacks import image_quality
+from sottovoce.auditing import reconstruction_scores
 from sottovoce.auditing.attacks.inversion import (
     MOST_IMAGES,
     ClippedMean,
@@ -38,7 +38,7 @@ from sottovoce.auditing.reconstruction_scores import (
     summary,
 )
 from sottovoce.core import files, parameter_rules
-from sottovoce.core.charts.image_grid import ImageGrid, Picture, PictureRow, data_uri
+from sottovoce.core.charts.grids import ImageGrid, Picture, PictureRow, data_uri
 from sottovoce.core.domains import Domain, Vector
 from sottovoce.core.errors import ConfigError, DataError, ParameterError
 from sottovoce.core.randomness import SeededRandomness
@@ -165,10 +165,10 @@ def picture_grid(outcome: Outcome) -> ImageGrid:
 
 def pictures(originals: Images, found: Images) -> list[Picture]:
     """Found images, each with how near it is to its original."""
-    if image_quality.has_similarity(originals.shape[1:]):
-        name, values = "SSIM", image_quality.structural_similarities(originals, found)
+    if reconstruction_scores.has_similarity(originals.shape[1:]):
+        name, values = "SSIM", reconstruction_scores.structural_similarities(originals, found)
     else:
-        name, values = "MSE", image_quality.mean_squared_errors(originals, found)
+        name, values = "MSE", reconstruction_scores.mean_squared_errors(originals, found)
     shape = _drawn_shape(originals.shape[1:])
     return [
         Picture(source=data_uri(image.reshape(shape)), caption=f"{name} {value:.2f}")
@@ -178,7 +178,7 @@ def pictures(originals: Images, found: Images) -> list[Picture]:
 
 def _in_order(outcome: Outcome) -> Images:
     pairs = zip(outcome.originals, outcome.found, strict=True)
-    return np.stack([found[image_quality.matched(truth, found)] for truth, found in pairs])
+    return np.stack([found[reconstruction_scores.matched(truth, found)] for truth, found in pairs])
 
 
 def _check_images(run: FinishedRun) -> None:
@@ -315,7 +315,7 @@ def guessed_from_outputs(
     auxiliary = np.asarray(others[count:], dtype=np.float32)
     rows = np.concatenate([originals[:, 0], unseen])
     guesses = reconstruct_from_outputs(task, model, rows, auxiliary, attack, seed=seed).refined
-    control = image_quality.mean_squared_errors(unseen, guesses[len(originals) :])
+    control = reconstruction_scores.mean_squared_errors(unseen, guesses[len(originals) :])
     return guesses[: len(originals), None], control
 
 

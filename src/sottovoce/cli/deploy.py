@@ -5,6 +5,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,6 @@ from sottovoce.cli.output import Json, print_fields, print_json, print_table, pr
 
 if TYPE_CHECKING:
     from sottovoce.deployment.machines.federation import Federation
-from dataclasses import asdict
 
 _FAILS = 1
 
@@ -146,7 +146,7 @@ def certificates(
     """Show who can prove who they are, and until when; take a site's key; renew."""
     from sottovoce.core.errors import DeploymentError
     from sottovoce.deployment.machines.federation import Federation
-    from sottovoce.deployment.machines.keeper import state_of
+    from sottovoce.deployment.machines.processes import state_of
 
     federation = Federation.read(folder)
     if add is not None:
@@ -209,7 +209,7 @@ def link(folder: FederationFolder, background: Background = False) -> None:
 def node(folder: SitePath, background: Background = False) -> None:
     """Run a site's node, which answers the link as far as the site's policy allows."""
     from sottovoce.deployment.machines.site_folder import SiteFolder
-    from sottovoce.deployment.site_file import warnings_of
+    from sottovoce.deployment.site import warnings_of
     from sottovoce.flower.node import START_SECONDS, keep_node
 
     site = SiteFolder.read(folder)
@@ -231,7 +231,7 @@ def _start_in_background(
     what: str, folder: Path, keeper_folder: Path, seconds: float
 ) -> dict[str, Any]:
     from sottovoce.core.errors import DeploymentError
-    from sottovoce.deployment.machines.keeper import start_in_background, state_of
+    from sottovoce.deployment.machines.processes import start_in_background, state_of
 
     if state_of(keeper_folder):
         raise DeploymentError(f"it is already running; end it: sottovoce deploy stop {folder}")
@@ -280,7 +280,7 @@ def stop(
     """End a link, a node or a run; everything can be started again."""
     from sottovoce.core.errors import DeploymentError
     from sottovoce.deployment.machines.federation import Federation
-    from sottovoce.deployment.machines.keeper import end_leftovers, shown, stop_keeper
+    from sottovoce.deployment.machines.processes import end_leftovers, shown, stop_keeper
     from sottovoce.deployment.machines.site_folder import keeper_folder
     from sottovoce.flower.link import running_link
 

@@ -293,7 +293,6 @@ _UNUSABLE = 1
 
 def doctor(as_json: Json = False) -> None:
     """What is installed, which kernels run, where data is looked for, and a self test."""
-    pass
 
     found = diagnose()
     if as_json:

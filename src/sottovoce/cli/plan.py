@@ -25,8 +25,7 @@ from sottovoce.cli.output import Json, draw, print_json, print_table, say
 
 if TYPE_CHECKING:
     from sottovoce.core.charts.lines import Line
-    from sottovoce.planning.plan import Plan
-    from sottovoce.planning.ranking import Ranking
+    from sottovoce.planning.plan import Plan, Ranking
 
 
 @dataclass(frozen=True, kw_only=True)

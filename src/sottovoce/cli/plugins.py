@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 # Where each register is: some of them bring torch, so they are imported one by one.
 _REGISTERS = {
     "mechanism": "sottovoce.mechanisms.registry:MECHANISMS",
-    "accountant": "sottovoce.privacy.accountant:ACCOUNTANTS",
-    "algorithm": "sottovoce.federated.algorithms.recipe:RECIPES",
-    "aggregation": "sottovoce.federated.algorithms.aggregation:AGGREGATIONS",
+    "accountant": "sottovoce.privacy.accounting:ACCOUNTANTS",
+    "algorithm": "sottovoce.federated.algorithms.algorithm:RECIPES",
+    "aggregation": "sottovoce.federated.algorithms.algorithm:AGGREGATIONS",
     "channel": "sottovoce.protocol.channels.channel:CHANNELS",
     "sampling": "sottovoce.federated.cohorts:SAMPLINGS",
     "attack": "sottovoce.auditing.attacks.context:ATTACKS",

@@ -12,7 +12,7 @@ error is below (log2(count) + 2) 2^-53.
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -101,6 +101,18 @@ def sized_vector(values: ArrayLike, dimension: int) -> Floats:
     if array.dtype.kind == "f" and array.dtype.itemsize <= 4 and array.shape == (dimension,):
         return np.require(array, np.float32, ["C", "A"])
     return np.require(_vector(values, dimension), np.float64, ["C", "A"])
+
+
+def contiguous_vector(values: NDArray[Any]) -> Floats:
+    """`values` as kernels take them: float16 becomes float32, exactly; anything wider, float64."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise DomainError(f"expected a vector, got shape {array.shape}; flatten it first")
+    if array.dtype.kind not in "fiu":
+        raise DomainError(f"expected numbers, got {array.dtype}")
+    if array.dtype.kind == "f" and array.dtype.itemsize <= 4:
+        return np.require(array, np.float32, ["C", "A"])
+    return np.require(array, np.float64, ["C", "A"])
 
 
 def _vector(values: ArrayLike, dimension: int) -> Vector:

@@ -1,6 +1,6 @@
 """One register for everything that can be added: mechanisms, models, algorithms, commands ...
 
-    RECIPES: Register[Recipe] = Register("algorithm", package="sottovoce.federated.algorithms")
+    MECHANISMS: Register[Registration] = Register("mechanism", package="sottovoce.mechanisms")
     MODELS: Register[Model] = Register("model", places={"mlp": "sottovoce.learning..."})
 
 Our own are entered when their module is imported: all modules of `package` when somebody asks, or
@@ -127,6 +127,8 @@ class Register(Generic[T]):
         """Enter what `module` defines; another module's name is refused."""
         if not is_ours(module):
             self._import_ours()
+            if name in self._places:  # ours has the name, whoever is imported first
+                importlib.import_module(self._places[name])
         known, source = self._entries.get(name), self._source(name, module)
         if known is not None and known.module != module:
             raise self._taken(name, [known.source, source])

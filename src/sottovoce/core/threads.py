@@ -10,10 +10,16 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cache
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sottovoce.core import parameter_rules
 
 VARIABLE: Final = "SOTTOVOCE_THREADS"
+_TILE: Final = 1024  # coordinates of 16-bit draws that share 32 blocks of the keystream
 _MOST: Final = 256
+_ROOM: Final = 1024
+_ALONE: Final = 1 << 20  # coordinates that are worth a thread
 _LEAST_COORDINATES: Final = 1 << 14  # of rows that are worth a thread
 
 
@@ -52,6 +58,26 @@ def over_ranges(
     parts = min(how_many(threads), most)
     share = -(-size // (parts * unit)) * unit
     return _spread(work, size, share, _pool(parts) if parts > 1 else None)
+
+
+def left_open(count: int, work: Callable[[int, int, NDArray[np.int64]], int]) -> list[int]:
+    """The coordinates left open by `work(start, stop, open)` over whole tiles, on several threads.
+
+    `work` writes as many of them as fit into `open` and returns how many there are.
+    """
+    found: list[int] = []
+
+    def part(start: int, stop: int) -> None:
+        room = _ROOM
+        while True:
+            left = np.empty(room, dtype=np.int64)
+            room = work(start, stop, left)
+            if room <= len(left):
+                found.extend(left[:room].tolist())
+                return
+
+    over_ranges(part, count, unit=_TILE, least=_ALONE)
+    return sorted(found)
 
 
 def over_rows(work: Callable[[int, int], None], rows: int, dimension: int) -> None:

@@ -22,8 +22,13 @@ from sottovoce.analytics.tallies import Tally, added
 from sottovoce.core import files, printable_text
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import DeploymentError, WireError
-from sottovoce.deployment.inquiries import MOST_PEOPLE, Inquiry, largest_tally_bytes, read_tally
-from sottovoce.deployment.orders import read_refusal
+from sottovoce.deployment.orders import (
+    MOST_PEOPLE,
+    Inquiry,
+    largest_tally_bytes,
+    read_refusal,
+    read_tally,
+)
 from sottovoce.deployment.post import OVERHEAD_BYTES, Post, Reply, announce, check_length
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Due, Release

@@ -7,14 +7,14 @@ from fractions import Fraction
 from pathlib import Path
 
 from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.site_file import SITE_FILE, read_site
+from sottovoce.deployment.site import SITE_FILE, read_site
 from sottovoce.deployment.witness import check_kept
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.copies import SEEDED_NAME
+from sottovoce.ledger.database import DERIVED
 from sottovoce.ledger.ledger import LEDGER_NAME
 from sottovoce.ledger.reader import Entry, LedgerReader
 from sottovoce.ledger.records import FIRST_EVENT, Standing
-from sottovoce.ledger.schema import DERIVED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,12 @@ from sottovoce.core import printable_text
 from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.orders import Order, read_refusal, read_reply, read_rounds_charged
 from sottovoce.deployment.post import OVERHEAD_BYTES, Post, Reply, announce, check_length
-from sottovoce.federated.charged import ChargedRounds, Served, Server
+from sottovoce.federated.rounds import ChargedRounds, Served, Server
 from sottovoce.federated.training import Collected, SiteReply
 from sottovoce.mechanisms import registry
-from sottovoce.protocol.broadcast import DownlinkFormat
+from sottovoce.protocol.broadcast import DownlinkFormat, Start, sent
 from sottovoce.protocol.message import open_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
-from sottovoce.protocol.round_broadcast import Start, sent
 
 _LOG = printable_text.logger()
 # Replies are looked for often at first, and less often the longer a round takes.

@@ -27,12 +27,12 @@ from sottovoce.core.errors import DataError, PolicyError, SottovoceError
 from sottovoce.core.randomness import SystemRandomness
 from sottovoce.core.table_files import CsvColumns
 from sottovoce.deployment.audit_log import OrderName
-from sottovoce.deployment.inquiries import Inquiry, tally_bytes
+from sottovoce.deployment.orders import Inquiry, tally_bytes
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import OwnColumn, Site
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Direct
 from sottovoce.protocol.charging import amount_due
 
 # People's values in batches, for a question; what the site's file, or its app, names.

@@ -24,10 +24,9 @@ from sottovoce.core.randomness import SeededRandomness
 from sottovoce.deployment.orders import Order
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import Asked, Site
-from sottovoce.federated.algorithms.algorithm import Algorithm, Step
-from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.federated.algorithms.algorithm import RECIPES, Algorithm, Step
 from sottovoce.federated.cohorts import SAMPLINGS
-from sottovoce.federated.uplinks import finite_uplinks
+from sottovoce.federated.rounds import finite_uplinks
 from sottovoce.learning import datasets, models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.datasets import Dataset
@@ -37,10 +36,9 @@ from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
-from sottovoce.protocol.broadcast import payload_bytes
+from sottovoce.protocol.broadcast import payload_bytes, received
 from sottovoce.protocol.channels.channel import CHANNELS, Channel
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
-from sottovoce.protocol.round_broadcast import received
 from sottovoce.runs.inputs import (
     Inputs,
     Stamp,

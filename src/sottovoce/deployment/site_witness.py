@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from sottovoce.core import files, printable_text
 from sottovoce.core.errors import DeploymentError, WireError
-from sottovoce.deployment.node_key import read_node_key
+from sottovoce.deployment.machines.certificates import read_node_key
 from sottovoce.deployment.orders import STATEMENT
 from sottovoce.deployment.site import Keys, Site
 from sottovoce.deployment.witness import (

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING
 from sottovoce.core.faces import show
 
 if TYPE_CHECKING:
-    from sottovoce.federated.algorithms.aggregation import AggregationSection as AggregationSection
-    from sottovoce.federated.algorithms.aggregation import (
+    from sottovoce.federated.algorithms.algorithm import POSITIVE as POSITIVE
+    from sottovoce.federated.algorithms.algorithm import AggregationSection as AggregationSection
+    from sottovoce.federated.algorithms.algorithm import Algorithm as Algorithm
+    from sottovoce.federated.algorithms.algorithm import AlgorithmSection as AlgorithmSection
+    from sottovoce.federated.algorithms.algorithm import AlgorithmTraits as AlgorithmTraits
+    from sottovoce.federated.algorithms.algorithm import Block as Block
+    from sottovoce.federated.algorithms.algorithm import Facts as Facts
+    from sottovoce.federated.algorithms.algorithm import PublicRows as PublicRows
+    from sottovoce.federated.algorithms.algorithm import Setting as Setting
+    from sottovoce.federated.algorithms.algorithm import register as register
+    from sottovoce.federated.algorithms.algorithm import (
         register_aggregation as register_aggregation,
     )
-    from sottovoce.federated.algorithms.algorithm import Algorithm as Algorithm
-    from sottovoce.federated.algorithms.algorithm import Block as Block
     from sottovoce.federated.algorithms.fedavg import FedAvg as FedAvg
     from sottovoce.federated.algorithms.fedavg import LocalSgd as LocalSgd
     from sottovoce.federated.algorithms.fedavg import SampleClippedGradient as SampleClippedGradient
-    from sottovoce.federated.algorithms.recipe import POSITIVE as POSITIVE
-    from sottovoce.federated.algorithms.recipe import AlgorithmSection as AlgorithmSection
-    from sottovoce.federated.algorithms.recipe import AlgorithmTraits as AlgorithmTraits
-    from sottovoce.federated.algorithms.recipe import Facts as Facts
-    from sottovoce.federated.algorithms.recipe import PublicRows as PublicRows
-    from sottovoce.federated.algorithms.recipe import Setting as Setting
-    from sottovoce.federated.algorithms.recipe import register as register
     from sottovoce.federated.algorithms.scaffold import Scaffold as Scaffold
     from sottovoce.federated.cohorts import ClientSampling as ClientSampling
     from sottovoce.federated.cohorts import register_sampling as register_sampling
@@ -37,18 +37,20 @@ if TYPE_CHECKING:
 show(
     __name__,
     {
-        "algorithms.aggregation": ["AggregationSection", "register_aggregation"],
-        "algorithms.algorithm": ["Algorithm", "Block"],
-        "algorithms.fedavg": ["FedAvg", "LocalSgd", "SampleClippedGradient"],
-        "algorithms.recipe": [
+        "algorithms.algorithm": [
+            "AggregationSection",
+            "Algorithm",
             "AlgorithmSection",
             "AlgorithmTraits",
+            "Block",
             "Facts",
             "POSITIVE",
             "PublicRows",
             "Setting",
             "register",
+            "register_aggregation",
         ],
+        "algorithms.fedavg": ["FedAvg", "LocalSgd", "SampleClippedGradient"],
         "algorithms.scaffold": ["Scaffold"],
         "cohorts": ["ClientSampling", "register_sampling"],
         "training": ["Backend", "RoundRecord", "Training"],

@@ -29,7 +29,7 @@ from sottovoce.core.plugin_returns import Contract, Returns, hold, instance
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.registry import Register, is_ours
 from sottovoce.core.sections import FRACTION, Registered, check_keys, whole
-from sottovoce.protocol.channels.facts import SamplingFacts
+from sottovoce.protocol.channels.channel import SamplingFacts
 
 _SIZE = whole(1, 2**31)
 

@@ -19,9 +19,8 @@ from sottovoce.federated.cohorts import ClientSampling, draw
 from sottovoce.learning.clients import ClientData, names_of
 from sottovoce.learning.task import Task
 from sottovoce.ledger.records import SpendingRecord
-from sottovoce.protocol.broadcast import DownlinkFormat, payload_bytes
+from sottovoce.protocol.broadcast import DownlinkFormat, Start, payload_bytes, received, sent
 from sottovoce.protocol.message import HEADER_BYTES
-from sottovoce.protocol.round_broadcast import Start, received, sent
 
 Mask = NDArray[np.bool_]
 

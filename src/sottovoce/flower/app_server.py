@@ -6,9 +6,14 @@ the file federation.toml of the operator, beside which the public keys lie; empt
 none.
 """
 
+import logging
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
 
 from sottovoce.analytics.question import from_json
 from sottovoce.core import bounded_json
@@ -16,11 +21,26 @@ from sottovoce.core.errors import ConfigError
 from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.witness_store import WitnessStore
 from sottovoce.flower.asking import ask_on_grid
-from sottovoce.flower.grid_post import Grid, nobody_counts
+from sottovoce.flower.grid_post import nobody_counts
 from sottovoce.flower.link import traffic_of
+from sottovoce.flower.pauses import hurry_server
 from sottovoce.flower.remote import on_flower, run_on_grid
-from sottovoce.flower.server_app import RunConfig, server_app
 from sottovoce.runs.loading import check_code_allowed, parse, parse_text
+
+RunConfig = Mapping[str, object]
+
+
+def server_app(serve: Callable[[Grid, RunConfig], None]) -> ServerApp:
+    """An app that serves a grid as its run configuration says."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        logging.getLogger("sottovoce").setLevel(logging.INFO)
+        hurry_server()
+        serve(grid, context.run_config)
+
+    return app
 
 
 def serve(grid: Grid, config: RunConfig) -> None:

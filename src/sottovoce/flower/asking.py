@@ -19,8 +19,13 @@ from sottovoce.core import files
 from sottovoce.core.errors import OutputError
 from sottovoce.deployment.asking import Asking, ask, run_name
 from sottovoce.deployment.post import Witness, witnessed
-from sottovoce.flower.directory import AskedDirectory, Directory, KeyedDirectory
-from sottovoce.flower.grid_post import GridPost, nobody_counts
+from sottovoce.flower.grid_post import (
+    AskedDirectory,
+    Directory,
+    GridPost,
+    KeyedDirectory,
+    nobody_counts,
+)
 
 _POLL_SECONDS = 0.2
 

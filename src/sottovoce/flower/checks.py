@@ -16,15 +16,13 @@ from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import LedgerError, SottovoceError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
+from sottovoce.deployment.machines.certificates import read_node_key
 from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.guard import recorded
-from sottovoce.deployment.machines.keeper import shown, state_of
-from sottovoce.deployment.machines.processes import records_in
+from sottovoce.deployment.machines.processes import records_in, shown, state_of
 from sottovoce.deployment.machines.site_folder import SiteFolder
-from sottovoce.deployment.node_key import read_node_key
 from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.site import OwnRecords, Site
-from sottovoce.deployment.site_file import account_problem, read_site
+from sottovoce.deployment.site import OwnRecords, Site, account_problem, read_site
 from sottovoce.deployment.witness import check_kept
 from sottovoce.flower import control
 from sottovoce.flower.control import LinkVerdict

@@ -26,11 +26,18 @@ from sottovoce.core.errors import (
     WireError,
 )
 from sottovoce.deployment.audit_log import OrderName
-from sottovoce.deployment.inquiries import TALLY, Inquiry, read_inquiry
-from sottovoce.deployment.orders import Blobs, Order, read_order, refusal_blobs, reply_blobs
-from sottovoce.deployment.site import Site
+from sottovoce.deployment.orders import (
+    TALLY,
+    Blobs,
+    Inquiry,
+    Order,
+    read_inquiry,
+    read_order,
+    refusal_blobs,
+    reply_blobs,
+)
+from sottovoce.deployment.site import Site, read_site
 from sottovoce.deployment.site_answers import Values, answer, own_columns
-from sottovoce.deployment.site_file import read_site
 from sottovoce.deployment.site_witness import check_witnessed, statement_part
 from sottovoce.flower.records import from_records, to_records
 

@@ -34,8 +34,8 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from sottovoce.core.errors import DeploymentError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
+from sottovoce.deployment.machines.certificates import read_node_key
 from sottovoce.deployment.machines.processes import without_proxy
-from sottovoce.deployment.node_key import read_node_key
 
 _TIMEOUT_SECONDS = 10.0
 _DATE_SECONDS = 1.0  # how far the time in an answer's header may be off, either way

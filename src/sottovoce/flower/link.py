@@ -14,10 +14,11 @@ from sottovoce.core.errors import DeploymentError
 from sottovoce.deployment.machines import certificates, processes
 from sottovoce.deployment.machines.address import LOOPBACK, Address, free_port
 from sottovoce.deployment.machines.federation import Federation
-from sottovoce.deployment.machines.keeper import keeping, state_of
 from sottovoce.deployment.machines.processes import (
     Child,
+    keeping,
     program,
+    state_of,
     stopped_at_the_end,
     wait_until,
     watch,

@@ -12,17 +12,16 @@ from sottovoce.core.errors import DeploymentError
 from sottovoce.core.printable_text import printable_lines
 from sottovoce.deployment.machines import processes
 from sottovoce.deployment.machines.address import LOOPBACK, Address, free_port
-from sottovoce.deployment.machines.keeper import keeping
 from sottovoce.deployment.machines.processes import (
     Child,
     ChildEndedError,
+    keeping,
     stopped_at_the_end,
     wait_until,
     watch,
 )
 from sottovoce.deployment.machines.site_folder import SiteFolder
-from sottovoce.deployment.site import LEDGER_LOST
-from sottovoce.deployment.site_file import read_site
+from sottovoce.deployment.site import LEDGER_LOST, read_site
 from sottovoce.flower.control import (
     LinkVerdict,
     clock_problem,

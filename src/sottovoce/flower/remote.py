@@ -8,8 +8,15 @@ from sottovoce.deployment.orders import Order
 from sottovoce.deployment.post import Post, Witness, witnessed
 from sottovoce.deployment.remote_rounds import Patience, RemoteRounds
 from sottovoce.deployment.site_training import compute
-from sottovoce.flower.directory import AskedDirectory, KeyedDirectory, wait_for_all
-from sottovoce.flower.grid_post import CountTraffic, Grid, GridPost, nobody_counts
+from sottovoce.flower.grid_post import (
+    AskedDirectory,
+    CountTraffic,
+    Grid,
+    GridPost,
+    KeyedDirectory,
+    nobody_counts,
+    wait_for_all,
+)
 from sottovoce.flower.simulation import simulate
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.backends import register_backend

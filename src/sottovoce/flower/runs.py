@@ -16,7 +16,7 @@ from sottovoce.core.errors import DeploymentError, OutputError
 from sottovoce.deployment.asking import ESTIMATE_NAME
 from sottovoce.deployment.machines import certificates, processes
 from sottovoce.deployment.machines.federation import FILE_NAME, Federation
-from sottovoce.deployment.machines.keeper import state_of
+from sottovoce.deployment.machines.processes import state_of
 from sottovoce.deployment.machines.witness_store import warnings_of
 from sottovoce.flower.control import RunStatus
 from sottovoce.flower.link import CONNECTION, flower_home, flower_keys, running_link

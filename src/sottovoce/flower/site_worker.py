@@ -3,18 +3,25 @@
 A SuperNode hands tasks to whoever asks for them. Flower's own executor installs the app bundle of
 the run's submitter and runs that; a site could not rely on any policy inside it. This one leaves
 the bundle alone. It stays alive from task to task, so a round does not wait for imports.
+
+An app that the site itself has installed may train, with the site's own mod before it. A mod inside
+an app is there if the app's author wants it to be. Here the site puts it around the app, so nothing
+leaves but what `private_mod` lets out, whatever the app does.
 """
 
 import contextlib
+import importlib
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 import httpx
 from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode, SubStatus
 from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
 from flwr.proto.runtime_pb2 import AcquireTaskRequest, SendTaskHeartbeatRequest
@@ -26,8 +33,42 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from sottovoce.core import printable_text
-from sottovoce.deployment.orders import REFUSED
+from sottovoce.core.errors import PolicyError
+from sottovoce.deployment.orders import ORDER, REFUSED
+from sottovoce.flower.client import Answer, SiteOf
+from sottovoce.flower.mod import private_mod
 from sottovoce.flower.records import RECORD
+
+
+def with_installed_app(ours: Answer, site_of: SiteOf) -> Answer:
+    """Our own answers to orders; to whatever else, those of the site's app, if it names one."""
+
+    def answer(message: Message, context: Context) -> Message:
+        record = message.content.config_records.get(RECORD)
+        order = record is not None and ORDER in record
+        if order or message.metadata.message_type == "query":
+            return ours(message, context)  # without a site it refuses, and says so
+        app = site_of(context).app
+        if app is None:
+            return ours(message, context)
+        return private_mod(message, context, _installed(app))
+
+    return answer
+
+
+@lru_cache(maxsize=1)
+def _installed(reference: str) -> ClientApp:
+    module, _, attribute = reference.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise PolicyError(f"the site's app '{reference}' cannot be loaded: {error}") from None
+    if not isinstance(found, ClientApp):
+        raise PolicyError(f"the site's app '{reference}' is no ClientApp")
+    if private_mod in found._mods:
+        raise PolicyError(f"the site's app '{reference}' has private_mod already; take it out")
+    return found
+
 
 _LOG = printable_text.logger()
 # Often while a run is on; a node without work should not keep a machine busy.
@@ -37,7 +78,6 @@ _BUSY_SECONDS = 60.0
 _AGAIN_SECONDS = 1.0
 _OVERDUE = 3  # the exit status of a worker that ends itself
 
-Answer = Callable[[Message, Context], Message]
 Client = TypeVar("Client", bound=RuntimeHttpClient)
 
 

@@ -41,11 +41,11 @@ from sottovoce.flower.announcement import (
     RECORD,
     SEALED,
     Announcement,
+    Introductions,
     part_of,
     round_plan,
     run_name,
 )
-from sottovoce.flower.introductions import Introductions
 from sottovoce.flower.model_arrays import Layout
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms import registry

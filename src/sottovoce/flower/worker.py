@@ -9,12 +9,10 @@ from pathlib import Path
 
 from sottovoce.core.errors import LedgerError, LedgerLostError, SottovoceError
 from sottovoce.core.printable_text import printable
-from sottovoce.deployment.site import LEDGER_LOST
-from sottovoce.deployment.site_file import read_site
+from sottovoce.deployment.site import LEDGER_LOST, read_site
 from sottovoce.deployment.site_training import compute
 from sottovoce.flower.client import SITE_VARIABLE, client_app, site_of
-from sottovoce.flower.installed_app import with_installed_app
-from sottovoce.flower.site_worker import serve
+from sottovoce.flower.site_worker import serve, with_installed_app
 
 _FAREWELL_SECONDS = 2.0
 

@@ -12,20 +12,26 @@ So norms and clipped sums need no gradient of the large layers, and no backward 
 Only chains of known layers qualify, for there each sample goes its own way. Whatever else a module
 does may mix samples, and is differentiated one sample at a time.
 
+Several models of one chain are computed at once: parameters have a leading dimension for the model,
+samples are (models, samples, ...). A layer of all models is one batched matrix product;
+convolutions are products with patches, which lie row by row, place after place, so that the few
+numbers of a filter are next to each other.
+
 References: Goodfellow 2015, "Efficient per-example gradient computations"; Rochette, Manoel and
 Tramel 2019, section 3 (convolutions).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import group_norm, unfold
+from torch.nn.functional import group_norm, pad, unfold
 
-from sottovoce.learning.models.flat_linear import FlatLinear
-from sottovoce.learning.rows import DenseRows, LayeredRows, OuterRows
+from sottovoce.learning.clients import DenseRows, LayeredRows, OuterRows
+from sottovoce.learning.models.modules import FlatLinear
 
 # Layers without parameters in which no sample sees another.
 _SAMPLEWISE = (
@@ -160,3 +166,241 @@ def _patches(layer: nn.Conv2d, inputs: Tensor) -> Tensor:
     """(samples, a filter's inputs, places): what the filters see at each place."""
     assert not isinstance(layer.padding, str)
     return unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+
+
+@dataclass(frozen=True, slots=True)
+class DenseStack:
+    """(models, samples, parameters of a layer)."""
+
+    values: Tensor
+
+    def squared_norms(self) -> Tensor:
+        return _squares(self.values)
+
+    def totals(self, weights: Tensor) -> Tensor:
+        return torch.bmm(weights, self.values)
+
+    def where(self, finite: Tensor) -> "DenseStack":
+        return DenseStack(torch.where(finite[:, :, None], self.values, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class OuterStack:
+    """A linear layer's gradients, (left x right, left), as their two factors."""
+
+    left: Tensor
+    right: Tensor
+
+    def squared_norms(self) -> Tensor:
+        return _squares(self.left) * (1.0 + _squares(self.right))
+
+    def totals(self, weights: Tensor) -> Tensor:
+        models, clients, samples = weights.shape
+        left = self.left[:, None] * weights[:, :, :, None]  # (models, clients, samples, outputs)
+        factors = left.transpose(2, 3).reshape(models, -1, samples)
+        products = torch.bmm(factors, self.right).reshape(models, clients, -1)
+        return torch.cat([products, left.sum(dim=2)], dim=2)
+
+    def where(self, finite: Tensor) -> "OuterStack":
+        keep = finite[:, :, None]
+        return OuterStack(torch.where(keep, self.left, 0.0), torch.where(keep, self.right, 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class FilterStack:
+    """A convolution's gradients: (models, samples, filters, height, width, channels), biases."""
+
+    filters: Tensor
+    biases: Tensor
+
+    def squared_norms(self) -> Tensor:
+        return _squares(self.filters.flatten(2)) + _squares(self.biases)
+
+    def totals(self, weights: Tensor) -> Tensor:
+        models, clients, _ = weights.shape
+        shape = (models, clients, *self.filters.shape[2:])
+        totals = torch.bmm(weights, self.filters.flatten(2)).reshape(shape)
+        in_order = totals.permute(0, 1, 2, 5, 3, 4).reshape(models, clients, -1)  # as the module's
+        return torch.cat([in_order, torch.bmm(weights, self.biases)], dim=2)
+
+    def where(self, finite: Tensor) -> "FilterStack":
+        keep = finite[:, :, None]
+        filters = torch.where(keep[..., None, None, None], self.filters, 0.0)
+        return FilterStack(filters, torch.where(keep, self.biases, 0.0))
+
+
+def _squares(values: Tensor) -> Tensor:
+    """(models, samples): sums of squares, without a tensor of squares."""
+    norms: Tensor = torch.linalg.vector_norm(values, dim=2)
+    return norms.square()
+
+
+LayerStack = DenseStack | OuterStack | FilterStack
+
+
+@dataclass(frozen=True, slots=True)
+class GradientStack:
+    """Every sample's gradient for several models, layer after layer."""
+
+    layers: tuple[LayerStack, ...]
+
+    def norms(self) -> Tensor:
+        """(models, samples)."""
+        return torch.stack([layer.squared_norms() for layer in self.layers]).sum(dim=0).sqrt()
+
+    def clipped_totals(self, limit: float, shares: Tensor) -> Tensor:
+        """(models, clients, parameters): sums of gradients shortened to `limit`, by client.
+
+        `shares` (models, clients, samples) is 1 where a sample is a client's, else 0. A gradient
+        that is not finite counts as zero.
+        """
+        norms = self.norms()
+        finite = torch.isfinite(norms)
+        factors = torch.where(finite, limit / torch.clamp(norms, min=limit), 0.0)
+        layers = self.layers
+        # Asking a GPU takes longer than doing what is mostly not needed.
+        if norms.is_cuda or not bool(finite.all()):
+            layers = tuple(layer.where(finite) for layer in layers)
+        weights = shares * factors[:, None]
+        return torch.cat([layer.totals(weights) for layer in layers], dim=2)
+
+
+def stacked_outputs(chain: Chain, parameters: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    """(models, samples, outputs) of features (models, samples, ...)."""
+    values = features
+    for layer in chain.layers:
+        values, _ = _outputs(layer, parameters, values)
+    return values
+
+
+def stacked_gradients(
+    chain: Chain,
+    parameters: Mapping[str, Tensor],
+    features: Tensor,
+    losses: Callable[[Tensor], Tensor],
+) -> GradientStack:
+    """Each sample's gradient of its own loss; `losses` turns outputs into one loss a sample."""
+    seen, outputs = [], []
+    with torch.enable_grad():
+        values = features
+        for layer in chain.layers:
+            given = values
+            values, patches = _outputs(layer, parameters, given)
+            if layer.has_parameters:
+                seen.append((given if patches is None else patches).detach())
+                outputs.append(values if values.requires_grad else values.requires_grad_())
+        found = torch.autograd.grad(losses(values).sum(), outputs)
+    modules = [layer.module for layer in chain.layers if layer.has_parameters]
+    return GradientStack(
+        tuple(_gradients(m, x, g) for m, x, g in zip(modules, seen, found, strict=True))
+    )
+
+
+def _gradients(layer: nn.Module, inputs: Tensor, gradients: Tensor) -> LayerStack:
+    """From what a layer saw, patches if it convolves, and the gradients of what it put out."""
+    models, samples, channels = gradients.shape[:3]
+    if isinstance(layer, nn.Linear):
+        return OuterStack(gradients, inputs.flatten(start_dim=2))
+    by_place = gradients.reshape(models, samples, channels, -1)
+    if isinstance(layer, nn.GroupNorm):
+        normal = group_norm(inputs.flatten(0, 1), layer.num_groups, eps=layer.eps)
+        weights = (by_place * normal.reshape(by_place.shape)).sum(dim=3)
+        return DenseStack(torch.cat([weights, by_place.sum(dim=3)], dim=2))
+    assert isinstance(layer, nn.Conv2d)
+    places = gradients.flatten(3).transpose(2, 3).reshape(models * samples, -1, channels)
+    patches = inputs.reshape(models * samples, -1, inputs.shape[-1])
+    filters = torch.bmm(places.transpose(1, 2), patches)
+    shape = (models, samples, channels, *layer.kernel_size, layer.in_channels)
+    return FilterStack(filters.reshape(shape), places.sum(dim=1).reshape(models, samples, -1))
+
+
+def _outputs(
+    layer: Layer, parameters: Mapping[str, Tensor], inputs: Tensor
+) -> tuple[Tensor, Tensor | None]:
+    """What the layer of every model puts out; and the patches that it saw, if it convolves."""
+    module = layer.module
+    if not layer.has_parameters:
+        each: Tensor = module(inputs.flatten(0, 1))  # no sample sees another, whosever it is
+        return each.reshape(*inputs.shape[:2], *each.shape[1:]), None
+    weight, bias = parameters[layer.prefix + "weight"], parameters[layer.prefix + "bias"]
+    if isinstance(module, nn.Linear):
+        flat = inputs.flatten(start_dim=2)
+        return torch.baddbmm(bias[:, None], flat, weight.transpose(1, 2)), None
+    if isinstance(module, nn.GroupNorm):
+        each = group_norm(inputs.flatten(0, 1), module.num_groups, eps=module.eps)
+        each = each.reshape(inputs.shape)
+        shape = (len(weight), 1, -1, *[1] * (inputs.ndim - 3))
+        return each * weight.reshape(shape) + bias.reshape(shape), None
+    assert isinstance(module, nn.Conv2d)
+    return _convolved(module, weight, bias, inputs)
+
+
+def _convolved(
+    layer: nn.Conv2d, weight: Tensor, bias: Tensor, inputs: Tensor
+) -> tuple[Tensor, Tensor]:
+    models, samples = inputs.shape[:2]
+    patches: Tensor = _Patches.apply(inputs, layer)  # type: ignore[no-untyped-call]
+    places = patches.shape[2:4]
+    rows = patches.reshape(models, -1, patches[0, 0, 0, 0].numel())
+    filters = weight.permute(0, 3, 4, 2, 1).reshape(models, -1, layer.out_channels)
+    values = torch.baddbmm(bias[:, None], rows, filters)
+    shaped = values.reshape(models, samples, *places, layer.out_channels)
+    return shaped.permute(0, 1, 4, 2, 3), rows
+
+
+class _Patches(torch.autograd.Function):
+    """(models, samples, rows, columns, height, width, channels): what filters see at each place.
+
+    With a backward pass of its own: torch's adds up views one element at a time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, layer: nn.Conv2d) -> Tensor:
+        ctx.layer, ctx.shape = layer, inputs.shape
+        down, right = _padding(layer)
+        padded = pad(inputs.permute(0, 1, 3, 4, 2), (0, 0, right, right, down, down))
+        return _windows(layer, padded.contiguous()).contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,), layer = gradients, cast(nn.Conv2d, ctx.layer)
+        models, samples, channels, height, width = ctx.shape
+        down, right = _padding(layer)
+        shape = (models, samples, height + 2 * down, width + 2 * right, channels)
+        total = gradient.new_zeros(shape)
+        windows = _windows(layer, total)
+        for i in range(layer.kernel_size[0]):
+            for j in range(layer.kernel_size[1]):
+                windows[:, :, :, :, i, j] += gradient[:, :, :, :, i, j]
+        inner = total[:, :, down : down + height, right : right + width]
+        return inner.permute(0, 1, 4, 2, 3), None
+
+
+def _padding(layer: nn.Conv2d) -> tuple[int, int]:
+    assert not isinstance(layer.padding, str)
+    return layer.padding[0], layer.padding[1]
+
+
+def _windows(layer: nn.Conv2d, padded: Tensor) -> Tensor:
+    """A view of (models, samples, height, width, channels) that shows every place's window.
+
+    Windows overlap; of one offset in all windows no two do.
+    """
+    sizes, strides = [], []
+    for axis in (0, 1):
+        reach = layer.dilation[axis] * (layer.kernel_size[axis] - 1)
+        sizes.append((padded.shape[2 + axis] - reach - 1) // layer.stride[axis] + 1)
+        strides.append(padded.stride(2 + axis))
+    m, s, c = padded.shape[0], padded.shape[1], padded.shape[4]
+    return padded.as_strided(
+        (m, s, *sizes, *layer.kernel_size, c),
+        (
+            padded.stride(0),
+            padded.stride(1),
+            strides[0] * layer.stride[0],
+            strides[1] * layer.stride[1],
+            strides[0] * layer.dilation[0],
+            strides[1] * layer.dilation[1],
+            1,
+        ),
+    )

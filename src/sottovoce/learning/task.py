@@ -19,17 +19,16 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
-from sottovoce.learning.clients import ClientData, samples_of, sizes_of
-from sottovoce.learning.layer_gradients import chain_of, layer_gradients
-from sottovoce.learning.models.checks import check_module
-from sottovoce.learning.models.flat_linear import FlatLinear
-from sottovoce.learning.rows import DenseRows, OuterRows, Rows
-from sottovoce.learning.stacked_layers import (
+from sottovoce.learning.clients import ClientData, DenseRows, OuterRows, Rows, samples_of, sizes_of
+from sottovoce.learning.layer_gradients import (
     DenseStack,
     GradientStack,
+    chain_of,
+    layer_gradients,
     stacked_gradients,
     stacked_outputs,
 )
+from sottovoce.learning.models.modules import FlatLinear, check_module
 
 # Gradients held at once: bounds the memory of a round whatever the number of clients.
 MAX_GRADIENT_ELEMENTS = 1 << 25

@@ -1,6 +1,6 @@
-"""Whole copies of a ledger: one file, of one moment, verified before it gets its name.
+"""Whole copies of a ledger, the releases that several record, and where two copies part.
 
-The releases that several ledgers record.
+A copy is one file, of one moment, verified before it gets its name.
 
 A row counts for each ledger that it is in. Rows are taken for one only where one file has all rows
 of the other, charges and messages: the same file by another path, a copy, or an older copy. Every
@@ -11,22 +11,27 @@ Where an account has charges of one run in two ledgers, its messages may be in t
 and where it has two names in a run, both are in one. So may those of others, repeated, if a run was
 copied and went on in both, or was made twice with one seed: then two sums may differ by a single
 message. Nothing hides it: all that was hidden in that run counts as if it were seen.
+
+Each row's link is a digest of everything up to it, so two copies are the same up to a row exactly
+if their links of that row are: where they part is the first row whose links differ.
 """
 
 import re
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
+from itertools import zip_longest
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from sottovoce.core import files
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import LedgerError
 from sottovoce.ledger.reader import Entry, LedgerReader
 from sottovoce.ledger.records import Standing
+from sottovoce.ledger.verification import Chain
 from sottovoce.privacy.compositions import without_promises
 from sottovoce.privacy.event_json import from_json
 from sottovoce.privacy.events import (
@@ -36,6 +41,70 @@ from sottovoce.privacy.events import (
     PrivacyEvent,
     basic_counts,
 )
+
+_TABLES: tuple[Chain, ...] = ("charges", "budgets", "messages")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parting:
+    """One table of two copies: how many rows they share, and how many each has beyond them."""
+
+    table: Chain
+    shared: int
+    only_first: int
+    only_second: int
+
+    @property
+    def agree(self) -> bool:
+        return not self.only_first and not self.only_second
+
+    @property
+    def parts_at(self) -> str | None:
+        """The first row that the copies do not share, if both went on, each its own way."""
+        if self.only_first and self.only_second:
+            return f"{self.table.removesuffix('s')} {self.shared + 1}"
+        return None
+
+    def plain(self) -> dict[str, Any]:
+        return {**asdict(self), "agree": self.agree, "parts_at": self.parts_at}
+
+    def sentence(self) -> str:
+        if self.agree:
+            return f"{self.table}: the same {self.shared}"
+        if self.parts_at:
+            return (
+                f"{self.table}: they part at {self.parts_at}; the first goes on with "
+                f"{self.only_first}, the second with {self.only_second} others: neither is a copy "
+                "of the other any more, and each forgets what the other has charged"
+            )
+        longer = "first" if self.only_first else "second"
+        more = self.only_first or self.only_second
+        return (
+            f"{self.table}: the same {self.shared}, then {more} that only the {longer} has; "
+            f"go on with the {longer}"
+        )
+
+
+def comparison(first: LedgerReader, second: LedgerReader) -> list[Parting]:
+    """Two whole ledgers, table by table; neither is trusted more than the other."""
+    return [_parting(table, first, second) for table in _TABLES]
+
+
+def _parting(table: Chain, first: LedgerReader, second: LedgerReader) -> Parting:
+    shared, lengths = 0, [0, 0]
+    together = True
+    for links in zip_longest(first.links(table), second.links(table)):
+        for place, link in enumerate(links):
+            lengths[place] += link is not None
+        together = together and links[0] == links[1]
+        shared += together
+    return Parting(
+        table=table,
+        shared=shared,
+        only_first=lengths[0] - shared,
+        only_second=lengths[1] - shared,
+    )
+
 
 # The run of a spec whose randomness is seeded: the same name, and noise, whatever the data.
 SEEDED_NAME = re.compile(r"[0-9a-f]{16}")

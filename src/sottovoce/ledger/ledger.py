@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.core.errors import BudgetExhaustedError, LedgerError
-from sottovoce.ledger import accounts, records, schema, verification
+from sottovoce.ledger import accounts, database, records, verification
 from sottovoce.ledger.accounts import Accounts
 from sottovoce.ledger.reader import LedgerReader, by_round, count_in
 from sottovoce.ledger.records import Budget, Cell, Charge, Due, Release
@@ -254,7 +254,7 @@ def temporary_ledger() -> Iterator[Ledger]:
 
 def _nonce() -> bytes:
     """What tells the rows of a commit from those of any copy of the ledger."""
-    return secrets.token_bytes(schema.NONCE_BYTES)
+    return secrets.token_bytes(database.NONCE_BYTES)
 
 
 def _is_the_same(

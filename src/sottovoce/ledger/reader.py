@@ -11,9 +11,8 @@ from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger import accounts, verification
 from sottovoce.ledger.accounts import Accounts, Before
-from sottovoce.ledger.database import Access, Database
+from sottovoce.ledger.database import NONCE_BYTES, Access, Database
 from sottovoce.ledger.records import FIRST_EVENT, Budget, Charge, Due, Release, Standing
-from sottovoce.ledger.schema import NONCE_BYTES
 from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.event_json import from_json

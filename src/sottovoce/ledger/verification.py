@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import LedgerError, SottovoceError
-from sottovoce.ledger import accounts, records, schema
+from sottovoce.ledger import accounts, database, records
 from sottovoce.ledger.database import Database
 from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import privacy_spent
@@ -126,11 +126,11 @@ def is_message(message: object, digest: object) -> bool:
 def _program_problems(db: Database) -> Iterator[str]:
     """Triggers are part of the file, and do what they say: only our own may be there."""
     rows = db.all("SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view')")
-    expected = schema.triggers()
+    expected = database.triggers()
     for kind, name, text in rows:
         if expected.get(name) != text:
             yield f"the {kind} '{name}' is not one that a ledger has"
-    if schema.COUNTING not in {name for _, name, _ in rows}:
+    if database.COUNTING not in {name for _, name, _ in rows}:
         yield "the trigger that counts every charge is gone"
 
 

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 from sottovoce.core.faces import show
 
 if TYPE_CHECKING:
-    from sottovoce.mechanisms.bitwise_rr import (
-        BitwiseRandomisedResponse as BitwiseRandomisedResponse,
-    )
     from sottovoce.mechanisms.clamped_sign import ClampedSign as ClampedSign
     from sottovoce.mechanisms.cldp import Cldp as Cldp
     from sottovoce.mechanisms.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
@@ -29,13 +26,13 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.encoding import EncodesPacked as EncodesPacked
     from sottovoce.mechanisms.encoding import PackedRows as PackedRows
     from sottovoce.mechanisms.encoding import Prepared as Prepared
+    from sottovoce.mechanisms.encoding import Privatizing as Privatizing
     from sottovoce.mechanisms.encoding import encode_packed as encode_packed
+    from sottovoce.mechanisms.encoding import pack as pack
     from sottovoce.mechanisms.encoding import prepare as prepare
+    from sottovoce.mechanisms.encoding import unpack as unpack
     from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
     from sottovoce.mechanisms.gaussian import Gaussian as Gaussian
-    from sottovoce.mechanisms.generalized_rr import (
-        GeneralisedRandomisedResponse as GeneralisedRandomisedResponse,
-    )
     from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu as InterpolatedMvu
     from sottovoce.mechanisms.laplace import Laplace as Laplace
     from sottovoce.mechanisms.mechanism import FiniteLaw as FiniteLaw
@@ -46,10 +43,13 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.metric_mvu import MetricMvu as MetricMvu
     from sottovoce.mechanisms.mvu import Mvu as Mvu
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
-    from sottovoce.mechanisms.noise.staircase import nu_for_mean_absolute as nu_for_mean_absolute
-    from sottovoce.mechanisms.packing import pack as pack
-    from sottovoce.mechanisms.packing import unpack as unpack
-    from sottovoce.mechanisms.privatizing import Privatizing as Privatizing
+    from sottovoce.mechanisms.noise.laws import nu_for_mean_absolute as nu_for_mean_absolute
+    from sottovoce.mechanisms.randomized_response import (
+        BitwiseRandomisedResponse as BitwiseRandomisedResponse,
+    )
+    from sottovoce.mechanisms.randomized_response import (
+        GeneralisedRandomisedResponse as GeneralisedRandomisedResponse,
+    )
     from sottovoce.mechanisms.registry import Knob as Knob
     from sottovoce.mechanisms.registry import Registration as Registration
     from sottovoce.mechanisms.registry import find as find
@@ -73,7 +73,6 @@ if TYPE_CHECKING:
 show(
     __name__,
     {
-        "bitwise_rr": ["BitwiseRandomisedResponse"],
         "clamped_sign": ["ClampedSign"],
         "cldp": ["Cldp"],
         "discrete_gaussian": ["DiscreteGaussian"],
@@ -91,12 +90,14 @@ show(
             "EncodesPacked",
             "PackedRows",
             "Prepared",
+            "Privatizing",
             "encode_packed",
+            "pack",
             "prepare",
+            "unpack",
         ],
         "gauss_hermite": ["GaussHermite"],
         "gaussian": ["Gaussian"],
-        "generalized_rr": ["GeneralisedRandomisedResponse"],
         "interpolated_mvu": ["InterpolatedMvu"],
         "laplace": ["Laplace"],
         "mechanism": [
@@ -109,9 +110,8 @@ show(
         "metric_mvu": ["MetricMvu"],
         "mvu": ["Mvu"],
         "no_privacy": ["NoPrivacy"],
-        "noise.staircase": ["nu_for_mean_absolute"],
-        "packing": ["pack", "unpack"],
-        "privatizing": ["Privatizing"],
+        "noise.laws": ["nu_for_mean_absolute"],
+        "randomized_response": ["BitwiseRandomisedResponse", "GeneralisedRandomisedResponse"],
         "registry": ["Knob", "Registration", "find", "register", "registrations"],
         "release": [
             "EveryMessage",

@@ -11,8 +11,8 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.design import hermite
-from sottovoce.mechanisms.design.fisher import tilted_law
+from sottovoce.mechanisms.design import families
+from sottovoce.mechanisms.design.families import tilted_law
 from sottovoce.mechanisms.encoding import Payloads, Prepared, fill_each
 from sottovoce.mechanisms.kernels.one_bit import sample_bits, sample_payload
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
@@ -81,14 +81,14 @@ class ClampedSign:
 
     @property
     def points(self) -> Vector:
-        return np.asarray(self.noise_stddev * hermite.gauss_hermite(2).points)
+        return np.asarray(self.noise_stddev * families.gauss_hermite(2).points)
 
     def decode(self, codes: Codes) -> Vector:
         return self.points[level_indices(codes, 2)]
 
     def law(self, values: ArrayLike) -> FiniteLaw:
         tilts = self._tilts(self.input_domain.check(values))
-        table = tilted_law(hermite.gauss_hermite(2), tilts)
+        table = tilted_law(families.gauss_hermite(2), tilts)
         return FiniteLaw(points=self.points, table=table)
 
     def privacy(self, adjacency: Adjacency) -> OneBit:

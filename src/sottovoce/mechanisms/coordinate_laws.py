@@ -11,9 +11,7 @@ from typing import Protocol, runtime_checkable
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import PrivacyError
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.mechanisms.noise.gaussian import Gaussian
-from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.staircase import Staircase
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Staircase
 from sottovoce.mechanisms.registry import kind_of
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Domain, L2Ball, require_l2_ball
-from sottovoce.mechanisms.noise import gaussian
+from sottovoce.mechanisms.noise import laws
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.mechanisms.rounded_noise import (
     ROUNDING,
@@ -16,10 +16,10 @@ from sottovoce.mechanisms.rounded_noise import (
 from sottovoce.privacy.events import GaussianNoise
 
 
-def _noise(domain: Domain, noise_multiplier: float) -> gaussian.Gaussian:
+def _noise(domain: Domain, noise_multiplier: float) -> laws.Gaussian:
     ball = require_l2_ball(domain)
     stddev = parameter_rules.noise_multiplier(noise_multiplier) * ball.radius / ball.records
-    return gaussian.Gaussian(stddev=stddev)
+    return laws.Gaussian(stddev=stddev)
 
 
 def _automatic_steps(domain: Domain, given: Parameters) -> float:
@@ -70,7 +70,7 @@ class DiscreteGaussian(RoundedNoise):
         self.check_grid()
 
     @property
-    def noise(self) -> gaussian.Gaussian:
+    def noise(self) -> laws.Gaussian:
         return _noise(self.input_domain, self.noise_multiplier)
 
     def privacy(self, adjacency: Adjacency) -> GaussianNoise:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
-from sottovoce.mechanisms.noise import laplace
+from sottovoce.mechanisms.noise import laws
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.mechanisms.rounded_noise import (
     ROUNDING,
@@ -14,14 +14,14 @@ from sottovoce.mechanisms.rounded_noise import (
     multiplier_ends,
     width,
 )
+from sottovoce.privacy.additive_noise import laplace_event
 from sottovoce.privacy.events import LaplaceNoise, Repeated
-from sottovoce.privacy.laplace import laplace_event
 
 
-def _noise(domain: Domain, noise_multiplier: float) -> laplace.Laplace:
+def _noise(domain: Domain, noise_multiplier: float) -> laws.Laplace:
     records = domain.records if isinstance(domain, L1Ball | L2Ball) else 1
     scale = parameter_rules.noise_multiplier(noise_multiplier) * width(domain) / records
-    return laplace.Laplace(scale=scale)
+    return laws.Laplace(scale=scale)
 
 
 def _automatic_steps(domain: Domain, given: Parameters) -> float:
@@ -69,7 +69,7 @@ class DiscreteLaplace(RoundedNoise):
     coordinate wraps around with probability 1e-9 at most.
 
     Reference: docs/privacy.md, "Noise on a grid"; Dwork, McSherry, Nissim and Smith 2006,
-    proposition 1; `privacy.laplace` for which shift is worst.
+    proposition 1; `privacy.additive_noise` for which shift is worst.
     """
 
     input_domain: L1Ball | L2Ball | Box
@@ -82,7 +82,7 @@ class DiscreteLaplace(RoundedNoise):
         self.check_grid()
 
     @property
-    def noise(self) -> laplace.Laplace:
+    def noise(self) -> laws.Laplace:
         return _noise(self.input_domain, self.noise_multiplier)
 
     def privacy(self, adjacency: Adjacency) -> LaplaceNoise | Repeated:

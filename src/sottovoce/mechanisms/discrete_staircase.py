@@ -8,12 +8,12 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.noise import staircase
+from sottovoce.mechanisms.noise import laws
 from sottovoce.mechanisms.noise.rounded import MAX_STEPS
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.mechanisms.rounded_noise import ROUNDING, RoundedNoise, automatic_steps, width
+from sottovoce.privacy.additive_noise import staircase_pair
 from sottovoce.privacy.events import FinitePair, PureDp, Repeated
-from sottovoce.privacy.staircase import staircase_pair
 
 _STAIR_MULTIPLIERS = (1e-5, 1e5)
 
@@ -38,9 +38,7 @@ def _stair(domain: Domain, step_multiplier: float) -> float:
 
 def _automatic_nu(_domain: Domain, given: Parameters) -> float:
     """The nu of least variance at this step_epsilon."""
-    return staircase.nu_for_variance(
-        parameter_rules.step_epsilon("step_epsilon", given["step_epsilon"])
-    )
+    return laws.nu_for_variance(parameter_rules.step_epsilon("step_epsilon", given["step_epsilon"]))
 
 
 def _automatic_steps(domain: Domain, given: Parameters) -> float:
@@ -51,11 +49,11 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
 
 def _noise(
     domain: Domain, step_epsilon: float, nu: float, step_multiplier: float
-) -> staircase.Staircase:
+) -> laws.Staircase:
     parameter_rules.step_epsilon("step_epsilon", step_epsilon)
     # Neighbours a hair more than a stair apart would lose two stairs: so the hair is added here.
     stair = _stair(domain, step_multiplier) * (1.0 + ROUNDING)
-    return staircase.Staircase(step=stair, epsilon=step_epsilon, nu=nu)
+    return laws.Staircase(step=stair, epsilon=step_epsilon, nu=nu)
 
 
 def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
@@ -134,7 +132,7 @@ class DiscreteStaircase(RoundedNoise):
         self.check_grid()
 
     @property
-    def noise(self) -> staircase.Staircase:
+    def noise(self) -> laws.Staircase:
         return _noise(self.input_domain, self.step_epsilon, self.nu, self.step_multiplier)
 
     def privacy(self, adjacency: Adjacency) -> FinitePair | PureDp | Repeated:

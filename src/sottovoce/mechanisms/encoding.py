@@ -6,7 +6,17 @@ never raises because of the data. Both take one row or many, and work where the 
 CPU, several rows at once on several threads, or on a CUDA device.
 
 A mechanism needs no more than `encode`: its codes are packed here. One that can do better brings
-its own `encode_packed` or `encode_on_device`, which must give the same bytes.
+its own `encode_packed` or `encode_on_device`, which must give the same bytes. Codes of 1 to 32 bits
+are packed without gaps: code i takes bits i*b ... i*b + b - 1, lowest first.
+
+`privatize` is what `@register` adds to every mechanism, plug-ins included:
+
+    codes = mechanism.privatize(update)  # clipped; of any shape, from numpy or torch
+    estimate = mechanism.decode(codes).reshape(update.shape)
+
+`encode` is strict: it takes a vector that lies in the domain, and a keystream. `privatize`
+flattens, projects, and draws a key from the operating system. Neither charges anybody:
+`sottovoce.Client` does.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +26,159 @@ from typing import Any, Protocol, assert_never, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Box, Domain, Floats, L2Ball, Vector, sized_vector
-from sottovoce.core.errors import DomainError, ParameterError, WireError
-from sottovoce.core.randomness import Keystream
+from sottovoce.core.errors import DomainError, ParameterError, RandomnessError, WireError
+from sottovoce.core.native import native
+from sottovoce.core.randomness import Keystream, Randomness, SystemRandomness
 from sottovoce.core.threads import over_rows
-from sottovoce.mechanisms import packing
 from sottovoce.mechanisms.kernels import cuda
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Float32Codes, LevelCodes, Mechanism
 from sottovoce.mechanisms.rotation import Rotation
+
+UnsignedCodes = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
+Octets = bytes | bytearray | memoryview | NDArray[np.uint8]
+
+MAX_BITS = 32
+_BYTE_BITS = 8
+
+
+def packed_size(count: int, bits: int) -> int:
+    """Bytes that `count` codes of `bits` bits take."""
+    return (count * bits + 7) // 8
+
+
+def pack(codes: UnsignedCodes, bits: int) -> bytes:
+    """The packed codes; the unused bits of the last byte are zero."""
+    dtype = _little_endian(bits)
+    kernels = native()
+    if kernels is None or codes.dtype != dtype.newbyteorder("="):
+        return _pack(codes, bits, dtype)
+    words = np.ascontiguousarray(codes)
+    payload = np.empty(packed_size(words.size, bits), dtype=np.uint8)
+    seen = kernels.library.pack(kernels.level, words, bits, payload)
+    _refuse_beyond(seen, codes, bits)
+    return payload.tobytes()
+
+
+def _pack(codes: UnsignedCodes, bits: int, dtype: np.dtype[Any]) -> bytes:
+    if codes.size:
+        _refuse_beyond(int(codes.max()), codes, bits)
+    if bits == 1:
+        return np.packbits(codes.astype(np.uint8, copy=False), bitorder="little").tobytes()
+    words = np.ascontiguousarray(codes, dtype=dtype)
+    if bits == 8 * dtype.itemsize:
+        return words.tobytes()
+    octets = words.view(np.uint8).reshape(len(words), dtype.itemsize)
+    planes = np.unpackbits(octets, axis=1, count=bits, bitorder="little")
+    return np.packbits(planes.ravel(), bitorder="little").tobytes()
+
+
+def _refuse_beyond(seen: int, codes: UnsignedCodes, bits: int) -> None:
+    if seen >> bits:
+        raise WireError(f"code {int(codes.max())} does not fit into {bits} bits")
+
+
+def unpack(payload: Octets, count: int, bits: int) -> UnsignedCodes:
+    """The inverse of `pack`; refuses a wrong length and non-zero padding.
+
+    The codes come in the smallest unsigned type of 8, 16 or 32 bits that holds `bits` bits.
+    """
+    dtype = _little_endian(bits)
+    octets = _checked(payload, count, bits)
+    if bits == 8 * dtype.itemsize:
+        return np.frombuffer(octets, dtype=dtype).astype(dtype.newbyteorder("="))
+    kernels = native()
+    if kernels is None:
+        return _unpack(octets, count, bits, dtype)
+    codes = np.empty(count, dtype=dtype.newbyteorder("="))
+    kernels.library.unpack(kernels.level, octets, bits, codes)
+    return codes
+
+
+def _unpack(payload: memoryview, count: int, bits: int, dtype: np.dtype[Any]) -> UnsignedCodes:
+    flat = np.unpackbits(np.frombuffer(payload, dtype=np.uint8), bitorder="little")
+    if bits == 1:
+        return flat[:count]
+    planes = flat[: count * bits].reshape(count, bits)
+    octets = np.zeros((count, dtype.itemsize), dtype=np.uint8)
+    packed = np.packbits(planes, axis=1, bitorder="little")
+    octets[:, : packed.shape[1]] = packed
+    return octets.view(dtype).ravel().astype(dtype.newbyteorder("="), copy=False)
+
+
+class PackedCodes:
+    """`count` codes 0 ... levels - 1, still packed, and checked: whoever holds one can add it up.
+
+    The payload is kept by reference if nobody can change it, else copied.
+    """
+
+    __slots__ = ("bits", "count", "levels", "payload")
+
+    def __init__(self, payload: Octets, *, count: int, levels: int) -> None:
+        self.levels = parameter_rules.integer("levels", levels, low=2, high=2**MAX_BITS)
+        self.count = count
+        self.bits = (levels - 1).bit_length()
+        view = _view(payload)
+        fixed = isinstance(view.obj, bytes) and view.contiguous
+        self.payload = _checked(view if fixed else view.tobytes(), count, self.bits)
+        if count and levels < 1 << self.bits and (largest := self._largest()) >= levels:
+            raise WireError(f"code {largest} is not below the {levels} levels")
+
+    def codes(self) -> UnsignedCodes:
+        return unpack(self.payload, self.count, self.bits)
+
+    def _largest(self) -> int:
+        kernels = native()
+        if kernels is None or self.bits > _BYTE_BITS:
+            return int(self.codes().max())
+        found: int = kernels.library.largest(kernels.level, self.payload, self.count, self.bits)
+        return found
+
+
+def check_rows(payloads: NDArray[np.uint8], *, count: int, levels: int) -> None:
+    """Refuses a matrix unless each of its rows is a payload that `PackedCodes` takes."""
+    bits = (levels - 1).bit_length()
+    size = packed_size(count, bits)
+    if payloads.dtype != np.uint8 or payloads.ndim != 2 or payloads.shape[1] != size:
+        raise WireError(
+            f"payloads are {payloads.dtype} of shape {payloads.shape}, but rows of {count} codes "
+            f"of {bits} bits are uint8 of shape (clients, {size})"
+        )
+    if levels < 1 << bits:
+        for row in payloads:
+            PackedCodes(row, count=count, levels=levels)
+    used = 8 - (8 * size - count * bits)
+    if used < 8 and (payloads[:, -1] >> used).any():
+        raise WireError("the padding bits after the last code are not zero")
+
+
+def _view(payload: Octets) -> memoryview:
+    # An array's `data` is the buffer that older type stubs do not see in it.
+    return payload.data if isinstance(payload, np.ndarray) else memoryview(payload)
+
+
+def _checked(payload: Octets, count: int, bits: int) -> memoryview:
+    """The bytes of a payload that has as many as it should, and zeros after the last code."""
+    view = _view(payload)
+    plain = view.contiguous and view.ndim == 1 and view.format == "B"
+    octets = view if plain else memoryview(view.tobytes())
+    if len(octets) != packed_size(count, bits):
+        raise WireError(
+            f"payload has {len(octets)} bytes, but {count} codes of {bits} bits take "
+            f"{packed_size(count, bits)}"
+        )
+    spare = 8 * len(octets) - count * bits
+    if spare and octets[-1] >> (8 - spare):
+        raise WireError("the padding bits after the last code are not zero")
+    return octets
+
+
+def _little_endian(bits: int) -> np.dtype[Any]:
+    """The smallest unsigned type that holds `bits` bits, in the byte order of the wire."""
+    parameter_rules.integer("bits", bits, low=1, high=MAX_BITS, remedy="codes have 1 to 32 bits")
+    return np.dtype("u1" if bits <= 8 else "<u2" if bits <= 16 else "<u4")
+
 
 Tensor = Any  # of torch, which is not imported here
 Payloads = NDArray[np.uint8]
@@ -99,7 +254,7 @@ class PackedRows:
         """Return the codes of each row, unpacked."""
         match self.code_format:
             case LevelCodes(bits=bits):
-                return [packing.unpack(row, self.num_codes, bits) for row in self.on_cpu()]
+                return [unpack(row, self.num_codes, bits) for row in self.on_cpu()]
             case Float32Codes():
                 return [row.view("<f4").astype(np.float32) for row in self.on_cpu()]
             case _:
@@ -209,7 +364,7 @@ def pack_each(prepared: Prepared, codes_of: Callable[[int], Codes]) -> Payloads:
     return fill_each(prepared, lambda i: pack_codes(codes_of(i), code_format))
 
 
-def fill_each(prepared: Prepared, payload_of: Callable[[int], packing.Octets]) -> Payloads:
+def fill_each(prepared: Prepared, payload_of: Callable[[int], Octets]) -> Payloads:
     """Gather the payloads that `payload_of` returns for each row, on several threads."""
     mechanism = prepared.mechanism
     dimension = mechanism.input_domain.dimension
@@ -234,7 +389,7 @@ def pack_codes(codes: Codes, code_format: CodeFormat) -> bytes:
             dtype = code_format.dtype
             if codes.dtype != dtype or (codes.size and int(codes.max()) >= code_format.levels):
                 raise WireError(f"codes must be {dtype} below {code_format.levels}")
-            return packing.pack(codes.astype(dtype, copy=False), code_format.bits)
+            return pack(codes.astype(dtype, copy=False), code_format.bits)
         case Float32Codes():
             if codes.dtype != np.float32 or not np.isfinite(codes).all():
                 raise WireError("codes must be finite float32 numbers")
@@ -307,3 +462,86 @@ def _projected(domain: Domain, rows: Floats) -> Vector:
 
     over_rows(work, *rows.shape)
     return found
+
+
+class Privatizing(Mechanism, Protocol):
+    """A registered mechanism: it clips and takes any shape, besides what `Mechanism` asks for."""
+
+    def privatize(self, update: Any, *, randomness: Randomness | Keystream | None = None) -> Codes:
+        """Return the codes of an update; see `privatize`."""
+        ...
+
+
+def privatize(
+    self: Mechanism, update: Any, *, randomness: Randomness | Keystream | None = None
+) -> Codes:
+    """Return the codes of an update, flattened and clipped to the mechanism's domain.
+
+    Args:
+        update: Floating-point numbers, as many as the domain has dimensions, in any shape: a list,
+            a numpy array or a torch tensor. One on a GPU is copied to the CPU first. A mean of
+            several records (`records` of the domain) must be one of clipped records already.
+        randomness: Where the key comes from. By default it is a fresh one of the operating system.
+            To repeat a simulation give a keystream that names this one input, such as
+            `SeededRandomness(7).stream("clinic-3", 1)`.
+
+    Returns:
+        A flat array of codes, for `decode`.
+
+    Raises:
+        DomainError: The update has another size, is no array of floating-point numbers, or is not
+            finite.
+    """
+    prepared = prepare(self, flat(update, self.input_domain.dimension))
+    return self.encode(prepared.vector(0), _keystream(randomness))
+
+
+def flat(update: Any, dimension: int) -> Floats:
+    """Return an update as a vector on the CPU, or refuse what is no array of so many floats."""
+    array = np.asarray(_on_cpu(update) if hasattr(update, "detach") else _array_of(update))
+    if array.dtype.kind in "iub":
+        raise DomainError(
+            f"the update holds {array.dtype} numbers, expected floating-point ones; convert it, "
+            "with .astype(float) in numpy or .float() in torch"
+        )
+    if array.dtype.kind != "f":
+        raise DomainError(
+            f"the update holds {array.dtype} values, expected real floating-point numbers"
+        )
+    if array.ndim == 0:
+        raise DomainError("the update is a single number, expected an array; put it into a list")
+    if array.size != dimension:
+        raise DomainError(
+            f"the update has {array.size} coordinates in shape {array.shape}, expected "
+            f"{dimension}; one call is for one contribution"
+        )
+    return np.ascontiguousarray(array).reshape(-1)
+
+
+def _array_of(update: ArrayLike) -> Any:
+    try:
+        return np.asarray(update)
+    except (TypeError, ValueError) as error:
+        raise DomainError(
+            f"the update is no array of numbers ({error}); flatten and concatenate its parts first"
+        ) from None
+
+
+def _on_cpu(tensor: Any) -> Any:
+    """Return a tensor's values for numpy, which has no bfloat16: float32 holds those exactly."""
+    try:
+        values = tensor.detach().cpu()
+        return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
+    except (TypeError, RuntimeError, NotImplementedError) as error:
+        raise DomainError(f"the tensor cannot be read as a dense array: {error}") from None
+
+
+def _keystream(randomness: Randomness | Keystream | None) -> Keystream:
+    if isinstance(randomness, Keystream):
+        return randomness
+    if randomness is not None and randomness.grade == "seeded":
+        raise RandomnessError(
+            "seeded randomness needs a label that names this one input, or two updates would share "
+            'a key; give randomness=seeded.stream("clinic-3", 1)'
+        )
+    return (randomness or SystemRandomness()).stream()

@@ -14,8 +14,8 @@ from sottovoce.core.domains import Domain, Floats, L2Ball, Vector, require_l2_ba
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.coordinate_laws import TiltedFamily
-from sottovoce.mechanisms.design import hermite
-from sottovoce.mechanisms.design.fisher import tilted_law
+from sottovoce.mechanisms.design import families
+from sottovoce.mechanisms.design.families import tilted_law
 from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, fill_each, pack_each
 from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine
@@ -46,7 +46,7 @@ def _automatic_levels(domain: Domain, given: Parameters) -> int:
         raise ParameterError("levels = 'auto' needs an L2 ball; give the number of levels")
     block = 1 << (domain.dimension.bit_length() - 1)
     reach = domain.records / parameter_rules.noise_multiplier(given["noise_multiplier"])
-    return hermite.levels_covering(
+    return families.levels_covering(
         reach, reach / math.sqrt(block), clients=_CLIENTS, excess=_EXCESS
     )
 
@@ -91,7 +91,7 @@ class GaussHermite:
             "levels",
             self.levels,
             low=2,
-            high=hermite.MAX_LEVELS,
+            high=families.MAX_LEVELS,
             remedy="2 levels are one bit, 256 are eight",
         )
         parameter_rules.noise_multiplier(self.noise_multiplier)
@@ -126,7 +126,7 @@ class GaussHermite:
             else:
                 given, scale = rows.scaled(prepared.rows, prepared.scales), 1.0
             return one_bit.sample_rows(given, self.noise_stddev, keystreams, scale=scale)
-        design = hermite.gauss_hermite(self.levels)
+        design = families.gauss_hermite(self.levels)
 
         def payload(i: int) -> Tensor:
             codes = ladder.sample_exponential_family(
@@ -146,7 +146,7 @@ class GaussHermite:
         """Codes for coordinates that `scale` brings within the radius: of one input, or of many."""
         if self.levels == 2:  # nodes -1, 1 and weights 1/2, exactly
             return sample_bits(vector, self.noise_stddev, keystream, scale=scale)
-        design = hermite.gauss_hermite(self.levels)
+        design = families.gauss_hermite(self.levels)
         return sample_exponential_family(
             vector,
             Affine(scale=scale, divisor=self.noise_stddev),
@@ -164,18 +164,18 @@ class GaussHermite:
 
     @property
     def points(self) -> Vector:
-        return np.asarray(self.noise_stddev * hermite.gauss_hermite(self.levels).points)
+        return np.asarray(self.noise_stddev * families.gauss_hermite(self.levels).points)
 
     def decode(self, codes: Codes) -> Vector:
         return self.points[level_indices(codes, self.levels)]
 
     def law(self, values: ArrayLike) -> FiniteLaw:
         tilts = self.input_domain.check(values) / self.noise_stddev
-        design = hermite.gauss_hermite(self.levels)
+        design = families.gauss_hermite(self.levels)
         return FiniteLaw(points=self.points, table=tilted_law(design, tilts))
 
     def coordinate_law(self) -> TiltedFamily:
-        design = hermite.gauss_hermite(self.levels)
+        design = families.gauss_hermite(self.levels)
         return TiltedFamily(
             points=design.points,
             weights=design.weights,
@@ -194,7 +194,7 @@ class GaussHermite:
                 against_zero=self.input_domain.against_zero(adjacency),
                 zero_centered=self.input_domain.zero_centered(adjacency),
             )
-        fisher_bound = hermite.gauss_hermite(self.levels).fisher_bound
+        fisher_bound = families.gauss_hermite(self.levels).fisher_bound
         return ZeroConcentrated(
             rho=fisher_bound * shift**2 / 2.0,
             adjacency=adjacency,
@@ -204,5 +204,5 @@ class GaussHermite:
     @property
     def inflation(self) -> float:
         """By what fraction the rho charged exceeds Delta^2/(2 sigma^2): slack and rounding."""
-        fisher_bound = 1.0 if self.levels == 2 else hermite.gauss_hermite(self.levels).fisher_bound
+        fisher_bound = 1.0 if self.levels == 2 else families.gauss_hermite(self.levels).fisher_bound
         return fisher_bound * (1.0 + _ROUNDING) ** 2 - 1.0

@@ -12,7 +12,7 @@ from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, GaussianLaw, Sampling
-from sottovoce.mechanisms.noise import gaussian as normal
+from sottovoce.mechanisms.noise import laws as normal
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.privacy.events import GaussianNoise
 

@@ -16,7 +16,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.coordinate_laws import TiltedFamily
 from sottovoce.mechanisms.design import store
-from sottovoce.mechanisms.design.fisher import ExponentialFamily, exponential_family, tilted_law
+from sottovoce.mechanisms.design.families import ExponentialFamily, exponential_family, tilted_law
 from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, pack_each
 from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine

@@ -13,10 +13,10 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, LaplaceLaw, Sampling
-from sottovoce.mechanisms.noise import laplace as scalar
+from sottovoce.mechanisms.noise import laws as scalar
 from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.privacy.additive_noise import laplace_event
 from sottovoce.privacy.events import LaplaceNoise, Repeated
-from sottovoce.privacy.laplace import laplace_event
 
 
 @register(
@@ -46,8 +46,8 @@ class Laplace:
     Float64 noise has gaps in its last bits that the real-valued Laplace law has not, so the claim
     holds for simulation only.
 
-    Reference: Dwork, McSherry, Nissim and Smith 2006, proposition 1; `privacy.laplace` for which
-    shift is worst; Mironov 2012 on float noise.
+    Reference: Dwork, McSherry, Nissim and Smith 2006, proposition 1; `privacy.additive_noise` for
+    which shift is worst; Mironov 2012 on float noise.
     """
 
     input_domain: L1Ball | L2Ball | Box

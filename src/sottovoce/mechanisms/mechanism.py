@@ -11,7 +11,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import MAX_DIMENSION, Domain, Vector
 from sottovoce.core.errors import DomainError
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.noise.staircase import Staircase
+from sottovoce.mechanisms.noise.laws import Staircase
 from sottovoce.privacy.events import PrivacyEvent
 
 Codes = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32] | NDArray[np.float32]
@@ -275,7 +275,7 @@ class SendsSigns(Protocol):
 class BoundedDensity(Protocol):
     """A mechanism whose messages all have densities within bounds against one common law.
 
-    What a secret order needs to hide a message well: see `privacy.blanket`.
+    What a secret order needs to hide a message well: see `privacy.shuffling`.
     """
 
     def density_ratios(self) -> tuple[float, float] | None:

@@ -22,8 +22,8 @@ from sottovoce.core.domains import Box, Categories, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.core.plugin_returns import Contract, Returns, hold, instance
 from sottovoce.core.registry import Register, is_ours
+from sottovoce.mechanisms.encoding import Privatizing, privatize
 from sottovoce.mechanisms.mechanism import CodeFormat, Law, Mechanism, Sampling
-from sottovoce.mechanisms.privatizing import Privatizing, privatize
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import ENDS, Direction, calibrate
 from sottovoce.privacy.events import PrivacyEvent, Repeated

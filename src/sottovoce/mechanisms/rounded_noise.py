@@ -24,9 +24,17 @@ from sottovoce.mechanisms.mechanism import (
     Sampling,
     level_indices,
 )
-from sottovoce.mechanisms.noise.chords import CELL_BITS, LEAST_BITS, chords, slack_of
-from sottovoce.mechanisms.noise.noise import Noise
-from sottovoce.mechanisms.noise.rounded import MAX_STEPS, check_width, sample_rounded, settled_codes
+from sottovoce.mechanisms.noise.laws import Noise
+from sottovoce.mechanisms.noise.rounded import (
+    CELL_BITS,
+    LEAST_BITS,
+    MAX_STEPS,
+    check_width,
+    chords,
+    sample_rounded,
+    settled_codes,
+    slack_of,
+)
 from sottovoce.mechanisms.registry import Parameters
 
 MAX_BITS = 20

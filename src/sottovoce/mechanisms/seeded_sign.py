@@ -15,7 +15,7 @@ from sottovoce.core.domains import Domain, L2Ball, Vector, require_l2_ball
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import seeds
-from sottovoce.mechanisms.design.tilted_seeds import TiltedSeeds, tilted_seeds
+from sottovoce.mechanisms.design.seeds import TiltedSeeds, tilted_seeds
 from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, pack_each
 from sottovoce.mechanisms.mechanism import Codes, JointLaw, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, Parameters, register
@@ -141,7 +141,7 @@ class SeededSign:
 
     sigma = noise_multiplier * clip norm/records, as for one bit a coordinate (`gauss_hermite` with
     two levels), whose privacy and accuracy it has up to a 2000th of rho: odds are truncated so that
-    rejection ends, see `design.tilted_seeds`. The constant k undoes what truncation takes from an
+    rejection ends, see `design.seeds`. The constant k undoes what truncation takes from an
     update of full norm; for a shorter one it is too large by less than 1e-4.
 
     Below 4096 coordinates each has several signs: the bias of tanh is that of a coordinate

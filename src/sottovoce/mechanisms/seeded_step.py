@@ -14,7 +14,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import seeds
-from sottovoce.mechanisms.design.stepped_seeds import CLAMP, SteppedSeeds, stepped_seeds
+from sottovoce.mechanisms.design.seeds import CLAMP, SteppedSeeds, stepped_seeds
 from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, pack_each
 from sottovoce.mechanisms.mechanism import Codes, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
@@ -62,7 +62,7 @@ class SeededStep:
 
     A candidate is accepted by whether its score <b, z>/|z| lies above a cut: PrivUnit's law, on
     signs and with a step that is not quite sharp, so that epsilon is certified *between any two
-    updates* (replace-one): see `design.stepped_seeds`. That is the epsilon that shuffling needs.
+    updates* (replace-one): see `design.seeds`. That is the epsilon that shuffling needs.
     An update learns like one with Gaussian noise of stddev C/G on each coordinate: G = .79, 1.51,
     1.85 at epsilon = 2, 4, 5.
 

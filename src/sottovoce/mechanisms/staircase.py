@@ -14,15 +14,15 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, MomentLaw, Sampling, StaircaseLaw
-from sottovoce.mechanisms.noise import staircase as scalar
+from sottovoce.mechanisms.noise import laws as scalar
 from sottovoce.mechanisms.noise.radial_staircase import (
     RadialStaircase,
     least_epsilon,
     radial_nu_for_variance,
 )
 from sottovoce.mechanisms.registry import Knob, Parameters, register
+from sottovoce.privacy.additive_noise import l2_staircase_event, staircase_pair
 from sottovoce.privacy.events import FinitePair, PureDp, RenyiCurve, Repeated
-from sottovoce.privacy.staircase import l2_staircase_event, staircase_pair
 
 _STEP_MULTIPLIERS = (1e-5, 1e5)
 # Steps are a hair wider than they are charged: at the edge of one the loss jumps, and neighbours
@@ -85,7 +85,7 @@ class Staircase:
              worst split if neighbours lie within one step. At equal privacy that takes about
              2 sqrt(dimension) times the Gaussian's variance (66 times for 1000 coordinates): it is
              here to be compared with. Wider steps cost more still, narrower ones than the distance
-             of neighbours are charged step by step; see `privacy.staircase`.
+             of neighbours are charged step by step; see `privacy.additive_noise`.
 
     Float64 noise has gaps in its last bits that the real-valued law has not, and on vectors no norm
     that is e^-45 as likely as the likeliest, so the claim holds for simulation only.

@@ -13,21 +13,19 @@ from sottovoce.core.faces import show
 
 if TYPE_CHECKING:
     from sottovoce.planning.candidates import Candidate as Candidate
+    from sottovoce.planning.candidates import Setting as Setting
     from sottovoce.planning.plan import Plan as Plan
     from sottovoce.planning.plan import Planned as Planned
-    from sottovoce.planning.ranking import Ranking as Ranking
-    from sottovoce.planning.ranking import rank as rank
-    from sottovoce.planning.setting import Setting as Setting
+    from sottovoce.planning.plan import Ranking as Ranking
+    from sottovoce.planning.plan import rank as rank
     from sottovoce.planning.spending import Spent as Spent
     from sottovoce.planning.spending import spend as spend
 
 show(
     __name__,
     {
-        "candidates": ["Candidate"],
-        "plan": ["Plan", "Planned"],
-        "ranking": ["Ranking", "rank"],
-        "setting": ["Setting"],
+        "candidates": ["Candidate", "Setting"],
+        "plan": ["Plan", "Planned", "Ranking", "rank"],
         "spending": ["Spent", "spend"],
     },
 )

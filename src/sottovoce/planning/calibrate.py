@@ -21,7 +21,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Domain
 from sottovoce.core.errors import OutputError, SottovoceError
 from sottovoce.mechanisms.design.store import cache_folder
-from sottovoce.mechanisms.privatizing import Privatizing
+from sottovoce.mechanisms.encoding import Privatizing
 from sottovoce.mechanisms.registry import Parameters, Registration
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.planning.release import Release, release_of

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from sottovoce.core.faces import show
 
 if TYPE_CHECKING:
-    from sottovoce.privacy.accountant import Accountant as Accountant
-    from sottovoce.privacy.accountant import register as register
+    from sottovoce.privacy.accounting import Accountant as Accountant
     from sottovoce.privacy.accounting import PrivacySpent as PrivacySpent
+    from sottovoce.privacy.accounting import register as register
     from sottovoce.privacy.accounting import within as within
     from sottovoce.privacy.bellman import BellmanAccountant as BellmanAccountant
     from sottovoce.privacy.calibration import calibrate as calibrate
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 show(
     __name__,
     {
-        "accountant": ["Accountant", "register"],
-        "accounting": ["PrivacySpent", "within"],
+        "accounting": ["Accountant", "PrivacySpent", "register", "within"],
         "bellman": ["BellmanAccountant"],
         "calibration": ["calibrate", "rounds_within"],
         "cubic": ["CubicAccountant", "QuinticAccountant"],

@@ -29,7 +29,7 @@ import numpy as np
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import UnsupportedEventError
-from sottovoce.privacy.accountant import register
+from sottovoce.privacy.accounting import register
 from sottovoce.privacy.divergences import gaussian_delta, log_sum_exp
 from sottovoce.privacy.events import Allocated, PrivacyEvent, basic_counts
 from sottovoce.privacy.gaussian import gaussian_epsilon, least_epsilon

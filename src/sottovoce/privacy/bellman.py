@@ -28,7 +28,7 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import UnsupportedEventError
-from sottovoce.privacy.accountant import register
+from sottovoce.privacy.accounting import register
 from sottovoce.privacy.bellman_steps import MAX_WORK, ROUNDING, Coordinates, Grid, Menu, Part
 from sottovoce.privacy.events import (
     BasicEvent,

@@ -11,10 +11,9 @@ from typing import Protocol
 import numpy as np
 
 from sottovoce.core.domains import Vector
-from sottovoce.privacy.divergences import log_sum_exp
+from sottovoce.privacy.divergences import log_sum_exp, one_bit_renyi
 from sottovoce.privacy.events import OneBit, SecureSum
 from sottovoce.privacy.finite_menus import Pair, bit_pairs, sum_pairs
-from sottovoce.privacy.one_bit import one_bit_renyi
 
 MAX_WORK = 8e8  # multiplications: two seconds
 ROUNDING = 2.0**-46  # of laws, ratios and sums, on the private side

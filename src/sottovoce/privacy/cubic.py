@@ -27,7 +27,7 @@ import numpy as np
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import UnsupportedEventError
-from sottovoce.privacy.accountant import register
+from sottovoce.privacy.accounting import register
 from sottovoce.privacy.conversion import golden_section
 from sottovoce.privacy.events import (
     BasicEvent,

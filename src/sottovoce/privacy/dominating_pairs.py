@@ -47,7 +47,7 @@ from sottovoce.privacy.loss_pairs import (
     upper_pair,
 )
 from sottovoce.privacy.pure import pure_epsilon
-from sottovoce.privacy.sampled_swaps import LARGEST_CENTER, AntipodalPair
+from sottovoce.privacy.sampling import LARGEST_CENTER, AntipodalPair
 from sottovoce.privacy.shuffling import shuffled_pair
 
 _LEAST = 1e-100  # mus and rates below it count as this: no quotient overflows

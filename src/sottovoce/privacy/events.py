@@ -83,7 +83,7 @@ class LaplaceNoise:
     """Laplace noise on `dimension` coordinates, whose neighbours lie `shift` scales apart.
 
     In Euclidean norm. With dimension 1 it also stands for any number of coordinates whose
-    neighbours lie `shift` scales apart in L1; see `privacy.laplace`.
+    neighbours lie `shift` scales apart in L1; see `privacy.additive_noise`.
     """
 
     shift: float

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.core.parameter_rules import MAX_EPSILON
-from sottovoce.privacy.accountant import register
+from sottovoce.privacy.accounting import register
 from sottovoce.privacy.divergences import gaussian_delta
 from sottovoce.privacy.events import GaussianNoise, PrivacyEvent, basic_counts
 

@@ -26,8 +26,9 @@ import numpy as np
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import UnsupportedEventError
-from sottovoce.privacy.accountant import register
+from sottovoce.privacy.accounting import register
 from sottovoce.privacy.conversion import golden_section
+from sottovoce.privacy.divergences import one_bit_renyi
 from sottovoce.privacy.events import (
     BasicEvent,
     GaussianNoise,
@@ -47,7 +48,6 @@ from sottovoce.privacy.moment_laws import (
     countable,
     fits_grid,
 )
-from sottovoce.privacy.one_bit import one_bit_renyi
 from sottovoce.privacy.pld import direction_delta, direction_epsilon, plan_composition
 from sottovoce.privacy.renyi import RenyiAccountant
 

@@ -15,7 +15,7 @@ import numpy as np
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import UnsupportedEventError
-from sottovoce.privacy.accountant import register
+from sottovoce.privacy.accounting import register
 from sottovoce.privacy.conversion import epsilon_at_order, log_delta_at_order
 from sottovoce.privacy.divergences import gaussian_delta
 from sottovoce.privacy.dominating_pairs import dominating_pairs

@@ -5,9 +5,10 @@ import math
 from collections.abc import Mapping
 from typing import assert_never
 
-from sottovoce.privacy.accountant import register
+from sottovoce.privacy.accounting import register
+from sottovoce.privacy.additive_noise import laplace_renyi
 from sottovoce.privacy.conversion import delta_from_renyi, epsilon_from_renyi
-from sottovoce.privacy.divergences import finite_renyi
+from sottovoce.privacy.divergences import finite_renyi, one_bit_renyi
 from sottovoce.privacy.events import (
     Allocated,
     BasicEvent,
@@ -29,8 +30,6 @@ from sottovoce.privacy.events import (
     basic_counts,
     table_pairs,
 )
-from sottovoce.privacy.laplace import laplace_renyi
-from sottovoce.privacy.one_bit import one_bit_renyi
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.sampling import sampled_renyi
 from sottovoce.privacy.secure_sum import NODES, secure_sum_renyi

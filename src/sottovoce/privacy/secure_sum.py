@@ -45,10 +45,10 @@ from numpy.typing import NDArray
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.privacy.binomial import fair_pmf, lower_buckets
+from sottovoce.privacy.divergences import one_bit_renyi
 from sottovoce.privacy.envelope import BUDGET_ROUNDING, RowPairs, envelope_bound
 from sottovoce.privacy.events import SecureSum
 from sottovoce.privacy.finite_menus import Bit, bit_corners, sums_of_others
-from sottovoce.privacy.one_bit import one_bit_renyi
 
 MAX_CLIENTS = 6
 MOST_CLIENTS = 16  # up to which a sum over `MAX_CLIENTS` of them may say more than fair coins do

@@ -7,7 +7,7 @@ import math
 from typing import assert_never
 
 from sottovoce.core.errors import UnsupportedEventError
-from sottovoce.privacy.accountant import register
+from sottovoce.privacy.accounting import register
 from sottovoce.privacy.conversion import delta_from_renyi, epsilon_from_renyi
 from sottovoce.privacy.events import (
     Allocated,

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from sottovoce.protocol.broadcast import unpack as unpack
     from sottovoce.protocol.channels.central import Central as Central
     from sottovoce.protocol.channels.channel import Channel as Channel
+    from sottovoce.protocol.channels.channel import ChannelContext as ChannelContext
+    from sottovoce.protocol.channels.channel import Direct as Direct
+    from sottovoce.protocol.channels.channel import RuntimeFacts as RuntimeFacts
+    from sottovoce.protocol.channels.channel import SamplingFacts as SamplingFacts
     from sottovoce.protocol.channels.channel import register_channel as register_channel
-    from sottovoce.protocol.channels.direct import Direct as Direct
-    from sottovoce.protocol.channels.facts import ChannelContext as ChannelContext
-    from sottovoce.protocol.channels.facts import RuntimeFacts as RuntimeFacts
-    from sottovoce.protocol.channels.facts import SamplingFacts as SamplingFacts
     from sottovoce.protocol.channels.secret_order import SecretOrder as SecretOrder
     from sottovoce.protocol.channels.secure_sum import SecureSum as SecureSum
     from sottovoce.protocol.channels.shuffler import Shuffler as Shuffler
@@ -39,9 +39,14 @@ show(
     {
         "broadcast": ["pack", "unpack"],
         "channels.central": ["Central"],
-        "channels.channel": ["Channel", "register_channel"],
-        "channels.direct": ["Direct"],
-        "channels.facts": ["ChannelContext", "RuntimeFacts", "SamplingFacts"],
+        "channels.channel": [
+            "Channel",
+            "ChannelContext",
+            "Direct",
+            "RuntimeFacts",
+            "SamplingFacts",
+            "register_channel",
+        ],
         "channels.secret_order": ["SecretOrder"],
         "channels.secure_sum": ["SecureSum"],
         "channels.shuffler": ["Shuffler"],

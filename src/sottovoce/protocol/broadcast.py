@@ -17,8 +17,14 @@ so that a client that trains in float32 starts from just what was sent.
 What the server has is released already: rounding it is post-processing, and costs no privacy.
 Nothing saturates: clients that train from something else than the server's model would go astray
 unseen, so a vector that does not fit is an error.
+
+`sent` and `received` are the two ends of it: the server's model stays in float64 with
+the server. Clients start from what arrives, and their updates are relative to it, so that the
+server can add them to its own model: rounding on the way down never adds up over rounds.
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, assert_never, get_args
 
 import numpy as np
@@ -164,3 +170,33 @@ def _from_steps(payload: bytes | memoryview, dimension: int) -> Vector:
     if codes.min() < -_MOST_STEPS:
         raise WireError(f"payload holds a code below -{_MOST_STEPS}; ask for it again")
     return np.repeat(steps, BLOCK)[:dimension] * codes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where clients start from in a round: the model, and the state that they may read."""
+
+    model: Vector
+    state: Mapping[str, NDArray[Any]]
+
+
+def sent(start: Start, shared_state: Sequence[str], downlink: DownlinkFormat) -> tuple[bytes, ...]:
+    """The vectors that go down, packed: the model, then what the algorithm shares of its state."""
+    vectors = (start.model, *(start.state[name] for name in shared_state))
+    return tuple(pack(vector, downlink) for vector in vectors)
+
+
+def received(
+    payloads: Sequence[bytes],
+    shared_state: Sequence[str],
+    dimension: int,
+    downlink: DownlinkFormat,
+) -> Start:
+    """What a client reads of what was `sent`, else WireError."""
+    if len(payloads) != 1 + len(shared_state):
+        raise WireError(
+            f"{len(payloads)} vectors arrived, expected {1 + len(shared_state)}; server and client "
+            "need the same algorithm"
+        )
+    model, *others = (unpack(payload, dimension, downlink) for payload in payloads)
+    return Start(model=model, state=dict(zip(shared_state, others, strict=True)))

@@ -29,9 +29,8 @@ from numpy.typing import NDArray
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import MAX_DIMENSION
 from sottovoce.core.errors import WireError
-from sottovoce.mechanisms.encoding import PackedRows, pack_codes
+from sottovoce.mechanisms.encoding import PackedCodes, PackedRows, pack_codes
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Float32Codes, LevelCodes
-from sottovoce.mechanisms.packing import PackedCodes
 
 Opened = PackedCodes | NDArray[np.float32]  # what a message holds, checked
 

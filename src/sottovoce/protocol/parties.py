@@ -21,8 +21,8 @@ from sottovoce.core.errors import ParameterError, UnknownNameError, WireError
 from sottovoce.core.randomness import Randomness, SystemRandomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget
+from sottovoce.mechanisms.encoding import flat
 from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
-from sottovoce.mechanisms.privatizing import flat
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.client import Refused, Request, privatise
 from sottovoce.protocol.plan import ClientPlan, RoundPlan

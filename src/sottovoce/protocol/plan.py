@@ -14,8 +14,7 @@ from sottovoce.mechanisms.registry import parameter_hash
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.events import PrivacyEvent
-from sottovoce.protocol.channels.channel import Channel, terms_of
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Channel, Direct, terms_of
 from sottovoce.protocol.message import Envelope
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core import files
-from sottovoce.core.charts.heatmap import HeatMap, MapPanel, Panel
-from sottovoce.core.charts.image_grid import png
+from sottovoce.core.charts.grids import HeatMap, MapPanel, Panel, png
 from sottovoce.core.charts.style import standalone
 from sottovoce.mechanisms.design.store import Design
 

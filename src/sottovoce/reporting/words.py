@@ -5,7 +5,7 @@ from typing import Any, assert_never
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.display import show_epsilon
-from sottovoce.protocol.channels.facts import ChannelFacts
+from sottovoce.protocol.channels.channel import ChannelFacts
 from sottovoce.runs.record import RunRecord, algorithm_facts
 from sottovoce.runs.site_counts import BY_SERVER, show_charged
 from sottovoce.runs.spec import RunSpec

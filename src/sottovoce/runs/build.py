@@ -4,10 +4,10 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from sottovoce.core.randomness import SeededRandomness
+from sottovoce.federated.rounds import StoredMessages
 from sottovoce.federated.simulation.central import CentralSums
 from sottovoce.federated.simulation.draws import DrawnMessages
 from sottovoce.federated.simulation.packed import PackedMessages
-from sottovoce.federated.simulation.stored import StoredMessages
 from sottovoce.federated.training import Backend, Training
 from sottovoce.ledger.ledger import Ledger, temporary_ledger
 from sottovoce.ledger.tally import Tally

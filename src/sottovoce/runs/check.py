@@ -18,8 +18,8 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import SottovoceError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Step
+from sottovoce.federated.rounds import finite_uplinks
 from sottovoce.federated.training import COORDINATES_TOGETHER, Halted, Training
-from sottovoce.federated.uplinks import finite_uplinks
 from sottovoce.learning import datasets
 from sottovoce.learning.in_memory import lent
 from sottovoce.ledger.records import SpendingRecord

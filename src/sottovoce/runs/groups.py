@@ -14,8 +14,8 @@ from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.planning.calibrate import Target, calibrated
-from sottovoce.planning.ranking import rank
-from sottovoce.planning.setting import Setting
+from sottovoce.planning.candidates import Setting
+from sottovoce.planning.plan import rank
 from sottovoce.runs.spec import GroupSpec, MechanismSpec, RunSpec
 
 

@@ -20,9 +20,9 @@ from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.core.sections import section_from
-from sottovoce.federated.algorithms.algorithm import Algorithm
-from sottovoce.federated.algorithms.recipe import (
+from sottovoce.federated.algorithms.algorithm import (
     RECIPES,
+    Algorithm,
     AlgorithmSection,
     AlgorithmTraits,
     Facts,

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from sottovoce.core import sections
 from sottovoce.core.errors import ConfigError, DataError, SottovoceError, UnknownNameError
-from sottovoce.federated.algorithms.recipe import RECIPES
+from sottovoce.federated.algorithms.algorithm import RECIPES
 from sottovoce.runs.sections import as_written, problems_in
 from sottovoce.runs.spec import AlgorithmSpec, RunSpec
 

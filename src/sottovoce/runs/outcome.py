@@ -9,7 +9,7 @@ from typing import Any, assert_never
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.files import finite_or_none
-from sottovoce.federated.algorithms.recipe import RECIPES, AlgorithmSection
+from sottovoce.federated.algorithms.algorithm import RECIPES, AlgorithmSection
 from sottovoce.federated.training import Progress, RoundRecord, Training
 from sottovoce.learning.features import FEATURES
 from sottovoce.learning.task import SCORES

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ConfigError
-from sottovoce.federated.algorithms.algorithm import Algorithm
-from sottovoce.federated.algorithms.recipe import RECIPES, AlgorithmSection, check_memory
+from sottovoce.federated.algorithms.algorithm import (
+    RECIPES,
+    Algorithm,
+    AlgorithmSection,
+    check_memory,
+)
 from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling, facts_of
 from sottovoce.federated.simulation.draws import law_of
 from sottovoce.learning.clients import Clients
@@ -17,8 +21,14 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
 from sottovoce.mechanisms.release import ReleaseTerms, local_event
 from sottovoce.privacy.events import NonPrivate
-from sottovoce.protocol.channels.channel import CHANNELS, Channel, checked, terms_of
-from sottovoce.protocol.channels.facts import ChannelContext, RuntimeFacts
+from sottovoce.protocol.channels.channel import (
+    CHANNELS,
+    Channel,
+    ChannelContext,
+    RuntimeFacts,
+    checked,
+    terms_of,
+)
 from sottovoce.protocol.plan import ClientPlan
 from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.groups import (

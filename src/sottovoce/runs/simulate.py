@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.learning.datasets.in_memory import PREFIX, named
+from sottovoce.learning.datasets.own import PREFIX, named
 from sottovoce.learning.in_memory import Part, lent
 from sottovoce.runs.loading import (
     check_code_allowed,

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.learning.models.checks import check_module
+from sottovoce.learning.models.modules import check_module
 
 
 class Inner(nn.Module):

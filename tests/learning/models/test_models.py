@@ -11,8 +11,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.learning import models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.models import InputShape, Model
-from sottovoce.learning.models.checks import check_module
-from sottovoce.learning.models.initialization import glorot_limit, he_limit
+from sottovoce.learning.models.modules import check_module, glorot_limit, he_limit
 from sottovoce.learning.task import Task
 from sottovoce_papers.models.femnist_convnet import FemnistConvnet
 from sottovoce_papers.models.resnet18 import Resnet18

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sottovoce.core.domains import Vector
-from sottovoce.mechanisms.design.fisher import (
+from sottovoce.mechanisms.design.families import (
     ExponentialFamily,
     certified_fisher_bound,
     exponential_family,

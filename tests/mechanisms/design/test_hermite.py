@@ -14,12 +14,14 @@ from scipy import integrate
 
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.design.fisher import ExponentialFamily, certified_fisher_bound, tilted_law
-from sottovoce.mechanisms.design.hermite import (
+from sottovoce.mechanisms.design.families import (
     MAX_LEVELS,
+    ExponentialFamily,
+    certified_fisher_bound,
     excess_error,
     gauss_hermite,
     levels_covering,
+    tilted_law,
 )
 from sottovoce.privacy.divergences import finite_renyi
 

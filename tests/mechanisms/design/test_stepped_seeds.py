@@ -12,8 +12,8 @@ from scipy.special import ndtr
 
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.design import stepped_seeds as module
-from sottovoce.mechanisms.design.stepped_seeds import SteppedSeeds, peak, stepped_seeds
+from sottovoce.mechanisms.design import seeds as module
+from sottovoce.mechanisms.design.seeds import SteppedSeeds, peak, stepped_seeds
 
 EPSILONS = (0.1, 1.0, 2.0, 4.0, 5.0, 8.0)
 

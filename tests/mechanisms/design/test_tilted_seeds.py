@@ -10,11 +10,10 @@ from cases import denser
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError, UnsupportedEventError
-from sottovoce.mechanisms.design.tilted_seeds import MAX_TRIES, TiltedSeeds, tilted_seeds
+from sottovoce.mechanisms.design.seeds import MAX_TRIES, TiltedSeeds, tilted_seeds
 from sottovoce.privacy.accounting import accountants
-from sottovoce.privacy.divergences import finite_hockey_stick, log_sum_exp
+from sottovoce.privacy.divergences import finite_hockey_stick, log_sum_exp, one_bit_renyi
 from sottovoce.privacy.events import Repeated, SeededBits
-from sottovoce.privacy.one_bit import one_bit_renyi
 from sottovoce.privacy.renyi import renyi_divergence
 
 ORDERS = (1.01, 1.1, 1.5, 2.0, 3.0, 5.0, 8.0, 16.0, 32.0, 64.0, 200.0, 1000.0)

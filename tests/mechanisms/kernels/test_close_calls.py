@@ -22,16 +22,13 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.design import randomized_response, store
 from sottovoce.mechanisms.design.channel import IntegerTable, round_pure
-from sottovoce.mechanisms.design.hermite import gauss_hermite
+from sottovoce.mechanisms.design.families import gauss_hermite
 from sottovoce.mechanisms.kernels import one_bit
 from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.table import sample_table
-from sottovoce.mechanisms.noise.gaussian import Gaussian
-from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise, Staircase
 from sottovoce.mechanisms.noise.rounded import sample_rounded
-from sottovoce.mechanisms.noise.staircase import Staircase
 
 COUNT = 1 << 16
 EXTREME, ANY = 150, 100

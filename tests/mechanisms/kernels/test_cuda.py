@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import DomainError, ParameterError, RandomnessError
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms import packing, registry
+from sottovoce.mechanisms import encoding, registry
 from sottovoce.mechanisms.encoding import encode_packed, prepare, prepare_on_device, take_clipped
 from sottovoce.mechanisms.kernels import cuda, seeded
 from sottovoce.mechanisms.kernels.ladder import Affine, Ladder
 from sottovoce.mechanisms.kernels.one_bit import sample_payload
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
-from sottovoce.protocol.level_counts import LevelCounts
+from sottovoce.protocol.sums import LevelCounts
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton", reason="Triton is not installed: the CUDA kernels are not tested")
@@ -228,7 +228,7 @@ def test_counts_of_levels_are_those_of_the_cpu(dimension: int, clients: int, lev
     generator = np.random.default_rng([dimension, levels])
     codes = generator.integers(0, levels, size=(clients, dimension), dtype=np.uint8)
     bits = (levels - 1).bit_length()
-    rows = [np.frombuffer(packing.pack(one, bits), dtype=np.uint8) for one in codes]
+    rows = [np.frombuffer(encoding.pack(one, bits), dtype=np.uint8) for one in codes]
     expected = LevelCounts(dimension, levels)
     expected.add_rows(np.stack(rows))
     expected.add_rows(np.stack(rows))
@@ -240,7 +240,7 @@ def test_counts_of_levels_are_those_of_the_cpu(dimension: int, clients: int, lev
     np.testing.assert_array_equal(counted.counts.cpu().numpy(), expected.counts())
     if levels < 1 << bits:
         beyond = np.full(dimension, (1 << bits) - 1, dtype=np.uint8)
-        broken = np.frombuffer(packing.pack(beyond, bits), dtype=np.uint8).copy()
+        broken = np.frombuffer(encoding.pack(beyond, bits), dtype=np.uint8).copy()
         with pytest.raises(ParameterError, match="not below"):
             counted.add(torch.from_numpy(broken)[None].to(DEVICE))
         np.testing.assert_array_equal(counted.counts.cpu().numpy(), expected.counts())
@@ -283,7 +283,7 @@ def test_codes_are_those_of_every_threshold_that_the_gap_allows(levels: int) -> 
 def test_packing_is_that_of_the_cpu(size: int, bits: int) -> None:
     codes = np.random.default_rng(bits).integers(0, 2**bits, size=size, dtype=np.int32)
     narrow: Any = codes.astype(np.min_scalar_type(2**bits - 1))
-    expected = packing.pack(narrow, bits)
+    expected = encoding.pack(narrow, bits)
     forms = [codes, codes.astype(np.uint8)] if bits <= 8 else [codes]
     for form in forms:
         found = cuda_packing.pack(torch.from_numpy(form).to(DEVICE), bits)
@@ -492,7 +492,7 @@ def test_simulated_sums_of_the_same_rows_are_those_of_the_cpu(levels: int, rotat
     from sottovoce.core.randomness import SeededRandomness
     from sottovoce.federated.simulation.counted import Gathering, Portion
     from sottovoce.federated.simulation.packed import PackedMessages
-    from sottovoce.learning.rows import DenseRows
+    from sottovoce.learning.clients import DenseRows
     from sottovoce.protocol.plan import ClientPlan
 
     given = {"levels": levels, "noise_multiplier": 1.0}

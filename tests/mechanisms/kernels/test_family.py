@@ -15,7 +15,7 @@ from scipy.stats import chisquare
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import RandomnessError
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.design.hermite import gauss_hermite
+from sottovoce.mechanisms.design.families import gauss_hermite
 from sottovoce.mechanisms.kernels.reference import family
 from sottovoce.mechanisms.kernels.reference.family import exact_code, sample_exponential_family
 

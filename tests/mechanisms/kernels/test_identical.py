@@ -14,24 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from sottovoce.auditing.neighbors import inputs
-from sottovoce.core import domains, native
+from sottovoce.auditing.enumeration import inputs
+from sottovoce.core import domains, native, threads
 from sottovoce.core.domains import Domain, Vector
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.design import randomized_response, store
 from sottovoce.mechanisms.design.channel import IntegerTable, round_pure
-from sottovoce.mechanisms.design.hermite import gauss_hermite
+from sottovoce.mechanisms.design.families import gauss_hermite
 from sottovoce.mechanisms.interpolated_mvu import interpolated_family
-from sottovoce.mechanisms.kernels import arrays, one_bit
+from sottovoce.mechanisms.kernels import one_bit
 from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.table import sample_table
-from sottovoce.mechanisms.noise.gaussian import Gaussian
-from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise, Staircase
 from sottovoce.mechanisms.noise.rounded import sample_rounded
-from sottovoce.mechanisms.noise.staircase import Staircase
 from sottovoce.mechanisms.registry import Parameters, Registration
 
 KEY = bytes(range(32))
@@ -63,10 +60,10 @@ def of_many_scales(generator: np.random.Generator, count: int, top: float) -> Ve
 @pytest.fixture(params=[1, 3])
 def split(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Even short vectors are split among so many threads."""
-    threads = int(request.param)
-    monkeypatch.setattr(arrays, "_ALONE", 2)
-    monkeypatch.setenv("SOTTOVOCE_THREADS", str(threads))
-    return threads
+    count = int(request.param)
+    monkeypatch.setattr(threads, "_ALONE", 2)
+    monkeypatch.setenv("SOTTOVOCE_THREADS", str(count))
+    return count
 
 
 # -- one bit -------------------------------------------------------------------------------
@@ -105,7 +102,7 @@ def test_one_bit_on_several_threads(split: int, dtype: type) -> None:
 
 def test_more_coordinates_left_open_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """float64 decides none of these tilts; the kernel says how much room it wants."""
-    monkeypatch.setattr(arrays, "_ROOM", 3)
+    monkeypatch.setattr(threads, "_ROOM", 3)
     design = gauss_hermite(3)
     tilts = np.random.default_rng(7).choice([-1e15, 1e15, 0.3], 200)
 

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core import native
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.mechanisms.design import hermite
+from sottovoce.mechanisms.design import families
 from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.table import sample_table
@@ -20,7 +20,7 @@ class _TwoKnots:
 
 @pytest.mark.parametrize("levels", [3, 4, 16, 17, 256])
 def test_the_ends_of_a_ladder_are_decided_exactly(levels: int) -> None:
-    design = hermite.gauss_hermite(levels)
+    design = families.gauss_hermite(levels)
     ends = np.array([1.0, -1.0, np.nextafter(1.0, 2.0), np.nextafter(-1.0, -2.0), 1.5, -1.5])
     values = np.tile(ends, 400)
 

@@ -18,16 +18,12 @@ from precise_noise import precise_quantile
 from sottovoce.core.domains import Vector
 from sottovoce.mechanisms.design import randomized_response, store
 from sottovoce.mechanisms.design.channel import IntegerTable, round_pure
-from sottovoce.mechanisms.design.fisher import ExponentialFamily
-from sottovoce.mechanisms.design.hermite import gauss_hermite
+from sottovoce.mechanisms.design.families import ExponentialFamily, gauss_hermite
 from sottovoce.mechanisms.interpolated_mvu import interpolated_family
 from sottovoce.mechanisms.kernels import family, table
 from sottovoce.mechanisms.kernels.ladder import NARROW_CELLS, Ladder, NarrowLadder
-from sottovoce.mechanisms.noise import chords
-from sottovoce.mechanisms.noise.gaussian import Gaussian
-from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.noise import Noise
-from sottovoce.mechanisms.noise.staircase import Staircase
+from sottovoce.mechanisms.noise import rounded as chords
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise, Staircase
 
 SOURCE = Path(__file__).parents[3] / "src" / "native" / "one_bit.h"
 SPARE = 1e-6

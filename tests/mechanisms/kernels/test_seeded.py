@@ -15,7 +15,7 @@ from sottovoce.core import native
 from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms.kernels import seeded
 from sottovoce.mechanisms.kernels.reference import seeded as reference
-from sottovoce.protocol.level_counts import LevelCounts
+from sottovoce.protocol.sums import LevelCounts
 
 SIZES = (0, 1, 7, 8, 9, 31, 33, 511, 512, 513, 8191, 8192, 8193, 100_003)
 every_level = pytest.mark.parametrize("level", native.levels())

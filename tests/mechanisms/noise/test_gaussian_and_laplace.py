@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.noise.gaussian import Gaussian, pi
-from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.noise import Noise
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise, pi
 
 LAWS: list[Noise] = [
     Gaussian(stddev=1.0),

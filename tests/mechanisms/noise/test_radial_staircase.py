@@ -9,12 +9,12 @@ from scipy import stats
 
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness, open_uniforms
+from sottovoce.mechanisms.noise.laws import Staircase, nu_for_variance
 from sottovoce.mechanisms.noise.radial_staircase import (
     RadialStaircase,
     least_epsilon,
     radial_nu_for_variance,
 )
-from sottovoce.mechanisms.noise.staircase import Staircase, nu_for_variance
 
 
 def _noise(epsilon: float, nu: float, dimension: int, step: float = 1.0) -> RadialStaircase:

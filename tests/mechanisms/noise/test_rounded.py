@@ -21,12 +21,8 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DomainError, ParameterError, RandomnessError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.noise import rounded
-from sottovoce.mechanisms.noise.chords import LEAST_TAIL
-from sottovoce.mechanisms.noise.gaussian import Gaussian
-from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.noise import Noise
-from sottovoce.mechanisms.noise.rounded import exact_code
-from sottovoce.mechanisms.noise.staircase import Staircase
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise, Staircase
+from sottovoce.mechanisms.noise.rounded import LEAST_TAIL, exact_code
 
 ALL_ONES = 2**32 - 1
 LAWS: list[Noise] = [

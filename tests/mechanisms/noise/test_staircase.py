@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.noise.staircase import Staircase, nu_for_mean_absolute, nu_for_variance
+from sottovoce.mechanisms.noise.laws import Staircase, nu_for_mean_absolute, nu_for_variance
 
 CASES = [(0.05, 0.3), (0.5, 0.45), (1.0, 0.8), (3.0, 0.1), (10.0, 0.6)]
 EPSILONS = (1e-12, 1e-6, 0.01, 1.0, 4.0, 30.0, 500.0)

@@ -13,16 +13,15 @@ from sottovoce.core.errors import ParameterError, PrivacyError, WireError
 from sottovoce.core.randomness import SeededRandomness, SystemRandomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.clamped_sign import ClampedSign
+from sottovoce.mechanisms.encoding import PackedCodes
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.mechanisms.packing import PackedCodes
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy import events
 from sottovoce.privacy.compositions import multiset
 from sottovoce.privacy.events import OneBit, basic_counts
-from sottovoce.protocol.channels.channel import Channel, terms_of
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Channel, Direct, terms_of
 from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.client import Request
 from sottovoce.protocol.message import open_sealed

@@ -18,8 +18,7 @@ from sottovoce.mechanisms.skellam import Skellam
 from sottovoce.privacy.compositions import unhidden
 from sottovoce.privacy.events import Shuffled, basic_counts
 from sottovoce.privacy.shuffling import local_epsilon, shuffled_delta
-from sottovoce.protocol.channels.channel import terms_of
-from sottovoce.protocol.channels.direct import Direct
+from sottovoce.protocol.channels.channel import Direct, terms_of
 from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.channels.shuffler import Shuffler
 

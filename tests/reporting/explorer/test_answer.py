@@ -119,7 +119,7 @@ def test_the_spec_that_is_copied_out_loads_and_can_be_run(tmp_path: Path) -> Non
     "kind", [o["kind"] for o in offered() if "l2" in o["geometries"] and o["kind"] != "metric_mvu"]
 )
 def test_the_spec_of_every_mechanism_for_l2_can_be_run(kind: str, tmp_path: Path) -> None:
-    from sottovoce.reporting.explorer.recipe import recipe
+    from sottovoce.reporting.explorer.answer import recipe
 
     bits = {"interpolated_mvu": 1, "gauss_hermite": 1, "skellam": 16}.get(kind, 8)
     question = Question(mechanism=kind, bits=bits, rounds=3)

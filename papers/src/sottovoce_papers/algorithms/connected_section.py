@@ -8,9 +8,14 @@ import numpy as np
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.files import finite_or_none
 from sottovoce.core.sections import POSITIVE, one_of, whole
-from sottovoce.federated.algorithms.aggregation import AggregationSection, register_aggregation
-from sottovoce.federated.algorithms.algorithm import Algorithm, State
-from sottovoce.federated.algorithms.recipe import PublicRows, Setting
+from sottovoce.federated.algorithms.algorithm import (
+    AggregationSection,
+    Algorithm,
+    PublicRows,
+    Setting,
+    State,
+    register_aggregation,
+)
 
 if TYPE_CHECKING:  # bring torch
     from sottovoce.federated.algorithms.fedavg import FedAvg

@@ -33,8 +33,7 @@ from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Randomness, open_uniforms
 from sottovoce.federated.algorithms.algorithm import Block, Combined, State, Step
-from sottovoce.learning.clients import ClientData
-from sottovoce.learning.rows import DenseRows
+from sottovoce.learning.clients import ClientData, DenseRows
 from sottovoce.learning.task import Task
 
 

@@ -9,8 +9,8 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.sections import NOT_NEGATIVE, POSITIVE, whole
-from sottovoce.federated.algorithms.algorithm import Algorithm
-from sottovoce.federated.algorithms.recipe import (
+from sottovoce.federated.algorithms.algorithm import (
+    Algorithm,
     AlgorithmSection,
     AlgorithmTraits,
     Facts,

@@ -15,7 +15,7 @@ from sottovoce.core import native, parameter_rules
 from sottovoce.core.domains import MAX_DIMENSION, Box, Domain, L2Ball
 from sottovoce.core.errors import UnknownNameError
 from sottovoce.core.randomness import Keystream, SeededRandomness, SystemRandomness
-from sottovoce.mechanisms import packing, registry
+from sottovoce.mechanisms import encoding, registry
 from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import SEED_BYTES, Rotation
@@ -53,12 +53,12 @@ class Case:
 
 
 def _gauss_hermite(dimension: int, bits: int) -> Case:
-    from sottovoce.mechanisms.design import hermite
+    from sottovoce.mechanisms.design import families
 
     parameter_rules.integer("bits", bits, low=1, high=8, remedy="gauss_hermite sends 1 to 8 bits")
     ball = L2Ball(dimension=dimension, radius=1.0)
     given = {"levels": 1 << bits, "noise_multiplier": NOISE_MULTIPLIER}
-    design = hermite.gauss_hermite(1 << bits)
+    design = families.gauss_hermite(1 << bits)
     yardstick: yardsticks.Yardstick = yardsticks.NumpyOneBit(1.0, NOISE_MULTIPLIER)
     if bits > 1:
         yardstick = yardsticks.NumpyFamily(1.0, NOISE_MULTIPLIER, design.points, design.weights)
@@ -138,8 +138,8 @@ def check(case: Case, update: NDArray[np.float32]) -> str:
     found = drawn()
     with native.using("numpy"):
         expected = drawn()
-        codes = packing.unpack(found, dimension, case.bits)
-        again = packing.pack(codes, case.bits)
+        codes = encoding.unpack(found, dimension, case.bits)
+        again = encoding.pack(codes, case.bits)
     require(
         found == expected,
         f"the payload of {dimension} coordinates of {case.bits} bits differs from numpy's",

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core import native, parameter_rules
 from sottovoce.federated.training import Halted
-from sottovoce.learning.rows import DenseRows
+from sottovoce.learning.clients import DenseRows
 from sottovoce.runs.build import build
 from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.loading import parse

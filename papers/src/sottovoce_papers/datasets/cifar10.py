@@ -8,18 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.learning.datasets.arrays import (
+from sottovoce.learning.datasets.dataset import (
     DAMAGE,
     Array,
+    Dataset,
     classes,
     damaged,
     pixels,
     read_npz,
     same_rows,
 )
-from sottovoce.learning.datasets.dataset import Dataset
-from sottovoce.learning.datasets.register import Request, register
-from sottovoce.learning.datasets.sources import DataFile, Digest, Source
+from sottovoce.learning.datasets.register import DataFile, Digest, Request, Source, register
 
 SHAPE = (32, 32, 3)
 NUM_CLASSES = 10

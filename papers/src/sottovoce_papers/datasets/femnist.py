@@ -8,10 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core.errors import DataError
-from sottovoce.learning.datasets.arrays import Array, classes, damaged, pixels, read_npz, same_rows
-from sottovoce.learning.datasets.dataset import Dataset
-from sottovoce.learning.datasets.register import Request, register
-from sottovoce.learning.datasets.sources import DataFile, Source
+from sottovoce.learning.datasets.dataset import (
+    Array,
+    Dataset,
+    classes,
+    damaged,
+    pixels,
+    read_npz,
+    same_rows,
+)
+from sottovoce.learning.datasets.register import DataFile, Request, Source, register
 
 SHAPE = (28, 28)
 NUM_CLASSES = 62

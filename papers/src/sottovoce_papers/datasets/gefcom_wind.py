@@ -12,10 +12,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.learning.datasets.arrays import Array, damaged, read_npz, same_rows
-from sottovoce.learning.datasets.dataset import Dataset, Features
-from sottovoce.learning.datasets.register import Request, register
-from sottovoce.learning.datasets.sources import DataFile, Source
+from sottovoce.learning.datasets.dataset import (
+    Array,
+    Dataset,
+    Features,
+    damaged,
+    read_npz,
+    same_rows,
+)
+from sottovoce.learning.datasets.register import DataFile, Request, Source, register
 
 NUM_HOURS_AHEAD = 48
 ISSUE_EVERY_HOURS = 12

@@ -4,17 +4,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sottovoce.core.errors import DataError, UnknownNameError
-from sottovoce.learning.datasets.arrays import (
+from sottovoce.learning.datasets.dataset import (
     Array,
+    Dataset,
     classes,
     names_in_npz,
     pixels,
     read_npz,
     same_rows,
 )
-from sottovoce.learning.datasets.dataset import Dataset
-from sottovoce.learning.datasets.register import Request, register
-from sottovoce.learning.datasets.sources import DataFile, Digest, Source
+from sottovoce.learning.datasets.register import DataFile, Digest, Request, Source, register
 
 _OUR_NAMES = ("x_train", "y_train", "x_test", "y_test")
 _MEDMNIST_NAMES = ("train_images", "train_labels", "test_images", "test_labels")

@@ -2,16 +2,15 @@
 
 import numpy as np
 
-from sottovoce.learning.datasets.arrays import (
+from sottovoce.learning.datasets.dataset import (
+    Dataset,
     classes,
     pixels,
     read_npz,
     same_rows,
     with_random_test_part,
 )
-from sottovoce.learning.datasets.dataset import Dataset
-from sottovoce.learning.datasets.register import Request, register
-from sottovoce.learning.datasets.sources import DataFile, Source
+from sottovoce.learning.datasets.register import DataFile, Request, Source, register
 
 _SOURCES = (
     Source(files=(DataFile(path="utkface.npz"),)),

@@ -13,8 +13,16 @@ import numpy as np
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.feature_cache import digest_of, key_of
-from sottovoce.learning.features import Array, Features, Part, Setting, Transform, register_feature
+from sottovoce.learning.features import (
+    Array,
+    Features,
+    Part,
+    Setting,
+    Transform,
+    digest_of,
+    key_of,
+    register_feature,
+)
 from sottovoce_papers.features import public_images, synthetic
 
 if TYPE_CHECKING:

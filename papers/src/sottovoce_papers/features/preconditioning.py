@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
-from sottovoce.learning.feature_cache import let_go
+from sottovoce.learning.features import let_go
 from sottovoce_papers.features.precondition_step import check_scale
 
 Array = NDArray[Any]

@@ -7,7 +7,6 @@ import numpy as np
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
-from sottovoce.learning.feature_cache import key_of, let_go
 from sottovoce.learning.features import (
     Array,
     Features,
@@ -15,6 +14,8 @@ from sottovoce.learning.features import (
     Setting,
     Transform,
     identity,
+    key_of,
+    let_go,
     register_feature,
 )
 from sottovoce_papers.features import views

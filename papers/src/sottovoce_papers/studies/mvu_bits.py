@@ -1,6 +1,6 @@
 """MVU figure 5: what another bit of output is worth, by epsilon."""
 
-from sottovoce.core.charts.heatmap import HeatMap
+from sottovoce.core.charts.grids import HeatMap
 from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.store import DesignSpec

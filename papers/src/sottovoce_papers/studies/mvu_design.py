@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sottovoce.core.charts.heatmap import HeatMap
+from sottovoce.core.charts.grids import HeatMap
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.store import Design, DesignSpec
 from sottovoce.reporting.design_matrix import matrix_panel

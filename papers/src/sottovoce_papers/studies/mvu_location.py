@@ -7,7 +7,7 @@ import numpy as np
 
 from sottovoce.analytics import places as location
 from sottovoce.analytics.places import SquareMap
-from sottovoce.core.charts.heatmap import HeatMap, MapPanel
+from sottovoce.core.charts.grids import HeatMap, MapPanel
 from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce.core.domains import Vector
 from sottovoce.core.randomness import SeededRandomness

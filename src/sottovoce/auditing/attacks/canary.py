@@ -16,10 +16,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.auditing.attacks import confidences, lira
-from sottovoce.auditing.attacks.candidates import FEWEST_SHADOWS, Mask
-from sottovoce.auditing.attacks.confidences import Confidences, Query, logit_confidences
-from sottovoce.auditing.attacks.context import Climb, Scored, Siege, register
+from sottovoce.auditing.attacks import context, lira
+from sottovoce.auditing.attacks.context import (
+    FEWEST_SHADOWS,
+    Climb,
+    Confidences,
+    Mask,
+    Query,
+    Scored,
+    Siege,
+    logit_confidences,
+    register,
+)
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DataError
 from sottovoce.learning.task import Task
@@ -112,7 +120,7 @@ def canary(siege: Siege, generator: np.random.Generator) -> Scored:
 
     def answers(models: Vector) -> Confidences:
         fixed: list[Query] = [lambda _, query=query: query for query in asked]  # type: ignore[misc]
-        return confidences.confidences(siege.task, models, siege.features, siege.labels, fixed)
+        return context.confidences(siege.task, models, siege.features, siege.labels, fixed)
 
     shadows, targets = answers(siege.shadows[judges]), answers(siege.targets)
     scores = lira.online(shadows, siege.trained_on[judges], targets)

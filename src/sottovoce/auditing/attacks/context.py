@@ -6,25 +6,194 @@
 Drop the file into `attacks/`, or name its module under the entry point group `sottovoce.attacks`
 (see `sottovoce.core.registry`); then `sottovoce attack membership RUN --attack foo` runs it.
 
-All membership attacks on one or several targets, from the same shadow models.
+All attacks on one or several targets use the same shadow models. Whose membership is guessed, and
+which shadow model trains on whom:
+
+    candidates   as many members as non-members of the target; the attacker knows them all.
+    known        the target's other records: granted to the attacker, as differential privacy grants
+                 everything but one record, so shadow models are as large as their target.
+
+Shadows come in pairs: one trains on a random half of the candidates, the other on the other half.
+So every candidate is in exactly half of them, and each shadow has half of the candidates.
+
+What models say about records is the confidence in the true class, on a scale without ends:
+
+    phi = log(p_y/(1 - p_y)) = z_y - log sum_{j != y} exp(z_j)
+
+Computed from the outputs z, so that a confidence of 1 - 1e-30 is a number like any other. It is
+about normal over retrained models (Carlini et al. 2022, section V.C).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sottovoce.auditing.attacks import confidences
-from sottovoce.auditing.attacks.candidates import Mask
-from sottovoce.auditing.attacks.confidences import Confidences, Query
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
-from sottovoce.core.errors import DataError
+from sottovoce.core.errors import DataError, ParameterError
 from sottovoce.core.plugin_returns import held, instance
 from sottovoce.core.registry import Register
 from sottovoce.learning.task import Task
+
+Query = Callable[[Tensor], Tensor]
+Confidences = NDArray[np.float64]
+
+_TOGETHER = {"cpu": 1 << 22, "cuda": 1 << 30}  # numbers on their way through the models, at once
+
+
+def queries(input_shape: Sequence[int]) -> dict[str, Query]:
+    """Ways to ask about a record: as it is and, of images, mirrored and moved by a pixel."""
+    asked: dict[str, Query] = {"as it is": lambda x: x}
+    if len(input_shape) == 3:
+        asked["mirrored"] = lambda x: x.flip(-1)
+        for name, axis, step in (
+            ("down", -2, 1),
+            ("up", -2, -1),
+            ("right", -1, 1),
+            ("left", -1, -1),
+        ):
+            asked[f"moved {name}"] = _moved(axis, step)
+    return asked
+
+
+def _moved(axis: int, step: int) -> Query:
+    def moved(images: Tensor) -> Tensor:
+        rolled = torch.roll(images, step, dims=axis)
+        edge = 0 if step > 0 else images.shape[axis] - 1
+        rolled.select(axis, edge).copy_(images.select(axis, edge))  # the edge is repeated
+        return rolled
+
+    return moved
+
+
+def logit_confidences(outputs: Tensor, labels: Tensor) -> Tensor:
+    """phi of outputs (..., classes) for labels (...)."""
+    true = torch.nn.functional.one_hot(labels, outputs.shape[-1]).bool()
+    others = torch.logsumexp(outputs.masked_fill(true, -torch.inf), dim=-1)
+    return outputs.gather(-1, labels[..., None])[..., 0] - others
+
+
+def check_classifies(task: Task) -> None:
+    if task.objective != "classification":
+        raise ParameterError(
+            "membership is guessed from the confidence in a class, and this model predicts "
+            "numbers; attack a classification"
+        )
+
+
+@torch.no_grad()
+def outputs_of(task: Task, models: Vector, features: Tensor) -> Tensor:
+    """(models, records, classes): what every model puts out for every record, in blocks."""
+    room = _TOGETHER.get(task.device.type, _TOGETHER["cpu"])
+    records = max(1, min(len(features), room // task.elements_per_sample))
+    together = max(1, room // (task.elements_per_sample * records))
+    stacked = task.tensor(models)
+    blocks = []
+    for start in range(0, len(stacked), together):
+        some = stacked[start : start + together]
+        parts = [
+            task.stacked_outputs(some, part.expand(len(some), *part.shape))
+            for part in torch.split(features, records)
+        ]
+        blocks.append(torch.cat(parts, dim=1))
+    found = torch.cat(blocks)
+    _check_finite(found)
+    return found
+
+
+def _check_finite(outputs: Tensor) -> None:
+    bad = int((~torch.isfinite(outputs)).flatten(start_dim=1).any(dim=1).sum())
+    if bad:
+        raise DataError(
+            f"{bad} of {len(outputs)} models diverged: what they put out is not finite; train with "
+            "a smaller learning rate"
+        )
+
+
+def confidences(
+    task: Task, models: Vector, features: Tensor, labels: Tensor, asked: Sequence[Query]
+) -> Confidences:
+    """(models, records, queries): phi of every model on every record, however asked."""
+    found = [_answers(outputs_of(task, models, query(features)), labels) for query in asked]
+    return np.stack(found, axis=-1)
+
+
+def _answers(outputs: Tensor, labels: Tensor) -> Confidences:
+    phi = logit_confidences(outputs, labels.expand(len(outputs), -1))
+    return phi.to("cpu", torch.float64).numpy()
+
+
+Rows = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+FEWEST_SHADOWS = 4  # two with each candidate, two without: a spread needs two
+_SCORES_PER_ALARM = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Rows of a pool in which the members come first; `is_member` says who is one."""
+
+    rows: Rows
+    is_member: Mask
+    known: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def choose(
+    num_members: int, num_non_members: int, wanted: int, generator: np.random.Generator
+) -> Candidates:
+    """`wanted` candidates at random, half of them members, of a pool with the members first."""
+    each = wanted // 2
+    most = 2 * min(num_members, num_non_members)
+    if wanted % 2 or not 2 <= wanted <= most:
+        raise ParameterError(
+            f"candidates must be an even number from 2 to {most}, got {wanted}: half of them are "
+            f"members, of which there are {num_members}, and half of the {num_non_members} others"
+        )
+    members = np.sort(generator.choice(num_members, each, replace=False))
+    others = num_members + np.sort(generator.choice(num_non_members, each, replace=False))
+    return Candidates(
+        rows=np.concatenate([members, others]),
+        is_member=np.arange(wanted) < each,
+        known=np.setdiff1d(np.arange(num_members), members),
+    )
+
+
+def design(num_shadows: int, num_candidates: int, generator: np.random.Generator) -> Mask:
+    """(shadows, candidates): who trains on whom."""
+    parameter_rules.integer(
+        "shadows", num_shadows, low=FEWEST_SHADOWS, high=2**16, remedy="take more shadow models"
+    )
+    if num_shadows % 2:
+        raise ParameterError(
+            f"shadows must be an even number, got {num_shadows}: every candidate is in half of them"
+        )
+    masks = np.zeros((num_shadows, num_candidates), dtype=bool)
+    for first in range(0, num_shadows, 2):
+        half = generator.permutation(num_candidates)[: num_candidates // 2]
+        masks[first, half] = True
+        masks[first + 1] = ~masks[first]
+    return masks
+
+
+def check_enough(num_shadows: int, num_candidates: int, fpr: float) -> None:
+    """Shadows without a candidate must give enough scores to place the attacker's threshold."""
+    have = num_shadows // 2 * num_candidates
+    needed = int(np.ceil(_SCORES_PER_ALARM / fpr - 1e-9))
+    if have < needed:
+        raise DataError(
+            f"too few shadow models for the false-positive rate {fpr:g}: {num_shadows} of them "
+            f"give {have} scores of records that they never saw, and {needed} are needed; take "
+            f"{2 * -(-needed // num_candidates)} shadows or more candidates, or ask for a larger "
+            "rate"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +242,11 @@ class Siege:
     )
 
     def __post_init__(self) -> None:
-        confidences.check_classifies(self.task)
+        check_classifies(self.task)
 
     @property
     def queries(self) -> list[Query]:
-        return list(confidences.queries(self.features.shape[1:]).values())
+        return list(queries(self.features.shape[1:]).values())
 
     @property
     def shadow_answers(self) -> Confidences:
@@ -92,7 +261,7 @@ class Siege:
     def _answered(self, whose: str, models: Vector) -> Confidences:
         """Several attacks ask the same; models are asked once."""
         if whose not in self._answers:
-            self._answers[whose] = confidences.confidences(
+            self._answers[whose] = confidences(
                 self.task, models, self.features, self.labels, self.queries
             )
         return self._answers[whose]

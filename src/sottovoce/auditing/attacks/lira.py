@@ -16,9 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.auditing.attacks.candidates import FEWEST_SHADOWS, Mask
-from sottovoce.auditing.attacks.confidences import Confidences
-from sottovoce.auditing.attacks.context import Scored, Siege, register
+from sottovoce.auditing.attacks.context import (
+    FEWEST_SHADOWS,
+    Confidences,
+    Mask,
+    Scored,
+    Siege,
+    register,
+)
 from sottovoce.core.errors import DataError
 
 OWN_THRESHOLD = 0.0  # of both attacks, whatever the answers are

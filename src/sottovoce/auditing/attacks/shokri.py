@@ -13,9 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sottovoce.auditing.attacks.candidates import Mask
-from sottovoce.auditing.attacks.confidences import logit_confidences, outputs_of
-from sottovoce.auditing.attacks.context import Scored, Siege, register
+from sottovoce.auditing.attacks.context import (
+    Mask,
+    Scored,
+    Siege,
+    logit_confidences,
+    outputs_of,
+    register,
+)
 from sottovoce.core.errors import DataError
 
 OWN_THRESHOLD = 0.5

@@ -2,7 +2,8 @@
 
 The operator's authority signs one certificate, the link's. A site trusts that authority, so it
 knows the link; the link knows a site by its public key. Private keys are their owner's alone from
-the moment the file exists, and nothing here overwrites one.
+the moment the file exists, and nothing here overwrites one. A
+site's private key, `node.key`, signs the calls of its node and the statements of the site.
 """
 
 import datetime
@@ -22,6 +23,7 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     PublicFormat,
     load_pem_private_key,
+    load_ssh_private_key,
     load_ssh_public_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -29,7 +31,27 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from sottovoce.core.errors import DeploymentError
 from sottovoce.core.files import explained
 from sottovoce.deployment.machines.address import Address, ip_address
-from sottovoce.deployment.node_key import read_node_key
+
+
+def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return the private key in a file, or raise DeploymentError where it cannot serve."""
+    with explained("read", path):
+        content = path.read_bytes()
+    try:
+        key = load_ssh_private_key(content, password=None)
+    except TypeError:  # the only sign of a password
+        raise DeploymentError(
+            f"{path} is protected by a password, and a node starts without anybody to type it; "
+            f"remove it: ssh-keygen -p -N '' -f {path}"
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise DeploymentError(
+            f"{path} is not a node's private key (ECDSA, OpenSSH, without a password)"
+        )
+    return key
+
 
 AUTHORITY_DAYS = 3650
 LINK_DAYS = 365

@@ -5,8 +5,25 @@ SampleClippedGradient   sample level: one step whose per-sample gradients are cl
 LocalSgd                client level: several local steps; the whole update is clipped to C. With
                         one step it is federated SGD; with penalties, FedProx.
 
+The server takes the mean of the decoded messages, or a robust mean of their rows, which no minority
+can move at will:
+
+CoordinateMedian        the median of each coordinate. It holds as long as fewer than half of the
+                        clients lie. Of n messages with Gaussian noise it has pi/2 times the
+                        variance of their mean; of messages with a few letters it is one of the
+                        letters, so that of single bits it is a majority vote, which is no estimate
+                        of a mean (a random rotation makes messages look Gaussian again).
+TrimmedMean             the mean of each coordinate without its largest and smallest values. It
+                        holds as long as no more clients lie than are trimmed at one end. With
+                        Gaussian noise the variance grows from that of the mean (fraction 0) to
+                        pi/2 times it (towards 1/2, the median). Messages of a few letters lose
+                        letters, and with them the mean's unbiasedness.
+
+Robust means weight nothing: a weight is a client's own word for how far it may move the result.
+
 References: McMahan et al. 2017 (federated averaging and SGD); Abadi et al. 2016 (per-sample
-clipping); Li et al. 2020 (FedProx, equation 2); Yin et al. 2018 (robust means).
+clipping); Li et al. 2020 (FedProx, equation 2); Yin, Chen, Kannan and Bartlett 2018 (definitions 1
+and 2, algorithm 1, options I and II).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,10 +41,56 @@ from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Randomness
 from sottovoce.federated.algorithms.algorithm import Block, Combined, State, Step
-from sottovoce.federated.robust_means import CoordinateMedian, TrimmedMean
-from sottovoce.learning.clients import ClientData, names_of, sizes_of
-from sottovoce.learning.rows import DenseRows, Rows, clipping
+from sottovoce.learning.clients import ClientData, DenseRows, Rows, clipping, names_of, sizes_of
 from sottovoce.learning.task import Task
+
+
+def checked_rows(rows: Vector) -> Vector:
+    """A matrix with a finite row for each of at least one client."""
+    found = np.asarray(rows, dtype=np.float64)
+    if found.ndim != 2 or not len(found):
+        raise ParameterError(
+            f"expected messages as rows, got an array of shape {found.shape}; stack at least one"
+        )
+    if not np.isfinite(found).all():
+        raise ParameterError("a message is not finite; leave it out")
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimmedMean:
+    """floor(fraction n) values are dropped at either end of each coordinate."""
+
+    fraction: float
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= parameter_rules.finite("fraction", self.fraction) < 0.5:
+            raise ParameterError(
+                f"the fraction to trim at each end must lie in [0, 1/2), got {self.fraction}; "
+                "use the median to trim all but the middle"
+            )
+
+    def trimmed(self, clients: int) -> int:
+        """How many values are dropped at each end of a coordinate."""
+        return int(self.fraction * clients)
+
+    def combine(self, rows: Vector) -> Vector:
+        checked = checked_rows(rows)
+        drop = self.trimmed(len(checked))
+        if not drop:
+            return np.asarray(checked.mean(axis=0))
+        # Two partitions, not a sort: what lies between the ends needs no order.
+        inner = np.partition(checked, (drop, len(checked) - drop - 1), axis=0)
+        return np.asarray(inner[drop : len(checked) - drop].mean(axis=0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinateMedian:
+    """The middle value of each coordinate, or half-way between two middle values."""
+
+    def combine(self, rows: Vector) -> Vector:
+        return np.asarray(np.median(checked_rows(rows), axis=0), dtype=np.float64)
+
 
 # Clipped gradients are rounded to this fraction of the clip norm; MAX_RECORDS of them fit int64.
 _GRID = 2.0**-40

@@ -42,8 +42,7 @@ from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.federated.algorithms.algorithm import Block, Combined, State, Step
 from sottovoce.federated.algorithms.fedavg import SampleClippedGradient, ball_of, blocks_of
-from sottovoce.learning.clients import ClientData, names_of
-from sottovoce.learning.rows import DenseRows, clipped
+from sottovoce.learning.clients import ClientData, DenseRows, clipped, names_of
 from sottovoce.learning.task import Task
 
 ControlRows = NDArray[np.float32]

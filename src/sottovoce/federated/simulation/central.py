@@ -15,9 +15,9 @@ from sottovoce.federated.simulation.counted import CountedClients, Gathering, Po
 from sottovoce.federated.simulation.draws import added_noise, generator_of_round
 from sottovoce.federated.training import Collected
 from sottovoce.mechanisms.release import NoisySums
+from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.channels.central import noise_of_sum
 from sottovoce.protocol.message import HEADER_BYTES
-from sottovoce.protocol.round_broadcast import Start
 
 
 class CentralSums(CountedClients):

@@ -18,16 +18,15 @@ from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each, Step
 from sottovoce.federated.training import COORDINATES_TOGETHER, Collected, Mask
-from sottovoce.learning.clients import Clients
-from sottovoce.learning.rows import Rows, clipped
+from sottovoce.learning.clients import Clients, Rows, clipped
 from sottovoce.learning.task import Task
 from sottovoce.ledger.tally import Tally
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.message import HEADER_BYTES
 from sottovoce.protocol.plan import ClientPlan
-from sottovoce.protocol.round_broadcast import Start
 
 _GPU_FACTOR = 16
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.simulation.counted import CountedClients, Gathering, Portion
-from sottovoce.learning.rows import Rows
+from sottovoce.learning.clients import Rows
 from sottovoce.mechanisms.coordinate_laws import (
     AddedNoise,
     CoordinateLaw,
@@ -30,9 +30,7 @@ from sottovoce.mechanisms.coordinate_laws import (
     Unchanged,
 )
 from sottovoce.mechanisms.mechanism import FiniteLaw, LevelCodes, Mechanism
-from sottovoce.mechanisms.noise.gaussian import Gaussian
-from sottovoce.mechanisms.noise.laplace import Laplace
-from sottovoce.mechanisms.noise.staircase import Staircase
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Staircase
 from sottovoce.mechanisms.registry import kind_of
 from sottovoce.mechanisms.rotation import Rotation, block_size
 

@@ -18,10 +18,9 @@ from sottovoce.core.threads import how_many
 from sottovoce.federated.simulation.counted import CountedClients, Gathering, Portion
 from sottovoce.mechanisms.encoding import PackedRows, encode_packed, prepare, take_clipped
 from sottovoce.mechanisms.mechanism import Expanding, SendsSigns
-from sottovoce.protocol.level_counts import LevelCounts
 from sottovoce.protocol.message import Opened, codes_of, opened_as_sent
 from sottovoce.protocol.plan import ClientPlan
-from sottovoce.protocol.sums import DecodedMean, ExpandedMean
+from sottovoce.protocol.sums import DecodedMean, ExpandedMean, LevelCounts
 
 # Coordinates that each thread has at once. Many: threads hand the interpreter to each other less
 # often, which counts for more than arrays that fit a core's cache.

@@ -24,7 +24,7 @@ from sottovoce.federated.algorithms.algorithm import Algorithm
 from sottovoce.federated.algorithms.fedavg import GradientSteps, Stackable
 from sottovoce.federated.simulation.draws import RowRotation, generator_of_round, turned_total
 from sottovoce.federated.training import COORDINATES_TOGETHER
-from sottovoce.learning.rows import DenseRows
+from sottovoce.learning.clients import DenseRows
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms.coordinate_laws import CoordinateLaw, Coordinatewise
 from sottovoce.mechanisms.mechanism import Mechanism

@@ -10,8 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core.errors import DataError
-from sottovoce.learning.datasets.arrays import TEST_FRACTION, Array, pixels, with_random_test_part
-from sottovoce.learning.datasets.dataset import Dataset, Features
+from sottovoce.learning.datasets.dataset import (
+    TEST_FRACTION,
+    Array,
+    Dataset,
+    Features,
+    pixels,
+    with_random_test_part,
+)
 from sottovoce.learning.datasets.register import Request, register
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
-from sottovoce.learning.datasets.arrays import (
+from sottovoce.learning.datasets.dataset import (
     DAMAGE,
     Array,
+    Dataset,
+    Owners,
     classes,
     damaged,
     pixels,
     read_npz,
     same_rows,
 )
-from sottovoce.learning.datasets.dataset import Dataset, Owners
-from sottovoce.learning.datasets.register import Request, register
-from sottovoce.learning.datasets.sources import DataFile, Digest, Source
+from sottovoce.learning.datasets.register import DataFile, Digest, Request, Source, register
 
 SHAPE = (28, 28)
 NUM_CLASSES = 10

@@ -1,68 +1,18 @@
-"""Tables of the user's own, as csv files: which columns are what, and reading them."""
+"""Tables of the user's own, as csv files: reading them, and the columns of features."""
 
 import csv
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.core import parameter_rules
-from sottovoce.core.errors import DataError, ParameterError, UnknownNameError
+from sottovoce.core.errors import DataError, UnknownNameError
 from sottovoce.core.table_files import SAYS_NOTHING, delimiter_of, number_in, refuse_binary_formats
-
-Bounds = tuple[float, float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CsvOptions:
-    """How to read a csv file: columns go by name, or by number from 0 where there is no header.
-
-    `label_columns` are the label [the last column]; several are several numbers to predict.
-    `label` says whether that is a class or numbers. `classes` is the public list of classes; left
-    out, they are what the file has. A feature with public `bounds` (low, high) is mapped to
-    [-1/2, 1/2]; the name "*" bounds every feature that has none of its own; a feature without any
-    is left as it is. A feature with `categories`, the public list of its words, becomes a zero or
-    one for each of them, all zero for any other word; `ignore_columns` are no features. `decimal`
-    is the decimal sign of numbers. A row without one of its cells is an error, or left out with
-    missing = "skip"; how many are left is public then.
-    """
-
-    header: bool = True
-    label_columns: tuple[str, ...] = ()
-    label: Literal["class", "number"] = "class"
-    classes: tuple[str, ...] = ()
-    owner_column: str | None = None
-    bounds: Mapping[str, Bounds] = field(default_factory=dict)
-    test_fraction: float = 0.2
-    decimal: str = "."
-    missing: Literal["refuse", "skip"] = "refuse"
-    ignore_columns: tuple[str, ...] = ()
-    categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.decimal not in (".", ","):
-            raise ParameterError(f"the decimal sign is a point or a comma, got {self.decimal!r}")
-        for name, words in self.categories.items():
-            if not words or len(set(words)) < len(words):
-                raise ParameterError(f"categories of '{name}' must be words, each of them once")
-            if name in self.bounds:
-                raise ParameterError(f"'{name}' has categories, so bounds of it mean nothing")
-        parameter_rules.inner_fraction("test_fraction", self.test_fraction)
-        for name, (low, high) in self.bounds.items():
-            if not (low < high and math.isfinite(high - low)):
-                raise ParameterError(
-                    f"bounds of '{name}' must be finite, the low one first, got ({low}, {high})"
-                )
-        if self.label == "class" and len(self.label_columns) > 1:
-            raise ParameterError(
-                f"a class is one column, got {len(self.label_columns)}; name one, or set "
-                "label = 'number'"
-            )
+from sottovoce.learning.datasets.register import Bounds, CsvOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError, UnknownNameError
-from sottovoce.learning.models.register import InitialWeights, InputShape, register_model
-
-if TYPE_CHECKING:
-    from torch import nn
-from typing import TYPE_CHECKING
-
 from sottovoce.learning import in_memory
+from sottovoce.learning.models.register import InitialWeights, InputShape, register_model
 
 if TYPE_CHECKING:
     from torch import nn
@@ -84,7 +79,7 @@ def tried(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) 
     """The module that a factory makes of input_shape, num_outputs and whatever else it takes."""
     from torch import nn
 
-    from sottovoce.learning.models.checks import check_module
+    from sottovoce.learning.models.modules import check_module
 
     _check_call(name, factory, arguments)
     try:

@@ -128,7 +128,7 @@ class IntegerTable:
         """Return (lo, hi), rounded outward: every row lies within them times one common law.
 
         The law is proportional to the column minima, which makes lo as large as it can be, or to
-        the sums of minima and maxima, whichever bounds shuffles better (`privacy.blanket`).
+        the sums of minima and maxima, whichever bounds shuffles better (`privacy.shuffling`).
         Mixtures of rows lie within them too.
         """
         columns = [(min(column), max(column)) for column in zip(*self.rows, strict=True)]

@@ -6,10 +6,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.core.domains import Vector
+from sottovoce.core.domains import Vector, contiguous_vector
 from sottovoce.core.native import native
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.kernels import arrays
 from sottovoce.mechanisms.kernels.ladder import (
     NARROW_CELLS,
     Affine,
@@ -44,7 +43,7 @@ def sample_exponential_family(
     `reach` bounds |z| and `fisher_bound` the variance of y_j, whatever z is; both are public and
     decide only how fast this is.
     """
-    kernels, vector = native(), arrays.vector(np.asarray(values))
+    kernels, vector = native(), contiguous_vector(np.asarray(values))
     if kernels is None or not has_ladder(affine, points, reach):
         tilts = affine(vector.astype(np.float64, copy=False))
         return reference.sample_exponential_family(tilts, points, weights, keystream)

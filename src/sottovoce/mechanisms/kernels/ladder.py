@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.core.domains import Vector
+from sottovoce.core.domains import Floats, Vector
 from sottovoce.core.native import Native
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.kernels import arrays
+from sottovoce.core.threads import left_open
 
 Singles = NDArray[np.float32]
 
@@ -174,7 +174,7 @@ def is_far(affine: Affine, ladder: Ladder) -> bool:
 
 
 def sample(
-    values: arrays.Floats,
+    values: Floats,
     affine: Affine,
     ladder: Ladder,
     narrow: NarrowLadder | None,
@@ -207,4 +207,4 @@ def sample(
             )
         )  # fmt: skip
 
-    return codes, arrays.in_parts(len(values), work)
+    return codes, left_open(len(values), work)

@@ -5,9 +5,10 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sottovoce.core.domains import Floats, contiguous_vector
 from sottovoce.core.native import Native, native
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.kernels import arrays
+from sottovoce.core.threads import left_open
 from sottovoce.mechanisms.kernels.reference import one_bit as reference
 
 Bits = NDArray[np.uint8]
@@ -25,7 +26,7 @@ def sample_payload(
 
     `values` are finite numbers; `scale` is what a clip multiplies them with.
     """
-    vector = arrays.vector(np.asarray(values))
+    vector = contiguous_vector(np.asarray(values))
     kernels, slope = native(), _LOG2_E2 * scale / noise_stddev
     if kernels is not None and _SLOPES[0] <= slope <= _SLOPES[1]:
         return _native_payload(vector, scale, noise_stddev, slope, keystream, kernels)
@@ -42,7 +43,7 @@ def sample_bits(
 
 
 def _native_payload(
-    vector: arrays.Floats,
+    vector: Floats,
     scale: float,
     noise_stddev: float,
     slope: float,
@@ -62,7 +63,7 @@ def _native_payload(
             )
         )  # fmt: skip
 
-    for i in arrays.in_parts(len(vector), work):
+    for i in left_open(len(vector), work):
         tilt = float(vector[i]) * scale / noise_stddev
         bit = reference.exact_bit(tilt, keystream.draw(16, i), i, keystream)
         payload[i // 8] = int(payload[i // 8]) & ~(1 << i % 8) | bit << i % 8

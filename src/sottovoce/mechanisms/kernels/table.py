@@ -7,11 +7,10 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from sottovoce.core.domains import Vector, square_sum
+from sottovoce.core.domains import Vector, contiguous_vector, square_sum
 from sottovoce.core.errors import DomainError
 from sottovoce.core.native import native
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.kernels import arrays
 from sottovoce.mechanisms.kernels.ladder import Affine, Ladder, Law, NarrowLadder, sample
 from sottovoce.mechanisms.kernels.reference import table as reference
 
@@ -49,7 +48,7 @@ def sample_table(
     Places lie between the first knot and the last, or so little outside that rounding explains it.
     With `clamp` they may lie anywhere, and those outside count as the nearer end.
     """
-    kernels, vector = native(), arrays.vector(np.asarray(values))
+    kernels, vector = native(), contiguous_vector(np.asarray(values))
     knots = table.knots
     first, last = float(knots[0]), float(knots[-1])
     if clamp:

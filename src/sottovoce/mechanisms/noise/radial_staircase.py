@@ -30,7 +30,7 @@ import numpy as np
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import MAX_DIMENSION, Vector
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.noise.staircase import nu_for_variance
+from sottovoce.mechanisms.noise.laws import nu_for_variance
 
 _LOG_LEFT_OUT = 45.0  # what is this far below the largest probability, in logarithms
 _MAX_BALLS = 2**20

@@ -22,11 +22,14 @@ from sottovoce.core.errors import ConfigError, ParameterError
 from sottovoce.core.sections import DERIVED
 from sottovoce.mechanisms.coordinate_laws import CentralNoise, noise_of
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.mechanisms.noise.gaussian import Gaussian
-from sottovoce.mechanisms.noise.laplace import Laplace
+from sottovoce.mechanisms.noise.laws import Gaussian, Laplace
 from sottovoce.mechanisms.release import NoisySums
-from sottovoce.protocol.channels.channel import Channel, register_channel
-from sottovoce.protocol.channels.facts import ChannelContext, RuntimeFacts
+from sottovoce.protocol.channels.channel import (
+    Channel,
+    ChannelContext,
+    RuntimeFacts,
+    register_channel,
+)
 
 
 @register_channel("central", summary="a trusted server adds noise once, to the sum; simulated")

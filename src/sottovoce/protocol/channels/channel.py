@@ -10,8 +10,9 @@
             return NoSenders(minimum_clients=self.minimum_clients)
 
 Its fields are the keys that may stand beside `kind = "post"` in [channel] (see `core.sections`).
-What it asks of a run, and what reports say of it, it states by overriding a method of `Channel`:
-nothing else tests for its class or its kind.
+What it asks of a run (plain facts, no spec) and what reports say of it, it states by overriding a
+method of `Channel`: nothing else tests for its class or its kind. `Direct` is the one that hides
+nothing.
 
 A channel names what is seen of the messages, one of the visibilities of `mechanisms.release`. What
 a message costs follows from that, and so do the traits below: a channel cannot invent a cost.
@@ -20,10 +21,12 @@ Name its module in `CHANNELS`, or under the entry point group `sottovoce.channel
 `core.registry`). A channel imports no torch: specs are read where none is installed.
 """
 
+import dataclasses
 from collections.abc import Callable
-from typing import ClassVar, Protocol, Self, TypeVar, assert_never, get_args
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, assert_never, get_args
 
-from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError, ParameterError, PluginError
 from sottovoce.core.plugin_returns import TEXT, TEXTS, Contract, having, hold, instance
@@ -40,9 +43,93 @@ from sottovoce.mechanisms.release import (
     Visibility,
 )
 from sottovoce.privacy.events import HiddenBy
-from sottovoce.protocol.channels.facts import ChannelContext, ChannelFacts, RuntimeFacts
 from sottovoce.protocol.message import Opened
 from sottovoce.protocol.sums import Cohort, mean_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingFacts:
+    """What a channel may ask of the way in which clients are drawn.
+
+    Attributes:
+        kind: Its name in the spec.
+        largest_cohort: The most clients that a round can have.
+        independent_rate: With which probability each client takes part in each round, by a coin of
+            its own; None where rounds or clients depend on each other.
+        rounds_of_an_epoch: In how many rounds every client is asked exactly once, one such epoch
+            after the other; None where there is no such number.
+    """
+
+    kind: str
+    largest_cohort: int
+    independent_rate: float | None = None
+    rounds_of_an_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeFacts:
+    """Where and how a run is computed.
+
+    Attributes:
+        messages: 'stored', 'packed' or 'none', as in [runtime].
+        seeded: Whether all randomness comes from the spec's seed.
+        rotation: 'auto', 'on' or 'off'.
+    """
+
+    messages: Literal["stored", "packed", "none"]
+    seeded: bool
+    rotation: Literal["auto", "on", "off"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelContext:
+    """The plain facts of a run that a channel may look at; it knows no spec.
+
+    Attributes:
+        clients: How many there are in all.
+        unit: What is protected: samples, or whole clients.
+        grouped: Whether some clients have budgets or mechanisms of their own.
+        minimum_clients: The run halts where fewer have budget left.
+        algorithm: Its name in the spec.
+        plain_mean: Whether the algorithm needs nothing but the mean of one update of each client,
+            and clients keep nothing. To be called only where it matters: it may import a plug-in.
+    """
+
+    clients: int
+    rounds: int
+    sampling: SamplingFacts
+    unit: Unit
+    grouped: bool
+    minimum_clients: int
+    seeded: bool
+    algorithm: str
+    plain_mean: Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChannelFacts:
+    """What reports ask of a channel, as plain data: reports are made where a plug-in may be gone.
+
+    See `Channel` for the fields.
+    """
+
+    shows_each: bool
+    only_sums: bool
+    noise_at_server: bool
+    seen_by: str
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON holds it."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def read(cls, told: object) -> Self | None:
+        """Return what `plain` wrote; None for anything else."""
+        fields = {one.name: one.type for one in dataclasses.fields(cls)}
+        if not isinstance(told, dict) or set(told) != set(fields):
+            return None
+        fits = all(type(told[name]) is kind for name, kind in fields.items())
+        return cls(**told) if fits else None
 
 
 class Collector(Protocol):
@@ -188,7 +275,7 @@ _HERE = "sottovoce.protocol.channels"
 CHANNELS: Register[Registered[Channel]] = Register(
     "channel",
     places={
-        "direct": f"{_HERE}.direct",
+        "direct": f"{_HERE}.channel",
         "secure_sum": f"{_HERE}.secure_sum",
         "shuffler": f"{_HERE}.shuffler",
         "secret_order": f"{_HERE}.secret_order",
@@ -353,3 +440,38 @@ def _records_hidden_by(channel: Channel) -> HiddenBy:
             )
         case _:
             assert_never(channel.visibility)
+
+
+@register_channel("direct", summary="the server sees every message and who sent it")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Direct(Channel):
+    """Nothing is hidden."""
+
+    @property
+    def wire_name(self) -> str:
+        """The name in the hash of a plan, whatever the class is called; it never changes."""
+        return "Direct()"
+
+    @property
+    def visibility(self) -> EveryMessage:
+        """Everything is seen."""
+        return EveryMessage()
+
+    def serves(self, clients: int) -> bool:  # noqa: ARG002
+        """Any cohort will do."""
+        return True
+
+    def describe(self) -> str:
+        return "direct: the server sees every message"
+
+    def guarantee(self) -> str:
+        return "local privacy: the messages hide"
+
+    def seen_by(self, *, private: bool) -> str:
+        trust = "It is trusted with all of it."
+        if private:
+            trust = (
+                "Noise is added before anything leaves a client, so the server learns no more than "
+                "epsilon allows."
+            )
+        return f"The server sees every reply and who sent it. {trust}"

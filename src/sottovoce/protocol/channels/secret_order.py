@@ -4,8 +4,8 @@ A shuffler hides a message among those of its round. Whoever is asked in an orde
 hides among *all* clients of an epoch, though the model moves on after every few of them: n clients
 in uniformly random order, each answered by a randomiser that may depend on all messages before, are
 as private as n messages shuffled (Feldman, McMillan and Talwar 2021, theorem 3.1; for bounded
-densities `privacy.blanket`). So a message is charged with `Shuffled(local event, minimum_clients)`,
-once for each epoch.
+densities `privacy.shuffling`). So a message is charged with
+`Shuffled(local event, minimum_clients)`, once for each epoch.
 
 What the accounting needs, of whoever asks the clients and strips their names:
 
@@ -27,8 +27,12 @@ from sottovoce.core.errors import ConfigError
 from sottovoce.core.sections import whole
 from sottovoce.mechanisms.release import NoSenders
 from sottovoce.privacy.shuffling import MAX_CLIENTS
-from sottovoce.protocol.channels.channel import Channel, check_alike, register_channel
-from sottovoce.protocol.channels.facts import ChannelContext
+from sottovoce.protocol.channels.channel import (
+    Channel,
+    ChannelContext,
+    check_alike,
+    register_channel,
+)
 from sottovoce.protocol.channels.shuffler import idle_shuffle
 from sottovoce.protocol.sums import Cohort
 

@@ -12,19 +12,19 @@ import numpy as np
 
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError, WireError
+from sottovoce.mechanisms.encoding import PackedCodes
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.mechanisms.packing import PackedCodes
 from sottovoce.mechanisms.release import OnlySums
 from sottovoce.protocol.channels.channel import (
     Channel,
+    ChannelContext,
+    RuntimeFacts,
     check_alike,
     check_reachable,
     register_channel,
 )
-from sottovoce.protocol.channels.facts import ChannelContext, RuntimeFacts
-from sottovoce.protocol.level_counts import LevelCounts
 from sottovoce.protocol.message import Opened
-from sottovoce.protocol.sums import Cohort
+from sottovoce.protocol.sums import Cohort, LevelCounts
 
 
 @register_channel("secure_sum", summary="nothing is seen but sums over enough clients; simulated")

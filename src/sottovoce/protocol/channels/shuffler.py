@@ -11,11 +11,11 @@ from sottovoce.core.display import show_epsilon
 from sottovoce.mechanisms.release import NoSenders
 from sottovoce.protocol.channels.channel import (
     Channel,
+    ChannelContext,
     check_alike,
     check_reachable,
     register_channel,
 )
-from sottovoce.protocol.channels.facts import ChannelContext
 from sottovoce.protocol.sums import Cohort
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from sottovoce.auditing.attacks import image_quality
+from sottovoce.auditing import reconstruction_scores
 from sottovoce.auditing.attacks.inversion import ClippedMean, Inversion, OnStep, Target, invert
 from sottovoce.auditing.attacks.learned_reconstruction import LearnedReconstruction
 from sottovoce.auditing.attacks.sent_updates import Sender, decoded_updates
@@ -154,7 +154,7 @@ def _cell(originals: Images, found: Images) -> dict[str, Any]:
     shape = originals.shape[2:]
     first = -(-SHOWN // originals.shape[1])  # updates that the pictures come from
     ordered = [
-        guess[image_quality.matched(truth, guess)]
+        guess[reconstruction_scores.matched(truth, guess)]
         for truth, guess in zip(originals[:first], found[:first], strict=True)
     ]
     shown = pictures(

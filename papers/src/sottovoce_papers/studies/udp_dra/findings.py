@@ -15,7 +15,7 @@ from sottovoce.auditing.reconstruction_scores import (
     interval,
     summary,
 )
-from sottovoce.core.charts.image_grid import ImageGrid, Picture, PictureRow
+from sottovoce.core.charts.grids import ImageGrid, Picture, PictureRow
 from sottovoce.core.charts.lines import Line, LineChart
 from sottovoce_papers.experiment import Figure, Row
 from sottovoce_papers.studies.udp_dra.cells import ORIGINAL, scores_of

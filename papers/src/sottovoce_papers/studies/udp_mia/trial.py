@@ -10,12 +10,17 @@ import torch
 from numpy.typing import NDArray
 
 from sottovoce.auditing.attacks import context, roc
-from sottovoce.auditing.attacks.candidates import Mask, design
-from sottovoce.auditing.attacks.confidences import outputs_of
-from sottovoce.auditing.attacks.context import Climb, Scored, Siege, own_attacks
+from sottovoce.auditing.attacks.context import (
+    Climb,
+    Mask,
+    Scored,
+    Siege,
+    design,
+    outputs_of,
+    own_attacks,
+)
 from sottovoce.auditing.attacks.roc import Estimate, Verdicts
-from sottovoce.auditing.run_membership import roc_chart
-from sottovoce.auditing.shadow_models import Recipe, shadow_models
+from sottovoce.auditing.run_membership import Recipe, roc_chart, shadow_models
 from sottovoce.core import statistics
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.statistics import mean_and_half_width

@@ -11,11 +11,10 @@ from scipy.optimize import brentq
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Domain, L1Ball, L2Ball
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.noise.staircase import Staircase, nu_for_variance
+from sottovoce.mechanisms.noise.laws import Staircase, nu_for_variance
 from sottovoce.mechanisms.release import ReleaseTerms
+from sottovoce.privacy.additive_noise import laplace_renyi, product_staircase_renyi_l2
 from sottovoce.privacy.conversion import epsilon_from_renyi
-from sottovoce.privacy.laplace import laplace_renyi
-from sottovoce.privacy.staircase import product_staircase_renyi_l2
 
 NUMBER = L2Ball(dimension=1, radius=1.0)
 GAUSSIAN, LAPLACE = "Gaussian", "Laplace"

@@ -1,7 +1,7 @@
 """round((x + noise)/step) on a CUDA device, from 32 random bits: a sign, and 31 bits h of a tail.
 
 The noise at the tail v = (h + something in [0, 1)) 2^-32 lies between chord(h + 1) - error and
-chord(h), where `mechanisms/noise/chords.py` gives the chords over cells of h; where both ends, x
+chord(h), where `mechanisms/noise/rounded.py` gives the chords over cells of h; where both ends, x
 added, round
 to the same grid point, that is the code. All of it in float64, the operations of the C kernel.
 """

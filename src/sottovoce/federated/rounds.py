@@ -1,21 +1,55 @@
-"""Rounds whose every message is charged in a ledger and opened by the server's own code."""
+"""Rounds whose every message is charged in a ledger and opened by the server's own code.
+
+`ChargedRounds` charges a cohort before anybody is asked; `StoredMessages` asks clients of this
+process, through the code that a client elsewhere runs. What leaves a client is finite: a diverged
+update becomes zero.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.randomness import Randomness
-from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each
-from sottovoce.federated.training import Collected, Mask, SiteReply
+from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each, Step
+from sottovoce.federated.training import COORDINATES_TOGETHER, Collected, Mask, SiteReply
+from sottovoce.learning.clients import ClientData, Rows
+from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.charging import able_to_pay, charge_round
+from sottovoce.protocol.client import Refused, Request, privatise
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
-from sottovoce.protocol.round_broadcast import Start
 from sottovoce.protocol.server import RoundServer, ShuffledRound, open_round
+
+
+def finite_uplinks(
+    algorithm: Algorithm, task: Task, clients: Sequence[ClientData], step: Step
+) -> list[tuple[int, int, np.ndarray]]:
+    """Every vector that will leave some clients: whose it is, which of his, and its values."""
+    return [
+        (block.start + i, uplink, values)
+        for block in algorithm.client_steps(task, clients, step)
+        for uplink, rows in enumerate(block.uplinks)
+        for i, values in enumerate(finite_rows(rows))
+    ]
+
+
+def finite_rows(rows: Rows) -> list[np.ndarray]:
+    """The rows in float64; a diverged client's is zero: an error would tell about its data."""
+    found = []
+    for block in rows.blocks(len(rows)):
+        values = block.to("cpu", torch.float64).numpy()
+        bad = ~np.isfinite(values).all(axis=1)
+        if bad.any():
+            values = np.where(bad[:, None], 0.0, values)
+        found += list(values)
+    return found
+
 
 Server = RoundServer | ShuffledRound
 
@@ -150,3 +184,46 @@ def _combined(servers: Sequence[Server]) -> tuple[Combined, ...]:
             )
         found.append(Combined(mean=mean, each=each))
     return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredMessages(ChargedRounds):
+    """All clients in this process: charges are durable before a code is drawn, and messages before
+    they are opened.
+
+    `together` is how many clients train at once; None is as many as memory allows.
+    """
+
+    task: Task
+    clients: Sequence[ClientData]
+    together: int | None = None
+
+    def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> Served:
+        """Train, privatise and accumulate, a few clients at a time."""
+        servers: list[Server] = []
+        refused: set[str] = set()
+        together = self.together or max(1, COORDINATES_TOGETHER // self.dimension)
+        for first in range(0, len(asked), together):
+            requests = self._requests(plan, asked[first : first + together], start)
+            for outcome in privatise(plan, requests, self.ledger, self.randomness):
+                if isinstance(outcome, Refused):
+                    refused.add(outcome.part.client)
+                    continue
+                while len(servers) <= outcome.uplink:
+                    servers.append(self._open(plan, len(servers)))
+                servers[outcome.uplink].receive(outcome.part.client, outcome.message)
+        return Served(servers=servers, refused=len(refused))
+
+    def _requests(self, plan: RoundPlan, group: Sequence[int], start: Start) -> list[Request]:
+        step = Step(
+            run=self.run,
+            round=plan.round,
+            model=start.model,
+            state=start.state,
+            randomness=self.randomness,
+        )
+        clients = [self.clients[i] for i in group]
+        return [
+            Request(part=self.parts[group[place]], uplink=uplink, values=values)
+            for place, uplink, values in finite_uplinks(self.algorithm, self.task, clients, step)
+        ]

@@ -1,1 +1,0 @@
-"""The `algorithm.aggregation` tables of this package; none of them imports torch."""

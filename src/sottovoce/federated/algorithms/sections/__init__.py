@@ -1,1 +1,0 @@
-"""The [algorithm] tables of this package, a file each; none of them imports torch."""
