@@ -267,7 +267,11 @@ def test_a_result_reads_well(values: Vector) -> None:
         ("mean", {"lower": 0.0, "upper": 1.0}, "epsilon"),
         ("histogram", {"epsilon": 1.0}, "lower and upper"),
         ("histogram", {"epsilon": 1.0, "categories": ["a", "a"]}, "differ"),
-        ("histogram", {"epsilon": 1.0, "categories": ["a"], "bins": 3}, "either"),
+        (
+            "histogram",
+            {"epsilon": 1.0, "categories": ["a"], "bins": 3},
+            "leave out lower, upper and bins, or categories",
+        ),
         ("histogram", {**RANGE, "bins": 1}, "bins"),
         ("quantiles", {**RANGE, "quantiles": [1.5]}, "level"),
         ("quantiles", {**RANGE, "quantiles": []}, "at least one"),

@@ -80,6 +80,9 @@ def test_other_shells_are_refused(cli: Any) -> None:
     shown = cli("completion", "tcsh")
     assert shown.code == 2
     assert "bash" in shown.err
+    shown = cli("completion")
+    assert shown.code == 2
+    assert "Missing argument 'SHELL'. Choose from: bash, zsh, fish; see --help\n" in shown.err
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")

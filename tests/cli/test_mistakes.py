@@ -28,6 +28,7 @@ def test_without_arguments_it_says_where_to_begin(cli: Any) -> None:
         ("xyzzy", "No such command 'xyzzy'; see --help"),
         ("plan --epsilom 3", "No such option: --epsilom, did you mean '--epsilon'?"),
         ("plan --qqqqqqq 3", "No such option: --qqqqqqq; see --help"),
+        ("estimate median", "No such command 'median', did you mean 'quantiles'?"),
     ],
 )
 def test_the_nearest_name_is_offered(cli: Any, line: str, message: str) -> None:
@@ -59,6 +60,37 @@ def test_a_spec_that_is_not_there_lists_those_that_are(
     assert nothing.code == 2
     assert "Missing argument 'SPEC', a TOML file" in nothing.err
     assert "examples/one_bit.toml" in nothing.err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("run folder.toml", "cannot read the spec folder.toml: Is a directory; name a TOML file"),
+        ("run bytes.toml", "bytes.toml is not UTF-8 text; save it as such, or name another"),
+        ("run half.toml", "(at line 1, column 8); correct it there ('sottovoce run --example'"),
+        ("run {} --set rounds", "--set wants key=value, got 'rounds'; write --set rounds=VALUE"),
+        ("run {} --set privacy.groups.a=1", "'privacy.groups' must be a list, got {{'a': 1}}"),
+        (
+            "run {} --resume --out absent --set mechanism.noise_multiplier=9.0",
+            "leave out --resume to begin a run, or name the folder",
+        ),
+        ("report absent", "there is no folder absent; name the folder of a run"),
+        ("attack membership absent", "there is no such folder; name the folder that 'sottovoce ru"),
+        ("attack membership .", "it has no run.json; name the folder that 'sottovoce run' writes"),
+        ("ledger create .", "it has no site.toml; make one with 'sottovoce deploy join'"),
+    ],
+)
+def test_a_mistake_is_told_with_what_to_do(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.toml").mkdir()
+    (tmp_path / "bytes.toml").write_bytes(b"\xff")
+    (tmp_path / "half.toml").write_text("name = \n")
+    shown = cli(*line.format(ROOT / "examples" / "one_bit.toml").split())
+    assert shown.code == 2
+    assert message.format() in shown.err
+    assert shown.err.count("\n") == 1
 
 
 def test_there_is_a_spec_to_begin_with_and_it_is_the_example(cli: Any) -> None:

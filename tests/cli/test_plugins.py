@@ -7,6 +7,7 @@ import json
 import sys
 import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,19 @@ pytest.importorskip("torch")
 
 from sottovoce.auditing.attacks.context import ATTACKS
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.errors import ConfigError
+from sottovoce.core.errors import ConfigError, PluginError
 from sottovoce.federated.algorithms.algorithm import AGGREGATIONS, RECIPES
+from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling, register_sampling
 from sottovoce.learning.datasets.register import DATASETS
+from sottovoce.learning.features import FEATURES
+from sottovoce.learning.models.register import MODELS
+from sottovoce.learning.partition import PARTITIONS
 from sottovoce.mechanisms.registry import MECHANISMS
 from sottovoce.privacy.accounting import ACCOUNTANTS, privacy_spent, within
 from sottovoce.privacy.events import Assumed, PureDp, Repeated
+from sottovoce.protocol.channels.channel import CHANNELS
 from sottovoce.runs import loading
+from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.loading import parse
 
 REGISTERS: tuple[Any, ...] = (
@@ -35,6 +42,12 @@ REGISTERS: tuple[Any, ...] = (
     AGGREGATIONS,
     ATTACKS,
     DATASETS,
+    MODELS,
+    FEATURES,
+    PARTITIONS,
+    SAMPLINGS,
+    CHANNELS,
+    BACKENDS,
 )
 PAGE = ROOT / "docs/how-to/write-a-plug-in.md"
 FILES = {block.title: block.text for block in blocks(PAGE) if block.title}
@@ -72,19 +85,106 @@ class Halved(AggregationSection):
     def build(self, averaging, setting):
         return replace(averaging, server_learning_rate=averaging.server_learning_rate / self.by)
 """
-PEBBLES = """
-import numpy as np
-from sottovoce.learning.datasets.dataset import with_random_test_part
-from sottovoce.learning.datasets.register import register
+# Plug-ins that return nothing, one of each kind; and classes that cannot be registered at all.
+MUTE = """
+from dataclasses import dataclass
+from sottovoce import federated, learning, mechanisms, protocol, runs
 
-@register("pebbles", summary="a toy")
-def pebbles(request):
-    points = request.generator.standard_normal((60, 3), dtype=np.float32)
-    labels = (points[:, 0] > 0).astype(np.int64)
-    return with_random_test_part(
-        request.name, points, labels, request.generator, num_classes=2, note=""
-    )
+frozen = dataclass(frozen=True, slots=True, kw_only=True)
+
+@learning.register("mute", summary="no data")
+def mute(request): ...
+
+@learning.register_model("mute", summary="no module")
+@frozen
+class Model:
+    def build(self, input_shape, num_outputs): ...
+
+@learning.register_feature("mute", summary="no function")
+@frozen
+class Feature:
+    returns_function: bool = False
+
+    def prepare(self, setting):
+        return (lambda part, features: features.values) if self.returns_function else None
+
+@learning.register_partition("mute", summary="no shares")
+@frozen
+class Partition(learning.Partition):
+    def shares(self, labels, num_clients, generator, owners): ...
+
+@federated.register_sampling("mute", summary="nobody")
+@frozen
+class Sampling(federated.ClientSampling):
+    def draw(self, num_clients, schedule, number): ...
+
+@protocol.register_channel("mute", summary="no words")
+@frozen
+class Channel(protocol.Channel):
+    @property
+    def visibility(self):
+        return mechanisms.EveryMessage()
+
+    def describe(self): ...
+
+@federated.register_aggregation("mute", summary="no algorithm")
+@frozen
+class Aggregation(federated.AggregationSection):
+    def build(self, averaging, setting): ...
+
+class Stepless(federated.FedAvg):
+    def server_step(self, model, combined, state):
+        return model
+
+@federated.register("mute", summary="no step")
+@frozen
+class Algorithm(federated.AlgorithmSection):
+    builds: bool = False
+
+    def build(self, setting):
+        work = federated.SampleClippedGradient(
+            clip_norm=setting.clip_norm, sampling_rate=1.0, summation="float"
+        )
+        if self.builds:
+            return Stepless(local_work=work, server_learning_rate=1.0, server_momentum=0.0)
+
+@runs.register_backend("mute")
+def backend(spec, folder, *, resume=False, on_round=None, on_resume=None): ...
 """
+MUTE_MECHANISM = (
+    FILES["whisper.py"].replace('"whisper"', '"mute"')
+    + """
+    def code_format(self): ...
+"""
+)
+MUTE_KINDS = ("model", "feature", "partition", "sampling", "channel", "backend")
+FEDAVG = {"kind": "fedavg", "server_learning_rate": 1.0}
+RETURNED: dict[str, tuple[dict[str, Any], str]] = {
+    "dataset": ({"data": {"dataset": "mute", "clients": 2}}, "None, and must be a sottovoce.lea"),
+    "model": ({"model": {"kind": "mute"}}, "build() is None, and must be a torch.nn.Module"),
+    "feature": ({"features": [{"kind": "mute"}]}, "prepare() is None, and must be a function"),
+    "function": (
+        {"features": [{"kind": "mute", "returns_function": True}]},
+        "an object of type ndarray, and must be sottovoce.learning.Features",
+    ),
+    "partition": (
+        {"data": {"dataset": "digits", "clients": 2, "partition": {"kind": "mute"}}},
+        "shares() is None, and must be a list with an array",
+    ),
+    "sampling": ({"sampling": {"kind": "mute"}}, "draw() is None, and must be a list of whole"),
+    "channel": ({"channel": {"kind": "mute"}}, "describe() is None, and must be a text"),
+    "aggregation": (
+        {"algorithm": {**FEDAVG, "aggregation": {"kind": "mute"}}},
+        "build() is None, and must be a sottovoce.federated.Algorithm",
+    ),
+    "algorithm": ({"algorithm": {"kind": "mute"}}, "must be a sottovoce.federated.Algorithm"),
+    "step": (
+        {"algorithm": {"kind": "mute", "builds": True}},
+        "server_step() is an object of type ndarray, and must be the next model",
+    ),
+    "backend": ({"runtime": {"backend": "mute"}}, "and must be the result of the run"),
+    "mechanism": ({"mechanism": {"kind": "mute"}}, "code_format() is None, and must be LevelC"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -101,15 +201,20 @@ def whispering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
             "hush": HUSH,
             "free": FREE,
             "halved": HALVED,
-            "pebbles": PEBBLES,
+            "mute": MUTE,
+            "mute_mechanism": MUTE_MECHANISM,
             "off": "import nothing_of_that_name\n",
         },
         {
-            "sottovoce.mechanisms": {"hush": "hush", "gaussian": "hush", "off": "off"},
+            "sottovoce.mechanisms": {
+                **{"hush": "hush", "gaussian": "hush", "off": "off"},
+                "mute": "mute_mechanism",
+            },
             "sottovoce.accountants": {"free": "free"},
-            "sottovoce.aggregations": {"halved": "halved"},
-            "sottovoce.algorithms": {"scaffold": "off"},
-            "sottovoce.datasets": {"pebbles": "pebbles"},
+            "sottovoce.aggregations": {"halved": "halved", "mute": "mute"},
+            "sottovoce.algorithms": {"scaffold": "off", "mute": "mute"},
+            "sottovoce.datasets": {"mute": "mute"},
+            **{f"sottovoce.{kind}s": {"mute": "mute"} for kind in MUTE_KINDS},
         },
     )
     for register in REGISTERS:
@@ -118,7 +223,7 @@ def whispering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         monkeypatch.setattr(register, "_problems", {})
     monkeypatch.syspath_prepend(str(folder))
     yield
-    for name in (*modules, "hush", "free", "halved", "pebbles", "off"):
+    for name in (*modules, "hush", "free", "halved", "off", "mute", "mute_mechanism"):
         sys.modules.pop(name, None)
 
 
@@ -245,7 +350,8 @@ def test_the_attack_is_run_by_name_and_not_unasked(cli: Any, tmp_path: Path) -> 
     assert own_attacks() == ("shokri", "lira-offline", "lira-online", "canary")
 
 
-GRR = ("--mechanism", "generalized_rr", "--param", "epsilon=0.5", "--param", "bits=2")
+GRR = ("--mechanism", "generalized_rr", "--param", "epsilon=0.5", "--param", "bits=2",
+       "--dimension", 1)  # fmt: skip
 
 
 def test_an_accountant_from_outside_is_asked_by_name_with_ours_beside_it(cli: Any) -> None:
@@ -278,7 +384,7 @@ def test_what_rests_on_a_mechanisms_word_says_so_wherever_it_is_printed(cli: Any
     assert word in found.out
     plain = cli(
         "privacy", "spend", "--mechanism", "mvu", "--param", "epsilon=1", "--param",
-        "input_bits=2", "--param", "output_bits=2", "--delta", 1e-5, "--json",
+        "input_bits=2", "--param", "output_bits=2", "--dimension", 1, "--delta", 1e-5, "--json",
     ).json  # fmt: skip
     assert plain["assumes"] is None
 
@@ -290,6 +396,8 @@ def test_the_plan_ranks_a_mechanism_from_outside_and_does_not_choose_it(cli: Any
     assert found["assumes"] == WORD.format("mechanism", "whisper")
     assert "chosen only by name" in found["explanation"]
     assert plan["choice"] not in ("whisper", "hush")
+    (broken,) = (row["reason"] for row in plan["left_out"] if row["mechanism"] == "mute")
+    assert "code_format() is None" in broken  # and breaks nobody else's plan
     assert {row["mechanism"] for row in plan["ranking"]} >= {"whisper", "hush", "gauss_hermite"}
 
 
@@ -319,12 +427,46 @@ def test_a_broken_plug_in_and_a_taken_name_are_errors_only_where_they_are_asked_
     assert "sottovoce and distribution whistling 0.1" in taken.err
 
 
-def test_a_data_set_from_outside_is_loaded(cli: Any, tmp_path: Path) -> None:
-    place = spec_file(
-        tmp_path, data={"dataset": "pebbles", "clients": 3}, algorithm={"kind": "sign_descent"}
-    )
-    assert cli("run", place, "--out", tmp_path / "run").code == 0
+def test_data_clients_and_channel_of_the_page_run(cli: Any, tmp_path: Path) -> None:
+    place = tmp_path / "heaps.toml"
+    place.write_text(FILES["heaps.toml"])
+    result = cli("run", place, "--out", tmp_path / "run", "--json").json
+    assert result["channel"] == "pigeons: the flock forgets senders"
+    assert {row["rounds"] for row in result["clients"]} == {2}  # five of ten in each of 4 rounds
+    header = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert header["spec"]["sampling"] == {"kind": "in_turn", "size": 5}
     assert "pebbles" in cli("data", "list").out
+    halves = ("--set", "data.partition.kind=halves", "--set", "sampling.size=2", "--out")
+    few = cli("run", place, *halves, tmp_path / "few")
+    assert "releases nothing of fewer than 5 messages, and a round has 2 clients" in few.err
+    two = cli("run", place, *halves, tmp_path / "two", "--set", "channel.flock=2", "--json").json
+    assert len(two["clients"]) == 2
+    year = cli("run", place, "--set", "rounds=400", "--out", tmp_path / "year")
+    assert "for a year at most" in year.err
+
+
+@pytest.mark.parametrize("kind", RETURNED)
+def test_a_plug_in_that_returns_the_wrong_thing_is_named_with_what_it_must_return(
+    kind: str, cli: Any, tmp_path: Path
+) -> None:
+    changes, told = RETURNED[kind]
+    place = spec_file(tmp_path, **{"algorithm": FEDAVG, "rounds": 1, **changes})
+    wrong = cli("run", place, "--out", tmp_path / "run")
+    assert wrong.code == 2
+    assert "'mute' (distribution whistling 0.1)" in wrong.err
+    assert told in wrong.err
+    assert "correct the plug-in" in wrong.err
+
+
+def test_a_class_that_lacks_what_its_kind_needs_is_not_registered() -> None:
+    class Whole(ClientSampling):
+        pass
+
+    with pytest.raises(PluginError, match="is registered by a class that is no dataclass; put @da"):
+        register_sampling("whole", summary="")(Whole)
+    with pytest.raises(PluginError, match="the sampling 'whole' lacks draw; define it"):
+        register_sampling("whole", summary="")(dataclass(frozen=True)(Whole))
+    assert "whole" not in SAMPLINGS.names()
 
 
 def test_an_algorithm_needs_a_kind() -> None:

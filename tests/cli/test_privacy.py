@@ -8,7 +8,7 @@ import pytest
 
 GAUSSIAN = "privacy spend --mechanism gaussian --param noise_multiplier=1 --delta 1e-5"
 SAMPLED = f"{GAUSSIAN} --sampling-rate 0.01 --rounds 1000"
-TABLE = "--mechanism generalized_rr --param epsilon=1 --param bits=1"
+TABLE = "--mechanism generalized_rr --param epsilon=1 --param bits=1 --dimension 1"
 SHUFFLED = f"privacy spend {TABLE} --delta 1e-6 --adjacency replace-one --shuffled-clients"
 ONE_BIT = (
     "privacy spend --mechanism gauss_hermite --param levels=2 --param noise_multiplier=1 "
@@ -52,6 +52,21 @@ def test_bits_of_no_stated_dimension_are_charged_for_any(cli: Any) -> None:
     assert anyone["epsilon"] >= epsilon("--dimension 1000000")["epsilon"]
     assert anyone["epsilon"] > 1.05 * epsilon("--dimension 1")["epsilon"]
     assert epsilon("--dimension 650")["dimension"] == 650
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["mvu --param epsilon=1 --param input_bits=3 --param output_bits=3",
+     "skellam --param noise_multiplier=2 --param bits=8 --param steps_per_radius=8",
+     "laplace --param noise_multiplier=2 --clip-geometry linf"],
+)  # fmt: skip
+def test_a_cost_that_grows_with_the_dimension_needs_one(cli: Any, words: str) -> None:
+    for command in ("spend", "curve --points 1"):
+        line = f"privacy {command} --mechanism {words} --delta 1e-5"
+        refused = cli(*line.split())
+        assert refused.code == 2
+        assert "give dimension= (in a command, --dimension)" in refused.err
+        assert cli(*f"{line} --dimension 1".split()).code == 0
 
 
 def test_sampling_never_raises_epsilon(cli: Any) -> None:
@@ -183,7 +198,10 @@ REFUSED = [
     ),
     (f"{SHUFFLED} 1", "one message has but one order"),
     (f"{SHUFFLED} 9 --adjacency zero-out", "ask for adjacency replace-one"),
-    (f"{ONE_BIT} --adjacency replace-one --shuffled-clients 9", "give the number of coordinates"),
+    (
+        f"{ONE_BIT} --adjacency replace-one --shuffled-clients 9",
+        "the number of coordinates of an update",
+    ),
     (
         f"{ONE_BIT} --adjacency replace-one --dimension 2 --records 50 --shuffled-clients 10000",
         "protect whole clients (records = 1",

@@ -59,7 +59,7 @@ def test_a_folder_that_holds_anything_is_left_alone(tmp_path: Path) -> None:
         ("name = ", "is not valid TOML"),
         ('name = "f"\naddress = "h:1"', "'sites' is missing"),
         ('name = "f"\naddress = "h:1"\nsites = []\nsite = 1', "unknown key 'site'"),
-        ('name = "f"\naddress = "h:1"\nsites = "a"', "'sites': input should be a valid list"),
+        ('name = "f"\naddress = "h:1"\nsites = "a"', "'sites' must be a list"),
         ('name = 3\naddress = "h:1"\nsites = []', "'name': input should be a valid string"),
         ('name = "f"\naddress = "h"\nsites = []', "toml: an address must be HOST:PORT"),
         ('name = "f"\naddress = "h:1"\nsites = ["a", "a"]', "the site 'a' is named twice"),

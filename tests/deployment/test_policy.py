@@ -338,7 +338,7 @@ def test_a_site_file_is_read(tmp_path: Path) -> None:
         (SITE + "[data]\ndataset = 'x'\nclasses = 1\n", "'data.classes': .* equal to 2"),
         (SITE + "[data]\ndataset = 'x'\nclasses = true\n", "'data.classes': .* valid integer"),
         (SITE + "[data]\ndataset = 'x'\ncsv = 3\n", "'data.csv' must be a table"),
-        ("factories = 'os:getcwd'\n" + SITE, "'factories': input should be a valid list"),
+        ("factories = 'os:getcwd'\n" + SITE, "'factories' must be a list"),
         ("factories = [1]\n" + SITE, r"'factories\[0\]': input should be a valid string"),
         ("name = ", "not valid TOML"),
         (b"name = '\xff'", "not valid TOML"),

@@ -10,6 +10,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L1Ball, L2Ball
 from sottovoce.core.errors import ParameterError, PluginError, UnknownNameError
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.privacy.accounting import epsilon
 from sottovoce.privacy.events import Repeated
@@ -26,7 +27,7 @@ def test_two_mechanisms_cannot_claim_one_name() -> None:
         "gaussian", summary="", examples=[{}], example_domain=example.example_domain
     )
     with pytest.raises(PluginError, match=r"two mechanisms claim.*sottovoce and module"):
-        decorate(type("Impostor", (), {}))
+        decorate(type("Impostor", (Gaussian,), {}))
 
 
 def test_a_plug_in_outside_the_package_is_found_through_its_entry_point(tmp_path: Path) -> None:

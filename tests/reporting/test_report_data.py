@@ -487,7 +487,7 @@ GROUP = {
         (_edit("result.json", accuracy="high"), "'accuracy': input should be a valid number, got"),
         (_edit("result.json", spec_hash="0" * 16), "another spec"),
         (_edit("result.json", clients=[{}]), "'clients[0].client' are missing"),
-        (_edit("result.json", clients="all"), "'clients': input should be a valid list"),
+        (_edit("result.json", clients="all"), "'clients' must be a list"),
         (_edit("result.json", groups=[GROUP]), "'groups[0].mechanism.kind' is missing"),
         (_truncate, "whole rounds"),
         (_garble, "line 2 is not valid JSON"),

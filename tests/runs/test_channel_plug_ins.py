@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sottovoce.deployment import site_training
 from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling, draw
 from sottovoce.learning.partition import PARTITIONS
 from sottovoce.mechanisms.registry import find
+from sottovoce.mechanisms.release import NoSenders
 from sottovoce.privacy import events
 from sottovoce.protocol.channels.channel import CHANNELS, Channel, register_channel, terms_of
 from sottovoce.reporting.words import facts
@@ -253,8 +255,9 @@ def test_ledgers_say_on_whose_word_a_channel_hides() -> None:
 
 
 def test_a_package_that_calls_itself_papers_brings_no_channel_of_ours() -> None:
+    @dataclass(frozen=True)
     class Liar(Channel):
-        pass
+        visibility = NoSenders(minimum_clients=2)
 
     Liar.__module__ = "sottovoce_papers.liar"
     try:

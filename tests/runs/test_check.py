@@ -9,7 +9,6 @@ import pytest
 import sottovoce
 from sottovoce.core.files import finite
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.runs.check import check_spec
 from sottovoce.runs.loading import load
 from sottovoce.runs.runner import launch
 
@@ -45,7 +44,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 def _agree(example: str, overrides: dict[str, Any], folder: Path) -> None:
     """Check a spec, run it, and compare all that both say."""
     spec = load(EXAMPLES / f"{example}.toml", values=overrides)
-    checked = check_spec(spec, allow_code=False, timed=False)
+    checked = sottovoce.check(spec, timed=False)
     result = launch(spec, folder)
     assert checked.would_run
     common = checked.details.keys() & result.keys()
@@ -145,6 +144,41 @@ def test_of_a_federation_it_says_what_only_sites_know() -> None:
             ],
         ),
         ({"privacy.epsilon": 0}, ["'privacy.epsilon'"]),
+        (  # what cannot be read hides nothing else
+            {
+                **{"model.hidden": 3, "algorithm.server_momentun": 1, "rounds": "many"},
+                **{"privacy.minimum_clients": 50, "runtime.messages": "none"},
+                **{"runtime.backend": "fats", "mechanism": {"kind": "gaus"}},
+            },
+            [
+                *("'hidden'", "'server_momentun'", "'rounds'", "privacy.minimum_clients 50"),
+                *("did you mean 'fast'", "did you mean 'gaussian'"),
+            ],
+        ),
+        (
+            {
+                **{"model.kind": "linar", "channel.kind": "shufler", "sampling.kind": "no"},
+                **{"features": [{"kind": "bar"}], "data.clients": 5000, "mechanism.levels": 1},
+            },
+            [
+                *("model 'linar'", "channel 'shufler'", "sampling 'no'", "feature 'bar'"),
+                "levels must be",
+            ],
+        ),
+        (
+            {
+                **{"data.dataset": "csv:absent.csv", "privacy.epsilon": None},
+                **{"model": {"kind": "mlp", "hidden_units": 0}, "algorithm.kind": "fedprox"},
+            },
+            ["there is no absent.csv", "hidden_units", "'fedprox'", "needs 'noise_multiplier'"],
+        ),
+        (
+            {
+                **{"data.clients": 5000, "privacy.groups": [{"clients": ["x"], "epsilon": 1.0}]},
+                "mechanism": {"kind": "gaussian", "noise_multiplier": -1.0},
+            },
+            ["got 5000", "'privacy.groups[0].clients'", "noise_multiplier must lie"],
+        ),
         ({"data.dataset": "mnist"}, ["sottovoce data fetch mnist"]),
         ({"data.dataset": "npz:absent.npz"}, ["absent.npz"]),
         (
@@ -168,6 +202,28 @@ def test_every_refusal_is_told_at_once(
         assert len([problem for problem in checked.problems if text in problem]) == 1
     assert all(f"refused: {problem}" in str(checked) for problem in checked.problems)
     assert checked._repr_html_()
+
+
+def test_a_run_that_would_stop_early_does_not_pass_for_one_that_runs() -> None:
+    def checked(**overrides: Any) -> sottovoce.runs.Checked:
+        given = {**FEW, "rounds": 9, **overrides}
+        return sottovoce.check(EXAMPLES / "one_bit.toml", overrides=given, timed=False)
+
+    noise = "mechanism.noise_multiplier"
+    none = checked(**{noise: 0.5})
+    assert not none.would_run
+    assert "stop after 0 of 9 rounds: before round 1 only 0 of 12" in none.problems[0]
+    assert none.fields()["would run"] == "no"
+    few = checked(**{noise: 2.0})
+    assert few.would_run
+    rounds = few.details["rounds"]
+    assert 0 < rounds < 9
+    assert few.fields()["would run"].startswith(f"{rounds} of 9 rounds, then it stops: before ro")
+    groups = [{"clients": 10, "epsilon": 0.1}]
+    some = checked(**{noise: 5.0, "privacy.groups": groups, "privacy.minimum_clients": 5})
+    assert "only 2 of 12 clients had budget left" in some.problems[0]
+    idle = {"kind": "poisson", "rate": 1e-9}
+    assert "nobody is asked" in checked(**{noise: 9.0, "sampling": idle}).fields()["would run"]
 
 
 def test_a_spec_that_is_not_there_is_refused() -> None:

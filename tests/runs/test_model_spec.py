@@ -102,11 +102,17 @@ def test_a_kind_that_nobody_has_is_kept_as_written_and_cannot_be_built() -> None
 def test_tables_are_read_without_torch() -> None:
     tables = [table for table, _ in CASES]
     code = (
-        "import json, sys; from sottovoce.runs.spec import ModelSpec\n"
-        "for table in json.load(sys.stdin): ModelSpec.model_validate(table)\n"
+        "import json, sys; from sottovoce.runs.loading import parse\n"
+        "from sottovoce.runs.spec import ModelSpec\n"
+        "tables, spec = json.load(sys.stdin)\n"
+        "for table in tables: ModelSpec.model_validate(table)\n"
+        "parse(spec)\n"
         "sys.exit('torch' in sys.modules)"
     )
     found = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(tables), text=True, check=False
+        [sys.executable, "-c", code],
+        input=json.dumps([tables, small_table()]),
+        text=True,
+        check=False,
     )
     assert found.returncode == 0

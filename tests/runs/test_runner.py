@@ -209,8 +209,22 @@ def test_a_crash_while_encoding_hides_no_charge_and_costs_none(
 
 def test_resume_refuses_another_spec_and_an_empty_folder(tmp_path: Path) -> None:
     run(small_spec(), tmp_path / "run")
-    with pytest.raises(ConfigError, match="another spec"):
+    with pytest.raises(ConfigError, match=r"another spec \('seed' was 3 and is 9\), or by"):
         run(small_spec(seed=9), tmp_path / "run", resume=True)
+    changed = {
+        "rounds": 7,
+        "sampling": {"kind": "poisson", "rate": 0.5},
+        "runtime": {"downlink": "int8"},
+        "mechanism": {"kind": "gaussian", "noise_multiplier": 9.0},
+    }
+    with pytest.raises(ConfigError, match="another spec") as caught:
+        run(small_spec(**changed), tmp_path / "run", resume=True)
+    for told in (
+        "'rounds' was 6 and is 7",
+        "'sampling.rate' was unset and is 0.5",
+        '\'mechanism.kind\' was "gauss_hermite" and is "gaussian"',
+    ):
+        assert told in str(caught.value)
     with pytest.raises(OutputError, match="nothing to resume"):
         run(small_spec(), tmp_path / "nowhere", resume=True)
 

@@ -270,11 +270,16 @@ def _check_kinds(
     """Bounds and bins, or categories: the number of bins."""
     if names is None:
         if lower is None or upper is None:
-            raise ParameterError("a histogram needs lower and upper, or a list of categories")
+            raise ParameterError(
+                "a histogram needs lower and upper, or a list of categories: give --lower and "
+                "--upper for numbers, --categories for words"
+            )
         Box(dimension=1, lower=lower, upper=upper)
         return parameter_rules.integer("bins", bins or 0, low=2, high=MAX_BINS)
     if lower is not None or upper is not None or bins is not None:
-        raise ParameterError("categories have no bounds and no bins; give either")
+        raise ParameterError(
+            "categories have no bounds and no bins; leave out lower, upper and bins, or categories"
+        )
     if not isinstance(names, tuple) or not all(isinstance(name, str) and name for name in names):
         raise ParameterError(f"categories must be words that are not empty, got {list(names)!r}")
     if len(set(names)) < len(names) or OTHER in names:

@@ -26,7 +26,9 @@ _USAGE = {
 
 
 def completion(
-    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(help="bash, zsh or fish.")],
+    shell: Annotated[
+        Literal["bash", "zsh", "fish"], typer.Argument(metavar="SHELL", help="bash, zsh or fish.")
+    ],
 ) -> None:
     """Print the script that completes commands, options, mechanisms, experiments and runs."""
     from typer.completion import get_completion_script  # type: ignore[attr-defined]

@@ -89,7 +89,10 @@ def _check_folder(run_folder: "RunFolder", federation: Path, *, resume: bool) ->
 
     path = run_folder.path
     if resume and not run_folder.exists:
-        raise OutputError(f"nothing to resume: {path} is not a run folder")
+        raise OutputError(
+            f"nothing to resume: {path} is not a run folder; leave out --resume to begin a run, or "
+            "name the folder of one with --out"
+        )
     if resume:
         try:
             with run_folder.locked():

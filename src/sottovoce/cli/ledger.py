@@ -34,7 +34,10 @@ def create(
     from sottovoce.ledger.ledger import LEDGER_NAME
 
     if not (site / SITE_FILE).is_file():
-        raise ConfigError(f"{site} is not a site's folder: it has no {SITE_FILE}")
+        raise ConfigError(
+            f"{site} is not a site's folder: it has no {SITE_FILE}; make one with 'sottovoce "
+            "deploy join'"
+        )
     seal.create(site)
     if as_json:
         print_json({"ledger": str(site / LEDGER_NAME)})

@@ -17,6 +17,7 @@ from sottovoce.cli.output import (
     say,
     show,
 )
+from sottovoce.core.errors import SottovoceError
 
 app = typer.Typer(help="List, show, check and design mechanisms.", no_args_is_help=True)
 
@@ -42,7 +43,12 @@ def list_(as_json: Json = False) -> None:
     """Every registered mechanism."""
     from sottovoce.mechanisms import registry
 
-    rows = [_row(registration) for registration in registry.registrations()]
+    rows, broken = [], []
+    for registration in registry.registrations():
+        try:
+            rows.append(_row(registration))
+        except SottovoceError as error:  # a plug-in whose example does not work
+            broken.append(str(error))
     if as_json:
         print_json(rows)
         return
@@ -59,9 +65,9 @@ def list_(as_json: Json = False) -> None:
             for row in rows
         ],
     )
-    for one in registry.MECHANISMS.listed():
-        if one.problem:
-            say(f"left out: {one.problem}")
+    problems = [one.problem for one in registry.MECHANISMS.listed() if one.problem]
+    for problem in [*problems, *broken]:
+        say(f"left out: {problem}")
 
 
 @app.command("show")

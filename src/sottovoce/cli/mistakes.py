@@ -66,6 +66,8 @@ def _about_file(error: OSError, name: str, reason: str) -> str:
 
 
 _SHOWN_SPECS = 6
+# What people call commands that have other names.
+_ALSO_CALLED = {"median": "quantiles", "count": "histogram", "train": "run", "simulate": "run"}
 
 
 def explain(error: Exception, *, is_output: bool = False) -> str | None:
@@ -114,7 +116,7 @@ def _usage(error: Any) -> str:
         typed = message.partition("'")[2].rpartition("'")[0]
         near = _near_command(error, typed)
         return f"{message}{_did_you_mean(near)}; see --help"
-    message = error.format_message().rstrip(".")
+    message = " ".join(error.format_message().split()).rstrip(".")  # choices stand in lines
     if kind == "MissingParameter" and getattr(error.param, "name", "") == "spec":
         return f"{message}, a TOML file that says what to train{_specs_here(Path())}; see --help"
     if kind == "MissingParameter" and len(absent := _absent_options(error)) > 1:
@@ -143,6 +145,7 @@ def _near(name: str, known: Sequence[str]) -> str:
 def _near_command(error: Any, typed: str) -> str:
     """A command of the same group, or one of that name in any other."""
     context = error.ctx
+    typed = _ALSO_CALLED.get(typed, typed)
     if near := _near(typed, context.command.list_commands(context)):
         return near
     root = context.find_root().command

@@ -22,7 +22,7 @@ MechanismKind = Annotated[
 SpecFile = Annotated[Path, typer.Argument(metavar="SPEC", help="A TOML file; see examples/.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Override a key, as a.b=c; repeatable."),
+    typer.Option("--set", help="Override a key, as privacy.epsilon=2; repeatable."),
 ]
 AllowCode = Annotated[
     bool,
@@ -109,7 +109,7 @@ class ReleaseOptions:
     ]
     dimension: Annotated[
         int | None,
-        typer.Option(help="Coordinates of an update [1; for one-bit codes, any number]."),
+        typer.Option(help="Coordinates of an update; needed where the cost depends on them."),
     ] = None
     clip_norm: Annotated[float, typer.Option(help="The largest norm of a contribution.")] = 1.0
     clip_geometry: ClipGeometry = None

@@ -149,7 +149,7 @@ def run(
     """Train as a spec says; results, ledger and checkpoints go into a run folder.
 
     With --check nothing is trained: it prints epsilon, bytes and estimates of time and memory, and
-    exits 0 if the spec would run, 2 if it would be refused.
+    exits 0 if the spec would run, 2 if it would be refused or stop before its first round.
     """
     if check:
         if resume or log:
@@ -203,23 +203,33 @@ def _check(
 ) -> None:
     """Print what a run would cost; exit 2 if it would be refused."""
     from sottovoce.runs.checked import Checked, problems_of
-    from sottovoce.runs.folder import RunFolder
-    from sottovoce.runs.loading import load_for_run
+    from sottovoce.runs.loading import data_folders, parse_assignments, read_all, read_table
 
     try:
         if not spec.exists():
             raise ConfigError(absent_spec(spec))
-        loaded = load_for_run(spec, overrides)
+        table = read_table(spec, overrides)
     except SottovoceError as error:
         checked = Checked(problems=problems_of(error))
     else:
-        from sottovoce.runs.check import check_spec  # torch takes a while to load
-
-        checked = check_spec(loaded, allow_code=allow_code)
-        try:
-            RunFolder(out or Path("runs") / loaded.name).check_new()
-        except SottovoceError as error:
-            checked = dataclasses.replace(checked, problems=(*checked.problems, str(error)))
+        folders = data_folders(spec, parse_assignments(overrides, "--set"))
+        read = read_all(table, str(spec), folders)
+        try:  # torch takes a while to load
+            from sottovoce.runs.check import check_read
+            from sottovoce.runs.folder import RunFolder
+        except ModuleNotFoundError:  # without it, what cannot be read is told all the same
+            if not read.problems:
+                raise
+            checked = Checked(problems=read.problems)
+        else:
+            checked = check_read(read, allow_code=allow_code)
+            if out is None and read.spec is not None and "name" not in read.broken:
+                out = Path("runs") / read.spec.name
+            try:
+                if out is not None:
+                    RunFolder(out).check_new()
+            except SottovoceError as error:
+                checked = dataclasses.replace(checked, problems=(*checked.problems, str(error)))
     if as_json:
         print_json(checked.to_dict())
     else:

@@ -295,7 +295,10 @@ class Box:
                     f"{name} must lie within {MAX_END:g} of 0, got {end!r}; scale the data"
                 )
         if not self.lower < self.upper:
-            raise ParameterError(f"lower must be below upper, got [{self.lower}, {self.upper}]")
+            raise ParameterError(
+                f"lower must be below upper, got [{self.lower}, {self.upper}]; give the smaller "
+                "end as lower"
+            )
         parameter_rules.clip_norm("upper - lower", self.upper - self.lower)
 
     def check(self, values: ArrayLike) -> Vector:

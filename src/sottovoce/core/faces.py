@@ -14,6 +14,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+# The modules of the names that packages offer, as far as these are imported.
+HOMES: dict[str, dict[str, str]] = {}
+
 
 def show(package: str, homes: Mapping[str, Sequence[str]]) -> None:
     """Make `package` offer the names in `homes`, by the module inside it that defines them.
@@ -22,6 +25,7 @@ def show(package: str, homes: Mapping[str, Sequence[str]]) -> None:
     """
     module = sys.modules[package]
     home_of = {name: home for home, names in homes.items() for name in names}
+    HOMES[package] = {name: f"{package}.{home}" for name, home in home_of.items()}
 
     def find(name: str) -> Any:
         if name not in home_of:

@@ -114,8 +114,12 @@ def _copy_new(source: Path, path: Path) -> None:
 def check_writable(path: Path) -> None:
     """Refuse what `write_atomic` could not write, and leave everything as it is."""
     if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-        why = "it is a folder" if path.is_dir() else f"{path.parent} cannot be written to"
-        raise OutputError(f"cannot write {path}: {why}; mend that first, nothing was begun")
+        why = f"{path.parent} cannot be written to"
+        if path.is_dir():
+            why = "it is a folder"
+        elif not path.parent.exists():
+            why = f"there is no folder {path.parent}"
+        raise OutputError(f"cannot write {path}: {why}; name another file, nothing was begun")
 
 
 def sync_folder(folder: Path) -> None:

@@ -1,9 +1,11 @@
 """Old import paths: an ImportError that names the new one.
 
 `moved.json` lists the modules of version 0.1 that are elsewhere now. It is read only when an import
-fails, and no old path works.
+fails, and no old path works. Names that a package offers are to be imported from there, not from
+the module that defines them.
 """
 
+import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -11,6 +13,8 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.resources import files
 from types import FrameType, ModuleType
+
+from sottovoce.core.faces import HOMES
 
 SINCE = "0.2.0"
 
@@ -34,6 +38,62 @@ def _asked_for(fullname: str) -> str:
     return longest
 
 
+def _names_asked_for() -> tuple[str, ...]:
+    """Return the names in `from old import names`; none where the statement is another."""
+    import dis  # not for imports that work
+
+    frame: FrameType | None = sys._getframe(1)
+    inside = (__file__, "<frozen importlib")
+    while frame is not None and frame.f_code.co_filename.startswith(inside):
+        frame = frame.f_back
+    if frame is None:
+        return ()
+    done = [one for one in dis.get_instructions(frame.f_code) if one.offset <= frame.f_lasti]
+    if len(done) < 2 or done[-1].opname != "IMPORT_NAME":
+        return ()
+    names = done[-2].argval
+    return names if isinstance(names, tuple) else ()
+
+
+def _public_imports(new: str, asked: tuple[str, ...]) -> tuple[list[str], bool]:
+    """Return how public names of a new place are imported, and whether all asked for are public.
+
+    Args:
+        new: A module or a package.
+        asked: The names that somebody wants; of a module all public ones where none of these is.
+    """
+    top = ".".join(new.split(".")[:2])
+    if top.startswith("sottovoce."):
+        importlib.import_module(top)  # its face alone
+    found: dict[str, str] = {}
+    for package in dict.fromkeys(("sottovoce", top)):
+        for name, home in HOMES.get(package, {}).items():
+            if f"{home}.".startswith(f"{new}."):
+                found.setdefault(name, package)
+    wanted = [name for name in asked if name in found]
+    if not wanted and new == top:
+        return [], False  # all names of a package would help nobody
+    lines = [
+        f"from {package} import {', '.join(names)}"
+        for package in ("sottovoce", top)
+        if (names := [name for name in wanted or sorted(found) if found[name] == package])
+    ]
+    return list(dict.fromkeys(lines)), bool(asked) and len(wanted) == len(asked)
+
+
+def _told(asked: str, new: str) -> str:
+    imports, all_public = [], True
+    for place in new.split(" and "):
+        lines, public = _public_imports(place, _names_asked_for())
+        imports += lines
+        all_public = all_public and public
+    how = " and ".join(f"'{one}'" for one in imports)
+    if all_public:
+        return f"'{asked}' has moved in version {SINCE}: change the import to {how}"
+    public_names = f"; its public names: {how}" if imports else ""
+    return f"'{asked}' is '{new}' since version {SINCE}: change the import{public_names}"
+
+
 class _OldPaths(MetaPathFinder):
     """Asked last, for names that no other finder knows."""
 
@@ -49,9 +109,7 @@ class _OldPaths(MetaPathFinder):
         new = new_path(asked) or new_path(fullname)
         if new is None:
             return None
-        raise ImportError(
-            f"'{asked}' is '{new}' since version {SINCE}: change the import", name=fullname
-        )
+        raise ImportError(_told(asked, new), name=fullname)
 
 
 def name_new_paths() -> None:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from sottovoce.federated.algorithms.algorithm import Algorithm as Algorithm
     from sottovoce.federated.algorithms.algorithm import AlgorithmSection as AlgorithmSection
     from sottovoce.federated.algorithms.algorithm import AlgorithmTraits as AlgorithmTraits
+    from sottovoce.federated.algorithms.algorithm import Block as Block
     from sottovoce.federated.algorithms.algorithm import Facts as Facts
+    from sottovoce.federated.algorithms.algorithm import PublicRows as PublicRows
     from sottovoce.federated.algorithms.algorithm import Setting as Setting
     from sottovoce.federated.algorithms.algorithm import register as register
     from sottovoce.federated.algorithms.algorithm import (
@@ -40,8 +42,10 @@ show(
             "Algorithm",
             "AlgorithmSection",
             "AlgorithmTraits",
+            "Block",
             "Facts",
             "POSITIVE",
+            "PublicRows",
             "Setting",
             "register",
             "register_aggregation",

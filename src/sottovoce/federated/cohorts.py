@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core.errors import ConfigError, PluginError
+from sottovoce.core.plugin_returns import Contract, Returns, hold, instance
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.registry import Register, is_ours
 from sottovoce.core.sections import FRACTION, Registered, check_keys, whole
@@ -82,6 +83,27 @@ SAMPLINGS: Register[Registered[ClientSampling]] = Register(
 )
 
 
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+_CONTRACT = Contract(
+    base=ClientSampling,
+    needs=("draw",),
+    returns={
+        "draw": Returns(
+            what="a list of whole numbers, the positions of clients",
+            fits=lambda value: isinstance(value, list) and all(map(_is_whole, value)),
+        ),
+        "most_participations": Returns(
+            what="a whole number from 1 on", fits=lambda value: _is_whole(value) and value >= 1
+        ),
+        "facts": instance(SamplingFacts, "sottovoce.protocol.SamplingFacts"),
+        "oversampled": instance((ClientSampling, type(None)), "a sampling, or None"),
+    },
+)
+
+
 def register_sampling(kind: str, *, summary: str) -> Callable[[S], S]:
     """Class decorator that enters a sampling, a frozen dataclass with a method `draw`.
 
@@ -95,6 +117,7 @@ def register_sampling(kind: str, *, summary: str) -> Callable[[S], S]:
                 f"the sampling '{kind}' is registered by a class that is no ClientSampling; "
                 "inherit from sottovoce.federated.ClientSampling"
             )
+        hold(SAMPLINGS, kind, sampling, _CONTRACT)
         sampling.kind = kind
         registered: Registered[ClientSampling] = Registered(section=sampling, summary=summary)
         SAMPLINGS.enter(kind, registered, module=sampling.__module__)

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from sottovoce.learning.clients import Clients as Clients
     from sottovoce.learning.datasets import load as load
     from sottovoce.learning.datasets.dataset import Dataset as Dataset
+    from sottovoce.learning.datasets.register import DataFile as DataFile
+    from sottovoce.learning.datasets.register import Digest as Digest
     from sottovoce.learning.datasets.register import Request as Request
+    from sottovoce.learning.datasets.register import Source as Source
     from sottovoce.learning.datasets.register import register as register
     from sottovoce.learning.features import Features as Features
     from sottovoce.learning.features import Setting as Setting
@@ -40,7 +43,7 @@ show(
         "clients": ["ClientData", "Clients"],
         "datasets": ["load"],
         "datasets.dataset": ["Dataset"],
-        "datasets.register": ["Request", "register"],
+        "datasets.register": ["DataFile", "Digest", "Request", "Source", "register"],
         "features": ["Features", "Setting", "Step", "register_feature"],
         "models.register": ["Model", "register_model"],
         "partition": [

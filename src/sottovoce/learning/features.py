@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core import files
 from sottovoce.core.errors import OutputError
+from sottovoce.core.plugin_returns import Contract, Returns, hold
 from sottovoce.core.registry import Register
 from sottovoce.core.sections import Registered, as_table, section_from
 from sottovoce.learning.datasets import Dataset
@@ -216,10 +217,31 @@ FEATURES: Register[Registered[Any]] = Register(
 )
 
 
+def _is_files(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+
+
+_CONTRACT = Contract(
+    needs=("prepare",),
+    returns={
+        "prepare": Returns(
+            what="a function of a part's name and its features",
+            fits=callable,
+            calls=Returns(
+                what="sottovoce.learning.Features, as Features.of(array) makes them",
+                fits=lambda value: isinstance(value, Features) and hasattr(value.values, "dtype"),
+            ),
+        ),
+        "files": Returns(what="a list of paths, as texts", fits=_is_files),
+    },
+)
+
+
 def register_feature(kind: str, *, summary: str) -> Callable[[S], S]:
     """Class decorator that enters a step, a frozen dataclass with a method `prepare`."""
 
     def enter(section: S) -> S:
+        hold(FEATURES, kind, section, _CONTRACT)
         registered = Registered(section=section, summary=summary)
         FEATURES.enter(kind, registered, module=section.__module__)
         return section

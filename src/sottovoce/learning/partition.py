@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError, PluginError
+from sottovoce.core.plugin_returns import Contract, Returns, hold
 from sottovoce.core.registry import Register
 from sottovoce.core.sections import POSITIVE, Registered, check_keys, whole
 
@@ -64,10 +65,39 @@ PARTITIONS: Register[Registered[Partition]] = Register(
 )
 
 
+def _is_shares(value: object) -> bool:
+    if not isinstance(value, list | tuple) or not value:
+        return False
+    parts = [np.asarray(part) for part in value]
+    return all(part.ndim == 1 and (not part.size or part.dtype.kind in "iu") for part in parts)
+
+
+_CONTRACT = Contract(
+    base=Partition,
+    needs=("shares",),
+    returns={
+        "shares": Returns(
+            what="a list with an array of whole numbers for each client, the rows that it has",
+            fits=_is_shares,
+        )
+    },
+)
+
+
 def register_partition(kind: str, *, summary: str) -> Callable[[P], P]:
-    """Class decorator that enters a partition, a frozen dataclass with a method `shares`."""
+    """Class decorator that enters a partition, a frozen dataclass with a method `shares`.
+
+    Raises:
+        PluginError: If the class is no `Partition`, or lacks `shares`.
+    """
 
     def enter(partition: P) -> P:
+        if not issubclass(partition, Partition):
+            raise PluginError(
+                f"the partition '{kind}' is registered by a class that is no Partition; inherit "
+                "from sottovoce.learning.Partition"
+            )
+        hold(PARTITIONS, kind, partition, _CONTRACT)
         partition.kind = kind
         registered: Registered[Partition] = Registered(section=partition, summary=summary)
         PARTITIONS.enter(kind, registered, module=partition.__module__)

@@ -16,11 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, runtime_checkable
 
+import numpy as np
+
 from sottovoce.core.domains import Box, Categories, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import ParameterError, UnknownNameError
+from sottovoce.core.plugin_returns import Contract, Returns, hold, instance
 from sottovoce.core.registry import Register, is_ours
 from sottovoce.mechanisms.encoding import Privatizing, privatize
-from sottovoce.mechanisms.mechanism import Mechanism, Sampling
+from sottovoce.mechanisms.mechanism import CodeFormat, Law, Mechanism, Sampling
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import ENDS, Direction, calibrate
 from sottovoce.privacy.events import PrivacyEvent, Repeated
@@ -208,6 +211,26 @@ class Designed(Protocol):
 MECHANISMS: Register[Registration] = Register("mechanism", package="sottovoce.mechanisms")
 
 
+_ARRAY = instance(np.ndarray, "a numpy array")
+_CONTRACT = Contract(
+    needs=("sampling", "input_domain", "code_format", "encode", "decode", "law", "privacy"),
+    returns={
+        "code_format": instance(get_args(CodeFormat), "LevelCodes or Float32Codes"),
+        "encode": _ARRAY,
+        "encode_packed": _ARRAY,
+        "decode": _ARRAY,
+        "law": Returns(
+            what="a law, such as sottovoce.mechanisms.FiniteLaw",
+            fits=lambda value: isinstance(value, get_args(Law)),
+        ),
+        "privacy": Returns(
+            what="a privacy event, such as sottovoce.privacy.PureDp",
+            fits=lambda value: isinstance(value, PrivacyEvent),
+        ),
+    },
+)
+
+
 def register(
     kind: str,
     *,
@@ -233,6 +256,7 @@ def register(
     """
 
     def enter(mechanism: M) -> M:
+        hold(MECHANISMS, kind, mechanism, _CONTRACT)
         if not hasattr(mechanism, "privatize"):
             mechanism.privatize = privatize  # type: ignore[attr-defined]
         registration = Registration(

@@ -9,13 +9,14 @@ of the audits nobody calls `Mechanism.privacy`.
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never, runtime_checkable
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import MAX_DIMENSION, L2Ball
-from sottovoce.core.errors import ParameterError, PrivacyError
+from sottovoce.core.errors import ParameterError, PrivacyError, SottovoceError
 from sottovoce.core.registry import is_ours
 from sottovoce.mechanisms.coordinate_laws import noise_of
 from sottovoce.mechanisms.mechanism import BoundedDensity, Mechanism
@@ -95,6 +96,13 @@ class NoisySums:
 
 Visibility = EveryMessage | OnlySums | NoSenders | NoisySums
 EVERY_MESSAGE = EveryMessage()
+
+_GIVE_DIMENSION = (
+    "give dimension= (in a command, --dimension), the number of coordinates of an update: 1 for a "
+    "single number"
+)
+# Where events are compared of which nobody said how many coordinates they are for.
+_OTHER_DIMENSIONS = (2, 1000)
 
 
 @runtime_checkable
@@ -185,7 +193,7 @@ class ReleaseTerms:
 
     adjacency, visibility, sample   see `release_event`.
     any_dimension                   the dimension is not known: where epsilon grows with it, the
-                                    largest counts.
+                                    largest counts, or there is none and the release is refused.
     claimed_by                      the plug-in on whose word the visibility is what it is.
     """
 
@@ -197,14 +205,18 @@ class ReleaseTerms:
 
     def __call__(self, mechanism: Mechanism) -> PrivacyEvent:
         """Return what one release of the mechanism is charged with, or refuse."""
-        event = release_event(
-            mechanism, adjacency=self.adjacency, visibility=self.visibility, sample=self.sample
-        )
+        event = self._event(mechanism)
         if self.any_dimension:
-            event = _in_any_dimension(mechanism, event)
+            _check_free_of_dimension(mechanism, event, self._event)
         if self.claimed_by is None or isinstance(event, NonPrivate):
             return event
         return Assumed(event=event, assumption=self.claimed_by)
+
+    def _event(self, mechanism: Mechanism) -> PrivacyEvent:
+        event = release_event(
+            mechanism, adjacency=self.adjacency, visibility=self.visibility, sample=self.sample
+        )
+        return _in_any_dimension(mechanism, event) if self.any_dimension else event
 
     def local(self, mechanism: Mechanism) -> PrivacyEvent:
         """Return what the same release would cost if nothing of it were hidden."""
@@ -392,7 +404,25 @@ def _in_any_dimension(mechanism: Mechanism, event: PrivacyEvent) -> PrivacyEvent
         case Shuffled() if _in_any_dimension(mechanism, event.event) != event.event:
             raise ParameterError(
                 f"how well shuffling hides a message of '{kind_of(mechanism)}' depends on "
-                "its dimension; give the number of coordinates of an update"
+                f"its dimension; {_GIVE_DIMENSION}"
             )
         case _:
             return event
+
+
+def _check_free_of_dimension(
+    mechanism: Mechanism, event: PrivacyEvent, event_of: Callable[[Mechanism], PrivacyEvent]
+) -> None:
+    """Refuse a mechanism whose event is another where an update has more coordinates."""
+    built: Any = mechanism
+    for dimension in _OTHER_DIMENSIONS:
+        try:
+            domain = dataclasses.replace(built.input_domain, dimension=dimension)
+            same = event_of(dataclasses.replace(built, input_domain=domain)) == event
+        except SottovoceError:  # not made for so many
+            same = False
+        if not same:
+            raise ParameterError(
+                f"what a message of '{kind_of(mechanism)}' costs depends on its dimension; "
+                f"{_GIVE_DIMENSION}"
+            )

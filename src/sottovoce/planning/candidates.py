@@ -216,13 +216,13 @@ def _candidates_of(
     for free in registration.settings:
         try:
             candidate = _candidate(registration, free, setting, guesses)
+            needs = candidate.bits_per_coordinate
         except SottovoceError as error:
             yield _left_out(registration, free, setting, str(error))
             continue
         if candidate.parameters in seen:  # 'auto' chose what is listed too
             continue
         seen.append(candidate.parameters)
-        needs = candidate.bits_per_coordinate
         if setting.bits is not None and needs > setting.bits:
             reason = f"it sends {needs:g} bits a coordinate, and at most {setting.bits:g} are asked"
             yield _left_out(registration, free, setting, reason, needs)

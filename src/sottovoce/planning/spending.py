@@ -114,7 +114,8 @@ def spend(
         spend(GaussHermite(input_domain=ball, levels=2, noise_multiplier=10.0), delta=1e-5)
         spend(Sampled(...), rounds=100, delta=1e-5)
 
-    A name takes the mechanism's parameters and the clip (`dimension`, `clip_norm` [1],
+    A name takes the mechanism's parameters and the clip (`dimension` [any, if the cost is the same;
+    needed otherwise], `clip_norm` [1],
     `clip_geometry` [what it is made for], `records` [1]); a mechanism that is built has them; an
     event says everything but `rounds`. `adjacency` is zero-out unless given. The others are the
     options of `sottovoce privacy spend`.

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from sottovoce.protocol.channels.channel import Channel as Channel
     from sottovoce.protocol.channels.channel import ChannelContext as ChannelContext
     from sottovoce.protocol.channels.channel import Direct as Direct
+    from sottovoce.protocol.channels.channel import RuntimeFacts as RuntimeFacts
+    from sottovoce.protocol.channels.channel import SamplingFacts as SamplingFacts
     from sottovoce.protocol.channels.channel import register_channel as register_channel
     from sottovoce.protocol.channels.secret_order import SecretOrder as SecretOrder
     from sottovoce.protocol.channels.secure_sum import SecureSum as SecureSum
@@ -37,7 +39,14 @@ show(
     {
         "broadcast": ["pack", "unpack"],
         "channels.central": ["Central"],
-        "channels.channel": ["Channel", "ChannelContext", "Direct", "register_channel"],
+        "channels.channel": [
+            "Channel",
+            "ChannelContext",
+            "Direct",
+            "RuntimeFacts",
+            "SamplingFacts",
+            "register_channel",
+        ],
         "channels.secret_order": ["SecretOrder"],
         "channels.secure_sum": ["SecureSum"],
         "channels.shuffler": ["Shuffler"],

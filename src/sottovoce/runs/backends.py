@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from sottovoce.core.plugin_returns import Returns, held
 from sottovoce.core.registry import Register
 from sottovoce.runs.spec import RunSpec
 
@@ -48,11 +49,17 @@ BACKENDS: Register[Backend] = Register(
 )
 
 
+_RESULT = Returns(
+    what="the result of the run, a dictionary as sottovoce.runs.run returns it",
+    fits=lambda value: isinstance(value, dict) and "warnings" in value and "clients" in value,
+)
+
+
 def register_backend(name: str) -> Callable[[B], B]:
     """Decorator that enters a backend."""
 
     def enter(backend: B) -> B:
-        BACKENDS.enter(name, backend, module=backend.__module__)
+        BACKENDS.enter(name, held(BACKENDS, name, backend, _RESULT), module=backend.__module__)
         return backend
 
     return enter

@@ -9,7 +9,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,7 +23,6 @@ from sottovoce.federated.training import COORDINATES_TOGETHER, Halted, Training
 from sottovoce.learning import datasets
 from sottovoce.learning.in_memory import lent
 from sottovoce.ledger.records import SpendingRecord
-from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.accounting import privacy_spent
@@ -34,19 +32,13 @@ from sottovoce.protocol.message import HEADER_BYTES
 from sottovoce.runs.build import build
 from sottovoce.runs.checked import Checked, ClientCost, problems_of, table_of
 from sottovoce.runs.inputs import load_inputs
-from sottovoce.runs.loading import check_code_allowed
+from sottovoce.runs.loading import ReadSpec, check_code_allowed, data_folders, read_all
 from sottovoce.runs.outcome import Metrics, spending_of, warnings_of
-from sottovoce.runs.resolve import (
-    Resolved,
-    channel_of,
-    check_minimum,
-    check_runtime,
-    resolve,
-    rounds_of_one,
-)
+from sottovoce.runs.refusals import refusals
+from sottovoce.runs.resolve import Resolved, resolve
 from sottovoce.runs.runner import threads_of
-from sottovoce.runs.simulate import parts_given, spec_given
-from sottovoce.runs.spec import AUTO, MechanismSpec, RunSpec
+from sottovoce.runs.simulate import parts_given, table_given
+from sottovoce.runs.spec import RunSpec
 
 if TYPE_CHECKING:
     from sottovoce.runs.simulate import Model
@@ -91,64 +83,37 @@ def check(
     """
     parts = parts_given(model, data, spec)
     try:
-        read = spec_given(spec, dict(overrides or {}), parts)
+        table = table_given(spec, overrides or {}, parts)
     except SottovoceError as error:
         return Checked(problems=problems_of(error))
+    source, folders = "spec", list[Path]()
+    if isinstance(spec, str | Path):
+        source = str(Path(spec).expanduser())
+        folders = data_folders(Path(source), overrides or {})
+    read = read_all(table, source, folders)
     allowed = allow_code or isinstance(spec, RunSpec)
     with lent(*parts):
-        return check_spec(read, allow_code=allowed, how="allow_code=True", timed=timed)
+        return check_read(read, allow_code=allowed, how="allow_code=True", timed=timed)
 
 
-def check_spec(
-    spec: RunSpec, *, allow_code: bool, how: str = "--allow-code", timed: bool = True
+def check_read(
+    read: ReadSpec, *, allow_code: bool, how: str = "--allow-code", timed: bool = True
 ) -> Checked:
-    """Check a spec that has been read."""
-
-    def allow() -> None:
-        check_code_allowed(spec, allow_code=allow_code, how=how)
-
+    """Check what could be read of a spec."""
+    spec = read.spec
+    if spec is None:
+        return Checked(problems=read.problems)
+    if read.problems:
+        more = refusals(spec, read.broken, allow_code=allow_code, how=how)
+        return Checked(problems=tuple(dict.fromkeys([*read.problems, *more])))
     try:
-        allow()
+        check_code_allowed(spec, allow_code=allow_code, how=how)
         datasets.check_here(spec.data.dataset)  # a run would download it
         with threads_of(spec):
             return _costs(resolve(load_inputs(spec)), timed=timed)
     except SottovoceError as error:
-        more = _refusals(spec, reads_code=not _problems(allow))
+        more = refusals(spec, allow_code=allow_code, how=how)
         return Checked(problems=tuple(dict.fromkeys([*problems_of(error), *more])))
-
-
-def _refusals(spec: RunSpec, *, reads_code: bool) -> list[str]:
-    """Return what each part of a refused spec is refused for, whatever the others are."""
-    tables = [spec.mechanism, *(one.mechanism for one in spec.privacy.groups if one.mechanism)]
-    probes: list[Callable[[], object]] = [
-        lambda: check_runtime(spec),
-        *(partial(_check_mechanism, table) for table in tables),
-    ]
-    num_clients = spec.data.clients or len(spec.data.names) or len(spec.data.sites)
-    if num_clients:
-        probes += [
-            lambda: check_minimum(spec, num_clients),
-            lambda: rounds_of_one(spec, num_clients),
-            lambda: channel_of(spec, num_clients),
-        ]
-    found = [problem for probe in probes for problem in _problems(probe)]
-    absent = _problems(lambda: datasets.check_here(spec.data.dataset))
-    if not absent and reads_code:
-        found += _problems(lambda: load_inputs(spec))
-    return [*found, *absent]
-
-
-def _problems(probe: Callable[[], object]) -> tuple[str, ...]:
-    try:
-        probe()
-    except SottovoceError as error:
-        return problems_of(error)
-    return ()
-
-
-def _check_mechanism(table: MechanismSpec) -> None:
-    if table.kind != AUTO:
-        registry.find(table.kind).check_names(table.parameters)
 
 
 def _costs(resolved: Resolved, *, timed: bool) -> Checked:
@@ -174,17 +139,34 @@ def _costs(resolved: Resolved, *, timed: bool) -> Checked:
         "mechanism_choice": resolved.mechanism_choice,
         "num_clients": len(resolved.clients),
         "rounds": len(rows),
+        "rounds_asked_for": spec.rounds,
         "halted": halted,
         **spending,
         **sums,
         **_estimates(resolved, training, rows, timed=timed),
     }
     notes = warnings_of(resolved, rows, spending, halted)
+    problems = []
+    if halted is not None and not rows:
+        problems, notes = [_no_round(spec.rounds, halted)], notes[1:]
     if spec.runtime.backend != "fast":
         notes += _ONLY_SITES_KNOW
     if spec.runtime.backend == "flower":
         notes.append("run it on a federation, with 'sottovoce deploy run FEDERATION SPEC'")
-    return Checked(notes=tuple(notes), costs=table_of(costs), clients=clients, details=details)
+    return Checked(
+        problems=tuple(problems),
+        notes=tuple(notes),
+        costs=table_of(costs),
+        clients=clients,
+        details=details,
+    )
+
+
+def _no_round(rounds: int, halted: str) -> str:
+    return (
+        f"the run would stop after 0 of {rounds} rounds: {halted}; leave the noise to calibration, "
+        "or allow a larger privacy.epsilon or fewer privacy.minimum_clients"
+    )
 
 
 def _rounds(training: Training, rounds: int) -> tuple[list[Metrics], str | None]:

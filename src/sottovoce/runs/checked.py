@@ -91,7 +91,18 @@ class Checked:
         shown = dict(self.details)
         if shown and not shown["private"]:
             shown["epsilon"] = math.inf
-        return {"would run": "yes" if self.would_run else "no", **shown}
+        return {"would run": self._would_run(), **shown}
+
+    def _would_run(self) -> str:
+        """Say whether the run would be done, and how much of it."""
+        if not self.would_run:
+            return "no"
+        rounds, asked_for = self.details["rounds"], self.details["rounds_asked_for"]
+        if self.details["halted"]:
+            return f"{rounds} of {asked_for} rounds, then it stops: {self.details['halted']}"
+        if not self.details["total_bytes_up"]:
+            return f"{rounds} of {asked_for} rounds, and nobody is asked in any of them"
+        return "yes"
 
     def __str__(self) -> str:
         refused = [f"refused: {problem}" for problem in self.problems]

@@ -91,7 +91,11 @@ class RunFolder:
     def header(self) -> dict[str, Any]:
         """What run.json says; of many clients it has a summary, see `full_header`."""
         if not self.exists:
-            raise OutputError(f"{self.path} is not a run folder: it has no run.json")
+            why = "it has no run.json" if self.path.is_dir() else "there is no such folder"
+            raise OutputError(
+                f"{self.path} is not a run folder: {why}; name the folder that 'sottovoce run' "
+                "writes (runs/NAME)"
+            )
         header = files.read_json(self.path / "run.json")
         if wrong := _wrong_in_header(header):
             raise OutputError(f"{self.path / 'run.json'} is damaged: {wrong}; restore it")

@@ -12,7 +12,9 @@ import math
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -87,37 +89,112 @@ _MOST_NESTED = 32  # a spec has tables in tables in tables, and then it ends
 
 
 class SpecError(ConfigError):
-    """A spec with keys or values that cannot be; `problems` are all of them, the message one."""
+    """A spec with keys or values that cannot be; `problems` are all of them, the message one.
 
-    def __init__(self, problems: Sequence[str]) -> None:
+    `broken` are the keys of the spec, tables mostly, in which they are.
+    """
+
+    def __init__(self, problems: Sequence[str], broken: Iterable[str] = ()) -> None:
         super().__init__(problems[0])
-        self.problems = tuple(problems)
+        self.problems, self.broken = tuple(problems), frozenset(broken)
 
 
 def load(
     path: Path, overrides: Sequence[str] = (), *, values: Mapping[str, Any] | None = None
 ) -> RunSpec:
     """The spec in a TOML file, after `key.path=value` overrides, or values by key path."""
+    spec = parse(read_table(path, overrides, values=values), str(path))
+    _check_kinds(spec, str(path))
+    return spec
+
+
+def read_table(
+    path: Path, overrides: Sequence[str] = (), *, values: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return what a TOML file holds, after overrides; whether it is a spec is not looked at."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"cannot read the spec {path}: {error.strerror or error}") from None
+        raise ConfigError(
+            f"cannot read the spec {path}: {error.strerror or error}; name a TOML file"
+        ) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text") from None
+        raise ConfigError(f"{path} is not UTF-8 text; save it as such, or name another") from None
     table = parse_text(text, str(path))
     for key, value in parse_assignments(overrides, "--set").items():
         override(table, key, value, source=f"--set {key}")
     for key, value in (values or {}).items():
         override(table, key, value, source="overrides")
-    spec = parse(table, str(path))
-    # A record may name what is not installed here.
-    named = (spec.data.partition, spec.model, *spec.features, spec.sampling, spec.channel)
-    for section in named:
+    return table
+
+
+def _check_kinds(spec: RunSpec, source: str) -> None:
+    """Refuse kinds that nobody has registered; a record may name what is not installed here."""
+    problems, broken = [], []
+    for key, section in (
+        ("data", spec.data.partition),
+        ("model", spec.model),
+        *(("features", one) for one in spec.features),
+        ("sampling", spec.sampling),
+        ("channel", spec.channel),
+    ):
         try:
             section.check_kind()
         except UnknownNameError as error:
-            raise ConfigError(f"{path}: {error}") from None
-    return spec
+            problems.append(f"{source}: {error}")
+            broken.append(key)
+    if problems:
+        raise SpecError(problems, broken)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSpec:
+    """A spec as far as it can be read.
+
+    Attributes:
+        spec: With the example's values in the place of what is broken; None where the data are no
+            spec at all.
+        problems: All that is wrong with it.
+        broken: The keys of the spec, tables mostly, in which that is.
+    """
+
+    spec: RunSpec | None
+    problems: tuple[str, ...]
+    broken: frozenset[str]
+
+
+def read_all(table: Mapping[str, Any], source: str, folders: Sequence[Path] = ()) -> ReadSpec:
+    """Read a spec, and go on behind what is wrong with it to find what else is.
+
+    Args:
+        table: Plain data.
+        source: Where they are from, for messages.
+        folders: Where a relative path to its data is seen from; nowhere by default.
+    """
+    example = tomllib.loads((files("sottovoce.runs") / "example.toml").read_text("utf-8"))
+    table, problems, broken = dict(table), list[str](), frozenset[str]()
+    while True:
+        try:
+            spec = parse(table, source)
+            _check_kinds(spec, source)
+        except SpecError as error:
+            problems += error.problems
+            if error.broken <= broken:
+                return ReadSpec(spec=None, problems=tuple(problems), broken=broken)
+            broken |= error.broken
+            for key in error.broken:
+                table.pop(key, None)
+                table |= {key: example[key]} if key in example else {}
+        except ConfigError as error:
+            return ReadSpec(spec=None, problems=(*problems, str(error)), broken=broken)
+        else:
+            break
+    if "data" not in broken and folders:
+        try:
+            spec = with_data_from(spec, folders)
+        except DataError as error:
+            problems, broken = [*problems, str(error)], broken | {"data"}
+    return ReadSpec(spec=spec, problems=tuple(dict.fromkeys(problems)), broken=broken)
 
 
 def parse_text(text: str, source: str) -> dict[str, Any]:
@@ -127,7 +204,10 @@ def parse_text(text: str, source: str) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError(_too_deep(source)) from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{source} is not valid TOML: {error}") from None
+        raise ConfigError(
+            f"{source} is not valid TOML: {error}; correct it there ('sottovoce run --example' "
+            "prints a spec to compare with)"
+        ) from None
     except ValueError:  # Python reads no number of thousands of digits
         raise ConfigError(
             f"{source} holds a number of thousands of digits; give a smaller one"
@@ -147,7 +227,8 @@ def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
     try:
         return _with_every_key(RunSpec.model_validate(dict(table)), source)
     except ValidationError as error:
-        raise SpecError([f"{source}: {one}" for one in problems_in(error, RunSpec)]) from None
+        problems = [f"{source}: {one}" for one in problems_in(error, RunSpec)]
+        raise SpecError(problems, (str(one["loc"][0]) for one in error.errors())) from None
 
 
 def _with_every_key(spec: RunSpec, source: str) -> RunSpec:
@@ -158,7 +239,7 @@ def _with_every_key(spec: RunSpec, source: str) -> RunSpec:
         if RECIPES.find_ours(kind) is None and not RECIPES.is_in_papers(kind):
             as_written(given)
     except (SottovoceError, ValueError) as error:
-        raise ConfigError(f"{source}: {error}") from None
+        raise SpecError([f"{source}: {error}"], ["algorithm"]) from None
     algorithm = AlgorithmSpec.model_validate({"kind": kind, **every})
     return spec.model_copy(update={"algorithm": algorithm})
 
@@ -220,7 +301,9 @@ def parse_assignment(text: str, option: str) -> tuple[str, Any]:
     """`key=value` as a pair."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip() or not value.strip():
-        raise ConfigError(f"{option} wants key=value, got '{text}'")
+        raise ConfigError(
+            f"{option} wants key=value, got '{text}'; write {option} {key.strip() or 'KEY'}=VALUE"
+        )
     return key.strip(), parse_value(value.strip())
 
 
@@ -276,10 +359,13 @@ def load_for_run(
     folder than this one, so that the path must not be relative. `begun` is the header of a run that
     goes on: a path that was seen from where the command ran stays as it was, and so does its hash.
     """
-    spec = load(path, overrides)
-    given_here = "data.dataset" in parse_assignments(overrides, "--set")
-    folders = [Path()] if given_here else [path.parent, Path()]
-    return with_data_from(spec, folders, everywhere=everywhere, begun=begun)
+    folders = data_folders(path, parse_assignments(overrides, "--set"))
+    return with_data_from(load(path, overrides), folders, everywhere=everywhere, begun=begun)
+
+
+def data_folders(path: Path, overrides: Iterable[str]) -> list[Path]:
+    """Return where the path of a spec's data is seen from: here, if it was given here."""
+    return [Path()] if "data.dataset" in overrides else [path.parent, Path()]
 
 
 def with_data_from(

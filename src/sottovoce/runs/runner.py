@@ -171,7 +171,10 @@ def check_goes_on(run_folder: RunFolder, resolved: Resolved) -> None:
 
 def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
     if not run_folder.exists:
-        raise OutputError(f"nothing to resume: {run_folder.path} is not a run folder")
+        raise OutputError(
+            f"nothing to resume: {run_folder.path} is not a run folder; leave out --resume to "
+            "begin a run, or name the folder of one with --out"
+        )
     header = run_folder.header()
     found = header["spec_hash"]
     begun = header.get("sottovoce", "earlier than 0.1")
@@ -182,7 +185,7 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
         )
     if found != spec.hash:
         raise ConfigError(
-            f"{run_folder.path} was made from another spec (hash {found}, this one {spec.hash}), "
+            f"{run_folder.path} was made from another spec ({spec.changes_since(header['spec'])}), "
             f"or by a version that calibrates other noise for it; it was begun by version {begun}, "
             f"and this is {__version__}: resume with the same spec and version, set the "
             "mechanism's parameters to those in its run.json (--set "

@@ -59,6 +59,8 @@ def _sentence(error: ErrorDetails, model: Model) -> str:
     if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
         name = f"'{where}'" if where else "it"
         return f"{name} must be a table, got {value}"
+    if error["type"] in ("tuple_type", "list_type"):
+        return f"'{where}' must be a list, got {value}"
     if error["type"] == "string_pattern_mismatch":
         return f"'{where}' must be able to name a folder, got {value}"
     return f"'{where}': {error['msg'].lower()}, got {value}"

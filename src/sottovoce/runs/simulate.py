@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning.datasets.own import PREFIX, named
 from sottovoce.learning.in_memory import Part, lent
-from sottovoce.runs.loading import check_code_allowed, load, override, parse, with_data_from
+from sottovoce.runs.loading import (
+    check_code_allowed,
+    data_folders,
+    load,
+    override,
+    parse,
+    read_table,
+    with_data_from,
+)
 from sottovoce.runs.opened import Run
 from sottovoce.runs.site_counts import round_note
 from sottovoce.runs.spec import RunSpec
@@ -111,22 +119,40 @@ def spec_given(
     begun: dict[str, Any] | None = None,
 ) -> RunSpec:
     """Return the spec that a caller gives, with overrides and with what is in memory."""
-    for part in parts:
-        if part.kind == "data":
-            overrides["data.dataset"] = PREFIX + part.label
-        else:
-            overrides["model"] = {"kind": "in_memory", "label": part.label}
     if isinstance(spec, str | Path):
         path = Path(spec).expanduser()
-        folders = [Path()] if "data.dataset" in overrides else [path.parent, Path()]
-        return with_data_from(load(path, values=overrides), folders, begun=begun)
+        values = {**overrides, **_in_memory(parts)}
+        return with_data_from(load(path, values=values), data_folders(path, values), begun=begun)
+    return parse(table_given(spec, overrides, parts))
+
+
+def table_given(
+    spec: str | Path | Mapping[str, Any] | RunSpec,
+    overrides: Mapping[str, Any],
+    parts: tuple[Part, ...],
+) -> dict[str, Any]:
+    """Return the plain data of the spec that a caller gives, with overrides and parts."""
+    values = {**overrides, **_in_memory(parts)}
+    if isinstance(spec, str | Path):
+        return read_table(Path(spec).expanduser(), values=values)
     if isinstance(spec, RunSpec):
         table = spec.plain()
     else:
         table = {"name": "notebook", "seed": 0, **copy.deepcopy(dict(spec))}
-    for key, value in overrides.items():
+    for key, value in values.items():
         override(table, key, value, source="overrides")
-    return parse(table)
+    return table
+
+
+def _in_memory(parts: tuple[Part, ...]) -> dict[str, Any]:
+    """Return the keys of a spec that say what is in memory."""
+    found: dict[str, Any] = {}
+    for part in parts:
+        if part.kind == "data":
+            found["data.dataset"] = PREFIX + part.label
+        else:
+            found["model"] = {"kind": "in_memory", "label": part.label}
+    return found
 
 
 def parts_given(model: object, data: object, spec: object) -> tuple[Part, ...]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
@@ -376,6 +377,27 @@ class DeploymentSpec(Section):
     idle_rounds: Annotated[int, Field(ge=1)] = 3
 
 
+_CHANGES_TOLD = 10
+_LONGEST_SHOWN = 60  # letters of a value
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value in tables, and in lists of tables, with its key path."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _leaves(item, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        for place, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{place}]")
+    else:
+        yield path, value
+
+
+def _shown(value: Any) -> str:
+    text = "unset" if value is None else json.dumps(value)
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+
+
 class RunSpec(Section):
     """One federated run.
 
@@ -412,10 +434,27 @@ class RunSpec(Section):
             del plain["deployment"]
         return plain
 
+    def _computed(self) -> dict[str, Any]:
+        """Return what is computed as plain data, wherever that is."""
+        plain = self.plain()
+        plain["runtime"].pop("backend", None)
+        return plain
+
+    def changes_since(self, begun: Any) -> str:
+        """Say which keys have other values than in the plain data that a run was begun with."""
+        before, now = dict(_leaves(begun)), dict(_leaves(self._computed()))
+        before.pop("runtime.backend", None)
+        keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+        told = [
+            f"'{key}' was {_shown(before.get(key))} and is {_shown(now.get(key))}"
+            for key in keys[:_CHANGES_TOLD]
+        ]
+        more = [f"{len(keys) - len(told)} more keys differ"] if len(keys) > len(told) else []
+        return ", ".join([*told, *more]) or "no key differs, but the hash does"
+
     @property
     def hash(self) -> str:
         """Sixteen hex digits that stand for what is computed, wherever that is."""
-        plain = self.plain()
-        plain["runtime"].pop("backend", None)
+        plain = self._computed()
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

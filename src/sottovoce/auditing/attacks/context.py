@@ -35,6 +35,7 @@ from torch import Tensor
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DataError, ParameterError
+from sottovoce.core.plugin_returns import held, instance
 from sottovoce.core.registry import Register
 from sottovoce.learning.task import Task
 
@@ -279,13 +280,15 @@ class Registered:
 
 
 ATTACKS: Register[Registered] = Register("attack", package="sottovoce.auditing.attacks")
+_RETURNS = instance(Scored, "sottovoce.auditing.Scored")
 
 
 def register(name: str, *, summary: str, turn: int = 100) -> Callable[[Attack], Attack]:
     """Function decorator that enters a membership attack."""
 
     def enter(attack: Attack) -> Attack:
-        registered = Registered(attack=attack, summary=summary, turn=turn)
+        checked = held(ATTACKS, name, attack, _RETURNS)
+        registered = Registered(attack=checked, summary=summary, turn=turn)
         ATTACKS.enter(name, registered, module=attack.__module__)
         return attack
 

@@ -40,9 +40,9 @@ def read_table(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text") from None
+        raise ConfigError(f"{path} is not UTF-8 text; save it as such") from None
     except (ValueError, RecursionError) as error:  # no TOML, or nested too deep
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}; correct it there") from None
 
 
 def read_section(path: Path, section: type[S]) -> S:

@@ -26,7 +26,7 @@ none is installed; they import it in the methods that need it.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
@@ -36,6 +36,16 @@ from numpy.typing import NDArray
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.errors import ConfigError, PluginError
+from sottovoce.core.plugin_returns import (
+    MAPPING,
+    TEXT,
+    TEXTS,
+    Contract,
+    Returns,
+    having,
+    hold,
+    instance,
+)
 from sottovoce.core.randomness import Randomness, SeededRandomness
 from sottovoce.core.registry import Register
 from sottovoce.core.sections import POSITIVE as POSITIVE
@@ -372,11 +382,61 @@ RECIPES: Register[Registered[AlgorithmSection]] = Register(
 )
 
 
+def _is_next(value: object) -> bool:
+    return (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and isinstance(value[0], np.ndarray)
+        and isinstance(value[1], Mapping)
+    )
+
+
+# What a plug-in must return for an algorithm, and for what its section holds out.
+_ALGORITHM = having(
+    (
+        *("unit", "record_sampling_rate", "uplinks", "shared_state", "gathers", "domain"),
+        *("weight", "initialise", "client_steps", "server_step"),
+    ),
+    "a sottovoce.federated.Algorithm",
+    methods={
+        "domain": instance(L2Ball, "a sottovoce.core.L2Ball"),
+        "weight": instance((int, float), "a number"),
+        "initialise": MAPPING,
+        "client_steps": Returns(
+            what="an iterator of sottovoce.federated.Block",
+            fits=lambda value: isinstance(value, Iterable),
+            yields=instance(Block, "a sottovoce.federated.Block"),
+        ),
+        "server_step": Returns(
+            what="the next model, a numpy array, and the next state, a dictionary of arrays",
+            fits=_is_next,
+        ),
+    },
+)
+_HELD_OUT = Returns(
+    what="the data that are left, and the sottovoce.federated.PublicRows taken from them or None",
+    fits=lambda value: isinstance(value, tuple) and len(value) == 2 and value[0] is not None,
+)
+_ALGORITHM_CONTRACT = Contract(
+    base=AlgorithmSection,
+    needs=("build",),
+    returns={
+        "traits": instance(AlgorithmTraits, "sottovoce.federated.AlgorithmTraits"),
+        "at_site": instance(AlgorithmSection, "an AlgorithmSection"),
+        "build": _ALGORITHM,
+        "hold_out": _HELD_OUT,
+        **dict.fromkeys(("sends", "guarantee"), TEXT),
+        **dict.fromkeys(("warnings", "plug_ins"), TEXTS),
+        **dict.fromkeys(("adjust", "metrics", "figures", "written"), MAPPING),
+    },
+)
+
+
 def register(kind: str, *, summary: str) -> Callable[[R], R]:
     """Class decorator that enters a section, a frozen dataclass with a method `build`.
 
     Raises:
-        PluginError: If the class is no `AlgorithmSection`.
+        PluginError: If the class is no `AlgorithmSection`, or lacks `build`.
     """
 
     def enter(section: R) -> R:
@@ -385,6 +445,7 @@ def register(kind: str, *, summary: str) -> Callable[[R], R]:
                 f"the algorithm '{kind}' is registered by a class that is no AlgorithmSection; "
                 "inherit from sottovoce.federated.AlgorithmSection"
             )
+        hold(RECIPES, kind, section, _ALGORITHM_CONTRACT)
         registered: Registered[AlgorithmSection] = Registered(section=section, summary=summary)
         RECIPES.enter(kind, registered, module=section.__module__)
         return section
@@ -443,10 +504,32 @@ AGGREGATIONS: Register[Registered[AggregationSection]] = Register(
 )
 
 
+_AGGREGATION_CONTRACT = Contract(
+    base=AggregationSection,
+    needs=("build",),
+    returns={
+        "hold_out": _HELD_OUT,
+        "build": _ALGORITHM,
+        "warnings": TEXTS,
+        "metrics": MAPPING,
+    },
+)
+
+
 def register_aggregation(kind: str, *, summary: str) -> Callable[[G], G]:
-    """Class decorator that enters an aggregation."""
+    """Class decorator that enters an aggregation, a frozen dataclass with a method `build`.
+
+    Raises:
+        PluginError: If the class is no `AggregationSection`, or lacks `build`.
+    """
 
     def enter(section: G) -> G:
+        if not issubclass(section, AggregationSection):
+            raise PluginError(
+                f"the aggregation '{kind}' is registered by a class that is no AggregationSection; "
+                "inherit from sottovoce.federated.AggregationSection"
+            )
+        hold(AGGREGATIONS, kind, section, _AGGREGATION_CONTRACT)
         registered: Registered[AggregationSection] = Registered(section=section, summary=summary)
         AGGREGATIONS.enter(kind, registered, module=section.__module__)
         return section

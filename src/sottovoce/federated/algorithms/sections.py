@@ -39,7 +39,6 @@ from sottovoce.federated.algorithms.algorithm import (
     register,
     register_aggregation,
 )
-from sottovoce.federated.algorithms.scaffold import BYTES_PER_COORDINATE
 
 if TYPE_CHECKING:  # bring torch
     from sottovoce.federated.algorithms.fedavg import FedAvg, LocalWork, SampleClippedGradient
@@ -276,6 +275,8 @@ class ScaffoldSection(AlgorithmSection):
         return [_CONTROLS] if unit is Unit.CLIENT and private else []
 
     def build(self, setting: Setting) -> Algorithm:
+        from sottovoce.federated.algorithms.scaffold import BYTES_PER_COORDINATE, Scaffold
+
         check_memory(
             "SCAFFOLD keeps a control variate for each client",
             len(setting.clients),
@@ -284,8 +285,6 @@ class ScaffoldSection(AlgorithmSection):
         )
         if setting.unit is Unit.SAMPLE:
             return self._for_samples(setting)
-        from sottovoce.federated.algorithms.scaffold import Scaffold
-
         setting.check_all_records()
         rate, clip_norm = given_rate(self.local_learning_rate), setting.clip_norm
         return Scaffold(

@@ -126,6 +126,10 @@ def _refuse(dataset: Dataset, reason: str) -> None:
 
 def _check_part(dataset: Dataset, part: str, features: Features, labels: Labels) -> None:
     """The promises on types and shapes, whoever wrote the loader."""
+    arrays: dict[str, object] = {"features": features, "labels": labels}
+    for what, values in arrays.items():
+        if not isinstance(values, np.ndarray | SelectedRows):
+            _refuse(dataset, f"the {part} {what} are a {type(values).__name__}, not a numpy array")
     if not len(labels) or len(labels) != len(features):
         _refuse(dataset, f"the {part} part has {len(features)} rows and {len(labels)} labels")
     if features.dtype not in (np.float32, np.float16) or features.ndim < 2:

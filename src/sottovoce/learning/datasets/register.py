@@ -32,6 +32,7 @@ import numpy as np
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import DataError, ParameterError, UnknownNameError
 from sottovoce.core.files import explained
+from sottovoce.core.plugin_returns import held, instance
 from sottovoce.core.registry import Register
 from sottovoce.learning.datasets.dataset import Dataset
 
@@ -323,6 +324,7 @@ class Entry:
 
 
 DATASETS: Register[Entry] = Register("dataset", package="sottovoce.learning.datasets")
+_RETURNS = instance(Dataset, "a sottovoce.learning.Dataset")
 
 
 def register(
@@ -344,7 +346,7 @@ def register(
             name=name,
             summary=summary,
             placeholder=placeholder,
-            loader=loader,
+            loader=held(DATASETS, name, loader, _RETURNS),
             sources_of=sources if callable(sources) else lambda _: fixed,
             remedy=remedy,
         )

@@ -17,12 +17,13 @@ not at the top of the file: specs, ledgers and reports are read where torch is n
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_args
 
 import numpy as np
 
 from sottovoce.core import parameter_rules
-from sottovoce.core.errors import ParameterError
+from sottovoce.core.errors import ParameterError, PluginError
+from sottovoce.core.plugin_returns import Contract, Returns, hold
 from sottovoce.core.registry import Register
 from sottovoce.core.sections import Registered, section_from
 
@@ -109,10 +110,22 @@ MODELS: Register[Registered[Any]] = Register(
 )
 
 
+def _is_module(value: object) -> bool:
+    from torch import nn
+
+    return isinstance(value, nn.Module)
+
+
+_CONTRACT = Contract(
+    needs=("build",), returns={"build": Returns(what="a torch.nn.Module", fits=_is_module)}
+)
+
+
 def register_model(kind: str, *, summary: str) -> Callable[[M], M]:
     """Class decorator that enters a model, a frozen dataclass with a method `build`."""
 
     def enter(section: M) -> M:
+        hold(MODELS, kind, section, _CONTRACT)
         MODELS.enter(kind, Registered(section=section, summary=summary), module=section.__module__)
         return section
 
@@ -207,6 +220,11 @@ def initialise(model: Model, module: "nn.Module", generator: np.random.Generator
 
 def _rule(model: Model) -> InitialWeights:
     rule: InitialWeights = getattr(model, "initial_weights", "own")
+    if rule not in get_args(InitialWeights):
+        raise PluginError(
+            f"the model '{type(model).__name__}' has initial_weights = {rule!r}, and it must be "
+            f"one of {', '.join(get_args(InitialWeights))}"
+        )
     return rule
 
 

@@ -29,6 +29,7 @@ from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, assert_never
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError, ParameterError, PluginError
+from sottovoce.core.plugin_returns import TEXT, TEXTS, Contract, having, hold, instance
 from sottovoce.core.registry import Register, is_ours
 from sottovoce.core.sections import Registered, check_keys, keys_of
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -228,8 +229,7 @@ class Channel:
 
     def collector(self, dimension: int, cohort: Cohort) -> Collector:
         """Return what adds up the messages of a round; by default the mean of all."""
-        if self.only_sums:
-            raise NotImplementedError(f"the channel '{self.kind}' must say how it adds up bits")
+        assert not self.only_sums, "checked() refuses it"
         return mean_of(dimension, cohort)
 
     # What is said of it.
@@ -284,6 +284,20 @@ CHANNELS: Register[Registered[Channel]] = Register(
 )
 
 
+_CONTRACT = Contract(
+    base=Channel,
+    needs=("visibility",),
+    returns={
+        "resolved": instance(Channel, "a channel"),
+        "collector": having(("add", "result"), "a collector of the messages of a round"),
+        "describe": TEXT,
+        "guarantee": TEXT,
+        "seen_by": TEXT,
+        "warnings": TEXTS,
+    },
+)
+
+
 def register_channel(kind: str, *, summary: str) -> Callable[[C], C]:
     """Class decorator that enters a channel, a frozen dataclass with a property `visibility`.
 
@@ -299,6 +313,7 @@ def register_channel(kind: str, *, summary: str) -> Callable[[C], C]:
             )
         if not is_ours(channel.__module__):
             _check_traits(kind, channel)
+        hold(CHANNELS, kind, channel, _CONTRACT)
         channel.kind = kind
         registered: Registered[Channel] = Registered(section=channel, summary=summary)
         CHANNELS.enter(kind, registered, module=channel.__module__)
@@ -338,7 +353,13 @@ def checked(channel: Channel, context: ChannelContext) -> Channel:
     if type(visibility) not in get_args(Visibility):
         raise PluginError(
             f"the visibility of the channel '{channel.kind}' is {visibility!r}, and no cost is "
-            "proved for it; name one of sottovoce.mechanisms.release"
+            "proved for it; return EveryMessage, OnlySums, NoSenders or NoisySums of "
+            "sottovoce.mechanisms"
+        )
+    if isinstance(visibility, OnlySums) and type(found).collector is Channel.collector:
+        raise PluginError(
+            f"the channel '{channel.kind}' shows nothing but sums, and lacks the method "
+            "collector(dimension, cohort), which says how bits are added up; define it"
         )
     if isinstance(visibility, NoisySums):
         _check_one_noise(channel.kind, visibility, context)

@@ -1,0 +1,163 @@
+"""What the methods of a plug-in must return, checked where they are called.
+
+    _CONTRACT = Contract(base=ClientSampling, needs=("draw",), returns={"draw": list_of(int)})
+    hold(SAMPLINGS, "in_turn", InTurn, _CONTRACT)
+
+A method that returns None or another type would otherwise fail later, in code that its author never
+saw. Only plug-ins are held to it: what is ours is tested.
+"""
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from sottovoce.core.errors import PluginError
+from sottovoce.core.registry import Register, is_ours
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_ABSENT = object()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returns:
+    """What a method must return.
+
+    Attributes:
+        what: The same in words, for the error.
+        fits: Tells whether a value is that.
+        calls: What a returned function must return itself.
+        yields: What each item of a returned iterator must be.
+        methods: What the methods of a returned object must return.
+    """
+
+    what: str
+    fits: Callable[[Any], bool]
+    calls: "Returns | None" = None
+    yields: "Returns | None" = None
+    methods: "Mapping[str, Returns] | None" = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """What a registered class must define, and what its methods must return.
+
+    Attributes:
+        base: The class of ours whose methods it overrides.
+        needs: The methods and attributes that it must define.
+        returns: What they must return, and others may, by name.
+    """
+
+    base: type = object
+    needs: tuple[str, ...] = ()
+    returns: Mapping[str, Returns] = field(default_factory=dict)
+
+
+def hold(register: Register[Any], name: str, owner: type, contract: Contract) -> None:
+    """Hold the class that is registered under `name` to its contract, unless it is ours.
+
+    Raises:
+        PluginError: The class is no dataclass, or lacks a method.
+    """
+    if is_ours(owner.__module__):
+        return
+    if not dataclasses.is_dataclass(owner):
+        raise PluginError(
+            f"the {register.kind} '{name}' is registered by a class that is no dataclass; put "
+            "@dataclass(frozen=True, slots=True, kw_only=True) below the decorator that registers "
+            "it"
+        )
+    absent = [one for one in contract.needs if _found(owner, one) is _found(contract.base, one)]
+    if absent:
+        raise PluginError(f"the {register.kind} '{name}' lacks {', '.join(absent)}; define it")
+    hold_methods(functools.partial(_named, register, name), owner, contract.returns)
+
+
+def hold_methods(who: Callable[[], str], owner: type, returns: Mapping[str, Returns]) -> None:
+    """Check what those methods return that a class of a plug-in defines itself."""
+    for name, wanted in returns.items():
+        definer = next((one for one in owner.__mro__ if name in vars(one)), object)
+        defined = vars(definer).get(name)
+        if is_ours(definer.__module__) or hasattr(defined, "held"):
+            continue
+        if inspect.isfunction(defined):
+            setattr(owner, name, _held(defined, who, f"the result of {name}()", wanted))
+
+
+def held(register: Register[Any], name: str, function: F, wanted: Returns) -> F:
+    """Return a registered function whose results are checked; one of ours as it is."""
+    if is_ours(function.__module__):
+        return function
+    return _held(function, functools.partial(_named, register, name), "its result", wanted)
+
+
+def _found(owner: object, name: str) -> object:
+    return inspect.getattr_static(owner, name, _ABSENT)
+
+
+def _named(register: Register[Any], name: str) -> str:
+    """Return how people know a plug-in, by the time that it is called."""
+    return register.plug_in(name) or f"the {register.kind} '{name}'"
+
+
+def _held(function: F, who: Callable[[], str], call: str, wanted: Returns) -> F:
+    @functools.wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        return _checked(function(*args, **kwargs), who, call, wanted)
+
+    checked.held = True  # type: ignore[attr-defined]
+    return checked  # type: ignore[return-value]
+
+
+def _checked(value: Any, who: Callable[[], str], call: str, wanted: Returns) -> Any:
+    if not wanted.fits(value):
+        got = "None" if value is None else f"an object of type {type(value).__name__}"
+        raise PluginError(
+            f"{who()}: {call} is {got}, and must be {wanted.what}; correct the plug-in"
+        )
+    if wanted.calls is not None:
+        return _held(value, who, f"what the function returns that is {call}", wanted.calls)
+    if wanted.methods is not None:
+        hold_methods(who, type(value), wanted.methods)
+    if wanted.yields is not None:
+        return _each(value, who, call, wanted.yields)
+    return value
+
+
+def _each(
+    values: Iterable[Any], who: Callable[[], str], call: str, wanted: Returns
+) -> Iterator[Any]:
+    for value in values:
+        yield _checked(value, who, f"an item of {call}", wanted)
+
+
+# -- what many return ------------------------------------------------------------------------------
+
+
+def instance(kind: type | tuple[type, ...], what: str) -> Returns:
+    """Return what wants an instance of a class, or of one of several."""
+    return Returns(what=what, fits=lambda value: isinstance(value, kind))
+
+
+def having(
+    names: Iterable[str], what: str, methods: Mapping[str, Returns] | None = None
+) -> Returns:
+    """Return what wants anything with all of these attributes, and methods that return this."""
+    wanted = tuple(names)
+    return Returns(
+        what=f"{what}, which has {', '.join(wanted)}",
+        fits=lambda value: all(_found(value, name) is not _ABSENT for name in wanted),
+        methods=methods,
+    )
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+TEXT = instance(str, "a text")
+TEXTS = Returns(what="a list of texts, which may be empty", fits=_is_texts)
+MAPPING = instance(Mapping, "a dictionary, which may be empty")
