@@ -12,9 +12,7 @@ from sottovoce.mechanisms.encoding import Privatizing
 
 KINDS = [one.kind for one in registry.registrations()]
 SEEDED = SeededRandomness(1)
-ONE_BIT: Any = GaussHermite(  # `privatize` comes with the registration
-    input_domain=L2Ball(dimension=6, radius=1.0), levels=2, noise_multiplier=1.0
-)
+ONE_BIT = GaussHermite(input_domain=L2Ball(dimension=6, radius=1.0), levels=2, noise_multiplier=1.0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

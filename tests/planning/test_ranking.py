@@ -13,7 +13,6 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, L2Ball, clipped, enclosing_ball
 from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.encoding import privatize
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.registry import Knob, Registration
 from sottovoce.mechanisms.release import NoisySums, ReleaseTerms, SecretSample
@@ -174,7 +173,6 @@ def test_a_plug_in_is_ranked_by_what_it_declares(monkeypatch: pytest.MonkeyPatch
 
     class Whisper(Gaussian):
         __slots__ = ()
-        privatize = privatize
 
     registration = Registration(
         kind="whisper",

@@ -13,7 +13,7 @@ from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.design import families
 from sottovoce.mechanisms.design.families import tilted_law
-from sottovoce.mechanisms.encoding import Payloads, Prepared, fill_each
+from sottovoce.mechanisms.encoding import Payloads, Prepared, WithPrivatize, fill_each
 from sottovoce.mechanisms.kernels.one_bit import sample_bits, sample_payload
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
 from sottovoce.mechanisms.registry import Knob, register
@@ -35,7 +35,7 @@ _ROUNDING = 2.0**-26
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClampedSign:
+class ClampedSign(WithPrivatize):
     """P(+ | u) = 1/(1 + e^-z), z = 2u/sigma clamped to [-Z, Z], Z = `logit_bound`; decodes +-sigma.
 
     sigma = noise_multiplier * clip norm / records. Clamping is a contraction, so the logits of

@@ -14,6 +14,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, L1Ball, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream, open_uniforms, uniform_below
+from sottovoce.mechanisms.encoding import WithPrivatize
 from sottovoce.mechanisms.mechanism import Codes, JointLaw, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.privacy.events import PureDp
@@ -35,7 +36,7 @@ _MAX_JOINT_DIMENSION = 256  # the joint law takes 4 d^2 numbers
     knob=Knob(parameter="epsilon", more_private="smaller"),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cldp:
+class Cldp(WithPrivatize):
     """Randomised response about a public random direction; unbiased, and purely private.
 
     A value y in [-r, r] is rounded to a sign, + with probability (1 + y/r)/2, and the sign is

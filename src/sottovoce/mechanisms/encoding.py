@@ -468,32 +468,38 @@ class Privatizing(Mechanism, Protocol):
     """A registered mechanism: it clips and takes any shape, besides what `Mechanism` asks for."""
 
     def privatize(self, update: Any, *, randomness: Randomness | Keystream | None = None) -> Codes:
-        """Return the codes of an update; see `privatize`."""
+        """Return the codes of an update; see `WithPrivatize`."""
         ...
 
 
-def privatize(
-    self: Mechanism, update: Any, *, randomness: Randomness | Keystream | None = None
-) -> Codes:
-    """Return the codes of an update, flattened and clipped to the mechanism's domain.
+class WithPrivatize:
+    """Base of our own mechanisms; `register` gives `privatize` to those of others."""
 
-    Args:
-        update: Floating-point numbers, as many as the domain has dimensions, in any shape: a list,
-            a numpy array or a torch tensor. One on a GPU is copied to the CPU first. A mean of
-            several records (`records` of the domain) must be one of clipped records already.
-        randomness: Where the key comes from. By default it is a fresh one of the operating system.
-            To repeat a simulation give a keystream that names this one input, such as
-            `SeededRandomness(7).stream("clinic-3", 1)`.
+    __slots__ = ()
 
-    Returns:
-        A flat array of codes, for `decode`.
+    def privatize(
+        self: Mechanism, update: Any, *, randomness: Randomness | Keystream | None = None
+    ) -> Codes:
+        """Return the codes of an update, flattened and clipped to the mechanism's domain.
 
-    Raises:
-        DomainError: The update has another size, is no array of floating-point numbers, or is not
-            finite.
-    """
-    prepared = prepare(self, flat(update, self.input_domain.dimension))
-    return self.encode(prepared.vector(0), _keystream(randomness))
+        Args:
+            update: Floating-point numbers, as many as the domain has dimensions, in any shape: a
+                list, a numpy array or a torch tensor. One on a GPU is copied to the CPU first. A
+                mean of several records (`records` of the domain) must be one of clipped records
+                already.
+            randomness: Where the key comes from. By default it is a fresh one of the operating
+                system. To repeat a simulation give a keystream that names this one input, such as
+                `SeededRandomness(7).stream("clinic-3", 1)`.
+
+        Returns:
+            A flat array of codes, for `decode`.
+
+        Raises:
+            DomainError: The update has another size, is no array of floating-point numbers, or is
+                not finite.
+        """
+        prepared = prepare(self, flat(update, self.input_domain.dimension))
+        return self.encode(prepared.vector(0), _keystream(randomness))
 
 
 def flat(update: Any, dimension: int) -> Floats:

@@ -18,7 +18,7 @@ from sottovoce.mechanisms.coordinate_laws import InterpolatedTable
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.channel import IntegerTable
 from sottovoce.mechanisms.design.store import Design, DesignSpec, table_epsilon
-from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, pack_each
+from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, WithPrivatize, pack_each
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.table import sample_table
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
@@ -39,7 +39,7 @@ def interval(domain: Domain) -> tuple[float, float]:
             )
 
 
-class TableMechanism:
+class TableMechanism(WithPrivatize):
     """Base of the table mechanisms: they add parameters, `table` and `privacy`."""
 
     __slots__ = ()

@@ -16,7 +16,14 @@ from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.coordinate_laws import TiltedFamily
 from sottovoce.mechanisms.design import families
 from sottovoce.mechanisms.design.families import tilted_law
-from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, fill_each, pack_each
+from sottovoce.mechanisms.encoding import (
+    Payloads,
+    Prepared,
+    Tensor,
+    WithPrivatize,
+    fill_each,
+    pack_each,
+)
 from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.one_bit import sample_bits, sample_payload
@@ -66,7 +73,7 @@ def _automatic_levels(domain: Domain, given: Parameters) -> int:
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GaussHermite:
+class GaussHermite(WithPrivatize):
     """P(j | u) proportional to w_j exp(y_j u/sigma) for each coordinate; decodes to sigma y_j.
 
     sigma = noise_multiplier * clip norm / records, and y_j, w_j are the Gauss-Hermite nodes and

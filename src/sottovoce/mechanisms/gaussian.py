@@ -11,6 +11,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
+from sottovoce.mechanisms.encoding import WithPrivatize
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, GaussianLaw, Sampling
 from sottovoce.mechanisms.noise import laws as normal
 from sottovoce.mechanisms.registry import Knob, register
@@ -26,7 +27,7 @@ from sottovoce.privacy.events import GaussianNoise
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gaussian:
+class Gaussian(WithPrivatize):
     """x + N(0, sigma^2 I), sigma = noise_multiplier * clip norm / records.
 
     With neighbours Delta apart the release is exactly mu-GDP, mu = Delta/sigma; that is

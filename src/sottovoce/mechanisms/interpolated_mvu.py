@@ -17,7 +17,7 @@ from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.coordinate_laws import TiltedFamily
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.families import ExponentialFamily, exponential_family, tilted_law
-from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, pack_each
+from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, WithPrivatize, pack_each
 from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
@@ -90,7 +90,7 @@ def interpolated_family(epsilon: float, output_bits: int) -> InterpolatedFamily:
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InterpolatedMvu:
+class InterpolatedMvu(WithPrivatize):
     """P(j | x) proportional to e^((1-x) eta_1j + x eta_2j), x = 1/2 + beta u/(2C); decodes to a_j.
 
     eta_i are the log rows and a_j the letters of the two-row MVU table at `epsilon`; any real x is

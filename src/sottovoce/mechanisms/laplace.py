@@ -12,6 +12,7 @@ from sottovoce.core.domains import Box, L1Ball, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
+from sottovoce.mechanisms.encoding import WithPrivatize
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, LaplaceLaw, Sampling
 from sottovoce.mechanisms.noise import laws as scalar
 from sottovoce.mechanisms.registry import Knob, register
@@ -32,7 +33,7 @@ from sottovoce.privacy.events import LaplaceNoise, Repeated
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laplace:
+class Laplace(WithPrivatize):
     """x + Laplace(b) on every coordinate, of variance 2 b^2.
 
     L1Ball   b = noise_multiplier * radius / records. Of all shifts Delta apart in L1 one in a

@@ -10,6 +10,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.coordinate_laws import Unchanged
+from sottovoce.mechanisms.encoding import WithPrivatize
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, PointLaw, Sampling
 from sottovoce.mechanisms.registry import register
 from sottovoce.privacy.events import NonPrivate
@@ -22,7 +23,7 @@ from sottovoce.privacy.events import NonPrivate
     example_domain=L2Ball(dimension=8, radius=1.0),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoPrivacy:
+class NoPrivacy(WithPrivatize):
     """Sends the clipped values. Its epsilon is infinite, and every result says so."""
 
     input_domain: L2Ball

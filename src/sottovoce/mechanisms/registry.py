@@ -22,7 +22,7 @@ from sottovoce.core.domains import Box, Categories, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.core.plugin_returns import Contract, Returns, hold, instance
 from sottovoce.core.registry import Register, is_ours
-from sottovoce.mechanisms.encoding import Privatizing, privatize
+from sottovoce.mechanisms.encoding import Privatizing, WithPrivatize
 from sottovoce.mechanisms.mechanism import CodeFormat, Law, Mechanism, Sampling
 from sottovoce.privacy import accounting
 from sottovoce.privacy.calibration import ENDS, Direction, calibrate
@@ -258,7 +258,7 @@ def register(
     def enter(mechanism: M) -> M:
         hold(MECHANISMS, kind, mechanism, _CONTRACT)
         if not hasattr(mechanism, "privatize"):
-            mechanism.privatize = privatize  # type: ignore[attr-defined]
+            mechanism.privatize = WithPrivatize.privatize  # type: ignore[attr-defined]
         registration = Registration(
             kind=kind,
             factory=mechanism,

@@ -15,7 +15,7 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, pack_each
+from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, WithPrivatize, pack_each
 from sottovoce.mechanisms.mechanism import (
     Codes,
     FiniteLaw,
@@ -102,7 +102,7 @@ def multiplier_ends(
     return least, min(most, _most_steps(domain, noise_at(domain, 1.0)) / steps)
 
 
-class RoundedNoise:
+class RoundedNoise(WithPrivatize):
     """Base of the mechanisms: they add parameters, `noise` and `privacy`."""
 
     __slots__ = ()

@@ -16,7 +16,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import seeds
 from sottovoce.mechanisms.design.seeds import TiltedSeeds, tilted_seeds
-from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, pack_each
+from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, WithPrivatize, pack_each
 from sottovoce.mechanisms.mechanism import Codes, JointLaw, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.mechanisms.seeds import (
@@ -135,7 +135,7 @@ def _block_reach(layout: Layout, reach: float) -> float:
     settings=[{"blocks": "auto", "generator": "auto", "timing": "auto"}],
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeededSign:
+class SeededSign(WithPrivatize):
     """The seed of signs b in {-1, 1}^D that were chosen with probability about
     2^-D exp(<b, z> - sum log cosh z_i), z = u/sigma; decodes to (sigma/k) b.
 

@@ -15,7 +15,7 @@ from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import seeds
 from sottovoce.mechanisms.design.seeds import CLAMP, SteppedSeeds, stepped_seeds
-from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, pack_each
+from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, WithPrivatize, pack_each
 from sottovoce.mechanisms.mechanism import Codes, LevelCodes, MomentLaw, Sampling
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.mechanisms.seeds import (
@@ -56,7 +56,7 @@ def _layout(dimension: int) -> Layout:
     settings=[{"length": "auto", "generator": "auto", "timing": "auto"}],
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeededStep:
+class SeededStep(WithPrivatize):
     """The seed of signs b in {-1, 1}^D that are likelier, up to e^epsilon times, if they agree with
     the direction z of the update; decodes to (C/G) b, C the clip norm and G the mean of <b, z>.
 

@@ -13,6 +13,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Domain, L1Ball, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream, open_uniforms
+from sottovoce.mechanisms.encoding import WithPrivatize
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.privacy.events import RenyiCurve
@@ -64,7 +65,7 @@ def _check_bits(bits: Any) -> int:
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skellam:
+class Skellam(WithPrivatize):
     """floor(x/step + U) + Skellam(V), modulo 2^bits; decodes to step times the centred residue.
 
     step = radius/steps_per_radius, U is uniform on [0, 1), and the noise is the difference of two

@@ -13,6 +13,7 @@ from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
+from sottovoce.mechanisms.encoding import WithPrivatize
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, MomentLaw, Sampling, StaircaseLaw
 from sottovoce.mechanisms.noise import laws as scalar
 from sottovoce.mechanisms.noise.radial_staircase import (
@@ -68,7 +69,7 @@ def _ends(domain: Domain, _given: Parameters) -> tuple[float, float]:
     ],
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staircase:
+class Staircase(WithPrivatize):
     """x + staircase noise: the density falls by e^-step_epsilon with each step.
 
     The step is step_multiplier * radius / records, or step_multiplier * (upper - lower) on a box.

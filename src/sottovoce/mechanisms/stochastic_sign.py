@@ -12,6 +12,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import NoisySign
+from sottovoce.mechanisms.encoding import WithPrivatize
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.privacy.events import GaussianNoise
@@ -26,7 +27,7 @@ from sottovoce.privacy.events import GaussianNoise
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StochasticSign:
+class StochasticSign(WithPrivatize):
     """sign(x + N(0, sigma^2 I)), sigma = noise_multiplier * clip norm / records.
 
     P(+ | x) = Phi(x/sigma). The server reads +-sigma sqrt(pi/2), so that the mean
