@@ -70,7 +70,13 @@ def hold(register: Register[Any], name: str, owner: type, contract: Contract) ->
             "@dataclass(frozen=True, slots=True, kw_only=True) below the decorator that registers "
             "it"
         )
-    absent = [one for one in contract.needs if _found(owner, one) is _found(contract.base, one)]
+    # Without slots, a field that has no default is nothing that the class has.
+    given = {one.name for one in dataclasses.fields(owner)}
+    absent = [
+        one
+        for one in contract.needs
+        if one not in given and _found(owner, one) is _found(contract.base, one)
+    ]
     if absent:
         raise PluginError(f"the {register.kind} '{name}' lacks {', '.join(absent)}; define it")
     hold_methods(functools.partial(_named, register, name), owner, contract.returns)
