@@ -1,6 +1,6 @@
 """What the methods of a plug-in must return, checked where they are called.
 
-    _CONTRACT = Contract(base=ClientSampling, needs=("draw",), returns={"draw": list_of(int)})
+    _CONTRACT = Contract(base=ClientSampling, needs=("draw",), returns={"describe": TEXT})
     hold(SAMPLINGS, "in_turn", InTurn, _CONTRACT)
 
 A method that returns None or another type would otherwise fail later, in code that its author never
@@ -10,6 +10,7 @@ saw. Only plug-ins are held to it: what is ours is tested.
 import dataclasses
 import functools
 import inspect
+import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -166,4 +167,5 @@ def _is_texts(value: Any) -> bool:
 
 TEXT = instance(str, "a text")
 TEXTS = Returns(what="a list of texts, which may be empty", fits=_is_texts)
+NUMBER = instance(numbers.Real, "a number")  # one of numpy's, too
 MAPPING = instance(Mapping, "a dictionary, which may be empty")
