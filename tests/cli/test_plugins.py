@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from distributions import install
 from pages import ROOT, blocks
@@ -21,6 +22,7 @@ pytest.importorskip("torch")
 from sottovoce.auditing.attacks.context import ATTACKS
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ConfigError, PluginError
+from sottovoce.core.plugin_returns import NUMBER, Contract, hold
 from sottovoce.federated.algorithms.algorithm import AGGREGATIONS, RECIPES
 from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling, register_sampling
 from sottovoce.learning.datasets.register import DATASETS
@@ -467,6 +469,21 @@ def test_a_class_that_lacks_what_its_kind_needs_is_not_registered() -> None:
     with pytest.raises(PluginError, match="the sampling 'whole' lacks draw; define it"):
         register_sampling("whole", summary="")(dataclass(frozen=True)(Whole))
     assert "whole" not in SAMPLINGS.names()
+
+
+def test_a_field_without_slots_is_what_a_kind_needs() -> None:
+    @dataclass(frozen=True)
+    class Open:
+        visibility: object
+
+    contract = Contract(needs=("visibility", "build"))
+    with pytest.raises(PluginError, match="the sampling 'open' lacks build; define it"):
+        hold(SAMPLINGS, "open", Open, contract)
+
+
+def test_a_number_of_numpy_is_a_number() -> None:
+    fits = [NUMBER.fits(one) for one in (3, 0.5, np.int64(3), np.float32(0.5), None, "3")]
+    assert fits == [True, True, True, True, False, False]
 
 
 def test_an_algorithm_needs_a_kind() -> None:

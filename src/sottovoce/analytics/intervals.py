@@ -18,7 +18,6 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, ndtri, stdtrit
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
@@ -43,6 +42,8 @@ def check_confidence(confidence: float) -> float:
 
 def student_factor(degrees: float, confidence: float) -> float:
     """Student's quantile over the normal one: what a standard error from few people is worth."""
+    from scipy.special import ndtri, stdtrit
+
     tail = 0.5 + confidence / 2.0
     return float(stdtrit(degrees, tail) / ndtri(tail))
 
@@ -51,6 +52,8 @@ def within(
     estimate: ArrayLike, stddev: Vector | float | Stddev, low: float, high: float, confidence: float
 ) -> tuple[Vector, Vector]:
     """The accepted range of each estimate's m; `stddev` may depend on m, as a score test's does."""
+    from scipy.special import ndtri
+
     x = np.atleast_1d(np.asarray(estimate, dtype=np.float64))
     if not callable(stddev):
         reach = float(ndtri(0.5 + confidence / 2.0)) * np.asarray(stddev, dtype=np.float64)
@@ -80,6 +83,8 @@ def within(
 
 def _chance(x: Vector, m: Vector, sigma: Vector, low: float, high: float) -> Vector:
     """P(d(X) > d(x)) for X normal around m."""
+    from scipy.special import ndtr
+
     distance = np.maximum((x - m) ** 2 - (x - np.minimum(np.maximum(x, low), high)) ** 2, 0.0)
     above, below = _reach(distance, high - m), _reach(distance, m - low)
     return np.asarray(ndtr(-above / sigma) + ndtr(-below / sigma))

@@ -1,6 +1,6 @@
 """What the methods of a plug-in must return, checked where they are called.
 
-    _CONTRACT = Contract(base=ClientSampling, needs=("draw",), returns={"draw": list_of(int)})
+    _CONTRACT = Contract(base=ClientSampling, needs=("draw",), returns={"describe": TEXT})
     hold(SAMPLINGS, "in_turn", InTurn, _CONTRACT)
 
 A method that returns None or another type would otherwise fail later, in code that its author never
@@ -10,6 +10,7 @@ saw. Only plug-ins are held to it: what is ours is tested.
 import dataclasses
 import functools
 import inspect
+import numbers
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -70,7 +71,13 @@ def hold(register: Register[Any], name: str, owner: type, contract: Contract) ->
             "@dataclass(frozen=True, slots=True, kw_only=True) below the decorator that registers "
             "it"
         )
-    absent = [one for one in contract.needs if _found(owner, one) is _found(contract.base, one)]
+    # Without slots, a field that has no default is nothing that the class has.
+    given = {one.name for one in dataclasses.fields(owner)}
+    absent = [
+        one
+        for one in contract.needs
+        if one not in given and _found(owner, one) is _found(contract.base, one)
+    ]
     if absent:
         raise PluginError(f"the {register.kind} '{name}' lacks {', '.join(absent)}; define it")
     hold_methods(functools.partial(_named, register, name), owner, contract.returns)
@@ -160,4 +167,5 @@ def _is_texts(value: Any) -> bool:
 
 TEXT = instance(str, "a text")
 TEXTS = Returns(what="a list of texts, which may be empty", fits=_is_texts)
+NUMBER = instance(numbers.Real, "a number")  # one of numpy's, too
 MAPPING = instance(Mapping, "a dictionary, which may be empty")

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import betainccinv, betaincinv
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
@@ -33,12 +32,16 @@ def mean_and_half_width(values: Sequence[float], confidence: float = 0.95) -> tu
 
 def lower(hits: ArrayLike, trials: ArrayLike, error: float) -> Vector:
     """At or below the true probability, but for a chance of `error`."""
+    from scipy.special import betaincinv
+
     k, n = _checked(hits, trials, error)
     return np.where(k > 0, betaincinv(np.maximum(k, 1), n - k + 1, error), 0.0)
 
 
 def upper(hits: ArrayLike, trials: ArrayLike, error: float) -> Vector:
     """At or above the true probability, but for a chance of `error`."""
+    from scipy.special import betainccinv
+
     k, n = _checked(hits, trials, error)
     return np.where(k < n, betainccinv(k + 1, np.maximum(n - k, 1), error), 1.0)
 

@@ -38,6 +38,7 @@ from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.errors import ConfigError, PluginError
 from sottovoce.core.plugin_returns import (
     MAPPING,
+    NUMBER,
     TEXT,
     TEXTS,
     Contract,
@@ -400,7 +401,7 @@ _ALGORITHM = having(
     "a sottovoce.federated.Algorithm",
     methods={
         "domain": instance(L2Ball, "a sottovoce.core.L2Ball"),
-        "weight": instance((int, float), "a number"),
+        "weight": NUMBER,
         "initialise": MAPPING,
         "client_steps": Returns(
             what="an iterator of sottovoce.federated.Block",
