@@ -162,7 +162,7 @@ def having(
 
 
 def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
 
 
 TEXT = instance(str, "a text")
