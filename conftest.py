@@ -58,6 +58,14 @@ def pytest_runtestloop() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Digits are read from scikit-learn's file once, not for each of hundreds of runs."""
+    module: Any = sys.modules.get("sklearn.datasets")  # imported by a run, for it takes long
+    if module is not None and not hasattr(module.load_digits, "cache_info"):
+        module.load_digits = functools.cache(module.load_digits)
+
+
 @pytest.fixture(scope="module")
 def ranked_once() -> Iterator[None]:
     """Rankings of the same setting share their calibrations; bits and exactness only choose."""

@@ -60,7 +60,7 @@ def audited(spec: RunSpec, **given: Any) -> dict[str, Any]:
 
 # So many find every planted bug, and fewer still a keystream that serves twice.
 # Where a message's way is not what is broken it is packed, which takes a third of the time.
-FEW, FEWER = 600, 300
+FEW, FEWER = 400, 200
 PACKED = {"messages": "packed"}
 
 
@@ -71,7 +71,7 @@ def also_slow(*given: Any) -> Any:
 
 @pytest.mark.parametrize("name", EACH)
 def test_an_honest_run_holds_and_its_canaries_are_seen(name: str) -> None:
-    result = audited(spec_of(name))
+    result = audited(spec_of(name), canaries=600)
     assert not result["violated"], result["finding"]
     assert result["lower_bound"] <= result["certified"]
     assert result["profile"][0]["measured_delta"] > 0.1  # of .38 or so
@@ -226,7 +226,7 @@ def within(noise_multiplier: float, **changes: Any) -> dict[str, Any]:
     return audited(
         spec_of("gaussian", data=WIDE, mechanism=mechanism, rounds=16, **changes),
         method="one-run",
-        canaries=500,
+        canaries=300,
     )
 
 
@@ -328,7 +328,7 @@ def test_two_vectors_a_round_are_refused() -> None:
 
 def test_without_privacy_nothing_is_violated_and_much_is_found() -> None:
     spec = small_spec(privacy=SAMPLE, mechanism={"kind": "no_privacy"}, rounds=2)
-    result = audited(spec)
+    result = audited(spec, canaries=600)
     assert (result["certified"], result["violated"], result["profile"]) == (None, False, [])
     assert result["lower_bound"] > 3.0
 

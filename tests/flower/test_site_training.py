@@ -121,7 +121,7 @@ CASES: dict[str, dict[str, Any]] = {
     "secure sum": {
         "privacy": {**CLIENT, "epsilon": 20.0},
         "algorithm": LOCAL_STEPS,
-        "mechanism": {"kind": "clamped_sign", "logit_bound": 1.0},
+        "mechanism": {"kind": "clamped_sign", "logit_bound": 1.0, "noise_multiplier": 20.0},
         "channel": {"kind": "secure_sum", "minimum_clients": 2},
     },
 }

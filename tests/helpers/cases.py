@@ -52,7 +52,7 @@ def thinned(*axes: Sequence[Any]) -> list[Any]:
     """Every combination of the axes' values, for `parametrize`; only some of them are not slow.
 
     Those are the corners, where each value is the first or the last of its axis, and one diagonal,
-    so that every value of every axis is tried in `make test`, too.
+    so that every value of every axis is tried in `make test`, too. A tuple is several values.
     """
     longest = max(len(axis) for axis in axes)
     ends = [{0, len(axis) - 1} for axis in axes]
@@ -62,7 +62,10 @@ def thinned(*axes: Sequence[Any]) -> list[Any]:
     }
     return [
         pytest.param(
-            *(axis[at] for axis, at in zip(axes, cell, strict=True)),
+            *itertools.chain.from_iterable(
+                axis[at] if isinstance(axis[at], tuple) else (axis[at],)
+                for axis, at in zip(axes, cell, strict=True)
+            ),
             marks=[pytest.mark.slow] * (cell not in quick),
         )
         for cell in itertools.product(*(range(len(axis)) for axis in axes))

@@ -170,7 +170,7 @@ def test_of_a_secure_sum_sums_are_released_and_the_local_epsilon_is_told(tmp_pat
         tmp_path / "run",
         rounds=2,
         channel={"kind": "secure_sum", "minimum_clients": 4},
-        mechanism={"kind": "clamped_sign", "logit_bound": 1.0},
+        mechanism={"kind": "clamped_sign", "logit_bound": 1.0, "noise_multiplier": 20.0},
         privacy=PRIVACY | {"level": "client", "epsilon": 50.0},
         algorithm={"kind": "fedavg", "server_learning_rate": 1.0, "local_learning_rate": 0.5},
     )

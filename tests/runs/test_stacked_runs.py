@@ -137,7 +137,7 @@ def parse_partition(kind: str) -> Any:
 @pytest.mark.parametrize("kind", ["secure_sum", "shuffler"])
 def test_channels_of_stored_messages_have_shadows_too(kind: str, data: Dataset) -> None:
     spec = spec_of(
-        {"kind": "clamped_sign", "logit_bound": 1.0},
+        {"kind": "clamped_sign", "logit_bound": 1.0, "noise_multiplier": 20.0},
         rounds=2,
         data={"dataset": "digits", "clients": 60},
         privacy={

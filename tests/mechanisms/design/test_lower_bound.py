@@ -4,10 +4,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cases import denser
+from cases import denser, thinned
 from scipy.optimize import linprog
 
-from sottovoce.mechanisms.design import lower_bound, randomized_response, window
+from sottovoce.mechanisms.design import lower_bound, randomized_response, store, window
 from sottovoce.mechanisms.design.lower_bound import variance_lower_bound
 
 
@@ -48,8 +48,7 @@ def test_no_mechanism_with_many_letters_goes_below_and_the_best_comes_close(
     assert bound >= best * 0.97
 
 
-@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 9.0, 20.0])
-@pytest.mark.parametrize("bits", [1, 2, 3])
+@pytest.mark.parametrize(("epsilon", "bits"), thinned([0.1, 1.0, 4.0, 9.0, 20.0], [1, 2, 3]))
 def test_randomised_response_is_never_below(epsilon: float, bits: int) -> None:
     bound = variance_lower_bound(epsilon, 1 << bits, 1 << bits)
     by_bit = randomized_response.bitwise(epsilon, bits)
@@ -57,10 +56,16 @@ def test_randomised_response_is_never_below(epsilon: float, bits: int) -> None:
         assert bound <= channel.variances(channel.knots).sum()
 
 
-@pytest.mark.parametrize(
-    ("inputs", "gap"), [(8, 0.004), pytest.param(None, 0.02, marks=pytest.mark.slow)]
-)
-def test_the_gap_of_a_three_bit_design_is_small(inputs: int | None, gap: float) -> None:
+def test_the_gap_of_a_three_bit_design_is_small() -> None:
+    """Of the one that comes with the package; test_window.py solves it again."""
+    total = store.find(store.spec_of(1.0, 3, 3)).sum_of_variances()
+    bound = variance_lower_bound(1.0, 8, 8)
+    assert bound <= total <= 1.004 * bound
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("inputs", "gap"), [(8, 0.004), (None, 0.02)])
+def test_the_gap_of_a_design_that_is_solved_now_is_small(inputs: int | None, gap: float) -> None:
     design = window.solve(1.0, 8, inputs)
     means = np.linspace(-0.5, 0.5, inputs or 4001)
     rows = design.rows(means)

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from cases import denser
+from cases import denser, thinned
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
@@ -23,9 +23,6 @@ CHOICES = [
     TiltedSeeds(reach=reach, tail=tail)
     for reach, tail in itertools.product((0.2, 0.7, 1.2, 2.0), (0.3, 0.05, 1e-3))
 ]
-of_every_choice = pytest.mark.parametrize(
-    "choice", CHOICES, ids=[f"{one.reach}-{one.tail}" for one in CHOICES]
-)
 
 
 def signs(count: int) -> Vector:
@@ -89,8 +86,7 @@ def pairs(choice: TiltedSeeds, count: int) -> list[tuple[Vector, Vector]]:
 # -- tails, normalisers, failures ------------------------------------------------------------
 
 
-@of_every_choice
-@pytest.mark.parametrize("count", [1, 2, 5, 10])
+@pytest.mark.parametrize(("choice", "count"), thinned(CHOICES, [1, 2, 5, 10]))
 def test_tails_and_normalisers_are_within_their_bounds(choice: TiltedSeeds, count: int) -> None:
     limit, tail = choice.log_limit, choice.tail
     laws = [np.exp(log_odds(tilts)) / 2.0**count for tilts in inputs(choice.reach, count)]
@@ -118,8 +114,7 @@ def test_truncation_happens_in_these_tests() -> None:
 # -- every order, both ways ------------------------------------------------------------------
 
 
-@of_every_choice
-@pytest.mark.parametrize("count", denser([1, 3, 9]))
+@pytest.mark.parametrize(("choice", "count"), thinned(CHOICES, denser([1, 3, 9])))
 def test_no_pair_exceeds_the_renyi_claim(choice: TiltedSeeds, count: int) -> None:
     for pair in pairs(choice, count):
         apart = float(np.linalg.norm(pair[0] - pair[1]))
@@ -226,8 +221,9 @@ def test_no_pair_exceeds_any_accountant_s_delta(
                 assert exact <= delta * (1.0 + 1e-9) + 1e-12, (name, epsilon)
 
 
-@pytest.mark.parametrize("shift", denser([-2.0, -0.5, 0.0, 0.5, 1.0, 2.0]))
-@of_every_choice
+@pytest.mark.parametrize(
+    ("choice", "shift"), thinned(CHOICES, denser([-2.0, -0.5, 0.0, 0.5, 1.0, 2.0]))
+)
 def test_cubes_of_losses_grow_by_the_excess_at_most(choice: TiltedSeeds, shift: float) -> None:
     """E h(loss) <= e^x E h(loss of the bits + x) for h = (l - shift)_+^3: the step of `cubic`."""
     fair = np.full(2**9, 2.0**-9)

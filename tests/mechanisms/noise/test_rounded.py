@@ -10,7 +10,7 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 import pytest
-from cases import FACTOR, cases
+from cases import FACTOR, cases, thinned
 from numpy.typing import NDArray
 from planted import FURTHER_BYTES, KEY, Planted, PlantedNumber
 from precise_noise import precise_tail
@@ -88,8 +88,7 @@ def slow_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 # -- the fast path is never wrong ----------------------------------------------------------
 
 
-@every_law
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("noise", "step"), thinned(LAWS, STEPS))
 def test_codes_are_those_that_exact_arithmetic_decides(
     noise: Noise, step: float, slow_calls: list[int]
 ) -> None:
@@ -109,8 +108,7 @@ def test_codes_are_those_that_exact_arithmetic_decides(
     assert fast.tolist() == exact.tolist()
 
 
-@every_law
-@pytest.mark.parametrize("step", [3.1, 0.37, 2.0**-17])
+@pytest.mark.parametrize(("noise", "step"), thinned(LAWS, [3.1, 0.37, 2.0**-17]))
 def test_exact_codes_are_those_of_mpmath(noise: Noise, step: float) -> None:
     generator = np.random.default_rng(7)
     words = [*generator.integers(0, 2**32, 40).tolist(), 0, 1, 2, 3, 2**12, 2**13, 2**14]
@@ -122,9 +120,9 @@ def test_exact_codes_are_those_of_mpmath(noise: Noise, step: float) -> None:
         assert exact_code(value, noise, step, word, i, source) == expected
 
 
-@every_law
-@pytest.mark.parametrize("step", [1.0, 1e-3])
-@pytest.mark.parametrize("value", [0.0, -0.4, pytest.param(1.2345, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("noise", "step", "value"), thinned(LAWS, [1.0, 1e-3], [0.0, -0.4, 1.2345])
+)
 def test_words_on_and_around_every_middle_are_decided_as_by_mpmath(
     noise: Noise, step: float, value: float, slow_calls: list[int]
 ) -> None:
