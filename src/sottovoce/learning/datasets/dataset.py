@@ -154,8 +154,9 @@ def _check_part(dataset: Dataset, part: str, features: Features, labels: Labels)
             f"the {part} labels are {labels.dtype} of shape {labels.shape}, and must be int64 of "
             "shape (rows,)",
         )
-    if not isinstance(dataset.num_classes, int | np.integer):
-        _refuse(dataset, f"num_classes is {dataset.num_classes!r}, and must be an integer or None")
+    classes: object = dataset.num_classes
+    if not isinstance(classes, int | np.integer):
+        _refuse(dataset, f"num_classes is {classes!r}, and must be an integer or None")
     if labels.min() < 0 or labels.max() >= dataset.num_classes:
         _refuse(
             dataset,
