@@ -275,6 +275,7 @@ def test_a_result_reads_well(values: Vector) -> None:
         ("histogram", {**RANGE, "bins": 1}, "bins"),
         ("quantiles", {**RANGE, "quantiles": [1.5]}, "level"),
         ("quantiles", {**RANGE, "quantiles": []}, "at least one"),
+        ("quantiles", {**RANGE, "quantiles": 0.5}, "a list of levels"),
         ("variance", {**RANGE, "mechanism": "mvv"}, "did you mean 'mvu'"),
     ],
 )
@@ -305,6 +306,12 @@ def test_odd_options_are_refused(statistic: str, given: dict[str, Any], match: s
 def test_odd_values_are_refused(statistic: str, odd: Any) -> None:
     with pytest.raises((ParameterError, DomainError)):
         estimate(statistic, odd, **RANGE)
+
+
+@pytest.mark.parametrize("single", [None, 0.5, "people.csv", iter([0.5])])
+def test_what_is_no_list_of_people_is_named(single: Any) -> None:
+    with pytest.raises(ParameterError, match=f"Series.*got {type(single).__name__}; for a file"):
+        estimate("mean", single, **RANGE)
 
 
 @pytest.mark.parametrize("missing", [None, math.nan, pd.NA, pd.NaT])

@@ -8,9 +8,11 @@ from run_checks import EVERY_BYTE, check_resumed
 from specs import small_spec
 from watched_encoding import watch_encoding
 
-from sottovoce.core.errors import BudgetExhaustedError
+from sottovoce.core.domains import Vector
+from sottovoce.core.errors import BudgetExhaustedError, PluginError
 from sottovoce.federated import rounds
-from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
+from sottovoce.federated.algorithms.algorithm import State
+from sottovoce.federated.algorithms.fedavg import FedAvg, SampleClippedGradient
 from sottovoce.learning.clients import ClientData
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.protocol.client import Refused, privatise
@@ -162,3 +164,16 @@ def test_a_repeated_round_leaves_out_whom_it_left_out_before(
     """A resumed run finds charges of the rounds that it repeats, and decides as it did."""
     spec = small_spec(**UNEQUAL, sampling={"kind": "poisson", "rate": 0.6}, checkpoint_every=10)
     check_resumed(spec, tmp_path, stop_after=stop_after, same_files=EVERY_BYTE)
+
+
+def test_a_model_of_another_shape_is_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(
+        _self: FedAvg, model: Vector, _combined: object, state: State
+    ) -> tuple[Vector, State]:
+        return model[:-1], state
+
+    monkeypatch.setattr(FedAvg, "server_step", short)
+    with pytest.raises(PluginError, match=r"server_step\(\) of FedAvg .*\(649,\).*\(650,\)"):
+        run(small_spec(rounds=1), tmp_path / "run")

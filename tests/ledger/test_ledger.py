@@ -685,9 +685,16 @@ def test_another_schema_version_is_refused_by_number(path: Path, version: int) -
 
 
 def test_a_missing_ledger_is_not_created_unless_it_is_asked_for(path: Path) -> None:
-    with pytest.raises(LedgerError, match="no ledger at"):
+    with pytest.raises(LedgerError, match=r"no ledger at .*Ledger\(path, create=True\)"):
         Ledger(path)
     assert not path.exists()
+
+
+def test_a_closed_ledger_is_to_be_opened_again_and_not_restored(path: Path) -> None:
+    ledger = Ledger(path, create=True)
+    ledger.close()
+    with pytest.raises(LedgerError, match="closed in this program; open it again"):
+        ledger.clients()
 
 
 @pytest.mark.parametrize("create", [False, True])

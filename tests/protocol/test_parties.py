@@ -166,3 +166,6 @@ def test_what_a_client_needs_is_said_by_name(ledger: Ledger, what: str, given: A
     parts: dict[str, Any] = {"mechanism": MECHANISM, "ledger": ledger, "budget": BUDGET}
     with pytest.raises(ParameterError, match=f"{what} must be a "):
         Client("ada", **parts | {what: given})
+    if what == "mechanism":
+        with pytest.raises(ParameterError, match="mechanism must be a "):
+            Server(given, clients=["ada"])

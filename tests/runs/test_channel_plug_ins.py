@@ -60,7 +60,7 @@ class Rumor(Channel):
 class Magic(Channel):
     @property
     def visibility(self):
-        return "nothing at all"
+        return NoSenders  # the class
 """
 IN_TURN = """
 from dataclasses import dataclass

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import sottovoce
+from sottovoce.core.errors import ConfigError
 from sottovoce.core.files import finite
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.loading import load
@@ -228,3 +229,9 @@ def test_a_run_that_would_stop_early_does_not_pass_for_one_that_runs() -> None:
 
 def test_a_spec_that_is_not_there_is_refused() -> None:
     assert "cannot read the spec" in sottovoce.check("absent.toml").problems[0]
+
+
+@pytest.mark.parametrize("given", [None, [1]])
+def test_what_is_no_spec_is_refused_by_kind(given: Any) -> None:
+    with pytest.raises(ConfigError, match="a spec is a dictionary, a RunSpec or the path"):
+        sottovoce.simulate(given)

@@ -18,7 +18,7 @@ Reference: Cormode, Kulkarni and Srivastava 2019 (HaarHRR); Kairouz, Bonawitz an
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -109,6 +109,8 @@ class QuantilesQuestion(RandomizedQuestion):
         `people` is how many will answer, roughly [10,000]: more of them see finer cells.
         """
         table_epsilon(epsilon)
+        if not isinstance(quantiles, Iterable):
+            raise ParameterError(f"quantiles must be a list of levels, got {quantiles!r}")
         chosen, cells_depth = _chosen(mechanism, epsilon, bits, depth, people or _GUESSED_PEOPLE)
         return cls(
             lower=float(lower),

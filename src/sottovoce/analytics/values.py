@@ -15,13 +15,20 @@ def people(values: Any) -> NDArray[Any]:
     """Everybody's values as they are: an entry, or a row, for each person."""
     if np.ma.is_masked(values):  # an array would hold what the mask hides
         raise DomainError("some values are masked; leave those people out")
+    if hasattr(values, "detach"):  # a tensor, perhaps one with a gradient
+        values = values.detach().cpu()
     try:
         array = np.asarray(values)
         if array.dtype.kind in "US" and not isinstance(values, np.ndarray):
             array = np.asarray(values, dtype=object)  # or a missing word would become 'nan'
     except (TypeError, ValueError):
         raise DomainError("values must have one entry for each person, all of one kind") from None
-    if array.ndim == 0 or len(array) == 0:
+    if array.ndim == 0:
+        raise ParameterError(
+            "values must be a list, an array or a Series with an entry for each person, got "
+            f"{type(values).__name__}; for a file see 'sottovoce estimate'"
+        )
+    if len(array) == 0:
         raise ParameterError("there are no values; an estimate needs at least one person")
     return array
 

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core.domains import Vector
+from sottovoce.core.errors import PluginError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, State
 from sottovoce.federated.cohorts import ClientSampling, draw
@@ -209,6 +210,12 @@ class Training:
         model, state = progress.model, progress.algorithm_state
         if collected.combined:  # else the model stays as it is
             model, state = self.algorithm.server_step(model, collected.combined, state)
+            if model.shape != progress.model.shape:
+                raise PluginError(
+                    f"server_step() of {type(self.algorithm).__name__} returned a model of shape "
+                    f"{model.shape}, and must return one of shape {progress.model.shape}; correct "
+                    "the plug-in"
+                )
         payload_down, total_down = self.bytes_down(collected.clients_asked)
         short = len(drawn) - len(cohort)
         record = RoundRecord(

@@ -299,6 +299,8 @@ class Database:
     def _remedy(self, error: Exception) -> str:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
             return self._when_busy()
+        if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
+            return "it was closed in this program; open it again"
         if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
             return "check the disk's free space and the file's permissions"
         restore = "restore it from a backup: a new ledger would forget what was spent"
@@ -329,7 +331,10 @@ class Database:
         if self.path.is_symlink() and not self.path.exists():
             raise LedgerError(f"{self.path} is a link to a file that is gone: {restore}")
         if not self.path.is_file():
-            raise LedgerError(f"no ledger at {given}; name a run folder or a ledger file")
+            raise LedgerError(
+                f"no ledger at {given}; name a run folder or a ledger file (if one was there, "
+                "restore it; a new one is made by Ledger(path, create=True))"
+            )
         if not self.path.stat().st_size:
             raise LedgerError(f"{self.path} is empty: {restore} (remove it if it never held one)")
 

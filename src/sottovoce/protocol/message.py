@@ -122,7 +122,12 @@ def open_packed(message: bytes, envelope: Envelope) -> Opened:
     _expect("uplink", uplink, envelope.uplink)
     _expect("dimension", dimension, envelope.dimension)
     _expect("bits per code", bits, envelope.code_format.bits)
-    _expect("hash of the public parameters", digest.hex(), envelope.parameter_hash.hex())
+    if digest != envelope.parameter_hash:
+        raise WireError(
+            f"message has hash of the public parameters {digest.hex()}, expected "
+            f"{envelope.parameter_hash.hex()}: it is another client's, or the two sides differ in "
+            "the mechanism's parameters, the run's name or the rotation; make them the same"
+        )
     _expect("payload length", len(payload), envelope.payload_bytes)
     return _from_payload(payload, envelope.code_format, envelope.num_codes)
 

@@ -69,13 +69,9 @@ class Client:
     ) -> None:
         _check_name("a client's name", name)
         _check_name("run", run)
-        for what, given, is_right in (
-            ("mechanism", mechanism, hasattr(mechanism, "input_domain")),
-            ("ledger", ledger, isinstance(ledger, Ledger)),
-            ("budget", budget, isinstance(budget, Budget | None)),
-        ):
-            if not is_right:
-                raise ParameterError(f"{what} must be {_WANTED[what]}, got {given!r}")
+        _check_kind("mechanism", mechanism, hasattr(mechanism, "input_domain"))
+        _check_kind("ledger", ledger, isinstance(ledger, Ledger))
+        _check_kind("budget", budget, isinstance(budget, Budget | None))
         self.name, self.mechanism, self.ledger = name, mechanism, ledger
         self._run, self._randomness = run, randomness or SystemRandomness()
         self._rotated = _is_rotated(mechanism, rotation)
@@ -130,6 +126,7 @@ class Server:
         rotation: WhetherRotated = "auto",
     ) -> None:
         _check_name("run", run)
+        _check_kind("mechanism", mechanism, hasattr(mechanism, "input_domain"))
         if isinstance(clients, str):
             raise ParameterError(f"clients must be several names, got '{clients}'; use a list")
         weights = clients.items() if isinstance(clients, Mapping) else [(n, 1.0) for n in clients]
@@ -214,6 +211,11 @@ def _plan(
         clients=parts,
         rotation=Rotation.of_round(run, number, dimension) if rotated else None,
     )
+
+
+def _check_kind(what: str, given: object, is_right: bool) -> None:
+    if not is_right:
+        raise ParameterError(f"{what} must be {_WANTED[what]}, got {given!r}")
 
 
 def _is_rotated(mechanism: Mechanism, asked: str) -> bool:

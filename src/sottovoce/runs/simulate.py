@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sottovoce.core.errors import ParameterError
+from sottovoce.core.errors import ConfigError, ParameterError
 from sottovoce.learning.datasets.own import PREFIX, named
 from sottovoce.learning.in_memory import Part, lent
 from sottovoce.runs.loading import (
@@ -137,6 +137,10 @@ def table_given(
         return read_table(Path(spec).expanduser(), values=values)
     if isinstance(spec, RunSpec):
         table = spec.plain()
+    elif not isinstance(spec, Mapping):
+        raise ConfigError(
+            f"a spec is a dictionary, a RunSpec or the path of a TOML file, got {spec!r}"
+        )
     else:
         table = {"name": "notebook", "seed": 0, **copy.deepcopy(dict(spec))}
     for key, value in values.items():

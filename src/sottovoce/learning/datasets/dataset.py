@@ -133,15 +133,30 @@ def _check_part(dataset: Dataset, part: str, features: Features, labels: Labels)
     if not len(labels) or len(labels) != len(features):
         _refuse(dataset, f"the {part} part has {len(features)} rows and {len(labels)} labels")
     if features.dtype not in (np.float32, np.float16) or features.ndim < 2:
-        _refuse(dataset, f"the {part} features are {features.dtype} of shape {features.shape}")
+        _refuse(
+            dataset,
+            f"the {part} features are {features.dtype} of shape {features.shape}, and must be "
+            "float32 or float16 of shape (rows, ...)",
+        )
     if dataset.num_classes is None:
         if labels.dtype != np.float32 or labels.ndim != 2 or not labels.shape[1]:
-            _refuse(dataset, f"the {part} targets are {labels.dtype} of shape {labels.shape}")
+            _refuse(
+                dataset,
+                f"the {part} targets are {labels.dtype} of shape {labels.shape}, and must be "
+                "float32 of shape (rows, outputs); or give num_classes",
+            )
         if not np.isfinite(labels).all():
             _refuse(dataset, f"a {part} target is not finite")
         return
     if labels.dtype != np.int64 or labels.ndim != 1:
-        _refuse(dataset, f"the {part} labels are {labels.dtype} of shape {labels.shape}")
+        _refuse(
+            dataset,
+            f"the {part} labels are {labels.dtype} of shape {labels.shape}, and must be int64 of "
+            "shape (rows,)",
+        )
+    classes: object = dataset.num_classes
+    if not isinstance(classes, int | np.integer):
+        _refuse(dataset, f"num_classes is {classes!r}, and must be an integer or None")
     if labels.min() < 0 or labels.max() >= dataset.num_classes:
         _refuse(
             dataset,

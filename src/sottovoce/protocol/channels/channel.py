@@ -192,7 +192,7 @@ class Channel:
     @property
     def fewest_messages(self) -> int:
         """Of how many messages of a round, at least, anything is released."""
-        return getattr(self.visibility, "minimum_clients", 1)
+        return getattr(known_visibility(self), "minimum_clients", 1)
 
     # What it can serve.
 
@@ -339,6 +339,22 @@ def _check_traits(kind: str, channel: type) -> None:
         )
 
 
+def known_visibility(channel: Channel) -> Visibility:
+    """Return what is seen of a channel's messages, if its cost is proved.
+
+    Raises:
+        PluginError: A plug-in's visibility is none that has a cost.
+    """
+    visibility = channel.visibility
+    if type(visibility) not in get_args(Visibility):
+        raise PluginError(
+            f"the visibility of the channel '{channel.kind}' is {visibility!r}, and no cost is "
+            "proved for it; return EveryMessage, OnlySums, NoSenders or NoisySums of "
+            "sottovoce.mechanisms"
+        )
+    return visibility
+
+
 def checked(channel: Channel, context: ChannelContext) -> Channel:
     """Return the channel as a run has it, or refuse the run.
 
@@ -349,13 +365,7 @@ def checked(channel: Channel, context: ChannelContext) -> Channel:
     """
     channel.check(context)
     found = channel.resolved(context)
-    visibility = found.visibility
-    if type(visibility) not in get_args(Visibility):
-        raise PluginError(
-            f"the visibility of the channel '{channel.kind}' is {visibility!r}, and no cost is "
-            "proved for it; return EveryMessage, OnlySums, NoSenders or NoisySums of "
-            "sottovoce.mechanisms"
-        )
+    visibility = known_visibility(found)
     if isinstance(visibility, OnlySums) and type(found).collector is Channel.collector:
         raise PluginError(
             f"the channel '{channel.kind}' shows nothing but sums, and lacks the method "
