@@ -68,7 +68,7 @@ def test_without_privacy_nothing_is_certified(cli: Any, tmp_path: Path) -> None:
         ("mechanism gaussian --param levels=2", "levels"),
         ("mechanism gaussian --dimension 0", "dimension"),
         ("mechanism gaussian --plot curve.png", ".svg"),
-        ("run nowhere", "no run.json"),
+        ("run nowhere", "not a run folder"),
         ("run nowhere --method onerun", "one-run"),
     ],
 )

@@ -25,7 +25,8 @@ from sottovoce.core.errors import ConfigError, PluginError
 from sottovoce.core.plugin_returns import NUMBER, Contract, hold
 from sottovoce.federated.algorithms.algorithm import AGGREGATIONS, RECIPES
 from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling, register_sampling
-from sottovoce.learning.datasets.register import DATASETS
+from sottovoce.learning.datasets.dataset import Dataset
+from sottovoce.learning.datasets.register import _RETURNS, DATASETS
 from sottovoce.learning.features import FEATURES
 from sottovoce.learning.models.register import MODELS
 from sottovoce.learning.partition import PARTITIONS
@@ -479,6 +480,24 @@ def test_a_field_without_slots_is_what_a_kind_needs() -> None:
     contract = Contract(needs=("visibility", "build"))
     with pytest.raises(PluginError, match="the sampling 'open' lacks build; define it"):
         hold(SAMPLINGS, "open", Open, contract)
+
+
+def test_a_dataset_from_outside_has_finite_features() -> None:
+    rows, labels = np.zeros((4, 2), dtype=np.float32), np.arange(4) % 2
+
+    def data(train: Any) -> Dataset:
+        return Dataset(
+            name="rows",
+            train_features=train,
+            train_labels=labels,
+            test_features=rows,
+            test_labels=labels,
+            num_classes=2,
+        )
+
+    assert _RETURNS.fits(data(rows))
+    assert not _RETURNS.fits(data(np.full_like(rows, np.nan)))
+    assert not _RETURNS.fits(None)
 
 
 def test_a_number_of_numpy_is_a_number() -> None:

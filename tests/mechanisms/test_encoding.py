@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sottovoce.core import native
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
-from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.core.errors import DomainError, ParameterError, WireError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.encoding import (
@@ -263,6 +263,18 @@ def test_a_mechanism_with_nothing_but_encode_gives_the_same_bytes(
     assert not isinstance(plain, EncodesPacked)
     update = updates(where, 700, seed=4, reach=2.0).astype(np.float32)
     assert payload_of(plain, update) == payload_of(mechanism, update)
+
+
+def test_codes_of_another_shape_are_refused() -> None:
+    """One code of four bits too few would fill as many bytes, and be read as a zero."""
+    mechanism = registry.find("mvu").build(
+        Box(dimension=7, lower=-1.0, upper=1.0), {"epsilon": 1.0, "input_bits": 4, "output_bits": 4}
+    )
+    for cut in (lambda codes: codes[:-1], lambda codes: codes[None]):
+        plain: Any = OnlyEncodes(mechanism)
+        plain.encode = lambda *given, cut=cut: cut(mechanism.encode(*given))
+        with pytest.raises(WireError, match=r"shape \(7,\)"):
+            payload_of(plain, np.zeros(7))
 
 
 def test_rows_that_were_clipped_before_are_taken_as_they_are() -> None:

@@ -73,6 +73,8 @@ def test_a_round_that_was_sent_is_sent_again_and_charged_once(ledger: Ledger) ->
 def test_an_update_that_is_refused_costs_nothing(ledger: Ledger, update: object) -> None:
     with pytest.raises(DomainError):
         Client("ada", MECHANISM, ledger=ledger).send(update, round=1)
+    with pytest.raises(ParameterError, match="round must be"):
+        Client("ada", MECHANISM, ledger=ledger).send(UPDATE, round=0)
     assert ledger.num_charges == 0
 
 

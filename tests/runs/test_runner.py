@@ -209,7 +209,7 @@ def test_a_crash_while_encoding_hides_no_charge_and_costs_none(
 
 def test_resume_refuses_another_spec_and_an_empty_folder(tmp_path: Path) -> None:
     run(small_spec(), tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"another spec \('seed' was 3 and is 9\), or by"):
+    with pytest.raises(ConfigError, match=r"another spec \('seed' was 3 and is 9\); resume"):
         run(small_spec(seed=9), tmp_path / "run", resume=True)
     changed = {
         "rounds": 7,

@@ -361,7 +361,15 @@ def encode_packed(prepared: Prepared, keystreams: Sequence[Keystream]) -> Packed
 def pack_each(prepared: Prepared, codes_of: Callable[[int], Codes]) -> Payloads:
     """Pack the codes that `codes_of` returns for each row, on several threads."""
     code_format = prepared.mechanism.code_format()
-    return fill_each(prepared, lambda i: pack_codes(codes_of(i), code_format))
+    shape = (code_format.num_codes(prepared.mechanism.input_domain.dimension),)
+
+    def payload_of(i: int) -> bytes:
+        codes = codes_of(i)
+        if np.shape(codes) != shape:
+            raise WireError(f"codes must have the shape {shape}, got {np.shape(codes)}")
+        return pack_codes(codes, code_format)
+
+    return fill_each(prepared, payload_of)
 
 
 def fill_each(prepared: Prepared, payload_of: Callable[[int], Octets]) -> Payloads:

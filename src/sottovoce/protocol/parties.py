@@ -92,7 +92,7 @@ class Client:
             update: Floating-point numbers, as many as the mechanism has dimensions, in any shape,
                 from numpy or torch. It is clipped; a mean of several records (`records` of the
                 domain) is one only if each record was clipped before.
-            round: The round's number, from 0; another one for each message.
+            round: The round's number, from 1; another one for each message.
 
         Raises:
             DomainError: The update has another size, or is not finite. Nothing is charged.
@@ -153,7 +153,7 @@ class Server:
 
     def open_round(self, number: int) -> None:
         """Close the open round and open a later one; the open one's own number changes nothing."""
-        parameter_rules.integer("round", number, low=0, high=2**32 - 1)
+        parameter_rules.integer("round", number, low=1, high=2**32 - 1)
         if number == self._number:
             return
         if number < self._number:
@@ -203,6 +203,7 @@ def _plan(
 ) -> RoundPlan:
     """Return the plan of a round; a client needs its own part only, the server all of them."""
     dimension = parts[0].mechanism.input_domain.dimension
+    parameter_rules.integer("round", number, low=1, high=2**32 - 1)
     return RoundPlan(
         run=run,
         round=number,

@@ -184,11 +184,12 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
             "with that version, or choose another --out"
         )
     if found != spec.hash:
+        versions = f"it was begun by version {begun}, and this is {__version__}"
+        other = f", or calibrated by another version: {versions}" if begun != __version__ else ""
         raise ConfigError(
-            f"{run_folder.path} was made from another spec ({spec.changes_since(header['spec'])}), "
-            f"or by a version that calibrates other noise for it; it was begun by version {begun}, "
-            f"and this is {__version__}: resume with the same spec and version, set the "
-            "mechanism's parameters to those in its run.json (--set "
+            f"{run_folder.path} was made from another spec "
+            f"({spec.changes_since(header['spec'])}){other}; resume with the same spec and "
+            "version, set the mechanism's parameters to those in its run.json (--set "
             "mechanism.noise_multiplier=...), or choose another --out"
         )
 

@@ -32,7 +32,7 @@ import numpy as np
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import DataError, ParameterError, UnknownNameError
 from sottovoce.core.files import explained
-from sottovoce.core.plugin_returns import held, instance
+from sottovoce.core.plugin_returns import Returns, held
 from sottovoce.core.registry import Register
 from sottovoce.learning.datasets.dataset import Dataset
 
@@ -324,7 +324,17 @@ class Entry:
 
 
 DATASETS: Register[Entry] = Register("dataset", package="sottovoce.learning.datasets")
-_RETURNS = instance(Dataset, "a sottovoce.learning.Dataset")
+
+
+def _is_finite_dataset(value: object) -> bool:
+    return isinstance(value, Dataset) and all(
+        np.isfinite(features).all() for features in (value.train_features, value.test_features)
+    )
+
+
+_RETURNS = Returns(
+    what="a sottovoce.learning.Dataset whose features are finite", fits=_is_finite_dataset
+)
 
 
 def register(
