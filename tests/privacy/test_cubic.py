@@ -312,7 +312,7 @@ def test_it_is_nearer_to_gaussian_noise_than_the_renyi_bound(epsilon: float) -> 
 
     def largest_mu(spent: object) -> float:
         low, high = 1e-3, 10.0
-        for _ in range(40):
+        for _ in range(22):
             middle = (low + high) / 2.0
             low, high = (middle, high) if spent(middle) <= epsilon else (low, middle)  # type: ignore[operator]
         return low
