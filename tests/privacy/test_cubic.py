@@ -75,9 +75,9 @@ def test_equal_tilts_lie_below_it_far_into_the_tail(dimension: int, mu: float) -
     tilt = mu / math.sqrt(dimension)
     heads = np.arange(dimension + 1)
     losses = tilt * (2 * heads - dimension) - dimension * math.log(math.cosh(tilt))
+    towards = stats.binom.pmf(heads, dimension, 1.0 / (1.0 + math.exp(-2.0 * tilt)))
+    away = stats.binom.pmf(heads, dimension, 0.5)
     for epsilon in np.linspace(0.0, mu * mu / 2.0 + 7.0 * mu, 15):
-        towards = stats.binom.pmf(heads, dimension, 1.0 / (1.0 + math.exp(-2.0 * tilt)))
-        away = stats.binom.pmf(heads, dimension, 0.5)
         exact = max(
             float(towards @ -np.expm1(np.minimum(0.0, epsilon - losses))),
             float(away @ -np.expm1(np.minimum(0.0, epsilon + losses))),
