@@ -119,25 +119,18 @@ class Result:
         return json.loads(self.out)
 
 
-@pytest.fixture(scope="session")
-def _parser() -> Any:
-    """The parser of all commands, which takes as long to make as many a command to run."""
-    import typer.main
-
-    return functools.cache(typer.main.get_command)
-
-
 @pytest.fixture
-def cli(_parser: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     """A command line that tests can call."""
     import typer.main
+    from command_line import parser
 
     from sottovoce.cli.main import main
 
     def call(*arguments: object) -> Result:
         words = [str(a) for a in arguments]
         monkeypatch.setattr(sys, "argv", ["sottovoce", *words])
-        monkeypatch.setattr(typer.main, "get_command", _parser)
+        monkeypatch.setattr(typer.main, "get_command", parser)
         with pytest.raises(SystemExit) as exit_:
             main()  # always ends the process, as click's standalone mode does
         captured = capsys.readouterr()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from registered import CASES
+from registered import IN_TURN
 
 from sottovoce.auditing import draws
 from sottovoce.auditing.draws import drawn
@@ -43,8 +43,7 @@ MECHANISMS: dict[str, Mechanism] = {
 }
 
 
-@pytest.mark.parametrize("adjacency", list(Adjacency))
-@pytest.mark.parametrize(("registration", "example", "domain"), CASES)
+@pytest.mark.parametrize(("registration", "example", "domain", "adjacency"), IN_TURN)
 def test_every_registered_example_passes_a_short_audit(
     registration: registry.Registration,
     example: registry.Parameters,

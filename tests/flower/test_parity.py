@@ -1,8 +1,8 @@
 """The same spec on nodes with TLS and keys, in Flower's simulation and here: the same bits.
 
 The two nodes are the one federation of real processes that `make test` starts, so they are also
-checked, stopped, started again, and robbed of a ledger here, in this order; all other federations
-are for `make test-full`.
+checked and robbed of a ledger here; `make test-full` stops and starts them again in between, and
+has all other federations.
 """
 
 import importlib.util
@@ -187,6 +187,7 @@ def test_a_site_passes_all_checks_and_the_link_knows_its_key_alone(
     assert running.status()["sites"] == dict.fromkeys(sites, "online")  # nothing was changed
 
 
+@pytest.mark.slow  # test_node.py and tests/deployment/test_guard.py have the quick cases
 def test_link_and_site_start_again_at_once_but_not_with_a_wrong_clock(
     run: StartedRun, sites: list[str], tmp_path: Path
 ) -> None:

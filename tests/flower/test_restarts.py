@@ -21,7 +21,7 @@ pytest.importorskip("flwr")
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="watches processes in /proc"),
-    pytest.mark.slow,  # test_guard and test_parity have the quick cases
+    pytest.mark.slow,  # test_guard has the quick cases
     pytest.mark.xdist_group("federation"),  # one at a time: each keeps a dozen processes busy
 ]
 

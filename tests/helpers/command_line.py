@@ -4,6 +4,7 @@ How a process starts and ends is what tests/cli/test_cli.py and the federations 
 """
 
 import contextlib
+import functools
 import io
 import json
 import os
@@ -14,7 +15,12 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import typer.main
+
 from sottovoce.cli.main import main
+
+# The parser of all commands, which takes as long to make as many a command to run.
+parser = functools.cache(typer.main.get_command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +37,7 @@ def call(
     """`sottovoce` with these words, in `folder` [here], with more in its environment."""
     printed, code = io.StringIO(), 0
     with (
+        mock.patch.object(typer.main, "get_command", parser),
         mock.patch.object(sys, "argv", ["sottovoce", *words]),
         mock.patch.dict(os.environ, environment or {}),
         inside(folder or Path.cwd()),

@@ -2,17 +2,21 @@
 
 import pytest
 
+from sottovoce.core.adjacency import Adjacency
 from sottovoce.mechanisms import registry
 
-CASES = [
+# Under both adjacencies, which take turns in `make test`; the contract has every pair of them.
+IN_TURN = [
     pytest.param(
         registration,
         example,
         domain,
-        id=f"{registration.kind}-{n}-{type(domain).__name__}",
-        marks=[pytest.mark.slow] * (n >= 1),  # more of the same mechanism
+        adjacency,
+        id=f"{registration.kind}-{n}-{type(domain).__name__}-{adjacency}",
+        marks=[pytest.mark.slow] * (n >= 1 or (number + place + other) % 2),
     )
-    for registration in registry.registrations()
+    for number, registration in enumerate(registry.registrations())
     for n, example in enumerate(registration.examples)
-    for domain in registration.example_domains
+    for place, domain in enumerate(registration.example_domains)
+    for other, adjacency in enumerate(Adjacency)
 ]

@@ -74,9 +74,9 @@ def test_equal_tilts_lie_below_it_far_into_the_tail(dimension: int, mu: float) -
     tilt = mu / math.sqrt(dimension)
     heads = np.arange(dimension + 1)
     losses = tilt * (2 * heads - dimension) - dimension * math.log(math.cosh(tilt))
+    towards = stats.binom.pmf(heads, dimension, 1.0 / (1.0 + math.exp(-2.0 * tilt)))
+    away = stats.binom.pmf(heads, dimension, 0.5)
     for epsilon in np.linspace(0.0, mu * mu / 2.0 + 7.0 * mu, 15):
-        towards = stats.binom.pmf(heads, dimension, 1.0 / (1.0 + math.exp(-2.0 * tilt)))
-        away = stats.binom.pmf(heads, dimension, 0.5)
         exact = max(
             float(towards @ -np.expm1(np.minimum(0.0, epsilon - losses))),
             float(away @ -np.expm1(np.minimum(0.0, epsilon + losses))),
@@ -311,7 +311,7 @@ def test_it_is_nearer_to_gaussian_noise_than_the_renyi_bound(epsilon: float) -> 
 
     def largest_mu(spent: object) -> float:
         low, high = 1e-3, 10.0
-        for _ in range(40):
+        for _ in range(22):
             middle = (low + high) / 2.0
             low, high = (middle, high) if spent(middle) <= epsilon else (low, middle)  # type: ignore[operator]
         return low

@@ -43,6 +43,8 @@ def test_what_is_answered_keeps_the_budget(kind: str) -> None:
     if kind == "metric_mvu":
         geometry = "l1"  # in l2 every value tried is a design to solve
     bits = max(offer["bits"] or [1]) if kind in ("skellam", "discrete_gaussian") else 2
+    if kind == "interpolated_mvu":
+        bits = 1  # of two, every value tried is a design to solve
     question = Question(
         mechanism=kind, bits=bits, rounds=3, dimension=2, clip_geometry=geometry, epsilon=3.0
     )
