@@ -48,7 +48,7 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["SOTTOVOCE_CACHE"] = str(made_cache)
 
 # What is imported and collected stays to the end: it is no garbage while it is made, and nobody
-# need look through it again and again afterwards.
+# need look through it again and again afterwards. So does what a file of tests leaves behind.
 gc.disable()
 
 
@@ -56,6 +56,14 @@ gc.disable()
 def pytest_runtestloop() -> None:
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)

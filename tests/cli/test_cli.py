@@ -152,16 +152,11 @@ def test_a_users_mistake_is_one_line_and_exit_two(cli: Any, line: str, message: 
     assert result.out == ""
 
 
-def test_debug_shows_the_traceback_wherever_it_stands() -> None:
+def test_debug_shows_the_traceback_wherever_it_stands(cli: Any) -> None:
     for line in ("--debug mechanism show nothing", "mechanism show nothing --debug"):
-        shown = subprocess.run(
-            [sys.executable, "-m", "sottovoce", *line.split()],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert "Traceback" in shown.stderr
-        assert shown.returncode != 0
+        shown = cli(*line.split())
+        assert "Traceback" in shown.err
+        assert shown.code != 0
 
 
 def test_run_ledger_and_export_work_together(cli: Any, spec: Path, tmp_path: Path) -> None:

@@ -111,7 +111,7 @@ def test_the_joint_laws_are_unbiased_to_the_last_digits(dimension: int) -> None:
 def test_samples_are_unbiased(domain: Box | L1Ball | L2Ball) -> None:
     mechanism = Cldp(input_domain=domain, epsilon=3.0)
     values = domain.project(np.linspace(-0.4, 1.0, domain.dimension))
-    _, errors = sampled_mean(mechanism, values, samples=4000)
+    _, errors = sampled_mean(mechanism, values, samples=2000)
     assert np.abs(errors).max() < 7.0
 
 
