@@ -85,10 +85,10 @@ golden: install-dev ## seeded runs and commands give the bytes of tools/golden.j
 walks: install-dev ## packages, lines, type tests, and the files that an update and a spec pass (TREE=other-checkout)
 	$(BIN)/python tools/walks.py $(if $(TREE),--tree '$(TREE)')
 
-soundness: install-dev ## the tests that docs/theorems.md names, with ten times the cases, into results/soundness.md (hours; ONLY=words)
+soundness: install-dev ## the tests that docs/explanation/theorems.md names, with ten times the cases, into results/soundness.md (hours; ONLY=words)
 	$(BIN)/python tools/soundness.py $(if $(ONLY),--only '$(ONLY)')
 
-mutations: install-dev ## faults planted one at a time: the tests that docs/theorems.md names must find them (ONLY=words)
+mutations: install-dev ## faults planted one at a time: the tests that docs/explanation/theorems.md names must find them (ONLY=words)
 	$(BIN)/python tools/mutations.py $(if $(ONLY),--only '$(ONLY)')
 
 designs: install-dev ## solve again the MVU designs that come with the package (minutes)

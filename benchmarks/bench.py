@@ -107,7 +107,7 @@ def _page(quick: bool, peers: str) -> Iterator[str]:
         f"{here['system']}; sottovoce {__version__}, Python {here['python']}, {kinds}. Every "
         "result was checked before it was timed. Ratios are within one run; absolute numbers are "
         "this machine's, and of whatever else ran on it. "
-        "[docs/benchmarks.md](../docs/benchmarks.md) says how to read them."
+        "[docs/reference/benchmarks.md](../docs/reference/benchmarks.md) says how to read them."
     )
     if quick:
         yield "\nTiny sizes (`--quick`): these numbers say nothing about speed."

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 def test_every_fault_can_be_planted_and_has_a_theorem_whose_tests_must_find_it() -> None:
     assert mutations.misfits() == []
-    named = mutations.tests_of((ROOT / "docs/theorems.md").read_text())
+    named = mutations.tests_of((ROOT / "docs/explanation/theorems.md").read_text())
     for fault in faults.FAULTS:
         assert named[fault.theorem]
     assert len(faults.FAULTS) >= 50

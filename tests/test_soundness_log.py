@@ -34,7 +34,7 @@ def test_that_more_cases_refute():
 
 
 def test_all_tests_that_theorems_name_are_found() -> None:
-    named = soundness.named_tests((ROOT / "docs/theorems.md").read_text())
+    named = soundness.named_tests((ROOT / "docs/explanation/theorems.md").read_text())
     assert len(named) == len(set(named)) >= 100
     assert "tests/privacy/test_soundness.py::test_this_check_can_fail" in named
 

@@ -1,4 +1,4 @@
-"""Faults planted one at a time: the tests that docs/theorems.md names must find them.
+"""Faults planted one at a time: the tests that docs/explanation/theorems.md names must find them.
 
     python tools/mutations.py [--only WORDS]
 
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if wrong := misfits(chosen):
         print("\n".join(wrong))
         return 1
-    named = tests_of((ROOT / "docs/theorems.md").read_text())
+    named = tests_of((ROOT / "docs/explanation/theorems.md").read_text())
     missed = 0
     with tempfile.TemporaryDirectory(prefix="sottovoce-mutations-") as folder:
         copy = Path(folder)

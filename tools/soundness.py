@@ -1,4 +1,4 @@
-"""The tests that docs/theorems.md names, with ten times the cases: `make soundness`.
+"""The tests that docs/explanation/theorems.md names, with ten times the cases: `make soundness`.
 
     python tools/soundness.py [--only WORDS] [--cases 10] [--page FILE]
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     named = named_tests(THEOREMS.read_text())
     chosen = [test for test in named if given.only in test]
     if not chosen:
-        parser.error(f"no test that docs/theorems.md names holds '{given.only}'")
+        parser.error(f"no test that docs/explanation/theorems.md names holds '{given.only}'")
     path = given.page.with_suffix(".json")
     rows: dict[str, Row] = json.loads(path.read_text()) if path.exists() else {}
     rows = {test: row for test, row in rows.items() if test in named}
@@ -135,7 +135,7 @@ def _page(named: Sequence[str], rows: dict[str, Row]) -> str:
     lines = [
         "# Soundness, with more cases",
         "",
-        "Every test that [the theorems](../docs/theorems.md) name, by `make soundness`: examples "
+        "Every test that [the theorems](../docs/explanation/theorems.md) name, by `make soundness`: examples "
         "of property tests, draws and grids are as many times the usual as the column says. A "
         "test of one situation has as many cases as situations, whatever the factor.",
         "",

@@ -32,7 +32,7 @@ def _lines(themes: Mapping[str, Sequence[Figure]], records: Mapping[str, Record]
     yield ""
     yield (
         f"What was asked of Sottovoce in numbers, and what was measured, by `make figures` "
-        f"(docs/benchmarks.md says how). {_machines(figures, records)}"
+        f"(docs/reference/benchmarks.md says how). {_machines(figures, records)}"
     )
     yield ""
     yield (

@@ -18,7 +18,7 @@ from sottovoce.privacy.events import Repeated
 
 
 def test_the_plan_that_is_shown_is_the_plan() -> None:
-    page = (ROOT / "docs/plan.md").read_text()
+    page = (ROOT / "docs/how-to/rank-mechanisms.md").read_text()
     found = re.search(r"^    (sottovoce plan .*)$", page, re.MULTILINE)
     assert found
     shown = printed_json(*shlex.split(found[1])[1:])
@@ -37,7 +37,7 @@ def test_the_plan_that_is_shown_is_the_plan() -> None:
 
 
 def test_the_shuffled_epsilons_that_are_shown_are_those_of_the_accountant() -> None:
-    page = (ROOT / "docs/seeded.md").read_text()
+    page = (ROOT / "docs/explanation/seeded-updates.md").read_text()
     rows = re.findall(r"^\| ([\d,]+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", page, re.MULTILINE)
     assert len(rows) == 3
     for clients, local, once, thrice in rows:
@@ -48,7 +48,7 @@ def test_the_shuffled_epsilons_that_are_shown_are_those_of_the_accountant() -> N
 
 def test_the_headline_has_the_epsilons_and_accuracies_of_what_was_run() -> None:
     """The same messages as in the kept result, whose local epsilon is that of four epochs."""
-    page = (ROOT / "docs/how-well.md").read_text()
+    page = (ROOT / "docs/explanation/accuracy.md").read_text()
     table = page.split("| epsilon of these messages |")[1].split("\n\n")[0].splitlines()[2:]
     found = _by_mechanism("seeded-mnist")
     assert len(table) == 3
@@ -97,7 +97,7 @@ def _in_secret_order(local: float, dimension: int, clients: int, epochs: int) ->
 def test_how_well_it_learns_is_what_the_kept_results_say(
     heading: str, experiments: tuple[str, str]
 ) -> None:
-    table = (ROOT / "docs/how-well.md").read_text().split(heading)[1].split("\n\n")[0]
+    table = (ROOT / "docs/explanation/accuracy.md").read_text().split(heading)[1].split("\n\n")[0]
     found = {name: _by_mechanism(name) for name in experiments}
     rows = [line.strip("| ").split(" | ") for line in table.splitlines()[2:]]
     assert len(rows) == 5

@@ -23,6 +23,7 @@ DOCUMENTED = [
     *(ROOT / "docs/how-to").glob("*.md"),
     *(ROOT / "docs/tutorials").glob("*.md"),
     *(ROOT / "docs/reference").glob("*.md"),
+    *(ROOT / "docs/explanation").glob("[act]*.md"),
     *(ROOT / "examples").rglob("*.py"),
     *(ROOT / "examples").rglob("*.ipynb"),
 ]

@@ -49,7 +49,7 @@ def test_every_page_is_built(site: Path) -> None:
 
 
 def test_formulas_are_text(site: Path) -> None:
-    shown = (site / "privacy.html").read_text()
+    shown = (site / "explanation/privacy.html").read_text()
     assert "exp(&lt;b, z&gt; - sum" in shown
     assert "<b, z>" not in shown
 
@@ -98,8 +98,8 @@ def test_every_decision_is_listed() -> None:
 
 
 def test_the_tutorial_s_federation_is_the_one_that_is_run() -> None:
-    """tests/flower/test_readme.py runs the commands of docs/deployment.md with processes."""
-    run = _indented(ROOT / "docs/deployment.md", "## A rehearsal on one machine")
+    """tests/flower/test_readme.py runs the commands of docs/how-to/deploy.md with processes."""
+    run = _indented(ROOT / "docs/how-to/deploy.md", "## A rehearsal on one machine")
     assert _indented(ROOT / "docs/tutorials/federation.md", "## On one machine") == run
     (spec,) = (b for b in blocks(ROOT / "docs/tutorials/federation.md") if b.title)
     example = tomllib.loads((ROOT / "examples/federation.toml").read_text())
@@ -135,7 +135,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 def test_a_browser_finds_nothing_wrong_and_asks_nobody_else(site: Path) -> None:
     with browser() as window, _served(site) as address:
-        for page in ("index", "theorems", "reference/mechanisms", "results/seeded/index"):
+        for page in ("index", "explanation/theorems", "reference/mechanisms", "results/seeded/index"):
             window.open(f"{address}/{page}.html")
             assert window.run("return document.querySelector('h1').innerText.length > 3")
         window.run("document.querySelector('.md-search__input').focus()")

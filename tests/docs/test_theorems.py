@@ -7,7 +7,7 @@ from functools import reduce
 import pytest
 from pages import ROOT
 
-PAGE = (ROOT / "docs/theorems.md").read_text()
+PAGE = (ROOT / "docs/explanation/theorems.md").read_text()
 ENTRIES = re.split(r"\n### ", PAGE.split("\n## What is assumed")[0])[1:]
 
 
@@ -47,7 +47,7 @@ def test_entries_are_numbered() -> None:
 
 
 def test_every_section_of_proofs_is_referred_to() -> None:
-    sections = re.findall(r"^## (\d+)\. ", (ROOT / "docs/privacy.md").read_text(), re.MULTILINE)
+    sections = re.findall(r"^## (\d+)\. ", (ROOT / "docs/explanation/privacy.md").read_text(), re.MULTILINE)
     why_not = {"21"}  # what is *not* there needs no theorem
     for number in set(sections) - why_not:
         assert f"(privacy.md#{number}-" in PAGE, number

@@ -1,4 +1,4 @@
-"""The commands that README and docs/deployment.md show, as they stand there, in a shell."""
+"""The commands that README and docs/how-to/deploy.md show, as they stand there, in a shell."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ def _block(page: str, heading: str) -> list[str]:
     ("page", "heading", "command"),
     [
         ("README.md", "## On several machines", ".venv/bin/sottovoce"),
-        ("docs/deployment.md", "## A rehearsal on one machine", "sottovoce"),
+        ("docs/how-to/deploy.md", "## A rehearsal on one machine", "sottovoce"),
     ],
 )
 def test_a_rehearsal_goes_as_the_page_says(

@@ -125,7 +125,7 @@ def test_tries_and_signs_together_are_within_epsilon_and_the_timing_loss(epsilon
     [(2.0, (0.0028, 0.0006)), (5.17, (0.0082, 0.0051)), (8.0, (0.0954, 0.0507))],
 )
 def test_the_documented_timing_losses(epsilon: float, loss: tuple[float, float]) -> None:
-    """docs/seeded.md: of 16,384 signs and of a million."""
+    """docs/explanation/seeded-updates.md: of 16,384 signs and of a million."""
     for num_signs, expected in zip((16_384, 1_000_000), loss, strict=True):
         found = stepped_seeds(epsilon, num_signs).timing_loss
         assert found == pytest.approx(expected, abs=6e-5)
