@@ -20,7 +20,7 @@ WORKERS ?= $(shell expr $(CORES) + 1)
 CASES ?= 100000
 SEED ?= 1
 
-.PHONY: help install install-dev demo check lint types test quick-tests test-full fuzz wheel bench figures golden walks soundness mutations designs docs clean
+.PHONY: help install install-dev demo check lint types test quick-tests test-full fuzz wheel bench figures golden walks soundness mutations designs picture docs clean
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/'
@@ -93,6 +93,9 @@ mutations: install-dev ## faults planted one at a time: the tests that docs/expl
 
 designs: install-dev ## solve again the MVU designs that come with the package (minutes)
 	$(BIN)/python tools/ship_designs.py
+
+picture: install ## the README's picture, from results/, into docs/accuracy-by-bytes.svg
+	$(BIN)/python tools/readme_picture.py
 
 docs: install-dev ## the documentation as pages, into site/ (open site/index.html)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -61,7 +61,8 @@ def test_the_commands_of_the_readme_run_one_after_another(
 ) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     prefix = ".venv/bin/sottovoce "
-    lines = [line.strip() for line in (ROOT / "README.md").read_text().splitlines()]
+    text = (ROOT / "README.md").read_text().replace("\\\n", " ")
+    lines = [line.strip() for line in text.splitlines()]
     commands = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
     # Those of a federation belong together: tests/flower/test_readme.py
     commands = [command for command in commands if not command.startswith("deploy ")]
