@@ -66,21 +66,20 @@ def split_names(line: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", line.replace("_", " "))
 
 
-def banned_words(path: Path) -> Iterator[Finding]:
+def banned_words(path: Path, text: str) -> Iterator[Finding]:
     """Yield the banned words of a file.
 
     Args:
         path: A text file.
+        text: What it contains.
 
     Yields:
-        One finding for each occurrence. Words of the list `stored` are allowed where they stand
-        in files, messages or hashes that older versions wrote: a line with such a word and the
-        comment `stored` passes.
+        One finding for each occurrence. A line that holds one of the phrases in the list `stored`
+        passes: older versions wrote them into files, messages or hashes.
     """
-    allowed = {word.lower() for word in lists()["stored"]}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        for match in _banned().finditer(split_names(line)):
-            if match.group().lower() not in allowed:
+    for number, line in enumerate(text.splitlines(), 1):
+        if not any(phrase in line for phrase in lists()["stored"]):
+            for match in _banned().finditer(split_names(line)):
                 yield Finding(path, number, "word", match.group())
 
 
@@ -162,11 +161,12 @@ def _missing_sections(node: _Function, text: str) -> Iterator[str]:
         yield "Raises: is missing"
 
 
-def docstring_faults(path: Path) -> Iterator[Finding]:
+def docstring_faults(path: Path, text: str) -> Iterator[Finding]:
     """Yield what is wrong with the docstrings of a module.
 
     Args:
         path: A Python file of the package.
+        text: Its source.
 
     Yields:
         Findings of the rules `docstring`, `verb` and `sections`.
@@ -176,8 +176,7 @@ def docstring_faults(path: Path) -> Iterator[Finding]:
         names = exported().get(package, set())
     except ValueError:
         names = set()
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    yield from _faults_of(path, tree.body, names, owner="")
+    yield from _faults_of(path, ast.parse(text).body, names, owner="")
 
 
 def _faults_of(
@@ -238,16 +237,16 @@ def template_of(node: ast.expr) -> str:
             return f"{{{ast.unparse(node)}}}"
 
 
-def messages(path: Path) -> Iterator[tuple[int, str, str]]:
+def messages(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield the templates of the messages of a module: errors of its own and warnings.
 
     Args:
-        path: A Python file.
+        text: The source of a Python file.
 
     Yields:
         The line, the class of the error and the template.
     """
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call) and node.args:
             name = ast.unparse(node.func).split(".")[-1]
             if name in lists()["errors"] or ast.unparse(node.func) == "warnings.warn":
@@ -265,16 +264,17 @@ def _remedy() -> re.Pattern[str]:
     )
 
 
-def message_faults(path: Path) -> Iterator[Finding]:
+def message_faults(path: Path, text: str) -> Iterator[Finding]:
     """Yield the messages of a module that name no remedy.
 
     Args:
         path: A Python file of the package.
+        text: Its source.
 
     Yields:
         One finding for each message. A message that only passes on others' text is not judged.
     """
-    for line, _, template in messages(path):
+    for line, _, template in messages(text):
         own = re.sub(r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}", "", template)
         if len(re.findall(r"[a-z]{2,}", own)) > 2 and not _remedy().search(template):
             yield Finding(path, line, "remedy", template)
@@ -289,9 +289,22 @@ def findings(path: Path) -> list[Finding]:
     Returns:
         The findings, in the order of the rules.
     """
-    found = list(banned_words(path))
+    return findings_in(path, path.read_text(encoding="utf-8"))
+
+
+def findings_in(path: Path, text: str) -> list[Finding]:
+    """Return everything that is wrong with a text.
+
+    Args:
+        path: The file that it stands for, which decides the rules.
+        text: What the file contains.
+
+    Returns:
+        The findings, in the order of the rules.
+    """
+    found = list(banned_words(path, text))
     if path.suffix == ".py" and PACKAGE in path.parents:
-        found += [*docstring_faults(path), *message_faults(path)]
+        found += [*docstring_faults(path, text), *message_faults(path, text)]
     return found
 
 

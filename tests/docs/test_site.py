@@ -135,7 +135,12 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 
 def test_a_browser_finds_nothing_wrong_and_asks_nobody_else(site: Path) -> None:
     with browser() as window, _served(site) as address:
-        for page in ("index", "explanation/theorems", "reference/mechanisms", "results/seeded/index"):
+        for page in (
+            "index",
+            "explanation/theorems",
+            "reference/mechanisms",
+            "results/seeded/index",
+        ):
             window.open(f"{address}/{page}.html")
             assert window.run("return document.querySelector('h1').innerText.length > 3")
         window.run("document.querySelector('.md-search__input').focus()")

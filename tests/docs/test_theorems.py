@@ -47,7 +47,9 @@ def test_entries_are_numbered() -> None:
 
 
 def test_every_section_of_proofs_is_referred_to() -> None:
-    sections = re.findall(r"^## (\d+)\. ", (ROOT / "docs/explanation/privacy.md").read_text(), re.MULTILINE)
+    sections = re.findall(
+        r"^## (\d+)\. ", (ROOT / "docs/explanation/privacy.md").read_text(), re.MULTILINE
+    )
     why_not = {"21"}  # what is *not* there needs no theorem
     for number in set(sections) - why_not:
         assert f"(privacy.md#{number}-" in PAGE, number
