@@ -20,7 +20,7 @@ WORKERS ?= $(shell expr $(CORES) + 1)
 CASES ?= 100000
 SEED ?= 1
 
-.PHONY: help install install-dev demo check lint types test quick-tests test-full fuzz wheel bench figures golden walks soundness mutations designs picture docs clean
+.PHONY: help install install-dev demo check lint types test quick-tests test-full fuzz wheel bench figures golden walks soundness mutations designs names picture docs clean
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/'
@@ -93,6 +93,9 @@ mutations: install-dev ## faults planted one at a time: the tests that docs/expl
 
 designs: install-dev ## solve again the MVU designs that come with the package (minutes)
 	$(BIN)/python tools/ship_designs.py
+
+names: install ## the page of every exported name, from docstrings, into docs/reference/names.md
+	$(BIN)/python tools/docs_names.py
 
 picture: install ## the README's picture, from results/, into docs/accuracy-by-bytes.svg
 	$(BIN)/python tools/readme_picture.py

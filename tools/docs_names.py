@@ -19,10 +19,10 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "names.md"
 INTRODUCTION = """# Every name
 
-Import a name from its package: `from sottovoce.mechanisms import SeededSign`. Names in **bold** are
-also in `sottovoce` itself: `sottovoce.SeededSign`. Deeper modules are private. A name is loaded when
-it is first used. The other pages of the reference describe parameters. `make names` writes this
-page from the docstrings.
+Import a name from its package: `from sottovoce.mechanisms import SeededSign`. Names in **bold**
+are also in `sottovoce` itself: `sottovoce.SeededSign`. Deeper modules are private. A name is loaded
+when it is first used. The other pages of the reference describe parameters. `make names` writes
+this page from the docstrings.
 """
 
 

@@ -135,8 +135,8 @@ def _page(named: Sequence[str], rows: dict[str, Row]) -> str:
     lines = [
         "# Soundness, with more cases",
         "",
-        "Every test that [the theorems](../docs/explanation/theorems.md) name, by `make soundness`: examples "
-        "of property tests, draws and grids are as many times the usual as the column says. A "
+        "Every test that [the theorems](../docs/explanation/theorems.md) name, by "
+        "`make soundness`: examples of property tests, draws and grids are as many times the usual as the column says. A "
         "test of one situation has as many cases as situations, whatever the factor.",
         "",
         f"{len(rows)} of {len(named)} tests were run, with "
