@@ -137,7 +137,8 @@ def _page(named: Sequence[str], rows: dict[str, Row]) -> str:
         "",
         "Every test that [the theorems](../docs/explanation/theorems.md) name, by "
         "`make soundness`: examples of property tests, draws and grids are as many times the "
-        "usual as the column says. A test of one situation has as many cases as situations, whatever the factor.",
+        "usual as the column says. A test of one situation has as many cases as situations, "
+        "whatever the factor.",
         "",
         f"{len(rows)} of {len(named)} tests were run, with "
         f"{sum(row['cases'] for row in rows.values()):,} cases; {len(failed)} failed.",
