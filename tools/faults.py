@@ -182,7 +182,7 @@ FAULTS = (
     Fault(
         "Random allocation of Gaussian noise",
         "privacy/allocation.py",
-        "return found / steps + term.beyond(high * cell)",
+        "return found / steps + term.mean_excess(high * cell)",
         "return found / steps",
     ),
     Fault(
