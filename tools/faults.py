@@ -428,7 +428,7 @@ FAULTS = (
     Fault(
         "Bits of any logits: fifth powers",
         "privacy/cubic.py",
-        "return event.shift  # a coordinate that moves by s scales has losses from -s to s",
+        "return event.shift  # A coordinate that moves by s scales has losses from -s to s.",
         "return event.shift / 1.2",
     ),
     Fault(
