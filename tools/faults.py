@@ -170,8 +170,8 @@ FAULTS = (
     Fault(
         "A secret order, by bounded densities",
         "privacy/shuffling.py",
-        "self.lo, self.hi = lo, max(hi, 2.0 - lo + _LEAST_ROOM)",
-        "self.lo, self.hi = lo, hi + _LEAST_ROOM",
+        "self.lo, self.hi = lo, max(hi, 2.0 - lo + _LEAST_MARGIN)",
+        "self.lo, self.hi = lo, hi + _LEAST_MARGIN",
     ),
     Fault(
         "A secret order, by bounded densities",

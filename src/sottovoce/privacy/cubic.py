@@ -73,7 +73,7 @@ class CubicAccountant:
 
 @register(summary="bits of any logits and Laplace noise, compared with Gaussian noise", turn=4)
 class QuinticAccountant:
-    """The quintic accountant, for bits with any logits and Laplace noise, with or without Gaussian."""
+    """The quintic accountant, for bits with any logits, Laplace noise and Gaussian noise."""
 
     name = "quintic"
 
