@@ -328,7 +328,7 @@ def test_a_pair_that_is_not_two_pmfs_is_refused(
     ("orders", "divergences", "rule"),
     [
         ((), (), "at least one"),
-        ((2.0,), (0.1, 0.2), "as many divergences as orders"),
+        ((2.0,), (0.1, 0.2), "one bound for each order"),
         ((1.0,), (0.1,), "above 1"),
         ((0.5, 2.0), (0.1, 0.2), "above 1"),
         ((3.0, 2.0), (0.1, 0.2), "increase"),

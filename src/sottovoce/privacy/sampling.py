@@ -440,7 +440,10 @@ def _centered_log_excess(event: Sampled, order: int) -> float:
 
 @lru_cache(maxsize=64)
 def _exponents(event: PrivacyEvent, curve: EventDivergence, limit: int) -> Vector:
-    """Return (k-1) eps(k) for k = 0 ... limit, by chords of a convex function between known orders."""
+    """Return (k-1) eps(k) for k = 0 ... limit.
+
+    Between known orders by chords, because the function is convex.
+    """
     orders = np.union1d(_KNOWN[limit >= _KNOWN], [limit])
     known = np.array([(order - 1.0) * _evaluate(curve, event, order) for order in orders.tolist()])
     finite = np.isfinite(known)
