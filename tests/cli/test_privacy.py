@@ -184,7 +184,7 @@ REFUSED = [
         f"{SAMPLED} --sampling-hidden-by luck",
         "valid names: central-noise, nothing, own",
     ),
-    (f"{SAMPLED} --sampling fixed-size", "ask for adjacency replace-one"),
+    (f"{SAMPLED} --sampling fixed-size", "use adjacency replace-one"),
     (f"{SAMPLED} --sampling stratified", "valid names: fixed-size, poisson"),
     (SAMPLED.replace("0.01", "0"), "sampling rate must be"),
     (SAMPLED.replace("0.01", "1.5"), "sampling rate must be"),
