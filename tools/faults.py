@@ -170,8 +170,8 @@ FAULTS = (
     Fault(
         "A secret order, by bounded densities",
         "privacy/shuffling.py",
-        "self.lo, self.hi = lo, max(hi, 2.0 - lo + _LEAST_ROOM)",
-        "self.lo, self.hi = lo, hi + _LEAST_ROOM",
+        "self.lo, self.hi = lo, max(hi, 2.0 - lo + _LEAST_MARGIN)",
+        "self.lo, self.hi = lo, hi + _LEAST_MARGIN",
     ),
     Fault(
         "A secret order, by bounded densities",
@@ -182,7 +182,7 @@ FAULTS = (
     Fault(
         "Random allocation of Gaussian noise",
         "privacy/allocation.py",
-        "return found / steps + term.beyond(high * cell)",
+        "return found / steps + term.mean_excess(high * cell)",
         "return found / steps",
     ),
     Fault(
@@ -428,7 +428,7 @@ FAULTS = (
     Fault(
         "Bits of any logits: fifth powers",
         "privacy/cubic.py",
-        "return event.shift  # a coordinate that moves by s scales has losses from -s to s",
+        "return event.shift  # A coordinate that moves by s scales has losses from -s to s.",
         "return event.shift / 1.2",
     ),
     Fault(

@@ -54,7 +54,7 @@ REGISTERS: tuple[Any, ...] = (
 )
 PAGE = ROOT / "docs/how-to/write-a-plug-in.md"
 FILES = {block.title: block.text for block in blocks(PAGE) if block.title}
-WORD = "the word of plug-in {} '{}' (distribution whispering 0.1) holds, on which this rests"
+WORD = "the privacy claims of plug-in {} '{}' (distribution whispering 0.1) hold (not verified)"
 
 # One mechanism that claims twice the noise that it adds, an accountant that finds everything free.
 HUSH = (
@@ -331,7 +331,8 @@ def test_an_aggregation_from_outside_is_named_and_no_federation_runs_it(
     algorithm = {"kind": "fedavg", "server_learning_rate": 1.0, "aggregation": {"kind": "halved"}}
     changes = {"algorithm": algorithm, "mechanism": {"kind": "gauss_hermite", "levels": 2}}
     result = cli("run", spec_file(tmp_path, **changes), "--out", tmp_path / "run", "--json").json
-    assert "the word of plug-in aggregation 'halved' (distribution whistling" in result["assumes"]
+    claims = "the privacy claims of plug-in aggregation 'halved' (distribution whistling"
+    assert claims in result["assumes"]
     header = json.loads((tmp_path / "run" / "run.json").read_text())
     assert header["spec"]["algorithm"]["aggregation"] == {"kind": "halved", "by": 2.0}
     place = spec_file(tmp_path, **changes, runtime={"backend": "flower-sim"})

@@ -184,7 +184,7 @@ REFUSED = [
         f"{SAMPLED} --sampling-hidden-by luck",
         "valid names: central-noise, nothing, own",
     ),
-    (f"{SAMPLED} --sampling fixed-size", "ask for adjacency replace-one"),
+    (f"{SAMPLED} --sampling fixed-size", "use adjacency replace-one"),
     (f"{SAMPLED} --sampling stratified", "valid names: fixed-size, poisson"),
     (SAMPLED.replace("0.01", "0"), "sampling rate must be"),
     (SAMPLED.replace("0.01", "1.5"), "sampling rate must be"),
@@ -244,5 +244,5 @@ def test_what_is_unsound_or_senseless_is_refused(cli: Any, words: str, reason: s
 def test_central_noise_is_named_though_everybody_takes_part(cli: Any) -> None:
     words = "privacy spend --mechanism gaussian --param noise_multiplier=1 --delta 1e-5 --json"
     result = cli(*words.split(), "--sampling-rate", 1, "--sampling-hidden-by", "central-noise").json
-    assert "someone trusted adds the noise" in result["assumes"]
+    assert "a trusted party adds the noise" in result["assumes"]
     assert result["local_epsilon"] is None

@@ -177,7 +177,10 @@ def test_a_spec_runs_with_model_feature_and_backend_from_outside(cli: Any, tmp_p
     assert header["spec"]["features"][1] == {"kind": "halve", "times": 2}
     # That a step learns from no record, and that a backend charges, is their word.
     for kind, name in (("feature", "halve"), ("backend", "here")):
-        assert f"the word of plug-in {kind} '{name}' (distribution pockets" in result["assumes"]
+        assert (
+            f"the privacy claims of plug-in {kind} '{name}' (distribution pockets"
+            in result["assumes"]
+        )
     assert "pocket'" not in result["assumes"]
 
 

@@ -384,7 +384,7 @@ def test_what_was_charged_rests_on_promises_that_no_conversion_takes_away(made: 
     event = Sampled(event=EVENT, rate=0.1, scheme="poisson", hidden_by="central-noise")
     path = made("ledger.sqlite", (1,), event=event, run=SPEC_NAME, says=None)
     found = ledger_total([path], delta=DELTA, adjacency="replace-one")
-    assert any("someone trusted adds the noise" in one for one in found.assumptions)
+    assert any("a trusted party adds the noise" in one for one in found.assumptions)
     assert found.local_epsilon == math.inf  # no message has noise of its own
 
 

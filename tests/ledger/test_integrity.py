@@ -192,7 +192,7 @@ def test_a_history_whose_events_are_gone_is_an_error_not_nothing(tmp_path: Path)
     db.commit()
     db.close()
     with Ledger(path) as ledger:
-        with pytest.raises(LedgerError, match="event that is gone"):
+        with pytest.raises(LedgerError, match="event that is missing"):
             ledger.spent("ada", 1e-6)
-        with pytest.raises(LedgerError, match="event that is gone"):
+        with pytest.raises(LedgerError, match="event that is missing"):
             ledger.largest_spent(1e-6)

@@ -118,7 +118,7 @@ def test_what_hides_messages_is_assumed_and_what_they_would_give_away_is_told() 
     assert spent.local_epsilon is not None
     assert spent.epsilon < spent.local_epsilon
     assert spent.assumes is not None
-    assert "mixes at least 1000 messages" in spent.assumes
+    assert "at least 1000 clients" in spent.assumes
     assert "ChaCha20" in spent.assumes  # what the mechanism itself assumes stays
 
 

@@ -328,7 +328,7 @@ def test_a_pair_that_is_not_two_pmfs_is_refused(
     ("orders", "divergences", "rule"),
     [
         ((), (), "at least one"),
-        ((2.0,), (0.1, 0.2), "as many divergences as orders"),
+        ((2.0,), (0.1, 0.2), "one bound for each order"),
         ((1.0,), (0.1,), "above 1"),
         ((0.5, 2.0), (0.1, 0.2), "above 1"),
         ((3.0, 2.0), (0.1, 0.2), "increase"),
@@ -395,7 +395,7 @@ def test_every_promise_is_named_once() -> None:
     total = SecureSum(shift=1.0, dimension=2, logit_bound=1.0, clients=3, adjacency=ZERO_OUT)
     few, many = (Shuffled(event=PURE, clients=clients) for clients in (9, 10))
     found = assumptions_in_words(Composed(events=(many, assumed, total, own, few, few, PURE)))
-    words = ("ChaCha20", "at least 10 messages", "at least 9 messages", "own records", "sums over")
+    words = ("ChaCha20", "at least 10 clients", "at least 9 clients", "own records", "sums over")
     assert len(found) == len(words)
     for sentence, part in zip(found, words, strict=True):
         assert part in sentence

@@ -258,7 +258,7 @@ def test_bad_input_is_refused_with_a_remedy() -> None:
 
     with pytest.raises(ParameterError, match="increase"):
         bound([1.0, 0.0])
-    with pytest.raises(ParameterError, match="each row needs its knot"):
+    with pytest.raises(ParameterError, match="one knot for each row"):
         bound([0.0, 0.5, 1.0])
     with pytest.raises(ParameterError, match="L1 or L2"):
         bound([0.0, 1.0], power=3.0)

@@ -385,7 +385,7 @@ def test_the_guarantee_says_what_it_assumes_and_how_values_are_drawn(tmp_path: P
     gaussian = {"kind": "gaussian", "noise_multiplier": 2.0}
     central = small_spec(**sampled, channel={"kind": "central"}, mechanism=gaussian)
     found = run(central, tmp_path / "central")
-    assert "trusted adds the noise once" in found["guarantee"]
+    assert "trusted party adds the noise once" in found["guarantee"]
     assert "the server is trusted with every update" in found["assumes"]
     assert found["local_epsilon"] is None
 

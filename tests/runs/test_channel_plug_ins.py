@@ -134,7 +134,7 @@ def test_a_run_over_a_channel_from_outside(tmp_path: Path, monkeypatch: pytest.M
     assert isinstance(event, events.Assumed)
     assert isinstance(event.event, events.Shuffled)
     assert (event.event.clients, count) == (4, 2)
-    assert "the word of plug-in channel 'pigeons' (distribution pigeons" in result["assumes"]
+    assert "privacy claims of plug-in channel 'pigeons' (distribution pigeons" in result["assumes"]
     assert "plug-in channel 'pigeons'" in result["guarantee"]
     # A report needs no plug-in.
     record = read_record(tmp_path / "run")

@@ -1,9 +1,10 @@
-"""Privacy as data: events, accountants, calibration, amplification.
+"""Differential privacy accounting: privacy events, accountants, calibration and amplification.
 
     event = Repeated(event=GaussianNoise(mu=0.1, adjacency=Adjacency.ZERO_OUT), count=100)
 
-A mechanism states its privacy as an event, an accountant turns events into epsilon, and
-`sottovoce.spend` asks all of them. It knows no mechanism, and imports core only.
+A mechanism describes its privacy as an event (plain data), and an accountant bounds the epsilon of
+an event. `sottovoce.spend` asks all accountants and reports the smallest sound epsilon. This
+package does not know any mechanism and imports `sottovoce.core` only.
 """
 
 from typing import TYPE_CHECKING

@@ -1,16 +1,16 @@
-"""The smallest sound bound, and the name of the accountant that gave it.
+"""The registry of accountants, and the smallest sound epsilon that they give for an event.
 
-Accountants are registered by one decorator on a class:
+Accountants are registered by a decorator on a class:
 
     @register(summary="Renyi divergences, added up and converted")
     class FooAccountant:
         name = "foo"
         ...
 
-Drop the file into `privacy/`, or name its module under the entry point group
-`accountants` (see `core.registry`). Our own are held against exact enumeration, and
-the smallest of their bounds is the epsilon that is printed; a plug-in's bound is printed only where
-it is asked for by name, and never takes part in that minimum.
+Put the file into `privacy/`, or name its module under the entry point group `accountants` (see
+`core.registry`). The accountants of this package are tested against exact enumeration, and the
+smallest of their bounds is the epsilon that is reported. The bound of a plug-in is reported only
+if the plug-in is requested by name, and never takes part in that minimum.
 """
 
 import decimal
@@ -30,23 +30,54 @@ from sottovoce.privacy.events import PrivacyEvent, assumption_in_words
 
 
 class Accountant(Protocol):
-    """A sound bound on what an event gives away. Pure; an unsupported event is an error."""
+    """A sound upper bound on the privacy loss of events.
+
+    Both methods are pure functions and raise `UnsupportedEventError` for an event without a bound.
+
+    Attributes:
+        name: The name by which the accountant is requested and reported.
+    """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The name by which the accountant is requested and reported."""
+        ...
 
     def epsilon(self, event: PrivacyEvent, delta: float) -> float:
-        """An epsilon such that the event is (epsilon, delta)-DP; infinity if there is none."""
+        """Return an epsilon such that the event is (epsilon, delta)-DP.
+
+        Args:
+            event: The privacy event, for example a composition of all releases.
+            delta: The delta of the guarantee, between 0 and 1.
+
+        Returns:
+            An upper bound on the smallest such epsilon; infinity if no finite bound is known.
+        """
         ...
 
     def delta(self, event: PrivacyEvent, epsilon: float) -> float:
-        """A delta such that the event is (epsilon, delta)-DP."""
+        """Return a delta such that the event is (epsilon, delta)-DP.
+
+        Args:
+            event: The privacy event.
+            epsilon: The epsilon of the guarantee, at least 0.
+
+        Returns:
+            An upper bound on the smallest such delta; at most 1.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """An accountant, what it does in a few words, its turn, and whether it takes long."""
+    """A registered accountant with its description.
+
+    Attributes:
+        accountant: The accountant.
+        summary: What it does, in a few words.
+        turn: Its place in the order in which accountants are asked, smallest first.
+        slow: Whether it takes long and is asked last.
+    """
 
     accountant: Accountant
     summary: str
@@ -60,26 +91,35 @@ ACCOUNTANTS: Register[Registered] = Register("accountant", package="sottovoce.pr
 
 
 def register(*, summary: str, turn: int = 100, slow: bool = False) -> Callable[[A], A]:
-    """Class decorator that enters an accountant.
+    """Return a class decorator that registers an accountant.
 
-    Accountants are asked by turn, and the first of equal bounds gives its name to the epsilon; slow
-    ones come last, and only where the others have not shown enough.
+    Accountants are asked in the order of `turn`, and the first of equal bounds gives its name to
+    the reported epsilon. Slow accountants are asked after all others.
+
+    Args:
+        summary: What the accountant does, in a few words, for listings.
+        turn: Its place in the order of accountants, smallest first.
+        slow: True if the accountant takes long; `within` then asks it only if the others do not
+            show that the budget is met.
+
+    Returns:
+        The decorator. It creates one accountant and returns the class unchanged.
     """
 
-    def enter(own: A) -> A:
-        accountant = own()
+    def decorate(accountant_class: A) -> A:
+        accountant = accountant_class()
         registered = Registered(accountant=accountant, summary=summary, turn=turn, slow=slow)
-        ACCOUNTANTS.enter(accountant.name, registered, module=own.__module__)
-        return own
+        ACCOUNTANTS.enter(accountant.name, registered, module=accountant_class.__module__)
+        return accountant_class
 
-    return enter
+    return decorate
 
 
 @cache
 def accountants(*, quick: bool = False) -> tuple[Accountant, ...]:
-    """Our own accountants, whose bounds are proved and tested, in their turn; the slow ones last.
+    """Return the accountants of this package, without plug-ins, in their order; slow ones last.
 
-    A slow one leaves to the others what they are exact for.
+    With `quick` the slow ones are left out.
     """
     known = sorted(ACCOUNTANTS.ours().values(), key=lambda one: (one.slow, one.turn))
     return tuple(one.accountant for one in known if not (quick and one.slow))
@@ -87,18 +127,28 @@ def accountants(*, quick: bool = False) -> tuple[Accountant, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacySpent:
-    """(epsilon, delta) under an adjacency, by the accountant that gave the smallest epsilon."""
+    """The privacy spent by an event: the smallest sound epsilon at a delta, and how it was found.
+
+    Attributes:
+        epsilon: The smallest bound; infinity if none is finite.
+        delta: The delta of the guarantee.
+        adjacency: The adjacency relation of the guarantee.
+        accountant: Name of the accountant that gave epsilon, or "local" for the bound that holds if
+            every single message is seen.
+        bounds: (name, epsilon) of every bound that was computed.
+        assumptions: Sentences that must be true for the guarantee to hold, for printing with it.
+    """
 
     epsilon: float
     delta: float
     adjacency: Adjacency
     accountant: str
     bounds: tuple[tuple[str, float], ...]
-    assumptions: tuple[str, ...] = ()  # sentences, to be printed beside the epsilon
+    assumptions: tuple[str, ...] = ()
 
     @property
     def assumes(self) -> str | None:
-        """What epsilon rests on beside its proof, in a line; None for nothing."""
+        """All assumptions in one line; None if there are none."""
         return "; ".join(self.assumptions) or None
 
     def __str__(self) -> str:
@@ -110,33 +160,35 @@ class PrivacySpent:
 
 
 def show_delta(value: float) -> str:
-    """A delta for people: at most six digits, rounded up."""
+    """Return a delta for display: at most six digits, rounded up."""
     with decimal.localcontext(prec=6, rounding=decimal.ROUND_CEILING):
         return f"{float(+decimal.Decimal(repr(float(value)))):.6g}"
 
 
 @lru_cache(maxsize=4096)
 def privacy_spent(event: PrivacyEvent, delta: float, accountant: str | None = None) -> PrivacySpent:
-    """The smallest epsilon among the accountants that have a sound bound for the event.
+    """Return the smallest epsilon among the accountants that have a sound bound for the event.
 
-    With `accountant` its bound alone; it is an error if it has none. One from outside is asked only
-    then: our own bounds stand beside it, and it is said that the epsilon rests on its word.
+    If `accountant` is given, only its bound counts, and it is an error if it has none. A plug-in
+    accountant is asked only in this case: then the bounds of this package's accountants are
+    listed as well, and an assumption says that the epsilon depends on the plug-in's claim.
     """
     parameter_rules.delta(delta)
     assumed = list(assumptions_in_words(event))
     if accountant is not None:
-        bounds = [(accountant, _checked(accountant, find_accountant(accountant), event, delta))]
-        foreign = ACCOUNTANTS.plug_in(accountant)
-        if foreign is not None:
-            assumed.append(assumption_in_words(foreign))
+        bounds = [(accountant, _valid_epsilon(accountant, event, delta))]
+        plug_in = ACCOUNTANTS.plug_in(accountant)
+        if plug_in is not None:
+            assumed.append(assumption_in_words(plug_in))
     else:
-        foreign = None
-        # If none applies, the Renyi accountant, which knows every event, says why.
+        plug_in = None
+        # If no accountant applies, the Renyi accountant, which knows every event, raises the
+        # error that says why.
         bounds = list(_bounds(event, delta)) or [
             ("renyi", find_accountant("renyi").epsilon(event, delta))
         ]
     name, epsilon = min(bounds, key=lambda bound: bound[1])
-    if foreign is not None:
+    if plug_in is not None:
         bounds += _bounds(event, delta)
     return PrivacySpent(
         epsilon=epsilon,
@@ -148,21 +200,25 @@ def privacy_spent(event: PrivacyEvent, delta: float, accountant: str | None = No
     )
 
 
-def _checked(name: str, accountant: Accountant, event: PrivacyEvent, delta: float) -> float:
-    """An accountant's epsilon, which must be one."""
-    bound = accountant.epsilon(event, delta)
+def _valid_epsilon(name: str, event: PrivacyEvent, delta: float) -> float:
+    """Return the epsilon of the accountant of this name; raise if it is not a number >= 0."""
+    bound = find_accountant(name).epsilon(event, delta)
     if not isinstance(bound, int | float) or math.isnan(bound) or bound < 0.0:
-        raise PluginError(f"accountant '{name}' gives {bound!r} for an epsilon; mend it")
+        raise PluginError(
+            f"accountant '{name}' returned {bound!r}, expected an epsilon of at least 0; correct "
+            "its method `epsilon`, or choose another accountant"
+        )
     return float(bound)
 
 
 def _bounds(
     event: PrivacyEvent, delta: float, asked: Sequence[Accountant] | None = None
 ) -> Iterator[tuple[str, float]]:
-    """Every sound bound by name, the quick ones first.
+    """Yield every sound bound with the name of its accountant, the quick ones first.
 
-    'local' is what would hold if every message were seen: never smaller than the truth, and the
-    best there is where hiding is worth nothing.
+    'local' is the bound that holds if every single message is seen. It is an upper bound, because
+    shuffles and secure sums are post-processing of the messages, and the smallest one where they do
+    not amplify.
     """
     known = False
     for accountant in accountants() if asked is None else asked:
@@ -171,26 +227,36 @@ def _bounds(
             known = True
         except UnsupportedEventError:
             continue
-    seen = unhidden(event)
-    if known and seen != event:
-        yield "local", min(bound for _, bound in _bounds(seen, delta, asked))
+    revealed = unhidden(event)
+    if known and revealed != event:
+        yield "local", min(bound for _, bound in _bounds(revealed, delta, asked))
 
 
 def find_accountant(name: str) -> Accountant:
-    """The accountant of this name, or an error that names the nearest."""
+    """Return the accountant of this name; the error for an unknown name suggests the nearest."""
     return ACCOUNTANTS.find(name).accountant
 
 
 def epsilon(event: PrivacyEvent, delta: float) -> float:
-    """The smallest sound epsilon of the event at `delta`."""
+    """Return the smallest sound epsilon of the event at `delta`."""
     return privacy_spent(event, delta).epsilon
 
 
 @lru_cache(maxsize=4096)
 def within(event: PrivacyEvent, delta: float, budget: float, *, quickly: bool = False) -> bool:
-    """Whether some accountant (or, quickly, a quick one) shows that the event costs at most that.
+    """Return whether some accountant shows that the event costs at most the budget.
 
-    The quick ones are asked first, and nobody after the first who does.
+    Accountants are asked in their order, the quick ones first, until one of them shows it.
+
+    Args:
+        event: The privacy event.
+        delta: The delta of the guarantee.
+        budget: The largest epsilon that is allowed.
+        quickly: True to ask the quick accountants only. The answer may then be False for an event
+            that is within the budget, never the other way round.
+
+    Returns:
+        True if the event is (budget, delta)-DP by at least one accountant.
     """
     parameter_rules.delta(delta)
     asked = accountants(quick=quickly)

@@ -1,49 +1,56 @@
-"""Laplace and staircase noise: exact divergences, and which shift of a vector is worst.
+"""Laplace and staircase noise: exact Renyi divergences, and the worst shift of a vector.
 
-Laplace. One coordinate that moves by s scales, k = 2a - 1:
+Notation: D_a(s) is the Renyi divergence of order a between the noise and the noise shifted by s, in
+units of the scale (Laplace) or of the step (staircase). The proofs are in docs/privacy.md, sections
+9 and 20.
+
+Laplace noise, one coordinate. With k = 2a - 1,
 
     e^((a-1) D_a(s)) = (a e^((a-1) s) + (a-1) e^(-a s))/k                 (Mironov 2017, table II)
 
-L1. (a-1) D_a is convex in s (a logarithm of a sum of exponentials) and 0 at 0, so
-D_a(s) + D_a(t) <= D_a(s + t): all of the shift in one coordinate is worst. The same holds for the
-whole privacy profile: with G_s(x) = 1 - H_s(x) = min(1, x, sqrt(x e^-s)) and t <= s, the pair of
-both coordinates has, for x >= 1 and r = (s + t - log x)/2 >= 0,
+Laplace noise, L1 sensitivity. (a-1) D_a is convex in s (the logarithm of a sum of exponentials) and
+0 at 0, so D_a(s) + D_a(t) <= D_a(s + t): the worst case has all of the shift in one coordinate. The
+same holds for the whole privacy profile. With G_s(x) = 1 - H_s(x) = min(1, x, sqrt(x e^-s)) and
+t <= s, the pair of both coordinates has, for x >= 1 and r = (s + t - log x)/2 >= 0,
 
     G(x) = sqrt(x e^-(s+t)) (1 + min(r, t)/2) >= G_(s+t)(x),
 
 where each of the two cases r <= t and r >= t is an elementary integral over the loss of the second
-coordinate; for r < 0 both are 1, and for x < 1 it follows from H(x) = 1 - x + x H(1/x), which
-symmetric pairs obey. So one coordinate dominates in every composition, sampled or not.
+coordinate. For r < 0 both sides are 1, and for x < 1 the inequality follows from
+H(x) = 1 - x + x H(1/x), which symmetric pairs satisfy. So a single coordinate with the whole shift
+dominates in every composition, sampled or not.
 
-L2. F = (a-1) D_a has F'(s) = a (a-1) (E - 1)/(a E + a - 1), E = e^(k s), whose derivative
-a (a-1) k^2 E/(a E + a - 1)^2 falls for E >= 1: F' is concave and 0 at 0, F'(s)/s falls, and F is
-concave in s^2. So by Jensen the equal split is worst, d D_a(S/sqrt d), which is at most a S^2/2
-(F'(s)/s <= F''(0) = a (a-1)) and tends to it with d.
+Laplace noise, L2 sensitivity. F = (a-1) D_a has F'(s) = a (a-1) (E - 1)/(a E + a - 1), E = e^(k s),
+whose derivative a (a-1) k^2 E/(a E + a - 1)^2 decreases for E >= 1. So F' is concave and 0 at 0,
+F'(s)/s decreases, and F is concave in s^2. By Jensen's inequality the equal split over d
+coordinates is the worst: D_a <= d D_a(S/sqrt d). That is at most a S^2/2, because
+F'(s)/s <= F''(0) = a (a-1), and tends to it as d grows.
 
-Staircase. The density at x is c b^l, b = e^-L, where the level l counts the steps down, at
+Staircase noise. The density at x is c b^l, b = e^-L, where the level l counts the steps down, at
 distances nu, 1 + nu, 2 + nu, ... from 0 (in units of the step). A shift by s <= 1 passes at most
-one of them, so the loss is L, 0 or -L. It is L on the stretches of length s before each step down
-(for the first one: min(s, nu) on the far side, and min(nu, s - nu) on the near side if s > nu), so
-with g = nu + b (1 - nu) and c = (1 - b)/(2 g)
+one of these steps, so the privacy loss is L, 0 or -L. It is L on the intervals of length s before
+each step down (for the first one: min(s, nu) on the far side, and min(nu, s - nu) on the near side
+if s > nu), so with g = nu + b (1 - nu) and c = (1 - b)/(2 g)
 
     P(loss = L) = m(s) = c (min(s, 2 nu) + s b/(1 - b)) = ((1 - b) min(s, 2 nu) + b s)/(2 g).
 
-By symmetry P(loss = -L) = Q(loss = L) = b m, and both directions are alike:
+By symmetry P(loss = -L) = Q(loss = L) = b m, and both directions are the same:
 
     P = (m, 1 - m (1 + b), b m),   Q = (b m, 1 - m (1 + b), m)   on the losses (L, 0, -L)
     D_a = log(1 + m (e^((a-1) L) - 1) (1 - e^(-a L)))/(a - 1).
 
-m(1) = 1/(1 + b) at nu = 1/2: randomised response. m is the least of two lines through or above 0,
-so it is nondecreasing and concave. A smaller m is dominated by a larger one: with probability
-m/m' show the larger pair, else the outcome 0, whoever is true. So the largest shift is the worst.
+At nu = 1/2, m(1) = 1/(1 + b): randomized response. m is the minimum of two increasing linear
+functions that are at least 0 at 0, so it is nondecreasing and concave. A pair with a smaller m is a
+post-processing of one with a larger m': with probability m/m' report the outcome of the larger
+pair, else report the outcome 0. So the largest shift is the worst.
 
-Under an L2 clip: t -> log(1 + k t) and u -> m(sqrt u) are nondecreasing and concave, so D_a is
-concave in u = s^2, and over d coordinates with sum s_i^2 <= S^2 the equal split is worst:
-d D_a(S/sqrt d). But m is linear near 0, so that grows like sqrt d: with steps as wide as the clip
-the variance that keeps a budget is some 2 sqrt d times the Gaussian's, 66 times at d = 1000 and
-2000 times at d = 10^6.
+Staircase noise, L2 sensitivity. t -> log(1 + k t) and u -> m(sqrt u) are nondecreasing and concave,
+so D_a is concave in u = s^2, and over d coordinates with sum s_i^2 <= S^2 the equal split is the
+worst: d D_a(S/sqrt d). But m is linear near 0, so this grows like sqrt d. With steps as wide as the
+clipping norm, the variance that a budget needs is about 2 sqrt d times that of Gaussian noise: 66
+times at d = 1000 and 2000 times at d = 10^6.
 
-Reference: Geng and Viswanath 2016 (the noise). The proofs are in docs/privacy.md.
+Reference: Geng and Viswanath 2016 (the staircase mechanism).
 """
 
 import math
@@ -60,16 +67,16 @@ from sottovoce.privacy.envelope import renyi_curve
 from sottovoce.privacy.events import FinitePair, LaplaceNoise, PureDp, RenyiCurve, Repeated
 
 _STAIRCASE_ROUNDING = 2.0**-48
-_LOG_ROUNDING = 2.0**-40  # logarithms of up to some thousand are added
+_LOG_ROUNDING = 2.0**-40  # The sums are over logarithms of up to a few thousand.
 
 
 def lost_mass(epsilon: float, nu: float, shift: float) -> float:
-    """m: how likely one step's whole loss is, `shift` steps apart; rounded up, a few ulps."""
+    """Return m(shift), the probability that the privacy loss is a whole step's, rounded up."""
     parameter_rules.step_epsilon("epsilon", epsilon)
     parameter_rules.inner_fraction("nu", nu)
     if not 0.0 <= shift <= 1.0:
         raise ParameterError(
-            f"shift must lie between 0 and 1 step, got {shift!r}; beyond one step use "
+            f"shift must be between 0 and 1 step, got {shift!r}; beyond one step use "
             "PureDp(ceil(shift) * epsilon), or a wider step"
         )
     b, gap = math.exp(-epsilon), -math.expm1(-epsilon)
@@ -78,10 +85,11 @@ def lost_mass(epsilon: float, nu: float, shift: float) -> float:
 
 
 def staircase_pair(epsilon: float, nu: float, shift: float, adjacency: Adjacency) -> FinitePair:
-    """The dominating pair of scalar staircase noise with neighbours at most `shift` steps apart.
+    """Return the dominating pair of scalar staircase noise for a shift of at most `shift` steps.
 
-    Rounded toward privacy: m up, and the quotient of the outer atoms up, so that the curve
-    sup P - x Q, m (1 - x b) for 1 <= x <= 1/b and symmetric, is nowhere lower.
+    Rounded toward privacy: m is rounded up, and so is the ratio of the two outer atoms, so that the
+    privacy profile sup P - x Q, which is m (1 - x b) for 1 <= x <= 1/b and symmetric, is nowhere
+    too low.
     """
     mass = lost_mass(epsilon, nu, shift)
     least = mass * math.exp(-epsilon) * (1.0 - _STAIRCASE_ROUNDING)
@@ -90,7 +98,7 @@ def staircase_pair(epsilon: float, nu: float, shift: float, adjacency: Adjacency
 
 
 def staircase_renyi(order: float, epsilon: float, nu: float, shift: float) -> float:
-    """D_a of scalar staircase noise, `shift` steps apart: exact, rounded up."""
+    """Return D_a of scalar staircase noise for a shift of `shift` steps: exact, rounded up."""
     mass = lost_mass(epsilon, nu, shift)
     if mass == 0.0:
         return 0.0
@@ -108,12 +116,13 @@ def staircase_renyi(order: float, epsilon: float, nu: float, shift: float) -> fl
 def product_staircase_renyi_l2(
     order: float, epsilon: float, nu: float, shift: float, dimension: int
 ) -> float:
-    """D_a of independent staircase noise on every coordinate, `shift` <= 1 steps apart in L2.
+    """Return D_a of staircase noise on every coordinate, for an L2 shift of at most one step.
 
-    d D_a(shift/sqrt d), the worst case and attained; about sqrt d times D_a(shift).
+    The value d D_a(shift/sqrt d) is the worst case and is attained; it is about sqrt d times the
+    D_a of a single coordinate with that shift.
     """
     if not 0.0 <= shift <= 1.0:
-        raise ParameterError(f"shift must lie between 0 and 1 step, got {shift!r}; widen the step")
+        raise ParameterError(f"shift must be between 0 and 1 step, got {shift!r}; widen the step")
     each = staircase_renyi(order, epsilon, nu, shift / math.sqrt(dimension))
     return dimension * each * (1.0 + _STAIRCASE_ROUNDING)
 
@@ -122,11 +131,12 @@ def product_staircase_renyi_l2(
 def l2_staircase_event(
     epsilon: float, nu: float, shift: float, dimension: int, adjacency: Adjacency
 ) -> RenyiCurve | PureDp:
-    """Independent staircase noise on every coordinate, neighbours `shift` steps apart in L2.
+    """Return the event of staircase noise on every coordinate with an L2 shift of `shift` steps.
 
-    Within one step the Renyi curve of the worst split. Beyond it that split is not known, and each
-    step begun is charged: sum ceil(s_i) <= sum (1 + s_i) <= d + sqrt d shift of them. So steps as
-    wide as neighbours are apart are the ones to use.
+    Up to one step it is the Renyi curve of the worst split. Beyond one step the worst split is not
+    known, and every step that a coordinate begins is charged with epsilon: at most
+    sum ceil(s_i) <= sum (1 + s_i) <= d + sqrt d shift of them. So use steps at least as wide as the
+    L2 sensitivity.
     """
     if shift > 1.0:
         steps = dimension + math.ceil(math.sqrt(dimension) * shift * (1.0 + _STAIRCASE_ROUNDING))
@@ -142,9 +152,9 @@ _ROUNDING = 2.0**-50
 
 
 def laplace_renyi(shift: float, dimension: int, order: float) -> float:
-    """D_a of `dimension` coordinates whose shifts have Euclidean norm `shift`, in scales.
+    """Return D_a of Laplace noise on `dimension` coordinates, for an L2 shift in scales.
 
-    Rounded up; never above a S^2/2 and S sqrt d, which hold too.
+    Rounded up, and never above a S^2/2 and S sqrt d, which hold as well.
     """
     each = shift / math.sqrt(dimension)
     zero_concentrated = order * shift * shift / 2.0
@@ -155,7 +165,7 @@ def laplace_renyi(shift: float, dimension: int, order: float) -> float:
     else:
         up = order * math.expm1((order - 1.0) * each)
         down = (order - 1.0) * -math.expm1(-order * each)
-        # Near 0 the two cancel; what that rounds is added.
+        # Near 0 the two terms cancel; the rounding error of that is added.
         excess = (up - down + _ROUNDING * (up + down)) / (2.0 * order - 1.0)
         one = math.log1p(max(0.0, excess)) / (order - 1.0)
     return min(dimension * one, dimension * each, zero_concentrated) * (1.0 + _ROUNDING)
@@ -168,17 +178,18 @@ def laplace_event(
     *,
     headroom: float = 0.0,
 ) -> LaplaceNoise | Repeated:
-    """What Laplace noise on every coordinate is charged with, neighbours in `domain`.
+    """Return the event of Laplace noise on every coordinate, for neighbors in `domain`.
 
-    The scale is noise_multiplier times radius/records of a ball, or upper - lower of a box;
-    neighbours count as a fraction `headroom` farther apart than they are.
+    The noise scale is noise_multiplier times radius/records for a ball, and noise_multiplier times
+    (upper - lower) for a box. The shift is enlarged by the fraction `headroom`. Every coordinate of
+    a box is charged as a release of its own.
     """
     match domain:
         case L1Ball() | L2Ball():
             shift = domain.relative_sensitivity(adjacency) / noise_multiplier
             return LaplaceNoise(
                 shift=shift * (1.0 + headroom),
-                # In L1 a shift of a single coordinate is worst, whatever the dimension.
+                # In L1 norm a shift of a single coordinate is the worst, in any dimension.
                 dimension=1 if isinstance(domain, L1Ball) else domain.dimension,
                 adjacency=adjacency,
             )

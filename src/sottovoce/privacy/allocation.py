@@ -1,20 +1,27 @@
 """Random allocation: a contribution takes part in one of T steps of Gaussian noise, at random.
 
-With Q the law of the transcript without the contribution, delta at A = e^eps is E_Q (sum F_i)_+/T,
+Statement. Each client draws its step uniformly, independently of the other clients. Let Q be the
+law of the transcript without the contribution and A = e^eps. Then delta at eps is exactly
+
+    delta = E_Q (F_1 + ... + F_T)_+/T
+
 over T independent copies of
 
     F = a e^(c g - c^2/2) - b e^(-c g - c^2/2) - d,   g ~ N(0, 1),
 
-    zero-out, removing  (a, b, d) = (1, 0, A),    c = mu
-    zero-out, adding    (a, b, d) = (0, A, -1),   c = mu
-    replace-one         (a, b, d) = (1, A, 0),    c = mu/2   (contributions centered at zero)
+    zero-out, removing the contribution  (a, b, d) = (1, 0, A),    c = mu
+    zero-out, adding it                  (a, b, d) = (0, A, -1),   c = mu
+    replace-one                          (a, b, d) = (1, A, 0),    c = mu/2  (centered at zero)
 
-exactly, and adaptively; docs/privacy.md, section 32, has the proof. Each client must draw its step
-independently of the others: cohorts that are cut from one permutation are not covered.
+also for adaptive contributions. Proof: docs/privacy.md, section 32. Cohorts that are cut from one
+permutation of the clients are not covered, because there the steps are not independent.
 
-How it is bounded. F grows with g. Values above a limit v are cut off, for which E (F - v)_+ is
-added; values far below 0 are raised; the mass of a cell is split onto its ends and keeps its mean.
-Each of these only raises E (sum F)_+. Sums are convolved by FFT, with all that rounds added.
+How the expectation is bounded from above. F increases with g. Values above a limit v are cut off,
+and E (F - v)_+ is added for them. Values far below 0 are raised. The mass of each grid cell is
+split onto the ends of the cell so that its mean is kept. Each of these changes can only raise
+E (sum F)_+. The sums are convolved by FFT, and all rounding errors are added.
+
+References: Feldman and Shenfeld 2025 (random allocation); Chua et al. 2024 (balls and bins).
 """
 
 import math
@@ -39,24 +46,24 @@ from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, AtomPair, LossPair
 Direction = Literal["remove", "add", "replace"]
 _REVERSES: dict[Direction, Direction] = {"remove": "add", "add": "remove", "replace": "replace"}
 
-_LEAST_MU = 1e-9  # below it, dots of a curve coincide; a larger mu tells more
-LARGEST_MU = 8.0  # beyond, one step of any number gives nearly everything away
+_LEAST_MU = 1e-9  # Smaller values count as this, which is sound; below it points would coincide.
+LARGEST_MU = 8.0  # Beyond it a single step reveals nearly everything, however many there are.
 _LARGEST_TRANSFORM = 2**17
-_CELL = 0.04  # of the grid, in standard deviations of F
-_REACH = 7.0  # standard deviations of a sum to plan for
-_FAR = 7.5  # standard deviations of g beyond which F hardly matters
+_CELL = 0.04  # Width of a grid cell, in standard deviations of F.
+_REACH = 7.0  # Reach of the grid, in standard deviations of the sum.
+_FAR = 7.5  # Standard deviations of g beyond which F hardly matters.
 _NORMALS = np.linspace(-9.0, 9.0, 721)
-_NORMAL_ERROR = 2.0**-44  # of scipy's normal cdf and of its argument, relative
-_TILTS = np.geomspace(1e-7, 30.0, 48)  # in units of 1/stddev of F
-_LOG_OUTSIDE = 30.0  # e^-30 of a tilted law may lie on each side of the window: it only adds
-_LEAST_DELTA = 1e-12  # where a curve ends
-_DOTS = 128  # of half a curve
-_ROUNDING = 2.0**-40  # of the masses that make up a curve
+_NORMAL_ERROR = 2.0**-44  # Relative error of scipy's normal cdf and of its argument.
+_TILTS = np.geomspace(1e-7, 30.0, 48)  # In units of 1/(standard deviation of F).
+_LOG_OUTSIDE = 30.0  # A window may miss e^-30 of a tilted law on each side; it wraps and adds.
+_LEAST_DELTA = 1e-12  # A curve ends where delta is below this.
+_DOTS = 128  # Number of epsilons at which each half of a curve is computed.
+_ROUNDING = 2.0**-40  # Relative rounding of the masses of a curve's pair.
 
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """F as a function of g, in its coefficients."""
+    """The function F of a standard normal g, by its coefficients."""
 
     a: float
     b: float
@@ -69,9 +76,9 @@ class _Term:
             self.a * np.exp(self.c * g - half) - self.b * np.exp(-self.c * g - half) - self.d
         )
 
-    def normal_at(self, values: Vector) -> Vector:
-        """The g at which F has each value; infinite outside of its range."""
-        # a u^2 - scaled u - b = 0 for u = e^(c g); neither quotient cancels.
+    def inverse(self, values: Vector) -> Vector:
+        """Return the g at which F has each value; infinite outside the range of F."""
+        # u = e^(c g) solves a u^2 - scaled u - b = 0. Neither quotient suffers cancellation.
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             scaled = (values + self.d) * math.exp(self.c**2 / 2.0)
             root = np.sqrt(scaled * scaled + 4.0 * self.a * self.b)
@@ -79,11 +86,11 @@ class _Term:
             below = 2.0 * self.b / np.maximum(root - scaled, 1e-300)
             return np.asarray(np.log(np.where(scaled > 0.0, above, below)) / self.c)
 
-    def beyond(self, value: float) -> float:
-        """E (F - value)_+, rounded up."""
+    def mean_excess(self, value: float) -> float:
+        """Return E (F - value)_+, rounded up."""
         from scipy.special import ndtr
 
-        g = float(self.normal_at(np.array([value]))[0])
+        g = float(self.inverse(np.array([value]))[0])
         parts = (
             self.a * float(ndtr(self.c - g)),
             -self.b * float(ndtr(-self.c - g)),
@@ -92,14 +99,15 @@ class _Term:
         return max(0.0, math.fsum(parts)) + _NORMAL_ERROR * math.fsum(map(abs, parts)) + 1e-300
 
     def on_grid(self, cell: float, low: int, high: int) -> Vector:
-        """Masses at low*cell ... high*cell, above F in convex order (F cut off), rounded up.
+        """Return masses at low*cell ... high*cell that are above F, cut off, in convex order.
 
-        A cell (f, f + s] of mass m in which F has the mean e has m (e - f)/s at its upper end.
+        A cell (f, f + s] of mass m in which F has the mean e gets m (e - f)/s at its upper end and
+        the rest at its lower end. Rounded up.
         """
         from scipy.special import ndtr
 
         values = np.arange(low, high + 1, dtype=np.float64) * cell
-        g, left = self.normal_at(values), values[:-1]
+        g, left = self.inverse(values), values[:-1]
         mass, error = _cell_masses(g, 0.0)
         rising, rising_error = _cell_masses(g, self.c)
         falling, falling_error = _cell_masses(g, -self.c)
@@ -109,13 +117,17 @@ class _Term:
         upper = np.clip(upper, 0.0, mass)
         masses = np.append(mass - upper + error, 0.0)
         masses[1:] += upper + error
-        masses[0] += ndtr(g[0]) * (1.0 + _NORMAL_ERROR)  # raised to the first value
-        masses[-1] += ndtr(-g[-1]) * (1.0 + _NORMAL_ERROR)  # cut off at the last
+        # Values below the grid are raised to its first value, those above are cut off at its last.
+        masses[0] += ndtr(g[0]) * (1.0 + _NORMAL_ERROR)
+        masses[-1] += ndtr(-g[-1]) * (1.0 + _NORMAL_ERROR)
         return masses
 
 
 def _cell_masses(edges: Vector, mean: float) -> tuple[Vector, Vector]:
-    """Masses of N(mean, 1) between edges, from the nearer tail, and bounds on their errors."""
+    """Return masses of N(mean, 1) between edges and bounds on their errors.
+
+    Each mass is a difference of tails on the side of the nearer tail.
+    """
     from scipy.special import ndtr
 
     low, high = edges[:-1] - mean, edges[1:] - mean
@@ -125,42 +137,43 @@ def _cell_masses(edges: Vector, mean: float) -> tuple[Vector, Vector]:
 
 
 def _mean_positive_part(term: _Term, steps: int) -> float:
-    """At least E (sum of `steps` terms)_+/steps, for terms whose mean is at most 0."""
+    """Return at least E (sum of `steps` terms)_+/steps, for terms whose mean is at most 0."""
     lowest, highest = term.at(np.array([-term.c - _FAR, term.c + _FAR])).tolist()
     drift = (steps - 1) * (term.b + term.d - term.a)
     weights = np.exp(-_NORMALS * _NORMALS / 2.0)
     plain = term.at(_NORMALS)
-    for _ in range(3):  # what is cut off counts no longer
+    for _ in range(3):  # The limits depend on the spread of what they leave, so they are iterated.
         cut = np.clip(plain, lowest, highest)
         mean = np.average(cut, weights=weights)
         spread = max(1e-9, math.sqrt(np.average((cut - mean) ** 2, weights=weights)))
         deviation = _REACH * math.sqrt(steps) * spread
         highest, lowest = min(highest, drift + deviation), max(lowest, -deviation)
-    cell = _CELL * min(1.0, math.sqrt(steps) / 8.0) * spread  # few steps: fewer sums to smooth it
+    # Few steps need a finer grid, because fewer terms smooth its error.
+    cell = _CELL * min(1.0, math.sqrt(steps) / 8.0) * spread
     cell = max(cell, 4.0 * (deviation + drift) / _LARGEST_TRANSFORM)
     while True:
         low, high = math.floor(lowest / cell), max(1, math.ceil(highest / cell))
         if high - low <= _LARGEST_TRANSFORM:
             found = _positive_part(term.on_grid(cell, low, high), cell, low, spread, steps)
             if found is not None:
-                return found / steps + term.beyond(high * cell)
+                return found / steps + term.mean_excess(high * cell)
         cell *= 1.5
 
 
 def _positive_part(
     masses: Vector, cell: float, low: int, spread: float, steps: int
 ) -> float | None:
-    """At least E (sum)_+ of independent values with these masses; None if it takes too long.
+    """Return at least E (sum)_+ of independent values with these masses; None if it takes too long.
 
-    The masses are tilted by e^(t value), as in `loss_distributions.ComposedLaw`, which has what
-    is said here of wrapping and rounding. Sums w above the window have at most
+    The masses are tilted by e^(t value), as in `loss_distributions.TiltedComposition`, whose
+    docstring explains wrapping and rounding. Sums w above the window contribute at most
     max(w e^(-t w)) e^K(t) for every t > 0.
     """
     values = (low + np.arange(len(masses), dtype=np.float64)) * cell
     with np.errstate(divide="ignore"):
         logs = np.log(masses)
     tilts, moments = _bounded_moments(values, masses, spread, steps)
-    # Half the best tilt of the Renyi bound: at the best, rare large values would have most weight.
+    # Half the best tilt of the Renyi bound: at the best tilt, rare large values would dominate.
     best = len(_TILTS) + int(np.argmin(moments[len(_TILTS) :]))
     best = int(np.searchsorted(tilts, tilts[best] / 2.0))
     tilt = float(tilts[best])
@@ -182,7 +195,7 @@ def _positive_part(
     rest = 0.0
     if start + size <= largest:
         top = (start + size) * cell
-        highest = np.maximum(top, 1.0 / above)  # where w e^(-t w) is largest, of w >= top
+        highest = np.maximum(top, 1.0 / above)  # The maximum of w e^(-t w) over w >= top.
         peaks = np.log(highest) - above * highest
         rest = math.exp(min(700.0, float(np.min(log_above + peaks)) + 1e-6 + steps * 2.0**-40))
     tilted = np.exp(shifted - moment)
@@ -204,8 +217,9 @@ def _positive_part(
 def _bounded_moments(
     values: Vector, masses: Vector, spread: float, steps: int
 ) -> tuple[Vector, Vector]:
-    """Tilts, and at least `steps` times the log moment at each."""
-    # Single cells near 0, where most of the mass is, and wider parts farther out.
+    """Return tilts, and at least `steps` times the log moment at each."""
+    # Near 0, where most of the mass is, every cell is a part of its own; farther out parts are
+    # wider.
     zero = int(np.searchsorted(values, 0.0))
     away = np.append(np.arange(300), np.geomspace(300.0, _LARGEST_TRANSFORM, 400)).astype(np.intp)
     parts = np.unique(np.concatenate(([0], zero - away, zero + away)))
@@ -221,8 +235,9 @@ def _bounded_moments(
 
 @lru_cache(maxsize=4096)
 def allocated_delta(mu: float, steps: int, direction: Direction, epsilon: float) -> float:
-    """At least delta at `epsilon` >= 0, in one direction."""
-    unallocated = gaussian_delta(mu, epsilon)  # a mixture of single releases
+    """Return an upper bound on delta at `epsilon` >= 0 in one direction."""
+    # An allocation is a mixture of single releases, so the delta of one release is a bound.
+    unallocated = gaussian_delta(mu, epsilon)
     if steps == 1 or epsilon > 200.0:
         return unallocated
     a = math.exp(epsilon)
@@ -238,7 +253,11 @@ def allocated_delta(mu: float, steps: int, direction: Direction, epsilon: float)
 
 @dataclass(frozen=True, slots=True)
 class AllocatedPair:
-    """A pair whose curve is that of one direction, at dots; in between chords lie above it."""
+    """A dominating pair of one direction of a random allocation.
+
+    Its privacy profile is computed at finitely many points; between them it is the chord, which
+    lies above the convex profile.
+    """
 
     mu: float
     steps: int
@@ -254,7 +273,10 @@ class AllocatedPair:
 
 @lru_cache(maxsize=64)
 def _atoms(mu: float, steps: int, direction: Direction) -> AtomPair:
-    """Dots at e^-eps and e^eps: below 1 a curve is 1 - x + x h(1/x), h that of the reverse."""
+    """Return the pair with the profile at e^-eps and e^eps of the computed epsilons.
+
+    For x < 1 the profile is 1 - x + x h(1/x), where h is the profile of the reverse direction.
+    """
     points = [(0.0, 1.0)]
     for epsilon, delta in _curve(mu, steps, _REVERSES[direction])[:0:-1]:
         x = math.exp(-epsilon)
@@ -265,7 +287,7 @@ def _atoms(mu: float, steps: int, direction: Direction) -> AtomPair:
 
 @lru_cache(maxsize=64)
 def _curve(mu: float, steps: int, direction: Direction) -> list[tuple[float, float]]:
-    """(epsilon, delta) from 0 to where delta hardly matters, closer together near 0."""
+    """Return points (epsilon, delta) from epsilon 0 to where delta is negligible, denser near 0."""
     most = gaussian_epsilon(mu, _LEAST_DELTA)
     reach = most / 1024.0
     while reach < most and allocated_delta(mu, steps, direction, reach) > _LEAST_DELTA:
@@ -275,10 +297,11 @@ def _curve(mu: float, steps: int, direction: Direction) -> list[tuple[float, flo
 
 
 def curve_pair(points: list[tuple[float, float]]) -> AtomPair:
-    """A pair whose curve is nowhere below a convex one that is at most y at x, for points (x, y).
+    """Return a pair whose privacy profile lies above a convex profile, given points above that.
 
-    The points begin at (0, 1). Their lower convex hull lies above the curve, and a pair has it: at
-    a kink x where the slope rises by q, Q has the mass q and P has x q.
+    The points (x, y) begin at (0, 1), and the convex profile is at most y at x. The lower convex
+    hull of the points then lies above it, and it is the profile of a pair: at a kink x where the
+    slope rises by q, Q has the mass q and P has x q.
     """
     hull: list[tuple[float, float]] = []
     for point in points:
@@ -301,7 +324,7 @@ def _slope(one: tuple[float, float], two: tuple[float, float]) -> float:
 
 
 def allocated_pairs(event: Allocated) -> tuple[LossPair, LossPair]:
-    """Dominating pairs for a contribution in the first of two neighbors, and in the second."""
+    """Return dominating pairs for the contribution in the first neighbor and in the second."""
     first, second = _directions(event)
     mu = max(event.event.mu, _LEAST_MU)
     return AllocatedPair(mu, event.steps, first), AllocatedPair(mu, event.steps, second)
@@ -311,21 +334,21 @@ def _directions(event: Allocated) -> tuple[Direction, Direction]:
     if event.event.mu > LARGEST_MU:
         raise UnsupportedEventError(
             f"random allocation is accounted up to mu = {LARGEST_MU:g} (noise of an eighth of the "
-            f"clipping norm), got {event.event.mu:g}; use renyi, or more noise"
+            f"sensitivity), got {event.event.mu:g}; use renyi, or more noise"
         )
     if event.adjacency is Adjacency.ZERO_OUT:
         return "remove", "add"
     if not event.event.zero_centered:
         raise UnsupportedEventError(
-            "random allocation under replace-one is accounted for contributions that are centered "
-            "at zero (zero_centered = true); ask for zero-out, or use renyi"
+            "random allocation under replace-one is accounted for contributions centered at zero "
+            "(zero_centered = true); set it if it holds, ask for zero-out, or use renyi"
         )
     return "replace", "replace"
 
 
 @register(summary="random allocation of one contribution to steps of Gaussian noise", turn=5)
 class AllocationAccountant:
-    """The exact curve of one allocation, rounded up; the worse of the two directions."""
+    """The exact profile of one random allocation, rounded up; the worse of the two directions."""
 
     name = "allocation"
 
@@ -338,16 +361,18 @@ class AllocationAccountant:
 
 
 def _single_curve(event: PrivacyEvent) -> Callable[[float], float]:
-    """The delta at each epsilon of the one allocation that the event is."""
+    """Return the function from epsilon to delta of the single allocation that the event must be."""
     counts = basic_counts(event)
     part = next(iter(counts))
     if not isinstance(part, Allocated) or sum(counts.values()) != 1:
         raise UnsupportedEventError(
-            "the allocation accountant bounds one random allocation; compositions need pld or renyi"
+            "the allocation accountant bounds one random allocation only; use pld or renyi for "
+            "compositions"
         )
     directions = sorted(set(_directions(part)))
 
     def curve(epsilon: float) -> float:
-        return max(allocated_delta(part.event.mu, part.steps, way, epsilon) for way in directions)
+        mu, steps = part.event.mu, part.steps
+        return max(allocated_delta(mu, steps, direction, epsilon) for direction in directions)
 
     return curve

@@ -1,19 +1,22 @@
-"""The Bellman accountant: small finite cases, composed by the worst choice after every past.
+"""The Bellman accountant: exact adaptive composition of small finite cases by dynamic programming.
 
-In each step an adversary who knows the past picks one pair (P, Q) of laws from a menu. The largest
-delta at A = e^epsilon over all of its strategies is V_T(A), where
+In each of T steps an adversary, who knows all earlier outcomes, picks one pair (P, Q) of laws from
+a menu. The largest delta at A = e^epsilon over all of its strategies is V_T(A), where
 
     V_0(A) = (1 - A)_+,    V_t(A) = max over the menu of sum_x P(x) V_(t-1)(A Q(x)/P(x)),
 
-with P(x) itself where Q(x) = 0: the hockey-stick divergence of two stages is that mean, exactly.
-V is convex and falls, from V(0) = 1. So on a grid of log A it lies below the chords in A, below the
-chord to V(0) = 1 on the left of the grid, and below the last value on the right.
+and an outcome with Q(x) = 0 contributes P(x). This is exact: the hockey-stick divergence of two
+stages is the mean, under P, of that of the second stage at A Q(x)/P(x).
 
-Steps that share a budget, such as the coordinates of one vector of bits, have it as a second state.
-It counts in cells: who spends within a cell has the laws of its top and pays for its bottom.
+V is convex and decreases from V(0) = 1. So on a grid of log A it is bounded by chords in A between
+grid points, by the chord to V(0) = 1 to the left of the grid, and by the last value to the right.
 
-Where a composition holds several kinds of releases, whose order is not known, the adversary chooses
-which comes next. Proofs in docs/privacy.md, section 30.
+Steps that share a budget, such as the coordinates of one vector of bits, have the remaining budget
+as a second state, divided into cells: a coordinate that spends an amount within a cell gets the
+laws of the cell's upper end and pays for its lower end.
+
+If a composition has several kinds of releases, their order is not known, so the adversary also
+chooses which kind comes next. Proofs: docs/privacy.md, section 30.
 """
 
 import itertools
@@ -46,16 +49,14 @@ from sottovoce.privacy.secure_sum import MAX_CLIENTS, MOST_CLIENTS
 MAX_BITS = 12
 _MAX_POINTS = 2**15
 _MOST_RELEASES = 2**40
-_LARGEST_REACH = 600.0  # e^600 is a float64
-_TABLE_PRECISION = 2e-5  # what the grid of log A may cost, as a part of epsilon
+_LARGEST_REACH = 600.0  # e^600 still fits into float64.
+_TABLE_PRECISION = 2e-5  # Relative error of epsilon that the grid of log A may add.
 _ORDERS = 1.0 + np.geomspace(1e-2, 1e4, 120)
 
 
-@register(
-    summary="small finite cases exactly: the worst choice after every past", turn=7, slow=True
-)
+@register(summary="small finite cases, exactly, by dynamic programming", turn=7, slow=True)
 class BellmanAccountant:
-    """For tables, a few bits against fair ones, and secure sums of few clients."""
+    """An accountant for tables, a few bits against fair ones, and secure sums of a few clients."""
 
     name = "bellman"
 
@@ -64,7 +65,7 @@ class BellmanAccountant:
         return max(curve.epsilon(delta) for curve in _curves(event, delta))
 
     def delta(self, event: PrivacyEvent, epsilon: float) -> float:
-        # The grid is planned for a delta, which only decides how close the result is.
+        # The grid is planned for a delta; that decides how tight the result is, not its soundness.
         rough = max(curve.delta(epsilon) for curve in _curves(event, 1e-6))
         if rough >= 1e-6:
             return rough
@@ -72,20 +73,21 @@ class BellmanAccountant:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Curve:
-    """Upper bounds of V_T at the points of a grid, read as delta(epsilon).
+class DeltaCurve:
+    """Upper bounds of V_T at the points of a grid, read as delta as a function of epsilon.
 
-    `turned` is the other direction: sup of Q - A P is 1 - A + A V(1/A).
+    With `reverse` the curve is that of the other direction: sup of Q - A P is 1 - A + A V(1/A).
     """
 
     grid: Grid
     values: Vector
-    turned: bool = False
+    reverse: bool = False
 
     def delta(self, epsilon: float) -> float:
-        grid, epsilon = self.grid, min(epsilon, _LARGEST_REACH)  # delta does not grow with it
-        at = -epsilon if self.turned else epsilon
-        at -= ROUNDING * (1.0 + abs(at))  # V falls
+        # Delta decreases with epsilon, and V with A, so that smaller values are on the safe side.
+        grid, epsilon = self.grid, min(epsilon, _LARGEST_REACH)
+        at = -epsilon if self.reverse else epsilon
+        at -= ROUNDING * (1.0 + abs(at))
         place = at / grid.step + grid.below
         if place >= grid.size - 1:
             value = float(self.values[-1])
@@ -96,13 +98,13 @@ class Curve:
             share = math.expm1(min(1.0, place - low) * grid.step) / math.expm1(grid.step)
             value = float((1.0 - share) * self.values[low] + share * self.values[low + 1])
         value *= 1.0 + ROUNDING
-        if self.turned:
+        if self.reverse:
             value = -math.expm1(epsilon) + math.exp(epsilon) * (value + ROUNDING)
         return min(1.0, max(0.0, value))
 
     def epsilon(self, delta: float) -> float:
-        """Where delta falls to that, rounded up; infinity if it does not within the grid."""
-        low, high = 0.0, self.grid.step * (self.grid.below if self.turned else self.grid.above)
+        """Return where the curve falls to `delta`, rounded up; infinity if not within the grid."""
+        low, high = 0.0, self.grid.step * (self.grid.below if self.reverse else self.grid.above)
         if self.delta(low) <= delta:
             return low
         if self.delta(high) > delta:
@@ -113,60 +115,64 @@ class Curve:
         return high
 
 
-def _curves(event: PrivacyEvent, delta: float) -> list[Curve]:
-    """V_T in every direction that counts, on a grid for deltas of about that."""
-    plans = [_direction(event, reverse=False)]
+def _curves(event: PrivacyEvent, delta: float) -> list[DeltaCurve]:
+    """Return V_T in each direction that can be the worse one, on a grid planned for `delta`."""
+    plans = [_direction_steps(event, reverse=False)]
     counted = plans[0]
     if event.adjacency == Adjacency.ZERO_OUT and all(isinstance(p, Menu) for p, _ in counted):
-        plans.append(_direction(event, reverse=True))
+        plans.append(_direction_steps(event, reverse=True))
     decade = 10.0 ** math.floor(math.log10(delta))
-    curves = [_solved(tuple(parts), decade) for parts in plans]
+    curves = [_solve(tuple(parts), decade) for parts in plans]
     if any(isinstance(part, Coordinates) and part.event.against_zero for part, _ in counted):
-        curves.append(Curve(curves[0].grid, curves[0].values, turned=True))
+        curves.append(DeltaCurve(curves[0].grid, curves[0].values, reverse=True))
     return curves
 
 
-def _direction(event: PrivacyEvent, *, reverse: bool) -> list[tuple[Part, int]]:
+def _direction_steps(event: PrivacyEvent, *, reverse: bool) -> list[tuple[Part, int]]:
     counts = basic_counts(event)
     if sum(counts.values()) > _MOST_RELEASES:
-        raise UnsupportedEventError("the bellman accountant is for few releases; use pld or renyi")
-    parts = [(_part(part, reverse=reverse), count) for part, count in counts.items()]
+        raise UnsupportedEventError(
+            "the bellman accountant takes a limited number of releases; use pld or renyi"
+        )
+    parts = [(_step_of(part, reverse=reverse), count) for part, count in counts.items()]
     if len({type(part) for part, _ in parts}) > 1:
         raise UnsupportedEventError(
             "the bellman accountant composes tables with tables and bits with bits; use pld or "
             "renyi for both together"
         )
     if all(isinstance(part, Menu) and len(part.pairs) == 1 for part, _ in parts):
-        raise UnsupportedEventError("there is nothing to choose here, and pld is exact; use pld")
+        raise UnsupportedEventError(
+            "the adversary has no choice between pairs here, so pld is exact; use pld"
+        )
     return parts
 
 
-def _part(event: BasicEvent, *, reverse: bool) -> Part:
+def _step_of(event: BasicEvent, *, reverse: bool) -> Part:
     match event:
         case FiniteTable() if is_small(event):
-            return Menu(_towards(sampled_table_pairs(event, 1.0), reverse=reverse))
+            return Menu(_orient(sampled_table_pairs(event, 1.0), reverse=reverse))
         case Sampled(event=FiniteTable() as table) if event.scheme == "poisson" and is_small(table):
-            return Menu(_towards(sampled_table_pairs(table, event.rate), reverse=reverse))
+            return Menu(_orient(sampled_table_pairs(table, event.rate), reverse=reverse))
         case OneBit() if event.against_zero and event.dimension <= MAX_BITS:
             return Coordinates(event)
         case SecureSum() if 1 < event.clients <= MOST_CLIENTS and event.dimension <= MAX_BITS:
-            # Of more clients some may tell their bits: that leaves a sum over the others.
+            # Of more clients some are assumed to reveal their bits: a sum over the others is left.
             return Coordinates(replace(event, clients=min(event.clients, MAX_CLIENTS)))
         case _:
             raise UnsupportedEventError(
-                "the bellman accountant is for tables (Poisson-sampled or not), at most "
-                f"{MAX_BITS} bits against fair ones and secure sums of at most {MOST_CLIENTS} "
+                "the bellman accountant supports small tables (Poisson-sampled or not), at most "
+                f"{MAX_BITS} bits against fair ones and secure sums of 2 to {MOST_CLIENTS} "
                 f"clients, got {type(event).__name__}; use pld or renyi"
             )
 
 
-def _towards(pairs: tuple[Pair, ...], *, reverse: bool) -> tuple[Pair, ...]:
+def _orient(pairs: tuple[Pair, ...], *, reverse: bool) -> tuple[Pair, ...]:
     return tuple((second, first) for first, second in pairs) if reverse else pairs
 
 
 @lru_cache(maxsize=32)
-def _solved(parts: tuple[tuple[Part, int], ...], delta: float) -> Curve:
-    grid = _planned(parts, delta)
+def _solve(parts: tuple[tuple[Part, int], ...], delta: float) -> DeltaCurve:
+    grid = _plan_grid(parts, delta)
     states = math.prod(count + (len(parts) > 1) for _, count in parts)
     work = float(states) * math.fsum(part.work(grid) for part, _ in parts)
     if work > MAX_WORK:
@@ -174,11 +180,11 @@ def _solved(parts: tuple[tuple[Part, int], ...], delta: float) -> Curve:
             "the bellman accountant would take too long for so many releases, rows or clients; "
             "use pld or renyi"
         )
-    return Curve(grid, _composed(parts, grid))
+    return DeltaCurve(grid, _compose(parts, grid))
 
 
-def _composed(parts: Sequence[tuple[Part, int]], grid: Grid) -> Vector:
-    """V with all releases to come, the adversary choosing the next one among those left."""
+def _compose(parts: Sequence[tuple[Part, int]], grid: Grid) -> Vector:
+    """Return V before all releases, where the adversary chooses the next kind among those left."""
     counts = [count for _, count in parts]
     level = {(0,) * len(parts): grid.start()}
     for total in range(1, sum(counts) + 1):
@@ -190,7 +196,7 @@ def _composed(parts: Sequence[tuple[Part, int]], grid: Grid) -> Vector:
 
 
 def _states(counts: Sequence[int], total: int) -> Iterator[tuple[int, ...]]:
-    """How many of each kind may be left, `total` in all."""
+    """Yield the possible numbers of releases left of each kind, `total` in all."""
     if len(counts) == 1:
         yield (total,)
         return
@@ -212,10 +218,10 @@ def _options(
             yield part.before(after[left], grid)
 
 
-def _planned(parts: Sequence[tuple[Part, int]], delta: float) -> Grid:
-    """A grid for epsilons at about `delta`: it reaches as far as Chernoff's bound says.
+def _plan_grid(parts: Sequence[tuple[Part, int]], delta: float) -> Grid:
+    """Return a grid for epsilons at about `delta`; it reaches as far as Chernoff's bound says.
 
-    Rounding up to a step h adds variance of at most h^2/4 to a loss, in the mean h^2/6.
+    Rounding up to a grid of step h adds variance of at most h^2/4 to a loss, h^2/6 on average.
     """
     forward, backward = (
         np.array(
@@ -232,10 +238,10 @@ def _planned(parts: Sequence[tuple[Part, int]], delta: float) -> Grid:
     below, _ = _chernoff(backward, tilts, 1e-3 * delta)
     if not reach + below < _LARGEST_REACH:
         raise UnsupportedEventError(
-            "the bellman accountant is for losses of at most a few hundred; use renyi"
+            "the bellman accountant supports privacy losses of up to a few hundred; use renyi"
         )
     draws = sum(count * part.draws for part, count in parts)
-    if both_ways:  # few losses of few values need more points than many
+    if both_ways:  # A few losses with a few values each need more points than many losses.
         step = reach / max(1200.0 / draws, 32.0 * math.sqrt(draws), 4000.0 if draws == 1 else 0.0)
     else:
         step = math.sqrt(12.0 * _TABLE_PRECISION * reach / ((1.0 + tilt) * draws))
@@ -245,7 +251,7 @@ def _planned(parts: Sequence[tuple[Part, int]], delta: float) -> Grid:
 
 
 def _chernoff(moments: Vector, tilts: Vector, mass: float) -> tuple[float, float]:
-    """A loss above which there is at most that mass, and the tilt that shows it."""
+    """Return a loss above which there is at most that mass, and the tilt that shows it."""
     bounds = (moments - math.log(mass)) / tilts
     best = int(np.argmin(bounds))
     return max(1e-6, float(bounds[best])), float(tilts[best])

@@ -1,6 +1,7 @@
 """Steps of Bellman's recursion: V before a release from V after it, on a grid of log A.
 
-See `privacy.bellman`. Values on the grid lie above V, and every step keeps them there.
+See `privacy.bellman`. The values on the grid are upper bounds of V, and every step keeps them so:
+the recursion is monotone in V.
 """
 
 import math
@@ -15,15 +16,15 @@ from sottovoce.privacy.divergences import log_sum_exp, one_bit_renyi
 from sottovoce.privacy.events import OneBit, SecureSum
 from sottovoce.privacy.finite_menus import Pair, bit_pairs, sum_pairs
 
-MAX_WORK = 8e8  # multiplications: two seconds
-ROUNDING = 2.0**-46  # of laws, ratios and sums, on the private side
-_CELLS = (180, 10)  # of the budget, and more for each coordinate
-_LEAST_CELLS = 16  # for each coordinate
+MAX_WORK = 8e8  # Multiplications; about two seconds.
+ROUNDING = 2.0**-46  # Relative rounding of laws, ratios and sums, added on the private side.
+_CELLS = (180, 10)  # Number of cells of the budget, and how many more for each coordinate.
+_LEAST_CELLS = 16  # Fewest cells for each coordinate.
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The points A = e^(i step), i = -below, ..., above."""
+    """The grid points A = e^(i step), i = -below, ..., above."""
 
     step: float
     below: int
@@ -31,15 +32,19 @@ class Grid:
 
     @property
     def size(self) -> int:
+        """Number of grid points."""
         return self.below + 1 + self.above
 
     def start(self) -> Vector:
-        """V_0 = (1 - A)_+ at the points; one of them is its kink."""
+        """Return V_0 = (1 - A)_+ at the grid points; its kink A = 1 is one of them."""
         logs = np.arange(-self.below, self.above + 1) * self.step
         return np.asarray(np.maximum(0.0, -np.expm1(logs)))
 
     def padded(self, values: Vector) -> Vector:
-        """`values`, continued by the chord to V(0) = 1 on the left and by the last on the right."""
+        """Return `values` extended on both sides of the grid by upper bounds.
+
+        To the left by the chord to V(0) = 1, to the right by the last value.
+        """
         decay = np.exp(-self.step * np.arange(self.size, 0, -1))
         left = 1.0 - (1.0 - values[..., :1]) * decay * (1.0 - ROUNDING)
         right = np.broadcast_to(values[..., -1:], (*values.shape[:-1], self.size + 1))
@@ -48,22 +53,27 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class Letters:
-    """One pair of laws on a grid: where each letter moves A, and how it weighs the two points."""
+    """One pair of laws on a grid.
+
+    For each outcome ("letter"): by how many grid points it moves A, and the weights of the two
+    neighboring grid points.
+    """
 
     places: tuple[int, ...]
     weights: tuple[tuple[float, float], ...]
-    infinite: float  # the mass of letters that Q does not have
+    infinite: float  # P-mass of the outcomes with Q = 0, or with a ratio beyond the grid.
 
     @classmethod
     def of(cls, pair: Pair, grid: Grid) -> "Letters":
+        """Return the outcomes of a pair (P, Q) on the grid, with all rounding upward."""
         places, weights, infinite = [], [], 0.0
         for p, q in zip(*pair, strict=True):
             if not p > 0.0:
                 continue
             move = math.log(q) - math.log(p) if q > 0.0 else -math.inf
-            move -= ROUNDING * (1.0 + abs(move))  # V falls: a smaller A only adds
+            move -= ROUNDING * (1.0 + abs(move))  # V decreases, so a smaller A can only add.
             if move < -grid.size * grid.step:
-                infinite += p  # V <= 1
+                infinite += p  # V is at most 1.
                 continue
             place = min(math.floor(move / grid.step), grid.size - 1)
             share = min(1.0, math.expm1(move - place * grid.step) / math.expm1(grid.step))
@@ -74,7 +84,7 @@ class Letters:
         return cls(tuple(places), tuple(weights), infinite * (1.0 + ROUNDING))
 
     def mean(self, padded: Vector, size: int) -> Vector:
-        """sum_x P(x) V(A Q(x)/P(x)) at all points; V is `padded`."""
+        """Return sum_x P(x) V(A Q(x)/P(x)) at all grid points, for V extended by `Grid.padded`."""
         total = np.full((*padded.shape[:-1], size), self.infinite)
         buffer = np.empty_like(total)
         for place, (low, high) in zip(self.places, self.weights, strict=True):
@@ -85,23 +95,23 @@ class Letters:
 
 
 class Part(Protocol):
-    """One release of a composition: what the adversary may choose, in one direction."""
+    """One release of a composition in one direction, with the choices of the adversary."""
 
     def log_moment(self, order: float, *, reverse: bool) -> float:
-        """An upper bound on (a-1) D_a of the finite losses, to plan with."""
+        """Return an upper bound on (a-1) D_a of the finite losses; it is used to plan the grid."""
         ...
 
     @property
     def draws(self) -> int:
-        """How often the grid is rounded up to in a release."""
+        """Number of roundings to the grid in one release."""
         ...
 
     def work(self, grid: Grid) -> float:
-        """Multiplications for one release, about."""
+        """Return the approximate number of multiplications for one release."""
         ...
 
     def before(self, values: Vector, grid: Grid) -> Vector:
-        """V before the release, given V after it."""
+        """Return V before the release, given V after it."""
         ...
 
 
@@ -141,10 +151,10 @@ class Menu:
 
 @dataclass(frozen=True, slots=True)
 class Coordinates:
-    """Coordinates drawn one after another, of which a coordinate that moves by s spends s^2.
+    """Coordinates drawn one after another that share a budget.
 
-    All of them together spend at most shift^2. A coordinate without a budget left is not seen:
-    its two laws are the same.
+    A coordinate whose logit moves by s spends s^2, and all coordinates together spend at most
+    shift^2. A coordinate that spends nothing has two equal laws.
     """
 
     event: OneBit | SecureSum
@@ -153,11 +163,11 @@ class Coordinates:
     def draws(self) -> int:
         return self.event.dimension
 
-    def log_moment(self, order: float, *, reverse: bool) -> float:  # noqa: ARG002 - a bound on both
+    def log_moment(self, order: float, *, reverse: bool) -> float:  # noqa: ARG002 - bounds both
         return (order - 1.0) * one_bit_renyi(self.event.shift, self.event.dimension, order)
 
     def pairs(self, move: float) -> tuple[Pair, ...]:
-        """What a coordinate that moves by at most that may have."""
+        """Return the pairs of laws of a coordinate whose logit moves by at most `move`."""
         match self.event:
             case OneBit():
                 return bit_pairs(move)
@@ -171,7 +181,7 @@ class Coordinates:
                 )
 
     def cells(self, grid: Grid) -> int:
-        """Into how many cells the budget is cut: fewer where that would take too long."""
+        """Return the number of cells of the budget: fewer where more would take too long."""
         dimension = self.event.dimension
         count = _CELLS[0] + _CELLS[1] * dimension
         while self._work(count, grid) > MAX_WORK and count > _LEAST_CELLS * dimension:
@@ -206,7 +216,7 @@ class Coordinates:
         padded = grid.padded(values)
         if dimension == 1:
             return best(cells, padded)
-        # The last coordinate spends all that is left.
+        # The last coordinate spends the whole rest of the budget.
         layer = np.stack([values, *(best(spent, padded) for spent in range(1, cells + 1))])
         for left in range(2, dimension + 1):
             whole = left < dimension
@@ -222,7 +232,10 @@ class Coordinates:
 
 @lru_cache(maxsize=64)
 def _cells(count: int, left: int) -> tuple[tuple[int, int], ...]:
-    """(top, bottom) of the cells, with `left` coordinates to come: wider where few would spend."""
+    """Return (top, bottom) of the cells with `left` coordinates to come.
+
+    Cells are wider at amounts that a coordinate would rarely spend.
+    """
     found, bottom = [], 0
     while bottom < count:
         beyond = max(0.0, bottom - 1.6 * count / left)

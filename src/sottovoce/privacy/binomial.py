@@ -1,7 +1,8 @@
-"""Binomial laws for up to 2^31 coins, with errors that are known.
+"""Binomial laws for up to 2^31 coins, with known error bounds.
 
-scipy's `bdtr` is wrong in the fifth digit at 1e9 coins; `betainc` errs by about 1e-11 where it is
-boost's. Whatever the library does, a tail is held between the bounds of Zubkov and Serov,
+scipy's `bdtr` is wrong in the fifth digit at 1e9 coins, and `betainc` has an error of about 1e-11
+where it is implemented by boost. Whatever the library returns, a tail is clipped to the bounds of
+Zubkov and Serov (up to a relative 1e-5),
 
     C(k) <= P(X <= k) <= C(k+1),   C(k) = Phi( sign(k - np) sqrt(2 n KL(k/n || p)) ),
 
@@ -17,15 +18,16 @@ from numpy.typing import ArrayLike
 
 from sottovoce.core.domains import Vector
 
-# Relative; far above what was measured against 30 digits, far below what matters.
+# Bound on the relative error of a tail: far above the error that was measured against 30 digits,
+# and far below what changes an epsilon.
 TAIL_ERROR = 1e-8
-# Standard deviations; outside lies less than OUTSIDE of a fair binomial (Hoeffding).
+# In standard deviations. A fair binomial has mass of at most OUTSIDE beyond it (Hoeffding).
 _REACH = 12.5
 OUTSIDE = 2.0 * math.exp(-(_REACH**2) / 2.0)
 
 
 def binomial_cdf(counts: ArrayLike, coins: ArrayLike, chance: float) -> Vector:
-    """P(X <= k) for X ~ Bin(n, chance), with a relative error of `TAIL_ERROR` at most."""
+    """Return P(X <= k) for X ~ Bin(n, chance), with a relative error of at most `TAIL_ERROR`."""
     from scipy.special import betainc
 
     k, n = np.broadcast_arrays(
@@ -35,12 +37,13 @@ def binomial_cdf(counts: ArrayLike, coins: ArrayLike, chance: float) -> Vector:
     safe_k, safe_n = np.where(inner, k, 0.0), np.where(inner, n, 1.0)
     value = betainc(safe_n - safe_k, safe_k + 1.0, 1.0 - chance)
     low, high = (_normal_bound(safe_k + step, safe_n, chance) for step in (0.0, 1.0))
-    value = np.fmin(np.fmax(value, low * (1.0 - 1e-5)), high * (1.0 + 1e-5))  # and never NaN
+    # `fmin` and `fmax` also replace a NaN by the bound.
+    value = np.fmin(np.fmax(value, low * (1.0 - 1e-5)), high * (1.0 + 1e-5))
     return np.asarray(np.where(inner, value, np.where(k < 0.0, 0.0, 1.0)))
 
 
 def _normal_bound(k: Vector, n: Vector, chance: float) -> Vector:
-    """C(k), with C(0) = (1-p)^n and C(n) = 1 - p^n."""
+    """Return C(k), with C(0) = (1-p)^n and C(n) = 1 - p^n."""
     from scipy.special import ndtr, rel_entr
 
     divergence = rel_entr(k, n * chance) + rel_entr(n - k, n * (1.0 - chance))
@@ -50,15 +53,16 @@ def _normal_bound(k: Vector, n: Vector, chance: float) -> Vector:
 
 
 def fair_pmf(coins: int) -> tuple[int, Vector]:
-    """The first count and the pmf of Bin(n, 1/2) on all counts but `OUTSIDE`, mass 1 in all.
+    """Return the first count and the pmf of Bin(n, 1/2) on all counts but mass `OUTSIDE`.
 
-    Relative error below 1e-9: ratios of neighbours are exact to the last place, and add up.
+    The pmf is normalized to 1. Its relative error is below 1e-9: ratios of adjacent values are
+    exact to the last place, and their errors add up.
     """
     first = max(0, math.floor((coins - _REACH * math.sqrt(coins)) / 2.0))
     counts = np.arange(first, coins - first, dtype=np.float64)
-    # log b(x+1)/b(x) = log((n-x)/(x+1)), which is near 0 where it matters.
+    # log b(x+1)/b(x) = log((n-x)/(x+1)), which is near 0 where most of the mass is.
     steps = np.log1p((coins - 1.0 - 2.0 * counts) / (counts + 1.0))
-    # Summed from the middle outwards, where nothing large has piled up yet; the rest is symmetric.
+    # Summed from the middle outwards, where the sums are still small; the rest is symmetric.
     middle = (len(steps) + 1) // 2
     right = np.concatenate([[0.0], np.cumsum(steps[middle:])])
     left = right[:0:-1] if coins % 2 == 0 else right[::-1]
@@ -67,9 +71,10 @@ def fair_pmf(coins: int) -> tuple[int, Vector]:
 
 
 def pmf_window(coins: int, chance: float, rest: float, log_outside: float) -> tuple[int, Vector]:
-    """The first count and the pmf of Bin(n, chance) on all counts but e^-log_outside, mass 1.
+    """Return the first count and the pmf of Bin(n, chance) on all counts but mass e^-log_outside.
 
-    `rest` is 1 - chance, which the caller knows to full precision. Relative error below 1e-8.
+    The pmf is normalized to 1. `rest` is 1 - chance, which the caller knows to full precision. The
+    relative error is below 1e-8.
     """
     if chance <= 0.0 or coins == 0:
         return 0, np.ones(1)
@@ -78,7 +83,7 @@ def pmf_window(coins: int, chance: float, rest: float, log_outside: float) -> tu
     reach = part + math.sqrt(part * part + 6.0 * part * mean * rest)
     first, last = max(0, math.floor(mean - reach)), min(coins, math.ceil(mean + reach))
     counts = np.arange(first, last, dtype=np.float64)
-    # log b(x+1)/b(x), which is near 0 where it matters; summed from the mode outwards.
+    # log b(x+1)/b(x) is near 0 where most of the mass is; summed from the mode outwards.
     steps = np.log1p((mean - counts - rest) / ((counts + 1.0) * rest))
     mode = min(last, max(first, round(mean))) - first
     right = np.concatenate([[0.0], np.cumsum(steps[mode:])])
@@ -88,18 +93,20 @@ def pmf_window(coins: int, chance: float, rest: float, log_outside: float) -> tu
 
 
 def lower_buckets(coins: int, chance: float) -> tuple[Vector, Vector]:
-    """Buckets of X ~ Bin(n, chance) by their lower ends, and upper bounds on P(X < end).
+    """Return the lower ends of buckets of X ~ Bin(n, chance), and upper bounds on P(X < end).
 
-    For a function that falls with X: taken at the ends, with these weights, its mean only grows.
+    For a function that decreases with X: evaluated at the lower ends, with the weights that these
+    bounds give, its mean can only be larger than the true mean.
     """
-    # Rounded down, and 1 - chance up, which makes X smaller: the safe side.
+    # Rounding `chance` down makes X stochastically smaller, which is the safe side.
     chance = max(0.0, 1.0 - math.nextafter(1.0 - chance * (1.0 - 2.0**-48), 2.0))
     if chance == 0.0 or coins == 0:
         return np.zeros(1), np.zeros(1)
     mean = coins * chance
     spread = math.sqrt(mean * (1.0 - chance)) + 1.0
     low, high = max(0.0, mean - 13.0 * spread), min(float(coins), mean + 4.0 * spread)
-    # A bucket costs at most its width: a twelfth of X's spread, or 2e-4 of X where that is more.
+    # A bucket's width, the error that it may add to X, is a twelfth of the standard deviation of
+    # X, or 2e-4 of X where that is more.
     width = max(1.0, spread / 12.0, 2e-4 * mean)
     even = np.arange(low, high + width, width)
     ends = np.concatenate([[0.0], np.geomspace(1.0, max(1.0, low), 24), even])

@@ -1,4 +1,7 @@
-"""What just meets a budget, from the private side: a parameter, or a number of rounds."""
+"""Calibration: the parameter, or the number of rounds, that just meets a privacy budget.
+
+Results are rounded toward privacy: what is returned was checked to meet the budget.
+"""
 
 import math
 from collections.abc import Callable
@@ -11,7 +14,7 @@ from sottovoce.privacy.events import PrivacyEvent, Repeated
 
 Direction = Literal["larger", "smaller"]
 
-# Where to look, from the least to the most private end; just inside what parameters allow.
+# The ends of the search, the least private one first; just inside the range of the parameters.
 ENDS: dict[Direction, tuple[float, float]] = {"larger": (1e-4, 1e8), "smaller": (999.0, 1e-9)}
 _RELATIVE_TOLERANCE = 1e-7
 _COARSE = 1e-2
@@ -28,11 +31,34 @@ def calibrate(
     relative_tolerance: float = _RELATIVE_TOLERANCE,
     near: float | None = None,
 ) -> float:
-    """The least private parameter whose event still has at most `epsilon` at `delta`.
+    """Return the least private parameter whose event costs at most `epsilon` at `delta`.
 
-    `event_at` must grow more private as its parameter grows larger (or smaller, as `more_private`
-    says). The result itself is checked to meet the budget: it is the safe end of a bracket.
-    `ends` are where to look, the least private first, and `near` is a guess to begin with.
+    The result is the safe end of a bracket: its event itself was checked to meet the budget.
+
+    Args:
+        event_at: Function from the parameter to its event. The event must become more private as
+            the parameter becomes larger (or smaller, according to `more_private`).
+        epsilon: The epsilon of the budget, above 0.
+        delta: The delta of the budget, between 0 and 1.
+        more_private: "larger" or "smaller", the direction in which the event is more private.
+        ends: The ends of the search, the least private one first. None for a wide default.
+        relative_tolerance: The search stops when the parameter, or epsilon, is this close.
+        near: A first guess of the parameter, which can make the search faster.
+
+    Returns:
+        The parameter. If the least private end meets the budget, that end.
+
+    Raises:
+        ParameterError: If even the most private end exceeds the budget.
+
+    Example:
+        >>> from sottovoce.core.adjacency import Adjacency
+        >>> from sottovoce.privacy import GaussianNoise
+        >>> def event(noise_multiplier):
+        ...     return GaussianNoise(mu=1.0 / noise_multiplier, adjacency=Adjacency.ZERO_OUT)
+        >>> noise = calibrate(event, epsilon=1.0, delta=1e-5, more_private="larger")
+        >>> round(noise, 3)
+        3.731
     """
     parameter_rules.epsilon(epsilon)
     parameter_rules.delta(delta)
@@ -43,11 +69,11 @@ def calibrate(
 
     loose, safe = (math.log(end) for end in ends or ENDS[more_private])
     if near is not None:
-        bracket = _around(
+        bracket = _bracket_guess(
             event_at, math.log(near), (safe, loose), epsilon, delta, relative_tolerance
         )
         if bracket is not None:
-            return math.exp(_refined(event_at, *bracket, epsilon, delta, relative_tolerance))
+            return math.exp(_refine_bracket(event_at, *bracket, epsilon, delta, relative_tolerance))
     quickly = meets(safe, quickly=True)
     if not quickly and not meets(safe):
         raise ParameterError(
@@ -57,20 +83,21 @@ def calibrate(
     least_private = loose
     if meets(loose, quickly=quickly):
         return math.exp(loose)
-    # Whoever asks for three digits needs no closer bracket for secants to be quick.
+    # A coarse tolerance needs no narrow bracket before the secant steps converge quickly.
     while abs(safe - loose) > max(_COARSE, 100.0 * relative_tolerance):
         middle = (safe + loose) / 2.0
         safe, loose = (middle, loose) if meets(middle, quickly=quickly) else (safe, middle)
-    while quickly and meets(loose):  # the quick accountants end here; the others may go on
+    # The bracket holds for the quick accountants; the slow ones may show that less noise suffices.
+    while quickly and meets(loose):
         if loose == least_private:
             return math.exp(loose)
         step = 2.0 * (loose - safe)
         safe = loose
         loose = safe + math.copysign(min(abs(step), abs(least_private - safe)), step)
-    return math.exp(_refined(event_at, safe, loose, epsilon, delta, relative_tolerance))
+    return math.exp(_refine_bracket(event_at, safe, loose, epsilon, delta, relative_tolerance))
 
 
-def _around(
+def _bracket_guess(
     event_at: Callable[[float], PrivacyEvent],
     guess: float,
     ends: tuple[float, float],
@@ -78,34 +105,35 @@ def _around(
     delta: float,
     tolerance: float,
 ) -> tuple[float, float] | None:
-    """A safe and a loose end around the guess, by ever longer steps; None if an end is passed.
+    """Return a safe and a loose end around the guess, by doubling steps; None if an end is passed.
 
-    A guess that is good enough is both.
+    A guess that is good enough is returned as both ends.
     """
     safe, loose = ends
 
-    def missing(log_parameter: float) -> float:
+    def log_margin(log_parameter: float) -> float:
         spent = accounting.epsilon(event_at(math.exp(log_parameter)), delta)
         if spent == 0.0:
             return 1.0
         return math.log(target / spent) if spent < math.inf else -1.0
 
-    at, gap = guess, missing(guess)
+    at, gap = guess, log_margin(guess)
     if 0.0 <= gap <= tolerance:
         return guess, guess
-    kept = gap >= 0.0
-    # Log epsilon has a slope of about 1, or more where there is amplification.
-    step = math.copysign(max(_COARSE / 2.0, abs(gap)), loose - safe if kept else safe - loose)
+    meets_budget = gap >= 0.0
+    # Log epsilon has a slope of about 1 in the log parameter, or more with amplification.
+    toward = loose - safe if meets_budget else safe - loose
+    step = math.copysign(max(_COARSE / 2.0, abs(gap)), toward)
     while True:
         following = at + step
         if not min(loose, safe) < following < max(loose, safe):
             return None
-        if (missing(following) >= 0.0) != kept:
-            return (at, following) if kept else (following, at)
+        if (log_margin(following) >= 0.0) != meets_budget:
+            return (at, following) if meets_budget else (following, at)
         at, step = following, 2.0 * step
 
 
-def _refined(
+def _refine_bracket(
     event_at: Callable[[float], PrivacyEvent],
     safe: float,
     loose: float,
@@ -113,29 +141,33 @@ def _refined(
     delta: float,
     tolerance: float,
 ) -> float:
-    """Close the bracket by secants: log epsilon is nearly linear in the log of the parameter."""
+    """Return the safe end after narrowing the bracket by secant steps.
 
-    def missing(log_parameter: float) -> float:
+    The logarithm of epsilon is nearly linear in the logarithm of the parameter.
+    """
+
+    def log_margin(log_parameter: float) -> float:
         spent = accounting.epsilon(event_at(math.exp(log_parameter)), delta)
         if spent == 0.0:
             return math.inf
         gap = math.log(target) - math.log(spent)
-        return gap if spent <= target else min(gap, -1e-300)  # logarithms may hide the last bit
+        # The logarithms may round away the last bit, so the comparison decides about the sign.
+        return gap if spent <= target else min(gap, -1e-300)
 
-    at_safe, at_loose = missing(safe), missing(loose)
-    # Illinois: an end that stays for a second time is drawn nearer to 0, and the secant past it.
+    at_safe, at_loose = log_margin(safe), log_margin(loose)
+    # Illinois method: the value of an end that stays twice is halved, which moves the secant.
     weight_safe = weight_loose = 1.0
     moved = ""
     while abs(safe - loose) > tolerance and at_safe > tolerance:
         middle = (safe + loose) / 2.0
         if math.isfinite(at_safe) and math.isfinite(at_loose):
-            # Aim half a tolerance inside, so that the safe end closes in too; and never at an end.
+            # Aim half a tolerance inside, so that the safe end moves as well, and never at an end.
             above = weight_safe * (at_safe - tolerance / 2.0)
             share = above / (above - weight_loose * (at_loose - tolerance / 2.0))
             middle = safe + min(max(share, 1e-3), 1.0 - 1e-3) * (loose - safe)
         if middle in (safe, loose):
             break
-        at_middle = missing(middle)
+        at_middle = log_margin(middle)
         if at_middle >= 0.0:
             safe, at_safe, weight_safe = middle, at_middle, 1.0
             weight_loose /= 2.0 if moved == "safe" else 1.0
@@ -148,7 +180,24 @@ def _refined(
 
 
 def rounds_within(event: PrivacyEvent, *, epsilon: float, delta: float) -> int:
-    """How often the event may happen within the budget: 0 if not even once, at most 10^12."""
+    """Return how often an event may be repeated within a budget.
+
+    Args:
+        event: The event of one round.
+        epsilon: The epsilon of the budget.
+        delta: The delta of the budget.
+
+    Returns:
+        The largest number of rounds that some accountant shows to meet the budget: 0 if even one
+        round exceeds it, at most 10^12.
+
+    Example:
+        >>> from sottovoce.core.adjacency import Adjacency
+        >>> from sottovoce.privacy import GaussianNoise
+        >>> event = GaussianNoise(mu=0.1, adjacency=Adjacency.ZERO_OUT)
+        >>> rounds_within(event, epsilon=2.0, delta=1e-5)
+        25
+    """
     parameter_rules.epsilon(epsilon)
     parameter_rules.delta(delta)
 

@@ -1,4 +1,4 @@
-"""Compositions of events: made from counts, and read (what they rest on, what others may see)."""
+"""Compositions of events: build them, list their assumptions, remove their amplification."""
 
 import math
 from collections.abc import Iterable
@@ -29,24 +29,25 @@ from sottovoce.privacy.events import (
 )
 from sottovoce.privacy.pure import pure_epsilon
 
-# What hides a sample, and what must be true for it.
+# What keeps a sample secret, and the assumption that this needs.
 SAMPLE_ASSUMPTIONS: dict[HiddenBy, str] = {
-    "own-records": "each client samples its own records in secret; one that is left out counts "
-    "as zero",
-    "central-noise": "someone trusted adds the noise once, to the sum; single contributions are "
-    "sampled, and nobody sees which",
-    "secure-sum": "nobody sees who was sampled; clients that were not send the encoding of zero",
+    "own-records": "each client samples its own records in secret; a record that is not sampled "
+    "counts as zero",
+    "central-noise": "a trusted party adds the noise once, to the sum; single contributions are "
+    "sampled, and the sample stays secret",
+    "secure-sum": "the sample stays secret; clients that were not sampled send the encoding of "
+    "zero",
 }
 
 
 def multiset(events: Iterable[tuple[PrivacyEvent, int]]) -> PrivacyEvent:
-    """The composition of each event as often as its count says."""
+    """Return the composition in which each event is repeated as often as its count says."""
     parts = tuple(Repeated(event=event, count=count) for event, count in events)
     return parts[0] if len(parts) == 1 else Composed(events=parts)
 
 
 def assumptions(event: PrivacyEvent) -> tuple[str, ...]:
-    """What the event rests on, each once, in alphabetical order."""
+    """Return the assumptions of the event's parts, each once, in alphabetical order."""
     found: set[str] = set()
     pending: list[PrivacyEvent] = [event]
     while pending:
@@ -71,42 +72,47 @@ def assumptions(event: PrivacyEvent) -> tuple[str, ...]:
 def assumptions_in_words(event: PrivacyEvent) -> tuple[str, ...]:
     """Return every sentence that must be true for the event to hold, each once.
 
-    First what its parts assume (`assumptions`), then what amplifies them: a sample, a shuffle or a
-    secure sum is worth nothing to somebody who sees through it.
+    First come the assumptions of its parts (`assumptions`), then those of its amplification: a
+    sample, a shuffle or a secure sum does not protect against an observer who sees the sample, the
+    order or single messages.
     """
     named = map(assumption_in_words, assumptions(event))
-    amplified = sorted(filter(None, map(_promise, basic_counts(event))))
+    amplified = sorted(filter(None, map(_amplification_assumption, basic_counts(event))))
     return tuple(dict.fromkeys([*named, *amplified]))
 
 
-def _promise(part: PrivacyEvent) -> str | None:
-    """What a basic event needs of others, in a sentence; None for nothing."""
+def _amplification_assumption(part: PrivacyEvent) -> str | None:
+    """Return what a basic event assumes about other parties, in a sentence; None for nothing."""
     match part:
         case Sampled(hidden_by=hidden_by):
             return SAMPLE_ASSUMPTIONS[hidden_by]
         case Shuffled(clients=clients):
             return (
-                f"a trusted shuffler, or an order of asking that stays secret, mixes at least "
-                f"{clients} messages of clients who do not collude"
+                f"a trusted shuffler, or a secret order in which clients are asked, mixes the "
+                f"messages of at least {clients} clients that do not collude"
             )
         case Allocated():
-            return "each client draws its step at random, independently of others, in secret"
+            return "each client draws its step at random, independently of others and in secret"
         case SecureSum(clients=clients):
-            return f"nobody sees more than sums over at least {clients} clients who do not collude"
+            return f"only sums over at least {clients} clients that do not collude are seen"
         case _:
             return None
 
 
 def beside_others(event: PrivacyEvent) -> PrivacyEvent:
-    """What the event is if others' contributions are in the message too: no bits need be fair."""
+    """Return the event if the message also contains the contributions of others.
+
+    Then the neighbor without the contribution need not have fair bits, nor the table's row of zero,
+    so the stronger bounds for a zero reference do not apply.
+    """
     match event:
         case OneBit() | SecureSum():
             return replace(event, against_zero=False)
         case SeededBits() if event.against_zero:
-            # Both neighbours' odds may be truncated now, at opposite ends.
+            # Now the odds of both neighbors may be truncated, at opposite ends.
             return replace(event, against_zero=False, largest_loss=2.0 * event.largest_loss)
         case FiniteTable():
-            # Others' contributions may choose any rows for the two neighbors.
+            # With the contributions of others the two neighbors may have any two rows.
             every = replace(event, adjacency=Adjacency.REPLACE_ONE)
             epsilon = pure_epsilon(every)
             if math.isinf(epsilon):
@@ -121,9 +127,10 @@ def beside_others(event: PrivacyEvent) -> PrivacyEvent:
 
 
 def without_promises(event: PrivacyEvent) -> PrivacyEvent:
-    """Return what clients' messages give away by themselves, if no promise of others is kept.
+    """Return what the clients' messages reveal by themselves, without trust in any other party.
 
-    Noise that somebody trusted adds once, to a sum, is in no message.
+    Central noise, which a trusted party adds once to a sum, is in no message: such an event becomes
+    `NonPrivate`.
     """
     if any(
         isinstance(part, Allocated)
@@ -135,10 +142,12 @@ def without_promises(event: PrivacyEvent) -> PrivacyEvent:
 
 
 def unhidden(event: PrivacyEvent, *, samples_too: bool = False) -> PrivacyEvent:
-    """Return what the event would be if every message were seen: hiding is post-processing.
+    """Return the event of an observer who sees every single message.
 
-    With `samples_too` also if it were known what was sampled, which is post-processing as well: a
-    round works on a contribution or not, whatever the data.
+    A shuffle, a secure sum and a random allocation are post-processing of the single messages, so
+    the result is an upper bound. With `samples_too` the observer also knows the sample. That is an
+    upper bound too: for every outcome of the sampling a release either uses the contribution or
+    does not depend on it.
     """
     hiding = (Shuffled, SecureSum, Allocated, *((Sampled,) if samples_too else ()))
     parts = basic_counts(event)
@@ -148,41 +157,41 @@ def unhidden(event: PrivacyEvent, *, samples_too: bool = False) -> PrivacyEvent:
     for part, count in parts.items():
         match part:
             case Shuffled() | Allocated():
-                seen: PrivacyEvent = part.event
+                revealed: PrivacyEvent = part.event
             case SecureSum():
-                seen = part.local()
+                revealed = part.local()
             case Sampled() if samples_too:
-                seen = part.event
+                revealed = part.event
             case _:
-                seen = part
-        counts[seen] = counts.get(seen, 0) + count
-    shown = multiset(counts.items())
+                revealed = part
+        counts[revealed] = counts.get(revealed, 0) + count
+    total = multiset(counts.items())
     for assumption in assumptions(event):
-        shown = Assumed(event=shown, assumption=assumption)
-    return shown
+        total = Assumed(event=total, assumption=assumption)
+    return total
 
 
 def as_replace_one(event: PrivacyEvent) -> PrivacyEvent:
-    """Return an event under replace-one that holds wherever this one, under zero-out, does.
+    """Return an event under replace-one that holds wherever this event holds under zero-out.
 
-    Another contribution is reached by way of zero: distances and pure epsilons double, and rho
-    quadruples (docs/privacy.md, section 34). That is more than two events of the same kind. What a
-    channel or a sample hides is counted as if it were seen.
+    Two contributions are compared by way of zero: distances (mu, shift) and pure epsilons double,
+    rho quadruples (docs/privacy.md, section 34). That is more than two events of the same kind.
+    Samples, shuffles and secure sums are counted as if they were seen.
 
     Raises:
-        UnsupportedEventError: if nothing is proved for a part of it.
+        UnsupportedEventError: If nothing is proved for a part of the event.
     """
     counts: dict[PrivacyEvent, int] = {}
     for part, count in basic_counts(event).items():
-        replaced = _replaced(part)
+        replaced = _convert_to_replace_one(part)
         counts[replaced] = counts.get(replaced, 0) + count
-    shown = multiset(counts.items())
+    total = multiset(counts.items())
     for assumption in assumptions(event):
-        shown = Assumed(event=shown, assumption=assumption)
-    return shown
+        total = Assumed(event=total, assumption=assumption)
+    return total
 
 
-def _replaced(part: PrivacyEvent) -> PrivacyEvent:
+def _convert_to_replace_one(part: PrivacyEvent) -> PrivacyEvent:
     if part.adjacency is Adjacency.REPLACE_ONE:
         return part
     match part:
@@ -203,14 +212,14 @@ def _replaced(part: PrivacyEvent) -> PrivacyEvent:
                 adjacency=Adjacency.REPLACE_ONE,
             )
         case SecureSum():
-            return _replaced(part.local())
+            return _convert_to_replace_one(part.local())
         case Sampled() | Shuffled() | Allocated():
             return as_replace_one(part.event)
         case _:
             epsilon = pure_epsilon(part)
             if math.isinf(epsilon):
                 raise UnsupportedEventError(
-                    f"nothing is proved about {type(part).__name__} under replace-one, where it "
-                    "was charged under zero-out; count its ledger by itself"
+                    f"no replace-one bound is proved for {type(part).__name__} charged under "
+                    "zero-out; total its ledger separately, or leave it out"
                 )
             return PureDp(epsilon=2.0 * epsilon, adjacency=Adjacency.REPLACE_ONE)

@@ -1,10 +1,11 @@
-"""From Renyi divergences to (epsilon, delta).
+"""Conversion from Renyi divergences to (epsilon, delta).
 
-At every order a > 1,
+A mechanism with Renyi divergence D_a of order a > 1 is (epsilon, delta)-DP with
 
-    epsilon = D_a + log((a - 1)/a) - (log delta + log a)/(a - 1)
+    epsilon = D_a + log((a - 1)/a) - (log delta + log a)/(a - 1).
 
-is sound, so the least over any set of orders is; the set only decides how tight it is.
+This holds at every order, so the minimum over any set of orders is sound; the set only decides how
+tight the result is.
 
 Reference: Canonne, Kamath and Steinke 2020, proposition 12 (Balle et al. 2020, theorem 21).
 """
@@ -16,22 +17,22 @@ import numpy as np
 
 RenyiFunction = Callable[[float], float]
 
-_GRID = np.geomspace(1e-4, 1e9, 131)  # values of a - 1
-_ROUNDING = 2.0**-48  # of the sums below, added on the private side
+_GRID = np.geomspace(1e-4, 1e9, 131)  # Values of a - 1.
+_ROUNDING = 2.0**-48  # Relative rounding of the sums below, added on the private side.
 _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 def epsilon_at_order(divergence: float, order: float, delta: float) -> float:
-    """The epsilon that one order gives; infinity where the divergence is."""
+    """Return the epsilon that one order gives; infinity if the divergence is infinite."""
     if not math.isfinite(divergence):
         return math.inf
     excess = order - 1.0
-    # log(1 - 1/order) is log1p(-1/order): exact for large orders too.
+    # log((a - 1)/a) as log1p(-1/a) is accurate for large orders too.
     return divergence + math.log1p(-1.0 / order) - (math.log(delta) + math.log(order)) / excess
 
 
 def log_delta_at_order(divergence: float, order: float, epsilon: float) -> float:
-    """The logarithm of the delta that one order gives."""
+    """Return the logarithm of the delta that one order gives."""
     if not math.isfinite(divergence):
         return math.inf
     excess = order - 1.0
@@ -40,19 +41,22 @@ def log_delta_at_order(divergence: float, order: float, epsilon: float) -> float
 
 
 def epsilon_from_renyi(renyi: RenyiFunction, delta: float, orders: Iterable[float] = ()) -> float:
-    """The least epsilon over a dense, refined set of real orders and `orders`, never below 0."""
+    """Return the smallest epsilon, at least 0, over a refined set of real orders and `orders`."""
 
-    def hopeless(order: float, epsilon: float, best: float) -> bool:
-        # D_a grows with a, and no order beyond 2 takes more than log 4 from it.
+    def cannot_improve(order: float, epsilon: float, best: float) -> bool:
+        # D_a does not decrease with a, and beyond order 2 the formula subtracts at most log 4
+        # from it, so no larger order can be better.
         divergence = epsilon + math.log(delta) / (order - 1.0)
         return order > 2.0 and divergence - math.log(4.0) > max(best, 0.0)
 
-    least = _minimum(lambda order: epsilon_at_order(renyi(order), order, delta), orders, hopeless)
+    least = _minimum(
+        lambda order: epsilon_at_order(renyi(order), order, delta), orders, cannot_improve
+    )
     return max(0.0, least + _ROUNDING * (1.0 + abs(least)))
 
 
 def delta_from_renyi(renyi: RenyiFunction, epsilon: float, orders: Iterable[float] = ()) -> float:
-    """The least delta over a dense, refined set of real orders and `orders`, never above 1."""
+    """Return the smallest delta, at most 1, over a refined set of real orders and `orders`."""
     log_delta = _minimum(
         lambda order: log_delta_at_order(renyi(order), order, epsilon), orders, lambda *_: False
     )
@@ -62,18 +66,19 @@ def delta_from_renyi(renyi: RenyiFunction, epsilon: float, orders: Iterable[floa
 def _minimum(
     bound: Callable[[float], float],
     orders: Iterable[float],
-    hopeless: Callable[[float, float, float], bool],
+    cannot_improve: Callable[[float, float, float], bool],
 ) -> float:
-    """Least value of `bound`: given orders, a grid, golden section around its best point, and the
-    whole orders next to what that finds, where curves that are known at those have kinks.
+    """Return the smallest value of `bound` over a set of orders.
 
-    The grid ends where `hopeless(order, value, least)`: large orders can take long.
+    The set: the given orders, a grid, a golden section search around its best point, and the
+    integer orders next to the result, where curves that are known at integers have kinks. The grid
+    ends where `cannot_improve(order, value, least)`, because large orders can take long.
     """
     given = min((_value(bound, order) for order in orders), default=math.inf)
     values: list[float] = []
     for order in (1.0 + _GRID).tolist():
         values.append(_value(bound, order))
-        if hopeless(order, values[-1], min(values)):
+        if cannot_improve(order, values[-1], min(values)):
             break
     best = int(np.argmin(values))
     left = math.log(_GRID[max(0, best - 1)])
@@ -87,7 +92,7 @@ def _minimum(
 def golden_section(
     function: Callable[[float], float], left: float, right: float, tolerance: float = 1e-10
 ) -> tuple[float, float]:
-    """A place near a minimum, and the least value that was seen."""
+    """Return a place near a minimum, and the smallest value that was evaluated."""
     low, high = right - _GOLDEN * (right - left), left + _GOLDEN * (right - left)
     at_low, at_high = function(low), function(high)
     least = min(at_low, at_high)
@@ -105,7 +110,7 @@ def golden_section(
 
 
 def _value(bound: Callable[[float], float], order: float) -> float:
-    """A numerical failure is infinity: it can only make the reported epsilon larger."""
+    """Return the bound, or infinity if its computation fails: that can only enlarge the epsilon."""
     try:
         value = bound(order)
     except (OverflowError, ValueError, FloatingPointError):

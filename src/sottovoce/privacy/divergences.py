@@ -1,19 +1,20 @@
-"""Exact divergences between finite laws, between Gaussians, and of bits, in log space.
+"""Exact divergences between finite laws, between Gaussians, and of logistic bits, in log space.
 
-These are the yardstick: a claimed guarantee is tested against them.
+Other bounds are tested against these.
 
-Bits with logistic probabilities have a worst Renyi divergence over all logits. For one bit with
-logits z and z + s, A(z) = log(1 + e^z),
+Worst case of logistic bits. One bit with P(1) = 1/(1 + e^-z) and neighboring logits z and z + s
+has, with A(z) = log(1 + e^z),
 
-    (a - 1) D_a = A(z + a s) - a A(z + s) + (a - 1) A(z)        (both directions, as z ranges)
+    (a - 1) D_a = A(z + a s) - a A(z + s) + (a - 1) A(z)        (both directions, as z ranges).
 
-has exactly one stationary point in z, its largest value:
+As a function of z this has exactly one stationary point, its maximum:
 
-    e^z = (e^(as) - a e^s + a - 1) / (e^s ((a-1) e^(as) - a e^((a-1)s) + 1))
+    e^z = (e^(as) - a e^s + a - 1) / (e^s ((a-1) e^(as) - a e^((a-1)s) + 1)).
 
-That maximum g_a, as a function of u = s^2, is concave, so over d bits with sum s_i^2 <= S^2 the
-equal split is the worst: D_a <= d g_a(S^2/d) <= a S^2/8, and both ends are attained. The proofs
-are in docs/privacy.md.
+The maximal divergence g_a is concave as a function of u = s^2. So over d bits with
+sum s_i^2 <= S^2 the equal split is the worst case: D_a <= d g_a(S^2/d) <= a S^2/8. The first bound
+is attained by the equal split, the second in the limit of large d. Proof: docs/privacy.md,
+section 14.
 """
 
 import math
@@ -26,12 +27,12 @@ from sottovoce.core.domains import Vector
 
 # Where a s is below this, a s^2/8 is within a few 1e-6 of g_a and better conditioned.
 _SMALL = 1e-2
-_LARGE_STEP = 300.0  # from here on D_a <= s says as much
+_LARGE_STEP = 300.0  # From here on D_a <= s is as tight.
 _ROUNDING = 2.0**-44
 
 
 def one_bit_renyi(shift: float, dimension: int, order: float) -> float:
-    """D_a of `dimension` bits whose logits move by at most `shift` (Euclidean), the worst case."""
+    """Return D_a of `dimension` bits in the worst case over logits, for an L2 move of `shift`."""
     step = shift / math.sqrt(dimension)
     gaussian = order * shift**2 / 8.0
     if order * step < _SMALL:
@@ -41,8 +42,9 @@ def one_bit_renyi(shift: float, dimension: int, order: float) -> float:
 
 
 def _largest(step: float, order: float) -> float:
-    """g_a(step^2): D_a of one bit at the worst logit."""
-    # Numerator and denominator over e^(as), in differences that do not cancel for small steps.
+    """Return g_a(step^2), the D_a of one bit at the worst logit."""
+    # Numerator and denominator divided by e^(as), as differences that keep precision for small
+    # steps.
     growth = order * step
     far = math.exp(-growth)
     above = -math.expm1(-growth) - order * math.expm1(step) * far
@@ -50,7 +52,7 @@ def _largest(step: float, order: float) -> float:
     logit = math.log(above) - math.log(below) - step
     largest, middle, least = (_softplus(logit + move) for move in (growth, step, 0.0))
     excess = largest - order * middle + (order - 1.0) * least
-    slack = 2.0**-50 * (largest + order * (middle + least))  # of rounding, on the private side
+    slack = 2.0**-50 * (largest + order * (middle + least))  # Rounding, on the private side.
     return (excess + slack) / (order - 1.0)
 
 
@@ -59,7 +61,7 @@ def _softplus(value: float) -> float:
 
 
 def log_sum_exp(logs: Vector) -> float:
-    """log sum exp(logs), for logs that may be -inf."""
+    """Return log sum exp(logs), for logs that may be -inf."""
     top = float(np.max(logs))
     if not math.isfinite(top):
         return top
@@ -67,9 +69,9 @@ def log_sum_exp(logs: Vector) -> float:
 
 
 def finite_renyi(first: ArrayLike, second: ArrayLike, order: float) -> float:
-    """D_a(first || second) = log( sum p^a q^(1-a) ) / (a - 1), for pmfs p, q and a > 1.
+    """Return D_a(first || second) = log( sum p^a q^(1-a) ) / (a - 1), for pmfs p, q and a > 1.
 
-    Infinite where `first` puts mass that `second` does not.
+    Infinite where `first` has mass that `second` does not. Rounded up.
     """
     if isinstance(first, tuple) and isinstance(second, tuple):
         q, ratios, largest = _known_log_ratios(first, second)
@@ -80,15 +82,15 @@ def finite_renyi(first: ArrayLike, second: ArrayLike, order: float) -> float:
     if order * largest > 30.0:
         shares, powers = np.log(q), order * ratios
         total = log_sum_exp(shares + powers)
-        # Their sum may be next to nothing where they are not: the rounding is that of the parts,
-        # each as far as it counts.
+        # The terms may nearly cancel, so the rounding is bounded by the size of each term,
+        # weighted by its share of the sum.
         counts = np.isfinite(powers)
         weights = np.exp((shares + powers)[counts] - total)
         parts = (np.abs(shares) + np.abs(powers))[counts]
         slack = 2.0**-48 * (1.0 + float(weights @ parts))
         return (max(0.0, total) * (1.0 + 2.0**-48) + slack) / (order - 1.0)
-    # sum p^a q^(1-a) - 1 = sum q (r^a - 1 - a (r - 1)) for r = p/q: no term is negative, so
-    # nothing cancels, and the rounding (relative to each part) is added on the private side.
+    # sum p^a q^(1-a) - 1 = sum q (r^a - 1 - a (r - 1)) for r = p/q. No term is negative, so there
+    # is no cancellation, and the rounding (relative to each term) is added on the private side.
     powers, slopes = np.expm1(order * ratios), order * np.expm1(ratios)
     rounding = 2.0**-50 * (np.abs(powers) + np.abs(slopes))
     excess = math.fsum(q * (np.maximum(0.0, powers - slopes) + rounding))
@@ -96,40 +98,39 @@ def finite_renyi(first: ArrayLike, second: ArrayLike, order: float) -> float:
 
 
 def _log_ratios(first: ArrayLike, second: ArrayLike) -> tuple[Vector, Vector, float]:
-    """Where q > 0: q and log(p/q), and the largest of these anywhere."""
+    """Return q and log(p/q) where q > 0, and the largest log(p/q) of all outcomes."""
     p, q = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     alone = bool(np.any(q[p > 0.0] == 0.0))
     p, q = p[q > 0.0], q[q > 0.0]
     with np.errstate(divide="ignore"):
-        ratios: Vector = np.log1p((p - q) / q)  # exact where p and q are close
+        ratios: Vector = np.log1p((p - q) / q)  # Accurate where p and q are close.
     return q, ratios, math.inf if alone else float(ratios.max())
 
 
-# Accountants ask for one pair at hundreds of orders. Tuples do not change.
+# Accountants ask for the same pair at hundreds of orders. Tuples are hashable and immutable.
 _known_log_ratios = lru_cache(maxsize=256)(_log_ratios)
 
 
 def finite_hockey_stick(first: ArrayLike, second: ArrayLike, epsilon: float) -> float:
-    """The least delta at `epsilon` for this ordered pair: sum max(0, p - e^eps q)."""
+    """Return the exact delta at `epsilon` for this ordered pair: sum max(0, p - e^eps q)."""
     p, q = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    with np.errstate(
-        divide="ignore"
-    ):  # e^eps alone could overflow, so its product is formed in logs
+    with np.errstate(divide="ignore"):
+        # e^eps alone could overflow, so the product is formed in logarithms.
         scaled = np.exp(np.minimum(epsilon + np.log(q), 709.0))
     return math.fsum(np.maximum(0.0, p - scaled))
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """The exact delta of Gaussian noise with neighbours mu standard deviations apart.
+    """Return the exact delta of Gaussian noise with means mu standard deviations apart, rounded up.
 
-    delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)
+        delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)
 
     Reference: Balle and Wang 2018, theorem 8.
     """
     from scipy.special import log_ndtr
 
     reach = mu / 2.0 + epsilon / mu
-    # Rounding of the two logarithms, which are about reach^2/2: added on the private side.
+    # The two logarithms are about reach^2/2; their rounding is added on the private side.
     slack = 2.0**-51 * (1.0 + reach * reach + epsilon)
     upper = float(log_ndtr(mu / 2.0 - epsilon / mu))
     lower = epsilon + float(log_ndtr(-reach))

@@ -1,4 +1,9 @@
-"""From events to pairs of laws that dominate them, for the PLD accountant."""
+"""Dominating pairs of events, for the PLD accountant.
+
+A pair (P, Q) dominates an event if its privacy profile H(x) = sup P - x Q is, for every x > 0, at
+least that of any two neighbors. Products of dominating pairs dominate adaptive compositions (Zhu,
+Dong and Wang 2022).
+"""
 
 import math
 from functools import lru_cache
@@ -50,17 +55,17 @@ from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.sampling import LARGEST_CENTER, AntipodalPair
 from sottovoce.privacy.shuffling import shuffled_pair
 
-_LEAST = 1e-100  # mus and rates below it count as this: no quotient overflows
-_LARGEST_MU = 1000.0  # beyond it, losses of a million are common
-_CELLS = 4096  # of a release that is composed before it is sampled
-_TAIL = 1e-40  # the same, cut off (and counted as infinite) at each step
+_LEAST = 1e-100  # Smaller mus and rates count as this, so that no quotient overflows.
+_LARGEST_MU = 1000.0  # Beyond it losses of a million are common, so it counts as non-private.
+_CELLS = 4096  # Grid cells of a release that is composed before it is sampled.
+_TAIL = 1e-40  # Mass of such a release that each step cuts off and counts as an infinite loss.
 
-# A pair for a contribution in the first of two neighbours, one for it in the second, and a count.
+# A pair for the contribution in the first neighbor, one for it in the second, and a count.
 CountedPairs = tuple[LossPair, LossPair, int]
 
 
 def dominating_pairs(event: PrivacyEvent) -> list[CountedPairs]:
-    """Pairs whose composition dominates the event; Gaussians are one, however many."""
+    """Return pairs whose composition dominates the event; all Gaussian parts become one pair."""
     mus, found = [], []
     for part, count in basic_counts(event).items():
         mu = _gaussian_mu(part)
@@ -76,11 +81,11 @@ def dominating_pairs(event: PrivacyEvent) -> list[CountedPairs]:
 
 
 def _gaussian_mu(event: BasicEvent) -> float | None:
-    """The mu of an event that a Gaussian pair dominates; None for another event.
+    """Return the mu of an event that a Gaussian pair dominates; None for any other event.
 
-    A bit, Bern(sigmoid(z)), is the sign of a unit Gaussian at Phi^-1(sigmoid(z)), which moves by
-    at most sqrt(2 pi)/4 times as much as z: its slope is largest at z = 0. So bits whose logits
-    move by S are post-processed from Gaussians that move by S sqrt(2 pi)/4.
+    A bit Bern(sigmoid(z)) is the sign of a unit Gaussian with mean Phi^-1(sigmoid(z)). That mean
+    moves at most sqrt(2 pi)/4 times as much as z, because its slope is largest at z = 0. So bits
+    whose logits move by S are post-processing of Gaussians whose means move by S sqrt(2 pi)/4.
     """
     match event:
         case GaussianNoise():
@@ -95,17 +100,17 @@ def _gaussian_mu(event: BasicEvent) -> float | None:
 def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
     match event:
         case NonPrivate():
-            return _alike(_disjoint())
+            return _both_directions(_disjoint())
         case PureDp():
-            return _alike(randomised_response(event.epsilon))
+            return _both_directions(randomised_response(event.epsilon))
         case MetricDp():
-            return _alike(randomised_response(event.pure().epsilon))
+            return _both_directions(randomised_response(event.pure().epsilon))
         case LaplaceNoise() if event.dimension == 1:
-            return _alike(LaplacePair(event.shift))
-        case OneBit():  # a single one; more are Gaussian, above
-            return _alike(LogisticBitPair(event.shift))
+            return _both_directions(LaplacePair(event.shift))
+        case OneBit():  # A single bit; several bits are Gaussian (`_gaussian_mu`).
+            return _both_directions(LogisticBitPair(event.shift))
         case FinitePair():
-            return _alike(either_order(event.first, event.second))
+            return _both_directions(either_order(event.first, event.second))
         case FiniteTable():
             return _table(event, 1.0)
         case Sampled(event=FiniteTable() as table) if event.scheme == "poisson":
@@ -115,57 +120,58 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
         case Allocated():
             return allocated_pairs(event)
         case Shuffled():
-            return _alike(shuffled_pair(event))
+            return _both_directions(shuffled_pair(event))
         case SeededBits():
-            return _alike(randomised_response(event.largest_loss))
+            return _both_directions(randomised_response(event.largest_loss))
         case LaplaceNoise() | GaussianNoise() | SecureSum() | ZeroConcentrated() | RenyiCurve():
             raise UnsupportedEventError(
-                f"the pld accountant needs a dominating pair, which {type(event).__name__} does "
-                "not have; use renyi"
+                f"the pld accountant needs a dominating pair, and none is known for "
+                f"{type(event).__name__}; use renyi"
             )
         case _:
             assert_never(event)
 
 
 def _disjoint() -> LossPair:
-    """Two laws without a common outcome: no guarantee at all."""
+    """Return two laws without a common outcome: no guarantee at all."""
     return either_order((1.0, 0.0), (0.0, 1.0))
 
 
-def _alike(pair: LossPair) -> tuple[LossPair, LossPair]:
-    """One pair for both directions: it dominates the event in both orders."""
+def _both_directions(pair: LossPair) -> tuple[LossPair, LossPair]:
+    """Return one pair for both directions: it dominates the event in both orders."""
     return pair, pair
 
 
 def _table(table: FiniteTable, rate: float) -> tuple[LossPair, LossPair]:
-    """The largest of the curves of a table's rows, sampled: under zero-out in each direction.
+    """Return the pairs with the largest profile over the rows of a table, sampled at `rate`.
 
-    A table of very many rows counts as what its pure epsilon says.
+    Under zero-out the two directions have different pairs. A table with too many rows to list is
+    counted by its pure epsilon.
     """
     if not is_small(table):
         pure = pure_epsilon(table)
-        return _alike(randomised_response(pure) if math.isfinite(pure) else _disjoint())
+        return _both_directions(randomised_response(pure) if math.isfinite(pure) else _disjoint())
     pairs = sampled_table_pairs(table, rate)
     if table.adjacency == Adjacency.REPLACE_ONE:
-        return _alike(upper_pair(pairs))
+        return _both_directions(upper_pair(pairs))
     return upper_pair(pairs), upper_pair(tuple((second, first) for first, second in pairs))
 
 
 def _sampled(event: Sampled) -> tuple[LossPair, LossPair]:
     (base, away), rate = _whole_release(event.event), max(event.rate, _LEAST)
     if rate > MAX_SAMPLING_RATE:
-        return base, away  # sampling never hurts: joint convexity
+        return base, away  # By joint convexity sampling only lowers the profile.
     if event.adjacency == Adjacency.REPLACE_ONE:
         opposite = _antipodal(event, base, rate)
-        return _alike(opposite or SwappedPair(base, rate))
+        return _both_directions(opposite or SwappedPair(base, rate))
     return SampledPair(base, rate), SampledAwayPair(away, rate)
 
 
 def _antipodal(event: Sampled, base: LossPair, rate: float) -> AntipodalPair | None:
-    """The pair of Gaussian noise around zero on a Poisson sample; None for anything else.
+    """Return the pair of zero-centered Gaussian noise on a Poisson sample; None for other events.
 
-    Bits count as Gaussians, for one threshold turns a Gaussian into the bit for the left-out law
-    and for both contributions; see `_gaussian_mu`.
+    Bits count as Gaussians, because one threshold turns a Gaussian into the bit, for the law
+    without the contribution and for both contributions; see `_gaussian_mu`.
     """
     centered = all(
         isinstance(part, GaussianNoise | OneBit) and part.zero_centered
@@ -178,7 +184,7 @@ def _antipodal(event: Sampled, base: LossPair, rate: float) -> AntipodalPair | N
 
 
 def _whole_release(event: PrivacyEvent) -> tuple[LossPair, LossPair]:
-    """One pair for a whole release without amplification, in each direction."""
+    """Return one pair for a whole release without amplification, in each direction."""
     parts = dominating_pairs(event)
     towards = _products([_power(pair, count) for pair, _, count in parts])
     if all(pair is away for pair, away, _ in parts):
@@ -194,7 +200,7 @@ def _products(pairs: list[LossPair]) -> LossPair:
 
 
 def _power(pair: LossPair, count: int) -> LossPair:
-    """The pair `count` times, by squaring."""
+    """Return the pair composed `count` times with itself, by repeated squaring."""
     if count == 1:
         return pair
     half = _power(pair, count // 2)
@@ -203,10 +209,10 @@ def _power(pair: LossPair, count: int) -> LossPair:
 
 
 def _product(one: LossPair, two: LossPair) -> AtomPair:
-    """Two pairs, one after the other: losses add, on a grid that both are rounded up to.
+    """Return the composition of two pairs: losses add, on a grid to which both are rounded up.
 
-    By direct convolution: every sum is of positive terms, so that each mass is right relatively to
-    itself, as the sampling of the result needs it; an FFT would be right to the largest only.
+    The convolution is direct: all terms are positive, so each mass is accurate relative to itself,
+    which sampling the result requires. An FFT would be accurate relative to the largest mass only.
     """
     ranges = [loss_range(pair, _TAIL) for pair in (one, two)]
     step = grid_step(max(max(high - low, 1e-9) for low, high in ranges) / _CELLS)
@@ -215,7 +221,8 @@ def _product(one: LossPair, two: LossPair) -> AtomPair:
     finite = np.convolve(laws[0].law.masses, laws[1].law.masses) * (1.0 + PAIR_ACCURACY)
     losses = (laws[0].start + laws[1].start + np.arange(len(finite), dtype=np.float64)) * step
     second = finite * np.exp(-np.maximum(losses, -700.0))
-    # The Q mass that rounding up took away must be somewhere: sampling leaves it to P as well.
+    # Rounding losses up removes Q mass. It is put at loss -inf, because a sampled pair mixes Q
+    # into P and must have all of its mass.
     rest = max(0.0, 1.0 - float(np.sum(second)))
     infinite = laws[0].law.infinite + laws[1].law.infinite
     return AtomPair(

@@ -1,26 +1,28 @@
 """The privacy of a vector whose coordinates pass independently through one finite table.
 
-Neighbours differ by a budget, sum_l c_l <= K, where c_l = |distance of coordinate l|^p is the cost
-of an option (an ordered pair of inputs of the table) and its Renyi divergence is the value. The
-worst case is a multiple-choice knapsack; its linear relaxation, in which all d coordinates share
-one set of options, is
+Neighbors differ within a budget, sum_l c_l <= K, where the cost c_l of coordinate l is its distance
+to the power p. An option is an ordered pair of inputs of the table; it has a cost and, as its
+value, a Renyi divergence. The worst case is a multiple-choice knapsack problem. Its linear
+relaxation, in which all d coordinates share one set of options, is
 
     max d sum_o v_o x_o    subject to    sum_o c_o x_o <= K/d,  sum_o x_o <= 1,  x >= 0
         = d h(K/d),
 
-with h the least nondecreasing concave function through (0, 0) above every option. Three bounds:
+where h is the least nondecreasing concave function through (0, 0) above every option. Three bounds:
 
-    greedy_bound            K max v/c                       (the loosest, equal for large d)
+    greedy_bound            K max v/c                       (the loosest; equal for large d)
     linear_program_bound    the relaxation, by a solver
     envelope_bound          the relaxation, by the upper hull, in O(n log n)
 
-Soundness does not rest on the solver or the hull: each only names a price L >= 0, and
+Soundness does not depend on the solver or the hull. Each of them only proposes a price L >= 0, and
+by weak duality
 
     sum_l v_l <= sum_l (v_l - L c_l) + L K <= d max(0, max_o(v_o - L c_o)) + L K
 
-holds at every price (weak duality).
+holds at every price.
 
-Reference: Chaudhuri, Guo and Rabbat 2022 (MVU), section 4.3, program (4) and lemma 7.
+Reference: Chaudhuri, Guo and Rabbat 2022 (MVU), section 4.3, program (4) and lemma 7. See also
+docs/privacy.md, section 13.
 """
 
 import itertools
@@ -38,19 +40,20 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.privacy.events import RenyiCurve
 
 MAX_ORDER = 1e6
-# A budget is enlarged by this fraction before it is floored or compared: a distance that equals
-# the limit in exact arithmetic must not be lost to rounding.
+# A budget is enlarged by this fraction before it is floored or compared, so that a distance that
+# equals the limit in exact arithmetic is not lost to rounding.
 BUDGET_ROUNDING = 1e-12
 _BLOCK_CELLS = 1 << 20
 _LARGEST_EXPONENT = 600.0
 
 
 def pairwise_renyi(first_rows: ArrayLike, second_rows: ArrayLike, order: float) -> Vector:
-    """The matrix D_a(P_i || Q_k) for pmf rows P_i, Q_k; see `rowwise_renyi`."""
+    """Return the matrix D_a(P_i || Q_k) for pmf rows P_i, Q_k; see `rowwise_renyi`."""
     first, second = pmf_rows("first_rows", first_rows), pmf_rows("second_rows", second_rows)
     if first.shape[1] != second.shape[1]:
         raise ParameterError(
-            f"both tables need the same outcomes, got {first.shape[1]} and {second.shape[1]}"
+            "both tables must have the same outcomes, got rows of "
+            f"{first.shape[1]} and {second.shape[1]}"
         )
     block = max(1, _BLOCK_CELLS // second.size)
     parts = [
@@ -63,7 +66,7 @@ def pairwise_renyi(first_rows: ArrayLike, second_rows: ArrayLike, order: float) 
 def rowwise_renyi(
     first: Vector, second: Vector, order: float, cell_error: Vector | float = 2.0**-50
 ) -> Vector:
-    """D_a(p || q) = log( sum_j p_j^a q_j^(1-a) ) / (a - 1) along the last axis, rounded up.
+    """Return D_a(p || q) = log( sum_j p_j^a q_j^(1-a) ) / (a - 1) along the last axis, rounded up.
 
     See `RowPairs.renyi`.
     """
@@ -72,7 +75,7 @@ def rowwise_renyi(
 
 @dataclass(frozen=True, slots=True)
 class RowPairs:
-    """Pairs of pmf rows, with what their divergences of all orders share."""
+    """Pairs of pmf rows, with the quantities that their divergences of all orders share."""
 
     p: Vector
     q: Vector
@@ -82,23 +85,25 @@ class RowPairs:
 
     @classmethod
     def of(cls, first: Vector, second: Vector) -> "RowPairs":
+        """Return the pairs of the rows of two arrays, which are broadcast against each other."""
         p, q = np.broadcast_arrays(first, second)
         with np.errstate(all="ignore"):
             log_q, quotient, change = np.log(q), p / q, (p - q) / q
             ratios = np.where(np.abs(change) < 0.5, np.log1p(change), np.log(quotient))
-            extreme = (quotient < 1e-290) | (quotient > 1e290)  # the quotient itself is not exact
+            extreme = (quotient < 1e-290) | (quotient > 1e290)  # The quotient is not accurate here.
             if extreme.any():
                 ratios = np.where(extreme, np.log(p) - log_q, ratios)
-            ratios = np.where((p == 0.0) & (q == 0.0), 0.0, ratios)  # an outcome of neither
+            ratios = np.where((p == 0.0) & (q == 0.0), 0.0, ratios)  # Neither row has the outcome.
             return cls(p, q, log_q, ratios, np.expm1(ratios))
 
     def renyi(self, order: float, cell_error: Vector | float = 2.0**-50) -> Vector:
         """Return D_a(p || q) along the last axis, rounded up.
 
         While every a log(p/q) <= 600 it is computed as log1p( sum q (r^a - 1 - a (r - 1)) ), with
-        r = p/q: no term is negative, so nothing cancels, for orders near 1 and rows close together
-        too. Beyond, as a sum of logarithms. Infinite where p puts mass that q does not; never NaN.
-        A relative error of the cells up to `cell_error` is covered.
+        r = p/q. No term is negative, so there is no cancellation, also for orders near 1 and rows
+        that are close together. Beyond that it is computed as a sum of logarithms. The result is
+        infinite where p has mass that q does not, and never NaN. It covers a relative error of the
+        probabilities of up to `cell_error`.
         """
         check_order(order)
         p, q, log_q, ratios = self.p, self.q, self.log_q, self.ratios
@@ -123,7 +128,7 @@ class RowPairs:
 
 
 def greedy_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension: int) -> float:
-    """K max v/c: the price is the best ratio, so no option is worth more than it costs.
+    """Return K max v/c: the price is the best ratio, so no option is worth more than it costs.
 
     Reference: MVU, lemma 7.
     """
@@ -134,7 +139,7 @@ def greedy_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension: 
 def linear_program_bound(
     costs: ArrayLike, values: ArrayLike, budget: float, dimension: int
 ) -> float:
-    """The relaxation (4) by scipy's HiGHS, certified at the price that the solver returns."""
+    """Return the relaxation (4), solved by scipy's HiGHS and certified at the price it returns."""
     from scipy.optimize import linprog
 
     cost, value, budget = _options(costs, values, budget, dimension)
@@ -154,9 +159,9 @@ def linear_program_bound(
 
 
 def envelope_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension: int) -> float:
-    """d h(K/d), h the nondecreasing concave envelope of the options through (0, 0).
+    """Return d h(K/d), where h is the nondecreasing concave envelope of the options through (0, 0).
 
-    Beyond the largest cost h is constant. Equal to `linear_program_bound`.
+    Beyond the largest cost h is constant. The result equals `linear_program_bound`.
     """
     cost, value, budget = _options(costs, values, budget, dimension)
     price = envelope_price(cost, value, budget / dimension)
@@ -164,13 +169,13 @@ def envelope_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension
 
 
 def envelope_price(cost: Vector, value: Vector, share: float) -> float:
-    """The slope of the envelope at `share` (to its right): the best price."""
+    """Return the slope of the envelope at `share` (to its right), which is the best price."""
     if not np.isfinite(value).all() or share == 0.0:
         return _best_ratio(cost, value)
     order = np.argsort(cost, kind="stable")
     sorted_cost, best = cost[order], np.maximum.accumulate(value[order])
     keep = np.flatnonzero(np.append(sorted_cost[1:] > sorted_cost[:-1], True))
-    # Only a point above all cheaper ones can be a corner of a nondecreasing function.
+    # A corner of a nondecreasing function has a larger value than all cheaper options.
     keep = keep[np.append(True, best[keep][1:] > best[keep][:-1])]
     hull = [(0.0, float(best[keep[0]]) if sorted_cost[keep[0]] == 0.0 else 0.0)]
     for x, y in zip(sorted_cost[keep].tolist(), best[keep].tolist(), strict=True):
@@ -193,9 +198,10 @@ def renyi_curve(
     adjacency: Adjacency,
     orders: Sequence[float] | None = None,
 ) -> RenyiCurve:
-    """The event of a mechanism with D_a <= bound_at_order(a), both directions.
+    """Return the event of a mechanism with D_a <= bound_at_order(a) in both directions.
 
-    D_a grows with a, so a bound may be raised to that of a smaller order; a failure is infinity.
+    A bound is raised to that of a smaller order where it lies below it, so that the bounds do not
+    decrease with the order. A failed bound (NaN) becomes infinity.
     """
     orders = tuple(orders or ORDERS)
     bounds = np.array([bound_at_order(order) for order in orders], dtype=np.float64)
@@ -218,14 +224,14 @@ ORDERS = _orders()
 
 
 def check_order(order: float) -> float:
-    """An order of a Renyi divergence: above 1, at most 1e6."""
+    """Return the order of a Renyi divergence; raise unless it is above 1 and at most 1e6."""
     if not 1.0 < order <= MAX_ORDER:
-        raise ParameterError(f"order must lie above 1 and at most {MAX_ORDER:g}, got {order!r}")
+        raise ParameterError(f"order must lie above 1 and be at most {MAX_ORDER:g}, got {order!r}")
     return order
 
 
 def pmf_rows(name: str, rows: ArrayLike) -> Vector:
-    """`rows` as a matrix whose rows are pmfs."""
+    """Return `rows` as a matrix; raise unless each row is a pmf."""
     table = np.asarray(rows, dtype=np.float64)
     if table.ndim != 2 or table.size == 0:
         raise ParameterError(f"{name} must be a matrix with a pmf in each row, got {table.shape}")
@@ -243,9 +249,12 @@ def _options(
     cost, value = np.asarray(costs, dtype=np.float64), np.asarray(values, dtype=np.float64)
     cost, value = cost.ravel(), value.ravel()
     if cost.shape != value.shape or cost.size == 0:
-        raise ParameterError(f"each option needs a cost and a value, got {cost.size}, {value.size}")
+        raise ParameterError(
+            "each option must have a cost and a value, got "
+            f"{cost.size} costs and {value.size} values"
+        )
     if not (np.all(cost >= 0.0) and np.isfinite(cost).all() and np.all(value >= 0.0)):
-        raise ParameterError("costs must be finite and at least 0, values at least 0")
+        raise ParameterError("costs must be finite and at least 0, and values at least 0")
     if not 0.0 <= budget < math.inf:
         raise ParameterError(f"budget must be finite and at least 0, got {budget!r}")
     parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
@@ -253,16 +262,16 @@ def _options(
 
 
 def _best_ratio(cost: Vector, value: Vector) -> float:
-    """max v/c over the options that cost something; infinite if one of them is worth that."""
+    """Return max v/c over the options of positive cost; infinite if one has infinite value."""
     paid = cost > 0.0
     with np.errstate(over="ignore"):
         return float(np.max(value[paid] / cost[paid], initial=0.0))
 
 
 def _priced(cost: Vector, value: Vector, budget: float, dimension: int, price: float) -> float:
-    """d max(0, max_o(v_o - L c_o)) + L K: at least the optimum, whatever the price L >= 0."""
+    """Return d max(0, max_o(v_o - L c_o)) + L K, at least the optimum for every price L >= 0."""
     if not np.isfinite(value).all() or math.isinf(price):
-        # An option of infinite value counts as soon as a fraction of it can be paid for.
+        # The relaxation uses an option of infinite value if it can pay for a fraction of it.
         free = np.max(value[cost == 0.0], initial=0.0)
         return math.inf if budget > 0.0 or math.isinf(free) else dimension * float(free)
     surplus = max(0.0, float(np.max(value - price * cost)))

@@ -1,4 +1,4 @@
-"""Events as text, for the ledger: equal events give equal text, and floats survive exactly."""
+"""Conversion of events to JSON for the ledger: equal events give equal text, floats stay exact."""
 
 import dataclasses
 import json
@@ -28,8 +28,8 @@ from sottovoce.privacy.events import (
     ZeroConcentrated,
 )
 
-# The names under which ledgers store events, whatever the classes are called here. A name is never
-# changed or taken away; see the stability contract in `privacy.events`.
+# The names under which ledgers store events; the classes may have other names. A stored name is
+# never changed or removed; see the stability contract in `privacy.events`.
 STORED_NAMES: dict[str, type[PrivacyEvent]] = {
     "NonPrivate": NonPrivate,
     "GaussianNoise": GaussianNoise,
@@ -52,10 +52,11 @@ STORED_NAMES: dict[str, type[PrivacyEvent]] = {
 }
 _NAME_OF = {shape: name for name, shape in STORED_NAMES.items()}
 
-# Fields that came later are left out at these values, so that older events keep their text.
+# Fields that were added later are left out at their defaults, so that older events keep their text.
 _LATER = {"zero_centered": False, "ratios": None}
 
-# What the items of a tuple are, by the type of its field: a whole number among floats is a float.
+# The types of a tuple's items, by the type of the field: an integer in a float field becomes a
+# float.
 _ELEMENTS: dict[Any, Any] = {
     tuple[float, ...]: float,
     tuple[float, float] | None: float,
@@ -64,7 +65,10 @@ _ELEMENTS: dict[Any, Any] = {
 
 
 def to_json(event: PrivacyEvent) -> str:
-    """Canonical JSON: equal events give equal text, and floats survive exactly."""
+    """Return the canonical JSON text of an event.
+
+    Equal events give equal text, and floats stay exact.
+    """
 
     def plain(value: Any, kind: Any = None) -> Any:
         if dataclasses.is_dataclass(value):
@@ -76,7 +80,7 @@ def to_json(event: PrivacyEvent) -> str:
             return {"shape": _stored_name(type(value)), **fields}
         if isinstance(value, tuple):
             return [plain(item, _ELEMENTS.get(kind)) for item in value]
-        # A whole number in a float field is written as a float: equal events, equal text.
+        # An integer in a float field is written as a float, because equal events need equal text.
         return float(value) if kind is float else value
 
     return json.dumps(plain(event), sort_keys=True, separators=(",", ":"))
@@ -92,9 +96,11 @@ def _stored_name(shape: type[Any]) -> str:
 
 
 def from_json(text: str | None) -> PrivacyEvent:
-    """The inverse of `to_json`; anything else is a LedgerError."""
+    """Return the event of a text that `to_json` wrote; raise `LedgerError` for any other text."""
     if text is None:
-        raise LedgerError("a charge refers to an event that is gone; restore the ledger")
+        raise LedgerError(
+            "a charge refers to an event that is missing; restore the ledger from a backup"
+        )
 
     def build(value: Any) -> Any:
         if isinstance(value, list):
@@ -117,7 +123,13 @@ def from_json(text: str | None) -> PrivacyEvent:
         RecursionError,
         PrivacyError,
     ) as error:
-        raise LedgerError(f"not a privacy event: {text[:80]!r} ({error})") from None
+        raise LedgerError(
+            f"the ledger has text that is not a privacy event: {text[:80]!r} ({error}); restore "
+            "the ledger from a backup"
+        ) from None
     if not isinstance(event, PrivacyEvent):
-        raise LedgerError(f"not a privacy event: {text[:80]!r}")
+        raise LedgerError(
+            f"the ledger has text that is not a privacy event: {text[:80]!r}; restore the ledger "
+            "from a backup"
+        )
     return event

@@ -1,24 +1,30 @@
-"""Privacy events: the closed set of shapes onto which every mechanism lowers itself.
+"""Privacy events: the closed set of classes that describe the privacy of every mechanism.
 
-Mechanisms are open, events are closed: a new mechanism is one file because it reuses one of these,
-and a new accountant is one file because it handles all of them (`match` ending in `assert_never`).
-Each event carries its adjacency; events of different adjacencies do not compose.
+Mechanisms are an open set, events a closed one. A new mechanism is one file because it describes
+itself by one of these events; a new accountant is one file because it handles all of them (`match`
+ending in `assert_never`). Each event carries its adjacency relation; events under different
+adjacencies do not compose.
 
-Events are plain immutable data. The ledger stores them, never epsilons: epsilon is recomputed.
+Events are plain immutable data. The ledger stores events, never epsilons: epsilon is recomputed
+from them. All events are in this one file because the author of an accountant has to read the whole
+set.
 
-All of them are in this one file, long as it is: who writes an accountant reads the whole set.
+Notation used by all accountants. P and Q are the laws (probability distributions) of a release on
+two neighboring inputs; the privacy loss is log(dP/dQ); D_a(P || Q) is the Renyi divergence of order
+a > 1. Under zero-out adjacency neighbors differ in one contribution that is replaced by zero, under
+replace-one adjacency by another valid contribution.
 
-Stability contract. Ledgers outlive versions of this package: what was charged must be read, with
-the same meaning, by every later version. Therefore:
+Stability contract. Ledgers outlive versions of this package: every later version must read what was
+charged, with the same meaning. Therefore:
 
 - An event class is never removed, even if no mechanism produces it any longer.
 - The name under which an event is stored (`privacy.event_json.STORED_NAMES`) never changes. The
   class itself may be renamed or moved.
 - Fields are never removed or renamed. A new field is optional. Its default states what held for
-  the events that were stored before it, and at its default it is left out of the stored text, so
-  that their text (and every digest over it) stays the same.
+  the events that were stored before it existed, and a field at its default is left out of the
+  stored text, so that the text of older events (and every digest over it) stays the same.
 - The meaning of an event, of a field and of a field's value never changes. If an event turns out to
-  promise more than was proved, accountants must charge more for it; they never charge less on the
+  promise more than was proved, accountants must charge more for it. They never charge less on the
   ground of a property that earlier events were not known to have.
 """
 
@@ -33,7 +39,8 @@ from sottovoce.core.errors import AdjacencyMismatchError, ParameterError
 
 
 def _check_adjacency(adjacency: object) -> None:
-    """A word in its place would compare unequal to either, and be taken for the other."""
+    # A string would compare unequal to both members, so that a check for one of them would
+    # silently take it for the other.
     if not isinstance(adjacency, Adjacency):
         raise ParameterError(
             f"adjacency must be Adjacency.ZERO_OUT or Adjacency.REPLACE_ONE, got {adjacency!r}"
@@ -45,14 +52,18 @@ def _check_zero_centered(value: object, adjacency: Adjacency) -> None:
         raise ParameterError(f"zero_centered must be true or false, got {value!r}")
     if value and adjacency != Adjacency.REPLACE_ONE:
         raise ParameterError(
-            f"under {adjacency} one of the neighbors is zero itself; zero_centered is for "
-            "replace-one"
+            f"zero_centered applies to replace-one adjacency only, got {adjacency} (there one of "
+            "the neighbors is zero itself); leave zero_centered out"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NonPrivate:
-    """A release with no guarantee."""
+    """A release without any privacy guarantee; every finite epsilon is exceeded.
+
+    Attributes:
+        adjacency: The adjacency relation under which the event is composed.
+    """
 
     adjacency: Adjacency
 
@@ -62,10 +73,21 @@ class NonPrivate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianNoise:
-    """Gaussian noise whose neighbours lie `mu` standard deviations apart (mu-GDP, exactly).
+    """Gaussian noise whose mean moves by at most `mu` standard deviations between neighbors.
 
-    `zero_centered` (replace-one only): no contribution lies farther than mu/2 from zero, which
-    stands for a contribution that is left out of a sample.
+    The pair N(mu, 1) and N(0, 1) dominates it and is attained: it is exactly mu-GDP (Dong, Roth and
+    Su 2022).
+
+    Attributes:
+        mu: Sensitivity divided by the standard deviation of the noise.
+        adjacency: The adjacency relation.
+        zero_centered: For replace-one only. True if no contribution lies farther than mu/2 from
+            zero, where zero is what counts for a contribution that was not sampled.
+
+    Example:
+        >>> from sottovoce.core.adjacency import Adjacency
+        >>> GaussianNoise(mu=0.5, adjacency=Adjacency.ZERO_OUT).mu
+        0.5
     """
 
     mu: float
@@ -80,10 +102,16 @@ class GaussianNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaplaceNoise:
-    """Laplace noise on `dimension` coordinates, whose neighbours lie `shift` scales apart.
+    """Independent Laplace noise on `dimension` coordinates.
 
-    In Euclidean norm. With dimension 1 it also stands for any number of coordinates whose
-    neighbours lie `shift` scales apart in L1; see `privacy.additive_noise`.
+    The inputs of neighbors lie at most `shift` noise scales apart in Euclidean norm. With dimension
+    1 the event also covers any number of coordinates whose inputs lie `shift` scales apart in L1
+    norm: there a shift of a single coordinate is the worst case (see `privacy.additive_noise`).
+
+    Attributes:
+        shift: Sensitivity divided by the scale of the noise.
+        dimension: Number of coordinates.
+        adjacency: The adjacency relation.
     """
 
     shift: float
@@ -98,11 +126,16 @@ class LaplaceNoise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroConcentrated:
-    """D_a <= rho a for every order a > 1, in both directions (Bun and Steinke 2016).
+    """A rho-zCDP release: D_a <= rho a for every order a > 1, in both directions.
 
-    `zero_centered` (replace-one only): the laws are products of exponential families, with Fisher
-    information at most M for every tilt, and each contribution tilts the law that is left without
-    it by at most mu (Euclidean), where rho = M (2 mu)^2/2.
+    Reference: Bun and Steinke 2016, definition 1.1.
+
+    Attributes:
+        rho: The zCDP parameter.
+        adjacency: The adjacency relation.
+        zero_centered: For replace-one only. True if the laws are products of exponential families
+            with Fisher information at most M at every tilt, and each contribution tilts the law
+            that results without it by at most t (Euclidean norm), where rho = M (2t)^2/2.
     """
 
     rho: float
@@ -117,7 +150,12 @@ class ZeroConcentrated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PureDp:
-    """The likelihood ratio of neighbours is at most e^epsilon."""
+    """A release that is (epsilon, 0)-DP: likelihood ratios of neighbors are at most e^epsilon.
+
+    Attributes:
+        epsilon: The pure epsilon.
+        adjacency: The adjacency relation.
+    """
 
     epsilon: float
     adjacency: Adjacency
@@ -129,10 +167,15 @@ class PureDp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricDp:
-    """The likelihood ratio of inputs a distance t apart is at most e^(epsilon t).
+    """A metric-DP release: inputs at distance t have likelihood ratios of at most e^(epsilon t).
 
-    `epsilon` is per unit of `metric`; `distance` is the largest between neighbours, so neighbours
-    are epsilon * distance-DP, which is what accountants count.
+    Accountants count it as pure DP with epsilon * distance, the bound between neighbors.
+
+    Attributes:
+        epsilon: Epsilon per unit of the metric.
+        metric: Name of the metric.
+        distance: Largest distance between neighbors, in units of the metric.
+        adjacency: The adjacency relation.
     """
 
     epsilon: float
@@ -146,13 +189,23 @@ class MetricDp:
         parameter_rules.positive("distance", self.distance)
 
     def pure(self) -> "PureDp":
-        """What it says about the farthest neighbours."""
+        """Return the pure DP event that holds between neighbors.
+
+        Returns:
+            `PureDp` with epsilon * distance.
+        """
         return PureDp(epsilon=self.epsilon * self.distance, adjacency=self.adjacency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinitePair:
-    """One dominating pair of pmfs over the same outcomes; both directions are accounted."""
+    """A release that one pair of pmfs dominates; accountants count the pair in both orders.
+
+    Attributes:
+        first: Probabilities of the outcomes for one neighbor.
+        second: Probabilities of the same outcomes for the other neighbor.
+        adjacency: The adjacency relation.
+    """
 
     first: tuple[float, ...]
     second: tuple[float, ...]
@@ -161,7 +214,10 @@ class FinitePair:
     def __post_init__(self) -> None:
         _check_adjacency(self.adjacency)
         if len(self.first) != len(self.second) or not self.first:
-            raise ParameterError("a pair of pmfs needs two of the same, positive length")
+            raise ParameterError(
+                "first and second must be pmfs of the same, positive length, got "
+                f"{len(self.first)} and {len(self.second)} outcomes"
+            )
         for pmf in (self.first, self.second):
             if any(not 0.0 <= p <= 1.0 for p in pmf) or abs(math.fsum(pmf) - 1.0) > 1e-12:
                 raise ParameterError("each pmf must hold probabilities that sum to 1")
@@ -169,11 +225,16 @@ class FinitePair:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiniteTable:
-    """One message, drawn from a row of a finite table that the input alone selects.
+    """One message drawn from a row of a finite table; the client's input alone selects the row.
 
-    `rows` are pmfs over the same outcomes. Row `zero` is that of a contribution which is left out;
-    None if nothing is known but that it is a mixture of rows. Zero-out compares every row with that
-    one (which it needs), replace-one any two rows. Nobody else's contribution is in the message.
+    Zero-out compares every row with the row `zero`, replace-one compares any two rows. The message
+    must not contain any other client's contribution.
+
+    Attributes:
+        rows: The pmfs, all over the same outcomes.
+        zero: Index of the row of a zero contribution. None if it is only known to be some mixture
+            of the rows; zero-out needs an index.
+        adjacency: The adjacency relation.
     """
 
     rows: tuple[tuple[float, ...], ...]
@@ -183,15 +244,15 @@ class FiniteTable:
     def __post_init__(self) -> None:
         _check_adjacency(self.adjacency)
         if len(self.rows) < 2 or len({len(row) for row in self.rows}) != 1 or not self.rows[0]:
-            raise ParameterError("a table needs at least two rows of the same, positive length")
+            raise ParameterError("rows must be at least two pmfs of the same, positive length")
         for row in self.rows:
             if any(not 0.0 <= p <= 1.0 for p in row) or abs(math.fsum(row) - 1.0) > 1e-12:
                 raise ParameterError("each row must hold probabilities that sum to 1")
         if self.zero is None:
             if self.adjacency == Adjacency.ZERO_OUT:
                 raise ParameterError(
-                    "zero-out compares with the row of a zero contribution; name it with `zero`, "
-                    "or ask for replace-one"
+                    "zero must be a row's index under zero-out, which compares every row with "
+                    "that of a zero contribution; give the index, or use replace-one"
                 )
         elif isinstance(self.zero, bool) or self.zero not in range(len(self.rows)):
             raise ParameterError(
@@ -201,10 +262,15 @@ class FiniteTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenyiCurve:
-    """Bounds D_a <= divergences[i] at a = orders[i], in both directions.
+    """Bounds on Renyi divergences: D_a <= divergences[i] at a = orders[i], in both directions.
 
-    Between two orders the next larger one is used, for D_a grows with a; beyond the last the curve
-    says nothing.
+    D_a does not decrease with a, so between two orders the bound of the next larger order holds.
+    Beyond the last order nothing is known.
+
+    Attributes:
+        orders: Increasing Renyi orders above 1.
+        divergences: The bound at each order.
+        adjacency: The adjacency relation.
     """
 
     orders: tuple[float, ...]
@@ -214,7 +280,10 @@ class RenyiCurve:
     def __post_init__(self) -> None:
         _check_adjacency(self.adjacency)
         if len(self.orders) != len(self.divergences) or not self.orders:
-            raise ParameterError("a Renyi curve needs as many divergences as orders, at least one")
+            raise ParameterError(
+                "divergences must have one bound for each order, at least one, got "
+                f"{len(self.divergences)} for {len(self.orders)} orders"
+            )
         if not self.orders[0] > 1.0 or any(
             not a < b for a, b in zip(self.orders, self.orders[1:], strict=False)
         ):
@@ -225,12 +294,18 @@ class RenyiCurve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneBit:
-    """`dimension` independent bits, P(1) = 1/(1 + e^-z) for the logit z of each.
+    """Independent bits with P(1) = 1/(1 + e^-z), one logit z per coordinate.
 
-    Whatever the logits are, those of neighbours lie at most `shift` apart (Euclidean). Those of one
-    neighbour are all 0, its bits fair, if `against_zero`: nothing else is in the message.
-    `zero_centered` (replace-one only): each contribution moves the logits that are left without it
-    by at most shift/2.
+    Whatever the logits are, those of neighbors differ by at most `shift` in Euclidean norm.
+
+    Attributes:
+        shift: Largest Euclidean distance between the logits of neighbors.
+        dimension: Number of bits.
+        adjacency: The adjacency relation.
+        against_zero: For zero-out only. True if the message contains nothing but this contribution,
+            so that all bits of the neighbor without it are fair (logit 0).
+        zero_centered: For replace-one only. True if each contribution moves the logits that result
+            without it by at most shift/2.
     """
 
     shift: float
@@ -247,19 +322,29 @@ class OneBit:
             raise ParameterError(f"against_zero must be true or false, got {self.against_zero!r}")
         if self.against_zero and self.adjacency != Adjacency.ZERO_OUT:
             raise ParameterError(
-                f"under {self.adjacency} neither neighbour's bits need be fair; against_zero is "
-                "for zero-out"
+                f"against_zero applies to zero-out adjacency only, got {self.adjacency} (where the "
+                "bits of neither neighbor need be fair); leave against_zero out"
             )
         _check_zero_centered(self.zero_centered, self.adjacency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeededBits:
-    """Bits as in `OneBit`, expanded from seeds that rejection sampling chose with truncated odds.
+    """The bits of `OneBit`, sent as seeds that rejection sampling chose with truncated odds.
 
-    That raises the Renyi divergences of such bits by at most `excess` a/(a - 1), and (against_zero)
-    what the cubic comparison says of their losses to e^excess E h(loss + excess). No likelihood
-    ratio exceeds e^largest_loss.
+    The client sends a seed from which the server expands the bits. Truncating the odds of the
+    rejection sampler raises D_a of the bits by at most `excess` a/(a - 1). With `against_zero`, for
+    every h that the cubic comparison covers, E h(loss) <= e^excess E h(loss of the bits + excess).
+    Proof: docs/privacy.md, section 27.
+
+    Attributes:
+        shift: Largest Euclidean distance between the logits of neighbors.
+        dimension: Number of bits.
+        excess: Bound on the logarithm of the distortion by truncation.
+        largest_loss: Bound on the logarithm of every likelihood ratio.
+        adjacency: The adjacency relation.
+        against_zero: For zero-out only. True if the bits of the neighbor without the contribution
+            are fair.
     """
 
     shift: float
@@ -275,7 +360,11 @@ class SeededBits:
         self.bits()  # checks the rest
 
     def bits(self) -> OneBit:
-        """The bits that these are compared with."""
+        """Return the event of the same bits drawn directly, without seeds.
+
+        Returns:
+            `OneBit` with the same shift, dimension, adjacency and `against_zero`.
+        """
         return OneBit(
             shift=self.shift,
             dimension=self.dimension,
@@ -286,10 +375,20 @@ class SeededBits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecureSum:
-    """Sums of `clients` vectors of bits, of which nothing but the sums is seen.
+    """Coordinate-wise sums of the bits of `clients` clients, of which only the sums are seen.
 
-    One of them is protected as in `OneBit`, the others hide it: all of them draw their bits as they
-    should, with logits within `logit_bound` of 0, and tell nobody.
+    One client is protected as in `OneBit`; the bits of the others hide its bits. All of them must
+    draw their bits with the stated law, with logits within `logit_bound` of 0, and must not reveal
+    them. Proof: docs/privacy.md, sections 17 and 30.
+
+    Attributes:
+        shift: Largest Euclidean distance between the logits of neighbors.
+        dimension: Number of coordinates.
+        logit_bound: Bound on the absolute value of every logit.
+        clients: Number of clients in the sum that follow the protocol, the protected one included.
+        adjacency: The adjacency relation.
+        against_zero: For zero-out only. True if the bits of the neighbor without the contribution
+            are fair.
     """
 
     shift: float
@@ -305,7 +404,11 @@ class SecureSum:
         self.local()  # checks the rest
 
     def local(self) -> OneBit:
-        """What one client's bits alone give away."""
+        """Return the event of the protected client's bits if they were seen themselves.
+
+        Returns:
+            `OneBit` with the same shift, dimension, adjacency and `against_zero`.
+        """
         return OneBit(
             shift=self.shift,
             dimension=self.dimension,
@@ -315,20 +418,29 @@ class SecureSum:
 
 
 SamplingScheme = Literal["poisson", "fixed-size"]
-# What keeps from everybody who was sampled; without it sampling amplifies nothing. Behind a secure
-# sum those who were not sampled send the encoding of zero: whoever sends nothing adds no noise.
+# What keeps the sample secret. Without it sampling does not amplify. With "secure-sum" the clients
+# that were not sampled send the encoding of zero, because a missing message would lack its noise.
 HiddenBy = Literal["own-records", "central-noise", "secure-sum"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """`event` on a secret sample, in which a contribution is with probability `rate`.
+    """One release on a secret sample that contains each contribution with probability `rate`.
 
-    poisson      each contribution independently; one that is left out counts as zero.
-    fixed-size   a set of fixed size, every one equally likely. Under zero-out the place of a
-                 contribution that is left out is taken by another, so only replace-one is bounded.
+    The two schemes:
 
-    `event` is one release: a basic event or a composition of some.
+        poisson      Each contribution is sampled independently; one that is not sampled counts as
+                     zero.
+        fixed-size   The sample is uniform among the sets of a fixed size. Under zero-out another
+                     contribution takes the place of one that is not sampled, so this scheme is
+                     accounted under replace-one only.
+
+    Attributes:
+        event: One release without amplification: a basic event or a composition of basic events.
+        rate: Probability that a contribution is in the sample.
+        scheme: "poisson" or "fixed-size".
+        hidden_by: What keeps the sample secret: "own-records" (a client samples its own records),
+            "central-noise" or "secure-sum".
     """
 
     event: "PrivacyEvent"
@@ -347,24 +459,30 @@ class Sampled:
         _check_local(self.event, "sampled")
         if self.scheme == "fixed-size" and self.adjacency != Adjacency.REPLACE_ONE:
             raise ParameterError(
-                "fixed-size sampling is accounted under replace-one only (whoever is left out is "
-                "replaced by another); ask for adjacency replace-one, or sample by Poisson"
+                "fixed-size sampling is accounted under replace-one only, got zero-out (another "
+                "contribution takes the place of one that is not sampled); use adjacency "
+                "replace-one or Poisson sampling"
             )
 
     @property
     def adjacency(self) -> Adjacency:
+        """The adjacency relation of the inner event."""
         return self.event.adjacency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffled:
-    """`clients` messages in random order, each from a randomiser with the local `event`.
+    """The messages of `clients` clients in a uniformly random, secret order.
 
-    Which message is whose is not seen. `event` must be pure; see `privacy.shuffling`.
+    Every message comes from a local randomizer with the privacy `event`, which must have a finite
+    pure epsilon; see `privacy.shuffling`.
 
-    `ratios` (lo, hi): there is one common law Q for all clients, which may depend on the past but
-    on no client's input, and lo <= dR/dQ <= hi for the law R of every client's message, whatever
-    its input is. None if no such bounds are known.
+    Attributes:
+        event: The local guarantee of one message.
+        clients: Number of clients that follow the protocol, the protected one included.
+        ratios: (lo, hi) such that lo <= dR/dQ <= hi for the law R of every client's message,
+            whatever its input, against one common law Q. Q may depend on earlier messages but on
+            no client's input. None if no such bounds are known.
     """
 
     event: "PrivacyEvent"
@@ -384,16 +502,22 @@ class Shuffled:
 
     @property
     def adjacency(self) -> Adjacency:
+        """The adjacency relation of the inner event."""
         return self.event.adjacency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated:
-    """A contribution that takes part in one of `steps` releases, at random (balls and bins).
+    """Random allocation (balls and bins): a client takes part in one of `steps` releases.
 
-    Each client draws its step uniformly, independently of the other clients, and tells nobody;
-    every step releases the sum of its contributions with the noise `event`. Cohorts that are cut
-    from one permutation are something else: there a client's step moves the others.
+    Each client draws its step uniformly, independently of the other clients and in secret. Every
+    step releases the sum of its contributions with the noise of `event`. Cohorts that are cut from
+    one permutation of the clients are not covered: there the step of one client constrains the
+    steps of the others.
+
+    Attributes:
+        event: Gaussian noise of one step.
+        steps: Number of steps.
     """
 
     event: GaussianNoise
@@ -402,19 +526,24 @@ class Allocated:
     def __post_init__(self) -> None:
         if not isinstance(self.event, GaussianNoise):
             raise ParameterError(
-                f"random allocation is accounted for GaussianNoise only, got {self.event!r}"
+                f"random allocation is accounted for GaussianNoise only, got {self.event!r}; use "
+                "Sampled for other events"
             )
         parameter_rules.integer("steps", self.steps, low=1, high=2**31)
 
     @property
     def adjacency(self) -> Adjacency:
+        """The adjacency relation of the inner event."""
         return self.event.adjacency
 
 
 def _check_local(event: "PrivacyEvent", verb: str) -> None:
-    """One release without amplification: amplifying twice needs a theorem of its own."""
+    """Raise unless the event is one release without amplification.
+
+    Amplifying an amplified event would need a theorem of its own.
+    """
     if not isinstance(event, PrivacyEvent):
-        raise ParameterError(f"only a privacy event can be {verb}, got {event!r}")
+        raise ParameterError(f"event must be a privacy event to be {verb}, got {event!r}")
     for part in basic_counts(event):
         if isinstance(part, Sampled | Shuffled | SecureSum | Allocated):
             raise ParameterError(
@@ -425,32 +554,42 @@ def _check_local(event: "PrivacyEvent", verb: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated:
-    """The same event `count` times, adaptively."""
+    """Adaptive composition of the same event, `count` times.
+
+    Attributes:
+        event: The event that is repeated.
+        count: Number of repetitions, at least 1.
+    """
 
     event: "PrivacyEvent"
     count: int
 
     def __post_init__(self) -> None:
         if not isinstance(self.event, PrivacyEvent):
-            raise ParameterError(f"only a privacy event can be repeated, got {self.event!r}")
+            raise ParameterError(f"event must be a privacy event, got {self.event!r}")
         object.__setattr__(
             self, "count", parameter_rules.integer("count", self.count, low=1, high=2**53)
         )
 
     @property
     def adjacency(self) -> Adjacency:
+        """The adjacency relation of the inner event."""
         return self.event.adjacency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composed:
-    """Several events one after another, adaptively."""
+    """Adaptive composition of several events under one adjacency.
+
+    Attributes:
+        events: The events, at least one.
+    """
 
     events: tuple["PrivacyEvent", ...]
 
     def __post_init__(self) -> None:
         if not self.events:
-            raise ParameterError("a composition needs at least one event")
+            raise ParameterError("events is empty; give a composition at least one event")
         found = sorted({event.adjacency for event in self.events})
         if len(found) > 1:
             raise AdjacencyMismatchError(
@@ -460,38 +599,41 @@ class Composed:
 
     @property
     def adjacency(self) -> Adjacency:
+        """The adjacency relation that all events share."""
         return self.events[0].adjacency
 
 
-# What an epsilon rests on beside its proof, to be printed beside it.
+# Assumptions that a guarantee needs in addition to its proof, printed together with the epsilon.
 ASSUMPTIONS = {
     "chacha20": "no efficient test tells ChaCha20's expansion of a random 16-byte seed from "
     "random bits",
 }
-_PLUG_IN = "plug-in "  # and who it is: its own word is what the event rests on
-_LONGEST = 300
+_PLUG_IN = "plug-in "  # followed by the plug-in's kind, name and distribution
+_LONGEST_NAME = 300
 
 
 def assumption_in_words(assumption: str) -> str:
-    """The sentence that is printed beside an epsilon."""
+    """Return the clause that states an assumption, for printing next to an epsilon."""
     if assumption.startswith(_PLUG_IN):
-        return f"the word of {assumption} holds, on which this rests"
+        return f"the privacy claims of {assumption} hold (not verified)"
     return ASSUMPTIONS[assumption]
 
 
 def _is_assumption(value: object) -> bool:
     if not isinstance(value, str):
         return False
-    named = value.startswith(_PLUG_IN) and value.isprintable() and len(value) <= _LONGEST
+    named = value.startswith(_PLUG_IN) and value.isprintable() and len(value) <= _LONGEST_NAME
     return named or value in ASSUMPTIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumed:
-    """`event`, which holds only if an assumption does; accountants count the event.
+    """An event that holds only under an assumption; accountants count the inner event.
 
-    The `assumption` is 'chacha20', or a plug-in by name, as 'plug-in mechanism ...': then the event
-    is what the plug-in says of itself.
+    Attributes:
+        event: The event that holds if the assumption does.
+        assumption: "chacha20" (its output is indistinguishable from random bits), or "plug-in ..."
+            with the name of a plug-in: then the event is what the plug-in claims about itself.
     """
 
     event: "PrivacyEvent"
@@ -499,7 +641,7 @@ class Assumed:
 
     def __post_init__(self) -> None:
         if not isinstance(self.event, PrivacyEvent):
-            raise ParameterError(f"only a privacy event can be assumed, got {self.event!r}")
+            raise ParameterError(f"event must be a privacy event, got {self.event!r}")
         if not _is_assumption(self.assumption):
             raise ParameterError(
                 f"assumption must be one of {', '.join(ASSUMPTIONS)}, or '{_PLUG_IN}' and its "
@@ -508,6 +650,7 @@ class Assumed:
 
     @property
     def adjacency(self) -> Adjacency:
+        """The adjacency relation of the inner event."""
         return self.event.adjacency
 
 
@@ -532,7 +675,7 @@ PrivacyEvent = BasicEvent | Repeated | Composed | Assumed
 
 
 def basic_counts(event: PrivacyEvent) -> dict[BasicEvent, int]:
-    """How often each basic event occurs in a composition."""
+    """Return how often each basic event occurs in a composition."""
     counts: dict[BasicEvent, int] = {}
     pending: list[tuple[PrivacyEvent, int]] = [(event, 1)]
     while pending:
@@ -550,7 +693,7 @@ def basic_counts(event: PrivacyEvent) -> dict[BasicEvent, int]:
 
 
 def table_pairs(table: FiniteTable) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
-    """Every ordered pair of different rows that neighbors may have."""
+    """Return every ordered pair of different rows that two neighbors may have."""
     pairs = []
     for i, first in enumerate(table.rows):
         for j, second in enumerate(table.rows):

@@ -1,20 +1,22 @@
-"""A privacy filter: what may still be charged if every charge may depend on all earlier answers.
+"""A privacy filter: which charges are allowed if each may depend on all earlier answers.
 
 An accountant bounds a composition whose events were fixed beforehand. A server that chooses its
-next order by what it has seen needs more: whatever its strategy, no order that is admitted may
-carry the whole interaction beyond (epsilon, delta). A history is admitted by one of three rules,
-among which delta is divided:
+next order by earlier answers needs more: whatever its strategy, no admitted order may take the
+whole interaction beyond (epsilon, delta). A history is admitted by one of three rules, among which
+delta is divided:
 
-    pure     the pure epsilons add up to epsilon (and to p delta more, which covers rounding)
-    first    there is nothing but the first event, and an accountant shows epsilon at `first_delta`
-    renyi    the divergences of one order a, added up and converted at what is left of delta, show
-             epsilon
+    pure     The pure epsilons add up to at most epsilon plus the rule's share of delta, which
+             covers rounding.
+    first    All events of the history equal the first one, and an accountant shows epsilon at
+             `first_delta` for their number.
+    renyi    The Renyi divergences of one order a add up to a sum that converts to at most epsilon
+             at the rest of delta.
 
-`first_delta` and a are functions of the limits and of the first order: nothing was answered before.
-The proof is in docs/privacy.md, "Orders that depend on earlier answers".
+`first_delta` and a depend on the limits and the first order only: before it, nothing was answered.
+Proof: docs/privacy.md, section 33.
 
-References: Feldman and Zrnic 2021, theorem 3.1, and Lecuyer 2021 (one order); that filters may be
-joined at the sum of their deltas is our own remark.
+References: Feldman and Zrnic 2021, theorem 3.1, and Lecuyer 2021 (one order). That filters can be
+combined at the sum of their deltas is our own remark.
 """
 
 import math
@@ -36,14 +38,14 @@ History = Sequence[tuple[PrivacyEvent, int]]
 _PURE_SHARE = 2.0**-10
 _FIRST_SHARES = (2.0**-10, 2.0**-6, 2.0**-4, 2.0**-2, 2.0**-1)
 _ROUNDING = 2.0**-46
-_MOST = 2**40  # repetitions in a plan; no longer one is worth a look
+_MOST = 2**40  # Longer plans count as this many repetitions.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyFilter:
-    """The limits of a whole interaction, and the part of `delta` that is the first event's.
+    """The limits of a whole interaction, and the share of `delta` reserved for the first event.
 
-    Histories are events with their counts, the event that was charged first at the beginning.
+    A history is a sequence of (event, count); the event that was charged first comes first.
     """
 
     epsilon: float
@@ -51,7 +53,7 @@ class PrivacyFilter:
     first_delta: float
 
     def admits(self, history: History) -> bool:
-        """Whether one of the rules holds for a history that is not empty."""
+        """Return whether one of the rules admits a history, which must not be empty."""
         whole = multiset(history)
         if self._pure(whole) <= self.epsilon:
             return True
@@ -60,7 +62,7 @@ class PrivacyFilter:
         return self._renyi(whole, history[0][0]) <= self.epsilon
 
     def spent(self, history: History) -> float:
-        """The least epsilon by which the rules would admit a history, chosen for these limits."""
+        """Return the smallest epsilon at which rules set up for these limits admit a history."""
         if not history:
             return 0.0
         whole = multiset(history)
@@ -71,7 +73,7 @@ class PrivacyFilter:
 
     @property
     def takes_others(self) -> bool:
-        """Whether events other than the first, and not pure, can ever be admitted."""
+        """Whether events that are neither the first event nor pure can ever be admitted."""
         return self._renyi_delta > 0.0
 
     @property
@@ -88,7 +90,7 @@ class PrivacyFilter:
         return left if left > 1e-300 else 0.0
 
     def _pure(self, whole: PrivacyEvent) -> float:
-        # Losses up to epsilon + x have delta 1 - e^-x < x at epsilon.
+        # Losses of at most epsilon + x have delta of at most 1 - e^-x < x at epsilon.
         return pure_epsilon(whole) - self._pure_delta
 
     def _renyi(self, whole: PrivacyEvent, first: PrivacyEvent) -> float:
@@ -101,10 +103,11 @@ class PrivacyFilter:
 
 
 def first_delta(event: PrivacyEvent, count: int, *, epsilon: float, delta: float) -> float:
-    """What to set aside of delta for a first order that plans `count` of its event.
+    """Return the share of delta to reserve for a first order that plans `count` repetitions.
 
-    No more than the plan needs to be admitted as a whole: all of it for a plan that was calibrated
-    for these very limits, next to nothing for a small one; half for one that does not fit.
+    It is no more than needed to admit the whole plan: all of delta for a plan that was calibrated
+    for exactly these limits, a small fraction for a small plan, and half for a plan that does not
+    fit.
     """
     plan = Repeated(event=event, count=min(max(count, 1), _MOST))
     if not within(plan, delta, epsilon):
@@ -115,10 +118,10 @@ def first_delta(event: PrivacyEvent, count: int, *, epsilon: float, delta: float
 
 @lru_cache(maxsize=256)
 def _order(first: PrivacyEvent, epsilon: float, delta: float) -> float:
-    """The order that admits the first event most often, none beyond the best for Gaussian noise.
+    """Return the Renyi order that admits the first event most often.
 
-    Larger ones are the best for a few events that are nearly pure. Those have a rule of their own,
-    and at such an order nothing else could follow them.
+    Orders beyond the best one for Gaussian noise are left out. They are the best for a few nearly
+    pure events, which have a rule of their own, and at such an order other events could not follow.
     """
     allowed = {order: epsilon - epsilon_at_order(0.0, order, delta) for order in ORDERS}
     largest = max(ORDERS, key=lambda order: allowed[order] / order)

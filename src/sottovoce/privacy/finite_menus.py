@@ -1,7 +1,8 @@
-"""Menus of pairs of pmfs: what the laws of neighbors may be in one small release.
+"""Menus of pairs of pmfs: the possible laws of two neighbors in one small release.
 
-Every function is the vertices of a convex set of pairs: sum_x P(x) V(A Q(x)/P(x)) is convex in the
-pair for every convex V, so that nothing inside is worse. First comes the law with the contribution.
+Every function returns the vertices of a convex set of pairs that contains all possible ones.
+sum_x P(x) V(A Q(x)/P(x)) is convex in the pair for every convex V, so no pair inside the set is
+worse than all vertices. In each pair the law with the contribution comes first.
 """
 
 import itertools
@@ -16,14 +17,14 @@ from sottovoce.privacy.events import FiniteTable
 
 Pmf = tuple[float, ...]
 Pair = tuple[Pmf, Pmf]
-Bit = tuple[float, float]  # probabilities of 0 and 1
+Bit = tuple[float, float]  # Probabilities of 0 and 1.
 
-_MAX_LETTERS = 20_000  # in all pairs of a table
+_MAX_LETTERS = 20_000  # Outcomes in all pairs of a table together.
 _MAX_TANGENTS = 65
 
 
 def is_small(table: FiniteTable) -> bool:
-    """Whether the pairs of its rows can be listed."""
+    """Return whether the pairs of the table's rows are few enough to be listed."""
     rows = len(table.rows)
     absent = rows if table.zero is None else 1
     others = rows if table.adjacency == Adjacency.REPLACE_ONE else 1
@@ -32,16 +33,18 @@ def is_small(table: FiniteTable) -> bool:
 
 @lru_cache(maxsize=64)
 def sampled_table_pairs(table: FiniteTable, rate: float) -> tuple[Pair, ...]:
-    """The pairs of a table's rows, each in the Poisson sample with probability `rate`.
+    """Return the pairs of a table's rows, Poisson-sampled at `rate`.
 
-    Zero-out: a row against that of zero, in this order. Replace-one: any two rows in both orders;
-    if the row of zero is not known, each row in turn takes its place, as it is a mixture of them.
+    Zero-out: each row against the row of zero, in this order. Replace-one: any two rows in both
+    orders. If the row of zero is not known, each row in turn takes its place, because it is a
+    mixture of the rows.
     """
     if table.zero is None:
         absent = table.rows if rate < 1.0 else table.rows[:1]
     else:
         absent = (table.rows[table.zero],)
-    pairs: dict[tuple[tuple[float, float], ...], Pair] = {}  # the order of letters is all one
+    # Pairs that differ only in the order of their outcomes are listed once.
+    pairs: dict[tuple[tuple[float, float], ...], Pair] = {}
     for zero in absent:
         present = [_mixed(rate, row, zero) for row in table.rows]
         if table.adjacency == Adjacency.ZERO_OUT:
@@ -60,7 +63,11 @@ def _mixed(rate: float, present: Pmf, absent: Pmf) -> Pmf:
 
 @lru_cache(maxsize=4096)
 def bit_pairs(move: float) -> tuple[Pair, ...]:
-    """A bit whose logit is at most `move` from 0, against a fair one; its sign is a name."""
+    """Return the pair of a bit with logit `move` and a fair bit.
+
+    Smaller moves are mixtures of `move` and -`move`, and -`move` gives the same pair with 0 and 1
+    exchanged.
+    """
     return ((_bit(move), (0.5, 0.5)),)
 
 
@@ -68,11 +75,13 @@ def bit_pairs(move: float) -> tuple[Pair, ...]:
 def sum_pairs(
     move: float, logit_bound: float, clients: int, *, spacing: float, against_zero: bool
 ) -> tuple[Pair, ...]:
-    """The sum of a bit whose logit moves by at most `move`, and the bits of `clients` - 1 others.
+    """Return pairs for the sum of a protected bit and the bits of `clients` - 1 others.
 
-    All logits lie within the bound, so that the others' bits are mixtures of those at its ends.
-    The protected client has probabilities (p, p') of a 1, p > p'; the other order is the same with
-    0 and 1 exchanged. `against_zero`: p' = 1/2. The `spacing` of tangents is in logits.
+    All logits lie within `logit_bound`, so each of the others' bits is a mixture of bits with
+    logits at the ends of the bound. The protected client's logit moves by at most `move`; its
+    probabilities of a 1 are (p, p') with p > p', and the other order is the same with 0 and 1
+    exchanged. With `against_zero` p' = 1/2. `spacing` is that of the tangents in `bit_corners`, in
+    logits.
     """
     corners = bit_corners(move, logit_bound, spacing, against_zero=against_zero)
     menu = []
@@ -82,7 +91,7 @@ def sum_pairs(
 
 
 def sums_of_others(logit_bound: float, clients: int) -> list[Vector]:
-    """The laws of the sum of `clients` - 1 bits whose logits are at the ends of the bound."""
+    """Return the laws of the sum of `clients` - 1 bits with logits at the ends of the bound."""
     laws = []
     for ups in range(clients):
         law = np.ones(1)
@@ -93,18 +102,19 @@ def sums_of_others(logit_bound: float, clients: int) -> list[Vector]:
 
 
 def _plus_bit(others: Vector, bit: Bit) -> Pmf:
-    """The law of others + bit, by the probabilities of 0 and 1."""
+    """Return the law of others + bit, by the probabilities of 0 and 1 of the bit."""
     return tuple(np.convolve(others, bit).tolist())
 
 
 def bit_corners(
     move: float, bound: float, spacing: float, *, against_zero: bool
 ) -> list[tuple[Bit, Bit]]:
-    """The corners (p, p') of a polygon around all p >= p' whose logits may be neighbors'.
+    """Return the corners (p, p') of a polygon around all p >= p' that two neighbors may have.
 
-    Logits `move` apart have the odds r = e^move apart, so p = r p'/(1 + (r-1) p'), which is concave
-    in p': the polygon has tangents to it, and the edges of the box on which a logit is at its end.
-    Tangents at p' = x and y meet where, with d = 2 + (r-1)(x+y),
+    Logits that differ by `move` have odds that differ by the factor r = e^move, so the region is
+    bounded by p = r p'/(1 + (r-1) p'), which is concave in p'. The polygon consists of tangents to
+    this curve and of the edges of the box of logits. With d = 2 + (r-1)(x+y), the tangents at p' =
+    x and p' = y meet at
 
         p = r (x + y)/d,    p' = (x + y + 2 (r-1) x y)/d.
     """

@@ -1,6 +1,7 @@
 """The Gaussian accountant: exact for compositions of Gaussian noise.
 
-n releases at mu_1 ... mu_n are together one release at sqrt(sum mu_i^2).
+n releases of Gaussian noise with mu_1 ... mu_n are together exactly one release with
+mu = sqrt(sum mu_i^2), whose delta is known in closed form (`divergences.gaussian_delta`).
 
 Reference: Dong, Roth and Su 2022, corollary 3.3; Balle and Wang 2018, theorem 8.
 """
@@ -19,22 +20,23 @@ _LARGEST_EPSILON = 1e3 * MAX_EPSILON
 
 
 def total_mu(event: PrivacyEvent) -> float:
-    """The mu of a composition that holds nothing but Gaussian noise."""
+    """Return the mu of a composition that consists of Gaussian noise only."""
     mus = []
     for part, count in basic_counts(event).items():
         if not isinstance(part, GaussianNoise):
             raise UnsupportedEventError(
                 f"the gaussian accountant is exact for GaussianNoise only, got "
-                f"{type(part).__name__}; use renyi (the Gaussian of its rho may understate it)"
+                f"{type(part).__name__}; use renyi (Gaussian noise of the same rho may understate "
+                "its epsilon)"
             )
-        # A count beyond float64 has no square root there, and no epsilon worth knowing.
+        # A count beyond the range of float64 counts as infinite.
         mus.append(math.sqrt(count) * part.mu if count < 2**1000 else math.inf)
     return math.hypot(*mus)
 
 
 @register(summary="exact for Gaussian noise", turn=1)
 class GaussianAccountant:
-    """The exact trade-off of Gaussian noise."""
+    """The Gaussian accountant: the exact (epsilon, delta) of Gaussian noise."""
 
     name = "gaussian"
 
@@ -46,7 +48,7 @@ class GaussianAccountant:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The least epsilon, rounded up, at which the exact delta of mu-GDP is at most `delta`."""
+    """Return the smallest epsilon, rounded up, at which the delta of mu-GDP is at most `delta`."""
     parameter_rules.delta(delta)
     if math.isinf(mu):
         return math.inf
@@ -56,7 +58,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 def least_epsilon(
     delta_at: Callable[[float], float], delta: float, precision: float = 1e-12
 ) -> float:
-    """Where a delta that falls as epsilon grows comes down to `delta`, rounded up."""
+    """Return where a delta that decreases with epsilon falls to `delta`, rounded up."""
     if delta_at(0.0) <= delta:
         return 0.0
     low, high = 0.0, 1.0
@@ -69,4 +71,4 @@ def least_epsilon(
         if middle in (low, high):
             break
         low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
-    return high * (1.0 + 1e-9)  # above the rounding of log_ndtr, on the safe side
+    return high * (1.0 + 1e-9)  # More than the rounding of log_ndtr, on the safe side.

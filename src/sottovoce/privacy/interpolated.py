@@ -1,8 +1,8 @@
 """The privacy of a vector whose coordinates pass through an interpolated table.
 
 Between knots x_k <= x <= x_{k+1} the law P(x) is the linear interpolation of rows k and k + 1, so
-inputs are continuous and nothing is rounded to a grid. Let h(t) be the largest D_a(P(x) || P(y))
-over |x - y| <= t. Facts, for a > 1:
+inputs are continuous and need not be rounded to a grid. Let h(t) be the largest D_a(P(x) || P(y))
+over |x - y| <= t. Three facts, for a > 1:
 
 1.  F(x, y) = e^((a-1) D_a(P(x) || P(y))) = sum_j P_j(x)^a P_j(y)^(1-a) is jointly convex in the
     two laws (u^a v^(1-a) is the perspective of u^a), which are linear in (x, y) on each rectangle
@@ -11,21 +11,22 @@ over |x - y| <= t. Facts, for a > 1:
 
         h(t) = max over knots x_k, both signs, both directions, and s <= t of D(x_k, x_k +- s).
 
-2.  While x_k + s stays in one cell, F is convex in s. So between two neighbouring distances l < r
+2.  While x_k + s stays in one cell, F is convex in s. So between two adjacent distances l < r
     (every distance between knots is one of them) the largest F lies below its chord.
     log(chord)/(a-1) is increasing and concave in the cost c = s^p, p >= 1, so it lies below its
-    tangents at both ends: their meeting point is one option that covers the whole interval.
+    tangents at both ends: the point where they meet is one option that covers the whole interval.
 
 3.  From a knot, with q = P(x_k) and slope w of the law, F - 1 <= s^2/2 max F'' on 0 <= s <= r, and
 
         F'' = a (a-1) sum w^2 q^(1-a) (q + s w)^(a-2)     for D(P(x_k + s) || P(x_k))
         F'' = a (a-1) sum w^2 q^a (q + s w)^(-1-a)        for D(P(x_k) || P(x_k + s)),
 
-    each term monotone in s, so largest at 0 or r. In c = s^p, p <= 2, that is a convex function:
-    one option at r covers the interval from 0 to r.
+    each term monotone in s, so largest at 0 or r. In c = s^p, p <= 2, the bound is a convex
+    function: one option at r covers the interval from 0 to r.
 
-The envelope of these options is an upper bound. The distances that decide it are refined until it
-meets the envelope of the values attained at the distances themselves.
+The envelope of these options (`privacy.envelope`) is an upper bound. The distances that determine
+it are refined until it meets the envelope of the values attained at the distances themselves. See
+also docs/privacy.md, section 19.
 """
 
 import math
@@ -47,10 +48,10 @@ from sottovoce.privacy.envelope import (
 )
 
 _ROUNDS = 60
-_NEGLIGIBLE = 1e-15  # a divergence that needs no refinement
+_NEGLIGIBLE = 1e-15  # A divergence below this is not refined.
 _MAX_DISTANCES = 20_000
 _BLOCK_CELLS = 1 << 19
-_POSITION_ERROR = 2e-14  # of x + s and of the gaps between knots, in units of the span
+_POSITION_ERROR = 2e-14  # Error of x + s and of gaps between knots, in units of the span.
 
 
 def interpolated_renyi_bound(
@@ -64,12 +65,12 @@ def interpolated_renyi_bound(
     centre: float | None = None,
     resolution: float = 1e-3,
 ) -> float:
-    """D_a of a vector of interpolated laws between neighbours at L_p distance `radius_distance`.
+    """Return a bound on D_a of a vector of interpolated laws at L_p distance `radius_distance`.
 
-    `power` is p, from 1 to 2. With `centre`, one of the two inputs is that point in every
-    coordinate (zero-out adjacency), and the two directions are bounded separately. `resolution` is
-    the relative gap to the best attained value at which refinement stops; the bound is sound at
-    every resolution. No coordinate moves further than the interval is long.
+    `power` is p, from 1 to 2. If `centre` is given, one of the two inputs is that point in every
+    coordinate (zero-out adjacency), and the two directions are bounded separately. Refinement stops
+    when the bound is within the fraction `resolution` of the best attained value; the bound is
+    sound at every resolution. No coordinate moves farther than the length of the interval.
     """
     check_order(order)
     points, table = _checked_table(knots, rows)
@@ -79,8 +80,8 @@ def interpolated_renyi_bound(
         )
     parameter_rules.positive("resolution", resolution, at_most=1.0)
     reach = parameter_rules.positive("radius_distance", radius_distance) * (1.0 + BUDGET_ROUNDING)
-    laws = [_Laws(points=points, table=table, centre=centre, order=order, forward=True)]
-    laws.append(_Laws(points=points, table=table, centre=centre, order=order, forward=False))
+    laws = [_Laws(points=points, table=table, center=centre, order=order, forward=True)]
+    laws.append(_Laws(points=points, table=table, center=centre, order=order, forward=False))
     groups = [tuple(laws)] if centre is None else [(law,) for law in laws]
     bound = max(_bound(group, power, reach, dimension, resolution) for group in groups)
     return bound * (1.0 + 1e-12)
@@ -92,23 +93,25 @@ class _Laws:
 
     points: Vector
     table: Vector
-    centre: float | None
+    center: float | None
     order: float
-    forward: bool  # D(moved || base), else D(base || moved)
+    forward: bool  # True for D(moved || base), False for D(base || moved).
 
     @property
     def bases(self) -> Vector:
-        if self.centre is None:
+        """The inputs from which distances are measured."""
+        if self.center is None:
             return self.points
-        if not self.points[0] <= self.centre <= self.points[-1]:
+        if not self.points[0] <= self.center <= self.points[-1]:
             raise ParameterError(
-                f"centre must lie between the knots {self.points[0]:g} and {self.points[-1]:g}, "
-                f"got {self.centre!r}"
+                f"the center must lie between the knots {self.points[0]:g} and "
+                f"{self.points[-1]:g}, "
+                f"got {self.center!r}"
             )
-        return np.array([self.centre], dtype=np.float64)
+        return np.array([self.center], dtype=np.float64)
 
     def at(self, inputs: Vector) -> Vector:
-        """P(x) for each input x, every cell to a relative 2^-50."""
+        """Return P(x) for each input x, every probability to a relative 2^-50."""
         cell = np.clip(np.searchsorted(self.points, inputs) - 1, 0, len(self.points) - 2)
         left, right = self.points[cell], self.points[cell + 1]
         before, after = (right - inputs) / (right - left), (inputs - left) / (right - left)
@@ -117,15 +120,15 @@ class _Laws:
         )
 
     def breakpoints(self) -> Vector:
-        """Every distance at which a moved point meets a knot, 0 left out."""
+        """Return every positive distance at which a moved point meets a knot."""
         gaps = np.unique(np.abs(self.bases[:, None] - self.points[None, :]))
-        if self.centre is None:  # knots are far apart, so only rounding tells such gaps apart
+        if self.center is None:  # Gaps closer than 1e-14 of the span differ by rounding only.
             span = self.points[-1] - self.points[0]
             gaps = np.unique(np.round(gaps / span, 14)) * span
         return gaps[gaps > 0.0]
 
     def largest(self, distances: Vector) -> Vector:
-        """The largest divergence over all bases and both signs, at each distance."""
+        """Return the largest divergence over all bases and both signs, at each distance."""
         bases = self.bases
         block = max(1, _BLOCK_CELLS // (2 * self.table.shape[1] * len(bases)))
         parts = [
@@ -145,7 +148,7 @@ class _Laws:
             slack = _POSITION_ERROR * (high - low)
             outside = (inputs < low - slack) | (inputs > high + slack)
             moved = self.at(np.clip(inputs, low, high))
-            # Up to the next knot the share of the way tells the law better than the sum x + s.
+            # Up to the next knot the fraction of the way is more accurate than the sum x + s.
             reach = np.abs(self.points[following] - bases)[:, None]
             near = (distances <= reach)[..., None]
             share = (distances / np.maximum(reach, 1e-300))[..., None]
@@ -162,16 +165,16 @@ class _Laws:
 
     @property
     def steepest(self) -> Vector:
-        """The largest slope of each outcome's probability."""
+        """The largest absolute slope of each outcome's probability."""
         slopes = np.diff(self.table, axis=0) / np.diff(self.points)[:, None]
         return np.asarray(np.abs(slopes).max(axis=0))
 
     def curvature(self, reach: float) -> float:
-        """max F''/(a - 1) over the bases and signs, on distances up to `reach` (fact 3)."""
+        """Return max F''/(a - 1) over bases and signs, on distances up to `reach` (fact 3)."""
         a, worst = self.order, 0.0
         bases = self.bases
         last = len(self.points) - 1
-        ahead = np.searchsorted(self.points, bases, side="right") - 1  # the cell to the right
+        ahead = np.searchsorted(self.points, bases, side="right") - 1  # The cell to the right.
         behind = np.searchsorted(self.points, bases, side="left") - 1
         for cells, sign in ((ahead, 1.0), (behind, -1.0)):
             inside = (cells >= 0) & (cells < last)
@@ -190,7 +193,7 @@ class _Laws:
 def _bound(
     laws: tuple[_Laws, ...], power: float, reach: float, dimension: int, resolution: float
 ) -> float:
-    """The envelope over options that cover every distance, refined where it matters."""
+    """Return the envelope over options that cover every distance, refined where it matters."""
     order = laws[0].order
     breaks = laws[0].breakpoints()
     cap = min(reach, float(breaks[-1]))
@@ -218,7 +221,7 @@ def _bound(
         allowed += resolution * attained / dimension / 4.0
         split = np.flatnonzero(surplus >= min(allowed, float(surplus.max())))
         lefts, rights = np.append(0.0, distances)[split], distances[split]
-        lefts = np.maximum(lefts, rights / 64.0)  # towards 0, by decades
+        lefts = np.maximum(lefts, rights / 64.0)  # Toward 0 the distances shrink geometrically.
         added = np.sqrt(lefts * rights)
         added = added[(added > lefts) & (added < rights)]
         if added.size == 0:
@@ -235,7 +238,7 @@ def _largest_over(laws: tuple[_Laws, ...], distances: Vector) -> Vector:
 def _options(
     distances: Vector, values: Vector, start: float, power: float, order: float
 ) -> tuple[Vector, Vector]:
-    """One option for each interval between 0, distances[0], distances[1], ... (facts 2 and 3)."""
+    """Return one option for each interval between 0, distances[0], ... (facts 2 and 3)."""
     running = np.maximum.accumulate(values)
     cost = distances**power
     left, right, c0, c1 = distances[:-1], distances[1:], cost[:-1], cost[1:]
@@ -249,8 +252,8 @@ def _options(
         meet = np.clip(np.where(np.isfinite(meet), meet, c0), c0, c1)
         from_left = np.where(meet > c0, low + steep * (meet - c0), low)
         from_right = high - flat * (c1 - meet)
-    # A point above both tangents covers the interval wherever it lies between the ends; where the
-    # left tangent is too steep for float64, that is the left end.
+    # A point above both tangents covers the interval wherever it lies between the ends. Where the
+    # left tangent is too steep for float64, the left end is used.
     peak = np.maximum(from_left, from_right)
     first = max(start, float(running[0]))
     return np.append(cost[0], meet), np.append(first, peak)
@@ -260,8 +263,11 @@ def _checked_table(knots: ArrayLike, rows: ArrayLike) -> tuple[Vector, Vector]:
     points, table = np.asarray(knots, dtype=np.float64), pmf_rows("rows", rows)
     if points.shape != (len(table),) or len(table) < 2:
         raise ParameterError(
-            f"each row needs its knot, at least two, got {points.shape} knots for {len(table)} rows"
+            f"knots must be a vector with one knot for each row, at least two, got shape "
+            f"{points.shape} for {len(table)} rows"
         )
     if not np.isfinite(points).all() or not np.min(np.diff(points)) > 1e-9 * np.ptp(points):
-        raise ParameterError("knots must be finite and increase, each gap above 1e-9 of the span")
+        raise ParameterError(
+            "knots must be finite and increase, with each gap above 1e-9 of the span"
+        )
     return points, table

@@ -1,7 +1,7 @@
-"""Privacy loss distributions on a grid: rounded up, composed by FFT, read off as delta.
+"""Privacy loss distributions on a grid: rounded up, composed by FFT, converted to delta.
 
-Everything here errs on the private side, rounding included: a law on the grid has, at every
-epsilon, at least the delta of the pair that it stands for.
+Every step is on the private side, rounding included: at every epsilon a law on the grid has at
+least the delta of the pair that it represents.
 
 References: Sommer, Meiser and Mohammadi 2019; Koskela, Jalko and Honkela 2020 (loss distributions
 and FFT); Doroshenko, Ghazi, Kamath, Kumar and Manurangsi 2022 (connect the dots).
@@ -19,44 +19,50 @@ from sottovoce.core.domains import Vector
 from sottovoce.privacy.divergences import log_sum_exp
 from sottovoce.privacy.loss_pairs import LossPair
 
-_LARGEST_LOSS = 2e6  # counts as infinite: no epsilon beyond is worth knowing
+_LARGEST_LOSS = 2e6  # Larger losses count as infinite.
 _SEARCH = np.geomspace(1e-12, _LARGEST_LOSS, 400)
 _SEARCH_EDGES = np.concatenate((-_SEARCH[::-1], [0.0], _SEARCH))
-FFT_ROUNDING = 16.0 * 2.0**-53  # per level of the transform, worst case (Higham 2002, section 24.1)
+# Relative rounding for each level of a transform, worst case (Higham 2002, section 24.1).
+FFT_ROUNDING = 16.0 * 2.0**-53
 _LARGEST_EXPONENT = 700.0
-_NEGLIGIBLE = 45.0  # e^-45 is below what rounds, even a million times
-LOG_OUTSIDE = 22.0  # a window leaves out e^-22 of a tilted law on each side
+_NEGLIGIBLE = 45.0  # e^-45, even a million times, is below the rounding errors.
+LOG_OUTSIDE = 22.0  # A window leaves out e^-22 of a tilted law on each side.
 _LARGEST_TRANSFORM = 2**22
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LossLaw:
-    """P-masses at finite losses, and at an infinite one; Q-masses are e^-loss of them."""
+    """The law of a privacy loss under P: masses at finite losses, and one at an infinite loss.
+
+    The mass of a finite loss under Q is e^-loss times the mass under P.
+    """
 
     losses: Vector
     masses: Vector
     infinite: float
 
     def log_moment(self, tilt: float) -> float:
-        """K(t) = log sum mass e^(t loss) = t D_(1+t), of the finite losses."""
+        """Return K(t) = log sum mass e^(t loss) = t D_(1+t) of the finite losses."""
         return self.log_moments([tilt])[0]
 
     def log_moments(self, tilts: Iterable[float]) -> list[float]:
-        """K at each tilt."""
+        """Return K at each tilt."""
         logs = self.logs()
         return [log_sum_exp(logs + tilt * self.losses) for tilt in tilts]
 
     def logs(self) -> Vector:
+        """Return the logarithms of the masses."""
         with np.errstate(divide="ignore"):
             logs: Vector = np.log(self.masses)
         return logs
 
     def support(self) -> "LossLaw":
-        """The same law without losses of no mass."""
+        """Return the same law without losses of mass 0."""
         some = self.masses > 0.0
         return LossLaw(self.losses[some], self.masses[some], self.infinite)
 
     def variance(self) -> float:
+        """Return the variance of the finite losses."""
         total = float(np.sum(self.masses))
         if not total > 0.0:
             return 0.0
@@ -65,21 +71,23 @@ class LossLaw:
 
 
 def connect_dots(pair: LossPair, dots: Vector) -> LossLaw:
-    """The least law on `dots` that dominates the pair, up to rounding, which is upward.
+    """Return the smallest law on `dots` that dominates the pair, up to rounding, which is upward.
 
-    P and Q masses p, q of a bin (y, y'] become masses a at y and b at y' with the same sums,
+    The P and Q masses p, q of a bin (y, y'] become masses a at y and b at y' with the same sums,
 
         a + b = p,  a e^-y + b e^-y' = q,   so   a = (q e^y' - p)/(e^(y'-y) - 1).
 
-    The curve H(x) is then the chord of the old one between dots, so above it, for it is convex.
-    What lies below the first dot moves up to it; what lies above the last counts as infinite.
+    The profile H(x) of the result is the chord of the old profile between dots, so it lies above
+    it, because profiles are convex. Mass below the first dot moves up to it; mass above the last
+    dot counts as an infinite loss.
 
-    Rounding. Mass at a higher loss, or more mass, only raises the curve. So it is enough that b is
-    not too small and a + b neither. With s = accuracy (1 + |y|), masses are right to s, and
-    a takes 4 s from q and adds 4 s to p, which covers both errors, those of e^y' and the sums. The
-    edges may be off by s. They are lowered by s, so no loss in a bin lies above y', and those down
-    to y - 2 s are covered too: the chord, prolonged to e^-y (1 + 2 s), falls below the curve by at
-    most 2 s times its slope times e^-y, which is what 2 s of the 4 s from q give back.
+    Rounding. Mass at a higher loss, and more mass, only raise the profile. So it is enough that
+    neither b nor a + b is too small. With s = accuracy (1 + |y|) the masses are accurate to s, and
+    a is computed with 4 s taken from q and 4 s added to p, which covers both errors, those of e^y'
+    and those of the sums. The edges may be wrong by s. They are lowered by s, so no loss in a bin
+    lies above y', and losses down to y - 2 s are covered too: the chord, extended to e^-y (1 + 2
+    s), falls below the profile by at most 2 s times its slope times e^-y, for which 2 s of the 4 s
+    taken from q compensate.
     """
     slack = pair.accuracy * (1.0 + np.abs(dots))
     first, second = pair.masses(dots - slack)
@@ -88,7 +96,7 @@ def connect_dots(pair: LossPair, dots: Vector) -> LossLaw:
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         scaled = q * np.exp(np.minimum(dots[1:], _LARGEST_EXPONENT)) * (1.0 - 4.0 * slack[1:])
         lower = (scaled - p) / np.expm1(np.minimum(gap, _LARGEST_EXPONENT))
-    # Denormal masses are not accurate: round all the way up, as beyond what e^y' can hold.
+    # Denormal masses, and losses for which e^y' overflows, are rounded all the way up to y'.
     accurate = (q > 1e-290) & (dots[1:] <= _LARGEST_EXPONENT) & np.isfinite(lower)
     lower = np.where(accurate, np.clip(lower, 0.0, p), 0.0)
     masses = np.zeros(len(dots))
@@ -100,7 +108,10 @@ def connect_dots(pair: LossPair, dots: Vector) -> LossLaw:
 
 @lru_cache(maxsize=256)
 def loss_range(pair: LossPair, tail: float) -> tuple[float, float]:
-    """Losses outside of which there is P mass of about `tail` on each side, infinite ones aside."""
+    """Return losses outside which the pair has P mass of about `tail` on each side.
+
+    Infinite losses are not counted.
+    """
     low, high = -_LARGEST_LOSS, _LARGEST_LOSS
     edges = _SEARCH_EDGES
     for _ in range(2):
@@ -121,11 +132,11 @@ def loss_range(pair: LossPair, tail: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def coarse_law(pair: LossPair, tail: float) -> LossLaw:
-    """The law on a few thousand dots, evenly and geometrically spaced: to plan with."""
+    """Return the law on a few thousand dots, spaced evenly and geometrically, for planning."""
     low, high = loss_range(pair, tail)
     reach = max(abs(low), abs(high), 1e-12)
     powers = np.geomspace(1e-7 * reach, reach, 600)
-    # Wide enough that a single loss lies below the last dot, lowered by what edges may be off.
+    # Wide enough that a single loss lies below the last dot, which is lowered by the edge error.
     width = max(high - low, 2e-9 * (1.0 + reach))
     dots = np.concatenate(
         (-powers, [0.0], powers, np.linspace(low - 1e-3 * width, high + 1e-3 * width, 1000))
@@ -145,26 +156,34 @@ class GridLaw:
 
 @lru_cache(maxsize=64)
 def grid_law(pair: LossPair, step: float, tail: float) -> GridLaw:
-    """The pair's law on the grid of whole multiples of `step`."""
+    """Return the law of the pair on the grid of integer multiples of `step`."""
     low, high = loss_range(pair, tail)
     start, stop = math.floor(low / step), math.ceil(high / step) + 1
     law = connect_dots(pair, np.arange(start, stop + 1, dtype=np.float64) * step)
     some = np.flatnonzero(law.masses)
-    if len(some):  # no dots of no mass at the ends: the largest loss bounds epsilon
+    if len(some):  # Ends without mass are cut off, because the largest loss bounds epsilon.
         cut = slice(some[0], some[-1] + 1)
         law = LossLaw(law.losses[cut], law.masses[cut], law.infinite)
     return GridLaw(start + int(some[0]) if len(some) else start, step, law)
 
 
 def grid_step(wanted: float) -> float:
-    """The next smaller step with three significant bits: its multiples are exact in float64."""
+    """Return the next smaller step with three significant bits: its multiples are exact floats."""
     mantissa, exponent = math.frexp(wanted)
     return math.ldexp(math.floor(8.0 * mantissa), exponent - 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tilts:
-    """Where a composition is decided (`middle`), and the tilts that bound it on both sides."""
+    """The tilts of a composition.
+
+    Attributes:
+        low: Tilt whose Chernoff bound gives the lower end of the window.
+        middle: Tilt of the masses, at which delta is decided.
+        high: Tilt whose Chernoff bound gives the upper end of the window.
+        top: Tilt whose Chernoff bound limits the mass above the window.
+        top_mass: The P mass that may lie above the window.
+    """
 
     low: float
     middle: float
@@ -173,7 +192,10 @@ class Tilts:
     top_mass: float
 
     def window(self, parts: Sequence[tuple[GridLaw, int]]) -> tuple[float, float]:
-        """Chernoff bounds: outside lie little tilted mass, and above at most `top_mass` of mass."""
+        """Return the ends of a window, by Chernoff bounds.
+
+        Outside it lies little of the tilted mass, and above it at most `top_mass` of the P mass.
+        """
         low, middle, high, top = (
             math.fsum(count * part.law.log_moment(tilt) for part, count in parts)
             for tilt in (self.low, self.middle, self.high, self.top)
@@ -190,24 +212,26 @@ class Tilts:
 class TiltedComposition:
     """Laws on one grid, each composed with itself as often as its count says.
 
-    Each law is tilted: its masses are multiplied by e^(t loss - K(t)), which are near 1 in sum and
-    centred where delta is decided, so that the rounding of the FFT, which is relative to the
-    largest mass, becomes relative to the Renyi bound e^(K - t eps), and small deltas come out.
+    Each law is tilted: its masses are multiplied by e^(t loss - K(t)). The tilted masses sum to
+    about 1 and are centered where delta is decided. The rounding error of the FFT, which is
+    relative to the largest mass, thereby becomes relative to the Renyi bound e^(K - t eps), so that
+    small deltas can be computed.
 
-    Wrapping. Sums of losses are known modulo the window, which begins at `start`. What lies below
-    or above it appears within, elsewhere.
+    Wrapping. Sums of losses are computed modulo the size of the window, which begins at `start`.
+    Mass below or above the window appears at another place within it.
 
-    Rounding, in l2. A transform of length N is right to g = FFT_ROUNDING log2(N), relatively; the
-    transform X of masses x has |X| <= 1 and norm sqrt(N) |x|. So its T-th power is wrong by at most
-    T g sqrt(N) |x|, what polar powers round (a few T 2^-53) included, products add these up, and
-    the inverse brings sum T g |x| + g. Cauchy-Schwarz brings it into delta. Masses, tilts and
-    scales have errors relative to themselves, so their T-fold products do: `_log_slack`.
+    Rounding, in l2 norm. A transform of length N is accurate to g = FFT_ROUNDING log2(N),
+    relatively. The transform X of masses x has |X| <= 1 and norm sqrt(N) |x|. So its T-th power is
+    wrong by at most T g sqrt(N) |x|, which includes the rounding of polar powers (a few T 2^-53).
+    Products add these errors, and the inverse transform turns them into sum T g |x| + g.
+    Cauchy-Schwarz carries the error over to delta. Masses, tilts and scales have errors relative to
+    themselves, and so have their T-fold products: `_log_slack`.
     """
 
     def __init__(
         self, parts: Sequence[tuple[GridLaw, int]], tilt: float, low: float, high: float
     ) -> None:
-        """Lay a window around the losses between `low` and `high`; `_compose` fills it."""
+        """Set up a window around the losses between `low` and `high`; `_compose` fills it."""
         step = parts[0][0].step
         least = sum(count * part.start for part, count in parts)
         most = sum(count * (part.start + len(part.law.losses) - 1) for part, count in parts)
@@ -252,9 +276,9 @@ class TiltedComposition:
 class ComposedLaw(TiltedComposition):
     """A composition of which delta is asked.
 
-    What lies above the window (at most e^(K(s) - s top) of the P mass, for any s > 0) is added to
-    delta. What lies below it counts nothing at the epsilons of the window. That both appear within,
-    elsewhere, only adds.
+    Mass above the window (at most e^(K(s) - s top) of the P mass, for any s > 0) is added to delta.
+    Mass below it does not contribute at the epsilons of the window. Both also appear elsewhere
+    within the window, which can only raise delta.
     """
 
     def __init__(
@@ -272,7 +296,7 @@ class ComposedLaw(TiltedComposition):
 
     @cached_property
     def _weights(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """e^(-t g) and 1 - e^(-g) at the gaps 0, h, 2h, ... as far as `_beyond` does not cover."""
+        """e^(-t g) and 1 - e^(-g) at gaps g = 0, h, 2h, ...; `_beyond` covers larger gaps."""
         size = len(self.tilted)
         size = min(size, math.ceil(_NEGLIGIBLE / max(self.tilt * self.step, 1e-300)) + 1)
         gaps = np.arange(size) * self.step
@@ -280,22 +304,22 @@ class ComposedLaw(TiltedComposition):
 
     @property
     def _beyond(self) -> float:
-        """At least what the gaps above _NEGLIGIBLE/t weigh, in any norm, for each unit of mass."""
+        """An upper bound on the weights of gaps above _NEGLIGIBLE/t, per unit of mass."""
         return math.exp(-_NEGLIGIBLE) * math.sqrt(len(self.tilted))
 
     def delta(self, epsilon: float) -> float:
-        """At least the delta of the composition at `epsilon`; 1 below the window."""
+        """Return at least the delta of the composition at `epsilon`; 1 below the window."""
         if epsilon >= self.most:
-            return self.infinite  # there are no larger losses
-        epsilon = min(epsilon, self.top)  # delta does not grow with epsilon
+            return self.infinite  # No finite loss is larger.
+        epsilon = min(epsilon, self.top)  # Delta does not increase with epsilon.
         if epsilon < self.floor or not math.isfinite(self._rounding):
             return 1.0
         above = max(0, math.floor(epsilon / self.step) + 1 - self.start)
-        nearest = (self.start + above) * self.step  # of the losses that count
+        nearest = (self.start + above) * self.step  # The smallest loss above epsilon.
         gap = max(0.0, nearest - epsilon)
         decay, lost = self._weights
         size = min(len(decay), len(self.tilted) - above)
-        # 1 - e^-(gap + g) = e^-gap (1 - e^-g) + (1 - e^-gap), of which nothing cancels
+        # 1 - e^-(gap + g) = e^-gap (1 - e^-g) + (1 - e^-gap), without cancellation.
         weights = lost[:size] * math.exp(-gap)
         weights += -math.expm1(-gap)
         weights *= decay[:size]
@@ -311,19 +335,21 @@ class ComposedLaw(TiltedComposition):
 
 
 def transform_size(least: int) -> int:
-    """The next size of at most one factor 3 or 5, all others 2.
+    """Return the next size that is a power of 2, or 3 or 5 times a power of 2.
 
-    Those two make steps of 3 and 5 points, wrong by at most 13 and 23 times 2^-53 if summed as
-    they stand, (r + 2) sqrt(2 r): less than FFT_ROUNDING allows for log2(3) and log2(5) levels.
+    A factor of 3 or 5 makes butterflies of 3 or 5 points, whose error is at most 13 or 23 times
+    2^-53 if summed directly, (r + 2) sqrt(2 r). That is less than FFT_ROUNDING allows for log2(3)
+    or log2(5) levels.
     """
     sizes: list[int] = [odd * 2 ** max(1, math.ceil(math.log2(least / odd))) for odd in (1, 3, 5)]
     return min(sizes)
 
 
 def polar_power(values: NDArray[np.complex128], exponent: float) -> NDArray[np.complex128]:
-    """Polar, so that large exponents need no care; powers below 2^-100 are left at 0.
+    """Return the powers in polar form, for large exponents; powers below 2^-100 become 0.
 
-    What is left out is below what rounds: the power of the largest is that of the sum, 1.
+    The omitted powers are below the rounding error, because the largest power is that of the sum,
+    which is 1.
     """
     squares = values.real**2 + values.imag**2
     counts = np.flatnonzero(squares > 2.0 ** (-200.0 / exponent))
@@ -334,7 +360,7 @@ def polar_power(values: NDArray[np.complex128], exponent: float) -> NDArray[np.c
 
 
 def chernoff(parts: Sequence[tuple[GridLaw, int]], tilt: float, loss: float) -> float:
-    """At least the P mass of composed finite losses above `loss`: e^(K(s) - s loss)."""
+    """Return at least the P mass of the composed finite losses above `loss`: e^(K(s) - s loss)."""
     moments = [count * part.law.log_moment(tilt) for part, count in parts]
     reach = [
         count * tilt * float(np.max(np.abs(part.law.losses), initial=0.0)) for part, count in parts

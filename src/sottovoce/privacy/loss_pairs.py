@@ -1,7 +1,7 @@
-"""Ordered pairs of laws, known by their privacy loss: what the PLD accountant works on.
+"""Ordered pairs of laws, given by the laws of their privacy loss, for the PLD accountant.
 
-A pair (P, Q) matters only through its curve H(x) = sup over events of P - x Q, for x = e^eps > 0:
-a pair dominates a release if its curve is nowhere below that of any two neighbours.
+A pair (P, Q) matters only through its privacy profile H(x) = sup over events of P - x Q, for
+x = e^eps > 0. It dominates a release if its profile is nowhere below that of two neighbors.
 
 Reference: Zhu, Dong and Wang 2022 (dominating pairs, their composition and sampling).
 """
@@ -17,33 +17,35 @@ import numpy as np
 
 from sottovoce.core.domains import Vector
 
-# What pairs promise about `masses`, unless they say otherwise.
+# Relative accuracy of `LossPair.masses`, unless a pair states another one.
 PAIR_ACCURACY = 2.0**-40
-# Edges close to log(1 - rate) are only so accurate. Above this rate sampling counts as none.
+# Edges close to log(1 - rate) lose accuracy. Above this rate a release counts as not sampled.
 MAX_SAMPLING_RATE = 0.999
 
 
 class LossPair(Protocol):
-    """An ordered pair (P, Q) that dominates a release, by the laws of its loss log(dP/dQ).
+    """An ordered pair (P, Q) that dominates a release, given by the laws of its loss log(dP/dQ).
 
-    A mass is wrong by at most `accuracy` of itself, an edge by at most this times (1 + |edge|); the
+    A mass is wrong by at most `accuracy` of itself, an edge by at most accuracy (1 + |edge|); the
     accountant rounds up by more than that.
     """
 
     accuracy: ClassVar[float]
 
-    def __hash__(self) -> int: ...  # what is computed from a pair is kept
+    def __hash__(self) -> int: ...  # Results for a pair are cached.
 
     def masses(self, edges: Vector) -> tuple[Vector, Vector]:
-        """P and Q of the loss in (-inf, e_0], (e_0, e_1], ..., (e_last, inf], one more than edges.
+        """Return the P and Q masses of the loss in (-inf, e_0], (e_0, e_1], ..., (e_last, inf].
 
-        Increasing edges, perhaps none. Infinite losses count: +inf (P alone) in the last, -inf (Q
-        alone) in the first, so that each law has all of its mass.
+        The edges increase; there may be none. There is one more mass than edges. Infinite losses
+        are
+        included: +inf (outcomes of P only) in the last bin, -inf (outcomes of Q only) in the first,
+        so that each law has all of its mass.
         """
         ...
 
     def reverse(self) -> "LossPair":
-        """(Q, P): the other direction."""
+        """Return (Q, P), the pair of the other direction."""
         ...
 
 
@@ -58,7 +60,7 @@ class GaussianPair:
         if not len(edges):
             return np.ones(1), np.ones(1)
         standard = edges / self.mu - self.mu / 2.0
-        # Both laws on the same bins: what rounding does to an edge it does to both masses.
+        # Both laws use the same bins, so that rounding an edge affects both masses alike.
         return normal_masses(standard, 0.0), normal_masses(standard, self.mu)
 
     def reverse(self) -> "GaussianPair":
@@ -66,19 +68,20 @@ class GaussianPair:
 
 
 def normal_masses(edges: Vector, shift: float) -> Vector:
-    """Masses of a standard normal between edges + shift, each relative to itself.
+    """Return masses of a standard normal between edges + shift, each accurate relative to itself.
 
-    A bin that is narrow for the density there is integrated (8-point Gauss-Legendre, exact to
-    2^-50 for exponents that change by at most 1): the difference of two cdfs would cancel.
+    A bin that is narrow compared with the scale of the density is integrated (8-point
+    Gauss-Legendre, exact to 2^-50 for exponents that change by at most 1), because the difference
+    of two cdf values would cancel.
     """
     from scipy.special import ndtr
 
     low, high = edges[:-1] + shift, edges[1:] + shift
     middle, width = (edges[:-1] + edges[1:]) / 2.0 + shift, np.diff(edges)
-    right = low > 0.0  # where ndtr would be close to 1
+    right = low > 0.0  # There ndtr would be close to 1.
     inner = np.where(right, ndtr(-low) - ndtr(-high), ndtr(high) - ndtr(low))
     narrow = width * (1.0 + np.abs(middle)) <= 1.0
-    inner[narrow] = _integral(middle[narrow], width[narrow])
+    inner[narrow] = _integrate_normal(middle[narrow], width[narrow])
     ends = ndtr(np.array([edges[0] + shift, -(edges[-1] + shift)]))
     return np.concatenate((ends[:1], np.maximum(0.0, inner), ends[1:]))
 
@@ -88,8 +91,8 @@ def _gauss_legendre() -> tuple[Vector, Vector]:
     return np.polynomial.legendre.leggauss(8)
 
 
-def _integral(middle: Vector, width: Vector) -> Vector:
-    """The standard normal density integrated over middle -+ width/2."""
+def _integrate_normal(middle: Vector, width: Vector) -> Vector:
+    """Return the integrals of the standard normal density over middle -+ width/2."""
     nodes, weights = _gauss_legendre()
     # e^(-(m+t)^2/2) = e^(-m^2/2) e^(-t (m + t/2)): the second factor is near 1.
     total = np.zeros_like(middle)
@@ -102,10 +105,10 @@ def _integral(middle: Vector, width: Vector) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class LogisticBitPair:
-    """One bit whose logit moves by at most s, wherever it is.
+    """The dominating pair of one bit whose logit moves by at most s, over all logits.
 
-    H(x) = (e^(s/2) - sqrt x)^2/(e^s - 1), the sup over z of sigma(z + s) - x sigma(z): under P the
-    loss has density e^(l/2)/(4 sinh(s/2)) on [-s, s], under Q e^-l times that.
+    H(x) = (e^(s/2) - sqrt x)^2/(e^s - 1), the supremum over z of sigma(z + s) - x sigma(z). Under P
+    the loss has density e^(l/2)/(4 sinh(s/2)) on [-s, s], under Q e^-l times that.
     """
 
     shift: float
@@ -125,7 +128,7 @@ class LogisticBitPair:
 
 @dataclass(frozen=True, slots=True)
 class LaplacePair:
-    """Laplace(0, 1) and Laplace(s, 1): the loss is s - 2x for x in [0, s], and -+s beyond.
+    """Laplace(0, 1) and Laplace(s, 1): the loss is s - 2x for x in [0, s], and -+s outside.
 
     H(x) = 1 - min(1, x, sqrt(x e^-s)). Under P the loss has density e^((l-s)/2)/4 between -s and s,
     mass 1/2 at s and e^-s/2 at -s; under Q the same with the sign of the loss reversed.
@@ -152,7 +155,7 @@ class LaplacePair:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AtomPair:
-    """Finitely many losses (increasing, perhaps infinite) with their masses under P and Q."""
+    """Finitely many losses (increasing, possibly infinite) with their masses under P and Q."""
 
     losses: Vector
     first: Vector
@@ -174,7 +177,7 @@ class AtomPair:
 
 @lru_cache(maxsize=256)
 def randomised_response(epsilon: float) -> AtomPair:
-    """Binary randomised response, which dominates every epsilon-DP pair, in both orders.
+    """Return binary randomized response, which dominates every epsilon-DP pair in both orders.
 
     Reference: Kairouz, Oh and Viswanath 2015, theorem 2.3.
     """
@@ -184,24 +187,25 @@ def randomised_response(epsilon: float) -> AtomPair:
 
 
 def either_order(first: tuple[float, ...], second: tuple[float, ...]) -> AtomPair:
-    """The least pair that dominates both (P, Q) and (Q, P), for two pmfs.
+    """Return the smallest pair that dominates both (P, Q) and (Q, P), for two pmfs.
 
-    It is needed because an adaptive composition may use P for one neighbour now and for the other
-    later, so that neither order covers it.
+    It is needed because an adaptive composition may use P for one neighbor in one step and for the
+    other neighbor in a later step, which neither order alone covers.
     """
     return upper_pair(((first, second), (second, first)))
 
 
 @lru_cache(maxsize=256)
 def upper_pair(pairs: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]) -> AtomPair:
-    """The least pair that dominates each of several pairs of pmfs.
+    """Return the smallest pair that dominates each of several pairs of pmfs.
 
-    Its curve is the largest of theirs, which is convex, so a pair has it: at a kink x, where the
-    slope rises by q, Q has mass q and P has x q. In rationals: no rounding before the last step.
+    Its profile is the maximum of their profiles, which is convex, so it is the profile of a pair:
+    at a kink x where the slope rises by q, Q has mass q and P has x q. Computed in rational
+    numbers; only the last step rounds.
     """
     points = _corners(*pairs[0])
     for pair in pairs[1:]:
-        points = _larger(points, _corners(*pair))
+        points = _maximum(points, _corners(*pair))
     slopes = [*_slopes(points), Fraction(0)]
     rises = [after - before for before, after in pairwise(slopes)]
     atoms = [(x, q) for (x, _), q in zip(points[1:], rises, strict=True) if q > 0]
@@ -213,12 +217,12 @@ def upper_pair(pairs: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]) -
     )
 
 
-# A convex curve by its corners, from x = 0 on; it is constant after the last.
+# The corners of a convex, piecewise linear profile from x = 0 on; it is constant after the last.
 _Points = list[tuple[Fraction, Fraction]]
 
 
 def _corners(first: tuple[float, ...], second: tuple[float, ...]) -> _Points:
-    """H(x) = sum max(0, p - x q) of two pmfs, exactly."""
+    """Return the corners of H(x) = sum max(0, p - x q) of two pmfs, exactly."""
     exact = [(Fraction(p), Fraction(q)) for p, q in zip(first, second, strict=True)]
     p_above, q_above = sum((p for p, q in exact if q == 0), Fraction(0)), Fraction(0)
     points: _Points = []
@@ -230,8 +234,8 @@ def _corners(first: tuple[float, ...], second: tuple[float, ...]) -> _Points:
     return points[::-1]
 
 
-def _larger(one: _Points, two: _Points) -> _Points:
-    """The larger of two curves."""
+def _maximum(one: _Points, two: _Points) -> _Points:
+    """Return the corners of the maximum of two profiles."""
     knots = sorted({x for x, _ in one} | {x for x, _ in two})
     ones, twos = _values(one, knots), _values(two, knots)
     points: _Points = []
@@ -239,7 +243,7 @@ def _larger(one: _Points, two: _Points) -> _Points:
         points.append((x, max(ones[i], twos[i])))
         if i + 1 < len(knots):
             gap, after = ones[i] - twos[i], ones[i + 1] - twos[i + 1]
-            if gap * after < 0:  # the curves cross in between
+            if gap * after < 0:  # The profiles cross between the two knots.
                 part = gap / (gap - after)
                 at = x + part * (knots[i + 1] - x)
                 points.append((at, ones[i] + part * (ones[i + 1] - ones[i])))
@@ -253,7 +257,7 @@ def _slopes(points: _Points) -> list[Fraction]:
 
 
 def _values(points: _Points, knots: list[Fraction]) -> list[Fraction]:
-    """The curve at increasing knots that hold its own."""
+    """Return the profile at increasing knots that include its own corners."""
     slopes, values, at = [*_slopes(points), Fraction(0)], [], 0
     for x in knots:
         while at + 1 < len(points) and points[at + 1][0] <= x:
@@ -265,15 +269,15 @@ def _values(points: _Points, knots: list[Fraction]) -> list[Fraction]:
 def _log(x: Fraction) -> float:
     if abs(x - 1) < Fraction(1, 2):
         return math.log1p(float(x - 1))
-    return math.log(x.numerator) - math.log(x.denominator)  # no ratio that could overflow
+    return math.log(x.numerator) - math.log(x.denominator)  # The ratio itself could overflow.
 
 
 @dataclass(frozen=True, slots=True)
 class SampledPair:
-    """((1-q) Q + q P, Q): a contribution with law P is present at rate q, else the law is Q.
+    """((1-q) Q + q P, Q): a contribution with law P is sampled at rate q, otherwise the law is Q.
 
-    loss = log(1 - q + q e^l), which grows with the loss l of (P, Q), from log(1 - q) up. Its curve
-    is q H(x) at 1 - q + q x, so what is above the curve of (P, Q) stays above.
+    loss = log(1 - q + q e^l), which increases with the loss l of (P, Q), from log(1 - q) up. The
+    profile at 1 - q + q x is q H(x), so sampling preserves domination.
     """
 
     base: LossPair
@@ -283,7 +287,7 @@ class SampledPair:
     def masses(self, edges: Vector) -> tuple[Vector, Vector]:
         reached = edges[edges > math.log1p(-self.rate)]
         first, second = self.base.masses(_unsampled(reached, self.rate))
-        # All losses lie above the other edges. So does a base loss of -inf, which is now finite.
+        # All losses lie above the other edges, also a base loss of -inf, which is finite here.
         nothing = np.zeros(len(edges) - len(reached))
         mixed = (1.0 - self.rate) * second + self.rate * first
         return np.concatenate((nothing, mixed)), np.concatenate((nothing, second))
@@ -294,10 +298,11 @@ class SampledPair:
 
 @dataclass(frozen=True, slots=True)
 class SampledAwayPair:
-    """(P, (1-q) P + q Q): the other direction, for a contribution whose law is Q.
+    """(P, (1-q) P + q Q): the other direction, where the second neighbor has the contribution.
 
-    loss = -log(1 - q + q e^-l), from -inf up to -log(1 - q). Its curve is (1 - (1-q) x) H(z) at
-    z = q x/(1 - (1-q) x), so what is above the curve of (P, Q) stays above.
+    The contribution has law Q and is sampled at rate q. loss = -log(1 - q + q e^-l), from -inf up
+    to -log(1 - q). The profile at x is (1 - (1-q) x) H(z) at z = q x/(1 - (1-q) x), so sampling
+    preserves domination.
     """
 
     base: LossPair
@@ -316,8 +321,8 @@ class SampledAwayPair:
 
 
 def _unsampled(losses: Vector, rate: float) -> Vector:
-    """The base loss l with log(1 - q + q e^l) = loss, for losses above log(1 - q)."""
-    small = np.minimum(losses, 1.0)  # expm1 of large ones would overflow
+    """Return the base loss l with log(1 - q + q e^l) = loss, for losses above log(1 - q)."""
+    small = np.minimum(losses, 1.0)  # expm1 of large losses would overflow.
     ratio = np.maximum(np.expm1(small) / rate, -1.0 + 2.0**-53)
     large = np.maximum(losses, 1.0)
     beyond = large + np.log1p(-(1.0 - rate) * np.exp(-large)) - math.log(rate)
@@ -326,18 +331,19 @@ def _unsampled(losses: Vector, rate: float) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class SwappedPair:
-    """A contribution, sampled at rate q, is replaced by another: both sides are mixtures.
+    """The pair of a sampled release under replace-one adjacency: both laws are mixtures.
 
-    With the left-out law N and those of the two contributions A and B, whose pairs all have curves
-    at most H, and M = (1-q) N + q A, M' = (1-q) N + q B, x >= 1, x' = 1 + q (x - 1), b = x'/x:
+    Let N be the law without the contribution and A, B the laws with the two contributions, all
+    pairs of which have profiles of at most H. With M = (1-q) N + q A, M' = (1-q) N + q B, x >= 1,
+    x' = 1 + q (x - 1) and b = x'/x,
 
         M - x' M' = q [(1-b) (A - x N) + b (A - x B)],    so  sup M - x' M' <= q H(x).
 
     The same holds for M' and M, and for x' < 1 it follows from h(x') = 1 - x' + x' h(1/x') between
-    every curve h and that of the reverse. For a symmetric base this is the curve of `SampledPair`
-    for x' >= 1 and of `SampledAwayPair` for x' < 1: the losses above 0 come from one, those below
-    from the other. What is left, P(l=0) + (1-q) (P(l>0) - Q(l>0)) >= 0, is the same for both laws
-    and has loss 0.
+    every profile h and that of the reverse. For a symmetric base this is the profile of
+    `SampledPair` for x' >= 1 and of `SampledAwayPair` for x' < 1: losses above 0 come from the
+    first, losses below 0 from the second. The rest, P(l=0) + (1-q) (P(l>0) - Q(l>0)) >= 0, is the
+    same for both laws and has loss 0.
 
     Reference: Balle, Barthe and Gaboardi 2018, theorem 2 (advanced joint convexity).
     """
@@ -351,7 +357,8 @@ class SwappedPair:
         lower = SampledAwayPair(self.base, self.rate).masses(np.concatenate((below, zero)))
         upper = SampledPair(self.base, self.rate).masses(np.concatenate((zero, above)))
         rest = 1.0 - float(np.sum(lower[0][:-1])) - float(np.sum(upper[0][1:]))
-        # A base that is rounded up has more than all mass; below 0 that would count as less.
+        # A base that is rounded up has mass above 1, which would make the losses below 0 too
+        # small; the excess is added at loss 0.
         excess = sum(max(0.0, float(np.sum(law)) - 1.0) for law in lower)
         atom = max(0.0, rest) + excess + 2.0 * PAIR_ACCURACY
         at_zero = len(edges) - len(above) - int(np.any(edges == 0.0))

@@ -1,17 +1,20 @@
 """The moments accountant: bits on a secret sample, compared with sampled Gaussian noise.
 
-Poisson sampling at rate q, zero-out. A = e^eps, W the ratio of the run with the contribution to the
-run without it. With the contribution in the first neighbor, for every s >= 0,
+Setting: Poisson sampling at rate q, zero-out. A = e^eps, and W is the likelihood ratio of all
+releases with the contribution to those without it. If the contribution is in the first neighbor
+(forward), then for every s >= 0
 
-    delta <= c_k (A - s)^(1-k) E (W_G - s)_+^k,    c_k = (k-1)^(k-1)/k^k
+    delta <= c_k (A - s)^(1-k) E (W_G - s)_+^k,    c_k = (k-1)^(k-1)/k^k,
 
-W_G that of Gaussian noise: k = 3 for bits against fair ones, with mu_d^2 = d log(1 + tanh^2(mu/sqrt
-d)), and k = 5 for any others, with mu. With it in the second, for every s > 1/A,
+where W_G is the likelihood ratio of sampled Gaussian noise: k = 3 for bits against fair ones, with
+mu_d^2 = d log(1 + tanh^2(mu/sqrt d)), and k = 5 for any other bits, with mu (half the shift of the
+logits). If the contribution is in the second neighbor (reverse), then for every s > 1/A
 
     delta <= A E (s - W*)_+^2/(4 (s - 1/A)),
 
-W* that of two-point laws with the D_2 of a release. In each direction the Renyi bound and the loss
-distributions' hold as well, and the least counts; the worse direction is the epsilon.
+where W* is the likelihood ratio of two-point laws with the D_2 of a release. In each direction the
+Renyi bound and the bound of the privacy loss distribution hold as well, and the smallest counts.
+The worse direction determines epsilon.
 
 Proofs: docs/privacy.md, section 29. Reference: Pinelis 2006 (fifth powers); the rest is our own.
 """
@@ -51,36 +54,36 @@ from sottovoce.privacy.moment_laws import (
 from sottovoce.privacy.pld import direction_delta, direction_epsilon, plan_composition
 from sottovoce.privacy.renyi import RenyiAccountant
 
-_MOST_KINDS = 3  # of sampled releases in one composition
+_MOST_KINDS = 3  # Kinds of sampled releases in one composition.
 _UP = 1.0 + 2.0**-45
-_LARGEST_EPSILON = 300.0  # nothing overflows
+_LARGEST_EPSILON = 300.0  # Up to here nothing overflows.
 _MOST_ROUNDS = 2**50
-_LEAST = 1e-100  # sizes and rates below it count as this: no quotient overflows
-_COARSER = 3.0  # than the loss distributions' grid: 1e-4 of epsilon at most
+_LEAST = 1e-100  # Smaller sizes and rates count as this, so that no quotient overflows.
+_COARSER = 3.0  # Factor to the grid step of the PLD accountant; it costs 1e-4 of epsilon at most.
 
 
 @register(summary="sampled bits, compared with sampled Gaussian noise", turn=5, slow=True)
 class MomentsAccountant:
-    """For bits on a Poisson sample under zero-out, perhaps with Gaussian noise."""
+    """The moments accountant, for Poisson-sampled bits under zero-out, also with Gaussian noise."""
 
     name = "moments"
 
     def epsilon(self, event: PrivacyEvent, delta: float) -> float:
         parameter_rules.delta(delta)
         compared = _compared(event)
-        everywhere = RenyiAccountant().epsilon(event, delta)
+        renyi = RenyiAccountant().epsilon(event, delta)  # It holds in both directions.
         return _worse(
-            min(everywhere, _forward_epsilon(*compared, delta)),
-            min(everywhere, _reverse_epsilon(event, delta, everywhere)),
+            min(renyi, _forward_epsilon(*compared, delta)),
+            min(renyi, _reverse_epsilon(event, delta, renyi)),
             lambda direction: direction_epsilon(event, delta, direction),
         )
 
     def delta(self, event: PrivacyEvent, epsilon: float) -> float:
         compared = _compared(event)
-        everywhere = RenyiAccountant().delta(event, epsilon)
+        renyi = RenyiAccountant().delta(event, epsilon)
         return _worse(
-            min(everywhere, _forward_delta(*compared, epsilon)),
-            min(everywhere, _reverse_delta(event, epsilon)),
+            min(renyi, _forward_delta(*compared, epsilon)),
+            min(renyi, _reverse_delta(event, epsilon)),
             lambda direction: direction_delta(event, epsilon, direction),
         )
 
@@ -88,7 +91,11 @@ class MomentsAccountant:
 def _worse(
     forward: float, reverse: float, by_losses: Callable[[Literal["towards", "away"]], float]
 ) -> float:
-    """The larger of both directions; only the one that decides is asked for its loss law."""
+    """Return the larger bound of both directions.
+
+    The privacy loss distribution, which takes longer, is computed only for the direction that
+    determines the result.
+    """
     if forward >= reverse:
         forward = min(forward, by_losses("towards"))
     if reverse > forward:
@@ -96,14 +103,14 @@ def _worse(
     return max(forward, reverse)
 
 
-# --- from events to rounds
+# --- From events to rounds.
 
 
 def _compared(event: PrivacyEvent) -> tuple[tuple[Rounds, ...], int]:
-    """The rounds of Gaussian noise to compare with, and the power of the comparison."""
+    """Return the rounds of Gaussian noise to compare with, and the power of the comparison."""
     parts = basic_counts(event)
     _check(parts)
-    bits = [part for part in _inner(parts) if isinstance(part, OneBit)]
+    bits = [part for part in _unsampled_parts(parts) if isinstance(part, OneBit)]
     rounds, whole = [], 0.0
     for part, count in parts.items():
         square, rate = _total(part, _forward_square), _rate(part)
@@ -117,7 +124,7 @@ def _compared(event: PrivacyEvent) -> tuple[tuple[Rounds, ...], int]:
 
 
 def _reverse_rounds(event: PrivacyEvent) -> tuple[tuple[Rounds, ...], float]:
-    """The rounds of two-point laws, and the mu of what is not sampled."""
+    """Return the rounds of two-point laws, and the mu of the releases that are not sampled."""
     rounds, square = [], 0.0
     for part, count in basic_counts(event).items():
         if _rate(part) == 1.0:
@@ -133,7 +140,7 @@ def _rounds(rate: float, square: float, count: int) -> Rounds:
 
 def _check(parts: dict[BasicEvent, int]) -> None:
     sampled = [part for part in parts if isinstance(part, Sampled) and _rate(part) < 1.0]
-    inner = _inner(parts)
+    inner = _unsampled_parts(parts)
     strange = [part for part in inner if not isinstance(part, OneBit | GaussianNoise)]
     if (
         strange
@@ -143,7 +150,7 @@ def _check(parts: dict[BasicEvent, int]) -> None:
         or any(part.scheme != "poisson" for part in sampled)
     ):
         raise UnsupportedEventError(
-            "the moments accountant is for OneBit, alone or with GaussianNoise, on a Poisson "
+            "the moments accountant supports OneBit, alone or with GaussianNoise, on a Poisson "
             "sample under zero-out; use renyi or pld"
         )
     if len(sampled) > _MOST_KINDS:
@@ -153,8 +160,8 @@ def _check(parts: dict[BasicEvent, int]) -> None:
         )
 
 
-def _inner(parts: dict[BasicEvent, int]) -> list[BasicEvent]:
-    """What is released, sampled or not."""
+def _unsampled_parts(parts: dict[BasicEvent, int]) -> list[BasicEvent]:
+    """Return the events that are released, sampled or not."""
     found: list[BasicEvent] = []
     for part in parts:
         found.extend(basic_counts(part.event) if isinstance(part, Sampled) else [part])
@@ -162,19 +169,22 @@ def _inner(parts: dict[BasicEvent, int]) -> list[BasicEvent]:
 
 
 def _rate(part: BasicEvent) -> float:
-    """Sampling at almost 1 counts as none, which gives away no less."""
+    """Return the sampling rate; a rate of almost 1 counts as no sampling, an upper bound."""
     rate = part.rate if isinstance(part, Sampled) else 1.0
     return rate if rate <= MAX_SAMPLING_RATE else 1.0
 
 
 def _total(part: BasicEvent, square: Callable[[BasicEvent], float]) -> float:
-    """The sum over all that one coin decides about."""
+    """Return the sum over all events that one sampling decision includes."""
     inner = basic_counts(part.event) if isinstance(part, Sampled) else {part: 1}
     return math.fsum(float(min(count, 2**1000)) * square(one) for one, count in inner.items())
 
 
 def _forward_square(part: BasicEvent) -> float:
-    """mu^2 of the Gaussian noise that a release is compared with: half its logits' shift."""
+    """Return mu^2 of the Gaussian noise that a release is compared with.
+
+    For bits mu is half the shift of their logits.
+    """
     match part:
         case GaussianNoise():
             return part.mu**2
@@ -184,24 +194,29 @@ def _forward_square(part: BasicEvent) -> float:
                 return d * math.log1p(math.tanh(mu / math.sqrt(d)) ** 2) * _UP
             return mu * mu
         case _:
-            raise UnsupportedEventError(f"no comparison is known for {type(part).__name__}")
+            raise UnsupportedEventError(
+                f"no moment comparison is known for {type(part).__name__}; use renyi"
+            )
 
 
 def _second_order(part: BasicEvent) -> float:
-    """At least D_2 of a release from what is left without the contribution."""
+    """Return at least D_2 of a release against the release without the contribution."""
     if isinstance(part, OneBit) and not part.against_zero:
         return one_bit_renyi(part.shift, part.dimension, 2.0)
     return _forward_square(part)
 
 
 def _dominating_square(part: BasicEvent) -> float:
-    """mu^2 of Gaussian noise that a release is post-processed from (see `dominating_pairs`)."""
+    """Return mu^2 of Gaussian noise of which a release is post-processing.
+
+    See `dominating_pairs`.
+    """
     if isinstance(part, OneBit):
         return part.shift**2 * math.pi / 8.0
     return _forward_square(part)
 
 
-# --- with the contribution in the first neighbor
+# --- With the contribution in the first neighbor.
 
 
 @lru_cache(maxsize=256)
@@ -237,7 +252,7 @@ def _forward_delta(rounds: tuple[Rounds, ...], power: int, epsilon: float) -> fl
 def _forward_law(
     rounds: tuple[Rounds, ...], power: int, delta: float, epsilon: float | None = None
 ) -> tuple[ForwardLaw, float] | None:
-    """The law on a grid, and about where epsilon is; None if there is no such grid."""
+    """Return the law on a grid, and about where epsilon is; None if there is no such grid."""
     if sum(one.count for one in rounds) > _MOST_ROUNDS or not all(
         power * one.size <= LARGEST_PLACE for one in rounds
     ):
@@ -263,11 +278,14 @@ def _forward_law(
 
 
 def _log_constant(power: int) -> float:
-    """log c_k: (x - A)_+ <= c_k (A - s)^(1-k) (x - s)_+^k, with equality at A + (A - s)/(k - 1)."""
+    """Return log c_k of (x - A)_+ <= c_k (A - s)^(1-k) (x - s)_+^k, rounded up.
+
+    Equality holds at x = A + (A - s)/(k - 1).
+    """
     return (power - 1.0) * math.log(power - 1.0) - power * math.log(power) + 2.0**-48
 
 
-# --- with the contribution in the second neighbor
+# --- With the contribution in the second neighbor.
 
 
 def _reverse_epsilon(event: PrivacyEvent, delta: float, near: float) -> float:
@@ -279,7 +297,10 @@ def _reverse_epsilon(event: PrivacyEvent, delta: float, near: float) -> float:
 
 @lru_cache(maxsize=256)
 def _two_point_epsilon(rounds: tuple[Rounds, ...], mu: float, delta: float, near: float) -> float:
-    """The least log A with A^2 R <= 4 delta (s A - 1): A = 2/(s + sqrt(s^2 - R/delta))."""
+    """Return the smallest log A with A^2 R <= 4 delta (s A - 1), minimized over s.
+
+    At one s, where R = E (s - W*)_+^2, it is A = 2/(s + sqrt(s^2 - R/delta)).
+    """
     law = ReverseLaw(rounds, mu)
 
     def log_a(log_s: float) -> float:
@@ -305,7 +326,7 @@ def _reverse_delta(event: PrivacyEvent, epsilon: float) -> float:
 
 
 def _least(bound: Callable[[float], float], origin: float, sign: float) -> float:
-    """The least bound at origin + sign * gap over gaps > 0; each of them is sound."""
+    """Return the smallest bound at origin + sign * gap over gaps > 0; each of them is sound."""
     gaps = np.log(np.geomspace(1e-3 * min(1.0, max(abs(origin), 1e-6)), 3.0, 16))
 
     def at(log_gap: float) -> float:

@@ -1,13 +1,13 @@
-"""What sampled bits are compared with: laws that bound moments, and nothing else.
+"""Laws that bound moments of sampled bits, for the moments accountant.
 
-W is the ratio of what is released with a contribution to what is released without it (law Q). Two
-laws stand in its place, each inside one functional only:
+W is the likelihood ratio of what is released with a contribution to what is released without it
+(law Q). Two laws take its place, each inside one functional only:
 
     E_Q (W - s)_+^k <= E (W_G - s)_+^k    W_G = prod (1 - q + q e^(mu g - mu^2/2)), g normal
-    E_Q (s - W)_+^2 <= E (s - W*)_+^2     W* = prod (1 - q + q X*), X* = e^m2 or 0, E X* = 1
+    E_Q (s - W)_+^2 <= E (s - W*)_+^2     W* = prod (1 - q + q X*), X* = e^(m^2) or 0, E X* = 1
 
-Neither dominates: read as a pair of laws, both have hockey-sticks below those of the bits. So they
-are no `LossPair`, and have no delta.
+Neither law dominates: read as pairs, both have hockey-stick divergences below those of the bits.
+So these classes are no `LossPair` and have no method `delta`. Proofs: docs/privacy.md, section 29.
 """
 
 import math
@@ -28,9 +28,9 @@ from sottovoce.privacy.loss_distributions import (
 )
 from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, GaussianPair, LossPair, SampledPair
 
-LEAST_REACH = 9.0  # standard deviations of the k-th moment's law, up to which there is a grid
-LARGEST_PLACE = 24.0  # of k mu
-_LAST_PLACE = 36.0  # up to here no mass vanishes in float64
+LEAST_REACH = 9.0  # Least reach of the grid, in standard deviations of the k-th moment's law.
+LARGEST_PLACE = 24.0  # Largest k mu.
+_LAST_PLACE = 36.0  # Up to here no normal mass underflows in float64.
 _LARGEST_GRID = 2**20
 _LOW_TILTS, _HIGH_TILTS = (0.3, 0.6, 0.8, 0.9, 0.95), (1.05, 1.1, 1.2, 1.5, 2.0, 3.0)
 _NEGLIGIBLE = 45.0
@@ -38,9 +38,9 @@ _NEGLIGIBLE = 45.0
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """`count` rounds of one kind: a contribution of size mu is in each with probability `rate`.
+    """`count` rounds of one kind, each with the contribution with probability `rate`.
 
-    Of the forward law the size is mu; of the reverse one it is m with D_2 <= m^2.
+    `size` is mu for the forward law, and m with D_2 <= m^2 for the reverse law.
     """
 
     rate: float
@@ -48,18 +48,19 @@ class Rounds:
     count: int
 
     def gaussian_pair(self) -> LossPair:
-        """The pair of sampled Gaussian noise, which W_G belongs to."""
+        """Return the pair of sampled Gaussian noise whose likelihood ratio is a factor of W_G."""
         noise = GaussianPair(self.size)
         return noise if self.rate == 1.0 else SampledPair(noise, self.rate)
 
 
 class ForwardLaw(TiltedComposition):
-    """W_G, composed on a grid that only raises E (W_G - s)_+^k, for s >= 0.
+    """The law of W_G, composed on a grid that can only raise E (W_G - s)_+^k, for s >= 0.
 
-    That is an f-divergence with f(0) = 0, so a law with a larger profile has a larger one. Nothing
-    may count as infinite: rounds beyond their grid add (S + r)^T - S^T, where S is the k-th moment
-    of a round within and r at least that beyond; what lies above the window adds
-    e^(K(t) - (t - k + 1) top), for a tilt t > k - 1.
+    That expectation is an f-divergence with f(0) = 0, so a law with a larger privacy profile has a
+    larger one. Mass beyond the grid must not count as an infinite loss here, because its moment
+    would be infinite. Rounds beyond their grid add (S + r)^T - S^T, where S is the k-th moment of a
+    round within its grid and r is at least the moment beyond it. Mass above the window adds e^(K(t)
+    - (t - k + 1) top), for a tilt t > k - 1.
     """
 
     def __init__(
@@ -95,10 +96,10 @@ class ForwardLaw(TiltedComposition):
             self._log_outside = float(np.logaddexp(self._log_outside, log_beyond))
 
     def log_moment(self, log_s: float) -> float:
-        """log E (W_G - s)_+^k, rounded up; infinity below the window.
+        """Return log E (W_G - s)_+^k, rounded up; infinity below the window.
 
         With t the tilt of the masses it is e^K sum mass e^(-(t-k+1) loss) (1 - e^(log s - loss))^k,
-        here from the nearest loss above log s on.
+        computed relative to the smallest loss above log s.
         """
         if log_s < self.floor or not math.isfinite(self._rounding):
             return math.inf
@@ -108,7 +109,7 @@ class ForwardLaw(TiltedComposition):
         size = min(len(decay), self.size - above)
         nearest = (self.start + above) * self.step
         gap = max(0.0, nearest - log_s)
-        # 1 - e^-(gap + g) = e^-gap (1 - e^-g) + (1 - e^-gap)
+        # 1 - e^-(gap + g) = e^-gap (1 - e^-g) + (1 - e^-gap), without cancellation.
         base = lost[:size] * math.exp(-gap)
         base += -math.expm1(-gap)
         weights = base * base * base
@@ -126,7 +127,7 @@ class ForwardLaw(TiltedComposition):
 
     @cached_property
     def _weights(self) -> tuple[Vector, Vector, float]:
-        """e^(-(t-k+1) g) and 1 - e^-g at the gaps 0, h, 2h, ..., and what the rest may weigh."""
+        """e^(-(t-k+1) g) and 1 - e^-g at gaps g = 0, h, 2h, ..., and a bound for the rest."""
         extra = self.tilt - self.power + 1.0
         size = min(self.size, math.ceil(_NEGLIGIBLE / max(extra * self.step, 1e-300)) + 1)
         gaps = np.arange(size) * self.step
@@ -143,20 +144,21 @@ def _grid(rounds: Rounds, power: int, step: float, reach: float) -> GridLaw:
 
 
 def fits_grid(rounds: Rounds, step: float) -> bool:
-    """Whether the law of a round can be laid on a grid of this step."""
+    """Return whether the law of a round fits a grid of this step."""
     reach = loss_range(rounds.gaussian_pair(), 1e-40)
     return (reach[1] - reach[0]) / step <= _LARGEST_GRID
 
 
 def _log_beyond(rounds: Rounds, power: int, grid: GridLaw) -> float:
-    """log of at least E_Q[y^k; y beyond the grid], y = 1 - q + q e^(mu g - mu^2/2).
+    """Return the log of at least E_Q[y^k; y beyond the grid], y = 1 - q + q e^(mu g - mu^2/2).
 
-    sum_j C(k, j) (1-q)^(k-j) q^j e^(j (j-1) mu^2/2) Phi(j mu - x), x the last place on the grid.
+    It is sum_j C(k, j) (1-q)^(k-j) q^j e^(j (j-1) mu^2/2) Phi(j mu - x), where x is the last g on
+    the grid.
     """
     from scipy.special import log_ndtr
 
     q, mu = rounds.rate, rounds.size
-    # Edges lie up to twice the pairs' accuracy below the last dot.
+    # Edges may lie below the last dot by up to twice the accuracy of the pairs.
     last = float(grid.law.losses[-1])
     last -= 4.0 * PAIR_ACCURACY * (1.0 + abs(last))
     if last <= 0.0:
@@ -179,23 +181,26 @@ def _log_beyond(rounds: Rounds, power: int, grid: GridLaw) -> float:
 
 
 def _log_moment(parts: Sequence[tuple[GridLaw, int]], tilt: float) -> float:
-    """K(t) of the composition within the grids, rounded up."""
+    """Return K(t) of the composition within the grids, rounded up."""
     moments = [count * part.law.log_moment(tilt) for part, count in parts]
     reach = [count * tilt * float(np.max(np.abs(part.law.losses))) for part, count in parts]
     rounding = 2.0**-45 * (math.fsum(map(abs, moments)) + sum(count for _, count in parts))
     return math.fsum(moments) + rounding + 2.0**-51 * math.fsum(reach)
 
 
-# --- the other direction
+# --- The reverse direction.
 
 _LARGEST_COUNT = 2**24
-_WINDOW = 12.5  # standard deviations of a binomial law, and then some
+_WINDOW = 12.5  # In standard deviations of a binomial law; `_two_point_power` adds a constant.
 _CELLS = 4096
 _LARGEST_SQUARE = 600.0
 
 
 class ReverseLaw:
-    """W* times a lognormal of variance `mu`^2 (noise that is not sampled), by its atoms."""
+    """The law of W* times a lognormal of variance `mu`^2, by its atoms.
+
+    The lognormal stands for the releases that are not sampled.
+    """
 
     def __init__(self, rounds: Sequence[Rounds], mu: float) -> None:
         atoms = [_two_point_power(one) for one in rounds]
@@ -207,7 +212,7 @@ class ReverseLaw:
         self._values, self._masses = np.exp(np.minimum(logs, 700.0)), masses
 
     def moment(self, s: float) -> float:
-        """E (s - W)_+^2, rounded up."""
+        """Return E (s - W)_+^2, rounded up."""
         from scipy.special import ndtr
 
         if self.mu == 0.0:
@@ -224,16 +229,17 @@ class ReverseLaw:
 
 
 def countable(rounds: Sequence[Rounds], mu: float) -> bool:
-    """Whether the atoms of W* can be listed, and nothing overflows."""
+    """Return whether the atoms of W* can be listed without overflow."""
     sizes = [one.size for one in rounds] + [mu]
     few = all(one.count <= _LARGEST_COUNT for one in rounds)
     return few and all(size * size <= _LARGEST_SQUARE for size in sizes)
 
 
 def _two_point_power(rounds: Rounds) -> tuple[Vector, Vector, float]:
-    """log w and mass of (1-q)^(T-n) (1-q+q e^m2)^n, n ~ Bin(T, e^-m2); the rest is put at 0.
+    """Return log w and mass of (1-q)^(T-n) (1-q+q e^(m^2))^n, n ~ Bin(T, e^-m^2), and the rest.
 
-    w is rounded down, masses up: (s - w)_+^2 falls in w.
+    The rest of the mass, which is not listed, is put at w = 0. w is rounded down and masses are
+    rounded up, because (s - w)_+^2 decreases with w.
     """
     from scipy.special import gammaln
 
@@ -257,17 +263,17 @@ def _two_point_power(rounds: Rounds) -> tuple[Vector, Vector, float]:
     logs = up + down - 2.0**-49 * (1.0 + up - down)
     outside = 0.0
     if first > 0 or last < count:
-        # Bernstein: beyond a distance x of the mean lies at most 2 e^(-x^2/(2 (variance + x/3))).
+        # Bernstein: farther than x from the mean lies at most 2 e^(-x^2/(2 (variance + x/3))).
         variance = mean * -math.expm1(-m2)
         outside = 2.0 * math.exp(-(width**2) / (2.0 * (variance + width / 3.0)))
     return logs, masses, outside
 
 
 def _product(atoms: Sequence[tuple[Vector, Vector]]) -> tuple[Vector, Vector]:
-    """Independent factors on a common grid of log w.
+    """Return the product of independent factors on a common grid of log w.
 
-    Each mass is divided between the two grid values around it so that the mean of w stays: a convex
-    function only gains. Sums are of positive terms.
+    Each mass is divided between the two grid values around it so that the mean of w is kept, which
+    can only raise the mean of a convex function. All sums are of positive terms.
     """
     step = max(float(np.max(logs) - np.min(logs)) for logs, _ in atoms) / _CELLS
     step = max(step, 1e-12)
@@ -276,7 +282,7 @@ def _product(atoms: Sequence[tuple[Vector, Vector]]) -> tuple[Vector, Vector]:
         low = float(np.min(logs))
         places = np.floor((logs - low) / step).astype(np.int64)
         inside = (logs - low) - places * step
-        # Rounded toward the lower value.
+        # The share is rounded toward the lower value, on which the decreasing function is larger.
         upper = np.clip(np.expm1(inside) / math.expm1(step) * (1.0 - 2.0**-30) - 2.0**-40, 0.0, 1.0)
         size = int(np.max(places)) + 2
         law = np.bincount(places, weights=masses * (1.0 - upper), minlength=size)

@@ -1,7 +1,7 @@
-"""The PLD accountant: dominating pairs, composed through the law of their privacy loss.
+"""The PLD accountant: dominating pairs, composed by their privacy loss distributions.
 
-Exact up to a grid, on the private side of it. The Renyi accountant loses in the conversion what
-this one keeps: some 15% for sampled Gaussians.
+The result is exact up to the grid, whose error is on the private side. It is tighter than the Renyi
+accountant, which loses in the conversion to (epsilon, delta): about 15% for sampled Gaussians.
 """
 
 import math
@@ -39,9 +39,9 @@ from sottovoce.privacy.loss_distributions import (
 )
 from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, GaussianPair, LossPair
 
-_PRECISION = 1e-5  # what the grid may cost, as a part of epsilon
+_PRECISION = 1e-5  # Relative error of epsilon that the grid may add.
 _LARGEST_GRID = 2.0**20
-_LEAST_STEP = 8.0 * PAIR_ACCURACY  # a finer grid than edges are accurate holds no single loss
+_LEAST_STEP = 8.0 * PAIR_ACCURACY  # A grid must not be finer than the accuracy of the edges.
 _LARGEST_COUNT = 2**50
 _TILTS = np.geomspace(1e-4, 1e10, 141)
 
@@ -49,12 +49,12 @@ Parts = tuple[tuple[LossPair, int], ...]
 
 
 @register(
-    summary="the law of the privacy loss itself, on a grid, rounded toward privacy",
+    summary="privacy loss distributions on a grid, rounded toward privacy",
     turn=6,
     slow=True,
 )
 class PldAccountant:
-    """Loss distributions on a grid; the worse of the two directions."""
+    """The PLD accountant: loss distributions on a grid, and the worse of the two directions."""
 
     name = "pld"
 
@@ -69,7 +69,7 @@ class PldAccountant:
 def direction_epsilon(
     event: PrivacyEvent, delta: float, direction: Literal["towards", "away"]
 ) -> float:
-    """The epsilon with the contribution in the first neighbor ("towards"), or in the second."""
+    """Return the epsilon with the contribution in the first neighbor ("towards") or the second."""
     found = _directions(event)
     return _epsilon(found[0 if direction == "towards" else -1], delta) if found else math.inf
 
@@ -77,21 +77,25 @@ def direction_epsilon(
 def direction_delta(
     event: PrivacyEvent, epsilon: float, direction: Literal["towards", "away"]
 ) -> float:
-    """The delta with the contribution in the first neighbor ("towards"), or in the second."""
+    """Return the delta with the contribution in the first neighbor ("towards") or the second."""
     found = _directions(event)
     return _delta(found[0 if direction == "towards" else -1], epsilon) if found else 1.0
 
 
 def _directions(event: PrivacyEvent) -> list[Parts]:
-    """What to compose if the contribution is in one neighbour, and if it is in the other.
+    """Return the pairs to compose for the contribution in the first neighbor and in the second.
 
-    Nothing at all where no epsilon worth knowing is finite.
+    The list is empty if no finite epsilon can be shown.
     """
     counts = basic_counts(event)
     if all(isinstance(part, GaussianNoise) for part in counts):
-        raise UnsupportedEventError("the gaussian accountant is exact here; use gaussian")
+        raise UnsupportedEventError(
+            "all parts are GaussianNoise, for which the gaussian accountant is exact; use gaussian"
+        )
     if sum(counts.values()) == 1 and isinstance(next(iter(counts)), Allocated):
-        raise UnsupportedEventError("the allocation accountant is exact here; use allocation")
+        raise UnsupportedEventError(
+            "for one random allocation the allocation accountant is exact; use allocation"
+        )
     if any(isinstance(part, NonPrivate) for part in counts):
         return []
     found = dominating_pairs(event)
@@ -102,9 +106,9 @@ def _directions(event: PrivacyEvent) -> list[Parts]:
     return [towards] if towards == away else [towards, away]
 
 
-@lru_cache(maxsize=256)  # a calibration asks for the bound, and again whether it is within
+@lru_cache(maxsize=256)  # A calibration asks for the same bound several times.
 def _epsilon(parts: Parts, delta: float) -> float:
-    """The least epsilon of one direction."""
+    """Return the smallest epsilon of one direction."""
     mu = _lone_gaussian(parts)
     if mu is not None:
         return gaussian_epsilon(mu, delta)
@@ -112,7 +116,7 @@ def _epsilon(parts: Parts, delta: float) -> float:
     if plan is None:
         return math.inf
     for reach_down_to in (math.inf, 0.0):
-        law = _composed(parts, plan, reach_down_to)
+        law = _compose(parts, plan, reach_down_to)
         start = max(0.0, law.floor)
         if law.delta(start) > delta:
             return _least_epsilon(law, delta, start, near=plan.epsilon)
@@ -122,10 +126,11 @@ def _epsilon(parts: Parts, delta: float) -> float:
 
 
 def _least_epsilon(law: ComposedLaw, delta: float, low: float, near: float) -> float:
-    """Where the delta of the law falls to `delta`: above, to a part in 1e8.
+    """Return where the delta of the law falls to `delta`, from above, to a relative 1e-8.
 
-    By secants in log delta (Illinois: an end that stays for a second time counts half), halving
-    where that is slow. What is returned was evaluated. `near` is where to begin.
+    Secant steps in log delta (Illinois method: the value of an end that stays twice is halved),
+    with bisection where they are slow. The returned epsilon was itself evaluated. `near` is where
+    the search begins.
     """
     high = near if low < near < law.top else law.top
     at_low, at_high = (_excess(law.delta(end), delta) for end in (low, high))
@@ -141,7 +146,7 @@ def _least_epsilon(law: ComposedLaw, delta: float, low: float, near: float) -> f
             break
         above = weight_low * at_low
         part = above / (above - weight_high * at_high) if i % 6 < 5 else 0.5
-        # A little beyond, on the side of the farther end, so that it comes near as well.
+        # Aim slightly past the root, toward the farther end, so that this end moves too.
         part += math.copysign(4e-9 * high / (high - low), 0.5 - part)
         middle = low + min(0.999, max(0.001, part)) * (high - low)
         at_middle = _excess(law.delta(middle), delta)
@@ -157,52 +162,56 @@ def _least_epsilon(law: ComposedLaw, delta: float, low: float, near: float) -> f
 
 
 def _excess(found: float, delta: float) -> float:
-    """log(found/delta): at most 0 only if `found` is at most delta."""
+    """Return log(found/delta), which is at most 0 only if `found` is at most delta."""
     if found <= delta:
         return min(0.0, math.log(max(found, 1e-308)) - math.log(delta))
     return max(1e-300, math.log(found) - math.log(delta))
 
 
 def _delta(parts: Parts, epsilon: float) -> float:
-    """The delta of one direction, planned for about what the Renyi bound says."""
+    """Return the delta of one direction, on a grid planned for the delta of the Renyi bound."""
     mu = _lone_gaussian(parts)
     if mu is not None:
         return gaussian_delta(mu, epsilon)
     plan = plan_composition(parts, 1e-30, epsilon)
     plan = plan and plan_composition(parts, max(1e-290, min(0.5, plan.delta)), epsilon)
-    return 1.0 if plan is None else _composed(parts, plan, epsilon).delta(epsilon)
+    return 1.0 if plan is None else _compose(parts, plan, epsilon).delta(epsilon)
 
 
 def _lone_gaussian(parts: Parts) -> float | None:
-    """The mu of parts that are one Gaussian and need no grid: bits that are not sampled."""
+    """Return the mu of a single Gaussian pair, which needs no grid; None for other parts.
+
+    This is the case of several bits that are not sampled.
+    """
     ((pair, count), *others) = parts
     return pair.mu if isinstance(pair, GaussianPair) and count == 1 and not others else None
 
 
-def _composed(parts: Parts, plan: "CompositionPlan", reach_down_to: float) -> ComposedLaw:
+def _compose(parts: Parts, plan: "CompositionPlan", reach_down_to: float) -> ComposedLaw:
     laws = [(grid_law(pair, plan.step, plan.tail), count) for pair, count in parts]
     return ComposedLaw(laws, plan.tilts, reach_down_to)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompositionPlan:
-    """Where to look and how finely. However bad a plan is, what comes of it is sound."""
+    """The grid and the tilts of a composition; the result is sound whatever they are."""
 
     step: float
     tail: float
     tilts: Tilts
-    epsilon: float  # what was asked for, and the Renyi bound of the other
+    # One of the two is what was asked for, the other one its Renyi bound.
+    epsilon: float
     delta: float
 
 
 def plan_composition(
     parts: Parts, delta: float, epsilon: float | None = None
 ) -> CompositionPlan | None:
-    """A plan for the epsilon at `delta`, or for the delta at `epsilon` where that is given.
+    """Return a plan for the epsilon at `delta`, or for the delta at `epsilon` if that is given.
 
-    The tilt is the best order (less 1) of the Renyi bound: there delta is decided. Rounding up to
-    a grid of step h adds variance h^2/6 to each of n losses, so a h^2/12 to D_a, but never more
-    than h. None if what is infinite alone exceeds delta.
+    The tilt is the best order (minus 1) of the Renyi bound, because delta is decided there.
+    Rounding up to a grid of step h adds variance h^2/6 to each of n losses, so a h^2/12 to D_a, but
+    never more than h. The result is None if the mass of infinite losses alone exceeds delta.
     """
     count = sum(times for _, times in parts)
     tail = max(1e-306, 10.0 ** math.floor(math.log10(1e-6 * delta / count)))
@@ -231,9 +240,9 @@ def plan_composition(
     spread = math.sqrt(sum(times * law.variance() for law, times in laws))
     cost = _PRECISION * max(at, 0.1 * spread)
     step = max(math.sqrt(12.0 * cost / ((1.0 + tilt) * count)), cost / count)
-    if epsilon is not None:  # if all losses lie below it, they do so rounded up to this
-        room = epsilon - sum(times * loss_range(pair, tail)[1] for pair, times in parts)
-        step = max(step, room / (4.0 * count))
+    if epsilon is not None:  # Losses that all lie below epsilon stay below it on such a grid.
+        margin = epsilon - sum(times * loss_range(pair, tail)[1] for pair, times in parts)
+        step = max(step, margin / (4.0 * count))
     return CompositionPlan(
         step=grid_step(max(min(step, widest / 64.0), widest / _LARGEST_GRID, _LEAST_STEP)),
         tail=tail,
@@ -251,12 +260,13 @@ def plan_composition(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _CoarseMoments:
-    """The law to plan with, and K where it was asked for: each epsilon asks at the same tilts."""
+    """The law for planning, with a cache of K: every epsilon asks at the same tilts."""
 
     law: LossLaw
     known: dict[float, float] = field(default_factory=dict)
 
     def log_moments(self, tilts: Vector) -> Vector:
+        """Return K at each tilt, from the cache where it is known."""
         new = [tilt for tilt in tilts.tolist() if tilt not in self.known]
         self.known.update(zip(new, self.law.log_moments(new), strict=True))
         return np.array([self.known[tilt] for tilt in tilts.tolist()])
@@ -270,11 +280,12 @@ def _coarse_moments(pair: LossPair, tail: float) -> _CoarseMoments:
 def _moments(
     laws: Sequence[tuple[_CoarseMoments, int]], bound: Callable[[float, float], float]
 ) -> tuple[Vector, Vector, int]:
-    """Increasing tilts, K of the composition at each, and the place of the best.
+    """Return increasing tilts, K of the composition at each, and the index of the best tilt.
 
-    Refined around it: where single large losses begin to matter, K grows very fast.
+    The tilts are refined around the best one, because K grows very fast where single large losses
+    begin to dominate.
     """
-    # Beyond this, what a tilted loss rounds to would show in delta.
+    # Beyond this reach the rounding of a tilted loss would be visible in delta.
     reach = sum(times * float(np.max(np.abs(one.law.losses))) for one, times in laws)
     forward = _TILTS[: max(3, int(np.sum(_TILTS * reach <= 1e10)))]
     tilts, moments = np.zeros(0), np.zeros(0)

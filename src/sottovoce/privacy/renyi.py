@@ -1,4 +1,4 @@
-"""The Renyi accountant: every event has a Renyi curve, and curves add up."""
+"""The Renyi accountant: every event has a bound on its Renyi divergences, and these add up."""
 
 import bisect
 import math
@@ -37,7 +37,7 @@ from sottovoce.privacy.shuffling import local_epsilon
 
 
 def renyi_divergence(event: PrivacyEvent, order: float) -> float:
-    """An upper bound on D_a of the event, both directions; composition adds.
+    """Return an upper bound on D_a of the event in both directions; over a composition it adds.
 
     Reference: Mironov 2017, proposition 1 (adaptive composition).
     """
@@ -59,7 +59,7 @@ def _basic(event: BasicEvent, order: float) -> float:
         case ZeroConcentrated():
             return order * event.rho
         case PureDp():
-            return _randomised_response(event.epsilon, order)
+            return _randomized_response(event.epsilon, order)
         case MetricDp():
             return _basic(event.pure(), order)
         case FinitePair():
@@ -77,31 +77,32 @@ def _basic(event: BasicEvent, order: float) -> float:
         case SeededBits():
             bits = one_bit_renyi(event.shift, event.dimension, order)
             truncated = bits + event.excess * order / (order - 1.0)
-            return min(truncated, _randomised_response(event.largest_loss, order))
+            return min(truncated, _randomized_response(event.largest_loss, order))
         case SecureSum():
             return secure_sum_renyi(event, order)
         case Sampled():
-            # Any bound on the likelihood ratio dominates too, and is the better one far out.
+            # Any bound on the likelihood ratio holds as well; it is tighter at large orders.
             return min(
                 sampled_renyi(event, order, renyi_divergence),
-                _randomised_response(pure_epsilon(event), order),
+                _randomized_response(pure_epsilon(event), order),
             )
         case Allocated():
-            # A mixture over the steps, of which each is one release: D_a is quasi-convex.
+            # A mixture over the steps, each of which is one release; D_a is quasi-convex.
             return _basic(event.event, order)
         case Shuffled():
-            local_epsilon(event)  # refuses what shuffling does not amplify
+            local_epsilon(event)  # Raises if the local event has no finite pure epsilon.
             return renyi_divergence(event.event, order)
         case _:
             assert_never(event)
 
 
-def _randomised_response(epsilon: float, order: float) -> float:
-    """D_a of binary randomised response, which dominates every epsilon-DP pair.
+def _randomized_response(epsilon: float, order: float) -> float:
+    """Return D_a of binary randomized response, which dominates every epsilon-DP pair.
 
-    e^((a-1) D_a) = (e^(a eps) + e^((1-a) eps)) / (1 + e^eps)
+        e^((a-1) D_a) = (e^(a eps) + e^((1-a) eps)) / (1 + e^eps)
 
-    Reference: Kairouz, Oh and Viswanath 2015, theorem 2.3 (post-processing of randomised response).
+    Reference: Kairouz, Oh and Viswanath 2015, theorem 2.3 (every epsilon-DP pair is post-processing
+    of randomized response).
     """
     if math.isinf(epsilon):
         return math.inf
@@ -111,14 +112,15 @@ def _randomised_response(epsilon: float, order: float) -> float:
         numerator = high + math.log1p(math.exp(low - high))
         denominator = epsilon + math.log1p(math.exp(-epsilon))
         return min(epsilon, (numerator - denominator) / (order - 1.0))
-    # = cosh((2a-1) eps/2)/cosh(eps/2) = 1 + 2 sinh(a eps/2) sinh((a-1) eps/2)/cosh(eps/2)
+    # The ratio is cosh((2a-1) eps/2)/cosh(eps/2), which is
+    # 1 + 2 sinh(a eps/2) sinh((a-1) eps/2)/cosh(eps/2): accurate for small epsilon.
     excess = 2.0 * math.sinh(half) * math.sinh(other) / math.cosh(epsilon / 2.0)
     return min(epsilon, math.log1p(excess) / (order - 1.0))
 
 
 @register(summary="Rényi divergences, added up and converted", turn=2)
 class RenyiAccountant:
-    """Renyi curves, added up and converted at the best real order."""
+    """The Renyi accountant: divergences added up and converted at the best real order."""
 
     name = "renyi"
 
@@ -132,7 +134,7 @@ class RenyiAccountant:
 
 
 def _stated_orders(event: PrivacyEvent) -> set[float]:
-    """The orders at which curves are known: between them they are only bounded."""
+    """Return the orders at which curves are known; at other orders they are only bounded."""
     orders: set[float] = set()
     for part in basic_counts(event):
         if isinstance(part, RenyiCurve):

@@ -1,20 +1,25 @@
-"""What an event costs on a secret sample: Renyi divergences, and a pair for swaps.
+"""Amplification by sampling: Renyi divergences of an event on a secret sample.
 
-Poisson, zero-out. With mix = (1-q) Q + q P, K ~ Bin(a, q), and D_k <= eps(k) both ways for (P, Q),
+Notation: q is the sampling rate, eps(k) bounds D_k of the event without sampling, in both
+directions.
+
+Poisson sampling, zero-out. With mix = (1-q) Q + q P and K ~ Bin(a, q),
 
     e^((a-1) D_a) <= E e^((K-1) eps(K))        (eps(0) = eps(1) = 0)
 
-at whole a >= 2, in both directions. (mix || Q) is the binomial expansion. For (Q || mix) put
-r = P/Q, t = 1/r, y = 1 - q + q r, m = a - 2, w = 3(1-q)/(3 + 2mq), and
+at integer a >= 2, in both directions. For (mix || Q) this is the binomial expansion. For
+(Q || mix) put r = P/Q, t = 1/r, y = 1 - q + q r, m = a - 2, w = 3(1-q)/(3 + 2mq), and
 
     f = y^-(a-1) - 1 + (a-1) q (r-1),    g = y^a - 1 - a q (r-1),
     h = E[ t^(K-1) - 1 + (K-1)(r-1) ].
 
-All vanish at r = 1 with their slopes; their second derivatives over a(a-1)q^2 are y^-(m+3), y^m and
-t^3 (1-q+qt)^m. By weighted AM-GM, y (1-q+qt) >= 1 and y >= r^q, w y^m + (1-w) t^3 (1-q+qt)^m is at
-least y^-(m+3); so f <= w g + (1-w) h, and under Q both g and h have mean at most the sum minus 1.
+All three vanish at r = 1 with their slopes. Their second derivatives divided by a(a-1)q^2 are
+y^-(m+3), y^m and t^3 (1-q+qt)^m. By weighted AM-GM, y (1-q+qt) >= 1 and y >= r^q, the mixture
+w y^m + (1-w) t^3 (1-q+qt)^m is at least y^-(m+3). So f <= w g + (1-w) h, and under Q both g and h
+have a mean of at most the sum minus 1. Proof in full: docs/privacy.md, section 15.
 
-Replace-one, Poisson or fixed-size. With the laws N (left out), P, P' bounded pairwise,
+Replace-one, Poisson or fixed-size. With the laws N (contribution not sampled), P, P' bounded
+pairwise,
 
     e^((a-1) D_a) <= 1 + sum_{j=2}^a C(a, j) q^j z_j,
     z_2 = min(4 (e^eps(2) - 1), e^eps(2) b_2),   z_j = e^((j-1) eps(j)) b_j,
@@ -22,39 +27,40 @@ Replace-one, Poisson or fixed-size. With the laws N (left out), P, P' bounded pa
 
 Reference: Wang, Balle and Kasiviswanathan 2019, theorem 9.
 
-Between whole orders: e^((a-1) D_a) - 1 = E_Q[y^a - 1 - a(y-1)], y the ratio, is a(a-1) times a
-mixture of the exponentials u^(a-2), u > 0 (Taylor's remainder). So the logarithm of that over
-a(a-1) is convex in a and lies below its chord (and Gaussian noise has a grid of its own,
-see below). Below 2 the chord of (a-1) D_a, convex and 0 at 1, serves. Beyond `MAX_ORDER`, and
-wherever it is smaller, the unsampled curve holds: D_a is quasi-convex.
+Between integer orders. e^((a-1) D_a) - 1 = E_Q[y^a - 1 - a(y-1)], with y the likelihood ratio, is
+a(a-1) times a mixture of the exponentials u^(a-2), u > 0 (Taylor's remainder). So the logarithm of
+that divided by a(a-1) is convex in a and lies below its chords. (Sampled Gaussian noise has a grid
+of its own, see below.) Below order 2 the chord of (a-1) D_a, which is convex and 0 at 1, is used.
+Beyond `MAX_ORDER`, and wherever it is smaller, the bound without sampling holds, because D_a is
+quasi-convex.
 
-Sampled Gaussian noise at orders between whole ones. With Q = N(0, 1), r = e^(mu x - mu^2/2) and
+Sampled Gaussian noise between integer orders. With Q = N(0, 1), r = e^(mu x - mu^2/2) and
 y = 1 - q + q r,
 
     e^((a-1) D_a) = E_Q y^a
 
-in the direction (mix || Q), the larger one (Mironov, Talwar and Zhang 2019, theorem 5). Up to a
-place t the law of log y is rounded up to a grid (`connect_dots`); above it y <= r (q + (1-q)/r_t),
-which leaves at most (q + (1-q)/r_t)^a e^(a (a-1) mu^2/2) Phi(a mu - t).
+in the direction (mix || Q), which is the larger one (Mironov, Talwar and Zhang 2019, theorem 5).
+Up to a point t of x the law of log y is rounded up to a grid (`connect_dots`). Above it
+y <= r (q + (1-q)/r_t), which contributes at most
+(q + (1-q)/r_t)^a e^(a (a-1) mu^2/2) Phi(a mu - t).
 
-Replace-one on a Poisson sample, where zero is the center of what a contribution may be. Both
-neighbors are mixtures: with probability 1 - q the contribution is left out, which leaves the law N
-of the rest, and with probability q it is there and moves N by at most half of what two
-contributions lie apart. `SwappedPair` does not know that half, so it is far from tight.
+Replace-one on a Poisson sample, with contributions centered at zero. Both neighbors are mixtures:
+with probability 1 - q the contribution is not sampled, which leaves the law N of the rest, and with
+probability q it is sampled and moves N by at most half the distance between two contributions.
+`SwappedPair` does not use this and is far from tight. Proofs: docs/privacy.md, section 28.
 
-Gaussian noise (docs/privacy.md, section 28). The worst neighbors are opposite: with
-c = mu/2 the pair
+- Gaussian noise. The worst neighbors are opposite. With c = mu/2 the pair
 
-    (1-q) N(0, 1) + q N(c, 1)    and    (1-q) N(0, 1) + q N(-c, 1)
+      (1-q) N(0, 1) + q N(c, 1)    and    (1-q) N(0, 1) + q N(-c, 1)
 
-dominates each round, in every dimension and in both orders, for it is its own mirror image.
+  dominates each round, in every dimension and in both orders, because it is its own mirror image.
 
-Exponential families (same section). Let v = M t^2, where the Fisher information is at most M for
-every tilt and a contribution tilts by at most t. For whole a >= 2, f(x) = (1-q+qx)^-(a-1) and any
-p(x) = h/x + p0 + p1 x + p2 x^2 >= f(x) with h, p2 >= 0,
+- Exponential families. Let v = M t^2, where the Fisher information is at most M at every tilt and a
+  contribution tilts by at most t. For integer a >= 2, f(x) = (1-q+qx)^-(a-1) and any
+  p(x) = h/x + p0 + p1 x + p2 x^2 >= f(x) with h, p2 >= 0,
 
-    e^((a-1) D_a) <= sum_j C(a,j) (1-q)^(a-j) q^j e^(j(j-1)v/2) max(G(e^-jv), G(e^jv)),
-    G(w) = h e^v/w + p0 + p1 w + p2 e^v w^2.
+      e^((a-1) D_a) <= sum_j C(a,j) (1-q)^(a-j) q^j e^(j(j-1)v/2) max(G(e^-jv), G(e^jv)),
+      G(w) = h e^v/w + p0 + p1 w + p2 e^v w^2.
 """
 
 import decimal
@@ -88,20 +94,21 @@ from sottovoce.privacy.loss_pairs import (
 )
 from sottovoce.privacy.pure import pure_epsilon
 
-# Beyond it e^(c^2/2) costs the digits that edges of the loss are promised to have.
+# For larger centers e^(c^2/2) would cost the accuracy that `LossPair` requires of edges.
 LARGEST_CENTER = 30.0
 _DIGITS = 60
-_LARGEST_GROWTH = 300.0  # of a v: e^(jv) and its square stay within float64
+_LARGEST_GROWTH = 300.0  # Largest a v, for which e^(jv) and its square fit into float64.
 _SWAP_ROUNDING = 2.0**-46
 _LEAST_SWAP_RATE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class AntipodalPair:
-    """Sampled Gaussian noise around c against the same around -c; c at most `LARGEST_CENTER`.
+    """Sampled Gaussian noise with center c against the same with center -c.
 
-    loss(x) = log(1-q+q e^(cx - c^2/2)) - log(1-q+q e^(-cx - c^2/2)) is odd and grows with x, with
-    the inverse x = (l/2 + asinh((1-q) e^(c^2/2) sinh(l/2)/q))/c.
+    loss(x) = log(1-q+q e^(cx - c^2/2)) - log(1-q+q e^(-cx - c^2/2)) is odd and increases with x,
+    with the inverse x = (l/2 + asinh((1-q) e^(c^2/2) sinh(l/2)/q))/c. c is at most
+    `LARGEST_CENTER`.
     """
 
     center: float
@@ -109,19 +116,19 @@ class AntipodalPair:
     accuracy: ClassVar[float] = PAIR_ACCURACY
 
     def masses(self, edges: Vector) -> tuple[Vector, Vector]:
-        """P and Q of the loss between the edges; see `LossPair`."""
+        """Return the P and Q masses of the loss between the edges; see `LossPair`."""
         if not len(edges):
             return np.ones(1), np.ones(1)
-        places = self._places(edges)
-        # All laws on the same bins: what rounding does to an edge it does to both masses.
+        places = self._inverse_loss(edges)
+        # All laws use the same bins, so that rounding an edge affects both masses alike.
         left_out, up, down = (
             normal_masses(places, shift) for shift in (0.0, -self.center, self.center)
         )
         rest = (1.0 - self.rate) * left_out
         return rest + self.rate * up, rest + self.rate * down
 
-    def _places(self, losses: Vector) -> Vector:
-        """Where the loss has these values."""
+    def _inverse_loss(self, losses: Vector) -> Vector:
+        """Return the x at which the loss has these values."""
         half = np.abs(losses) / 2.0
         log_odds = math.log1p(-self.rate) - math.log(self.rate) + self.center**2 / 2.0
         with np.errstate(over="ignore", divide="ignore"):
@@ -131,25 +138,24 @@ class AntipodalPair:
             log_sinh = np.where(half <= 1.0, np.log(np.sinh(np.minimum(half, 1.0))), log_sinh)
             exponent = log_odds + log_sinh
             inverse = np.where(
-                exponent > 20.0,  # asinh(u) = log(2u) to 2^-57
+                exponent > 20.0,  # There asinh(u) is log(2u) to a relative 2^-57.
                 exponent + math.log(2.0),
                 np.arcsinh(np.exp(np.minimum(exponent, 20.0))),
             )
         return np.asarray(np.copysign((half + inverse) / self.center, losses))
 
     def reverse(self) -> "AntipodalPair":
-        """The pair itself: x -> -x exchanges the two laws."""
+        """Return the pair itself: x -> -x exchanges the two laws."""
         return self
 
 
 def centered_square(event: Sampled) -> float | None:
-    """v of a sampled release, the sum over its parts; None if a part is of another kind.
+    """Return v of a sampled release, the sum over its parts; None if a part is not supported.
 
-    Of several parts under one coin the later may follow the outcomes of the earlier, for which the
-    theorem is proved for Gaussian noise only (there the worst step is always the same).
-
-    Half the distance of neighbors on a Poisson sample. On one of fixed size a contribution takes
-    the place of another, so the whole distance counts.
+    If one sampling decision covers several parts, the later ones may depend on the outcomes of the
+    earlier ones. For this the theorem is proved for Gaussian noise only, where the worst step is
+    always the same. On a Poisson sample half the distance of neighbors counts. On a sample of fixed
+    size a contribution takes the place of another one, so the whole distance counts.
     """
     total, parts = 0.0, basic_counts(event.event)
     if sum(parts.values()) > 1 and not all(isinstance(part, GaussianNoise) for part in parts):
@@ -163,12 +169,12 @@ def centered_square(event: Sampled) -> float | None:
 
 
 def _square_distance(event: PrivacyEvent) -> float | None:
-    """The square of M^(1/2) times the distance of the neighbors' tilts."""
+    """Return M times the squared distance of the neighbors' tilts; None if not zero-centered."""
     match event:
         case GaussianNoise(zero_centered=True):
             return event.mu**2
         case OneBit(zero_centered=True):
-            return event.shift**2 / 4.0  # the tilt is half the logit, with M = 1
+            return event.shift**2 / 4.0  # The tilt is half the logit, with M = 1.
         case ZeroConcentrated(zero_centered=True):
             return 2.0 * event.rho
         case _:
@@ -176,10 +182,13 @@ def _square_distance(event: PrivacyEvent) -> float | None:
 
 
 def swapped_log_excess(square: float, rate: float, order: int) -> float:
-    """The least log(e^((a-1) D_a) - 1) over some majorants; infinity where none is of use."""
+    """Return the smallest log(e^((a-1) D_a) - 1) over some majorants p.
+
+    Infinity if the tilts are too large for float64.
+    """
     if not order * square <= _LARGEST_GROWTH or not rate < 1.0:
         return math.inf
-    rate = max(rate, _LEAST_SWAP_RATE)  # more is told at a larger rate
+    rate = max(rate, _LEAST_SWAP_RATE)  # A larger rate reveals more, so this is sound.
     return min(
         _log_swap_excess(square, rate, order, one) for one in _majorants(square, rate, order - 1)
     )
@@ -187,7 +196,7 @@ def swapped_log_excess(square: float, rate: float, order: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Majorant:
-    """p(x) = h/x + p0 + p1 x + p2 x^2, its coefficients rounded up, and p - 1 at 1."""
+    """The coefficients of p(x) = h/x + p0 + p1 x + p2 x^2, rounded up."""
 
     h: float
     p0: float
@@ -197,26 +206,26 @@ class _Majorant:
 
 @lru_cache(maxsize=4096)
 def _majorants(square: float, rate: float, power: int) -> tuple[_Majorant, ...]:
-    """Some p >= (1-q+qx)^-n on x > 0; how good they are does not matter for soundness."""
+    """Return some p >= (1-q+qx)^-n on x > 0; all are sound, they differ in how tight they are."""
     with decimal.localcontext(prec=_DIGITS):
-        found = list(_by_tangent(rate, power))
-        found += _by_interpolation(math.sqrt(square), rate, power)
+        found = list(_tangent_majorants(rate, power))
+        found += _interpolation_majorants(math.sqrt(square), rate, power)
     return tuple(found)
 
 
-def _rounded_up(value: Decimal) -> float:
-    """The next float64 that is not below."""
+def _round_up(value: Decimal) -> float:
+    """Return the smallest float64 that is not below the value."""
     nearest = float(value)
     return nearest if Decimal(nearest) >= value else math.nextafter(nearest, math.inf)
 
 
 def _majorant(h: Decimal, p0: Decimal, p1: Decimal, p2: Decimal) -> _Majorant:
-    # Larger coefficients give a larger p, for x > 0.
-    return _Majorant(*(_rounded_up(value) for value in (h, p0, p1, p2)))
+    # Larger coefficients give a larger p for x > 0, so rounding up is sound.
+    return _Majorant(*(_round_up(value) for value in (h, p0, p1, p2)))
 
 
-def _by_tangent(rate: float, power: int) -> Iterator[_Majorant]:
-    """The parabola through f(0), tangent to f at c: f has a negative third derivative."""
+def _tangent_majorants(rate: float, power: int) -> Iterator[_Majorant]:
+    """Yield parabolas through f(0), tangent to f at some c; they lie above f because f''' < 0."""
     q = Decimal(rate)
     at_zero = (1 - q) ** -power
     for c in (Decimal("1.1"), Decimal("1.3"), Decimal("1.6")):
@@ -226,11 +235,11 @@ def _by_tangent(rate: float, power: int) -> Iterator[_Majorant]:
         yield _majorant(Decimal(0), at_zero, slope - 2 * p2 * c, p2)
 
 
-def _by_interpolation(step: float, rate: float, power: int) -> Iterator[_Majorant]:
-    """x p(x) is the cubic that meets x f(x) twice at x1 and twice at x2.
+def _interpolation_majorants(step: float, rate: float, power: int) -> Iterator[_Majorant]:
+    """Yield p for which x p(x) is the cubic that meets x f(x) twice at x1 and twice at x2.
 
-    (x f)'''' has the sign of (n-1) q x - 4 (1-q), so x p - x f >= 0 up to t = 4 (1-q)/((n-1) q)
-    wherever x2 <= t. Beyond, p grows from t on and f falls.
+    (x f)'''' has the sign of (n-1) q x - 4 (1-q), so x p - x f >= 0 up to t = 4 (1-q)/((n-1) q) if
+    x2 <= t. Beyond t, p increases (this is checked) and f decreases.
     """
     q = Decimal(rate)
     limit = None if power == 1 else 4 * (1 - q) / ((power - 1) * q)
@@ -247,11 +256,11 @@ def _by_interpolation(step: float, rate: float, power: int) -> Iterator[_Majoran
         gap = x2 - x1
         if gap <= 0:
             continue
-        # Newton's form at x1, x1, x2, x2
+        # Newton's form of the interpolation at x1, x1, x2, x2:
+        # g1 + s1 (x-x1) + second (x-x1)^2 + third (x-x1)^2 (x-x2).
         chord = (g2 - g1) / gap
         second = (chord - s1) / gap
         third = (s2 - 2 * chord + s1) / gap**2
-        # g1 + s1 (x-x1) + second (x-x1)^2 + third (x-x1)^2 (x-x2)
         h = g1 - s1 * x1 + second * x1**2 - third * x1**2 * x2
         p0 = s1 - 2 * second * x1 + third * (x1**2 + 2 * x1 * x2)
         p1 = second - third * (2 * x1 + x2)
@@ -262,9 +271,10 @@ def _by_interpolation(step: float, rate: float, power: int) -> Iterator[_Majoran
 
 
 def _log_swap_excess(square: float, rate: float, order: int, p: _Majorant) -> float:
-    """log of the sum less 1, which is the sum of C(a,j) (1-q)^(a-j) q^j (e^(j(j-1)v/2) G - 1).
+    """Return the log of the sum minus 1: sum_j C(a,j) (1-q)^(a-j) q^j (e^(j(j-1)v/2) G - 1).
 
-    No term is negative: G is convex and at least 1 at 1. Each is right relatively to its parts.
+    No term is negative, because G is convex and at least 1 at 1. Each term is accurate relative to
+    its parts.
     """
     from scipy.special import gammaln
 
@@ -272,10 +282,10 @@ def _log_swap_excess(square: float, rate: float, order: int, p: _Majorant) -> fl
     growth = math.exp(square) * (1.0 + 2.0**-50)
     with decimal.localcontext(prec=_DIGITS):
         at_one = sum(map(Decimal, (p.p0, p.p1))) + (Decimal(p.h) + Decimal(p.p2)) * Decimal(growth)
-        start = _rounded_up(at_one - 1)  # G(1) - 1
+        start = _round_up(at_one - 1)  # G(1) - 1.
     above = np.zeros(order + 1)
     for sign in (-1.0, 1.0):
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows ends as infinity
+        with np.errstate(over="ignore", invalid="ignore"):  # Overflow results in infinity.
             parts = (
                 p.h * growth * np.expm1(-sign * j * square),
                 p.p1 * np.expm1(sign * j * square),
@@ -298,28 +308,28 @@ def _log_swap_excess(square: float, rate: float, order: int, p: _Majorant) -> fl
     return top + math.log(float(np.sum(np.exp(logs - top)))) + slack
 
 
-# E_Q y^a is decided around x = a mu: up to 16 no mass there vanishes in float64, and the grid stays
-# small. The chord between whole orders serves beyond.
+# E_Q y^a is determined around x = a mu. Up to 16 no mass there underflows in float64, and the grid
+# stays small. Beyond that the chord between integer orders is used.
 _LARGEST_PLACE = 16.0
 _LEAST_MU, _LEAST_RATE = 1e-3, 1e-6
-_REACH = 12.0  # standard deviations further on both sides
+_REACH = 12.0  # The grid extends by so many standard deviations on both sides.
 _TOP = _LARGEST_PLACE + _REACH
-_WIDTH = 0.02  # of a cell, in standard deviations
+_WIDTH = 0.02  # Width of a grid cell, in standard deviations.
 
 
 def sampled_gaussian_log_excess(mu: float, rate: float, order: float) -> float:
-    """log(e^((a-1) D_a) - 1), rounded up; infinity where another bound is better."""
+    """Return log(e^((a-1) D_a) - 1), rounded up; infinity where another bound is better."""
     inside = mu >= _LEAST_MU and order * mu <= _LARGEST_PLACE
     if not (inside and _LEAST_RATE <= rate <= MAX_SAMPLING_RATE):
         return math.inf
     from scipy.special import log_ndtr
 
-    top = _TOP - 1e-2  # the grid's last edge is a little below the last dot
+    top = _TOP - 1e-2  # The last edge of the grid is slightly below the last dot.
     share = rate + (1.0 - rate) * math.exp(-_log_ratio(mu, top))
     beyond = order * math.log(share) + order * (order - 1.0) * mu * mu / 2.0
     beyond += float(log_ndtr(order * mu - top))
-    moment = np.logaddexp(_law(mu, rate).log_moment(order - 1.0), beyond + 1e-9)
-    # Sums of some thousand positive terms, each right to some units in the last place.
+    moment = np.logaddexp(_sampled_gaussian_law(mu, rate).log_moment(order - 1.0), beyond + 1e-9)
+    # The sums have a few thousand positive terms, each accurate to a few units in the last place.
     moment = float(moment) + 2.0**-44
     return math.log(math.expm1(moment)) if moment < 40.0 else moment
 
@@ -329,8 +339,8 @@ def _log_ratio(mu: float, place: float) -> float:
 
 
 @lru_cache(maxsize=64)
-def _law(mu: float, rate: float) -> LossLaw:
-    """The loss of the sampled pair on dots that are evenly spaced in x."""
+def _sampled_gaussian_law(mu: float, rate: float) -> LossLaw:
+    """Return the loss law of the sampled pair on dots that are evenly spaced in x."""
     cells = math.ceil((_TOP + _REACH) / _WIDTH)
     logs = mu * np.linspace(-_REACH, _TOP, cells + 1) - mu * mu / 2.0
     small = np.minimum(logs, 1.0)
@@ -341,17 +351,17 @@ def _law(mu: float, rate: float) -> LossLaw:
     return connect_dots(SampledPair(GaussianPair(mu), rate), dots)
 
 
-Curve = Callable[[PrivacyEvent, float], float]
+EventDivergence = Callable[[PrivacyEvent, float], float]
 
 MAX_ORDER = 10_000
 _DENSE_ORDERS = 256
-# The unsampled curve is tabulated up to the first of these that suffices: it may be slow.
+# D_a without sampling may be slow, so it is tabulated up to the first of these that suffices.
 _LIMITS = (64, 1000, MAX_ORDER)
 _ROUNDING = 2.0**-49
 
 
 def _known_orders() -> Vector:
-    """Whole orders at which the unsampled curve is asked; chords serve between."""
+    """Return the integer orders at which D_a without sampling is computed; chords serve between."""
     sparse = np.geomspace(_DENSE_ORDERS, MAX_ORDER, 735)
     return np.unique(np.concatenate([np.arange(2, _DENSE_ORDERS), np.rint(sparse)]))
 
@@ -359,10 +369,10 @@ def _known_orders() -> Vector:
 _KNOWN = _known_orders()
 
 
-def sampled_renyi(event: Sampled, order: float, curve: Curve) -> float:
-    """D_a of the sampled event, both directions, from `curve`, the D_a of any event."""
+def sampled_renyi(event: Sampled, order: float, curve: EventDivergence) -> float:
+    """Return D_a of the sampled event in both directions; `curve` gives D_a of an event."""
     if not order > 1.0:
-        raise ParameterError(f"order must lie above 1, got {order!r}")
+        raise ParameterError(f"the Renyi order must lie above 1, got {order!r}")
     unsampled = curve(event.event, order)
     if event.rate == 1.0 or order > MAX_ORDER:
         return unsampled
@@ -370,7 +380,7 @@ def sampled_renyi(event: Sampled, order: float, curve: Curve) -> float:
     if below == order:
         log_excess = _log_excess(event, below, curve)
     else:
-        log_excess = _between(event, order, below, curve)
+        log_excess = _log_excess_between(event, order, below, curve)
         if isinstance(event.event, GaussianNoise) and event.adjacency == Adjacency.ZERO_OUT:
             exact = sampled_gaussian_log_excess(event.event.mu, event.rate, order)
             log_excess = min(log_excess, exact)
@@ -378,27 +388,28 @@ def sampled_renyi(event: Sampled, order: float, curve: Curve) -> float:
     return min(unsampled, exponent / (order - 1.0) * (1.0 + _ROUNDING))
 
 
-def _between(event: Sampled, order: float, below: int, curve: Curve) -> float:
-    """log excess between two whole orders, by the chord."""
+def _log_excess_between(event: Sampled, order: float, below: int, curve: EventDivergence) -> float:
+    """Return the log excess between two integer orders, by the chord."""
     weight, high = order - below, _log_excess(event, below + 1, curve)
-    if below == 1:  # (a-1) D_a is 0 at 1
+    if below == 1:  # (a-1) D_a is convex and 0 at order 1.
         exponent = math.log1p(math.exp(high)) if high < 40.0 else high
         return float(_log_expm1(weight * exponent))
     low = _log_excess(event, below, curve)
     if math.isinf(low) or math.isinf(high):
         return max(low, high)
-    chord = (1.0 - weight) * (low - _log_pairs(below)) + weight * (high - _log_pairs(below + 1))
-    return chord + _log_pairs(order) + _ROUNDING * (100.0 + abs(low) + abs(high))
+    low_ratio, high_ratio = low - _log_order_product(below), high - _log_order_product(below + 1)
+    chord = (1.0 - weight) * low_ratio + weight * high_ratio
+    return chord + _log_order_product(order) + _ROUNDING * (100.0 + abs(low) + abs(high))
 
 
-def _log_pairs(order: float) -> float:
-    """log(a (a - 1))"""
+def _log_order_product(order: float) -> float:
+    """Return log(a (a - 1))."""
     return math.log(order) + math.log(order - 1.0)
 
 
 @lru_cache(maxsize=1 << 15)
-def _log_excess(event: Sampled, order: int, curve: Curve) -> float:
-    """log(e^((a-1) D_a) - 1) at a whole order, rounded up; infinity if it cannot be computed."""
+def _log_excess(event: Sampled, order: int, curve: EventDivergence) -> float:
+    """Return log(e^((a-1) D_a) - 1) at an integer order, rounded up; infinity if it fails."""
     if order > MAX_ORDER:
         return math.inf
     exponents = _exponents(event.event, curve, next(n for n in _LIMITS if order <= n))
@@ -411,16 +422,16 @@ def _log_excess(event: Sampled, order: int, curve: Curve) -> float:
         logs = logs[2:] + _log_ternary(exponents, event.event)
     top = float(np.max(logs))
     if not math.isfinite(top):
-        return -math.inf if top == -math.inf else _swapped(event, order)
-    # Each logarithm errs by a few units in the last place of its largest part.
+        return -math.inf if top == -math.inf else _centered_log_excess(event, order)
+    # Each logarithm is wrong by a few units in the last place of its largest part.
     size = 4.0 * float(_log_factorials()[order]) + 2.0 * order * abs(math.log(event.rate))
     slack = _ROUNDING * (size + float(np.max(exponents)) + order + 1000.0)
     found = top + math.log(float(np.sum(np.exp(logs - top)))) + slack
-    return min(found, _swapped(event, order))
+    return min(found, _centered_log_excess(event, order))
 
 
-def _swapped(event: Sampled, order: int) -> float:
-    """The same for exponential families around zero, under replace-one; else infinity."""
+def _centered_log_excess(event: Sampled, order: int) -> float:
+    """Return the same for zero-centered exponential families under replace-one, else infinity."""
     if event.adjacency == Adjacency.ZERO_OUT:
         return math.inf
     square = centered_square(event)
@@ -428,12 +439,15 @@ def _swapped(event: Sampled, order: int) -> float:
 
 
 @lru_cache(maxsize=64)
-def _exponents(event: PrivacyEvent, curve: Curve, limit: int) -> Vector:
-    """(k-1) eps(k) for k = 0 ... limit, chords of a convex function between known orders."""
+def _exponents(event: PrivacyEvent, curve: EventDivergence, limit: int) -> Vector:
+    """Return (k-1) eps(k) for k = 0 ... limit.
+
+    Between known orders by chords, because the function is convex.
+    """
     orders = np.union1d(_KNOWN[limit >= _KNOWN], [limit])
-    known = np.array([(order - 1.0) * _safe(curve, event, order) for order in orders.tolist()])
+    known = np.array([(order - 1.0) * _evaluate(curve, event, order) for order in orders.tolist()])
     finite = np.isfinite(known)
-    # From the first order without a bound on there is none.
+    # From the first order without a finite bound on, no bound is used.
     usable = len(known) if finite.all() else int(np.argmin(finite))
     exponents = np.full(limit + 1, np.inf)
     exponents[:2] = 0.0
@@ -445,7 +459,7 @@ def _exponents(event: PrivacyEvent, curve: Curve, limit: int) -> Vector:
     return exponents
 
 
-def _safe(curve: Curve, event: PrivacyEvent, order: float) -> float:
+def _evaluate(curve: EventDivergence, event: PrivacyEvent, order: float) -> float:
     try:
         value = curve(event, order)
     except (OverflowError, ValueError, FloatingPointError):
@@ -454,14 +468,17 @@ def _safe(curve: Curve, event: PrivacyEvent, order: float) -> float:
 
 
 def _log_expm1(values: Vector | float) -> Vector:
-    """log(e^x - 1) for x >= 0: no cancellation with the 1 that the weights sum to."""
+    """Return log(e^x - 1) for x >= 0.
+
+    The weights sum to 1, so subtracting 1 in each term avoids the cancellation with that sum.
+    """
     values = np.asarray(values, dtype=np.float64)
     with np.errstate(divide="ignore", over="ignore"):
         return np.asarray(np.where(values > 40.0, values, np.log(np.expm1(values))))
 
 
 def _log_ternary(exponents: Vector, event: PrivacyEvent) -> Vector:
-    """log z_j for j = 2 ... a."""
+    """Return log z_j for j = 2 ... a."""
     pure = pure_epsilon(event)
     log_reach = pure if pure > 40.0 else float(_log_expm1(pure))
     powers = np.arange(2, len(exponents)) * log_reach
@@ -471,7 +488,7 @@ def _log_ternary(exponents: Vector, event: PrivacyEvent) -> Vector:
 
 
 def _log_powers(rate: float, order: int, *, with_rest: bool) -> Vector:
-    """k log q, and with_rest + (a-k) log(1-q)."""
+    """Return k log q, plus (a-k) log(1-q) if `with_rest`."""
     chosen = np.arange(order + 1)
     logs = chosen * math.log(rate)
     return np.asarray(logs + chosen[::-1] * math.log1p(-rate) if with_rest else logs)

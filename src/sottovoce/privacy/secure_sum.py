@@ -1,37 +1,40 @@
-"""Renyi divergence of sums of bits, of which nothing but the sums is seen.
+"""Renyi divergence of secure sums of bits, of which only the sums are seen.
 
-With logits within Z of 0 every other client's bit is a fair coin with probability 2/(1 + e^Z).
-Give the adversary M, the number of fair coins of a coordinate, and all other bits: what is left is
-one bit plus M fair coins. With v the mean of N = M + 1 fair signs, c = 2 P(1) - 1 and c' for the
-two inputs, the laws are h(x)(1 + c v) and h(x)(1 + c' v), h = Bin(N, 1/2), so
+Many clients: fair coins. If all logits lie within Z of 0, the bit of every other client is a fair
+coin with probability 2/(1 + e^Z). Reveal to the adversary M, the number of fair coins of a
+coordinate, and all other bits: one protected bit plus M fair coins is left. Let v be the mean of
+N = M + 1 fair signs, c = 2 P(1) - 1 for one input and c' for the other. Then the two laws of the
+sum are h(x)(1 + c v) and h(x)(1 + c' v), h = Bin(N, 1/2), so
 
     e^((a-1) D_a) = E (1 + c v)^a (1 + c' v)^(1-a),          M averaged too,
 
-one expectation of a convex function of v. The facts used, with m = (c + c')/2, D = c - c':
+which is the expectation of a convex function of v. Three facts are used, with m = (c + c')/2 and
+D = c - c':
 
-1. It is jointly convex in (c, c'): over a convex set it is largest at a vertex of any polygon
-   around it. A larger N is a mean of more signs, smaller in convex order; so M may be replaced by
-   the lower end of a bucket, and the law of v by one on a grid with the same mean in each cell.
-2. A logit move of s gives |D| <= 2 T (1 - m^2), T = tanh(s/4), for
-   (cosh z - 1)(cosh(s/2) - 1) >= 0, z the middle of the two logits.
-3. m <= 0 <= D is the worst sign, and there the excess over 1 divided by D^2 grows with D: the
-   second derivative in D is a power series with coefficients at least 0. So the largest excess
-   X(T) obeys X(T) <= (T/T_1)^2 X(T_1) for T <= T_1: cells in s lose next to nothing.
+1. It is jointly convex in (c, c'), so over a convex set it is at most its largest value at the
+   vertices of a polygon around the set. The mean of more signs is smaller in convex order, so M may
+   be replaced by the lower end of a bucket, and the law of v by one on a grid with the same mean in
+   each cell.
+2. A logit move of s gives |D| <= 2 T (1 - m^2), T = tanh(s/4), because
+   (cosh z - 1)(cosh(s/2) - 1) >= 0, where z is the middle of the two logits.
+3. m <= 0 <= D are the worst signs, and there the excess over 1 divided by D^2 increases with D: the
+   second derivative in D is a power series with nonnegative coefficients. So the largest excess
+   X(T) satisfies X(T) <= (T/T_1)^2 X(T_1) for T <= T_1, and cells in s lose very little.
 
 Coordinates are independent given all that, and the squared moves add up to at most S^2: weak
-duality as in `envelope`. Proofs in docs/privacy.md.
+duality as in `privacy.envelope`. Proof: docs/privacy.md, section 17.
 
-Renyi divergence of sums of bits over a few clients, by the laws that are worst.
+Few clients: worst laws. The bits of the others are mixtures of bits with logits at an end of
+[-Z, Z], and e^((a-1) D_a) is jointly convex, so only the cases "j others at Z, the rest at -Z"
+matter, coordinate by coordinate. For each j it is convex in the protected client's two
+probabilities too, so the corners of a polygon around the possible values suffice
+(`finite_menus.bit_corners`). The bound by fair coins loses little for many clients, but up to 40%
+of epsilon for a few.
 
-The bits of the others are mixtures of those whose logits are at an end of [-Z, Z], and
-e^((a-1) D_a) is jointly convex: only "j others at Z, the rest at -Z" matters, coordinate by
-coordinate. For each j it is convex in the protected client's two probabilities too, so the corners
-of a polygon around those that neighbors may have suffice (`finite_menus.bit_corners`). The fair
-coins of `secure_sum` lose little for many clients, and up to 40% of epsilon for a few.
-
-A coordinate that moves by s costs s^2. D_a grows with s, for the polygons are nested; so a cell
-[u, u'] of costs has the option of cost u and the divergence at u'. In the first cell the sum counts
-as the bit itself, D_a <= a s^2/8. Weak duality as in `envelope`.
+A coordinate that moves by s costs s^2. D_a increases with s, because the polygons are nested, so a
+cell [u, u'] of costs gets the option with cost u and the divergence at u'. In the first cell the
+sum counts as the bit itself, D_a <= a s^2/8. Weak duality as in `privacy.envelope`. Proof:
+docs/privacy.md, section 30.
 """
 
 import itertools
@@ -51,22 +54,24 @@ from sottovoce.privacy.events import SecureSum
 from sottovoce.privacy.finite_menus import Bit, bit_corners, sums_of_others
 
 MAX_CLIENTS = 6
-MOST_CLIENTS = 16  # up to which a sum over `MAX_CLIENTS` of them may say more than fair coins do
-_SPACING = 0.2  # of tangents, in logits
-_FIRST = 2.0**-11  # of an equal share: where cells begin
-# Ratios of cells: around an equal share and where a few coordinates take all, and elsewhere.
+# Up to so many clients a sum over `MAX_CLIENTS` of them may give a tighter bound than fair coins.
+MOST_CLIENTS = 16
+_SPACING = 0.2  # Spacing of tangents, in logits.
+_FIRST = 2.0**-11  # End of the first cell, as a fraction of an equal share of the budget.
+# Ratios of consecutive cell ends: around an equal share and where a few coordinates take the whole
+# budget, and elsewhere.
 _FINE, _COARSE = 1.02, 1.15
-_CELL_ERROR = 2.0**-45  # of a probability, a product of at most six
-_small_sums_ROUNDING = 1e-12
+_CELL_ERROR = 2.0**-45  # Relative error of a probability, a product of at most six.
+_SMALL_SUM_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Menu:
-    """Ends of the cells of costs, and the laws of each right end's corners one after another."""
+    """The ends of the cells of costs, and the laws at the corners of each right end in sequence."""
 
     ends: Vector
-    laws: RowPairs  # corners by others by sums
-    starts: NDArray[np.intp]  # of each cell's corners
+    laws: RowPairs  # Shape: corners, laws of the others, values of the sum.
+    starts: NDArray[np.intp]  # Index of the first corner of each cell.
 
 
 @lru_cache(maxsize=16)
@@ -84,10 +89,10 @@ def _menu(event: SecureSum) -> _Menu:
         move = math.sqrt(end) * (1.0 + BUDGET_ROUNDING)
         found = bit_corners(move, event.logit_bound, _SPACING, against_zero=event.against_zero)
         corners += found
-        if event.against_zero:  # else the other order is another pair of the menu
+        if event.against_zero:  # Otherwise the menu contains the other order already.
             corners += [(second, first) for first, second in found]
     others = np.array(sums_of_others(event.logit_bound, event.clients))
-    bits = np.array(corners).reshape(-1, 2, 1, 2)  # corners, neighbors, others, values
+    bits = np.array(corners).reshape(-1, 2, 1, 2)  # Axes: corners, neighbors, others, values.
     without, with_one = (np.pad(others, ((0, 0), ends)) for ends in ((0, 1), (1, 0)))
     laws = bits[..., :1] * without + bits[..., 1:] * with_one
     pairs = RowPairs.of(laws[:, 0], laws[:, 1])
@@ -95,22 +100,22 @@ def _menu(event: SecureSum) -> _Menu:
 
 
 def small_sum_renyi(event: SecureSum, order: float) -> float:
-    """D_a of the sums over at most `MAX_CLIENTS` clients, both directions, rounded up."""
+    """Return D_a of the sums over at most `MAX_CLIENTS` clients, both directions, rounded up."""
     menu = _menu(event)
-    costs, values = [menu.ends[0]], [order * menu.ends[0] / 8.0 * (1.0 + _small_sums_ROUNDING)]
+    costs, values = [menu.ends[0]], [order * menu.ends[0] / 8.0 * (1.0 + _SMALL_SUM_ROUNDING)]
     if len(menu.starts):
         found = menu.laws.renyi(order, _CELL_ERROR).max(axis=-1)
         costs.extend(menu.ends[:-1])
         values.extend(np.maximum.reduceat(found, menu.starts))
     budget = event.shift**2 * (1.0 + BUDGET_ROUNDING)
     bound = envelope_bound(np.array(costs), np.array(values), budget, event.dimension)
-    return bound * (1.0 + _small_sums_ROUNDING)
+    return bound * (1.0 + _SMALL_SUM_ROUNDING)
 
 
-# Beyond, 2^31 clients have 4e-4 fair coins among them.
+# With this bound even 2^31 clients have only 4e-4 fair coins among them, so sums hide nothing.
 MAX_LOGIT_BOUND = 30.0
-_LEAST_LOGIT_BOUND = 1e-6  # a larger bound only says less
-_LEAST_SHIFT = 1e-100  # whose square float64 holds
+_LEAST_LOGIT_BOUND = 1e-6  # Smaller bounds count as this; a larger bound is always sound.
+_LEAST_SHIFT = 1e-100  # Its square still fits into float64.
 _LAST_ORDER = 1e5
 _STEPS_PER_OCTAVE = 3
 _POINTS_PER_STDDEV = 12
@@ -118,7 +123,7 @@ _TANGENTS = 9
 _CELL_RATIO = 1.5
 _ROUNDING = 2.0**-48
 
-# (a-1) D_a is convex in a, so it is known between these by its chords.
+# The orders at which D_a is computed. (a-1) D_a is convex in a, so chords bound it between them.
 NODES: tuple[float, ...] = tuple(
     1.0 + 2.0 ** (k / _STEPS_PER_OCTAVE)
     for k in range(-12, 1 + int(_STEPS_PER_OCTAVE * math.log2(_LAST_ORDER)))
@@ -126,9 +131,9 @@ NODES: tuple[float, ...] = tuple(
 
 
 def secure_sum_renyi(event: SecureSum, order: float) -> float:
-    """D_a of the sums, both directions: the smaller of what the crowd hides and the local one."""
+    """Return D_a of the sums in both directions: the smaller bound of the sums and of the bits."""
     if not order > 1.0:
-        raise ParameterError(f"order must lie above 1, got {order!r}")
+        raise ParameterError(f"the Renyi order must lie above 1, got {order!r}")
     local = one_bit_renyi(event.shift, event.dimension, order)
     hidden = event.clients > 1 and event.logit_bound <= MAX_LOGIT_BOUND
     if not hidden or order > NODES[-1] or event.shift < _LEAST_SHIFT:
@@ -147,22 +152,22 @@ def secure_sum_renyi(event: SecureSum, order: float) -> float:
 
 @lru_cache(maxsize=1 << 14)
 def _at_node(event: SecureSum, node: int) -> float:
-    """D_a at one of `NODES`, over all coordinates, without regard to the local bound."""
+    """Return D_a of the sums at one of `NODES`, over all coordinates."""
     found = _by_fair_coins(event, node)
     if event.clients <= MOST_CLIENTS:
-        # Of more than a few clients some may tell their bits: that leaves a sum over the others.
+        # Of more clients some are assumed to reveal their bits: a sum over the others is left.
         few = replace(event, clients=min(event.clients, MAX_CLIENTS))
         found = min(found, small_sum_renyi(few, NODES[node]))
     return found
 
 
 def _by_fair_coins(event: SecureSum, node: int) -> float:
-    """The same, with all that is not a fair coin given to the adversary."""
+    """Return the bound if everything that is not a fair coin is revealed to the adversary."""
     cells, order = _cells(event), NODES[node]
     log_excess = cells.log_excess(order)
     if not np.isfinite(log_excess.max()):
         return math.inf
-    # A large excess makes the line steep; then the tangent is the better one.
+    # With a large excess the line through 0 is steep, and the tangent is the tighter bound.
     line_holds = not cells.boxed[0] and float(log_excess[0].max()) < 700.0
     return min(
         envelope_bound(
@@ -179,17 +184,18 @@ def _budget(event: SecureSum) -> float:
 def _options(
     cells: "_Cells", log_excess: Vector, order: float, *, through_zero: bool
 ) -> tuple[Vector, Vector]:
-    """Costs u = s^2 and values that lie above D_a of one coordinate, cell by cell.
+    """Return costs u = s^2 and values above D_a of one coordinate, cell by cell.
 
-    D_a <= log(1 + X T(u)^2/T^2)/(a-1), concave in u, lies below its tangent at the right end; in
-    the first cell also, `through_zero`, below the line X u/(16 T^2 (a-1)). Where the box cuts the
-    polygon, the corner on its edge does not shrink with T, so it counts as it is.
+    D_a <= log(1 + X T(u)^2/T^2)/(a-1) is concave in u and lies below its tangent at the right end;
+    in the first cell also, with `through_zero`, below the line X u/(16 T^2 (a-1)). Where the box
+    cuts the polygon, the corner on its edge does not shrink with T, so it is used unchanged.
     """
     u, t = cells.squares, cells.moves
     largest = log_excess.max(axis=-1)
     excess = np.exp(np.minimum(largest, 700.0))
     divergence, corner = (_divergence(logs, order) for logs in (largest, log_excess[:, -1]))
-    # d/du tanh(sqrt(u)/4)^2 = T (1 - T^2)/(4 sqrt u), rounded down: the line only gets higher.
+    # d/du tanh(sqrt(u)/4)^2 = T (1 - T^2)/(4 sqrt u). The slope is rounded down, which raises the
+    # line to the left of the point of tangency.
     growth = t * (1.0 - t * t) / (4.0 * np.sqrt(u)) / (t * t)
     slope = growth * excess / (1.0 + excess) / (order - 1.0) * (1.0 - 1e-9)
     left = np.concatenate([[0.0], u[:-1]])
@@ -202,32 +208,32 @@ def _options(
 
 
 def _divergence(log_excess: Vector, order: float) -> Vector:
-    """log(1 + X)/(a - 1), rounded up."""
+    """Return log(1 + X)/(a - 1), rounded up."""
     exponent = np.logaddexp(0.0, log_excess)
-    small = log_excess < 0.0  # where logaddexp would lose the last digits
+    small = log_excess < 0.0  # There logaddexp would lose the last digits.
     exponent[small] = np.log1p(np.exp(log_excess[small]))
     return np.asarray(exponent / (order - 1.0) * (1.0 + _ROUNDING))
 
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    """Right ends of the cells in u = s^2, T there, and the ratios at every vertex and sign mean."""
+    """The cells in u = s^2: right ends, T there, and the ratios at all vertices and means v."""
 
     squares: Vector
     moves: Vector
-    boxed: NDArray[np.bool_]  # whether c' at its least value cuts the polygon
-    log_mass: Vector  # cells x vertices x points: log of the weight times 1 + c' v
-    change: Vector  # (1 + c v)/(1 + c' v) - 1
+    boxed: NDArray[np.bool_]  # Whether the smallest possible c' cuts the polygon.
+    log_mass: Vector  # Cells x vertices x points: log of the weight times 1 + c' v.
+    change: Vector  # (1 + c v)/(1 + c' v) - 1.
     log_ratio: Vector
 
     def log_excess(self, order: float) -> Vector:
-        """log E[(1 + c'v)(r^a - 1 - a (r - 1))] for each cell and vertex, rounded up."""
+        """Return log E[(1 + c'v)(r^a - 1 - a (r - 1))] for each cell and vertex, rounded up."""
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             powers, slopes = np.expm1(order * self.log_ratio), order * self.change
             rounding = 2.0**-50 * (np.abs(powers) + np.abs(slopes))
             direct = np.log(np.maximum(0.0, powers - slopes) + rounding)
             direct = np.where(order * self.log_ratio > 600.0, order * self.log_ratio, direct)
-            # Taylor's remainder, which does not cancel.
+            # Taylor's remainder is an upper bound without cancellation.
             reach = np.maximum(0.0, (order - 2.0) * self.log_ratio)
             taylor = math.log(order * (order - 1.0) / 2.0) + 2.0 * np.log(np.abs(self.change))
             logs = self.log_mass + np.fmin(direct, taylor + reach)
@@ -247,13 +253,13 @@ def _cells(event: SecureSum) -> _Cells:
     squares = np.unique(np.geomspace(smallest, widest, count + 1) * (1.0 + _ROUNDING))
     moves = np.tanh(np.sqrt(squares) / 4.0) * (1.0 + _ROUNDING)
     means, log_weights = _sign_means(event.clients, bound)
-    # Below, the whole polygon has c' > -1 and needs no box.
+    # Where `boxed` is false the whole polygon has c' > -1 and needs no box.
     boxed = moves * (1.0 + math.tanh(bound / 2.0)) >= 0.9
     shapes = [_vertices(float(t), bound, boxed=bool(b)) for t, b in zip(moves, boxed, strict=True)]
-    gap = np.array([[vertex[0] for vertex in shape] for shape in shapes])[..., None]  # 1 + c'
-    step = np.array([[vertex[1] for vertex in shape] for shape in shapes])[..., None]  # c - c'
+    gap = np.array([[vertex[0] for vertex in shape] for shape in shapes])[..., None]  # 1 + c'.
+    step = np.array([[vertex[1] for vertex in shape] for shape in shapes])[..., None]  # c - c'.
     signed = np.concatenate([means, -means])
-    # 1 + c'v = (1 - v) + v (1 + c'), without cancellation for v > 0, where it can be small.
+    # 1 + c'v = (1 - v) + v (1 + c') has no cancellation for v > 0, where it can be small.
     second = np.where(signed > 0.0, (1.0 - signed) + signed * gap, 1.0 + signed * (gap - 1.0))
     change = step * signed / second
     log_mass = np.concatenate([log_weights, log_weights]) - math.log(2.0) + np.log(second)
@@ -268,19 +274,20 @@ def _cells(event: SecureSum) -> _Cells:
 
 
 def _vertices(move: float, bound: float, *, boxed: bool) -> list[tuple[float, float]]:
-    """(1 + c', c - c') at the corners of a polygon around 0 <= D <= 2 T (1 - m^2), m <= 0.
+    """Return (1 + c', c - c') at the corners of a polygon around 0 <= D <= 2 T (1 - m^2), m <= 0.
 
-    Tangents of a parabola meet half-way between their points, at 2 T (1 - m_1 m_2). `boxed` leaves
-    out c' below its least value, which cuts the parabola at m where T (1 - m^2) = C + m.
+    Tangents of a parabola meet halfway between their points of tangency, at D = 2 T (1 - m_1 m_2).
+    `boxed` excludes c' below its smallest value -C, which cuts the parabola at the m for which
+    T (1 - m^2) = C + m.
     """
-    least = 2.0 / (1.0 + math.exp(bound))  # 1 - C
+    least = 2.0 / (1.0 + math.exp(bound))  # 1 - C.
     reach = bound
     if boxed:
         largest = math.tanh(bound / 2.0)
         root = math.sqrt(max(0.0, 1.0 - 4.0 * move * (largest - move)))
         cut = max(0.0, (1.0 - root) / (2.0 * move))
         reach = min(bound, 2.0 * math.atanh(min(cut, 1.0 - 1e-15)))
-    # 1 + m at the points of tangency
+    # 1 + m at the points of tangency.
     points = [2.0 / (1.0 + math.exp(z)) for z in np.linspace(0.0, reach, _TANGENTS).tolist()]
     pairs = [
         (points[0], points[0]),
@@ -297,7 +304,7 @@ def _vertices(move: float, bound: float, *, boxed: bool) -> list[tuple[float, fl
 
 @lru_cache(maxsize=64)
 def _sign_means(clients: int, bound: float) -> tuple[Vector, Vector]:
-    """Points in (0, 1] and log weights of |v|, larger in convex order than the true law of v."""
+    """Return points in (0, 1] and log weights of |v|, above the true law of v in convex order."""
     chance = 2.0 / (1.0 + math.exp(bound))
     ends, below = lower_buckets(clients - 1, chance)
     log_weights = _log_bucket_masses(clients - 1, chance, ends, below)
@@ -317,7 +324,8 @@ def _sign_means(clients: int, bound: float) -> tuple[Vector, Vector]:
         with np.errstate(divide="ignore"):
             logs = np.logaddexp(logs, log_weight + np.log(mass * (1.0 + 1e-8)))
         if first > 0:
-            # What is not listed: Chernoff's bound at the inner end of each cell, at its outer end.
+            # Mass that is not listed is bounded by Chernoff's bound at the inner end of each cell
+            # and put at its outer end.
             outside = grid[1:] > 1.0 - 2.0 * first / signs
             far = log_weight + math.log(2.0) - signs * exponent
             logs[1:] = np.logaddexp(logs[1:], np.where(outside, far, -np.inf))
@@ -325,7 +333,7 @@ def _sign_means(clients: int, bound: float) -> tuple[Vector, Vector]:
 
 
 def _log_bucket_masses(coins: int, chance: float, ends: Vector, below: Vector) -> Vector:
-    """log P(M in the bucket), rounded up, far below what float64 can hold too."""
+    """Return log P(M in the bucket), rounded up, also far below the range of float64."""
     from scipy.special import rel_entr
 
     with np.errstate(divide="ignore"):
@@ -339,7 +347,7 @@ def _log_bucket_masses(coins: int, chance: float, ends: Vector, below: Vector) -
 
 
 def _grid(stddev: float) -> Vector:
-    """0, fine steps to 8 standard deviations, then steps of a tenth to 1."""
+    """Return 0, fine steps up to 8 standard deviations, then steps of a tenth up to 1."""
     fine_end = min(1.0, 8.0 * stddev)
     fine = np.linspace(0.0, fine_end, 1 + math.ceil(_POINTS_PER_STDDEV * fine_end / stddev))
     count = math.ceil(math.log(1.0 / fine_end) / math.log(1.1))

@@ -1,6 +1,6 @@
-"""The zCDP accountant: one number per event, added up.
+"""The zCDP accountant: one number (rho) for each event, added up.
 
-Never tighter than the Renyi accountant; people quote rho, so it has its own name.
+It is never tighter than the Renyi accountant. It exists because rho is often quoted.
 """
 
 import math
@@ -32,10 +32,10 @@ from sottovoce.privacy.events import (
 
 
 def rho_of(event: PrivacyEvent) -> float:
-    """The rho of a composition: the sum of its parts' (Bun and Steinke 2016, lemma 2.3)."""
+    """Return the rho of a composition, the sum over its parts (Bun and Steinke 2016, lemma 2.3)."""
     try:
         return math.fsum(count * _basic(event) for event, count in basic_counts(event).items())
-    except OverflowError:  # a count beyond float64
+    except OverflowError:  # The count is beyond the range of float64.
         return math.inf
 
 
@@ -46,7 +46,7 @@ def _basic(event: BasicEvent) -> float:
         case GaussianNoise():
             return event.mu**2 / 2.0
         case LaplaceNoise():
-            return event.shift**2 / 2.0  # D_a <= a shift^2/2, see privacy.laplace
+            return event.shift**2 / 2.0  # D_a <= a shift^2/2, see `privacy.additive_noise`.
         case ZeroConcentrated():
             return event.rho
         case PureDp():
@@ -59,7 +59,7 @@ def _basic(event: BasicEvent) -> float:
         case SecureSum():
             return _basic(event.local())
         case Allocated():
-            return _basic(event.event)  # a mixture over the steps: D_a is quasi-convex
+            return _basic(event.event)  # A mixture over the steps, and D_a is quasi-convex.
         case FinitePair() | FiniteTable() | RenyiCurve() | SeededBits() | Sampled() | Shuffled():
             raise UnsupportedEventError(
                 f"the zcdp accountant has no rho for {type(event).__name__}; use renyi"
@@ -70,7 +70,7 @@ def _basic(event: BasicEvent) -> float:
 
 @register(summary="zero-concentrated privacy, one number (rho) added up", turn=3)
 class ZcdpAccountant:
-    """Zero-concentrated DP, converted at the best real order."""
+    """The zCDP accountant: rho added up and converted at the best real order."""
 
     name = "zcdp"
 

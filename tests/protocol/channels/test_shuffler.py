@@ -66,7 +66,9 @@ def test_the_event_is_the_local_one_among_the_fewest_clients(mechanism: Mechanis
 def test_shuffling_claimed_for_noise_without_a_pure_epsilon_is_refused(
     mechanism: Mechanism, name: str
 ) -> None:
-    with pytest.raises(UnsupportedEventError, match=f"pure local.*{name} has none.*'cldp'"):
+    with pytest.raises(
+        UnsupportedEventError, match=f"pure local.*{name} has no finite pure epsilon.*'cldp'"
+    ):
         terms_of(Shuffler(minimum_clients=30), R)(mechanism)
 
 
