@@ -51,7 +51,7 @@ OPTIONAL = (
     Optional(module="pandas", distribution="pandas", extra=None, purpose="data frames"),
     Optional(module="triton", distribution="triton", extra=None, purpose="kernels on NVIDIA GPUs"),
 )
-# Dependencies of optional packages: if one of them is missing, the error names its optional package.
+# Dependencies of optional packages: if one is missing, the error names the optional package.
 _ALONG = {
     **dict.fromkeys(("httpx", "starlette", "uvicorn"), "flwr"),
     **dict.fromkeys(("sqlalchemy", "alembic"), "mlflow"),

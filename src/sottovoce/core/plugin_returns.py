@@ -91,25 +91,29 @@ def hold(register: Register[Any], name: str, owner: type, contract: Contract) ->
             f"the {register.kind} '{name}' does not define {', '.join(absent)}; "
             "define each of them in its class"
         )
-    hold_methods(functools.partial(_named, register, name), owner, contract.returns)
+    _wrap_methods(functools.partial(_named, register, name), owner, contract.returns)
 
 
-def hold_methods(who: Callable[[], str], owner: type, returns: Mapping[str, Returns]) -> None:
+def _wrap_methods(who: Callable[[], str], owner: type, returns: Mapping[str, Returns]) -> None:
     """Wrap the named methods that a plug-in's class defines itself, to check their results."""
     for name, wanted in returns.items():
         definer = next((one for one in owner.__mro__ if name in vars(one)), object)
         defined = vars(definer).get(name)
-        if is_ours(definer.__module__) or hasattr(defined, "held"):
+        if is_ours(definer.__module__) or hasattr(defined, "has_checked_results"):
             continue
         if inspect.isfunction(defined):
-            setattr(owner, name, _held(defined, who, f"the result of {name}()", wanted))
+            setattr(
+                owner, name, _with_checked_results(defined, who, f"the result of {name}()", wanted)
+            )
 
 
 def held(register: Register[Any], name: str, function: F, wanted: Returns) -> F:
     """Return a registered function whose results are checked; Sottovoce's own stay unchanged."""
     if is_ours(function.__module__):
         return function
-    return _held(function, functools.partial(_named, register, name), "its result", wanted)
+    return _with_checked_results(
+        function, functools.partial(_named, register, name), "its result", wanted
+    )
 
 
 def _found(owner: object, name: str) -> object:
@@ -121,12 +125,12 @@ def _named(register: Register[Any], name: str) -> str:
     return register.plug_in(name) or f"the {register.kind} '{name}'"
 
 
-def _held(function: F, who: Callable[[], str], call: str, wanted: Returns) -> F:
+def _with_checked_results(function: F, who: Callable[[], str], call: str, wanted: Returns) -> F:
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         return _checked(function(*args, **kwargs), who, call, wanted)
 
-    checked.held = True  # type: ignore[attr-defined]
+    checked.has_checked_results = True  # type: ignore[attr-defined]
     return checked  # type: ignore[return-value]
 
 
@@ -135,9 +139,11 @@ def _checked(value: Any, who: Callable[[], str], call: str, wanted: Returns) -> 
         got = "None" if value is None else f"an object of type {type(value).__name__}"
         raise PluginError(f"{who()}: {call} must be {wanted.what}, got {got}; correct the plug-in")
     if wanted.calls is not None:
-        return _held(value, who, f"the result of the function that is {call}", wanted.calls)
+        return _with_checked_results(
+            value, who, f"the result of the function that is {call}", wanted.calls
+        )
     if wanted.methods is not None:
-        hold_methods(who, type(value), wanted.methods)
+        _wrap_methods(who, type(value), wanted.methods)
     if wanted.yields is not None:
         return _each(value, who, call, wanted.yields)
     return value
