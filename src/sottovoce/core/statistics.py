@@ -70,8 +70,7 @@ def _checked(hits: ArrayLike, trials: ArrayLike, error: float) -> tuple[Vector, 
     k, n = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
     if not np.all((k >= 0) & (k <= n) & (n >= 1)):
         raise ParameterError(
-            "a confidence bound needs at least one trial, and hits must lie between 0 and trials; "
-            f"got {hits} hits of {trials}"
+            "a confidence bound needs at least one trial, and hits must lie between 0 and trials"
         )
     parameter_rules.fraction("error of an interval", error)
     return k, n
