@@ -290,7 +290,7 @@ def test_a_missing_extension_that_was_not_wanted_is_not_missed(
         warnings.simplefilter("error")
         assert native.native() is None
     with (
-        pytest.raises(ParameterError, match="this machine can run, got .*: auto, numpy"),
+        pytest.raises(ParameterError, match=r"this machine can run, got .*: auto, numpy"),
         native.using("avx2"),
     ):
         pass
