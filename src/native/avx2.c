@@ -1,4 +1,4 @@
-/* Every kernel for AVX2. */
+/* All kernels for AVX2. */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define SV_LEVEL avx2
 #define SV_AVX2 1

@@ -1,4 +1,4 @@
-/* Every kernel for AVX-512 (F, BW, DQ, VL). */
+/* All kernels for AVX-512 (F, BW, DQ, VL). */
 #if defined(__x86_64__) && defined(__GNUC__)
 #define SV_LEVEL avx512
 #define SV_AVX512 1

@@ -1,4 +1,4 @@
-/* All kernels, for the level of the file that includes this. */
+/* All kernels, compiled for the level of the file that includes this. */
 #include "level.h"
 
 #include "sampling_body.h"

@@ -1,4 +1,4 @@
-/* Lists of buffers, and numbers that Python gave. */
+/* Checks of lists of buffers and of numbers that Python passes. */
 #include "buffers.h"
 
 int sv_hold(struct sv_buffers *buffers, PyObject *list, int most, int flags)

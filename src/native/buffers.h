@@ -1,4 +1,4 @@
-/* Lists of buffers, and numbers that Python gave. */
+/* Checks of lists of buffers and of numbers that Python passes. */
 #ifndef SV_BUFFERS_H
 #define SV_BUFFERS_H
 
@@ -10,11 +10,12 @@ struct sv_buffers {
     int count;
 };
 
-/* Holds 1 to `most` contiguous buffers of a list; -1 and an exception if it cannot. */
+/* Acquires the 1 to `most` contiguous buffers of a list; returns -1 with an exception set if it
+   cannot. */
 int sv_hold(struct sv_buffers *buffers, PyObject *list, int most, int flags);
 void sv_let_go(struct sv_buffers *buffers);
 
-/* 0 and ValueError(text), unless `fine`. */
+/* Returns `fine`; if it is 0, sets ValueError(text). */
 int sv_require(int fine, const char *text);
 
 #endif

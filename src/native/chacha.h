@@ -1,9 +1,9 @@
-/* ChaCha20 (RFC 8439): LANES blocks at once, one word of each in a register.
+/* ChaCha20 (RFC 8439): LANES blocks at once, with one word of each in a register.
 
-The layout of draws. A tile is 32 blocks of the stream with nonce 0. Coordinate r = 32 k + l of a
-tile reads draw k of block l: little-endian, 16 bits (32 a block) or 32 bits (16 a block). So a
-register that holds word w of neighbouring blocks holds the draws of neighbouring coordinates, and
-nothing is ever transposed; on a GPU 32 lanes hold 32 blocks. */
+The layout of draws: a tile is 32 blocks of the stream with nonce 0. Coordinate r = 32 k + l of a
+tile reads draw k of block l: little-endian, 16 bits (32 in a block) or 32 bits (16 in a block). So
+a register with word w of adjacent blocks has the draws of adjacent coordinates, and no transpose is
+needed; on a GPU 32 lanes have 32 blocks. */
 
 INLINE vu rotated(vu x, int by) { return (x << by) | (x >> (32 - by)); }
 

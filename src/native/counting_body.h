@@ -1,6 +1,6 @@
-/* Sums of packed codes over clients: SV_BATCH payloads at a time, a register's width of each. */
+/* Sums of packed codes over clients: SV_BATCH payloads at a time, one register of each. */
 
-/* high, sum = the two bits of a + b + sum, in every position. */
+/* Sets high and sum to the two bits of a + b + sum, in every position. */
 INLINE void full_add(vq *high, vq *sum, vq a, vq b)
 {
 #if defined(SV_AVX512)
@@ -14,37 +14,37 @@ INLINE void full_add(vq *high, vq *sum, vq a, vq b)
 #endif
 }
 
-/* A register's width of payload k, zeros beyond its end or for a payload that is not there. */
-INLINE vq taken(const uint8_t *const *payloads, int k, int count, size_t at, size_t room)
+/* One register of payload k; zeros beyond its end, or if k is not below count. */
+INLINE vq taken(const uint8_t *const *payloads, int k, int count, size_t at, size_t available)
 {
     vq word = {0};
     if (k < count)
-        memcpy(&word, payloads[k] + at, room < WIDE ? room : WIDE);
+        memcpy(&word, payloads[k] + at, available < WIDE ? available : WIDE);
     return word;
 }
 
-/* Four payloads into the planes 1 and 2; what they carry into 4 is one bit. */
+/* Adds four payloads to the planes 1 and 2, and returns the bit that they carry into plane 4. */
 INLINE vq four_more(vq *ones, vq *twos, const uint8_t *const *payloads, int k, int count, size_t at,
-                    size_t room)
+                    size_t available)
 {
     vq first, second, high;
-    full_add(&first, ones, taken(payloads, k, count, at, room),
-             taken(payloads, k + 1, count, at, room));
-    full_add(&second, ones, taken(payloads, k + 2, count, at, room),
-             taken(payloads, k + 3, count, at, room));
+    full_add(&first, ones, taken(payloads, k, count, at, available),
+             taken(payloads, k + 1, count, at, available));
+    full_add(&second, ones, taken(payloads, k + 2, count, at, available),
+             taken(payloads, k + 3, count, at, available));
     full_add(&high, twos, first, second);
     return high;
 }
 
-/* Carry-save addition: 16 payloads into the planes 1, 2, 4 and 8, and what they carry into 16. */
+/* Carry-save addition of 16 payloads to the planes 1, 2, 4 and 8; returns the carry into 16. */
 INLINE void count_column(uint8_t *const *planes, int used, const uint8_t *const *payloads,
-                         int count, size_t at, size_t room)
+                         int count, size_t at, size_t available)
 {
     vq low[4], four[4], eight[2], carry;
     for (int k = 0; k < 4; k++)
         low[k] = *(const vq_any *)(planes[k] + at);
     for (int k = 0; k < 4; k++)
-        four[k] = four_more(&low[0], &low[1], payloads, 4 * k, count, at, room);
+        four[k] = four_more(&low[0], &low[1], payloads, 4 * k, count, at, available);
     full_add(&eight[0], &low[2], four[0], four[1]);
     full_add(&eight[1], &low[2], four[2], four[3]);
     full_add(&carry, &low[3], eight[0], eight[1]);
@@ -62,7 +62,7 @@ INLINE void count_column(uint8_t *const *planes, int used, const uint8_t *const 
 static void count_bits(uint8_t *const *planes, int used, const uint8_t *const *payloads, int count,
                        size_t begin, size_t end)
 {
-    /* Strips so narrow that their planes stay in the first cache while payloads stream by. */
+    /* Strips are so narrow that their planes stay in the L1 cache while all payloads are read. */
     for (size_t strip = begin; strip < end; strip += STRIP) {
         const size_t stop = end - strip < STRIP ? end : strip + STRIP;
         for (int k = 0; k < count; k += SV_BATCH) {
@@ -84,7 +84,7 @@ static void read_counts(const uint8_t *const *planes, int used, size_t first, si
     vu lanes;
     memcpy(&lanes, numbers, sizeof lanes);
     for (size_t i = 0; i < count; i += LANES) {
-        /* A byte of planes is 8 coordinates: more than a register has lanes on some machines. */
+        /* A byte of planes is 8 coordinates, more than the lanes of a register on some machines. */
         const size_t at = (first + i) / 8, skipped = (first + i) % 8;
         vu counts = {0};
         for (int k = 0; k < used; k++) {
@@ -98,7 +98,7 @@ static void read_counts(const uint8_t *const *planes, int used, size_t first, si
     }
 }
 
-/* points[0] n_0 + points[1] n_1 + ..., in this order. */
+/* Computes points[0] n_0 + points[1] n_1 + ..., added in this order. */
 static void combine(const uint32_t *counts, size_t count, int levels, uint32_t received,
                     const double *points, double *out)
 {
@@ -119,19 +119,20 @@ static void combine(const uint32_t *counts, size_t count, int levels, uint32_t r
     }
 }
 
-/* counts + 1 where a code is the wanted one. */
+/* Adds 1 to the counts where a code is the wanted one. */
 INLINE vb one_more(vb counts, vb codes, vb wanted)
 {
 #if defined(SV_AVX512)
     const __mmask64 equal = _mm512_cmpeq_epi8_mask((__m512i)codes, (__m512i)wanted);
     return (vb)_mm512_mask_add_epi8((__m512i)counts, equal, (__m512i)counts, _mm512_set1_epi8(1));
 #else
-    return counts - (vb)(codes == wanted); /* equal is -1 */
+    return counts - (vb)(codes == wanted); /* A true comparison is -1. */
 #endif
 }
 
-/* Which of `levels` codes: one counter of a byte for each code but 0. Those of 2 and 4 bits stay
-   where they are in their bytes (`per` codes a byte: counter s of byte i is for code per i + s). */
+/* Counts each of `levels` codes but 0, with a counter of one byte. Codes of 2 and 4 bits are
+   compared inside their bytes (`per` codes in a byte: counter s of byte i is for code per i + s).
+   */
 INLINE void count_codes(uint8_t *counters, size_t stride, int levels, int per,
                         const vq words[SV_BATCH], int count, size_t at)
 {
@@ -222,8 +223,8 @@ static void widen(const uint8_t *counters, size_t stride, int per, size_t dimens
         widen_row(counters, stride, 1, dimension, out);
 }
 
-/* sum[i] += table[code i] for one payload after the other: what is added is rounded as a whole
-   vector's would be, and in the same order. */
+/* sum[i] += table[code i] for one payload after the other, with the roundings and the order of
+   adding whole vectors. */
 static void add_points(double *sum, size_t begin, size_t end, const uint8_t *const *payloads,
                        const uint8_t *bits, const double *tables, int count, size_t dimension)
 {

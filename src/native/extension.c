@@ -1,4 +1,4 @@
-/* Further random bits of single coordinates, and the decisions that need them: all of it rare. */
+/* Further random bits of single coordinates, and the decisions that need them, which are rare. */
 #include "extension.h"
 
 #include <math.h>
@@ -46,7 +46,7 @@ uint64_t sv_extension(const uint32_t key[8], uint64_t coordinate)
 {
     uint32_t x[16];
     block(key, 0, coordinate + 1, x);
-    /* The bytes of the stream are little-endian words; the number they spell is big-endian. */
+    /* The words of the stream are little-endian; the number that they form is big-endian. */
     return ((uint64_t)swapped(x[0]) << 32) | swapped(x[1]);
 }
 
@@ -59,7 +59,7 @@ uint32_t sv_draw(const uint32_t key[8], int bits, uint64_t coordinate)
     return bits == 32 ? x[k] : (x[k / 2] >> 16 * (k % 2)) & 0xffff;
 }
 
-/* 0.word,extension as a number below 1, truncated by less than 2^-52. */
+/* The number 0.word,extension below 1, truncated by less than 2^-52. */
 static double uniform(const uint32_t key[8], uint32_t word, size_t i)
 {
     return ((double)word + (double)sv_extension(key, i) * 0x1p-64) * 0x1p-16;
@@ -67,12 +67,12 @@ static double uniform(const uint32_t key[8], uint32_t word, size_t i)
 
 void sv_leave_open(struct sv_open *open, size_t i)
 {
-    if (open->count < open->room)
+    if (open->count < open->capacity)
         open->coordinates[open->count] = (int64_t)i;
     open->count++;
 }
 
-/* The error of `threshold`: four roundings and exp's own of one unit, each 2^-52 of at most 1. */
+/* The error of `threshold` is four roundings and one unit of exp, each 2^-52 of at most 1. */
 int sv_decided_bit(const struct sv_one_bit *job, double x, uint32_t word, size_t i,
                    struct sv_open *open)
 {

@@ -1,18 +1,19 @@
 /* round((x + noise)/step) from 32 random bits: a sign, and 31 bits h of a tail.
 
-The noise at the tail v = (h + something in [0, 1)) 2^-32 is the quantile Q(v), convex and falling.
-Over a cell of h its chord c is too large by at most the cell's error e, so the noise lies between
-c(h + 1) - e and c(h); where both ends, x added, round to the same grid point, that is the code.
-Cells: 2^CELL_BITS in each octave of h, found in the bits of (double)h. */
+The noise at the tail v = (h + something in [0, 1)) 2^-32 is the quantile Q(v), convex and
+decreasing. Over a cell of h its chord c is too large by at most the cell's error e, so the noise
+lies between c(h + 1) - e and c(h); if both ends, with x added, round to the same grid point, that
+point is the code. There are 2^CELL_BITS cells in each octave of h, found in the bits of (double)h.
+*/
 
 #define CELL_BITS SV_NOISE_CELL_BITS
-#define LEAST_TAIL (1 << SV_NOISE_LEAST_BITS) /* h below it is left to more random bits */
+#define LEAST_TAIL (1 << SV_NOISE_LEAST_BITS) /* A smaller h needs more random bits. */
 
 typedef int64_t vl __attribute__((vector_size(8 * DOUBLE_LANES)));
 typedef int32_t vh __attribute__((vector_size(4 * DOUBLE_LANES)));
 typedef int32_t vh_any __attribute__((vector_size(4 * DOUBLE_LANES), aligned(4), may_alias));
 
-/* table[index[l]] for each lane. */
+/* Loads table[index[l]] into each lane l. */
 INLINE vd gathered(const double *table, vl index)
 {
 #if defined(SV_AVX512)
@@ -26,11 +27,12 @@ INLINE vd gathered(const double *table, vl index)
 
 INLINE vd rounded(vd x)
 {
-    const double magic = 0x1.8p52; /* adding it rounds to an integer, to even at ties */
+    const double magic = 0x1.8p52; /* Adding it rounds to an integer, to even at ties. */
     return (x + magic) - magic;
 }
 
-/* Codes of DOUBLE_LANES coordinates; lanes of `undecided` are -1 where they may be others. */
+/* Computes the codes of DOUBLE_LANES coordinates; lanes of `undecided` are -1 where the draw does
+   not decide the code. */
 INLINE vh grid_codes(const struct sv_grid_noise *job, vd x, vh words, vl *undecided)
 {
     const vh tails = (vh)((words >> 1) & 0x7fffffff);

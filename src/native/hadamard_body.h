@@ -1,13 +1,13 @@
 /* The fast Walsh-Hadamard transform of 2^k float64 numbers.
 
-Level by level, half = 1, 2, 4, ...: a, b -> a + b, a - b for numbers `half` apart. The order of
-levels fixes every rounding, so it is kept; what is free is where in memory the work goes first. The
-lowest levels are done inside registers, eight registers at a time; those above three at a time, on
-columns of eight rows. Eighths of a block come before the block: what is small enough for a cache is
-finished while it is there. */
+Level by level, half = 1, 2, 4, ...: a, b -> a + b, a - b for numbers at distance `half`. The order
+of levels determines every rounding, so it is fixed; only the order in memory is free. The lowest
+levels are computed inside registers, eight registers at a time; the higher levels three at a time,
+on columns of eight rows. The eighths of a block are computed before the block, so that a part which
+fits into a cache is finished while it is there. */
 
 #define LANES64 (REGISTER / 8)
-#define BASE ((size_t)(8 * LANES64)) /* numbers in eight registers */
+#define BASE ((size_t)(8 * LANES64)) /* The count of numbers in eight registers. */
 
 typedef double vd __attribute__((vector_size(REGISTER)));
 typedef double vd_any __attribute__((vector_size(REGISTER), aligned(8), may_alias));
@@ -20,14 +20,14 @@ INLINE vq lane_numbers(void)
     return lanes;
 }
 
-/* x, negated where the packed signs from number `at` on have a 1. */
+/* Negates x where the packed signs, from number `at` on, have a 1. */
 INLINE vd flipped(vd x, const uint8_t *signs, size_t at)
 {
     const vq bits = (vq){0} + (uint64_t)(signs[at / 8] >> (at % 8));
     return (vd)((vq)x ^ ((bits >> lane_numbers()) << 63));
 }
 
-/* x with the lanes l and l ^ half exchanged. */
+/* Exchanges the lanes l and l ^ half of x. */
 INLINE vd exchanged(vd x, int half)
 {
     const vq from = lane_numbers() ^ (uint64_t)half;
@@ -41,14 +41,14 @@ INLINE vd exchanged(vd x, int half)
 #endif
 }
 
-/* A level inside a register: a lane adds its partner, or is subtracted from it. */
+/* One level inside a register: a lane is added to its partner, or subtracted from it. */
 INLINE vd level_inside(vd x, int half)
 {
     const vq upper = ((lane_numbers() & (uint64_t)half) != 0) & ((uint64_t)1 << 63);
     return exchanged(x, half) + (vd)((vq)x ^ upper);
 }
 
-/* log2(rows) levels between registers. */
+/* Computes log2(rows) levels between registers. */
 INLINE void levels_between(vd *row, int rows)
 {
     for (int apart = 1; apart < rows; apart *= 2)
@@ -60,7 +60,7 @@ INLINE void levels_between(vd *row, int rows)
             }
 }
 
-/* All levels of BASE numbers, their signs first. */
+/* Applies the signs to BASE numbers, then computes all their levels. */
 INLINE void base(double *block, const uint8_t *signs)
 {
     vd row[8];
@@ -76,8 +76,8 @@ INLINE void base(double *block, const uint8_t *signs)
         *(vd_any *)(block + LANES64 * r) = row[r];
 }
 
-/* The last levels of a block of `rows` rows, in the columns begin ... end - 1; if `last`, then the
-   scale and the signs. */
+/* Computes the last levels of a block of `rows` rows, in the columns begin ... end - 1; if `last`,
+   then applies the scale and the signs. */
 INLINE void columns(double *block, size_t half, int rows, size_t begin, size_t end, int last,
                     double scale, const uint8_t *signs)
 {

@@ -1,4 +1,4 @@
-/* The tables of kernels: one of each for every level, filled in by the bodies. */
+/* The tables of kernels, one for every level, which the bodies define. */
 #ifndef SV_KERNELS_H
 #define SV_KERNELS_H
 

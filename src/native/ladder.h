@@ -1,11 +1,11 @@
-/* Codes of a few bits: one coordinate's 16 random bits against a ladder of thresholds.
+/* Codes of a few bits: a coordinate's 16 random bits are compared with a ladder of thresholds.
 
-Over each cell of x a threshold is taken to be linear, and raised by the cell's margin; the gap is
-twice the margin and the draw's own width, 1. So where w and w + gap pass equally many thresholds,
-that is the code, and elsewhere it is decided in double precision with 64 bits more. docs/kernels.md
-proves the margins, which `kernels/ladder.py` computes. */
+Over each cell of x a threshold is approximated by a linear function and raised by the cell's
+margin; the gap is twice the margin and the draw's own width, 1. If w and w + gap pass equally many
+thresholds, that number is the code; otherwise it is decided in double precision with 64 more bits.
+docs/kernels.md proves the margins, which `mechanisms/kernels/ladder.py` computes. */
 
-#define LADDER_STEP 16 /* thresholds that are compared together; rows are padded to it */
+#define LADDER_STEP 16 /* The number of thresholds compared together; rows are padded to it. */
 
 struct ladder_tile {
     float words[SV_TILE_DRAWS], highs[SV_TILE_DRAWS], places[SV_TILE_DRAWS];
@@ -14,8 +14,8 @@ struct ladder_tile {
     uint32_t differing[SV_TILE_DRAWS / 32];
 };
 
-/* Where in the ladder. What lies outside is at an end of a table; in a family it is in the cell
-   after the last, whose gap is infinite. */
+/* Finds the cell of x. In a table an x outside counts as the nearer end; in a family it is in the
+   cell after the last, whose gap is infinite. */
 INLINE float place_in(const struct sv_ladder *job, float place, size_t *cell)
 {
     const float end = (float)job->cells;
@@ -39,9 +39,9 @@ INLINE void find_cells(const struct sv_ladder *job, const void *tile, int is_dou
         const vi inside = (place >= (vf){0}) & (place < end);
         const vi before = (place < (vf){0}) & (vi)spread_int(job->num_knots ? -1 : 0);
         const vf safe = (vf)(((vi)place & inside) | ((vi)end & ~inside & ~before));
-        vi cell = __builtin_convertvector(safe, vi); /* truncates */
+        vi cell = __builtin_convertvector(safe, vi); /* This truncates. */
         if (job->num_knots)
-            cell += cell == (vi)spread_int((int)job->cells); /* the end belongs to the last cell */
+            cell += cell == (vi)spread_int((int)job->cells); /* The end is in the last cell. */
         const vf rest = safe - __builtin_convertvector(cell, vf);
         memcpy(t->cells + at, &cell, sizeof cell);
         memcpy(t->places + at, &rest, sizeof rest);
@@ -52,9 +52,10 @@ INLINE void find_cells(const struct sv_ladder *job, const void *tile, int is_dou
     }
 }
 
-/* How many of the 16 thresholds of a row `word` passes, and whether `high` passes others. */
-INLINE uint32_t climb(const float *row, size_t width, float word, float high, float place,
-                      int *differs)
+/* Counts the thresholds among 16 of a row that `word` passes; `differs` tells whether `high` passes
+   another number of them. */
+INLINE uint32_t count_few(const float *row, size_t width, float word, float high, float place,
+                          int *differs)
 {
     const vf words = spread(word), highs = spread(high), places = spread(place);
     uint32_t passed = 0, maybe = 0;
@@ -68,25 +69,27 @@ INLINE uint32_t climb(const float *row, size_t width, float word, float high, fl
     return (uint32_t)__builtin_popcount(passed);
 }
 
-/* How many of all thresholds: of up to 16 at once; of more, first of every 16th, then of the 16
-   below the first that was not passed. Thresholds ascend, so these decide about all others. */
-INLINE uint32_t climb_all(const struct sv_ladder *job, size_t cell, size_t width, float word,
+/* Counts all thresholds that are passed: up to 16 at once; if there are more, first every 16th,
+   then the 16 below the first that was not passed. Thresholds ascend, so these decide about the
+   rest. */
+INLINE uint32_t count_all(const struct sv_ladder *job, size_t cell, size_t width, float word,
                           float high, float place, int *differs)
 {
     const float *row = job->rows + cell * 2 * width;
     if (width == LADDER_STEP)
-        return climb(row, width, word, high, place, differs);
-    const size_t coarse = width - LADDER_STEP; /* after all thresholds, every 16th again */
-    const size_t steps = LADDER_STEP * (size_t)climb(row + coarse, width, word, high, place, differs);
+        return count_few(row, width, word, high, place, differs);
+    const size_t coarse = width - LADDER_STEP; /* Every 16th is repeated after all. */
+    const size_t steps =
+        LADDER_STEP * (size_t)count_few(row + coarse, width, word, high, place, differs);
     if (steps >= coarse)
-        return *differs = 1, 0; /* the last of the 16ths is padding: nothing passes it */
+        return *differs = 1, 0; /* The last of the 16ths is padding. */
     int fine;
-    const uint32_t rest = climb(row + steps, width, word, high, place, &fine);
+    const uint32_t rest = count_few(row + steps, width, word, high, place, &fine);
     *differs |= fine;
     return (uint32_t)steps + rest;
 }
 
-INLINE void climb_tile(const struct sv_ladder *job, struct ladder_tile *t, size_t width,
+INLINE void count_tile(const struct sv_ladder *job, struct ladder_tile *t, size_t width,
                        uint8_t *codes)
 {
     for (size_t at = 0; at < SV_TILE_DRAWS; at += 32) {
@@ -94,7 +97,7 @@ INLINE void climb_tile(const struct sv_ladder *job, struct ladder_tile *t, size_
         for (size_t l = 0; l < 32; l++) {
             const size_t i = at + l;
             int differs;
-            codes[i] = (uint8_t)climb_all(job, (size_t)t->cells[i], width, t->words[i], t->highs[i],
+            codes[i] = (uint8_t)count_all(job, (size_t)t->cells[i], width, t->words[i], t->highs[i],
                                           t->places[i], &differs);
             differing |= (uint32_t)differs << l;
         }
@@ -102,19 +105,20 @@ INLINE void climb_tile(const struct sv_ladder *job, struct ladder_tile *t, size_
     }
 }
 
-/* One coordinate that the narrow pass has left: the ladder proper, then double precision. */
+/* Decides a coordinate that a tile left undecided: after the narrow pass by the ladder, and
+   otherwise, or if that does not decide, in double precision. */
 static __attribute__((noinline)) uint8_t settled_code(const struct sv_ladder *job, double x,
-                                                      uint32_t word, size_t i, int climbs,
+                                                      uint32_t word, size_t i, int after_narrow,
                                                       struct sv_open *open)
 {
-    if (climbs) {
+    if (after_narrow) {
         size_t cell;
         int differs;
         const float w = (float)word;
         const float place =
             place_in(job, (float)(x - job->shift) * job->cells_per_unit + job->origin, &cell);
         const uint32_t code =
-            climb_all(job, cell, job->width, w, w + job->gaps[cell], place, &differs);
+            count_all(job, cell, job->width, w, w + job->gaps[cell], place, &differs);
         if (!differs)
             return (uint8_t)code;
     }
@@ -125,20 +129,20 @@ INLINE void ladder_tile(const struct sv_ladder *job, const void *tile, int is_do
                         size_t left, uint8_t *codes, struct sv_open *open)
 {
     struct ladder_tile t;
-    int climbs = 0;
+    int after_narrow = 0;
     draws16(job->key, (uint32_t)(first / SV_TILE_DRAWS), 1, t.draws);
 #ifdef SV_AVX512
     if (job->narrow_cells) {
         narrow_pass(job, tile, is_double, t.draws, codes, t.differing);
-        climbs = 1;
+        after_narrow = 1;
     } else
 #endif
     {
         find_cells(job, tile, is_double, &t);
         if (job->width == LADDER_STEP)
-            climb_tile(job, &t, LADDER_STEP, codes);
+            count_tile(job, &t, LADDER_STEP, codes);
         else
-            climb_tile(job, &t, job->width, codes);
+            count_tile(job, &t, job->width, codes);
     }
     for (size_t at = 0; at < left; at += 32) {
         uint32_t differing = t.differing[at / 32];
@@ -147,7 +151,7 @@ INLINE void ladder_tile(const struct sv_ladder *job, const void *tile, int is_do
             if (i >= left)
                 break;
             const double x = is_double ? ((const double *)tile)[i] : ((const float *)tile)[i];
-            codes[i] = settled_code(job, x, t.draws[i], first + i, climbs, open);
+            codes[i] = settled_code(job, x, t.draws[i], first + i, after_narrow, open);
         }
     }
 }

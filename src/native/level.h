@@ -1,8 +1,8 @@
-/* What each level of instructions brings: a number of lanes, and how a comparison becomes bits.
+/* The definitions of each instruction level: the number of lanes, and how comparisons become bits.
 
 A level is one .c file that defines SV_LEVEL and includes this and every kernel's body; bodies are
-written with the vector extensions of gcc and clang, once for all levels. Where a body decides
-something, it decides it exactly: levels differ in speed and never in a bit. */
+written with the vector extensions of gcc and clang, once for all levels. Every decision of a body
+is exact: levels differ in speed, but never in a bit. */
 #ifndef SV_LEVEL
 #error "included by avx512.c, avx2.c and portable.c"
 #endif
@@ -36,12 +36,12 @@ something, it decides it exactly: levels differ in speed and never in a bit. */
 typedef uint32_t vu __attribute__((vector_size(4 * LANES)));
 typedef int32_t vi __attribute__((vector_size(4 * LANES)));
 typedef float vf __attribute__((vector_size(4 * LANES)));
-/* The same at any address. */
+/* The same types without alignment. */
 typedef float vf_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* The same number in every lane. (Adding it to zeros would be an addition: -0 is not 0.) */
+/* Puts the same number into every lane. (Adding it to zeros would change -0.) */
 INLINE vf spread(float x)
 {
 #if defined(SV_AVX512)
@@ -77,7 +77,7 @@ INLINE uint32_t mask_ge(vf a, vf b)
 #endif
 }
 
-/* LANES doubles less `shift`, rounded to float. */
+/* Subtracts `shift` from LANES doubles, and rounds to float. */
 INLINE vf load_rounded(const double *values, double shift)
 {
 #if defined(SV_AVX512)
@@ -98,7 +98,7 @@ INLINE vf load_rounded(const double *values, double shift)
 #endif
 }
 
-/* LANES values less `shift`, in single precision. */
+/* Subtracts `shift` from LANES values, in single precision. */
 INLINE vf load_floats(const void *values, int is_double, size_t at, double shift)
 {
     if (is_double)
@@ -106,7 +106,7 @@ INLINE vf load_floats(const void *values, int is_double, size_t at, double shift
     return *(const vf_any *)((const float *)values + at) - spread((float)shift);
 }
 
-/* a b + c, rounded once or twice: for what is checked against a margin anyway. */
+/* a b + c, rounded once or twice; only for numbers whose error a margin covers. */
 INLINE vf fused(vf a, vf b, vf c)
 {
 #if defined(SV_AVX512)
@@ -118,7 +118,7 @@ INLINE vf fused(vf a, vf b, vf c)
 #endif
 }
 
-/* x, no farther from 0 than `reach`. */
+/* Limits x to [-reach, reach]. */
 INLINE vf clamped(vf x, float reach)
 {
     const vf high = spread(reach), low = -high;

@@ -1,11 +1,12 @@
-/* The module: which levels of instructions this processor has, and which one is in use.
+/* The module, and the levels of instructions that this processor has.
 
-Functions take buffers that the Python side has checked (types, contiguity, sizes are checked again
-here, where a mistake would read beyond an end), let go of the interpreter while they work, and keep
-no state. They may be called from several threads. */
+Functions take buffers that the Python side has checked (types, contiguity and sizes are checked
+again here, where a mistake would read beyond an end), release the interpreter's lock while they
+work, and have no state. They may be called from several threads. */
 #include "native.h"
 
-/* One more whenever what a function takes has another meaning: sottovoce/native.py has the same. */
+/* Increment this, here and in sottovoce/core/native.py, whenever the meaning of an argument
+   changes. */
 #define SV_INTERFACE 3
 
 int sv_best_level(void)
@@ -30,7 +31,7 @@ static PyObject *best_level(PyObject *self, PyObject *none)
     return PyLong_FromLong(sv_best_level());
 }
 
-/* The level that a caller asked for, if this processor has it; -1 and an exception if not. */
+/* Returns the requested level if this processor has it, else -1 with an exception set. */
 int sv_checked_level(int level)
 {
     if (level < 0 || level > sv_best_level()) {

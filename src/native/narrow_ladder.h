@@ -1,10 +1,10 @@
 /* A first pass over a ladder in 16-bit lanes, 32 coordinates at once, for AVX-512.
 
-Up to 16 levels over at most 32 cells, whose thresholds fit into registers. Units are 2^-15: the
-draw loses its lowest bit; numbers are counted from 1/2, to fit also where a margin raises them
-above 1. A threshold is T = start + (rise place) 2^-15, rounded; starts are
-already raised by the margin and lowered by 1, so that w > T is sure to have passed, and w > T - gap
-may have. Undecided coordinates, and those outside the cells, go to the ladder proper. */
+It takes up to 16 levels over at most 32 cells, whose thresholds fit into registers. Units are
+2^-15, so the draw loses its lowest bit; numbers are counted from 1/2, so that they fit even if a
+margin raises them above 1. A threshold is T = start + (rise place) 2^-15, rounded; starts are
+already raised by the margin and lowered by 1, so that a draw w > T has surely passed, and w > T -
+gap may have. Undecided coordinates, and those outside the cells, go to the float32 ladder. */
 
 #ifdef SV_AVX512
 
@@ -22,11 +22,11 @@ INLINE struct narrow_lanes find_narrow(const struct sv_ladder *job, const void *
     uint32_t inside = 0;
     for (int half = 0; half < 2; half++) {
         const vf x = load_floats(tile, is_double, at + 16 * (size_t)half, job->shift);
-        /* Far enough outside to be there, and near enough for 2^15 times it to be an int32. */
+        /* The limits are outside the cells, and small enough for 2^15 times them to be an int32. */
         const vf place = clamped(fused(x, unit, origin), 1024.0f);
         inside |= (uint32_t)(mask_ge(place, spread(0.0f)) & ~mask_ge(place, end) & 0xffff)
                   << 16 * half;
-        /* What lies outside is at an end: for tables that is its code, families leave it open. */
+        /* An x outside is at an end: for tables that decides its code, for families it does not. */
         const __m512i last = _mm512_set1_epi32((int)job->narrow_cells * 32768 - 1);
         __m512i fixed = _mm512_cvttps_epi32((__m512)(place * 32768.0f));
         fixed = _mm512_max_epi32(_mm512_min_epi32(fixed, last), _mm512_setzero_si512());
@@ -41,7 +41,8 @@ INLINE struct narrow_lanes find_narrow(const struct sv_ladder *job, const void *
     };
 }
 
-/* Codes of a tile; bit i % 32 of differing[i / 32] is set where they may be others. */
+/* Computes the codes of a tile; bit i % 32 of differing[i / 32] is set where a code is undecided.
+   */
 INLINE void narrow_pass(const struct sv_ladder *job, const void *tile, int is_double,
                         const uint16_t *draws, uint8_t *codes, uint32_t *differing)
 {
@@ -60,7 +61,7 @@ INLINE void narrow_pass(const struct sv_ladder *job, const void *tile, int is_do
             const __m512i threshold =
                 _mm512_adds_epi16(start, _mm512_mulhrs_epi16(rise, lanes.places));
             const __mmask32 passed = _mm512_cmpgt_epi16_mask(word, threshold);
-            /* A threshold that saturates is lowered with the gap: it may have been passed. */
+            /* A threshold that saturates is lowered by the gap, so it counts as undecided. */
             const __m512i lowered = _mm512_subs_epi16(threshold, gap);
             differs |= passed ^ _mm512_cmpgt_epi16_mask(word, lowered);
             code = _mm512_mask_add_epi16(code, passed, code, one);

@@ -1,4 +1,4 @@
-/* What the binding files share. */
+/* The declarations that the binding files share. */
 #ifndef SV_NATIVE_H
 #define SV_NATIVE_H
 

@@ -1,24 +1,25 @@
-/* One bit a coordinate, from 16 random bits and a crude odds ratio in single precision.
+/* One bit for each coordinate, from 16 random bits and an approximate odds ratio in single
+precision.
 
 With E = e^(2z) and the halfword w, the uniform number lies in [w, w + 1) 2^-16 and the threshold is
-1/(1 + E): the bit is surely 1 if w (1 + E) >= 2^16 (1 + margin), surely 0 if
-(w + 1)(1 + E) <= 2^16 (1 - margin), and otherwise decided in double precision with 64 bits more.
-docs/kernels.md proves the margin. Every coordinate takes the same steps, whatever its value. */
+1/(1 + E): the bit is surely 1 if w (1 + E) >= 2^16 (1 + margin), surely 0 if (w + 1)(1 + E) <= 2^16
+(1 - margin), and otherwise decided in double precision with 64 more bits. docs/kernels.md proves
+the margin. Every coordinate takes the same steps, whatever its value. */
 
 #define ODDS_MARGIN 0x1p-16f
 
-/* 2^y, relatively wrong by less than 2^-18, for |y| <= 32. */
+/* 2^y with a relative error below 2^-18, for |y| <= 32. */
 INLINE vf power_of_two(vf y)
 {
-    const vf magic = spread(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
+    const vf magic = spread(12582912.0f); /* Adding 1.5 * 2^23 rounds to an integer. */
     const vf shifted = y + magic;
-    const vf f = y - (shifted - magic); /* in [-1/2, 1/2], exactly */
+    const vf f = y - (shifted - magic); /* This is exact, in [-1/2, 1/2]. */
     vf p = spread(0.009570532f);
     p = fused(p, f, spread(0.055918664f));
     p = fused(p, f, spread(0.24024735f));
     p = fused(p, f, spread(0.6931217f));
     p = fused(p, f, spread(0.9999993f));
-    return (vf)((vi)p + ((vi)shifted << 23)); /* the integer goes into the exponent */
+    return (vf)((vi)p + ((vi)shifted << 23)); /* Add to the exponent. */
 }
 
 INLINE vf odds(vf x, vf slope)
@@ -34,7 +35,7 @@ INLINE uint32_t compare_one(vf odds, vf word, uint32_t *maybe)
     return mask_ge(place, spread(65536.0f * (1.0f + ODDS_MARGIN)));
 }
 
-/* What LANES coordinates from `at` on could not decide: their bits, right this time. */
+/* Decides the undecided bits among LANES coordinates from `at` on. */
 static __attribute__((noinline)) uint32_t settle(const struct sv_one_bit *job, const void *tile,
                                                  int is_double, size_t at, size_t left,
                                                  size_t first, const vu *draws, uint32_t mask,
@@ -44,7 +45,7 @@ static __attribute__((noinline)) uint32_t settle(const struct sv_one_bit *job, c
         const int l = __builtin_ctz(differing);
         const size_t i = at + (size_t)l;
         if (i >= left)
-            continue; /* padding */
+            continue; /* This is padding. */
         const double x = is_double ? ((const double *)tile)[i] : ((const float *)tile)[i];
         const uint32_t bit = (uint32_t)sv_decided_bit(job, x, (*draws)[l], first + i, open);
         mask = (mask & ~(1u << l)) | bit << l;
@@ -60,7 +61,7 @@ INLINE void store_mask(uint8_t *out, size_t at, uint32_t mask)
         out[at / 8] = (uint8_t)(at % 8 ? out[at / 8] | mask << at % 8 : mask);
 }
 
-/* A tile of 1024 values, of which the first `left` matter: 128 bytes. */
+/* Computes the 128 bytes of a tile of 1024 values, of which the first `left` are used. */
 INLINE void one_bit_tile(const struct sv_one_bit *job, const void *tile, int is_double,
                          size_t first, size_t left, uint8_t *out, struct sv_open *open)
 {
@@ -69,7 +70,7 @@ INLINE void one_bit_tile(const struct sv_one_bit *job, const void *tile, int is_
     vu x[16];
     for (size_t group = 0; group < SV_TILE_BLOCKS; group += LANES) {
         chacha_blocks(job->key, block + (uint32_t)group, x);
-        for (size_t w = 0; w < 16; w++) { /* a word is two draws, for coordinates 32 apart */
+        for (size_t w = 0; w < 16; w++) { /* Two draws, for coordinates 32 apart. */
             const size_t at[2] = {64 * w + group, 64 * w + 32 + group};
             const vu draws[2] = {x[w] & 0xffff, x[w] >> 16};
             uint32_t masks[2], maybe[2];

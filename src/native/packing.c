@@ -1,7 +1,7 @@
-/* Python's side of packed codes. */
+/* The Python functions of packed codes. */
 #include "buffers.h"
 
-/* Bytes of a code in memory: the smallest unsigned type for so many bits. */
+/* The bytes of a code in memory: the smallest unsigned type with enough bits. */
 static Py_ssize_t item_of(int bits) { return bits <= 8 ? 1 : bits <= 16 ? 2 : 4; }
 
 static int fits(const Py_buffer *codes, const Py_buffer *payload, int bits)

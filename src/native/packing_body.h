@@ -1,25 +1,25 @@
 /* Codes of 1 to 32 bits, packed without gaps: code i takes bits i b ... i b + b - 1, lowest first.
 
-Eight codes of b <= 8 bits take b bytes: they are read and written as one word of eight bytes. */
+Eight codes of b <= 8 bits take b bytes, so they are read and written as one word of eight bytes. */
 
 #if defined(SV_AVX512)
 #define REGISTER 64
 #elif defined(SV_AVX2)
 #define REGISTER 32
 #else
-#define REGISTER 16 /* compilers compare the bytes of anything wider one by one */
+#define REGISTER 16 /* Compilers compare wider vectors byte by byte. */
 #endif
 
 typedef uint8_t vb __attribute__((vector_size(REGISTER)));
 typedef uint64_t vq __attribute__((vector_size(REGISTER)));
-/* The same at any address. */
+/* The same types without alignment. */
 typedef uint8_t vb_any __attribute__((vector_size(REGISTER), aligned(1), may_alias));
 typedef uint64_t vq_any __attribute__((vector_size(REGISTER), aligned(1), may_alias));
 
 #define WIDE ((size_t)REGISTER) /* bytes */
 #define EACH_BYTE 0x0101010101010101u
 
-/* Up to eight bytes as a little-endian number; what is missing is zero. */
+/* Reads up to eight bytes as a little-endian number; missing bytes are zero. */
 INLINE uint64_t word_of(const uint8_t *bytes, size_t count)
 {
     uint64_t word = 0;
@@ -55,7 +55,7 @@ INLINE void put_some(uint8_t *bytes, uint64_t word, size_t count)
         bytes[i] = (uint8_t)(word >> (8 * i));
 }
 
-/* Eight neighbouring codes in a byte each, and back. */
+/* Spreads eight adjacent codes over a byte each, and back. */
 INLINE uint64_t spread_bits(uint64_t packed, int bits)
 {
     const uint64_t mask = EACH_BYTE * ((1u << bits) - 1);
@@ -82,8 +82,8 @@ INLINE uint64_t gathered_bits(uint64_t codes, int bits)
 #endif
 }
 
-/* Codes first ... first + count - 1 of up to 8 bits; `first` is a multiple of 8, and `out` has room
-   for a multiple of 8. What lies beyond the payload's end reads as zero. */
+/* Unpacks codes first ... first + count - 1 of up to 8 bits; `first` is a multiple of 8, and so is
+   the capacity of `out`. Beyond the payload's end codes are zero. */
 INLINE void open_codes(const uint8_t *payload, size_t size, int bits, size_t first, size_t count,
                        uint8_t *out)
 {
@@ -95,7 +95,7 @@ INLINE void open_codes(const uint8_t *payload, size_t size, int bits, size_t fir
     }
 }
 
-#define OPENED 512 /* codes that are unpacked at once, into a buffer that stays in L1 */
+#define OPENED 512 /* The codes that are unpacked at once, into a buffer that stays in L1. */
 
 static void unpack8(const uint8_t *payload, size_t count, int bits, uint8_t *out)
 {
@@ -108,13 +108,13 @@ static void unpack8(const uint8_t *payload, size_t count, int bits, uint8_t *out
     }
 }
 
-/* The OR of all codes comes back: whether one of them has too many bits. */
+/* Returns the OR of all codes, which shows whether one of them has too many bits. */
 static uint32_t pack8(const uint8_t *codes, size_t count, int bits, uint8_t *out)
 {
     const size_t size = (count * (size_t)bits + 7) / 8;
     uint64_t seen = 0;
     size_t i = 0, at = 0;
-    /* Eight bytes are written where only `bits` count: the next ones are written over. */
+    /* Eight bytes are written although only `bits` are used; the next write replaces the rest. */
     for (; i + 8 <= count && at + 8 <= size; i += 8, at += (size_t)bits) {
         const uint64_t word = word_at(codes + i);
         seen |= word;
@@ -123,8 +123,8 @@ static uint32_t pack8(const uint8_t *codes, size_t count, int bits, uint8_t *out
     for (; i < count; i += 8, at += (size_t)bits) {
         const uint64_t word = word_of(codes + i, count - i < 8 ? count - i : 8);
         seen |= word;
-        const size_t room = size - at < (size_t)bits ? size - at : (size_t)bits;
-        put_some(out + at, gathered_bits(word, bits), room);
+        const size_t rest = size - at < (size_t)bits ? size - at : (size_t)bits;
+        put_some(out + at, gathered_bits(word, bits), rest);
     }
     for (int by = 32; by >= 8; by /= 2)
         seen |= seen >> by;
@@ -153,7 +153,7 @@ static uint32_t largest8(const uint8_t *payload, size_t count, int bits)
     return most;
 }
 
-/* Wider codes, one after the other. */
+/* Wider codes are packed one after the other. */
 #define WIDER(type, name)                                                                          \
     static void unpack##name(const uint8_t *payload, size_t count, int bits, type *out)            \
     {                                                                                              \

@@ -1,3 +1,3 @@
-/* Every kernel for whatever the compiler takes as the least of machines. */
+/* All kernels for the baseline instructions of the compiler's target. */
 #define SV_LEVEL portable
 #include "bodies.h"

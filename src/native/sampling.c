@@ -1,4 +1,4 @@
-/* Python's side of keystreams and samplers. */
+/* The Python functions of keystreams and samplers. */
 #include "native.h"
 
 #include <string.h>
@@ -6,9 +6,9 @@
 #include "extension.h"
 
 #define MAX_VIEWS 9
-#define MAX_GAPS (1 << 24) /* bytes: cells are numbered in single precision */
+#define MAX_GAPS (1 << 24) /* In bytes; cells are numbered in single precision. */
 
-/* Buffers of one call, let go of together. */
+/* The buffers of one call, released together. */
 struct views {
     Py_buffer each[MAX_VIEWS];
     int count;
@@ -36,7 +36,7 @@ static int is_key(const Py_buffer *key, uint32_t words[8])
     return 1;
 }
 
-/* Whole numbers of `size` bytes, where the processor expects them. */
+/* Checks that a buffer has whole numbers of `size` bytes, aligned. */
 static int holds(const Py_buffer *view, size_t size)
 {
     return (size_t)view->len % size == 0 && (view->len == 0 || (uintptr_t)view->buf % size == 0);

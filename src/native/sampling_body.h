@@ -1,4 +1,4 @@
-/* ChaCha20 keystreams and exact samplers, for one level. */
+/* The ChaCha20 keystreams and exact samplers of one level. */
 #include "extension.h"
 #include "kernels.h"
 

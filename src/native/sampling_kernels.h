@@ -1,4 +1,4 @@
-/* ChaCha20 keystreams and exact samplers. */
+/* The interface of the ChaCha20 keystreams and exact samplers. */
 #ifndef SV_SAMPLING_KERNELS_H
 #define SV_SAMPLING_KERNELS_H
 
@@ -7,9 +7,9 @@
 
 #define SV_TILE_BLOCKS 32
 #define SV_TILE_WORDS (16 * SV_TILE_BLOCKS)
-#define SV_TILE_DRAWS (2 * SV_TILE_WORDS) /* of 16 bits */
+#define SV_TILE_DRAWS (2 * SV_TILE_WORDS) /* Draws of 16 bits. */
 
-/* Noise tables: cells in each octave of a tail of 31 bits, of which those below 2^12 have none. */
+/* Noise tables have cells in each octave of a tail of 31 bits, except below 2^12. */
 #define SV_NOISE_CELL_BITS 10
 #define SV_NOISE_LEAST_BITS 12
 #define SV_NOISE_CELLS ((31 - SV_NOISE_LEAST_BITS) << SV_NOISE_CELL_BITS)
@@ -21,68 +21,72 @@ struct sv_values {
     int is_double;
 };
 
-/* Coordinates that a kernel could not decide, counted even where there is no room for them. */
+/* The coordinates that a kernel could not decide; `count` includes those beyond the capacity. */
 struct sv_open {
     int64_t *coordinates;
-    size_t room, count;
+    size_t capacity, count;
 };
 
-/* One bit a coordinate: 1 with probability 1/(1 + e^(-2z)), z = (x scale)/stddev. */
+/* One bit for each coordinate: 1 with probability 1/(1 + e^(-2z)), z = (x scale)/stddev. */
 struct sv_one_bit {
     uint32_t key[8];
-    size_t first; /* number of the first coordinate, whole tiles */
+    size_t first; /* The number of the first coordinate, at a tile's start. */
     double scale, stddev;
     float slope; /* 2 scale/(stddev ln 2), rounded */
 };
 
-/* Thresholds that are linear over cells of x: a filter, and what decides where it does not.
-   Tables are for u between the first knot and the last; what lies beyond counts as that end. */
+/* Thresholds that are linear over cells of x, a filter, and the distribution that decides the rest.
+   Tables are for u between the first knot and the last; a u beyond them counts as the nearer end.
+   */
 struct sv_ladder {
     uint32_t key[8];
     size_t first;
-    double shift, scale, divisor; /* the law is that of u = (x - shift) scale/divisor */
-    float cells_per_unit, origin; /* x - shift, in cells from the first edge */
-    size_t cells, levels, width;  /* width: of a row */
-    const float *rows;            /* [cells + 1][2][width]: value at the edge, rise over the cell;
-                                     thresholds padded to 16s, and of more than 16 every 16th again */
-    const float *gaps;            /* [cells + 1]; the last cell is for what lies outside */
-    /* The same in 16 bits, if there are few levels: [levels - 1][2][32], see narrow_ladder.h. */
+    double shift, scale, divisor; /* Codes are drawn at u = (x - shift) scale/divisor. */
+    float cells_per_unit, origin; /* These convert x - shift to cells from the first edge. */
+    size_t cells, levels, width;  /* The width is that of a row. */
+    const float *rows;            /* [cells + 1][2][width]: value at the edge, rise over the cell.
+                                     Thresholds are padded to multiples of 16; if there are more
+                                     than 16, every 16th is repeated at the end. */
+    const float *gaps;            /* [cells + 1]; the last cell is for u outside. */
+    /* The same in 16 bits, if there are few levels: [levels - 1][2][32]; see narrow_ladder.h. */
     const int16_t *narrow;
-    size_t narrow_cells; /* 0 if there is none */
+    size_t narrow_cells; /* 0 if there is no narrow ladder. */
     float narrow_per_unit, narrow_origin;
     int16_t narrow_gap;
-    /* Families: points, weights, `knots` of length 0. Tables: knots, thresholds [knots][levels]. */
+    /* A family has points, weights and 0 knots; a table has knots and thresholds [knots][levels].
+       */
     const double *points, *weights, *knots, *thresholds;
     size_t num_knots;
 };
 
-/* round((x + noise)/step): noise of a tail h 2^-32 lies between chords over cells of h. */
+/* round((x + noise)/step); the noise of a tail h 2^-32 lies between chords over cells of h. */
 struct sv_grid_noise {
     uint32_t key[8];
     size_t first;
-    double steps_per_unit, slack; /* how far the middle of two grid points decides nothing */
-    /* [SV_NOISE_CELLS][4], in steps: value at the cell's first h, slope, error, nothing. */
+    /* Nothing is decided within the slack of the middle of two grid points. */
+    double steps_per_unit, slack;
+    /* [SV_NOISE_CELLS][4], in steps: value at the cell's first h, slope, error, unused. */
     const double *chords;
 };
 
 #define SV_SEED_BYTES 16
 #define SV_BLOCK_BITS 512
 
-/* Signs of seeds: the keystream, in its own order, of the key that is a seed and then `tag`, with
+/* Signs of seeds: the keystream, not interleaved, of the key that is a seed followed by `tag`, with
    nonce 0; bit i is the sign of coordinate i, and 1 is +. */
 struct sv_seeds {
-    const uint8_t *start; /* SV_SEED_BYTES each */
+    const uint8_t *start; /* SV_SEED_BYTES for each seed. */
     size_t count;
     uint8_t tag[32 - SV_SEED_BYTES];
 };
 
 struct sv_sampling {
     /* `count` tiles of the interleaved stream with nonce 0, from tile `first` on: draws of 16 bits,
-       1024 a tile, or of 32 bits, 512 a tile. */
+       1024 in a tile, or of 32 bits, 512 in a tile. */
     void (*draws16)(const uint32_t key[8], uint32_t first, size_t count, uint16_t *out);
     void (*draws32)(const uint32_t key[8], uint32_t first, size_t count, uint32_t *out);
     double (*square_sum)(struct sv_values values);
-    /* Packed bits, the lowest of a byte first. */
+    /* Packed bits, the lowest bit of a byte first. */
     void (*one_bit)(const struct sv_one_bit *job, struct sv_values values, uint8_t *out,
                     struct sv_open *open);
     void (*ladder)(const struct sv_ladder *job, struct sv_values values, uint8_t *codes,
@@ -96,9 +100,9 @@ struct sv_sampling {
                         int64_t *out);
 };
 
-/* The first 64 bits that a coordinate goes on with: those of the stream with nonce i + 1. */
+/* The first 64 bits of the extension of coordinate i: those of the stream with nonce i + 1. */
 uint64_t sv_extension(const uint32_t key[8], uint64_t coordinate);
-/* One coordinate's draw of 16 or 32 bits. */
+/* The draw of one coordinate, of 16 or 32 bits. */
 uint32_t sv_draw(const uint32_t key[8], int bits, uint64_t coordinate);
 
 #endif

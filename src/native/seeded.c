@@ -1,12 +1,12 @@
-/* Python's side of signs that seeds expand to. */
+/* The Python functions of signs that seeds expand to. */
 #include "buffers.h"
 
 #include <string.h>
 
-/* One more coordinate would need a block that ChaCha20 has no number for. */
+/* One more coordinate would exceed the block counter of ChaCha20. */
 #define MOST_SIGNS ((size_t)SV_BLOCK_BITS << 32)
 
-/* Whole seeds, and the tag that completes their keys. */
+/* Checks that there are whole seeds, and the tag that completes their keys. */
 static int are_seeds(const Py_buffer *view, const Py_buffer *tag, struct sv_seeds *seeds)
 {
     if (view->len % SV_SEED_BYTES || (size_t)tag->len != sizeof seeds->tag)
@@ -22,7 +22,7 @@ static int are_numbers(const Py_buffer *view, size_t size)
     return (size_t)view->len % size == 0 && (view->len == 0 || (uintptr_t)view->buf % size == 0);
 }
 
-/* Whether `size` bytes are so many rows for `count` signs each. */
+/* Returns whether `size` bytes are that many rows of `count` signs each. */
 static int are_rows(size_t size, size_t rows, size_t count)
 {
     const size_t row = (count + 7) / 8;

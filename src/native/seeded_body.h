@@ -1,22 +1,22 @@
-/* Signs of seeds, written out or multiplied with weights at once.
+/* Signs of seeds, stored or multiplied with weights.
 
-Scores: seeds lie in lanes, so a register holds the same word of LANES streams, the signs of the same
-32 coordinates. SPAN signs are a number below 2^SPAN; of SPAN neighbouring weights there is a table of
-all sums that signs can give them, which serves every lane of every seed. A block of the streams is
-512 coordinates, and its tables stay in the first cache while all seeds pass by. */
+Scores: each lane has a seed, so a register has the same word of LANES streams, the signs of the
+same 32 coordinates. SPAN signs are a number below 2^SPAN; for SPAN adjacent weights there is a
+table of their sums with all possible signs, which every lane uses for every seed. A block of the
+streams is 512 coordinates, and its tables stay in the L1 cache while all seeds are processed. */
 
 #if defined(SV_AVX2)
-#define SPAN 3 /* a table is a register: eight sums */
+#define SPAN 3 /* A table of eight sums fits into a register. */
 #else
 #define SPAN 4
 #endif
 #define SUMS (1 << SPAN)
-#define SPANS ((32 + SPAN - 1) / SPAN) /* in a word: the last may be short */
-#define TOGETHER 128                   /* seeds at a time: what is kept of them is 8 KiB */
+#define SPANS ((32 + SPAN - 1) / SPAN) /* In a word; the last may be short. */
+#define TOGETHER 128                   /* The seeds at a time, which take 8 KiB. */
 
-/* Words of streams of which only the counter is missing: columns 1 to 3 are mixed once already. */
+/* Streams without their counter: the first quarter rounds of columns 1 to 3 are already done. */
 struct streams {
-    vu key[4]; /* words that the seeds give */
+    vu key[4]; /* The words of the seeds. */
     vu columns[3][4];
 };
 
@@ -68,7 +68,7 @@ struct sums {
 } __attribute__((aligned(64)));
 
 #if defined(SV_AVX512) || defined(SV_AVX2)
-/* Two neighbouring weights in every lane. */
+/* Two adjacent weights in every lane. */
 INLINE vi two_weights(const int16_t *weights)
 {
     int32_t both;
@@ -87,7 +87,7 @@ INLINE vi two_products(vi a, vi b)
 }
 #endif
 
-/* sums->of[w][s][m] = the sum of weights 32 w + SPAN s ... with the signs that m spells. */
+/* sums->of[w][s][m] = the sum of weights 32 w + SPAN s ... with the signs in the bits of m. */
 static void fill_sums(const int16_t weights[SV_BLOCK_BITS], struct sums *sums)
 {
 #if defined(SV_AVX512) || defined(SV_AVX2)
@@ -121,14 +121,14 @@ static void fill_sums(const int16_t weights[SV_BLOCK_BITS], struct sums *sums)
 #endif
 }
 
-/* In each lane: the sum that its signs give to a block's weights, at most 2^24. */
+/* In each lane, the sum of a block's weights with its signs, at most 2^24. */
 INLINE vi looked_up(const struct sums *sums, const vu x[16])
 {
 #if defined(SV_AVX512) || defined(SV_AVX2)
     vi total = {0};
     for (int w = 0; w < 16; w++)
         for (int s = 0; s < SPANS; s++) {
-            const vu signs = x[w] >> (uint32_t)(SPAN * s); /* bits above them are not looked at */
+            const vu signs = x[w] >> (uint32_t)(SPAN * s); /* Higher bits are ignored. */
             const void *table = sums->of[w][s];
 #if defined(SV_AVX512)
             total += (vi)_mm512_permutexvar_epi32((__m512i)signs, _mm512_load_si512(table));
@@ -186,7 +186,7 @@ static void score_signs(const struct sv_seeds *seeds, const int16_t *weights, si
     }
 }
 
-/* Squares of `by` words change places: a step of the transpose of LANES registers. */
+/* Exchanges squares of `by` words: a step of the transpose of LANES registers. */
 INLINE void exchange(vu *a, vu *b, int by)
 {
     const vu first = *a, second = *b;
@@ -222,7 +222,7 @@ INLINE void exchange(vu *a, vu *b, int by)
 #endif
 }
 
-/* LANES blocks of a stream, one after the other. */
+/* Stores LANES blocks of a stream, one after the other. */
 INLINE void stream_blocks(const uint32_t key[8], uint32_t first, uint8_t *out)
 {
     vu x[16];

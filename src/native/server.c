@@ -1,7 +1,8 @@
-/* Python's side of transforms. */
+/* The Python functions of transforms. */
 #include "buffers.h"
 
-/* 2^k >= least numbers, and a packed sign for each, or none at all. */
+/* Checks that there are 2^k >= least numbers, and a packed sign for each of them, or none at all.
+   */
 static int is_block(const Py_buffer *block, const Py_buffer *signs, size_t least)
 {
     const size_t size = (size_t)block->len / sizeof(double);

@@ -1,4 +1,4 @@
-/* Transforms, packing and sums, for one level. */
+/* The transforms, packing and sums of one level. */
 #include "kernels.h"
 
 #include "packing_body.h"

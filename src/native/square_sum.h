@@ -1,8 +1,8 @@
-/* The sum of squares, as one binary tree whose shape depends on the count alone.
+/* The sum of squares, as one binary tree whose shape depends only on the count.
 
-Leaves in the order of lanes: coordinate 32 k + l of a tile of 1024 is leaf 32 l + k, so that a
-register of neighbouring coordinates adds up without a shuffle. A node is the sum of its two
-children, absent leaves are 0; float64 throughout. So every level and every machine gets the same
+Leaves are in the order of lanes: coordinate 32 k + l of a tile of 1024 is leaf 32 l + k, so that
+registers of adjacent coordinates are added without a shuffle. A node is the sum of its two
+children, absent leaves are 0; all is in float64. So every level and every machine computes the same
 number, and its relative error is below (log2(count) + 2) 2^-53. */
 
 #define DOUBLE_LANES (LANES / 2)
@@ -26,7 +26,7 @@ INLINE vd load_doubles(const void *values, int is_double, size_t at)
 #endif
 }
 
-/* Draws k ... k + 2^depth - 1 of DOUBLE_LANES lanes. */
+/* Adds the squares of coordinates k ... k + 2^depth - 1 of DOUBLE_LANES lanes. */
 INLINE vd square_pair(const void *tile, int is_double, size_t at)
 {
     const vd a = load_doubles(tile, is_double, at), b = load_doubles(tile, is_double, at + 32);
@@ -61,7 +61,7 @@ INLINE double tile_squares(const void *tile, int is_double)
 INLINE double sum_tiles(const void *values, size_t count, int is_double)
 {
     const size_t size = is_double ? sizeof(double) : sizeof(float);
-    double partial[64]; /* the finished left siblings, by height */
+    double partial[64]; /* The finished left siblings, by height. */
     size_t tiles = 0;
     for (size_t at = 0; at < count; at += SV_TILE_DRAWS, tiles++) {
         double sum;
@@ -78,7 +78,7 @@ INLINE double sum_tiles(const void *values, size_t count, int is_double)
             sum = partial[height] + sum;
         partial[height] = sum;
     }
-    double total = 0.0; /* what is missing on the right is 0 */
+    double total = 0.0; /* Missing leaves on the right are 0. */
     int height = 0;
     for (size_t number = tiles; number; number >>= 1, height++)
         if (number & 1)

@@ -1,8 +1,8 @@
-/* Python's side of sums over packed payloads. */
+/* The Python functions of sums over packed payloads. */
 #include "buffers.h"
 
-/* A range of a payload of `size` bytes whose inner ends lie at multiples of `unit`: two threads
-   never touch the same register's width. */
+/* Checks a range of a payload of `size` bytes, whose inner ends must be multiples of `unit`, so
+   that two threads never write to the same register's width. */
 static int is_range(Py_ssize_t begin, Py_ssize_t end, Py_ssize_t size, Py_ssize_t unit)
 {
     return 0 <= begin && begin <= end && end <= size && begin % unit == 0 &&
@@ -17,7 +17,7 @@ static int have_size(const struct sv_buffers *buffers, Py_ssize_t size)
     return 1;
 }
 
-/* The bytes of `count` codes of so many bits; -1 if that is no size. */
+/* Returns the bytes of `count` codes of that many bits; -1 if that is no size. */
 static Py_ssize_t size_of(Py_ssize_t count, int bits)
 {
     if (count < 0 || bits < 1 || bits > 8 || count > PY_SSIZE_T_MAX / 8 - 8)
@@ -112,7 +112,7 @@ static PyObject *count_levels(PyObject *self, PyObject *args)
     const Py_ssize_t size = payloads.held[0].len;
     fine = bits >= 2 && bits <= 4 && levels >= 2 && levels <= 1 << bits &&
            size < PY_SSIZE_T_MAX / 256 && have_size(&payloads, size);
-    /* Three bits are counted by code, two and four by byte. */
+    /* Codes of three bits are counted one by one, those of two and four by byte. */
     const Py_ssize_t stride = bits == 3 ? padded((size + 2) / 3 * 8) : padded(size);
     const Py_ssize_t rows = fine ? (levels - 1) * (bits == 3 ? 1 : 8 / bits) : 0;
     fine = sv_require(fine && counters.len == rows * stride &&
@@ -190,7 +190,7 @@ static PyObject *combine(PyObject *self, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* Whether payload k holds `dimension` codes of bits[k] bits, for all of them. */
+/* Returns whether every payload k has `dimension` codes of bits[k] bits. */
 static int hold_codes(const struct sv_buffers *payloads, const Py_buffer *bits,
                       Py_ssize_t dimension)
 {

@@ -57,7 +57,7 @@ def test_a_result_that_could_not_be_kept_is_refused_before_the_work(folder: Path
     found = open_run(folder)
     assert found.place_of("audit.json") == folder / "audit.json"
     (folder / "audit.json").mkdir()
-    with pytest.raises(OutputError, match=r"it is a folder; .* nothing was begun"):
+    with pytest.raises(OutputError, match=r"it is a folder; nothing was started"):
         found.place_of("audit.json")
 
 

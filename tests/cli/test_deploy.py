@@ -187,7 +187,7 @@ def test_a_site_without_its_root_certificate_hears_what_to_look_for(
     (site / "ca.crt").unlink()
     said = cli("deploy", "node", site).err
     assert "ca.crt" in said
-    assert "check that it is there and that you may read it" in said
+    assert "check that it exists and that you may read it" in said
 
 
 def test_the_operators_commands_say_what_a_sites_folder_is(cli: Any, tmp_path: Path) -> None:

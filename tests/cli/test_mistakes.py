@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from sottovoce import __version__
+from sottovoce.cli.mistakes import explain
+from sottovoce.core import WireError
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,3 +105,9 @@ def test_help_shows_defaults_without_backslashes(cli: Any) -> None:
     shown = cli("privacy", "spend", "--help")
     assert "[default: zero-out]" in " ".join(shown.out.split())
     assert "\\" not in shown.out
+
+
+def test_an_error_about_a_message_is_printed_with_the_common_remedy() -> None:
+    line = explain(WireError("expected 12 packed bytes, got 3"))
+    assert line == f"error: expected 12 packed bytes, got 3. {WireError.remedy}"
+    assert line.endswith("check that both ends run the same version of Sottovoce.")

@@ -163,30 +163,30 @@ MUTE_MECHANISM = (
 MUTE_KINDS = ("model", "feature", "partition", "sampling", "channel", "backend")
 FEDAVG = {"kind": "fedavg", "server_learning_rate": 1.0}
 RETURNED: dict[str, tuple[dict[str, Any], str]] = {
-    "dataset": ({"data": {"dataset": "mute", "clients": 2}}, "None, and must be a sottovoce.lea"),
-    "model": ({"model": {"kind": "mute"}}, "build() is None, and must be a torch.nn.Module"),
-    "feature": ({"features": [{"kind": "mute"}]}, "prepare() is None, and must be a function"),
+    "dataset": ({"data": {"dataset": "mute", "clients": 2}}, "its result must be a sottovoce.lea"),
+    "model": ({"model": {"kind": "mute"}}, "build() must be a torch.nn.Module"),
+    "feature": ({"features": [{"kind": "mute"}]}, "prepare() must be a function"),
     "function": (
         {"features": [{"kind": "mute", "returns_function": True}]},
-        "an object of type ndarray, and must be sottovoce.learning.Features",
+        "must be sottovoce.learning.Features",
     ),
     "partition": (
         {"data": {"dataset": "digits", "clients": 2, "partition": {"kind": "mute"}}},
-        "shares() is None, and must be a list with an array",
+        "shares() must be a list with an array",
     ),
-    "sampling": ({"sampling": {"kind": "mute"}}, "draw() is None, and must be a list of whole"),
-    "channel": ({"channel": {"kind": "mute"}}, "describe() is None, and must be a text"),
+    "sampling": ({"sampling": {"kind": "mute"}}, "draw() must be a list of whole"),
+    "channel": ({"channel": {"kind": "mute"}}, "describe() must be a string, got None"),
     "aggregation": (
         {"algorithm": {**FEDAVG, "aggregation": {"kind": "mute"}}},
-        "build() is None, and must be a sottovoce.federated.Algorithm",
+        "build() must be a sottovoce.federated.Algorithm",
     ),
     "algorithm": ({"algorithm": {"kind": "mute"}}, "must be a sottovoce.federated.Algorithm"),
     "step": (
         {"algorithm": {"kind": "mute", "builds": True}},
-        "server_step() is an object of type ndarray, and must be the next model",
+        "server_step() must be the next model",
     ),
-    "backend": ({"runtime": {"backend": "mute"}}, "and must be the result of the run"),
-    "mechanism": ({"mechanism": {"kind": "mute"}}, "code_format() is None, and must be LevelC"),
+    "backend": ({"runtime": {"backend": "mute"}}, "must be the result of the run"),
+    "mechanism": ({"mechanism": {"kind": "mute"}}, "code_format() must be LevelC"),
 }
 
 
@@ -466,9 +466,9 @@ def test_a_class_that_lacks_what_its_kind_needs_is_not_registered() -> None:
     class Whole(ClientSampling):
         pass
 
-    with pytest.raises(PluginError, match="is registered by a class that is no dataclass; put @da"):
+    with pytest.raises(PluginError, match="sampling 'whole' must be a dataclass; put @da"):
         register_sampling("whole", summary="")(Whole)
-    with pytest.raises(PluginError, match="the sampling 'whole' lacks draw; define it"):
+    with pytest.raises(PluginError, match="the sampling 'whole' does not define draw; define"):
         register_sampling("whole", summary="")(dataclass(frozen=True)(Whole))
     assert "whole" not in SAMPLINGS.names()
 
@@ -479,7 +479,7 @@ def test_a_field_without_slots_is_what_a_kind_needs() -> None:
         visibility: object
 
     contract = Contract(needs=("visibility", "build"))
-    with pytest.raises(PluginError, match="the sampling 'open' lacks build; define it"):
+    with pytest.raises(PluginError, match="the sampling 'open' does not define build; define"):
         hold(SAMPLINGS, "open", Open, contract)
 
 

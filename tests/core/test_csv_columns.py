@@ -79,7 +79,7 @@ def test_words_that_stand_for_nothing_are_named(tmp_path: Path) -> None:
     path = written(tmp_path, "name,age\na,1\nunknown,99\nc,2\n")
     assert read(path) == [1.0, 99.0, 2.0]
     assert read(path, missing="skip", missing_words=("99",)) == [1.0, 2.0]
-    with pytest.raises(DataError, match="data row 2, column 'age': '99' stands for nothing"):
+    with pytest.raises(DataError, match="data row 2, column 'age': '99' means a missing value"):
         read(path, missing_words=("99",))
     names = CsvColumns(path=path, columns=("name",), missing="skip", missing_words=("unknown",))
     assert list(names.words()) == [["a", "c"]]
@@ -94,8 +94,8 @@ def test_words_that_stand_for_nothing_are_named(tmp_path: Path) -> None:
         ("name,age\na,1\nb,inf\n", "data row 2.*'inf' is not finite"),
         ("name,age\na,1_000\n", "'1_000' is not a number"),
         ("name;age\na;1,5\n", "decimal sign"),
-        ("name,age\na,1\nb\n", "data row 2 has 1 cells, not 2"),
-        ("name,years\na,1\n", "no column 'age'.*its columns: name, years"),
+        ("name,age\na,1\nb\n", "data row 2: expected 2 cells, got 1"),
+        ("name,years\na,1\n", "no column 'age'.*choose one of: name, years"),
         ("age,age\n1,2\n", "two columns 'age'"),
         ("1,2\n3,4\n", "--no-header"),
         ('name,age\na,"1\n', "data row 1|not csv"),

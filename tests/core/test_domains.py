@@ -321,7 +321,7 @@ def test_a_radius_that_is_no_positive_number_is_refused(
 
 @over_balls
 def test_a_client_without_records_is_refused(ball: type[L2Ball] | type[L1Ball]) -> None:
-    with pytest.raises(ParameterError, match=r"records must be .* got 0; an empty client"):
+    with pytest.raises(ParameterError, match=r"records must be .* got 0; leave out a client"):
         ball(dimension=1, radius=1.0, records=0)
 
 

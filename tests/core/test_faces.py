@@ -87,5 +87,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
     monkeypatch.delitem(sottovoce.flower.__dict__, "private_mod", raising=False)
     monkeypatch.delitem(sys.modules, "sottovoce.flower.mod", raising=False)
     monkeypatch.setitem(sys.modules, "flwr.app", None)
-    with pytest.raises(ModuleNotFoundError, match=r"needs the package flwr: pip install .*flower"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"needs the package flwr; install it: pip install .*flower"
+    ):
         from sottovoce.flower import private_mod  # noqa: F401

@@ -36,7 +36,10 @@ def test_a_name_from_an_old_module_names_the_new_one() -> None:
             "import to 'from sottovoce.protocol import seal'",
         ),
         ("from sottovoce.api import plan, spend", "to 'from sottovoce import plan, spend'"),
-        ("import sottovoce.adjacency", "public names: 'from sottovoce import Adjacency, Unit'"),
+        (
+            "import sottovoce.adjacency",
+            "public names are imported by 'from sottovoce import Adjacency, Unit'",
+        ),
         ("from sottovoce.adjacency import nothing", "is 'sottovoce.core.adjacency' since version"),
     ],
 )

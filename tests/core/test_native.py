@@ -290,7 +290,7 @@ def test_a_missing_extension_that_was_not_wanted_is_not_missed(
         warnings.simplefilter("error")
         assert native.native() is None
     with (
-        pytest.raises(ParameterError, match="this machine can run: auto, numpy"),
+        pytest.raises(ParameterError, match=r"this machine can run, got .*: auto, numpy"),
         native.using("avx2"),
     ):
         pass
@@ -312,7 +312,7 @@ def test_a_level_that_nobody_knows_is_refused(
     undecided: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(native.VARIABLE, "sse9")
-    with pytest.raises(ParameterError, match="SOTTOVOCE_KERNELS is 'sse9', but this machine can"):
+    with pytest.raises(ParameterError, match="can run, got 'sse9'; choose one of: auto"):
         native.native()
 
 

@@ -25,7 +25,7 @@ def test_an_epsilon_outside_its_range_is_refused_with_value_rule_and_remedy(valu
     message = message_of(lambda: parameter_rules.epsilon(value))
     assert message == (
         f"epsilon must be a finite number above 0 and at most 1000, got {value!r}; "
-        "use the mechanism 'no_privacy' to run without a guarantee"
+        "to run without a guarantee use the mechanism 'no_privacy'"
     )
 
 
@@ -34,7 +34,7 @@ def test_a_delta_outside_its_range_is_refused_with_value_rule_and_remedy(value: 
     message = message_of(lambda: parameter_rules.delta(value))
     assert message == (
         f"delta must lie strictly between 0 and 1, got {value!r}; "
-        "choose well below one over the number of people, such as 1e-5"
+        "choose a delta well below 1 / (number of protected people), such as 1e-5"
     )
 
 

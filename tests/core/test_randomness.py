@@ -96,14 +96,14 @@ def test_no_words_are_an_empty_array() -> None:
 def test_words_are_served_once() -> None:
     keystream = Keystream(ZERO_KEY)
     keystream.words(3)
-    with pytest.raises(RandomnessError, match="served an input already; take a fresh one"):
+    with pytest.raises(RandomnessError, match="already used for an input; take a fresh one"):
         keystream.words(3)
 
 
 def test_even_an_empty_request_spends_the_stream() -> None:
     keystream = Keystream(ZERO_KEY)
     keystream.words(0)
-    with pytest.raises(RandomnessError, match="served an input already"):
+    with pytest.raises(RandomnessError, match="already used for an input"):
         keystream.words(1)
 
 
@@ -173,16 +173,16 @@ def test_draws_and_words_are_served_once_together(level: str) -> None:
                     "spend": lambda stream: stream.spend(),
                 }
                 serve[first](keystream)
-                with pytest.raises(RandomnessError, match="served an input already"):
+                with pytest.raises(RandomnessError, match="already used for an input"):
                     serve[second](keystream)
 
 
 @pytest.mark.parametrize("bits", [0, 8, 15, 64])
 def test_draws_of_another_size_are_refused_and_spend_nothing(bits: int) -> None:
     keystream = Keystream(ZERO_KEY)
-    with pytest.raises(ParameterError, match="16 or 32 bits"):
+    with pytest.raises(ParameterError, match="must be 16 or 32"):
         keystream.draws(bits, 1)
-    with pytest.raises(ParameterError, match="16 or 32 bits"):
+    with pytest.raises(ParameterError, match="must be 16 or 32"):
         keystream.draw(bits, 1)
     keystream.spend()
 
@@ -212,7 +212,7 @@ def test_extensions_of_different_coordinates_and_the_main_stream_all_differ() ->
 
 @pytest.mark.parametrize("length", [0, 16, 31, 33, 64])
 def test_a_key_of_the_wrong_length_is_refused(length: int) -> None:
-    with pytest.raises(ParameterError, match=f"key has 32 bytes, got {length}"):
+    with pytest.raises(ParameterError, match=f"key must have 32 bytes, got {length}"):
         Keystream(bytes(length))
 
 
@@ -335,7 +335,7 @@ def test_each_source_names_its_grade() -> None:
 
 
 def test_a_seeded_stream_without_a_label_is_refused_lest_all_inputs_share_it() -> None:
-    with pytest.raises(RandomnessError, match="names its one input"):
+    with pytest.raises(RandomnessError, match="needs a label"):
         SeededRandomness(5).stream()
 
 

@@ -61,8 +61,8 @@ def test_a_module_that_its_author_imported_first_is_the_same_plug_in(
         ("raise ValueError('no')\n", "ValueError: no"),
         ("import sys\nsys.exit('bye')\n", "SystemExit: bye"),
         ("def half(:\n", "SyntaxError"),
-        ("", "module top enters no toy 'top'"),
-        (entering("pot", 3), "enters no toy 'top'"),
+        ("", "module top registers no toy 'top'"),
+        (entering("pot", 3), "registers no toy 'top'"),
         (entering("bear", 3), "two toys claim the name 'bear'"),
     ],
 )

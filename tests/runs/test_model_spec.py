@@ -80,7 +80,7 @@ def test_every_model_is_registered_and_writes_out_its_defaults() -> None:
         ({"kind": "resnet18", "group": 8}, r"key 'group'; did you mean 'groups'.*in \[model\]"),
         ({"kind": "resnet18", "groups": 7}, "'model.groups' must divide the 64 channels"),
         ({"kind": "module"}, "'model.factory' is missing"),
-        ({"kind": "module", "factory": 3}, "'model.factory' must be a text"),
+        ({"kind": "module", "factory": 3}, "'model.factory' must be a string"),
         ({"kind": "module", "factory": "a:b", "arguments": 3}, "'model.arguments' must be a table"),
         ({"hidden_units": 3}, "'model.kind' is missing"),
     ],

@@ -15,7 +15,7 @@ from typing import Any
 
 from sottovoce.cli.commands import OpenGroup
 from sottovoce.core import extras
-from sottovoce.core.errors import DeploymentError, SottovoceError, UnknownNameError
+from sottovoce.core.errors import DeploymentError, SottovoceError, UnknownNameError, WireError
 from sottovoce.core.printable_text import printable, printable_lines
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
@@ -79,6 +79,8 @@ def explain(error: Exception, *, is_output: bool = False) -> str | None:
         return str(error)
     if isinstance(error, DeploymentError):  # the last lines of a log may stand in it
         return f"error: {printable_lines(error)}"
+    if isinstance(error, WireError):
+        return f"error: {printable(error).rstrip('.')}. {error.remedy}"
     if isinstance(error, SottovoceError):
         return f"error: {printable(error)}"
     if hasattr(error, "format_message"):  # a usage error, wherever typer keeps its click

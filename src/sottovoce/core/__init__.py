@@ -1,10 +1,10 @@
-"""What every other package uses: adjacency, domains, randomness, errors, tables, charts.
+"""The types that every other package uses: adjacency, domains, randomness, errors, tables, charts.
 
-    ball = L2Ball(dimension=10_000, radius=1.0)  # the clip: sensitivity follows from it
-    keystream = SystemRandomness().stream()  # one for each input
+    ball = L2Ball(dimension=10_000, radius=1.0)  # the sensitivity follows from the clip norm
+    keystream = SystemRandomness().stream()  # one keystream for each input
 
-Domains say where inputs live, errors what can go wrong, `Register` how plug-ins are found. It
-imports no other package.
+A domain states where inputs lie, the errors are all that Sottovoce raises on purpose, and a
+`Register` finds plug-ins. This package imports no other package of Sottovoce.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,7 @@
-"""What 'neighbouring' means: what differs, and how. Every result names both."""
+"""The definition of neighboring inputs: what differs between them, and how.
+
+Every privacy result names both, a `Unit` and an `Adjacency`.
+"""
 
 from enum import StrEnum
 
@@ -6,10 +9,11 @@ from sottovoce.core.errors import UnknownNameError
 
 
 class Unit(StrEnum):
-    """What neighbours differ in, and so what is protected.
+    """The part of the data in which neighboring inputs differ, and so what the guarantee protects.
 
-    SAMPLE  one training sample of a client, whose number of samples is public.
-    CLIENT  everything that a client contributes.
+    Attributes:
+        SAMPLE: One training sample of a client, whose number of samples is public.
+        CLIENT: Everything that a client contributes.
     """
 
     SAMPLE = "sample"
@@ -17,7 +21,17 @@ class Unit(StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> "Unit":
-        """Return the unit of this name; UnknownNameError if there is none."""
+        """Return the unit of this name.
+
+        Args:
+            name: "sample" or "client".
+
+        Returns:
+            The unit.
+
+        Raises:
+            UnknownNameError: There is no such unit.
+        """
         try:
             return cls(name)
         except ValueError:
@@ -25,10 +39,11 @@ class Unit(StrEnum):
 
 
 class Adjacency(StrEnum):
-    """Which change of the protected data the guarantee hides.
+    """The change of the protected data that the guarantee hides.
 
-    ZERO_OUT     one contribution is replaced by the zero vector; counts do not change.
-    REPLACE_ONE  one contribution is replaced by any other; counts do not change.
+    Attributes:
+        ZERO_OUT: One contribution is replaced by the zero vector; counts do not change.
+        REPLACE_ONE: One contribution is replaced by any other; counts do not change.
     """
 
     ZERO_OUT = "zero-out"
@@ -36,7 +51,21 @@ class Adjacency(StrEnum):
 
     @classmethod
     def parse(cls, name: str) -> "Adjacency":
-        """Return the adjacency of this name; UnknownNameError if there is none."""
+        """Return the adjacency of this name.
+
+        Args:
+            name: "zero-out" or "replace-one"; an underscore may stand for the hyphen.
+
+        Returns:
+            The adjacency.
+
+        Raises:
+            UnknownNameError: There is no such adjacency.
+
+        Example:
+            >>> Adjacency.parse("zero_out")
+            <Adjacency.ZERO_OUT: 'zero-out'>
+        """
         try:
             return cls(str(name).replace("_", "-"))
         except ValueError:

@@ -1,26 +1,29 @@
-"""JSON of bounded size, depth and numbers: the bounds are checked before anything is parsed.
+"""A JSON parser with bounds on size, depth and numbers, checked before anything is parsed.
 
 A few bytes of JSON can take a hundred times their size in memory (`[[],[],...`), and text nested
-some thousand deep ends Python's recursion. So the text is scanned first, by passes that take time
-and memory in proportion to its bytes: strings are left out, brackets and commas counted.
+some thousand levels deep exceeds Python's recursion limit. So the text is scanned first, in time
+and memory proportional to its length: strings are left out, brackets and commas are counted.
 """
 
 import json
 import math
 from typing import Any
 
-MOST_NESTED = 64  # a spec within a run's record is nested less than half as deep
-_MOST_DIGITS = 300  # a whole number of more is larger than any float
-_SKELETON = bytes.maketrans(b"{}123456789", b"[]000000000")  # one kind of brackets, and of digits
+MOST_NESTED = 64  # A spec inside a run's record is nested less than half as deep.
+_MOST_DIGITS = 300  # A longer whole number is close to, or above, the largest float.
+_SKELETON = bytes.maketrans(b"{}123456789", b"[]000000000")  # One kind of brackets and digits.
 _REST = bytes(set(range(256)) - set(b"[]{},0123456789"))
 
 
 class JsonError(ValueError):
-    """Text that is not read; the message follows the name of the text: "is not valid JSON"."""
+    """An error for text that is not parsed.
+
+    The message continues a sentence that begins with the name of the text: "is not valid JSON".
+    """
 
 
 class BoundsError(JsonError):
-    """Text that is too large, too deep, or holds numbers that are too long."""
+    """An error for text that is too large, too deep, or has numbers that are too long."""
 
 
 def loads(
@@ -40,9 +43,12 @@ def loads(
         most_nested: How deep lists and objects may be nested.
         finite: Refuse NaN, Infinity and numbers that overflow, as standard JSON does.
 
+    Returns:
+        The parsed value.
+
     Raises:
-        BoundsError: The text is outside of the bounds; it was not parsed.
-        JsonError: The text is no JSON.
+        BoundsError: The text exceeds a bound; it was not parsed.
+        JsonError: The text is not JSON.
 
     Example:
         >>> loads(b'{"rounds": [1, 2]}', most_values=3)
@@ -65,7 +71,7 @@ def loads(
 
 def _check_structure(text: bytes, most_values: int | None, most_nested: int) -> None:
     unescaped = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    # Two strings a member at most, its key and its value, each with two quotation marks.
+    # A member has at most two strings, its key and its value, each with two quotation marks.
     if most_values is not None and unescaped.count(b'"') > 4 * most_values + 2:
         raise BoundsError(f"holds more than {most_values} values")
     skeleton = b"".join(unescaped.split(b'"')[::2]).translate(_SKELETON, _REST)
@@ -74,7 +80,7 @@ def _check_structure(text: bytes, most_values: int | None, most_nested: int) -> 
     if most_values is not None and skeleton.count(b",") + skeleton.count(b"[") > most_values:
         raise BoundsError(f"holds more than {most_values} values")
     brackets = skeleton.translate(None, b",0")
-    for _ in range(most_nested):  # each pass takes the innermost pairs away
+    for _ in range(most_nested):  # Each pass removes the innermost pairs.
         brackets = brackets.replace(b"[]", b"")
     if b"[]" in brackets or brackets.count(b"[") > most_nested:
         raise BoundsError(f"is nested more than {most_nested} deep")
@@ -83,5 +89,5 @@ def _check_structure(text: bytes, most_values: int | None, most_nested: int) -> 
 def _finite_number(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text} is not a number of JSON")
+        raise ValueError(f"{text} is not a number in JSON")
     return value

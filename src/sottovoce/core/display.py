@@ -1,8 +1,7 @@
-"""Values in the words that people read, in a terminal and in a notebook alike.
+"""Values, tables and pictures as people read them, in a terminal or a notebook.
 
-HTML for notebooks: colours are the notebook's own, so that it reads in light and in dark.
-
-Rows that show themselves: as text, as HTML in a notebook, as dictionaries, as a data frame.
+HTML for notebooks uses the notebook's own colors, so that it is readable in light and dark themes.
+A `Table` shows itself as text or HTML and converts to dictionaries or a data frame.
 """
 
 import base64
@@ -20,15 +19,23 @@ if TYPE_CHECKING:
 
 
 def show(value: object, name: str = "") -> str:
-    """A value for people; epsilons are rounded up; deltas, noise and parameters are exact."""
+    """Return a value as text; epsilons are rounded up; deltas, noise and parameters are exact.
+
+    Args:
+        value: The value.
+        name: What it is, which decides on its rounding.
+
+    Returns:
+        The text.
+    """
     if value is None:
         return "none"
     if isinstance(value, float):
         if name.endswith("epsilon") or name == "bounds":
             return show_epsilon(value)
         if name == "budget":
-            return f"{value:.15g}"  # as it was entered
-        # These get copied into other commands; an epsilon among them is asked for, not spent.
+            return f"{value:.15g}"  # The digits that the user entered.
+        # These are copied into other commands; an epsilon among them is a target, not a cost.
         exact = name in ("delta", "parameters", "example") or name.startswith("noise")
         return repr(value) if exact else f"{value:.6g}"
     if isinstance(value, Mapping):
@@ -38,7 +45,7 @@ def show(value: object, name: str = "") -> str:
 
 
 def rounded(parameters: Mapping[str, Any]) -> str:
-    """Parameters in a few digits: to be read, not to be copied."""
+    """Return parameters in a few digits, to be read but not to be copied."""
     return ", ".join(
         f"{name}={value:.5g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in parameters.items()
@@ -46,7 +53,7 @@ def rounded(parameters: Mapping[str, Any]) -> str:
 
 
 def text_table(columns: list[str], rows: list[list[str]]) -> str:
-    """A table in plain characters; numbers stand right, words left."""
+    """Return a table in plain characters, with numbers aligned right and words left."""
     cells = [columns, *rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
     right = [is_numeric([row[at] for row in rows]) for at in range(len(columns))]
@@ -62,48 +69,61 @@ def text_table(columns: list[str], rows: list[list[str]]) -> str:
 
 
 def text_fields(fields: Mapping[str, object]) -> str:
-    """Names and values, one a line."""
+    """Return names and values, one pair in each line."""
     width = max(len(name) for name in fields)
     return "\n".join(f"{name:<{width}}  {show(value, name)}" for name, value in fields.items())
 
 
 def is_numeric(cells: list[str]) -> bool:
-    """Whether a column holds numbers, and so stands right."""
+    """Return whether a column holds numbers, and so is aligned right."""
     return bool(cells) and all(cell[:1] in "0123456789-+.<" for cell in cells)
 
 
 def show_epsilon(value: float, decimals: int = 4) -> str:
-    """An epsilon for people: rounded up, so that what is printed holds too.
+    """Return an epsilon as text, rounded up so that the printed guarantee holds too.
 
-    What is rounded is the shortest decimal that reads back as this very float: 0.1 is printed as
-    0.1000, although the float is a little above a tenth, and 0.30000000000000004 as 0.3001.
+    The number that is rounded is the shortest decimal that reads back as this float: 0.1 is printed
+    as 0.1000, although the float is slightly above a tenth, and 0.30000000000000004 as 0.3001.
+
+    Args:
+        value: The epsilon.
+        decimals: The number of decimals.
+
+    Returns:
+        The text; "infinite" for infinity. An epsilon below 10^-decimals is written with an
+        exponent.
+
+    Example:
+        >>> show_epsilon(0.1), show_epsilon(1.23456), show_epsilon(1.2e-7)
+        ('0.1000', '1.2346', '1.200e-7')
     """
     if math.isinf(value):
         return "infinite"
     shortest = decimal.Decimal(repr(float(value)))
-    if decimals > 1 and 0.0 < value < 10.0**-decimals:  # else every small one would look alike
+    # Without an exponent every small epsilon would be printed as 0.0001.
+    if decimals > 1 and 0.0 < value < 10.0**-decimals:
         with decimal.localcontext(prec=decimals, rounding=decimal.ROUND_CEILING):
             return f"{+shortest:.{decimals - 1}e}"
     return _quantized(shortest, decimals, decimal.ROUND_CEILING)
 
 
 def show_left(value: float, decimals: int = 4) -> str:
-    """What is left of a budget, for people: rounded down, so that it is there."""
+    """Return the rest of a budget as text, rounded down so that no more is printed than is left."""
     return _quantized(decimal.Decimal(repr(float(value))), decimals, decimal.ROUND_FLOOR)
 
 
 def _quantized(value: decimal.Decimal, decimals: int, rounding: str) -> str:
-    with decimal.localcontext(prec=400):  # exact for every float64
+    with decimal.localcontext(prec=400):  # This precision is exact for every float64.
         unit = decimal.Decimal(1).scaleb(-decimals)
         return str(value.quantize(unit, rounding=rounding))
 
 
 def show_lower(value: float) -> str:
-    """A lower bound for people: rounded down, so that what is printed holds too."""
+    """Return a lower bound as text, rounded down so that the printed bound holds too."""
     return f"{math.floor(value * 1e4) / 1e4:.4f}" if math.isfinite(value) else "infinite"
 
 
-# A notebook's own style would centre, stripe or squeeze; nothing here sets a colour of text.
+# These override a notebook's own alignment and padding; no style here sets a text color.
 _TABLE = "border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.4em 0"
 _CELL = "padding:.25em .7em;border-bottom:1px solid rgba(128,128,128,.35)"
 _CAPTION = "caption-side:top;text-align:left;padding:.2em 0;font-weight:600"
@@ -113,7 +133,17 @@ MAX_ROWS = 60
 def table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str = "", of: int = 0
 ) -> str:
-    """A small table; `of` is how many rows there are, where only some are shown."""
+    """Return a small HTML table.
+
+    Args:
+        columns: The headings.
+        rows: The cells of each row.
+        caption: The title.
+        of: The number of all rows, where only some of them are shown.
+
+    Returns:
+        The HTML.
+    """
     aligned = [
         "right" if is_numeric([row[at] for row in rows]) else "left" for at in range(len(columns))
     ]
@@ -135,7 +165,7 @@ def table(
 
 
 def fields(values: Mapping[str, object], *, caption: str = "") -> str:
-    """Names and values, one a row."""
+    """Return an HTML table of names and values, one pair in each row."""
     rows = "\n".join(
         f'<tr><th scope="row" style="{_CELL};text-align:left">{escape(name)}</th>'
         f'<td style="{_CELL};text-align:left">{escape(show(value, name))}</td></tr>'
@@ -149,12 +179,12 @@ def fields(values: Mapping[str, object], *, caption: str = "") -> str:
 
 
 def note(text: str) -> str:
-    """A sentence below."""
+    """Return an HTML paragraph to put below a table."""
     return f'<p style="opacity:.75;max-width:60em;margin:.3em 0">{escape(text)}</p>'
 
 
 def picture(svg: str, name: str) -> str:
-    """A drawing with its own style inside, which the notebook's page neither sees nor changes."""
+    """Return an SVG drawing as an HTML image, which keeps its style apart from the page's."""
     data = base64.b64encode(svg.encode()).decode()
     return (
         f'<img alt="{escape(name)}" style="max-width:36em;width:100%" '
@@ -164,14 +194,17 @@ def picture(svg: str, name: str) -> str:
 
 Row = TypeVar("Row", covariant=True)
 
-OTHERS = "others"  # a field of this name holds further columns, which only some tables have
+OTHERS = "others"  # A field of this name holds further columns, which only some tables have.
 
 
 class Table(Sequence[Row], Generic[Row]):
-    """Frozen records, one a row; the columns are their fields.
+    """A sequence of frozen records, one for each row; the columns are their fields.
 
-    `columns` are those shown, by name and heading [all of them]; `to_dicts` and `to_pandas` always
-    have all.
+    Args:
+        rows: The records, instances of dataclasses.
+        caption: The title.
+        columns: The headings of the shown columns by the name of the field; all fields if None.
+            `to_dicts` and `to_pandas` always have all fields.
     """
 
     __slots__ = ("_caption", "_columns", "_rows")
@@ -203,17 +236,28 @@ class Table(Sequence[Row], Generic[Row]):
     __hash__ = None  # type: ignore[assignment]
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """The rows as plain data."""
+        """Return the rows as dictionaries.
+
+        Returns:
+            A dictionary for each row, with all fields.
+        """
         return [_plain(row) for row in self._rows]
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """The rows as a data frame; needs the package pandas."""
+        """Return the rows as a pandas data frame.
+
+        Returns:
+            A data frame with all fields.
+
+        Raises:
+            ParameterError: The package pandas is not installed.
+        """
         try:
             import pandas
         except ModuleNotFoundError:
             raise ParameterError(
-                "to_pandas() needs the package pandas, which is not installed: pip install pandas; "
-                "to_dicts() needs nothing"
+                "to_pandas() needs the package pandas, which is not installed; install it (pip "
+                "install pandas), or use to_dicts()"
             ) from None
         return pandas.DataFrame(self.to_dicts())
 

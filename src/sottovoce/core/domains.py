@@ -1,12 +1,12 @@
-"""Domains: where a mechanism's inputs live, and so how far neighbours can lie apart.
+"""The domains of a mechanism's inputs, from which the sensitivity follows.
 
-A domain carries the dimension and the clip; sensitivity follows from it and is never typed in.
+A domain has the dimension and the clip norm; the sensitivity is computed from them and never
+entered by hand.
 
-The sum of squares, the same number on every machine.
-
-One binary tree over the coordinates, whose shape depends on their count alone: a node is the sum of
-its two children in float64, absent leaves are 0. In a tile of 1024 coordinates, coordinate 32 k + l
-is leaf 32 l + k, so that neighbours are added lane by lane; tiles follow in order. The relative
+`square_sum` gives the same number on every machine. It adds the squares in one binary tree over the
+coordinates, whose shape depends only on their count: a node is the sum of its two children in
+float64, absent leaves are 0. In a tile of 1024 coordinates, coordinate 32 k + l is leaf 32 l + k,
+so that SIMD lanes add leaves that are adjacent in the tree; tiles follow in order. The relative
 error is below (log2(count) + 2) 2^-53.
 """
 
@@ -24,11 +24,11 @@ from sottovoce.core.native import native
 
 _TILE = 1024
 _LANES = 32
-_CHUNK = 1 << 20  # whole subtrees
+_CHUNK = 1 << 20  # A power of two, so that each chunk is a whole subtree.
 
 
 def square_sum(values: NDArray[np.float32] | NDArray[np.float64]) -> float:
-    """The sum of squares of a vector; what overflows is infinite, NaN stays NaN."""
+    """Return the sum of squares of a vector: infinity on overflow, NaN if a value is NaN."""
     kernels = native()
     if kernels is not None and values.flags.c_contiguous and values.flags.aligned:
         wide = values.dtype == np.float64
@@ -47,7 +47,7 @@ def _subtree(values: NDArray[np.floating]) -> float:
 
 
 def _tree(leaves: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The roots over each row."""
+    """Return the root of the binary tree over each row."""
     while leaves.shape[1] > 1:
         if leaves.shape[1] % 2:
             leaves = np.pad(leaves, ((0, 0), (0, 1)))
@@ -60,43 +60,77 @@ Floats = NDArray[np.float32] | Vector
 
 MAX_DIMENSION = 2**34
 MAX_RECORDS = 2**22
-MAX_END = 1e11  # of a box
+MAX_END = 1e11  # The largest magnitude of an end of a box.
 MAX_CATEGORIES = 2**32
-# Projection stops this fraction short of the boundary, which pays for every rounding that happens
-# between the projection and the sampler (division by sigma, sums over records in float64).
+# Projection stops this fraction short of the boundary, which makes up for all roundings between the
+# projection and the sampler (division by sigma, sums over records in float64).
 ROUNDING_HEADROOM = 2.0**-20
-# Sums of squares, and norms to divide by, within which nothing overflows or vanishes.
+# Ranges of sums of squares, and of norms to divide by, without overflow or underflow.
 LEAST_SQUARES, MOST_SQUARES, _MOST_NORM = 1e-200, 1e200, 1e100
 
 
 class Domain(Protocol):
-    """A set of vectors with a norm in which neighbours are compared."""
+    """A set of vectors with the norm in which neighboring inputs are compared.
+
+    Attributes:
+        dimension: The number of coordinates.
+    """
 
     @property
-    def dimension(self) -> int: ...
+    def dimension(self) -> int:
+        """The number of coordinates."""
 
     def check(self, values: ArrayLike) -> Vector:
-        """`values` as float64 if they lie in the domain, else DomainError."""
+        """Return the values as a float64 vector if they lie in the domain.
+
+        Args:
+            values: A vector.
+
+        Returns:
+            The vector.
+
+        Raises:
+            DomainError: The values lie outside the domain, are not finite, or have another
+                dimension.
+        """
         ...
 
     def project(self, values: ArrayLike) -> Vector:
-        """The visible step that brings finite `values` into the domain."""
+        """Return a vector of the domain for these finite values, such as the clipped vector.
+
+        Args:
+            values: A vector, which may lie outside the domain.
+
+        Returns:
+            The values themselves if they lie in the domain (or just inside a ball's boundary), else
+            a point of the domain.
+
+        Raises:
+            DomainError: The values are not finite, or have another dimension.
+        """
         ...
 
     def sensitivity(self, adjacency: Adjacency) -> float:
-        """Largest distance, in the domain's norm, between neighbouring inputs."""
+        """Return the largest distance, in the domain's norm, between neighboring inputs.
+
+        Args:
+            adjacency: The definition of neighbors.
+
+        Returns:
+            The sensitivity.
+        """
         ...
 
 
 def finite_vector(values: ArrayLike, dimension: int) -> Vector:
-    """`values` as a float64 vector of the given dimension without NaN or infinity."""
+    """Return the values as a float64 vector of this dimension; refuse NaN and infinity."""
     vector = _vector(values, dimension)
     _check_finite(vector)
     return vector
 
 
 def sized_vector(values: ArrayLike, dimension: int) -> Floats:
-    """`values` as a contiguous vector of the given dimension, in float32 if that holds them."""
+    """Return the values as a contiguous vector of this dimension, in float32 if that is exact."""
     array = np.asarray(values)
     if array.dtype.kind == "f" and array.dtype.itemsize <= 4 and array.shape == (dimension,):
         return np.require(array, np.float32, ["C", "A"])
@@ -104,12 +138,15 @@ def sized_vector(values: ArrayLike, dimension: int) -> Floats:
 
 
 def contiguous_vector(values: NDArray[Any]) -> Floats:
-    """`values` as kernels take them: float16 becomes float32, exactly; anything wider, float64."""
+    """Return a vector in a type for kernels: float32 for up to 32 bits, float64 for anything wider.
+
+    The conversion from float16 to float32 is exact.
+    """
     array = np.asarray(values)
     if array.ndim != 1:
         raise DomainError(f"expected a vector, got shape {array.shape}; flatten it first")
     if array.dtype.kind not in "fiu":
-        raise DomainError(f"expected numbers, got {array.dtype}")
+        raise DomainError(f"expected numbers, got {array.dtype}; convert them to floats")
     if array.dtype.kind == "f" and array.dtype.itemsize <= 4:
         return np.require(array, np.float32, ["C", "A"])
     return np.require(array, np.float64, ["C", "A"])
@@ -119,9 +156,9 @@ def _vector(values: ArrayLike, dimension: int) -> Vector:
     try:
         vector = np.require(np.asarray(values, dtype=np.float64), requirements=["A"])
     except (TypeError, ValueError) as error:
-        raise DomainError(f"expected a vector of numbers: {error}") from None
+        raise DomainError(f"the input must be a vector of numbers: {error}") from None
     if vector.shape != (dimension,):
-        remedy = "one call is for one contribution" if vector.ndim == 1 else "flatten it first"
+        remedy = "pass one contribution in each call" if vector.ndim == 1 else "flatten it first"
         raise DomainError(
             f"expected a vector of dimension {dimension}, got shape {vector.shape}; {remedy}"
         )
@@ -132,8 +169,8 @@ def _check_finite(vector: Vector) -> None:
     if not np.isfinite(vector).all():
         where = int(np.flatnonzero(~np.isfinite(vector))[0])
         raise DomainError(
-            f"coordinate {where} is {vector[where]}; every coordinate must be finite "
-            "(a diverged model? lower the learning rate; a missing value? leave it out)"
+            f"coordinate {where} is {vector[where]}; every coordinate must be finite. If the model "
+            "has diverged, lower the learning rate; if a value is missing, leave it out"
         )
 
 
@@ -141,12 +178,15 @@ def _check_finite(vector: Vector) -> None:
 class _Ball:
     """Vectors of norm at most `radius` that are the mean of `records` such vectors.
 
-    records = 1     the vector itself is what is protected (client level).
-    records = n     the vector is the mean of n contributions, each of norm at most `radius`, and
-                    neighbours differ in one of them (sample level); n is public and the same for
-                    both neighbours.
+    Attributes:
+        dimension: The number of coordinates.
+        radius: The clip norm of each record.
+        records: The number of contributions of which the vector is the mean. With 1 the vector
+            itself is protected (client level). With n the vector is the mean of n contributions,
+            each of norm at most `radius`, and neighbors differ in one of them (sample level); n is
+            public and the same for both neighbors.
 
-    Sensitivity: radius/records zero-out, 2 radius/records replace-one.
+    Sensitivity: radius/records for zero-out, 2 radius/records for replace-one.
     """
 
     dimension: int
@@ -161,16 +201,24 @@ class _Ball:
             self.records,
             low=1,
             high=MAX_RECORDS,
-            remedy="an empty client cannot take part, a larger one can be split",
+            remedy="leave out a client without records, and split a larger one",
         )
 
     def norm(self, values: Vector) -> float:
+        """Return the norm of a vector.
+
+        Args:
+            values: The vector.
+
+        Returns:
+            Its norm; NaN or infinity if a value is not finite.
+        """
         raise NotImplementedError
 
     def check(self, values: ArrayLike) -> Vector:
         vector = _vector(values, self.dimension)
         norm = self.norm(vector)
-        if not norm <= self.radius:  # NaN and infinity end here, too
+        if not norm <= self.radius:  # This also catches NaN and infinity.
             _check_finite(vector)
             raise DomainError(
                 f"norm {norm:.6g} exceeds the radius {self.radius:.6g}; call project() first"
@@ -188,27 +236,49 @@ class _Ball:
                 assert_never(adjacency)
 
     def relative_sensitivity(self, adjacency: Adjacency) -> float:
-        """Sensitivity in units of radius/records: 1 or 2, exactly."""
+        """Return the sensitivity in units of radius/records, which is exactly 1 or 2."""
         return self.sensitivity(adjacency) / (self.radius / self.records)
 
     def against_zero(self, adjacency: Adjacency) -> bool:
-        """Whether one of any two neighbours is the vector 0: nothing else is in it."""
+        """Return whether one of any two neighbors is the zero vector, and has no other record."""
         return self.records == 1 and adjacency is Adjacency.ZERO_OUT
 
     def zero_centered(self, adjacency: Adjacency) -> bool:
-        """Whether zero lies half-way between the neighbors that are farthest apart."""
+        """Return whether zero lies halfway between the neighbors that are farthest apart."""
         return adjacency is Adjacency.REPLACE_ONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class L2Ball(_Ball):
-    """The Euclidean ball; projection scales, so the direction is kept."""
+    """The Euclidean ball, into which a vector is projected by scaling: its direction is kept.
+
+    Attributes:
+        dimension: The number of coordinates.
+        radius: The clip norm of each record.
+        records: The number of contributions of which a vector is the mean. With 1 the vector itself
+            is protected (client level). With n neighbors differ in one of n contributions, each of
+            norm at most `radius` (sample level); n is public and the same for both neighbors.
+
+    Sensitivity: radius/records for zero-out, 2 radius/records for replace-one.
+
+    Example:
+        >>> L2Ball(dimension=2, radius=1.0, records=10).sensitivity(Adjacency.REPLACE_ONE)
+        0.2
+    """
 
     def norm(self, values: Floats) -> float:
+        """Return the Euclidean norm of a vector, the same number on every machine.
+
+        Args:
+            values: The vector.
+
+        Returns:
+            Its norm; NaN or infinity if a value is not finite.
+        """
         total = square_sum(values)
         if LEAST_SQUARES <= total <= MOST_SQUARES:
             return math.sqrt(total)
-        # Scaled first so that squares neither overflow nor vanish.
+        # Scale first, so that squares neither overflow nor underflow.
         largest = float(np.max(np.abs(values)))
         if largest == 0.0 or not math.isfinite(largest):
             return largest
@@ -224,33 +294,62 @@ class L2Ball(_Ball):
         return unit * (self.limit / math.sqrt(square_sum(unit)))
 
     def clip_scale(self, values: Floats) -> float | None:
-        """What `project` multiplies a vector with; None if it is too long for that, or not finite.
+        """Return the factor by which `project` multiplies a vector.
 
-        So that kernels may clip as they go.
+        Kernels use it to clip while they read the vector.
+
+        Args:
+            values: The vector.
+
+        Returns:
+            The factor, at most 1; None if the vector is too long for one multiplication, or not
+            finite.
         """
         return self.scale_for(self.norm(values))
 
     def scale_for(self, norm: float) -> float | None:
-        """The same, for a vector of this norm."""
+        """Return the factor by which `project` multiplies a vector of this norm.
+
+        Args:
+            norm: The Euclidean norm.
+
+        Returns:
+            The factor, at most 1; None if the norm is too large for one multiplication, or NaN.
+        """
         if norm <= self.limit:
             return 1.0
         return self.limit / norm if norm <= _MOST_NORM else None
 
     @property
     def limit(self) -> float:
-        """The norm that `project` leaves a longer vector with."""
+        """The norm to which `project` scales a longer vector: slightly below the radius."""
         return self.radius * (1.0 - ROUNDING_HEADROOM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class L1Ball(_Ball):
-    """The cross-polytope; projection is the Euclidean one (Duchi et al. 2008).
+    """The L1 ball, with the Euclidean projection (Duchi et al. 2008).
 
-    That projection can lengthen L1 distances, so a mean of several records is not projected:
-    clip each record.
+    That projection can increase L1 distances, so a mean of several records is not projected: clip
+    each record.
+
+    Attributes:
+        dimension: The number of coordinates.
+        radius: The clip norm of each record, in L1.
+        records: The number of contributions of which a vector is the mean, as for `L2Ball`.
+
+    Sensitivity: radius/records for zero-out, 2 radius/records for replace-one.
     """
 
     def norm(self, values: Vector) -> float:
+        """Return the L1 norm of a vector.
+
+        Args:
+            values: The vector.
+
+        Returns:
+            Its norm; NaN or infinity if a value is not finite.
+        """
         largest = float(np.max(np.abs(values)))
         if largest == 0.0 or not math.isfinite(largest):
             return largest
@@ -263,11 +362,11 @@ class L1Ball(_Ball):
             return vector
         if self.records > 1:
             raise DomainError(
-                f"L1 norm {self.norm(vector):.6g} of a mean of {self.records} records exceeds "
-                f"{limit:.6g}; clip each record before taking the mean"
+                f"L1 norm {self.norm(vector):.6g} of a mean of {self.records} records must be at "
+                f"most {limit:.6g}; clip each record before taking the mean"
             )
-        # Measured down from the largest magnitude: what lies `limit` or more below it ends at 0,
-        # and nothing is lost to rounding however large the vector is.
+        # Depths are measured from the largest magnitude: coordinates `limit` or more below it
+        # become 0, and no precision is lost however large the vector is.
         magnitudes = np.abs(vector)
         depths = np.minimum(magnitudes.max() - magnitudes, limit)
         ordered = np.sort(depths)
@@ -275,13 +374,19 @@ class L1Ball(_Ball):
         levels = (limit + np.cumsum(ordered)) / counts
         last = int(np.flatnonzero(ordered < levels)[-1])
         shrunk = np.sign(vector) * np.minimum(magnitudes, np.maximum(levels[last] - depths, 0.0))
-        # The soft threshold meets the limit up to rounding; the rescaling settles the last bits.
+        # The soft threshold meets the limit up to rounding; the rescaling corrects the last bits.
         return np.asarray(shrunk * min(1.0, limit / self.norm(shrunk)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """Vectors with every coordinate in [lower, upper], compared in the maximum norm."""
+    """Vectors with every coordinate in [lower, upper], compared in the maximum norm.
+
+    Attributes:
+        dimension: The number of coordinates.
+        lower: The smallest value of a coordinate.
+        upper: The largest value of a coordinate.
+    """
 
     dimension: int
     lower: float
@@ -292,18 +397,19 @@ class Box:
         for name, end in (("lower", self.lower), ("upper", self.upper)):
             if not abs(parameter_rules.finite(name, end)) <= MAX_END:
                 raise ParameterError(
-                    f"{name} must lie within {MAX_END:g} of 0, got {end!r}; scale the data"
+                    f"{name} must lie within {MAX_END:g} of 0, got {end!r}; scale the data down"
                 )
         if not self.lower < self.upper:
             raise ParameterError(
-                f"lower must be below upper, got [{self.lower}, {self.upper}]; give the smaller "
-                "end as lower"
+                f"lower must be below upper, got lower = {self.lower} and upper = {self.upper}; "
+                "give the smaller end as lower"
             )
         parameter_rules.clip_norm("upper - lower", self.upper - self.lower)
 
     def check(self, values: ArrayLike) -> Vector:
         vector = _vector(values, self.dimension)
-        if not (self.lower <= vector.min() and vector.max() <= self.upper):  # NaN ends here, too
+        # The negated condition also catches NaN.
+        if not (self.lower <= vector.min() and vector.max() <= self.upper):
             _check_finite(vector)
             outside = np.flatnonzero((vector < self.lower) | (vector > self.upper))
             raise DomainError(
@@ -316,7 +422,16 @@ class Box:
         return np.clip(finite_vector(values, self.dimension), self.lower, self.upper)
 
     def sensitivity(self, adjacency: Adjacency) -> float:
-        """Zero-out compares with the point of the box nearest to 0, replace-one with any."""
+        """Return the largest distance between neighboring inputs in the maximum norm.
+
+        Args:
+            adjacency: The definition of neighbors. Zero-out replaces a vector by the point of the
+                box that is nearest to 0, replace-one by any point.
+
+        Returns:
+            upper - lower for replace-one; the largest distance from the point nearest to 0 for
+            zero-out.
+        """
         match adjacency:
             case Adjacency.REPLACE_ONE:
                 return self.upper - self.lower
@@ -331,8 +446,13 @@ class Box:
 class Categories:
     """Vectors with a category in every coordinate: one of `num_categories`, numbered from 0.
 
-    No category lies nearer to one than to another, so any two are 1 apart, and nothing is clipped:
-    what is no category is refused. Answers of people are such vectors; updates of a model are not.
+    All categories are equally far from each other, at distance 1, so nothing can be clipped: a
+    value that is no category is refused. Answers of people are such vectors; updates of a model are
+    not.
+
+    Attributes:
+        dimension: The number of coordinates.
+        num_categories: The number of categories of each coordinate.
     """
 
     dimension: int
@@ -344,32 +464,57 @@ class Categories:
 
     @property
     def bits(self) -> int:
-        """Bits that the number of one category takes."""
+        """The bits that the number of one category takes."""
         return (self.num_categories - 1).bit_length()
 
     def check(self, values: ArrayLike) -> Vector:
         vector = _vector(values, self.dimension)
         known = (vector == np.floor(vector)) & (vector >= 0.0) & (vector < self.num_categories)
-        if not known.all():  # NaN and infinity end here, too
+        if not known.all():  # This also catches NaN and infinity.
             where = int(np.flatnonzero(~known)[0])
             raise DomainError(
                 f"coordinate {where} is {vector[where]:.6g}, expected a category, a whole number "
-                f"from 0 to {self.num_categories - 1}; for numbers that can be clipped use a Box"
+                f"from 0 to {self.num_categories - 1}; for numbers that can be clipped, use a Box"
             )
         return vector
 
     def project(self, values: ArrayLike) -> Vector:
-        """Return categories as they are: none is the nearest to what is none."""
+        """Return the categories unchanged; a value that is no category is refused.
+
+        Args:
+            values: A vector of categories.
+
+        Returns:
+            The vector.
+
+        Raises:
+            DomainError: A value is no category.
+        """
         return self.check(values)
 
-    def sensitivity(self, adjacency: Adjacency) -> float:  # noqa: ARG002  (any may become any)
+    # Any category may become any other under both adjacencies.
+    def sensitivity(self, adjacency: Adjacency) -> float:  # noqa: ARG002
         return 1.0
 
 
 def clipped(geometry: str, dimension: int, clip_norm: float, records: int = 1) -> Domain:
-    """The domain of vectors clipped to a norm: 'l2', 'l1' or 'linf' (a box around 0).
+    """Return the domain of vectors that are clipped to a norm.
 
-    Or of means of so many `records`, each clipped; a box is for one.
+    Args:
+        geometry: The norm: 'l2', 'l1' or 'linf' (a box around 0).
+        dimension: The number of coordinates.
+        clip_norm: The largest norm.
+        records: The number of records, each clipped, of which a vector is the mean; 1 for 'linf'.
+
+    Returns:
+        An `L2Ball`, an `L1Ball` or a `Box`.
+
+    Raises:
+        UnknownNameError: The geometry is unknown.
+
+    Example:
+        >>> clipped("l2", 10, 1.5)
+        L2Ball(dimension=10, radius=1.5, records=1)
     """
     match geometry:
         case "l2":
@@ -377,7 +522,9 @@ def clipped(geometry: str, dimension: int, clip_norm: float, records: int = 1) -
         case "l1":
             return L1Ball(dimension=dimension, radius=clip_norm, records=records)
         case "linf":
-            parameter_rules.integer("records", records, low=1, high=1, remedy="clip in l2 or l1")
+            parameter_rules.integer(
+                "records", records, low=1, high=1, remedy="for more records clip in l2 or l1"
+            )
             radius = parameter_rules.clip_norm("clip norm", clip_norm)
             return Box(dimension=dimension, lower=-radius, upper=radius)
         case _:
@@ -385,7 +532,7 @@ def clipped(geometry: str, dimension: int, clip_norm: float, records: int = 1) -
 
 
 def geometry_of(domain: Domain) -> str:
-    """The name under which `clipped` makes such a domain."""
+    """Return the name of the geometry with which `clipped` makes such a domain."""
     match domain:
         case L2Ball():
             return "l2"
@@ -396,7 +543,7 @@ def geometry_of(domain: Domain) -> str:
 
 
 def clip_norm_of(domain: Domain) -> float:
-    """The norm with which `clipped` makes such a domain."""
+    """Return the clip norm with which `clipped` makes such a domain."""
     match domain:
         case L1Ball() | L2Ball():
             return domain.radius
@@ -404,15 +551,15 @@ def clip_norm_of(domain: Domain) -> float:
             return max(abs(domain.lower), abs(domain.upper))
         case Categories():
             raise ParameterError(
-                "categories are not clipped, so they have no clip norm; for what their answers "
-                "cost give the event, release_event(mechanism, adjacency=...)"
+                "categories are not clipped, so they have no clip norm; to account for them, "
+                "pass the event release_event(mechanism, adjacency=...)"
             )
         case _:
-            raise ParameterError(f"{domain} has no clip norm")
+            raise ParameterError(f"{domain} has no clip norm; use an L2Ball, an L1Ball or a Box")
 
 
 def enclosing_ball(domain: Domain) -> L2Ball:
-    """The least Euclidean ball around 0 that holds the domain, rounded up."""
+    """Return the smallest Euclidean ball around 0 that contains the domain, rounded up."""
     match domain:
         case L2Ball():
             return domain
@@ -423,14 +570,19 @@ def enclosing_ball(domain: Domain) -> L2Ball:
             radius = farthest * math.sqrt(domain.dimension) * (1.0 + 2.0**-40)
             return L2Ball(dimension=domain.dimension, radius=radius)
         case _:
-            raise ParameterError(f"no ball is known around {domain}")
+            raise ParameterError(
+                f"no ball around {domain} is known; use an L2Ball, an L1Ball or a Box"
+            )
 
 
 def require_l2_ball(domain: Domain) -> L2Ball:
-    """`domain` if it is a Euclidean ball, the only one whose geometry Gaussian-like noise fits."""
+    """Return the domain if it is a Euclidean ball; refuse it otherwise.
+
+    The privacy proofs of Gaussian-like noise need the Euclidean norm.
+    """
     if not isinstance(domain, L2Ball):
         raise ParameterError(
-            f"input_domain must be an L2Ball (clip geometry l2), got {type(domain).__name__}; "
-            "this mechanism's privacy is proved for Euclidean clipping"
+            f"input_domain must be an L2Ball, got {type(domain).__name__}: this mechanism's "
+            "privacy is proved for Euclidean clipping; set the clip geometry to l2"
         )
     return domain

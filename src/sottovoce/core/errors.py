@@ -1,51 +1,70 @@
-"""Everything Sottovoce raises on purpose.
+"""The errors that Sottovoce raises on purpose.
 
     SottovoceError
-    +-- ParameterError           a parameter breaks its rule
-    +-- UnknownNameError         no mechanism, dataset, key ... of that name
-    +-- PluginError              a plug-in that fails, or claims a name that is taken
-    +-- DomainError              an input lies outside its declared domain (NaN, norm, dimension)
-    +-- RandomnessError          a keystream asked to serve twice
-    +-- DesignError              a mechanism design that cannot be found, read or certified
+    +-- ParameterError           a parameter is outside its allowed range
+    +-- UnknownNameError         there is no mechanism, data set, key ... of that name
+    +-- PluginError              a plug-in fails, or claims a name that is taken
+    +-- DomainError              an input is outside its declared domain (NaN, norm, dimension)
+    +-- RandomnessError          a keystream would be used for a second input
+    +-- DesignError              a mechanism design cannot be found, read or certified
     +-- PrivacyError
-    |   +-- AdjacencyMismatchError   events of two adjacencies in one composition
-    |   +-- UnsupportedEventError    an accountant that has no sound bound for an event
-    |   +-- BudgetExhaustedError     a charge that would exceed a client's budget
-    |   +-- PolicyError              a request that a site's own policy does not allow
-    +-- WireError                a message that is not exactly what was announced
+    |   +-- AdjacencyMismatchError   one composition has events of two adjacencies
+    |   +-- UnsupportedEventError    an accountant has no sound bound for an event
+    |   +-- BudgetExhaustedError     a charge would exceed a client's budget
+    |   +-- PolicyError              a site's own policy does not allow a request
+    +-- WireError                a message is not exactly what was announced
     +-- LedgerError              the ledger cannot be read, written or trusted
-    |   +-- LedgerLostError          a site's ledger is gone, or not the one that was charged
-    |       +-- RolledBackError      ... or not the one that its federation has witnessed
-    +-- ConfigError              a spec that cannot be run
-    +-- OutputError              a run folder that cannot be read or written
-    +-- DeploymentError          a federation that cannot be set up, reached or relied on
-    +-- DataError                a dataset that is absent, damaged, or refused by its source
+    |   +-- LedgerLostError          a site's ledger is missing, or not the one that was charged
+    |       +-- RolledBackError      a site's ledger is older than its federation has witnessed
+    +-- ConfigError              a spec cannot be run
+    +-- OutputError              a run folder cannot be read or written
+    +-- DeploymentError          a federation cannot be set up, reached or relied on
+    +-- DataError                a data set is missing, damaged, or refused by its source
 
-Each is a user's mistake or a state of the world, so the command line prints it in one line and
-exits 2. A bug in Sottovoce is an AssertionError or whatever Python raises.
+Each of them reports a mistake of the user or a state of the environment, so the command line
+prints its message without a traceback and exits with status 2. A bug in Sottovoce shows as an
+AssertionError or another exception of Python.
 """
 
 import difflib
 from collections.abc import Iterable
+from typing import ClassVar
 
 
 class SottovoceError(Exception):
-    """Base of every error raised on purpose."""
+    """The base class of every error that Sottovoce raises on purpose."""
 
 
 class ParameterError(SottovoceError, ValueError):
-    """A parameter breaks its rule; the message names value, rule and remedy."""
+    """An error for a parameter outside its allowed range.
+
+    The message names the parameter, the rule, the value and, where there is one, the remedy.
+    """
 
 
 class UnknownNameError(SottovoceError, KeyError):
-    """A name that is not among the known ones; the message offers the nearest."""
+    """An error for a name that is not one of the known names; the message suggests the nearest."""
 
-    def __str__(self) -> str:  # KeyError would print the repr
+    # KeyError would print the repr of the message.
+    def __str__(self) -> str:
         return str(self.args[0])
 
     @classmethod
     def among(cls, what: str, name: str, known: Iterable[str]) -> "UnknownNameError":
-        """The error for `name`, with the nearest valid name and the whole list."""
+        """Return the error for an unknown name, with the nearest valid name and all valid names.
+
+        Args:
+            what: What the name should denote, such as "mechanism".
+            name: The name that was given.
+            known: The valid names.
+
+        Returns:
+            The error, to be raised by the caller.
+
+        Example:
+            >>> print(UnknownNameError.among("unit", "samples", ["sample", "client"]))
+            unknown unit 'samples'; did you mean 'sample'? valid names: client, sample
+        """
         names = sorted(known)
         near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
         hint = f"did you mean '{near[0]}'? " if near else ""
@@ -53,68 +72,91 @@ class UnknownNameError(SottovoceError, KeyError):
 
 
 class PluginError(SottovoceError):
-    """A plug-in that cannot be used, or a name that two claim; names the distributions."""
+    """An error for a plug-in that cannot be used, or for a name that two distributions register.
+
+    The message names the distributions.
+    """
 
 
 class DomainError(SottovoceError, ValueError):
-    """An input outside the declared domain."""
+    """An error for an input that is outside the domain that the mechanism declares."""
 
 
 class RandomnessError(SottovoceError):
-    """A keystream would serve a second input."""
+    """An error for a keystream that would be used for a second input."""
 
 
 class DesignError(SottovoceError):
-    """A design that is damaged, made for other parameters, or fails its certificate."""
+    """An error for a mechanism design that is damaged, for other parameters, or not certified."""
 
 
 class PrivacyError(SottovoceError):
-    """Base of the errors about privacy events and budgets."""
+    """The base class of the errors about privacy events, budgets and policies."""
 
 
 class AdjacencyMismatchError(PrivacyError):
-    """Events under different adjacencies cannot be composed."""
+    """An error for events under different adjacencies in one composition."""
 
 
 class UnsupportedEventError(PrivacyError):
-    """The accountant has no sound bound for this event."""
+    """An error for an event for which the accountant has no sound bound."""
 
 
 class BudgetExhaustedError(PrivacyError):
-    """The charge would exceed the client's budget, so nothing is sent."""
+    """An error for a charge that would exceed the client's budget; nothing was charged or sent."""
 
 
 class PolicyError(PrivacyError):
-    """A site's policy does not allow what is asked, so nothing is sent."""
+    """An error for a request that the site's policy does not allow; nothing was sent."""
 
 
 class WireError(SottovoceError, ValueError):
-    """A malformed, damaged or unexpected message."""
+    """An error for a message that is malformed, damaged or not the one that was expected.
+
+    Its messages say what was expected and what arrived. The remedy is the same for all of them, so
+    the command line prints it after the message.
+
+    Attributes:
+        remedy: What to do about any such error.
+    """
+
+    remedy: ClassVar[str] = (
+        "The message was not used; check that both ends run the same version of Sottovoce."
+    )
 
 
 class LedgerError(SottovoceError):
-    """The ledger cannot be read, written or trusted."""
+    """An error for a ledger that cannot be read, written or trusted."""
 
 
 class LedgerLostError(LedgerError):
-    """A site's ledger is gone, replaced or older than what was charged; the site must stop."""
+    """An error for a site's ledger that is missing, replaced or older than what was charged.
+
+    The site must stop: without its ledger it does not know what it has spent.
+    """
 
 
 class RolledBackError(LedgerLostError):
-    """A site's ledger is not what its federation has witnessed; the message names no path."""
+    """An error for a site's ledger that is older than its federation has witnessed.
+
+    The message names no path, because it is also sent to the server.
+    """
 
 
 class ConfigError(SottovoceError, ValueError):
-    """A spec that cannot be run."""
+    """An error for a spec that cannot be run."""
 
 
 class OutputError(SottovoceError):
-    """A folder or file that cannot be read or written."""
+    """An error for a folder or file that cannot be read or written."""
 
 
 class DataError(SottovoceError):
-    """Data that is absent, damaged or not what was announced; names the file and the remedy."""
+    """An error for data that is missing, damaged or not what was announced.
+
+    The message names the file and the remedy.
+    """
 
 
 class DeploymentError(SottovoceError):
-    """A federation that cannot be set up, reached or relied on; names what to do."""
+    """An error for a federation that cannot be set up, reached or relied on."""

@@ -1,4 +1,4 @@
-"""Optional packages: what each is for, and how to get it."""
+"""The optional packages: what each is for, and how to install it."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,14 @@ from sottovoce.core.errors import UnknownNameError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optional:
-    """A package by the name under which it is imported; `extra` is None where none brings it."""
+    """An optional package.
+
+    Attributes:
+        module: The name under which it is imported.
+        distribution: Its name on PyPI.
+        extra: The extra of Sottovoce that installs it; None if no extra does.
+        purpose: What Sottovoce needs it for.
+    """
 
     module: str
     distribution: str
@@ -16,6 +23,7 @@ class Optional:
 
     @property
     def install(self) -> str:
+        """The command that installs the package."""
         wanted = f"'sottovoce[{self.extra}]'" if self.extra else self.distribution
         return f"pip install {wanted}"
 
@@ -43,7 +51,7 @@ OPTIONAL = (
     Optional(module="pandas", distribution="pandas", extra=None, purpose="data frames"),
     Optional(module="triton", distribution="triton", extra=None, purpose="kernels on NVIDIA GPUs"),
 )
-# What else an extra brings: the first of these that is missing is what a person hears of.
+# Dependencies of optional packages: if one is missing, the error names the optional package.
 _ALONG = {
     **dict.fromkeys(("httpx", "starlette", "uvicorn"), "flwr"),
     **dict.fromkeys(("sqlalchemy", "alembic"), "mlflow"),
@@ -51,7 +59,17 @@ _ALONG = {
 
 
 def find(module: str) -> Optional:
-    """The optional package that brings a module; UnknownNameError for what is none."""
+    """Return the optional package that brings a module.
+
+    Args:
+        module: The module that could not be imported, such as "torch.nn".
+
+    Returns:
+        The package; for a dependency of an optional package, that package.
+
+    Raises:
+        UnknownNameError: No optional package brings the module.
+    """
     name = module.split(".")[0]
     for one in OPTIONAL:
         if one.module == _ALONG.get(name, name):

@@ -1,12 +1,12 @@
-"""The face of a package: the names that it offers, each loaded when it is first asked for.
+"""The public names of a package, each imported when it is first used.
 
-    if TYPE_CHECKING:  # what type checkers and editors read
+    if TYPE_CHECKING:  # for type checkers and editors
         from sottovoce.ledger.records import Budget as Budget
 
-    show(__name__, {"records": ["Budget"]})  # what Python reads
+    show(__name__, {"records": ["Budget"]})  # for Python
 
-A face may not use the name of a module of its own package: whoever imports that module would put it
-in the place of the name.
+A package cannot export a name that is also the name of one of its modules: importing the module
+would replace the exported name.
 """
 
 import importlib
@@ -14,14 +14,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-# The modules of the names that packages offer, as far as these are imported.
+# For each imported package: the module that defines each exported name.
 HOMES: dict[str, dict[str, str]] = {}
 
 
 def show(package: str, homes: Mapping[str, Sequence[str]]) -> None:
-    """Make `package` offer the names in `homes`, by the module inside it that defines them.
+    """Make `package` export names of its modules without importing these modules yet.
 
-    Set `__all__`, `__getattr__` and `__dir__` of the package (PEP 562), and import nothing.
+    Sets `__all__`, `__getattr__` and `__dir__` of the package (PEP 562).
+
+    Args:
+        package: The full name of the package, whose `__init__.py` calls this.
+        homes: The exported names by the module, relative to the package, that defines them.
     """
     module = sys.modules[package]
     home_of = {name: home for home, names in homes.items() for name in names}
@@ -43,7 +47,7 @@ def show(package: str, homes: Mapping[str, Sequence[str]]) -> None:
 
 
 def _missing(name: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    """Return the error with the command that installs an optional package, if it is one."""
+    """Add the command that installs the missing package, if it is an optional one."""
     from sottovoce.core import extras
     from sottovoce.core.errors import UnknownNameError
 
@@ -51,5 +55,5 @@ def _missing(name: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
         package = extras.find(error.name or "")
     except UnknownNameError:
         return error
-    text = f"{name} needs the package {package.distribution}: {package.install}"
+    text = f"{name} needs the package {package.distribution}; install it: {package.install}"
     return ModuleNotFoundError(text, name=error.name, path=error.path)

@@ -1,4 +1,4 @@
-"""Files that are whole or absent, and errors that say what to do."""
+"""Atomic writing, private modes and locks of files, with errors that say what to do."""
 
 import contextlib
 import json
@@ -16,10 +16,10 @@ from typing import IO, Any
 from sottovoce.core import bounded_json
 from sottovoce.core.errors import OutputError
 
-PUBLIC, PRIVATE, PRIVATE_FOLDER = 0o644, 0o600, 0o700  # modes: what others may read, and may not
-_AS_BYTES = getattr(os, "O_BINARY", 0)  # of Windows
+PUBLIC, PRIVATE, PRIVATE_FOLDER = 0o644, 0o600, 0o700  # File modes.
+_AS_BYTES = getattr(os, "O_BINARY", 0)  # This flag exists only on Windows.
 
-# Whatever a damaged archive of arrays, or the header of one, makes its readers raise.
+# The exceptions that reading a damaged archive of arrays, or an array's header, can raise.
 ARRAY_DAMAGE = (
     OSError,
     ValueError,
@@ -29,7 +29,7 @@ ARRAY_DAMAGE = (
     EOFError,
     MemoryError,
     OverflowError,
-    RuntimeError,  # encrypted, or compressed in an unknown way
+    RuntimeError,  # The archive is encrypted, or its compression is unknown.
     SyntaxError,
     tokenize.TokenError,
     zipfile.BadZipFile,
@@ -38,19 +38,27 @@ ARRAY_DAMAGE = (
 
 try:
     import fcntl
-except ImportError:  # Windows: two processes in one folder are not noticed there
+except ImportError:  # On Windows two processes in one folder are not detected.
     fcntl = None  # type: ignore[assignment]
 
 
 @contextlib.contextmanager
 def explained(action: str, path: Path) -> Iterator[None]:
-    """Turn an operating system's refusal into one clear sentence."""
+    """Turn an OSError inside the block into an OutputError that says what to do.
+
+    Args:
+        action: What is done with the file, such as "read" or "write", for the message.
+        path: The file or folder.
+
+    Raises:
+        OutputError: The operating system refused it.
+    """
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
         what_to_do = (
-            "check that it is there and that you may read it"
+            "check that it exists and that you may read it"
             if action == "read"
             else "check permissions and free space, or choose another place"
         )
@@ -58,9 +66,15 @@ def explained(action: str, path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
-    """Write a whole file or nothing: a temporary file, synced, then renamed.
+    """Write a whole file or nothing: a temporary file is written, synced, then renamed.
 
-    It has its mode, less what the user's umask takes away, from the moment it is there.
+    Args:
+        path: The file, which is replaced if it exists.
+        content: Its content.
+        mode: Its mode, less the user's umask, from the moment it is created.
+
+    Raises:
+        OutputError: The file cannot be written; the old one is unchanged.
     """
     with explained("write", path):
         temporary = path.parent / f".{path.name[:100]}.{secrets.token_hex(8)}"
@@ -79,16 +93,23 @@ def write_atomic(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
 
 
 def place_new(temporary: Path, path: Path) -> bool:
-    """Give a finished file its name, durably; False, and nothing is changed, if the name is taken.
+    """Give a finished temporary file its name, durably, unless the name is taken.
 
     Two processes may do this at once: exactly one of them gets the name, for a whole file.
+
+    Args:
+        temporary: The finished file, which is removed in any case.
+        path: Its new name.
+
+    Returns:
+        False if the name is taken; the file of that name is then unchanged.
     """
     try:
         try:
             os.link(temporary, path)
         except FileExistsError:
             return False
-        except OSError:  # a file system without hard links
+        except OSError:  # The file system has no hard links.
             _copy_new(temporary, path)
         sync_folder(path.parent)
         return True
@@ -107,23 +128,23 @@ def _copy_new(source: Path, path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
     except BaseException:
-        os.unlink(path)  # a part of a ledger would look like one that was damaged
+        os.unlink(path)  # A part of a ledger would look like a damaged ledger.
         raise
 
 
 def check_writable(path: Path) -> None:
-    """Refuse what `write_atomic` could not write, and leave everything as it is."""
+    """Refuse a path that `write_atomic` could not write, without changing anything."""
     if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         why = f"{path.parent} cannot be written to"
         if path.is_dir():
             why = "it is a folder"
         elif not path.parent.exists():
             why = f"there is no folder {path.parent}"
-        raise OutputError(f"cannot write {path}: {why}; name another file, nothing was begun")
+        raise OutputError(f"cannot write {path}: {why}; nothing was started, name another file")
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename, or a new file, durable; Windows has no way to, and needs none."""
+    """Make a rename or a new file durable; Windows cannot sync a folder and does not need to."""
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -134,40 +155,48 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any, *, sort_keys: bool = True, mode: int = PUBLIC) -> None:
+    """Write a value as indented JSON, atomically."""
     text = json.dumps(value, indent=2, sort_keys=sort_keys) + "\n"
     write_atomic(path, text.encode(), mode=mode)
 
 
 def open_private(path: Path, *, append: bool = False) -> IO[bytes]:
-    """A file for writing that is the owner's alone from the moment it is there."""
+    """Open a file for writing that only its owner may read, from the moment it is created."""
     flags = os.O_WRONLY | os.O_CREAT | _AS_BYTES | (os.O_APPEND if append else os.O_TRUNC)
     return os.fdopen(os.open(path, flags, PRIVATE), "ab" if append else "wb")
 
 
 def make_private(folder: Path) -> None:
-    """Take the rights of other users from a folder and all that is in it."""
+    """Remove the rights of other users on a folder and everything in it."""
     with explained("change the mode of", folder):
         for path in (folder, *folder.rglob("*")):
             mode = path.lstat().st_mode
             if mode & 0o077 and not stat.S_ISLNK(mode):
-                with contextlib.suppress(PermissionError):  # another's, or a disk without modes
+                # The file may belong to another user, or the disk may have no modes.
+                with contextlib.suppress(PermissionError):
                     path.chmod(stat.S_IMODE(mode) & PRIVATE_FOLDER)
 
 
 def read_json(path: Path) -> Any:
+    """Read a JSON file; raise OutputError if it is missing or damaged."""
     try:
         with explained("read", path):
             content = path.read_bytes()
         return bounded_json.loads(content)
     except bounded_json.JsonError as error:
-        raise OutputError(f"{path} is damaged: it {error}; restore it or start a new run") from None
+        raise OutputError(
+            f"{path} is damaged: it {error}; restore it, or start a new run"
+        ) from None
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other processes out while `path`, a file in their common folder, is held open.
+    """Lock `path`, so that no other process works in its folder until the block ends.
 
-    A killed process leaves no lock behind; one that holds it is named in the error.
+    The operating system releases the lock of a killed process.
+
+    Raises:
+        OutputError: Another process holds the lock; the message names it.
     """
     with contextlib.ExitStack() as opened:
         with explained("open", path):
@@ -176,40 +205,41 @@ def locked(path: Path) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
+                holders, remedy = _holders(path)
                 raise OutputError(
-                    f"another process is running in {path.parent}{_holders(path)}"
+                    f"another process is running in {path.parent}{holders}; {remedy}"
                 ) from None
         yield
 
 
-def _holders(path: Path) -> str:
-    """Who holds a lock on `path`, and what to do about it."""
+def _holders(path: Path) -> tuple[str, str]:
+    """Return a description of the processes that lock `path`, and what to do about them."""
     pids = lock_holders(path)
     if not pids:
-        return "; wait for it to end"
+        return "", "wait for it to end"
     named = [f"process {pid} ({_command(pid)})" for pid in pids]
     end = " ".join(map(str, pids))
-    return f": {', '.join(named)}; wait for it to end, or end it with: kill {end}"
+    return f": {', '.join(named)}", f"wait for it to end, or end it with: kill {end}"
 
 
 def lock_holders(path: Path) -> list[int]:
-    """The processes that keep others from locking a file, as far as Linux tells this user."""
+    """Return the processes that hold a lock on a file, as far as Linux shows them to this user."""
     found = path.stat()
     device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
     holders = []
     with contextlib.suppress(OSError):
         for line in Path("/proc/locks").read_text().splitlines():
-            # 12: FLOCK  ADVISORY  WRITE 4711 fd:01:1048602 0 EOF
+            # A line reads: 12: FLOCK  ADVISORY  WRITE 4711 fd:01:1048602 0 EOF
             _, kind, _, _, pid, place, *_ = line.split()
             if kind != "FLOCK" or not place.endswith(f":{found.st_ino}"):
                 continue
-            # Some file systems tell another device here; another user's files are not shown.
+            # Some file systems show another device here; other users' files are not shown.
             if place.startswith(device) or _has_open(int(pid), found):
                 holders.append(int(pid))
     holders = [pid for pid in holders if Path(f"/proc/{pid}").exists()]
     if holders:
         return holders
-    # A child that was forked from the process that took the lock has it too, and may outlive it.
+    # A child forked from the process that took the lock holds it too, and may outlive it.
     others = [int(name) for name in _listed("/proc") if name.isdecimal()]
     return [pid for pid in others if pid != os.getpid() and _has_open(pid, found)]
 
@@ -225,7 +255,7 @@ def _has_open(pid: int, found: os.stat_result) -> bool:
 def _listed(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
-    except OSError:  # no such process, or another user's, or not Linux
+    except OSError:  # The process has ended or is another user's, or this is not Linux.
         return []
 
 
@@ -238,21 +268,22 @@ def _command(pid: int) -> str:
 
 
 def wait_for_lock(handle: int) -> None:
-    """Wait until nobody else, of any process or thread, holds a lock of the same file.
+    """Wait until no other process or thread holds a lock on the same file, then lock it.
 
-    It is held until the handle is closed; a killed process leaves none behind.
+    The lock is held until the handle is closed; the operating system releases that of a killed
+    process.
     """
     if fcntl is not None:
         fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def finite_or_none(value: float) -> float | None:
-    """JSON has no infinity: no guarantee is null."""
+    """Return the value, or None (null in JSON, which has no infinity) if it is not finite."""
     return value if math.isfinite(value) else None
 
 
 def finite(value: Any) -> Any:
-    """Nested data as JSON can hold it: what is not finite is null."""
+    """Return nested data for JSON, in which None replaces every number that is not finite."""
     match value:
         case dict():
             return {key: finite(item) for key, item in value.items()}

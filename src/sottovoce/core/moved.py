@@ -1,8 +1,8 @@
-"""Old import paths: an ImportError that names the new one.
+"""The import paths of version 0.1: each raises an ImportError that names the new path.
 
-`moved.json` lists the modules of version 0.1 that are elsewhere now. It is read only when an import
-fails, and no old path works. Names that a package offers are to be imported from there, not from
-the module that defines them.
+`moved.json` maps the modules of version 0.1 to their new places. It is read only when an import
+fails; no old path can still be imported. A name that a package exports should be imported from the
+package, not from the module that defines it, so the message names the package.
 """
 
 import importlib
@@ -20,14 +20,14 @@ SINCE = "0.2.0"
 
 
 def new_path(old: str) -> str | None:
-    """Return where a module of version 0.1 is now, or None if it is unknown."""
+    """Return where a module of version 0.1 is now, or None if the table has no entry for it."""
     moved = json.loads((files("sottovoce.core") / "moved.json").read_text(encoding="utf-8"))
     found: str | None = moved.get(old.removeprefix("sottovoce."))
     return found
 
 
 def _asked_for(fullname: str) -> str:
-    """Return the whole name in an import statement, whose packages are looked for first."""
+    """Return the full module name of the import statement, which imports its parents first."""
     frame: FrameType | None = sys._getframe(1)
     longest = fullname
     while frame is not None:
@@ -39,8 +39,8 @@ def _asked_for(fullname: str) -> str:
 
 
 def _names_asked_for() -> tuple[str, ...]:
-    """Return the names in `from old import names`; none where the statement is another."""
-    import dis  # not for imports that work
+    """Return the names in `from old import names`; none for another kind of import."""
+    import dis  # Imported here because only failing imports need it.
 
     frame: FrameType | None = sys._getframe(1)
     inside = (__file__, "<frozen importlib")
@@ -56,15 +56,15 @@ def _names_asked_for() -> tuple[str, ...]:
 
 
 def _public_imports(new: str, asked: tuple[str, ...]) -> tuple[list[str], bool]:
-    """Return how public names of a new place are imported, and whether all asked for are public.
+    """Return import statements for public names of a new place, and whether they cover `asked`.
 
     Args:
         new: A module or a package.
-        asked: The names that somebody wants; of a module all public ones where none of these is.
+        asked: The names to import. If none of them is public, a module gives all its public names.
     """
     top = ".".join(new.split(".")[:2])
     if top.startswith("sottovoce."):
-        importlib.import_module(top)  # its face alone
+        importlib.import_module(top)  # This only fills HOMES; no module of the package is loaded.
     found: dict[str, str] = {}
     for package in dict.fromkeys(("sottovoce", top)):
         for name, home in HOMES.get(package, {}).items():
@@ -72,7 +72,7 @@ def _public_imports(new: str, asked: tuple[str, ...]) -> tuple[list[str], bool]:
                 found.setdefault(name, package)
     wanted = [name for name in asked if name in found]
     if not wanted and new == top:
-        return [], False  # all names of a package would help nobody
+        return [], False  # A list of all names of a package would be too long to help.
     lines = [
         f"from {package} import {', '.join(names)}"
         for package in ("sottovoce", top)
@@ -89,13 +89,13 @@ def _told(asked: str, new: str) -> str:
         all_public = all_public and public
     how = " and ".join(f"'{one}'" for one in imports)
     if all_public:
-        return f"'{asked}' has moved in version {SINCE}: change the import to {how}"
-    public_names = f"; its public names: {how}" if imports else ""
-    return f"'{asked}' is '{new}' since version {SINCE}: change the import{public_names}"
+        return f"'{asked}' was moved in version {SINCE}; change the import to {how}"
+    public_names = f"; its public names are imported by {how}" if imports else ""
+    return f"'{asked}' is '{new}' since version {SINCE}; change the import{public_names}"
 
 
 class _OldPaths(MetaPathFinder):
-    """Asked last, for names that no other finder knows."""
+    """A finder that comes last, so it is asked only for modules that no other finder knows."""
 
     def find_spec(
         self,
@@ -103,6 +103,7 @@ class _OldPaths(MetaPathFinder):
         path: Sequence[str] | None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
+        """Raise an ImportError with the new path for a module that has moved."""
         if not fullname.startswith("sottovoce."):
             return None
         asked = _asked_for(fullname)
@@ -113,6 +114,6 @@ class _OldPaths(MetaPathFinder):
 
 
 def name_new_paths() -> None:
-    """Make imports of old paths say what the new one is."""
+    """Add the finder that makes imports of old paths raise an error with the new path."""
     if not any(isinstance(finder, _OldPaths) for finder in sys.meta_path):
         sys.meta_path.append(_OldPaths())

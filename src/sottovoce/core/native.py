@@ -1,7 +1,8 @@
-"""Whether the C kernels are here, and which of their levels runs.
+"""The choice between the C kernels, with their levels of SIMD instructions, and numpy.
 
-The extension is optional: an install without a compiler works, says so once, and gives the same
-bits with numpy. `SOTTOVOCE_KERNELS` chooses a level by name: auto, avx512, avx2, portable or numpy.
+The extension is optional: an installation without a C compiler works, warns once, and computes the
+same bits with numpy. The environment variable `SOTTOVOCE_KERNELS` chooses a level by name: auto,
+avx512, avx2, portable or numpy.
 """
 
 import importlib
@@ -14,55 +15,58 @@ from typing import Final, NamedTuple
 
 from sottovoce.core.errors import ParameterError
 
-# One more whenever what a function takes has another meaning: src/native/module.c has the same.
+# Increment this, here and in src/native/module.c, whenever the meaning of an argument changes.
 _INTERFACE: Final = 3
 
 
 def _library() -> ModuleType | None:
     try:
         found = importlib.import_module("sottovoce._native")
-    except ImportError:  # no compiler when it was installed
+    except ImportError:  # There was no compiler when Sottovoce was installed.
         return None
-    # One that was built from other sources might read today's tables wrongly, and say nothing.
+    # An extension built from other sources could misread today's tables without an error.
     return found if getattr(found, "INTERFACE", None) == _INTERFACE else None
 
 
 _native = _library()
 
 VARIABLE: Final = "SOTTOVOCE_KERNELS"
-# In the order of the extension's numbers: each is a superset of those before.
+# In the order of the extension's level numbers: each includes the instructions of those before.
 _NAMES: Final = ("portable", "avx2", "avx512")
 
 
 class NativeMissingWarning(RuntimeWarning):
-    """The C kernels were not built: results are the same, only slower."""
+    """A warning that the C kernels were not built: results are the same, but slower."""
 
 
 class Native(NamedTuple):
-    """The extension and the level that its functions take first."""
+    """The C extension and the level, the first argument of its functions."""
 
     library: ModuleType
     level: int
 
     @property
     def name(self) -> str:
+        """The name of the level."""
         return _NAMES[self.level]
 
 
 def levels() -> tuple[str, ...]:
-    """What this machine can run, the slowest first; numpy always."""
+    """Return the levels that this machine can run, the slowest (numpy) first."""
     return ("numpy", *(_NAMES[: _native.best_level() + 1] if _native else ()))
 
 
 class _Choice:
-    """The level in use: made at first use, changed by `using`."""
+    """The level in use: chosen at first use, changed by `using`."""
 
     def __init__(self) -> None:
         self.made = False
         self.native: Native | None = None
 
     def make(self, name: str) -> None:
-        self.native, self.made = None, True  # first, as a warning may be an error
+        """Choose a level by name."""
+        # Set first, because the warning below may be turned into an error.
+        self.native, self.made = None, True
         try:
             self.native = _find(name)
         except ParameterError:
@@ -74,7 +78,7 @@ _choice = _Choice()
 
 
 def native() -> Native | None:
-    """The extension at the level in use, or None where numpy does the work."""
+    """Return the extension at the level in use, or None where numpy is used instead."""
     if not _choice.made:
         _choice.make(os.environ.get(VARIABLE, "auto"))
     return _choice.native
@@ -82,7 +86,7 @@ def native() -> Native | None:
 
 @contextmanager
 def using(name: str) -> Iterator[None]:
-    """Another level for a while, in every thread: for tests and benchmarks."""
+    """Use another level inside a `with` block, in every thread; for tests and benchmarks."""
     before = _choice.native, _choice.made
     _choice.make(name)
     try:
@@ -94,10 +98,10 @@ def using(name: str) -> Iterator[None]:
 def _find(name: str) -> Native | None:
     if name == "auto" and _native is None:
         warnings.warn(
-            "the C kernels of Sottovoce are not built, or are another version's, so numpy does "
-            "their work: the same bits, more slowly. To build them, install a C compiler (gcc or "
-            "clang) and reinstall (pip install --force-reinstall --no-cache-dir); to silence this, "
-            f"set {VARIABLE}=numpy",
+            "the C kernels of Sottovoce are not built, or belong to another version, so numpy is "
+            "used: the results are the same, but slower. To build them, install a C compiler (gcc "
+            "or clang) and reinstall Sottovoce (pip install --force-reinstall --no-cache-dir); to "
+            f"silence this warning, set {VARIABLE}=numpy",
             NativeMissingWarning,
             stacklevel=3,
         )
@@ -107,7 +111,8 @@ def _find(name: str) -> Native | None:
         name = known[-1]
     if name not in known:
         raise ParameterError(
-            f"{VARIABLE} is '{name}', but this machine can run: auto, {', '.join(known)}"
+            f"{VARIABLE} must be a level that this machine can run, got '{name}'; "
+            f"choose one of: auto, {', '.join(known)}"
         )
     if name == "numpy" or _native is None:
         return None

@@ -1,4 +1,4 @@
-"""Rules that parameters obey, stated once. Each returns the value it accepted."""
+"""Range checks of parameters. Each function returns the value that it accepted."""
 
 import math
 import numbers
@@ -8,33 +8,51 @@ from typing import Any, SupportsIndex
 from sottovoce.core.errors import ParameterError
 
 MAX_EPSILON = 1000.0
-# Of one step of a staircase. Below, the steps that noise reaches (some 37/epsilon) are no exact
-# float64 any more; above, e^-epsilon times a probability may not be one.
+# The range of epsilon for one step of a staircase distribution. Below it, the number of steps that
+# noise can reach (about 37/epsilon) exceeds the integers that float64 represents exactly; above it,
+# e^-epsilon times a probability can underflow.
 STEP_EPSILONS = (1e-12, 500.0)
 
 
 def _as_number(name: str, value: Any) -> float:
-    if type(value) is float:  # sixty thousand clients have a weight each
+    if type(value) is float:  # A fast path: a run checks tens of thousands of client weights.
         return value
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ParameterError(f"{name} must be a number, got {value!r}")
     try:
         return float(value)
-    except OverflowError:  # an integer beyond float64: refused by every rule, whatever its sign
+    except OverflowError:  # An integer beyond float64: every rule refuses infinity.
         return math.inf
 
 
 def clip_norm(name: str, value: float) -> float:
-    """A norm to clip to, from 1e-100 (products with it must not vanish) to 1e12."""
+    """Check a clip norm: from 1e-100, so that products with it do not underflow, to 1e12."""
     if 0.0 < _as_number(name, value) < 1e-100:
-        raise ParameterError(f"{name} must be at least 1e-100, got {value!r}; scale the data")
+        raise ParameterError(f"{name} must be at least 1e-100, got {value!r}; scale the data up")
     return positive(name, value)
 
 
 def positive(name: str, value: float, *, at_most: float = 1e12, remedy: str = "") -> float:
-    """A finite number above 0 (and any float64's rounding) and at most `at_most`."""
+    """Check a finite number above 0 (at least 1e-300) and at most `at_most`.
+
+    Args:
+        name: The parameter's name, for the message.
+        value: The value to check.
+        at_most: The largest allowed value.
+        remedy: What to do instead, appended to the message.
+
+    Returns:
+        The value as a float.
+
+    Raises:
+        ParameterError: The value is no number, or outside the range.
+
+    Example:
+        >>> positive("learning_rate", 0.5)
+        0.5
+    """
     number = _as_number(name, value)
-    if not 1e-300 <= number <= at_most:  # also refuses NaN
+    if not 1e-300 <= number <= at_most:  # This also refuses NaN.
         tail = f"; {remedy}" if remedy else ""
         raise ParameterError(
             f"{name} must be a finite number above 0 and at most {at_most:g}, got {value!r}{tail}"
@@ -43,44 +61,44 @@ def positive(name: str, value: float, *, at_most: float = 1e12, remedy: str = ""
 
 
 def epsilon(value: float, name: str = "epsilon") -> float:
-    """An epsilon that means something: above 0, at most 1000."""
+    """Check an epsilon: above 0 and at most 1000, since a larger one guarantees nothing."""
     return positive(
         name,
         value,
         at_most=MAX_EPSILON,
-        remedy="use the mechanism 'no_privacy' to run without a guarantee",
+        remedy="to run without a guarantee use the mechanism 'no_privacy'",
     )
 
 
 def delta(value: float, name: str = "delta") -> float:
-    """A delta strictly between 0 and 1."""
+    """Check a delta: strictly between 0 and 1."""
     number = _as_number(name, value)
     if not 1e-300 <= number < 1.0:
         raise ParameterError(
             f"{name} must lie strictly between 0 and 1, got {value!r}; "
-            "choose well below one over the number of people, such as 1e-5"
+            "choose a delta well below 1 / (number of protected people), such as 1e-5"
         )
     return number
 
 
 def noise_multiplier(value: float) -> float:
-    """Noise standard deviation / clip norm: from 1e-5 (next to nothing) to 1e12."""
+    """Check a noise multiplier, the noise's standard deviation / clip norm: from 1e-5 to 1e12."""
     number = _as_number("noise_multiplier", value)
     if not 1e-5 <= number <= 1e12:
         raise ParameterError(
             f"noise_multiplier must lie between 1e-5 and 1e12, got {value!r}; "
-            "use the mechanism 'no_privacy' to run without noise, or calibrate to an epsilon"
+            "calibrate it to an epsilon, or use the mechanism 'no_privacy' to run without noise"
         )
     return number
 
 
 def fraction(name: str, value: float) -> float:
-    """A number in (0, 1]."""
+    """Check a number in (0, 1]."""
     return positive(name, value, at_most=1.0)
 
 
 def inner_fraction(name: str, value: float) -> float:
-    """A number strictly between 0 and 1."""
+    """Check a number strictly between 0 and 1."""
     number = _as_number(name, value)
     if not 1e-300 <= number < 1.0:
         raise ParameterError(f"{name} must lie strictly between 0 and 1, got {value!r}")
@@ -88,19 +106,33 @@ def inner_fraction(name: str, value: float) -> float:
 
 
 def step_epsilon(name: str, value: float) -> float:
-    """The epsilon of one step of a staircase: from 1e-12 to 500."""
+    """Check the epsilon of one step of a staircase distribution: from 1e-12 to 500."""
     low, high = STEP_EPSILONS
     number = _as_number(name, value)
     if not low <= number <= high:
         raise ParameterError(
             f"{name} must lie between {low:g} and {high:g}, got {value!r}; "
-            "use the mechanism 'no_privacy' to run without noise, or calibrate to an epsilon"
+            "calibrate it to an epsilon, or use the mechanism 'no_privacy' to run without noise"
         )
     return number
 
 
 def integer(name: str, value: SupportsIndex, *, low: int, high: int, remedy: str = "") -> int:
-    """An integer between `low` and `high`, both included."""
+    """Check an integer from `low` to `high`, both included.
+
+    Args:
+        name: The parameter's name, for the message.
+        value: The value to check; a boolean is not an integer here.
+        low: The smallest allowed value.
+        high: The largest allowed value.
+        remedy: What to do instead, appended to the message.
+
+    Returns:
+        The value as an int.
+
+    Raises:
+        ParameterError: The value is no integer, or outside the range.
+    """
     tail = f"; {remedy}" if remedy else ""
     try:
         number = operator.index(value)
@@ -114,7 +146,7 @@ def integer(name: str, value: SupportsIndex, *, low: int, high: int, remedy: str
 
 
 def finite(name: str, value: float) -> float:
-    """A finite number."""
+    """Check a finite number."""
     number = _as_number(name, value)
     if not math.isfinite(number):
         raise ParameterError(f"{name} must be finite, got {value!r}")
@@ -122,14 +154,14 @@ def finite(name: str, value: float) -> float:
 
 
 def boolean(name: str, value: bool) -> bool:
-    """True or false, and no number in their place."""
+    """Check a boolean; 0 and 1 are refused."""
     if not isinstance(value, bool):
         raise ParameterError(f"{name} must be true or false, got {value!r}")
     return value
 
 
 def text(name: str, value: str) -> str:
-    """A text."""
+    """Check a string."""
     if not isinstance(value, str):
-        raise ParameterError(f"{name} must be a text, got {value!r}")
+        raise ParameterError(f"{name} must be a string, got {value!r}")
     return value

@@ -1,10 +1,10 @@
-"""What the methods of a plug-in must return, checked where they are called.
+"""Checks of what the methods of a plug-in return, made where they are called.
 
     _CONTRACT = Contract(base=ClientSampling, needs=("draw",), returns={"describe": TEXT})
     hold(SAMPLINGS, "in_turn", InTurn, _CONTRACT)
 
-A method that returns None or another type would otherwise fail later, in code that its author never
-saw. Only plug-ins are held to it: what is ours is tested.
+A method that returns None or another type would otherwise fail later, in code that the author of
+the plug-in never saw. Only plug-ins are checked at run time: Sottovoce's own classes are tested.
 """
 
 import dataclasses
@@ -25,14 +25,14 @@ _ABSENT = object()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returns:
-    """What a method must return.
+    """A condition on what a method returns.
 
     Attributes:
-        what: The same in words, for the error.
-        fits: Tells whether a value is that.
-        calls: What a returned function must return itself.
-        yields: What each item of a returned iterator must be.
-        methods: What the methods of a returned object must return.
+        what: The condition in words, for the error message.
+        fits: A function that tells whether a value meets the condition.
+        calls: The condition on the results of a returned function.
+        yields: The condition on each item of a returned iterator.
+        methods: The conditions on the results of a returned object's methods, by name.
     """
 
     what: str
@@ -47,9 +47,9 @@ class Contract:
     """What a registered class must define, and what its methods must return.
 
     Attributes:
-        base: The class of ours whose methods it overrides.
+        base: The class of Sottovoce whose methods the registered class overrides.
         needs: The methods and attributes that it must define.
-        returns: What they must return, and others may, by name.
+        returns: The conditions on the results of methods, required or optional, by name.
     """
 
     base: type = object
@@ -58,7 +58,15 @@ class Contract:
 
 
 def hold(register: Register[Any], name: str, owner: type, contract: Contract) -> None:
-    """Hold the class that is registered under `name` to its contract, unless it is ours.
+    """Check the class that is registered under `name` against its contract, if it is a plug-in.
+
+    The methods named in the contract are wrapped, so that each call checks its result.
+
+    Args:
+        register: The register of the class.
+        name: Its registered name, for messages.
+        owner: The class.
+        contract: What the class must define.
 
     Raises:
         PluginError: The class is no dataclass, or lacks a method.
@@ -67,11 +75,11 @@ def hold(register: Register[Any], name: str, owner: type, contract: Contract) ->
         return
     if not dataclasses.is_dataclass(owner):
         raise PluginError(
-            f"the {register.kind} '{name}' is registered by a class that is no dataclass; put "
+            f"the class of the {register.kind} '{name}' must be a dataclass; put "
             "@dataclass(frozen=True, slots=True, kw_only=True) below the decorator that registers "
             "it"
         )
-    # Without slots, a field that has no default is nothing that the class has.
+    # A field without a default is no attribute of a class that has no slots.
     given = {one.name for one in dataclasses.fields(owner)}
     absent = [
         one
@@ -79,26 +87,33 @@ def hold(register: Register[Any], name: str, owner: type, contract: Contract) ->
         if one not in given and _found(owner, one) is _found(contract.base, one)
     ]
     if absent:
-        raise PluginError(f"the {register.kind} '{name}' lacks {', '.join(absent)}; define it")
-    hold_methods(functools.partial(_named, register, name), owner, contract.returns)
+        raise PluginError(
+            f"the {register.kind} '{name}' does not define {', '.join(absent)}; "
+            "define each of them in its class"
+        )
+    _wrap_methods(functools.partial(_named, register, name), owner, contract.returns)
 
 
-def hold_methods(who: Callable[[], str], owner: type, returns: Mapping[str, Returns]) -> None:
-    """Check what those methods return that a class of a plug-in defines itself."""
+def _wrap_methods(who: Callable[[], str], owner: type, returns: Mapping[str, Returns]) -> None:
+    """Wrap the named methods that a plug-in's class defines itself, to check their results."""
     for name, wanted in returns.items():
         definer = next((one for one in owner.__mro__ if name in vars(one)), object)
         defined = vars(definer).get(name)
-        if is_ours(definer.__module__) or hasattr(defined, "held"):
+        if is_ours(definer.__module__) or hasattr(defined, "has_checked_results"):
             continue
         if inspect.isfunction(defined):
-            setattr(owner, name, _held(defined, who, f"the result of {name}()", wanted))
+            setattr(
+                owner, name, _with_checked_results(defined, who, f"the result of {name}()", wanted)
+            )
 
 
 def held(register: Register[Any], name: str, function: F, wanted: Returns) -> F:
-    """Return a registered function whose results are checked; one of ours as it is."""
+    """Return a registered function whose results are checked; Sottovoce's own stay unchanged."""
     if is_ours(function.__module__):
         return function
-    return _held(function, functools.partial(_named, register, name), "its result", wanted)
+    return _with_checked_results(
+        function, functools.partial(_named, register, name), "its result", wanted
+    )
 
 
 def _found(owner: object, name: str) -> object:
@@ -106,29 +121,29 @@ def _found(owner: object, name: str) -> object:
 
 
 def _named(register: Register[Any], name: str) -> str:
-    """Return how people know a plug-in, by the time that it is called."""
+    """Return the plug-in's description for people, looked up when an error is raised."""
     return register.plug_in(name) or f"the {register.kind} '{name}'"
 
 
-def _held(function: F, who: Callable[[], str], call: str, wanted: Returns) -> F:
+def _with_checked_results(function: F, who: Callable[[], str], call: str, wanted: Returns) -> F:
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         return _checked(function(*args, **kwargs), who, call, wanted)
 
-    checked.held = True  # type: ignore[attr-defined]
+    checked.has_checked_results = True  # type: ignore[attr-defined]
     return checked  # type: ignore[return-value]
 
 
 def _checked(value: Any, who: Callable[[], str], call: str, wanted: Returns) -> Any:
     if not wanted.fits(value):
         got = "None" if value is None else f"an object of type {type(value).__name__}"
-        raise PluginError(
-            f"{who()}: {call} is {got}, and must be {wanted.what}; correct the plug-in"
-        )
+        raise PluginError(f"{who()}: {call} must be {wanted.what}, got {got}; correct the plug-in")
     if wanted.calls is not None:
-        return _held(value, who, f"what the function returns that is {call}", wanted.calls)
+        return _with_checked_results(
+            value, who, f"the result of the function that is {call}", wanted.calls
+        )
     if wanted.methods is not None:
-        hold_methods(who, type(value), wanted.methods)
+        _wrap_methods(who, type(value), wanted.methods)
     if wanted.yields is not None:
         return _each(value, who, call, wanted.yields)
     return value
@@ -141,18 +156,18 @@ def _each(
         yield _checked(value, who, f"an item of {call}", wanted)
 
 
-# -- what many return ------------------------------------------------------------------------------
+# -- frequent conditions ---------------------------------------------------------------------------
 
 
 def instance(kind: type | tuple[type, ...], what: str) -> Returns:
-    """Return what wants an instance of a class, or of one of several."""
+    """Return the condition that a value is an instance of a class, or of one of several."""
     return Returns(what=what, fits=lambda value: isinstance(value, kind))
 
 
 def having(
     names: Iterable[str], what: str, methods: Mapping[str, Returns] | None = None
 ) -> Returns:
-    """Return what wants anything with all of these attributes, and methods that return this."""
+    """Return the condition that a value has these attributes, and methods with these results."""
     wanted = tuple(names)
     return Returns(
         what=f"{what}, which has {', '.join(wanted)}",
@@ -165,7 +180,7 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
 
 
-TEXT = instance(str, "a text")
-TEXTS = Returns(what="a list of texts, which may be empty", fits=_is_texts)
-NUMBER = instance(numbers.Real, "a number")  # one of numpy's, too
+TEXT = instance(str, "a string")
+TEXTS = Returns(what="a list of strings, which may be empty", fits=_is_texts)
+NUMBER = instance(numbers.Real, "a number")  # This includes the numbers of numpy.
 MAPPING = instance(Mapping, "a dictionary, which may be empty")

@@ -1,11 +1,11 @@
-"""Text of others, written so that it can only be read.
+r"""Conversion of untrusted text into text that is safe to print.
 
-Names of clients, columns and nodes, keys of specs and reasons for refusals come from elsewhere. A
-terminal obeys control characters in them: it moves, erases, changes colours or the window's title;
-and characters that turn the direction of writing make a line read as another. Whatever is not
-printable is written out as \\uXXXX, which is also how JSON writes it.
+Names of clients, columns and nodes, keys of specs and reasons of refusals come from other parties.
+A terminal obeys control characters in them: they move the cursor, erase text, change colors or the
+window's title; and characters that change the writing direction make a line read as another one.
+Every character that is not printable is written as \uXXXX, as in JSON.
 
-What a client is called unless a spec says; here, since it is asked where torch is not.
+This module also defines the default names of clients, because it does not import torch.
 """
 
 import logging
@@ -15,6 +15,7 @@ from typing import Any
 
 
 def client_name(number: int) -> str:
+    """Return the default name of a client, for a spec that gives none."""
     return f"client-{number:04d}"
 
 
@@ -23,7 +24,12 @@ _MOST_TOLD = 3
 
 
 def printable(text: object) -> str:
-    """One line: line ends are written out too."""
+    r"""Return text on one line with everything that is not printable escaped, line ends too.
+
+    Example:
+        >>> print(printable("a\nb"))
+        a\u000ab
+    """
     plain = str(text)
     if plain.isprintable():
         return plain
@@ -31,12 +37,12 @@ def printable(text: object) -> str:
 
 
 def printable_lines(text: object) -> str:
-    """The same for text of several lines, which are kept."""
+    """Return text of several lines with everything that is not printable in them escaped."""
     return "\n".join(printable(line) for line in str(text).split("\n"))
 
 
 def printable_data(value: Any) -> Any:
-    """Nested plain data with every text in it, keys too, on one printable line."""
+    """Return nested plain data in which every string, also a key, is printable on one line."""
     match value:
         case str():
             return printable(value)
@@ -49,7 +55,7 @@ def printable_data(value: Any) -> Any:
 
 
 def logger() -> logging.Logger:
-    """Our logger: what it is told of others' names and errors is printable."""
+    """Return Sottovoce's logger, which escapes everything that is not printable."""
     found = logging.getLogger(LOGGER)
     if not any(isinstance(one, _Printable) for one in found.filters):
         found.addFilter(_Printable())
@@ -57,9 +63,10 @@ def logger() -> logging.Logger:
 
 
 class _Printable(logging.Filter):
-    """Rewrites a record before any handler sees it, its traceback too."""
+    """A filter that makes a log record and its traceback printable before any handler sees it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        """Change the record in place and accept it."""
         record.msg, record.args = printable_lines(record.getMessage()), ()
         if record.exc_info and not record.exc_text:
             lines = "".join(traceback.format_exception(*record.exc_info))
@@ -73,6 +80,6 @@ def _escaped(one: str) -> str:
 
 
 def reasons_told(reasons: Mapping[str, str]) -> str:
-    """What was heard of some clients instead of a reply, for an error's text."""
+    """Return the first few clients' reasons for not replying, for an error message."""
     some = list(reasons.items())[:_MOST_TOLD]
     return "".join(f"'{client}': {reason}; " for client, reason in some)

@@ -1,15 +1,17 @@
-"""ChaCha20 keystreams: the only source of randomness a mechanism ever sees.
+"""ChaCha20 keystreams, the only source of randomness of a mechanism.
 
-A keystream serves one input. Two sources hand them out: SystemRandomness, whose keys come from the
-operating system and are forgotten (deployment), and SeededRandomness, whose keys are derived from a
-seed and a label, so that a simulation can be repeated. A run records which of the two it used.
+A keystream is used for one input. There are two sources: `SystemRandomness`, whose keys come from
+the operating system and are not stored (for deployment), and `SeededRandomness`, whose keys are
+derived from a seed and a label, so that a simulation can be repeated. A run records which of the
+two it used.
 
-Layout (fixed, so that every kernel gives the same codes from the same key). Kernels read *draws* of
-16 or 32 bits from the stream with nonce 0, cut into tiles of 32 blocks: with n draws to a block,
-coordinate i = 32 n t + 32 k + l reads draw k of block 32 t + l, little-endian. So neighbouring
-coordinates find their draws in the same word of neighbouring blocks, which is how processors and
-GPUs compute ChaCha20. Where a draw does not decide a code, its coordinate reads on in the stream
-with nonce i + 1. Everything else reads the little-endian 64-bit words of the stream with nonce 0.
+The layout is fixed, so that every kernel computes the same codes from the same key. Kernels read
+*draws* of 16 or 32 bits from the stream with nonce 0, which is cut into tiles of 32 blocks: with n
+draws in a block, coordinate i = 32 n t + 32 k + l reads draw k of block 32 t + l, little-endian. So
+adjacent coordinates find their draws in the same word of adjacent blocks, which suits processors
+and GPUs that compute ChaCha20 on several blocks at once. Where a draw does not decide a code, its
+coordinate reads further bits, its *extension*, from the stream with nonce i + 1. Everything else
+reads the little-endian 64-bit words of the stream with nonce 0.
 """
 
 import hashlib
@@ -30,7 +32,7 @@ Grade = Literal["system", "seeded"]
 
 _KEY_BYTES = 32
 _CHUNK_BYTES = 1 << 16
-# The 32-bit block counter of ChaCha20 ends here.
+# ChaCha20 has a 32-bit counter of blocks of 64 bytes.
 _MAX_STREAM_BYTES = 64 * 2**32
 _MAIN, _COMMITMENT = 0, 2**96 - 1
 _WORD = 2**64
@@ -40,7 +42,7 @@ _ZEROS = memoryview(bytes(_CHUNK_BYTES))
 
 
 class Spelled(NamedTuple):
-    """Uniform numbers 0.word,extension... of some coordinates, as far as 64 bits after the draw."""
+    """The uniform numbers 0.word,extension... of some coordinates, to 64 bits after the draw."""
 
     coordinates: NDArray[np.int64]
     words: NDArray[np.unsignedinteger]
@@ -48,23 +50,41 @@ class Spelled(NamedTuple):
 
 
 class Keystream:
-    """One ChaCha20 keystream; it may be drawn from once.
+    """A ChaCha20 keystream that may be drawn from once.
 
-    `grade` is its source's. A seeded one hides nothing from who has the seed, so what it serves
-    need not hide how long it takes either.
+    Args:
+        key: The 32 bytes of the ChaCha20 key.
+        grade: The source of the key: "system", or "seeded" for simulations.
+
+    Attributes:
+        grade: The source of the key. A seeded key is known to all who know the seed, so code that
+            uses it need not run in constant time.
+
+    Raises:
+        ParameterError: The key does not have 32 bytes.
     """
 
     __slots__ = ("_key", "_spent", "grade")
 
     def __init__(self, key: bytes, *, grade: Grade = "system") -> None:
         if len(key) != _KEY_BYTES:
-            raise ParameterError(f"a ChaCha20 key has {_KEY_BYTES} bytes, got {len(key)}")
+            raise ParameterError(f"a ChaCha20 key must have {_KEY_BYTES} bytes, got {len(key)}")
         self._key = key
         self._spent = False
         self.grade = grade
 
     def words(self, count: int) -> NDArray[np.uint64]:
-        """The first `count` 64-bit words; a second call is refused."""
+        """Return the first 64-bit words of the stream; this uses the keystream up.
+
+        Args:
+            count: The number of words.
+
+        Returns:
+            The words.
+
+        Raises:
+            RandomnessError: The keystream was used before.
+        """
         self.spend()
         parameter_rules.integer("count", count, low=0, high=_MAX_STREAM_BYTES // 8)
         return np.frombuffer(self._bytes(_MAIN, 8 * count), dtype="<u8").astype(
@@ -72,7 +92,18 @@ class Keystream:
         )
 
     def draws(self, bits: int, count: int) -> NDArray[Any]:
-        """The draws of coordinates 0 to count - 1, in place of `words`: one of the two, once."""
+        """Return the draws of coordinates 0 to count - 1; this uses the keystream up.
+
+        Args:
+            bits: The size of a draw, 16 or 32 bits.
+            count: The number of coordinates.
+
+        Returns:
+            The draws as unsigned integers, in the layout of this module.
+
+        Raises:
+            RandomnessError: The keystream was used before.
+        """
         tile = _tile_draws(bits)
         key, native = self.spend(), native_kernels()
         parameter_rules.integer("count", count, low=0, high=8 * _MAX_STREAM_BYTES // bits)
@@ -87,7 +118,15 @@ class Keystream:
         return np.asarray(interleaved[:count])
 
     def draws_at(self, bits: int, coordinates: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """The draws of some coordinates, again: for those that they left undecided."""
+        """Return the draws of some coordinates again, for those whose draw did not decide the code.
+
+        Args:
+            bits: The size of a draw, 16 or 32 bits.
+            coordinates: The coordinates.
+
+        Returns:
+            The same draws as `draws` returns for them.
+        """
         native = native_kernels()
         if native is None:
             return np.array([self.draw(bits, int(i)) for i in coordinates], dtype=np.uint32)
@@ -97,7 +136,15 @@ class Keystream:
         return found
 
     def draw(self, bits: int, coordinate: int) -> int:
-        """One coordinate's draw, again."""
+        """Return the draw of one coordinate again.
+
+        Args:
+            bits: The size of a draw, 16 or 32 bits.
+            coordinate: The coordinate.
+
+        Returns:
+            The draw.
+        """
         tile, rest = divmod(coordinate, _tile_draws(bits))
         place, block = divmod(rest, _TILE_BLOCKS)
         view = memoryview(bytearray(64))
@@ -106,16 +153,31 @@ class Keystream:
         return int.from_bytes(view[size * place : size * (place + 1)], "little")
 
     def spend(self) -> bytes:
-        """The key, once: for a kernel that draws the stream itself."""
+        """Return the key, once, for a kernel that computes the stream itself.
+
+        Returns:
+            The 32 bytes of the key.
+
+        Raises:
+            RandomnessError: The keystream was used before; two inputs with the same randomness
+                have no privacy guarantee.
+        """
         if self._spent:
             raise RandomnessError(
-                "this keystream has served an input already; take a fresh one with stream()"
+                "this keystream was already used for an input; take a fresh one with stream()"
             )
         self._spent = True
         return self._key
 
     def extensions(self, coordinates: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """The first 64 bits that each of these coordinates reads on with."""
+        """Return the first 64 bits of the extension of each of some coordinates.
+
+        Args:
+            coordinates: The coordinates.
+
+        Returns:
+            The bits, the first bit most significant.
+        """
         native = native_kernels()
         if native is None:
             words = [int.from_bytes(self.extension(int(i), 8), "big") for i in coordinates]
@@ -125,17 +187,40 @@ class Keystream:
         return found
 
     def spelled(self, bits: int, coordinates: NDArray[np.int64]) -> Spelled:
-        """The draws of some coordinates, again, and what they read on with."""
+        """Return the draws of some coordinates again, with the first 64 bits of their extensions.
+
+        Args:
+            bits: The size of a draw, 16 or 32 bits.
+            coordinates: The coordinates.
+
+        Returns:
+            The coordinates, their draws and their extensions.
+        """
         words = self.draws_at(bits, coordinates)
         return Spelled(coordinates, words, self.extensions(coordinates))
 
     def extension(self, coordinate: int, num_bytes: int) -> bytes:
-        """Further bytes for one coordinate that its draw left undecided."""
+        """Return the first bytes of one coordinate's extension, to decide what its draw did not.
+
+        Args:
+            coordinate: The coordinate.
+            num_bytes: The number of bytes.
+
+        Returns:
+            The bytes of the stream with nonce coordinate + 1.
+        """
         parameter_rules.integer("coordinate", coordinate, low=0, high=_COMMITMENT - 2)
         return bytes(self._bytes(coordinate + 1, num_bytes))
 
     def commitment(self, data: bytes) -> bytes:
-        """A keyed digest of the input this stream is for; tells nothing without the key."""
+        """Return a digest of the input, keyed by the stream: without the key it reveals nothing.
+
+        Args:
+            data: The input for which this stream is used.
+
+        Returns:
+            16 bytes: BLAKE2b of the input, keyed with the stream of the last nonce.
+        """
         key = bytes(self._bytes(_COMMITMENT, 64))
         return hashlib.blake2b(data, key=key, digest_size=16).digest()
 
@@ -154,19 +239,37 @@ class Keystream:
 
 def _tile_draws(bits: int) -> int:
     if bits not in (16, 32):
-        raise ParameterError(f"draws have 16 or 32 bits, got {bits!r}")
+        raise ParameterError(f"bits of a draw must be 16 or 32, got {bits!r}")
     return 8 * _TILE_BYTES // bits
 
 
 def open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Uniform numbers in the open interval (0, 1): 53 bits of each word, centred in their cell."""
+    """Return uniform numbers in the open interval (0, 1), made of 53 bits each.
+
+    Args:
+        words: Uniform 64-bit words, of which the upper 53 bits are used.
+
+    Returns:
+        (m + 1/2) 2^-53 for each 53-bit number m, so neither 0 nor 1 occurs.
+
+    Example:
+        >>> open_uniforms(np.array([0], dtype=np.uint64)) == 2.0**-54
+        array([ True])
+    """
     return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
 def uniform_below(bound: int, word: int, keystream: Keystream, coordinate: int = 0) -> int:
-    """A uniform integer below `bound`, exactly (Lemire 2019): by `word`, or further ones.
+    """Return an exactly uniform integer below `bound` by rejection (Lemire 2019).
 
-    `word` is the coordinate's own 64 bits; further ones come from its extension.
+    Args:
+        bound: The number of possible results.
+        word: The coordinate's own 64 uniform bits.
+        keystream: The stream whose extension supplies further words after a rejection.
+        coordinate: The coordinate.
+
+    Returns:
+        An integer from 0 to bound - 1.
     """
     taken = 0
     while True:
@@ -178,9 +281,17 @@ def uniform_below(bound: int, word: int, keystream: Keystream, coordinate: int =
 
 
 def permutation(count: int, keystream: Keystream) -> list[int]:
-    """The numbers 0 to count - 1 in a uniformly random order (Fisher and Yates; Durstenfeld 1964).
+    """Return the numbers 0 to count - 1 in a uniformly random order.
 
-    Each swap takes an exactly uniform partner, so no order is likelier than another.
+    This is the shuffle of Fisher and Yates (Durstenfeld 1964). Each swap takes an exactly uniform
+    partner, so every order has the same probability.
+
+    Args:
+        count: The number of elements.
+        keystream: The randomness; it is used up.
+
+    Returns:
+        The order.
     """
     order = list(range(count))
     words = keystream.words(count).tolist()
@@ -194,15 +305,23 @@ class Randomness(Protocol):
     """A source of keystreams."""
 
     @property
-    def grade(self) -> Grade: ...
+    def grade(self) -> Grade:
+        """Whether keys come from the operating system ("system") or from a seed ("seeded")."""
 
     def stream(self, *label: str | int) -> Keystream:
-        """A keystream for the one input that `label` names."""
+        """Return a keystream for the one input that `label` names.
+
+        Args:
+            *label: What identifies the input, such as client and round.
+
+        Returns:
+            A keystream that no other label gives.
+        """
         ...
 
 
 class SystemRandomness:
-    """Fresh keys from the operating system: for deployment. Labels are not needed."""
+    """A source of fresh keys from the operating system, for deployment; labels are not used."""
 
     grade: Grade = "system"
 
@@ -211,9 +330,17 @@ class SystemRandomness:
 
 
 class SeededRandomness:
-    """Keys derived from a seed and a label: for simulation and tests, by explicit choice.
+    """A source of keys derived from a seed and a label, for simulations and tests only.
 
     key(label) = BLAKE2b-256(length-prefixed label parts, key = seed)
+
+    Args:
+        seed: An integer from 0 to 2^128 - 1. All who know it can compute every key.
+
+    Example:
+        >>> one, other = (SeededRandomness(7).stream("client", 3) for _ in range(2))
+        >>> one.words(2) == other.words(2)
+        array([ True,  True])
     """
 
     grade: Grade = "seeded"
@@ -226,21 +353,28 @@ class SeededRandomness:
     def stream(self, *label: str | int) -> Keystream:
         if not label:
             raise RandomnessError(
-                "a seeded stream needs a label that names its one input, such as client and round: "
-                "without one, all inputs would share a keystream"
+                "a seeded stream needs a label: without one, all inputs would share a keystream; "
+                "pass what identifies the input, such as client and round"
             )
         return Keystream(self._derive("keystream", *label), grade=self.grade)
 
     def generator(self, *label: str | int) -> np.random.Generator:
-        """A numpy generator for what needs no secrecy: partitions, initial weights, cohorts."""
+        """Return a numpy generator for public choices: partitions, initial weights, cohorts.
+
+        Args:
+            *label: What the generator is for.
+
+        Returns:
+            A PCG64 generator that depends on the seed and the label.
+        """
         seed = int.from_bytes(self._derive("generator", *label), "little")
         return np.random.Generator(np.random.PCG64(seed))
 
     def _derive(self, *label: str | int) -> bytes:
         if any(isinstance(part, Enum) for part in label):
             raise RandomnessError(
-                "a label holds text and whole numbers; an enumeration would put the name of its "
-                "class into the keystream, so convert it with str()"
+                "a label must consist of strings and integers, got an enumeration, whose class "
+                "name would change the keystream; convert it with str()"
             )
         # The type is part of the label: 1 and "1" are different clients.
         parts = [f"{type(part).__name__}:{part}".encode() for part in label]

@@ -1,22 +1,22 @@
-"""One register for everything that can be added: mechanisms, models, algorithms, commands ...
+"""A register of named things that can be added: mechanisms, models, algorithms, commands and more.
 
     MECHANISMS: Register[Registration] = Register("mechanism", package="sottovoce.mechanisms")
     MODELS: Register[Model] = Register("model", places={"mlp": "sottovoce.learning..."})
 
-Our own are entered when their module is imported: all modules of `package` when somebody asks, or
-the one module that `places` names when its name is asked for. Those of other distributions are
-named by entry points: the group is `sottovoce.<kinds>`, the entry point's name is the name of what
-its module enters.
+Sottovoce's own things are entered when their module is imported: all modules of `package` at the
+first request, or only the module that `places` gives for the requested name. Those of other
+distributions are found by entry points: the group is `sottovoce.<kind>s`, and the name of the entry
+point is the name of the thing that its module enters.
 
     [project.entry-points."sottovoce.mechanisms"]
-    whisper = "my_package.whisper"
+    my_mechanism = "my_package.my_mechanism"
 
-A plug-in is imported when it is asked for, so one that is broken breaks nobody else. A name belongs
-to one: whoever asks for a name that two claim gets an error that names both, and neither.
+A plug-in is imported when its name is requested, so a broken plug-in affects nothing else. A name
+belongs to one source: if two claim it, a request for it raises an error that names both.
 
-The distribution sottovoce-papers (package `sottovoce_papers`) is written and tested with this one.
-It registers by entry points like any other, but counts as ours: no claim of it is marked as a
-plug-in's. Its entries are listed with the source 'sottovoce-papers'.
+The distribution sottovoce-papers (package `sottovoce_papers`) is written and tested together with
+this one. It registers by entry points like any other, but is not treated as a plug-in: its claims
+are not marked. Its entries are listed with the source 'sottovoce-papers'.
 """
 
 import importlib
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from sottovoce.core.errors import PluginError, UnknownNameError
 
-if TYPE_CHECKING:  # takes a while to load
+if TYPE_CHECKING:  # This module is slow to import.
     from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
@@ -38,10 +38,11 @@ OURS = "sottovoce"
 PAPERS = "sottovoce-papers"
 OUR_SOURCES = (OURS, PAPERS)
 _PAPERS_PACKAGE = "sottovoce_papers"
-# What claims a cost, or hides something: papers bring none, and one in their name is a plug-in's.
+# Groups whose entries claim a privacy cost or a protection. sottovoce-papers registers none, so an
+# entry of these groups in its name is treated as a plug-in's.
 _CLAIMS = ("sottovoce.mechanisms", "sottovoce.channels", "sottovoce.samplings")
 
-# What sottovoce-papers registers, for the error where it is not installed.
+# The names that sottovoce-papers registers, for the error message if it is not installed.
 _IN_PAPERS: Mapping[str, tuple[str, ...]] = {
     "sottovoce.models": (
         "femnist_convnet",
@@ -72,7 +73,13 @@ _IN_PAPERS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry(Generic[T]):
-    """What a module entered under a name; `source` says whose it is, as `Register.source` does."""
+    """A value that a module entered under a name.
+
+    Attributes:
+        value: The value.
+        module: The module that entered it.
+        source: Where it comes from, as `Register.source` describes.
+    """
 
     value: T
     module: str
@@ -80,12 +87,19 @@ class Entry(Generic[T]):
 
     @property
     def ours(self) -> bool:
+        """Whether it belongs to Sottovoce or sottovoce-papers."""
         return self.source in OUR_SOURCES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
-    """A name in a register: where it is from, and what is wrong with it, if anything is."""
+    """A name in a register.
+
+    Attributes:
+        name: The name.
+        source: Where it comes from, as `Register.source` describes.
+        problem: Why it cannot be used; None if it can.
+    """
 
     name: str
     source: str
@@ -93,18 +107,20 @@ class Listed:
 
 
 def is_ours(module: str) -> bool:
-    """Return whether a module belongs to this package."""
+    """Return whether a module belongs to the package `sottovoce`."""
     return module.partition(".")[0] == OURS
 
 
 class Register(Generic[T]):
-    """Everything of one kind, by name; `kind` is a word for people, its plural names the group.
+    """All things of one kind, by name, with the plug-ins of other distributions.
 
     Args:
-        kind: What one of them is called.
-        package: Where ours are; all its modules are imported to find any of them.
-        inside: The module that enters where one of ours is a folder of `package`.
-        places: The module of each of ours by name, where only that one is to be imported.
+        kind: What one of them is called, such as "mechanism"; its plural names the entry points'
+            group.
+        package: The package of Sottovoce's own; all its modules are imported to find any of them.
+        inside: The module to import where a member of `package` is itself a package.
+        places: The module of each of Sottovoce's own by name, if only that module is to be
+            imported.
     """
 
     def __init__(
@@ -124,10 +140,19 @@ class Register(Generic[T]):
         self._complete = False
 
     def enter(self, name: str, value: T, *, module: str) -> None:
-        """Enter what `module` defines; another module's name is refused."""
+        """Enter a value under a name.
+
+        Args:
+            name: The name.
+            value: What the name stands for.
+            module: The module that defines it. The same module may replace its own entry.
+
+        Raises:
+            PluginError: Another module has entered the name.
+        """
         if not is_ours(module):
             self._import_ours()
-            if name in self._places:  # ours has the name, whoever is imported first
+            if name in self._places:  # Sottovoce's own has the name, even if imported later.
                 importlib.import_module(self._places[name])
         known, source = self._entries.get(name), self._source(name, module)
         if known is not None and known.module != module:
@@ -135,7 +160,18 @@ class Register(Generic[T]):
         self._entries[name] = Entry(value=value, module=module, source=source)
 
     def find(self, name: str) -> T:
-        """What has this name; an error that names the nearest, or what is wrong with it."""
+        """Return what has this name; a plug-in of that name is imported.
+
+        Args:
+            name: The name.
+
+        Returns:
+            The value.
+
+        Raises:
+            UnknownNameError: No source claims the name; the message suggests the nearest one.
+            PluginError: The plug-in does not work, or two sources claim the name.
+        """
         self._import_ours()
         claims = self._claims(name)
         if len(claims) > 1:
@@ -150,10 +186,14 @@ class Register(Generic[T]):
         return self._entries[name].value
 
     def find_ours(self, name: str) -> T | None:
-        """Return ours of this name, and import nobody else's code.
+        """Return what has this name in Sottovoce or sottovoce-papers, without importing a plug-in.
 
-        None where the name is unknown, another's, or claimed twice, and where its module needs
-        something that is not installed: `find` says which.
+        Args:
+            name: The name.
+
+        Returns:
+            The value, or None if the name is unknown, a plug-in's or claimed twice, or if its
+            module needs a package that is not installed; `find` raises the error that says which.
         """
         if not self.is_ours(name):
             return None
@@ -163,23 +203,49 @@ class Register(Generic[T]):
             return None
 
     def is_ours(self, name: str) -> bool:
-        """Return whether a name is ours; imports no plug-in of others."""
+        """Return whether a name belongs to Sottovoce or sottovoce-papers; imports no plug-in.
+
+        Args:
+            name: The name.
+
+        Returns:
+            False also for a name that a plug-in claims too.
+        """
         self._import_ours()
         claims = self._claims(name)
         return bool(claims) and all(source in OUR_SOURCES for source in claims)
 
     def ours(self) -> dict[str, T]:
-        """Those of this package and of sottovoce-papers that can be used here, by name."""
+        """Return everything of Sottovoce and sottovoce-papers that can be used here, by name.
+
+        Returns:
+            The values by name; those whose packages are not installed are left out.
+        """
         found = {name: self.find_ours(name) for name in self.names() if self.is_ours(name)}
         found |= {name: entry.value for name, entry in self._entries.items() if entry.ours}
         return {name: value for name, value in sorted(found.items()) if value is not None}
 
     def is_in_papers(self, name: str) -> bool:
-        """Return whether nobody has the name here, and sottovoce-papers would bring it."""
+        """Return whether installing sottovoce-papers would add this name.
+
+        Args:
+            name: The name.
+
+        Returns:
+            False if the name is known already.
+        """
         return name in _IN_PAPERS.get(self.group, ()) and name not in self.names()
 
     def unknown(self, name: str, known: Iterable[str] | None = None) -> UnknownNameError:
-        """Return the error for a name that nobody has, with the nearest of those `known`."""
+        """Return the error for an unknown name, with the nearest of the known names.
+
+        Args:
+            name: The name that was requested.
+            known: The names to suggest; all names of the register if None.
+
+        Returns:
+            The error, to be raised by the caller.
+        """
         if self.is_in_papers(name):
             return UnknownNameError(
                 f"the {self.kind} '{name.removesuffix(':')}' comes with the package {PAPERS}, "
@@ -189,7 +255,11 @@ class Register(Generic[T]):
         return UnknownNameError.among(self.kind, name, self.names() if known is None else known)
 
     def every(self) -> dict[str, T]:
-        """All that work, by name; what is wrong with the others, `listed` says."""
+        """Return everything that works, by name; `listed` tells what is wrong with the rest.
+
+        Returns:
+            The values by name. All plug-ins are imported.
+        """
         found = {}
         for one in self.listed():
             entry = self._entries.get(one.name)
@@ -198,17 +268,29 @@ class Register(Generic[T]):
         return found
 
     def imported(self) -> Mapping[str, T]:
-        """What has been entered so far; imports our own, and no plug-in."""
+        """Return what has been entered so far; imports Sottovoce's own modules, but no plug-in.
+
+        Returns:
+            The values by name.
+        """
         self._import_ours()
         return {name: entry.value for name, entry in self._entries.items()}
 
     def names(self) -> list[str]:
-        """Every name that somebody claims; imports no plug-in."""
+        """Return every name that a source claims; imports no plug-in.
+
+        Returns:
+            The sorted names.
+        """
         self._import_ours()
         return sorted({*self._entries, *self._places, *self._entry_points()})
 
     def listed(self) -> list[Listed]:
-        """Every name with its source; plug-ins are imported to see whether they work."""
+        """Return every name with its source; imports plug-ins to see whether they work.
+
+        Returns:
+            A row for each name and source.
+        """
         rows = []
         for name in self.names():
             problem = None
@@ -216,7 +298,7 @@ class Register(Generic[T]):
                 self.find(name)
             except PluginError as error:
                 problem = str(error)
-            except ModuleNotFoundError as error:  # ours, and an extra is not installed
+            except ModuleNotFoundError as error:  # Sottovoce's own needs an optional package.
                 if name not in self._places:
                     raise
                 problem = f"needs {error.name}, which is not installed"
@@ -226,29 +308,51 @@ class Register(Generic[T]):
         return rows
 
     def source(self, name: str) -> str:
-        """Where a name is from: 'sottovoce', 'sottovoce-papers', 'distribution NAME VERSION'."""
+        """Return where a name comes from.
+
+        Args:
+            name: A name that was entered.
+
+        Returns:
+            'sottovoce', 'sottovoce-papers', 'distribution NAME VERSION' or 'module NAME'.
+        """
         return self._entries[name].source
 
     def sources(self, name: str) -> list[str]:
-        """Return the sources of everybody who claims a name; imports no plug-in."""
+        """Return all sources that claim a name; imports no plug-in.
+
+        Args:
+            name: The name.
+
+        Returns:
+            The sources, in the form of `source`.
+        """
         self._import_ours()
         return self._claims(name)
 
     def plug_in(self, name: str) -> str | None:
-        """How to name a plug-in to people; None for our own."""
+        """Return a description of a plug-in for messages, or None if the name is Sottovoce's own.
+
+        Args:
+            name: A name that was entered.
+
+        Returns:
+            The kind, the name and the distribution.
+        """
         found = self._entries[name]
         return None if found.ours else f"plug-in {self.kind} '{name}' ({found.source})"
 
     def _taken(self, name: str, sources: list[str]) -> PluginError:
         return PluginError(
             f"two {self.kind}s claim the name '{name}': {' and '.join(sources)}; rename or "
-            "uninstall one"
+            "uninstall one of them"
         )
 
     def _import_ours(self) -> None:
         if self._complete or self._package is None:
             return
-        self._complete = True  # a module that asks while it is imported must not start anew
+        # Set first, so that a module that asks during its import does not start another pass.
+        self._complete = True
         try:
             package = importlib.import_module(self._package)
             for module in pkgutil.iter_modules(package.__path__):
@@ -260,7 +364,7 @@ class Register(Generic[T]):
             raise
 
     def _load(self, entry_point: "EntryPoint") -> None:
-        """Import a plug-in's module, which enters what it is named after."""
+        """Import a plug-in's module, which must enter the name of the entry point."""
         name = entry_point.name
         if name not in self._problems:
             before, self._loading = self._loading, entry_point
@@ -271,18 +375,18 @@ class Register(Generic[T]):
             else:
                 if name not in self._entries:
                     self._problems[name] = (
-                        f"module {entry_point.module} enters no {self.kind} '{name}'"
+                        f"module {entry_point.module} registers no {self.kind} '{name}'"
                     )
             finally:
                 self._loading = before
         if name in self._problems:
             raise PluginError(
                 f"the plug-in {self.kind} '{name}' ({_distribution(entry_point)}) cannot be used: "
-                f"{self._problems[name]}; mend or uninstall it"
+                f"{self._problems[name]}; correct or uninstall it"
             )
 
     def _claims(self, name: str) -> list[str]:
-        """The sources of everybody who claims a name."""
+        """Return the sources of all who claim a name."""
         entry = self._entries.get(name)
         claims = [entry.source] if entry else [OURS] if name in self._places else []
         for one in self._entry_points().get(name, ()):
@@ -314,7 +418,7 @@ def named_by_plug_ins(group: str) -> list[str]:
 
 @lru_cache(maxsize=64)
 def _installed(group: str, path: tuple[str, ...]) -> tuple["EntryPoint", ...]:  # noqa: ARG001
-    """The entry points of a group; what can be found depends on the path."""
+    """Return the entry points of a group; `path` is in the cache's key because it affects them."""
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=group))

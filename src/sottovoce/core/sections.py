@@ -1,20 +1,21 @@
-"""Tables of a spec that whoever is registered under their `kind` describes, field by field.
+"""The tables of a spec whose keys are the fields of a class registered under their `kind`.
 
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Mlp:
         hidden_units: int        # [model] kind = "mlp", hidden_units = 32
 
-A section is a frozen dataclass whose fields are the keys that may stand beside `kind`. A field may
-carry a rule in its metadata, `field(metadata=POSITIVE)`: a function of the key's name and its value
-that returns the value to keep, or raises. `__post_init__` calls `check_keys`, or checks by itself.
+A section is a frozen dataclass whose fields are the keys that a table may have in addition to
+`kind`. A field may have a rule in its metadata, `field(metadata=POSITIVE)`: a function of the key's
+name and its value that returns the value to keep, or raises. `__post_init__` calls `check_keys`, or
+makes its own checks.
 
-A field with the metadata `DERIVED` is no key: it follows from the rest of the spec. A field that
-came after specs were hashed is named in the class variable `LEFT_OUT_AS_DEFAULT`: it is written
-only where it is not its default, so that the hashes of older specs stay as they are.
+A field with the metadata `DERIVED` is not a key: it follows from the rest of the spec. A field that
+was added after specs had been hashed is named in the class variable `LEFT_OUT_AS_DEFAULT`: it is
+written only if it differs from its default, so that the hashes of older specs do not change.
 
-Reading a spec must import neither torch nor anybody's plug-in. So `completed` asks the owners that
-belong to this project only, whose sections import no torch; the tables of all others stay as they
-are until a run is built.
+Reading a spec must import neither torch nor a plug-in. So `completed` looks only at the sections of
+Sottovoce and sottovoce-papers, which do not import torch; all other tables stay as they are until
+a run is built.
 """
 
 import dataclasses
@@ -33,7 +34,12 @@ Rule = Callable[[str, Any], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered(Generic[S]):
-    """A section's class, and a few words on what it does."""
+    """A registered section: its class, and a few words on what it does.
+
+    Attributes:
+        section: The class, or a function that returns the section.
+        summary: A short description for listings.
+    """
 
     section: Callable[..., S]
     summary: str
@@ -99,11 +105,11 @@ TRUTH = rule(_truth)
 
 
 def check_keys(section: Any, where: str = "") -> None:
-    """Apply the rules of a section's fields, and keep what they return.
+    """Apply the rules of a section's fields, and store the values that they return.
 
     Args:
         section: The dataclass.
-        where: The table's name, for messages; without it they name the key alone.
+        where: The table's name, for messages; without it they name only the key.
     """
     for field in dataclasses.fields(section):
         check, value = field.metadata.get("rule"), getattr(section, field.name)
@@ -116,13 +122,13 @@ def check_keys(section: Any, where: str = "") -> None:
 
 
 def keys_of(section: Any) -> dict[str, "dataclasses.Field[Any]"]:
-    """Return the keys that may stand beside `kind`, with their fields."""
+    """Return the keys that a table may have in addition to `kind`, with their fields."""
     fields = dataclasses.fields(section)
     return {field.name: field for field in fields if "derived" not in field.metadata}
 
 
 def missing_keys(section: Any, given: Mapping[str, Any]) -> list[str]:
-    """Return the keys without a default that were not given."""
+    """Return the keys that have no default and were not given."""
     return [
         name
         for name, field in keys_of(section).items()
@@ -133,10 +139,10 @@ def missing_keys(section: Any, given: Mapping[str, Any]) -> list[str]:
 
 
 def build(section: Callable[..., S], given: Mapping[str, Any]) -> S:
-    """Return the section with these values, whose keys are checked already.
+    """Return the section with these values, whose keys are already checked.
 
-    A spec is plain data: its lists become tuples where the field's default is one, and whole
-    numbers become floats where the field is a float.
+    A spec is plain data: a list becomes a tuple where the field's default is a tuple, and a whole
+    number becomes a float where the field is a float.
     """
     values = dict(given)
     for name, field in keys_of(section).items():
@@ -151,16 +157,19 @@ def build(section: Callable[..., S], given: Mapping[str, Any]) -> S:
 def section_from(
     register: Register[Registered[S]], where: str, kind: str, given: Mapping[str, Any]
 ) -> S:
-    """Return the section of the table `where`; a key that is unknown or missing is named.
+    """Return the section of the table `where`, with its keys checked.
 
     Args:
-        register: Whoever may own the table.
+        register: The register of the sections that the table may have.
         where: The table's name in the spec, such as 'model'.
         kind: Its kind; a plug-in of that name is imported.
-        given: What stands beside `kind`.
+        given: The keys of the table except `kind`.
+
+    Returns:
+        The section.
 
     Raises:
-        UnknownNameError: Nobody has registered the kind, or it has no such key.
+        UnknownNameError: The kind is not registered, or has no such key.
         ConfigError: A key is missing, or its value is refused.
     """
     return _checked(register.find(kind).section, where, given)
@@ -169,10 +178,10 @@ def section_from(
 def completed(
     register: Register[Registered[Any]], where: str, kind: str, given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a table with every key written out, or as it is if its owner is not one of ours."""
+    """Return a table with every key written out, or unchanged if its kind belongs to a plug-in."""
     try:
         found = register.find_ours(kind)
-    except PluginError:  # said where a run is built; a report of the run can do without
+    except PluginError:  # Building a run raises it; a report of the run does not need the section.
         found = None
     if found is None:
         return dict(given)
@@ -186,15 +195,15 @@ def _checked(section: Callable[..., S], where: str, given: Mapping[str, Any]) ->
             unknown = UnknownNameError.among("key", name, fields)
             raise UnknownNameError(f"{unknown} (in [{where}])")
         if value is None and fields[name].default is not None:
-            raise ConfigError(f"'{where}.{name}' is null, which says nothing; leave the key out")
+            raise ConfigError(f"'{where}.{name}' is null; give it a value, or leave the key out")
     if missing := [f"'{where}.{name}'" for name in missing_keys(section, given)]:
-        verb = "is" if len(missing) == 1 else "are"
-        raise ConfigError(f"{', '.join(missing)} {verb} missing")
+        verb, what = ("is", "it") if len(missing) == 1 else ("are", "them")
+        raise ConfigError(f"{', '.join(missing)} {verb} missing; add {what} to the spec")
     return build(section, given)
 
 
 def as_table(section: Any) -> dict[str, Any]:
-    """Return every key with its value as a spec holds it: what is None is left out."""
+    """Return the keys and values as a spec has them; keys whose value is None are left out."""
     late = getattr(section, "LEFT_OUT_AS_DEFAULT", ())
     found = {}
     for name, field in keys_of(section).items():

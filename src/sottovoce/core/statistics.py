@@ -1,13 +1,11 @@
-"""Exact one-sided bounds on a probability from counts.
+"""Exact confidence bounds on a probability from counts, and intervals of means over seeds.
 
     lower   the p at which k or more hits of n have probability `error`; 0 if k = 0.
     upper   the p at which k or fewer hits of n have probability `error`; 1 if k = n.
 
-Each is wrong with probability at most `error`, for every true p and every n.
+Each bound is wrong with probability at most `error`, for every true p and every n.
 
 Reference: Clopper and Pearson 1934.
-
-Intervals of means over seeds.
 """
 
 import math
@@ -23,7 +21,7 @@ from sottovoce.core.errors import ParameterError
 
 
 def mean_and_half_width(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The mean and half the width of Student's interval for it."""
+    """Return the mean of values and half the width of Student's confidence interval for it."""
     from scipy.special import stdtrit
 
     quantile = float(stdtrit(len(values) - 1, 0.5 + confidence / 2.0))
@@ -31,7 +29,20 @@ def mean_and_half_width(values: Sequence[float], confidence: float = 0.95) -> tu
 
 
 def lower(hits: ArrayLike, trials: ArrayLike, error: float) -> Vector:
-    """At or below the true probability, but for a chance of `error`."""
+    """Return a lower bound on a probability that holds with probability at least 1 - error.
+
+    Args:
+        hits: The number of hits k, from 0 to the number of trials.
+        trials: The number of independent trials n.
+        error: The probability with which the bound may be wrong.
+
+    Returns:
+        The bound, elementwise.
+
+    Example:
+        >>> round(float(lower(10, 10, 0.05)), 4)
+        0.7411
+    """
     from scipy.special import betaincinv
 
     k, n = _checked(hits, trials, error)
@@ -39,7 +50,16 @@ def lower(hits: ArrayLike, trials: ArrayLike, error: float) -> Vector:
 
 
 def upper(hits: ArrayLike, trials: ArrayLike, error: float) -> Vector:
-    """At or above the true probability, but for a chance of `error`."""
+    """Return an upper bound on a probability that holds with probability at least 1 - error.
+
+    Args:
+        hits: The number of hits k, from 0 to the number of trials.
+        trials: The number of independent trials n.
+        error: The probability with which the bound may be wrong.
+
+    Returns:
+        The bound, elementwise.
+    """
     from scipy.special import betainccinv
 
     k, n = _checked(hits, trials, error)
@@ -49,12 +69,14 @@ def upper(hits: ArrayLike, trials: ArrayLike, error: float) -> Vector:
 def _checked(hits: ArrayLike, trials: ArrayLike, error: float) -> tuple[Vector, Vector]:
     k, n = np.asarray(hits, dtype=np.float64), np.asarray(trials, dtype=np.float64)
     if not np.all((k >= 0) & (k <= n) & (n >= 1)):
-        raise ParameterError("an interval needs at least one trial, and from 0 to all of them hit")
+        raise ParameterError(
+            "a confidence bound needs at least one trial, and hits must lie between 0 and trials"
+        )
     parameter_rules.fraction("error of an interval", error)
     return k, n
 
 
 def between(hits: int, trials: int, confidence: float) -> tuple[float, float]:
-    """Both bounds together, half of the error on either side."""
+    """Return both bounds, each with half of the error 1 - confidence."""
     error = (1.0 - confidence) / 2.0
     return float(lower(hits, trials, error)), float(upper(hits, trials, error))

@@ -1,8 +1,7 @@
-"""How csv files are written: what stands between cells, what says a number, and what is no csv.
+"""A reader for columns of csv files, in batches and with bounded memory.
 
-Columns of a csv file, in batches: of any length, in bounded memory.
-
-Each row is a person. What is wrong with a file is said once, with the row and the remedy.
+It also detects delimiters, parses numbers and recognizes files that are not csv. Each row is one
+person. An error names the first row that is wrong and the remedy.
 """
 
 import csv
@@ -22,9 +21,10 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DataError, ParameterError, UnknownNameError
 
 DELIMITERS = (",", ";", "\t", "|")
-SAYS_NOTHING = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})  # cells, in small letters
+# The cells, in lower case, that mean a missing number.
+SAYS_NOTHING = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})
 
-# (the first bytes, what such a file is, how to make csv of it)
+# (the first bytes, what such a file is, how to convert it into csv)
 _BINARY_FORMATS = (
     (b"PAR1", "a Parquet file", "pandas.read_parquet(FILE).to_csv(OTHER, index=False), or DuckDB"),
     (b"ARROW1\0\0", "an Arrow file", "pandas.read_feather(FILE).to_csv(OTHER, index=False)"),
@@ -36,15 +36,19 @@ _BINARY_FORMATS = (
     (b"\x93NUMPY", "a NumPy array (.npy)", "numpy.savetxt(OTHER, array, delimiter=',')"),
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file", "pandas.read_hdf(FILE).to_csv(OTHER, index=False)"),
 )
-_PRINTABLE = (b"PAR1", b"FEA1")  # a column may be called so: these need another sign
+# The name of a csv column may begin with these, so a second sign of the format is needed.
+_PRINTABLE = (b"PAR1", b"FEA1")
 _HEAD_BYTES = 64
 
 
 def refuse_binary_formats(path: Path) -> None:
-    """Refuse a file that is not text but a known binary format, by its first bytes.
+    """Refuse a file that has a known binary format, which its first bytes show.
+
+    Args:
+        path: The file.
 
     Raises:
-        DataError: It is one; the message names the format and how to convert it.
+        DataError: The file is not text; the message names its format and how to convert it.
         OSError: The file cannot be read.
     """
     named = path.suffix.lower() == ".parquet"
@@ -63,13 +67,22 @@ def refuse_binary_formats(path: Path) -> None:
 
 
 def _not_csv(path: Path, what: str, remedy: str) -> DataError:
-    return DataError(f"{path} is {what}, and csv is read here; convert it to CSV first: {remedy}")
+    return DataError(f"{path} is {what}, but a csv file is needed; convert it to CSV: {remedy}")
 
 
 def delimiter_of(line: str, decimal: str = ".") -> str:
-    """The one of the usual delimiters that is most frequent outside quotes; a comma if none is.
+    """Return the usual delimiter that is most frequent outside quotes, a comma if there is none.
 
-    A decimal comma is no delimiter.
+    Args:
+        line: The first line of a csv file.
+        decimal: The decimal sign, which is not a delimiter.
+
+    Returns:
+        One of `DELIMITERS`.
+
+    Example:
+        >>> delimiter_of("age;'a, b';height")
+        ';'
     """
     outside = "".join(line.split('"')[::2])
     usual = [one for one in DELIMITERS if one != decimal]
@@ -77,9 +90,10 @@ def delimiter_of(line: str, decimal: str = ".") -> str:
 
 
 def number_in(cell: str, decimal: str = ".") -> float:
-    """What a cell says as a number, NaN if it says none; with a decimal comma, a point says none.
+    """Return the number in a cell, or NaN if it holds none.
 
-    float() also reads 1_000, which no csv file means.
+    With a decimal comma, a cell with a point holds no number. Digits with underscores (1_000),
+    which Python's float() accepts, are no number in a csv file.
     """
     if "_" in cell or (decimal != "." and "." in cell):
         return math.nan
@@ -89,7 +103,7 @@ def number_in(cell: str, decimal: str = ".") -> float:
         return math.nan
 
 
-OnBytes = Callable[[int, int], None]  # bytes read, bytes in all
+OnBytes = Callable[[int, int], None]  # Called with the bytes read and the bytes in all.
 
 BATCH_ROWS = 200_000
 _COUNTED_BYTES = 1 << 20
@@ -102,18 +116,27 @@ Row = list[str]
 
 
 def _ignore(_read: int, _total: int) -> None:
-    """Nobody watches."""
+    """Ignore the progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvColumns:
-    """Some columns of a csv file: by name, or by number from 0 where there is no header.
+    """Some columns of a csv file.
 
-    `delimiter` is found in the first line if not given. A person whose cell is missing is an
-    error, or left out with missing = "skip". With "keep" no cell is an error: one that says no
-    number is NaN, and an empty word stays, so that nothing of a cell shows in whether it is read.
-    `missing_words` stand for nothing too, beside an empty cell, NA and the like; `decimal` is the
-    decimal sign.
+    Attributes:
+        path: The file.
+        columns: The columns by name, or by number from 0 if there is no header; None for the only
+            one.
+        header: Whether the first row has the names of the columns.
+        delimiter: The character between cells; detected in the first line if None.
+        encoding: The encoding of the text.
+        missing: What to do about a missing cell. "refuse" raises an error, "skip" leaves the person
+            out. With "keep" no cell is an error: one without a number gives NaN, and an empty word
+            stays, so that whether a file is read does not depend on, and so does not reveal, any
+            cell.
+        missing_words: Words that mean a missing cell, in addition to an empty cell, NA and the
+            like.
+        decimal: The decimal sign, a point or a comma.
     """
 
     path: Path
@@ -127,22 +150,39 @@ class CsvColumns:
 
     def __post_init__(self) -> None:
         if self.delimiter is not None and len(self.delimiter) != 1:
-            raise ParameterError(f"the delimiter is one character, got {self.delimiter!r}")
+            raise ParameterError(f"the delimiter must be one character, got {self.delimiter!r}")
         if self.decimal not in (".", ","):
-            raise ParameterError(f"the decimal sign is a point or a comma, got {self.decimal!r}")
+            raise ParameterError(
+                f"the decimal sign must be a point or a comma, got {self.decimal!r}"
+            )
         if self.delimiter == self.decimal:
-            raise ParameterError("the decimal sign cannot stand between cells too")
+            raise ParameterError(
+                f"the decimal sign and the delimiter are both {self.decimal!r}; "
+                "choose a different delimiter or decimal sign"
+            )
         if self.missing not in _WAYS:
-            raise UnknownNameError.among("way with missing cells", self.missing, _WAYS)
+            raise UnknownNameError.among("choice for missing cells", self.missing, _WAYS)
         try:
             "".encode(self.encoding)
         except (LookupError, UnicodeError):
             raise ParameterError(
-                f"there is no encoding '{self.encoding}'; such as utf-8, latin-1 or cp1252"
+                f"there is no encoding '{self.encoding}'; choose one such as utf-8, latin-1 or "
+                "cp1252"
             ) from None
 
     def numbers(self, on_bytes: OnBytes = _ignore) -> Iterator[Vector]:
-        """Batches of finite numbers: one a person, or a row of several for several columns."""
+        """Yield batches of finite numbers: a number, or a row for several columns, for each person.
+
+        Args:
+            on_bytes: Called with the bytes read and the bytes in all, to report progress.
+
+        Yields:
+            Vectors, or matrices with a column for each column asked for. With missing = "keep" they
+            may contain NaN.
+
+        Raises:
+            DataError: The file cannot be read, or a cell is missing or no finite number.
+        """
         for start, cells in self._cells(on_bytes):
             columns = [self._as_numbers(column, cells[i], start) for i, column in self._named()]
             kept = np.isfinite(columns).all(axis=0) | (self.missing == "keep")
@@ -151,7 +191,17 @@ class CsvColumns:
                 yield values[:, 0] if len(self.columns) == 1 else values
 
     def words(self, on_bytes: OnBytes = _ignore) -> Iterator[list[str]]:
-        """Batches of words, one a person."""
+        """Yield batches of words of the first column, one word for each person.
+
+        Args:
+            on_bytes: Called with the bytes read and the bytes in all, to report progress.
+
+        Yields:
+            Lists of words without surrounding spaces.
+
+        Raises:
+            DataError: The file cannot be read, or a cell is missing.
+        """
         for start, cells in self._cells(on_bytes):
             words = [cell.strip() for cell in cells[0]]
             empty = [number for number, word in enumerate(words) if self._says_nothing(word)]
@@ -163,19 +213,17 @@ class CsvColumns:
                 yield words
 
     def count_lines(self) -> int:
-        """About how many people the file holds: its lines, the header apart."""
+        """Return the number of lines without the header, an estimate of the number of people."""
         with self._opened() as file:
             blocks = iter(lambda: file.read(_COUNTED_BYTES), b"")
             lines = sum(block.count(b"\n") for block in blocks)
         return max(lines - self.header, 1)
 
-    # -- inside ----------------------------------------------------------------------------
-
     def _named(self) -> list[tuple[int, str]]:
         return [(i, column or "0") for i, column in enumerate(self.columns)]
 
     def _cells(self, on_bytes: OnBytes) -> Iterator[tuple[int, list[Sequence[str]]]]:
-        """The first row's number of each batch, and the cells of each column asked for."""
+        """Yield the number of each batch's first row, and the cells of each column asked for."""
         try:
             with (
                 self._opened() as file,
@@ -185,11 +233,11 @@ class CsvColumns:
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{self.path} is not text in {self.encoding}: byte {error.object[error.start]:#04x}"
-                f" cannot be read; give --encoding, such as latin-1 or cp1252, or save it as UTF-8"
+                " cannot be read; give --encoding, such as latin-1 or cp1252, or save it as UTF-8"
             ) from None
         except UnicodeError as error:
             raise DataError(
-                f"{self.path} is not text in {self.encoding}: {error}; give --encoding"
+                f"{self.path} is not text in {self.encoding}: {error}; give the right --encoding"
             ) from None
         except csv.Error as error:
             raise DataError(
@@ -198,7 +246,7 @@ class CsvColumns:
 
     @property
     def _encoding(self) -> str:
-        """UTF-8 may begin with a mark of its byte order."""
+        """The encoding; UTF-8 text may begin with a byte order mark."""
         return "utf-8-sig" if self.encoding.lower() in ("utf-8", "utf8") else self.encoding
 
     def _opened(self) -> BinaryIO:
@@ -218,7 +266,7 @@ class CsvColumns:
         total = self.path.stat().st_size
         first_line = text.readline()
         if not first_line.strip():
-            raise DataError(f"{self.path} is empty; it needs a row for each person")
+            raise DataError(f"{self.path} is empty; add a row for each person")
         delimiter = self.delimiter or delimiter_of(first_line, self.decimal)
         lines = itertools.chain([first_line], text)
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -228,7 +276,7 @@ class CsvColumns:
         start, blanks = 1, 0
         while batch := list(itertools.islice(rows, BATCH_ROWS)):
             if width == 1:
-                # An empty line is a missing cell here, unless nothing but such lines follow.
+                # In a file with one column an empty line is a missing cell, except at its end.
                 batch, blanks = [[""]] * blanks + [row or [""] for row in batch], 0
                 while batch and batch[-1] == [""]:
                     blanks += 1
@@ -242,20 +290,20 @@ class CsvColumns:
             on_bytes(file.tell(), total)
         if start == 1:
             raise DataError(
-                f"{self.path} has no rows of data; it needs one for each person"
+                f"{self.path} has no rows of data; add a row for each person"
                 + (" below the header" if self.header else "")
             )
         on_bytes(total, total)
 
     def _places(self, first: Row) -> list[int]:
-        """Where the columns asked for stand."""
+        """Return the positions of the columns asked for."""
         names = [name.strip() for name in first]
         if not self.header:
             names = [str(number) for number in range(len(first))]
         elif all(math.isfinite(number_in(name, self.decimal)) for name in names):
             raise DataError(
-                f"the first row of {self.path} has numbers only, where names of columns should be; "
-                "give --no-header if it is data"
+                f"the first row of {self.path} has only numbers, but must have the names of the "
+                "columns; if it is data, give --no-header"
             )
         return [self._place(column, names) for column in self.columns]
 
@@ -268,12 +316,12 @@ class CsvColumns:
             )
         if column not in names:
             near = difflib.get_close_matches(column, names, n=1, cutoff=0.5)
-            hint = f"did you mean '{near[0]}'? " if near else ""
+            hint = f" (did you mean '{near[0]}'?)" if near else ""
             raise DataError(
-                f"{self.path} has no column '{column}'; {hint}its columns: {_listed(names)}"
+                f"{self.path} has no column '{column}'{hint}; choose one of: {_listed(names)}"
             )
         if names.count(column) > 1:
-            raise DataError(f"{self.path} has two columns '{column}'; rename one")
+            raise DataError(f"{self.path} has two columns '{column}'; rename one of them")
         return names.index(column)
 
     def _check_width(self, rows: Sequence[Row], width: int, start: int) -> None:
@@ -281,11 +329,12 @@ class CsvColumns:
             return
         number, row = next((i, row) for i, row in enumerate(rows) if len(row) != width)
         raise DataError(
-            f"{self.path}, data row {start + number} has {len(row)} cells, not {width}; correct it"
+            f"{self.path}, data row {start + number}: expected {width} cells, got {len(row)}; "
+            "correct the row"
         )
 
     def _as_numbers(self, column: str, cells: Sequence[str], start: int) -> Vector:
-        """The column as numbers; NaN where a cell is missing and that is allowed."""
+        """Return a column as numbers, with NaN for missing cells if they are allowed."""
         plain = self.decimal == "." and not self.missing_words
         try:
             values = np.array(list(map(float, cells)) if plain else [math.nan], dtype=np.float64)
@@ -311,23 +360,24 @@ class CsvColumns:
         shown = cell if len(cell) <= _SHOWN_CHARACTERS else cell[:_SHOWN_CHARACTERS] + "..."
         remedy = "correct the cell"
         if self.decimal not in cell and ("," in cell or "." in cell):
-            remedy = f"is that its decimal sign? give --decimal '{',' if ',' in cell else '.'}'"
+            sign = "," if "," in cell else "."
+            remedy = f"if '{sign}' is the decimal sign, give --decimal '{sign}'"
         elif row == 1:
-            remedy += ", or is it a column of words? ask for a histogram with --categories"
+            remedy += ", or, if the column has words, ask for a histogram with --categories"
         raise DataError(
             f"{self.path}, data row {row}, column '{column}': {shown!r} {what}; {remedy}"
         )
 
     def _says_nothing(self, word: str) -> bool:
-        """Of words, NA may be one; only an empty cell, and what was named, stand for nothing."""
+        """Return whether a word means a missing cell; in a column of words, NA is a word."""
         return not word or word in self.missing_words
 
     def _refuse_missing(self, row: int, column: str | None, cell: str) -> None:
         named = f"column '{column}': " if column is not None else ""
-        shown = f"{cell!r} stands for nothing" if cell else "the cell is empty"
+        shown = f"{cell!r} means a missing value" if cell else "the cell is empty"
         raise DataError(
-            f"{self.path}, data row {row}, {named}{shown}; correct it, or leave such people out "
-            "with --missing skip"
+            f"{self.path}, data row {row}, {named}{shown}; correct the cell, or leave out people "
+            "with missing values with --missing skip"
         )
 
 

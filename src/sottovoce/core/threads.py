@@ -1,7 +1,7 @@
-"""One piece of work on several threads: each does a range of it.
+"""Distribution of one task over several threads, each of which works on a range of it.
 
-For kernels that let go of the interpreter. `SOTTOVOCE_THREADS` says how many threads at most;
-without it as many as there are cores, up to 8.
+This is for kernels that release the interpreter's lock. The environment variable
+`SOTTOVOCE_THREADS` limits the number of threads; the default is the number of cores, at most 8.
 """
 
 import os
@@ -16,26 +16,26 @@ from numpy.typing import NDArray
 from sottovoce.core import parameter_rules
 
 VARIABLE: Final = "SOTTOVOCE_THREADS"
-_TILE: Final = 1024  # coordinates of 16-bit draws that share 32 blocks of the keystream
+_TILE: Final = 1024  # Coordinates whose 16-bit draws come from the same 32 keystream blocks.
 _MOST: Final = 256
-_ROOM: Final = 1024
-_ALONE: Final = 1 << 20  # coordinates that are worth a thread
-_LEAST_COORDINATES: Final = 1 << 14  # of rows that are worth a thread
+_FIRST_CAPACITY: Final = 1024
+_ALONE: Final = 1 << 20  # The fewest coordinates that are worth a thread.
+_LEAST_COORDINATES: Final = 1 << 14  # The fewest coordinates of rows that are worth a thread.
 
 
 def how_many(asked: int | None = None) -> int:
-    """What was asked for, or else the environment's choice, or else the cores up to 8."""
+    """Return the number of threads: as asked, or by the environment, or the cores up to 8."""
     if asked is None:
         given = os.environ.get(VARIABLE)
         if given is None:
             return _cores()
         asked = int(given) if given.isdecimal() else 0
     return parameter_rules.integer(
-        "threads", asked, low=1, high=_MOST, remedy=f"set {VARIABLE} to a whole number, or not"
+        "threads", asked, low=1, high=_MOST, remedy=f"correct {VARIABLE}, or leave it unset"
     )
 
 
-@cache  # asked at every encoding, and the system takes its time
+@cache  # Every encoding asks for it, and the system call is slow.
 def _cores() -> int:
     return max(1, min(8, os.cpu_count() or 1))
 
@@ -48,12 +48,17 @@ def over_ranges(
     least: int,
     threads: int | None = None,
 ) -> None:
-    """work(begin, end) for ranges that cover 0 ... size; all but the last have multiples of `unit`.
+    """Call work(begin, end) for ranges that cover 0 to `size`, on several threads.
 
-    Ranges shorter than `least` are not worth a thread.
+    Args:
+        work: The task; it must be safe to run on several threads at once.
+        size: The end of the last range.
+        unit: The length of every range, except the last one, is a multiple of this.
+        least: The shortest range that is worth a thread.
+        threads: The number of threads; the default of `how_many` if None.
     """
     most = size // max(1, least)
-    if most < 2:  # asking how many threads there are takes longer than small work
+    if most < 2:  # Asking for the number of threads would take longer than the work.
         return work(0, size)
     parts = min(how_many(threads), most)
     share = -(-size // (parts * unit)) * unit
@@ -61,19 +66,22 @@ def over_ranges(
 
 
 def left_open(count: int, work: Callable[[int, int, NDArray[np.int64]], int]) -> list[int]:
-    """The coordinates left open by `work(start, stop, open)` over whole tiles, on several threads.
+    """Return the sorted coordinates that `work(start, stop, open)` leaves undecided.
 
-    `work` writes as many of them as fit into `open` and returns how many there are.
+    Args:
+        count: The number of coordinates; whole tiles of them are spread over threads.
+        work: Writes the undecided coordinates of its range, as many as fit, into `open` and returns
+            their full number; it is called again with a larger array if they did not fit.
     """
     found: list[int] = []
 
     def part(start: int, stop: int) -> None:
-        room = _ROOM
+        number = _FIRST_CAPACITY
         while True:
-            left = np.empty(room, dtype=np.int64)
-            room = work(start, stop, left)
-            if room <= len(left):
-                found.extend(left[:room].tolist())
+            undecided = np.empty(number, dtype=np.int64)
+            number = work(start, stop, undecided)
+            if number <= len(undecided):
+                found.extend(undecided[:number].tolist())
                 return
 
     over_ranges(part, count, unit=_TILE, least=_ALONE)
@@ -83,8 +91,8 @@ def left_open(count: int, work: Callable[[int, int, NDArray[np.int64]], int]) ->
 def over_rows(work: Callable[[int, int], None], rows: int, dimension: int) -> None:
     """Call work(begin, end) for ranges that cover `rows` rows of a matrix, on several threads.
 
-    Kernels that `work` calls may use `over_ranges` themselves: rows have threads of their own, so
-    none waits for a thread that waits for it.
+    Kernels that `work` calls may use `over_ranges`: rows have a thread pool of their own, so no
+    thread waits for a task that is queued behind it.
     """
     most = min(rows, rows * dimension // _LEAST_COORDINATES)
     parts = 1 if most < 2 else min(how_many(), most)
@@ -101,7 +109,7 @@ def _spread(
     try:
         work(*ends[0])
     finally:
-        wait(waiting)  # they write to what the caller owns
+        wait(waiting)  # They write to memory that the caller owns.
     for one in waiting:
         one.result()
     return None
@@ -117,6 +125,6 @@ def _row_pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="sottovoce-rows")
 
 
-if hasattr(os, "register_at_fork"):  # a child has the pool without its threads
+if hasattr(os, "register_at_fork"):  # A forked child inherits the pool without its threads.
     os.register_at_fork(after_in_child=_pool.cache_clear)
     os.register_at_fork(after_in_child=_row_pool.cache_clear)

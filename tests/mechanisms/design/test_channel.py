@@ -93,7 +93,7 @@ def test_an_integer_table_needs_full_rows() -> None:
     knots = letters = np.array([0.0, 1.0])
     with pytest.raises(DesignError, match="sum to 1"):
         IntegerTable.of(knots, letters, [[ONE - 1, 2], [1, ONE - 1]])
-    with pytest.raises(DesignError, match="empty cell"):
+    with pytest.raises(DesignError, match="no empty cell"):
         IntegerTable.of(knots, letters, [[ONE, 0], [1, ONE - 1]])
 
 

@@ -216,7 +216,7 @@ def test_seeds_and_weights_that_are_none_are_refused() -> None:
             cuda_seeded.scores(seeds, bad)
     with pytest.raises(ParameterError, match="of shape"):
         cuda_seeded.scores(seeds[:, :15], weights.to(DEVICE))
-    with pytest.raises(ParameterError, match="a seed has 16 bytes, got 17"):
+    with pytest.raises(ParameterError, match="a seed must have 16 bytes, got 17"):
         cuda_seeded.signs(bytes(17), 8, DEVICE)
     with pytest.raises(ParameterError, match="count"):
         cuda_seeded.sign_rows(seeds, -1, DEVICE)
@@ -241,7 +241,7 @@ def test_counts_of_levels_are_those_of_the_cpu(dimension: int, clients: int, lev
     if levels < 1 << bits:
         beyond = np.full(dimension, (1 << bits) - 1, dtype=np.uint8)
         broken = np.frombuffer(encoding.pack(beyond, bits), dtype=np.uint8).copy()
-        with pytest.raises(ParameterError, match="not below"):
+        with pytest.raises(ParameterError, match="must be below"):
             counted.add(torch.from_numpy(broken)[None].to(DEVICE))
         np.testing.assert_array_equal(counted.counts.cpu().numpy(), expected.counts())
     with pytest.raises(ParameterError, match=r"torch\.stack"):

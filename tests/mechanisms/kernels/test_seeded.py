@@ -180,9 +180,11 @@ def test_rows_are_payloads_that_servers_count(level: str) -> None:
 def test_seeds_of_another_length_are_refused(level: str, size: int) -> None:
     weights = np.ones(8, dtype=np.int16)
     with native.using(level):
-        with pytest.raises(ParameterError, match=f"a seed has 16 bytes, got {size}"):
+        with pytest.raises(ParameterError, match=f"a seed must have 16 bytes, got {size}"):
             seeded.signs(bytes(size), 8)
-        with pytest.raises(ParameterError, match=rf"\(seeds, 16\), not uint8 of \(2, {size}\)"):
+        with pytest.raises(
+            ParameterError, match=rf"\(seeds, 16\), got uint8 of shape \(2, {size}\)"
+        ):
             seeded.scores(np.zeros((2, size), dtype=np.uint8), weights)
         with pytest.raises(ParameterError, match="of shape"):
             seeded.sign_rows(np.zeros(16, dtype=np.uint8), 8)
@@ -198,5 +200,5 @@ def test_what_is_no_number_of_signs_or_weight_is_refused(level: str) -> None:
         for weights in (np.ones(3), np.ones(3, dtype=np.uint16), np.ones((2, 3), dtype=np.int16)):
             with pytest.raises(ParameterError, match="vector of int16"):
                 seeded.scores(seeds, weights)  # type: ignore[arg-type]
-        with pytest.raises(ParameterError, match="not int64"):
+        with pytest.raises(ParameterError, match="got int64"):
             seeded.scores(seeds.astype(np.int64), np.ones(3, dtype=np.int16))

@@ -1,1 +1,1 @@
-"""Charts as SVG."""
+"""Charts as inline SVG, for pages, notebooks and files."""

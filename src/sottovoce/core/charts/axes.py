@@ -1,4 +1,4 @@
-"""What every chart over two axes shares: scales, ticks, grid, legend places, marks, a table."""
+"""The parts that charts with two axes share: scales, ticks, grid, legend, marks, a table."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,8 +12,8 @@ WIDTH = 720
 HEIGHT = 360
 LEFT, RIGHT, TOP, BOTTOM = 64, 28, 16, 48
 LEGEND_ROW = 20
-_FLAT = 1e-6  # a range that is this part of its values is none: its ticks would all read the same
-_DASHES = ("", "7 4", "2 3", "9 3 2 3")  # told apart without colour, too
+_FLAT = 1e-6  # A relatively smaller range is widened: the labels of its ticks would be equal.
+_DASHES = ("", "7 4", "2 3", "9 3 2 3")  # These distinguish lines also without color.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,17 +29,17 @@ class Frame:
 
     @property
     def across(self) -> tuple[int, int]:
-        """Where the x axis begins and ends."""
+        """The pixels at which the x axis begins and ends."""
         return self.left, self.width - self.right
 
     @property
     def upward(self) -> tuple[int, int]:
-        """Where the y axis begins and ends."""
+        """The pixels at which the y axis begins and ends."""
         return self.height - self.bottom, self.top
 
 
 WIDE = Frame()
-HALF = Frame(width=560, height=300, left=70, right=18, top=12)  # two in a row of a page
+HALF = Frame(width=560, height=300, left=70, right=18, top=12)  # Two of these fit in a row.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Table:
 
 
 def show(value: float) -> str:
-    """A tick's number, short enough for the margin: 1e5 and 2e-4 rather than 100000 and 0.0002."""
+    """Return the label of a tick, short enough for the margin: 1e5 rather than 100000."""
     if value == 0.0 or 1e-3 <= abs(value) < 1e5:
         return f"{value:g}"
     mantissa, _, exponent = f"{value:.5e}".partition("e")
@@ -59,7 +59,7 @@ def show(value: float) -> str:
 
 
 def legend_places(names: Sequence[str]) -> list[tuple[float, int]]:
-    """Where each entry goes: x in pixels and the row, filled from the left."""
+    """Return the position of each entry of a legend: x in pixels, and the row."""
     places: list[tuple[float, int]] = []
     x, row = float(LEFT), 0
     for name in names:
@@ -73,7 +73,7 @@ def legend_places(names: Sequence[str]) -> list[tuple[float, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A map from data to pixels, affine or in the logarithm."""
+    """A map from data to pixels, linear or logarithmic."""
 
     low: float
     high: float
@@ -84,7 +84,7 @@ class Scale:
     def __call__(self, value: float) -> float:
         low, high = self.low, self.high
         if self.log:
-            value = max(value, low)  # only bands reach below the axis
+            value = max(value, low)  # Only bands reach below the axis.
             value, low, high = math.log(value), math.log(low), math.log(high)
         fraction = (value - low) / (high - low)
         return round(self.start + fraction * (self.end - self.start), 2)
@@ -92,18 +92,20 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """What is marked on an axis, and where."""
+    """The ticks of an axis and its scale."""
 
     ticks: Sequence[float]
     scale: Scale
 
 
 def axis_of(values: Iterable[float], log: bool, start: float, end: float) -> Axis:
-    """An axis that spans `values`, from pixel `start` to pixel `end`."""
+    """Return an axis that spans `values`, from pixel `start` to pixel `end`."""
     low, high = min(values := list(values)), max(values)
     if log:
         if low <= 0.0:
-            raise ParameterError(f"a logarithmic axis has no place for {low:g}; use a linear one")
+            raise ParameterError(
+                f"values on a logarithmic axis must be positive, got {low:g}; use a linear axis"
+            )
         first, last, marks = log_ticks(low, high)
         return Axis(marks, Scale(first, last, start, end, log=True))
     marks = ticks(low, high)
@@ -111,7 +113,7 @@ def axis_of(values: Iterable[float], log: bool, start: float, end: float) -> Axi
 
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
-    """Round numbers that span [low, high]."""
+    """Return round numbers that span [low, high]."""
     largest = max(abs(low), abs(high))
     if not high - low > _FLAT * largest:
         low, high = low - max(0.5, 0.05 * largest), high + max(0.5, 0.05 * largest)
@@ -123,7 +125,10 @@ def ticks(low: float, high: float, count: int = 6) -> list[float]:
 
 
 def log_ticks(low: float, high: float, count: int = 8) -> tuple[float, float, list[float]]:
-    """Both ends of an axis that spans [low, high] in steps 1-2-5, and what to mark on it."""
+    """Return both ends of a logarithmic axis that spans [low, high], and its ticks.
+
+    Ends and ticks are 1, 2 or 5 times a power of ten, or only powers of ten if these are too many.
+    """
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     steps = [float(f"{m}e{decade}") for decade in decades for m in (1, 2, 5)]
     first = max(step for step in steps if step <= low * (1.0 + 1e-9))
@@ -137,22 +142,22 @@ def log_ticks(low: float, high: float, count: int = 8) -> tuple[float, float, li
 
 
 def dash(number: int) -> str:
-    """Lines of the same colour differ in dashes."""
+    """Return the dash pattern of a line; lines of the same color have different patterns."""
     return _DASHES[(number + number // NUM_COLOURS) % len(_DASHES)]
 
 
 def dot(number: int, x: float, y: float) -> str:
-    """A point of a line; those of the same colour differ in shape."""
+    """Return a point of a line as SVG; lines of the same color have points of different shapes."""
     return mark(number // NUM_COLOURS, f"dot {series_class(number)}", x, y)
 
 
 def series_class(number: int) -> str:
-    """Its colour, and a class that is the series' own."""
+    """Return the CSS classes of a series: that of its color, and one of its own."""
     return f"c{number % NUM_COLOURS} s{number}"
 
 
 def mark(shape: int, style: str, x: float, y: float, name: str = "") -> str:
-    """A point in one of four shapes; `name` is what it is called when asked."""
+    """Return a point in one of four shapes as SVG; `name` is its tooltip."""
     title = f"<title>{escape(name)}</title>" if name else ""
     match shape % 4:
         case 0:
@@ -168,7 +173,7 @@ def mark(shape: int, style: str, x: float, y: float, name: str = "") -> str:
 
 
 def draw_axes(x: Axis, y: Axis, x_label: str, y_label: str, frame: Frame = WIDE) -> list[str]:
-    """Grid lines, the numbers beside them, and what both axes show."""
+    """Return the grid lines, the labels of the ticks and the labels of both axes as SVG."""
     (left, right), (bottom, top) = frame.across, frame.upward
     parts = []
     for tick in y.ticks:

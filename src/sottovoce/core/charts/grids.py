@@ -1,8 +1,8 @@
-"""Matrices and pictures in rows and columns as inline SVG.
+"""Heat maps and grids of pictures as inline SVG.
 
-Cells of a matrix show by opacity: channels with their alphabet below, or maps. Pictures have a
-caption each, and are held as PNG data URIs, so a page needs nothing beside itself. The PNG is
-written here, without a library.
+A cell of a heat map shows its value by opacity: mechanism matrices, with their output values below,
+or maps. Each picture has a caption and is embedded as a PNG data URI, so that a page needs no other
+file. The PNG is encoded here, without a library.
 
 Reference: ISO/IEC 15948 (PNG), clauses 5 and 11.
 """
@@ -22,14 +22,14 @@ from sottovoce.core.charts.axes import WIDTH, Table, show
 from sottovoce.core.errors import ParameterError
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_COLOUR_TYPES = {1: 0, 3: 2}  # channels: grey, red green blue
+_COLOR_TYPES = {1: 0, 3: 2}  # PNG color types by the number of channels: gray, RGB.
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
-    """An image (height, width, 1 or 3) of bytes as a PNG file."""
+    """Return an image of bytes (height, width, 1 or 3 channels) as a PNG file."""
     height, width, channels = pixels.shape
-    header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
-    # Each line starts with its filter: 0, none.
+    header = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
+    # Each line starts with its filter; 0 means none.
     lines = b"".join(b"\0" + line.tobytes() for line in pixels)
     return b"".join(
         [
@@ -47,11 +47,11 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def data_uri(image: NDArray[Any]) -> str:
-    """An image (1 or 3 channels, height, width) in [-1/2, 1/2] for use inside a page."""
-    if image.ndim != 3 or len(image) not in _COLOUR_TYPES:
+    """Return an image (1 or 3 channels, height, width) in [-1/2, 1/2] as a data URI for a page."""
+    if image.ndim != 3 or len(image) not in _COLOR_TYPES:
         raise ParameterError(
-            f"a picture has 1 or 3 channels, height and width, got shape {image.shape}; "
-            "there is nothing to draw of other rows"
+            f"a picture must have the shape (1 or 3 channels, height, width), got {image.shape}; "
+            "data of other shapes cannot be drawn"
         )
     scaled = np.clip((np.moveaxis(image, 0, -1) + 0.5) * 255.0, 0.0, 255.0)
     pixels = np.ascontiguousarray(scaled.round().astype(np.uint8))
@@ -65,7 +65,12 @@ _LARGEST_SIDE = 112.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One picture, square or not, drawn in a square; `caption` stands below it."""
+    """One picture, drawn in a square.
+
+    Attributes:
+        source: The data URI.
+        caption: The text below it.
+    """
 
     source: str
     caption: str = ""
@@ -73,7 +78,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureRow:
-    """Pictures beside a name, one for each column."""
+    """A row of pictures, one for each column, with the name of the row at the left."""
 
     name: str
     pictures: Sequence[Picture]
@@ -81,14 +86,14 @@ class PictureRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageGrid:
-    """Rows of pictures under the names of columns."""
+    """Rows of pictures under the names of the columns."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[PictureRow]
 
     def svg(self) -> str:
-        """The figure, with an accessible name for the whole and for each picture."""
+        """Return the figure, with an accessible name for the whole and for each picture."""
         side = (WIDTH - _LEFT - _NAMES_WIDTH) / len(self.columns) - _IMAGE_GAP
         side = min(side, _LARGEST_SIDE)
         block = side + _CAPTION + _IMAGE_GAP
@@ -108,7 +113,7 @@ class ImageGrid:
         return "\n".join(parts)
 
     def table(self) -> Table:
-        """What stands below the pictures."""
+        """Return the captions of the pictures."""
         return Table(
             columns=["row", *self.columns],
             rows=[[row.name, *(picture.caption for picture in row.pictures)] for row in self.rows],
@@ -138,12 +143,19 @@ def _place(column: int, side: float) -> float:
 
 _GAP, _TOP, _STRIP = 28, 40, 58
 _COLUMNS = 5
-_MOST_NAMED_CELLS = 256  # a larger matrix gets one name as a whole: thousands would help nobody
+_MOST_NAMED_CELLS = 256  # The cells of a larger matrix get no accessible names of their own.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """Row i holds the probabilities of the letters when the input is inputs[i]."""
+    """The matrix of a mechanism with finitely many inputs and outputs.
+
+    Attributes:
+        name: The name above it.
+        inputs: The inputs, one for each row.
+        letters: The output values, one for each column.
+        matrix: Row i has the probabilities of the outputs for the input inputs[i].
+    """
 
     name: str
     inputs: Sequence[float]
@@ -151,42 +163,47 @@ class Panel:
     matrix: Sequence[Sequence[float]]
 
     def named_rows(self) -> Iterator[tuple[str, Sequence[float]]]:
+        """Yield the rows of the table with their names: the output values, then the matrix."""
         yield "letters", self.letters
         for x, row in zip(self.inputs, self.matrix, strict=True):
             yield f"x = {x:.4g}", row
 
     def cell_name(self, i: int, j: int) -> str:
+        """Return the accessible name of a cell, its conditional probability."""
         given = f"{self.letters[j]:.3g} | x = {self.inputs[i]:.3g}"
         return f"P({given}) = {self.matrix[i][j]:.3g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapPanel:
-    """The share of people in each cell; the first row is the northernmost."""
+    """A map: the share of people in each cell; the first row is the northernmost."""
 
     name: str
     matrix: Sequence[Sequence[float]]
 
     def named_rows(self) -> Iterator[tuple[str, Sequence[float]]]:
+        """Yield the rows of the table with their names."""
         for number, row in enumerate(self.matrix, start=1):
             yield f"row {number} from the north", row
 
     def cell_name(self, i: int, j: int) -> str:
+        """Return the accessible name of a cell, its position and share."""
         return f"row {i + 1} from the north, column {j + 1}: {self.matrix[i][j]:.2%}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
-    """Matrices side by side; the fullest cell of each is its largest value.
+    """Matrices next to each other; the opaque cell of each is its largest value.
 
-    Below a channel, its letters as ticks on a line, with the inputs' interval drawn thick.
+    Below the matrix of a mechanism, its output values are ticks on a line, on which the interval of
+    the inputs is drawn thick.
     """
 
     title: str
     panels: Sequence[Panel | MapPanel]
 
     def svg(self) -> str:
-        """The figure, with an accessible name for the whole and for each cell."""
+        """Return the figure, with an accessible name for the whole and for each cell."""
         columns = min(len(self.panels), _COLUMNS)
         side = (WIDTH - _GAP * (columns + 1)) / columns
         side = min(side, WIDTH / 3)
@@ -205,7 +222,7 @@ class HeatMap:
         return "\n".join(parts)
 
     def table(self) -> Table:
-        """Each matrix row by row; a channel's letters first."""
+        """Return each matrix row by row, with the output values of a mechanism first."""
         width = max(len(row) for panel in self.panels for _, row in panel.named_rows())
         rows = []
         for panel in self.panels:

@@ -1,4 +1,4 @@
-"""Line charts as inline SVG: no script, no network, readable in light and dark."""
+"""Line charts as inline SVG, without scripts or network, readable in light and dark themes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,14 +21,22 @@ from sottovoce.core.charts.axes import (
 )
 from sottovoce.core.display import show_epsilon
 
-_FEW_POINTS = 12  # up to here each point gets a dot
+_FEW_POINTS = 12  # Curves with at most this many points get a dot at each of them.
 
 Quantity = Literal["number", "epsilon", "bytes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A named curve; `low` and `high` draw a band around it."""
+    """A named curve.
+
+    Attributes:
+        name: Its name in the legend.
+        x: The x values of its points.
+        y: The y values of its points.
+        low: The lower end of a band around it, for each point; empty for no band.
+        high: The upper end of the band.
+    """
 
     name: str
     x: Sequence[float]
@@ -39,10 +47,19 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineChart:
-    """Several curves over one axis; the legend stands below, where no curve is.
+    """Several curves over the same axes, with the legend below, where it covers no curve.
 
-    `quantity` is what heights are, and so how the table writes them: an epsilon is rounded up. A
-    chart is plain data: results keep it.
+    A chart is plain data, so that results can store it.
+
+    Attributes:
+        title: The title.
+        x_label: What the x axis shows.
+        y_label: What the y axis shows.
+        lines: The curves.
+        x_log: Whether the x axis is logarithmic.
+        y_log: Whether the y axis is logarithmic.
+        frame: The size and the margins.
+        quantity: What y is, and so how the table writes it; an epsilon is rounded up.
     """
 
     title: str
@@ -55,7 +72,7 @@ class LineChart:
     quantity: Quantity = "number"
 
     def svg(self, *, legend: bool = True) -> str:
-        """The chart, with an accessible name and a legend, unless the page has one."""
+        """Return the chart with an accessible name, and with a legend unless the page has one."""
         x_axis, y_axis = self._axes()
         places = legend_places([line.name for line in self.lines]) if legend else []
         width, height = self.frame.width, self.frame.height
@@ -71,7 +88,7 @@ class LineChart:
         return "\n".join(parts)
 
     def shown(self, value: float) -> str:
-        """A height as the table writes it."""
+        """Return a y value as the table writes it."""
         match self.quantity:
             case "number":
                 return f"{value:.4g}"
@@ -83,7 +100,7 @@ class LineChart:
                 assert_never(self.quantity)
 
     def pixels(self) -> list[list[tuple[float, float]]]:
-        """Where the points of each line are drawn."""
+        """Return the pixels at which the points of each line are drawn."""
         x, y = (axis.scale for axis in self._axes())
         return [[(x(a), y(b)) for a, b in zip(line.x, line.y, strict=True)] for line in self.lines]
 
@@ -91,7 +108,7 @@ class LineChart:
         xs = [value for line in self.lines for value in line.x]
         ys = [value for line in self.lines for value in line.y]
         bands = [value for line in self.lines for part in (line.low, line.high) for value in part]
-        if self.y_log:  # a band may reach 0; it is drawn down to the axis
+        if self.y_log:  # A band may reach 0; it is drawn down to the axis.
             bands = [value for value in bands if value >= min(ys) / 10.0]
         return (
             axis_of(xs, self.x_log, *self.frame.across),
@@ -99,7 +116,7 @@ class LineChart:
         )
 
     def table(self) -> Table:
-        """One row for each x, one column for each curve; bands in brackets."""
+        """Return a table with a row for each x and a column for each curve, with its band."""
         cells: dict[float, dict[str, str]] = {}
         for line in self.lines:
             for i, (x, y) in enumerate(zip(line.x, line.y, strict=True)):
@@ -131,13 +148,13 @@ def _curve(line: Line, number: int, x: Scale, y: Scale) -> list[str]:
     def points(values: Sequence[float]) -> list[str]:
         return [f"{x(a)},{y(b)}" for a, b in zip(line.x, values, strict=True)]
 
-    colour = series_class(number)
+    color = series_class(number)
     parts = []
     if line.low and line.high:
         band = " ".join([*points(line.high), *reversed(points(line.low))])
-        parts.append(f'<polygon class="band {colour}" points="{band}"/>')
+        parts.append(f'<polygon class="band {color}" points="{band}"/>')
     parts.append(
-        f'<polyline class="curve {colour}" stroke-dasharray="{dash(number)}" '
+        f'<polyline class="curve {color}" stroke-dasharray="{dash(number)}" '
         f'points="{" ".join(points(line.y))}"/>'
     )
     if len(line.x) <= _FEW_POINTS:

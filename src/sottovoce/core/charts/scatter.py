@@ -1,4 +1,4 @@
-"""Scatter charts as inline SVG: points with intervals, and the best that each budget buys."""
+"""Scatter charts as inline SVG: points with intervals, and the best y for each bound on x."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,13 +22,23 @@ from sottovoce.core.errors import ParameterError
 
 Frontiers = Literal["each", "common", "none"]
 
-_APART_PIXELS = 7  # neighbouring series at the same x, so that no interval hides another
+_APART_PIXELS = 7  # Between adjacent series at the same x, so that no interval hides another.
 _PAPER = "hollow: printed in the paper"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """Named points with vertical intervals; `paper_x` and `paper_y` are a paper's own values."""
+    """Named points with vertical intervals.
+
+    Attributes:
+        name: Its name in the legend.
+        x: The x values of its points.
+        y: The y values of its points.
+        low: The lower ends of the intervals; empty for none.
+        high: The upper ends of the intervals.
+        paper_x: The x values of points that a paper reports.
+        paper_y: The y values of points that a paper reports.
+    """
 
     name: str
     x: Sequence[float]
@@ -43,13 +53,13 @@ class Series:
         if any(len(a) != len(b) for a, b in pairs) or len(self.low) not in (0, len(self.x)):
             raise ParameterError(
                 f"series '{self.name}' must have as many x as y, and intervals for all points or "
-                f"none, got {len(self.x)} x, {len(self.y)} y, {len(self.low)} intervals"
+                f"none; got {len(self.x)} x, {len(self.y)} y, {len(self.low)} intervals"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A named height to compare with, such as what is reached without privacy."""
+    """A named height to compare with, such as the accuracy without privacy."""
 
     name: str
     y: float
@@ -57,10 +67,19 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScatterChart:
-    """Points with intervals over one axis, with a dashed frontier.
+    """Points with intervals over the same axes, with a dashed frontier.
 
-    `frontiers` is one for each series, one that all have in common, or none, where more is not
-    better. Series stand `apart_pixels` from each other.
+    Attributes:
+        title: The title.
+        x_label: What the x axis shows.
+        y_label: What the y axis shows.
+        series: The points.
+        levels: Heights to compare with.
+        x_log: Whether the x axis is logarithmic.
+        frontiers: "each" draws a frontier for each series, "common" one for all; "none" is for a y
+            of which more is not better.
+        frame: The size and the margins.
+        apart_pixels: The horizontal distance between series at the same x.
     """
 
     title: str
@@ -74,7 +93,7 @@ class ScatterChart:
     apart_pixels: int = _APART_PIXELS
 
     def svg(self, *, legend: bool = True) -> str:
-        """The chart, with an accessible name, a description, named points and a legend."""
+        """Return the chart with an accessible name, a description, named points and a legend."""
         x_axis, y_axis = self._axes()
         places = legend_places(self._legend_names()) if legend else []
         (left, right), width, height = self.frame.across, self.frame.width, self.frame.height
@@ -98,11 +117,11 @@ class ScatterChart:
         for number, (one, place) in enumerate(zip(self.series, places_of_series, strict=True)):
             if self.frontiers == "each" and one.x:
                 parts.append(_steps(one, series_class(number), place, self._end()))
-            parts += _drawn(one, number, place)
+            parts += _draw_series(one, number, place)
         return "\n".join([*parts, *self._legend(places), "</svg>"])
 
     def pixels(self) -> list[list[tuple[float, float]]]:
-        """Where the points of each series are drawn."""
+        """Return the pixels at which the points of each series are drawn."""
         places = self._places(*self._axes())
         return [
             [place(x, y) for x, y in zip(one.x, one.y, strict=True)]
@@ -129,7 +148,7 @@ class ScatterChart:
         ]
 
     def table(self) -> Table:
-        """One row for each point, the paper's among them."""
+        """Return a table with a row for each point, including those that a paper reports."""
         rows = []
         common = {
             *frontier([x for s in self.series for x in s.x], [y for s in self.series for y in s.y])
@@ -168,10 +187,10 @@ class ScatterChart:
         for number, (name, (x, row)) in enumerate(zip(self._legend_names(), places, strict=False)):
             y = self.frame.height + LEGEND_ROW * row + 8
             if number < len(self.series):
-                colour = series_class(number)
-                steps = f'class="frontier {colour}" x1="{x}" x2="{x + 34}" y1="{y}" y2="{y}"'
+                color = series_class(number)
+                steps = f'class="frontier {color}" x1="{x}" x2="{x + 34}" y1="{y}" y2="{y}"'
                 parts += [f"<line {steps}/>"] if self.frontiers == "each" else []
-                parts.append(mark(number, f"dot {colour}", x + 17, y))
+                parts.append(mark(number, f"dot {color}", x + 17, y))
             elif number < len(self.series) + len(self.levels):
                 parts.append(_level(x, x + 34, y))
             else:
@@ -181,7 +200,7 @@ class ScatterChart:
 
 
 def frontier(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
-    """The points that no other beats with at most their x: x and y rise together.
+    """Return the points that no other point with at most their x exceeds, by increasing x and y.
 
     best(t) = max {y_i : x_i <= t} is the step function through them.
     """
@@ -194,7 +213,7 @@ def frontier(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """From data to pixels, for one series."""
+    """The map from data to pixels for one series."""
 
     x: Scale
     y: Scale
@@ -209,24 +228,24 @@ def _level(start: float, end: float, y: float, name: str = "") -> str:
     return f'<line class="level" x1="{start}" x2="{end}" y1="{y}" y2="{y}">{title}</line>'
 
 
-def _drawn(one: Series, number: int, place: _Place) -> list[str]:
-    """Intervals, the paper's values, and the points on top."""
-    colour = series_class(number)
+def _draw_series(one: Series, number: int, place: _Place) -> list[str]:
+    """Draw intervals, the paper's values, and the points on top."""
+    color = series_class(number)
     parts = []
     for x, low, high in zip(one.x, one.low, one.high, strict=False):
         (at, bottom), (_, top) = place(x, low), place(x, high)
         for a, b, y1, y2 in ((0, 0, bottom, top), (-3, 3, bottom, bottom), (-3, 3, top, top)):
             ends = f'x1="{at + a}" x2="{at + b}" y1="{y1}" y2="{y2}"'
-            parts.append(f'<line class="whisker {colour}" {ends}/>')
+            parts.append(f'<line class="whisker {color}" {ends}/>')
     for x, y in zip(one.paper_x, one.paper_y, strict=True):
         name = f"{one.name}, printed in the paper: {y:.4g} at {x:.4g}"
-        parts.append(mark(number, f"hollow {colour}", *place(x, y), name))
+        parts.append(mark(number, f"hollow {color}", *place(x, y), name))
     for x, y in zip(one.x, one.y, strict=True):
-        parts.append(mark(number, f"dot {colour}", *place(x, y), f"{one.name}: {y:.4g} at {x:.4g}"))
+        parts.append(mark(number, f"dot {color}", *place(x, y), f"{one.name}: {y:.4g} at {x:.4g}"))
     return parts
 
 
-def _steps(one: Series, colour: str, place: _Place, end: float) -> str:
+def _steps(one: Series, color: str, place: _Place, end: float) -> str:
     corners: list[tuple[float, float]] = []
     for x, y in frontier(one.x, one.y):
         if corners:
@@ -234,4 +253,4 @@ def _steps(one: Series, colour: str, place: _Place, end: float) -> str:
         corners.append(place(x, y))
     corners.append(place(end, 0.0)[:1] + corners[-1][1:])
     points = " ".join(f"{x},{y}" for x, y in corners)
-    return f'<polyline class="frontier {colour}" points="{points}"/>'
+    return f'<polyline class="frontier {color}" points="{points}"/>'

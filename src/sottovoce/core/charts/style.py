@@ -1,4 +1,4 @@
-"""The look that pages and figures share: one palette, light and dark, no network."""
+"""The style that pages and figures share: one palette for light and dark themes, no network."""
 
 import base64
 import hashlib
@@ -10,7 +10,7 @@ _TITLE_HEIGHT = 32
 
 _LIGHT_GROUND = "--ink: #1d2430; --soft: #5b6675; --page: #fdfcf9; --rule: #dcdfe4;"
 _DARK_GROUND = "--ink: #e8eaee; --soft: #a2abb8; --page: #14171c; --rule: #343a44;"
-_LIGHT_COLOURS = (
+_LIGHT_COLORS = (
     "#6b7280",
     "#1d6fb8",
     "#c2410c",
@@ -20,7 +20,7 @@ _LIGHT_COLOURS = (
     "#be185d",
     "#0f766e",
 )
-_DARK_COLOURS = (
+_DARK_COLORS = (
     "#9ca3af",
     "#60a5fa",
     "#fb923c",
@@ -32,21 +32,21 @@ _DARK_COLOURS = (
 )
 
 
-def _named(ground: str, colours: Sequence[str]) -> str:
-    return " ".join([ground, *(f"--c{n}: {colour};" for n, colour in enumerate(colours))])
+def _variables(ground: str, colors: Sequence[str]) -> str:
+    return " ".join([ground, *(f"--c{n}: {color};" for n, color in enumerate(colors))])
 
 
-_LIGHT, _DARK = _named(_LIGHT_GROUND, _LIGHT_COLOURS), _named(_DARK_GROUND, _DARK_COLOURS)
+_LIGHT, _DARK = _variables(_LIGHT_GROUND, _LIGHT_COLORS), _variables(_DARK_GROUND, _DARK_COLORS)
 
 PALETTE = (
     f":root {{ color-scheme: light dark; {_LIGHT} }}\n"
     f"@media (prefers-color-scheme: dark) {{ :root {{ {_DARK} }} }}"
 )
 
-# For reports, whose first line is no baseline: grey comes last.
-_VIVID_LIGHT = _named(_LIGHT_GROUND, (*_LIGHT_COLOURS[1:], _LIGHT_COLOURS[0]))
-_VIVID_DARK = _named(_DARK_GROUND, (*_DARK_COLOURS[1:], _DARK_COLOURS[0]))
-# What a person chose with the page's switch goes before what the system asks for.
+# In reports the first line is not a baseline, so gray comes last.
+_VIVID_LIGHT = _variables(_LIGHT_GROUND, (*_LIGHT_COLORS[1:], _LIGHT_COLORS[0]))
+_VIVID_DARK = _variables(_DARK_GROUND, (*_DARK_COLORS[1:], _DARK_COLORS[0]))
+# The theme that a reader chooses with the page's switch overrides the system's.
 THEMES = (
     f":root {{ color-scheme: light dark; {_VIVID_LIGHT} }}\n"
     f"@media (prefers-color-scheme: dark) {{ :root {{ {_VIVID_DARK} }} }}\n"
@@ -100,10 +100,10 @@ PAGE = "\n".join(
 
 
 def content_policy(style: str, script: str = "") -> str:
-    """A page's Content-Security-Policy: its own style and script, pictures inside it, no more.
+    """Return a page's Content-Security-Policy: only its own style, script and pictures.
 
-    Both are allowed by their digests, so that markup which found its way into a page (a name that
-    was not escaped) neither runs nor loads anything.
+    Style and script are allowed by their digests, so that injected markup (a name that was not
+    escaped) neither runs nor loads anything.
     """
     allowed = [f"style-src {_source(style)}", "img-src data:"]
     if script:
@@ -116,7 +116,7 @@ def _source(text: str) -> str:
 
 
 def standalone(svg: str) -> str:
-    """An inline figure as a file of its own, with its style inside and its title above."""
+    """Return an inline figure as a file of its own, with its style inside and its title above."""
     head, rest = svg.split(">", 1)
     head = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     style = f"{PALETTE}\n{FIGURES}\nsvg {{ background: var(--page); }}"

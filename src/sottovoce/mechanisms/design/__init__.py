@@ -1,1 +1,1 @@
-"""Mechanism design: alphabets and base measures, each with a certificate."""
+"""The design of discrete mechanisms: output values and probabilities, each with a certificate."""

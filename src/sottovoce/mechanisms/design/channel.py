@@ -1,15 +1,15 @@
-"""Finite channels on [0, 1]: a row of probabilities at each knot, linear in between.
+"""Finite channels on [0, 1]: a row of output probabilities at each knot, linear in between.
 
 Dithering x to the nearest two knots and then drawing from their rows *is* the interpolated row, so
-one shape serves randomised response, the MVU on a grid with dithering, the MVU for continuous input
-(whose rows are piecewise linear by themselves) and metric DP.
+one data structure serves randomized response, the MVU on a grid with dithering, the MVU for
+continuous input (whose rows are piecewise linear by themselves) and metric DP.
 
-What interpolation keeps: row sums; unbiasedness, if the rows' means are the knots; epsilon-DP, for
-a mixture of numbers in [l, e^eps l] lies there; and metric DP in the form
+Interpolation preserves: row sums; unbiasedness, if the rows' means are the knots; epsilon-DP,
+because a mixture of numbers in [l, e^eps l] lies there; and metric DP in the form
 
     |P_j(x_k+1) - P_j(x_k)| <= eps (x_k+1 - x_k) min(P_j(x_k), P_j(x_k+1))
 
-for then |d log P_j / dx| <= eps everywhere, so P_j(x) <= e^(eps |x - x'|) P_j(x').
+because then |d log P_j / dx| <= eps everywhere, so P_j(x) <= e^(eps |x - x'|) P_j(x').
 """
 
 import hashlib
@@ -25,52 +25,62 @@ from sottovoce.core.errors import DesignError
 
 TABLE_BITS = 128
 _ONE = 1 << TABLE_BITS
-_LARGEST_BIAS = 1e-12  # relative to the letters
+_LARGEST_BIAS = 1e-12  # Relative to the largest letter.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Channel:
-    """Rows of output probabilities at `knots`, and the `letters` that outputs decode to."""
+    """A finite channel in float64.
+
+    Attributes:
+        knots: The inputs that have a row, ascending from 0 to 1.
+        rows: The output probabilities at each knot.
+        letters: The values to which outputs are decoded.
+    """
 
     knots: Vector
     rows: Vector
     letters: Vector
 
     def at(self, x: Vector) -> Vector:
-        """The row of each x in [0, 1]."""
+        """Return the row of each x in [0, 1]."""
         left = np.clip(np.searchsorted(self.knots, x, "right") - 1, 0, len(self.knots) - 2)
         share = ((x - self.knots[left]) / (self.knots[left + 1] - self.knots[left]))[:, None]
         return np.asarray((1.0 - share) * self.rows[left] + share * self.rows[left + 1])
 
     def variances(self, x: Vector) -> Vector:
-        """The variance of the decoded letter at each x."""
+        """Return the variance of the decoded letter at each x."""
         return np.asarray((self.at(x) * (self.letters - x[:, None]) ** 2).sum(axis=1))
 
     def mean_variance(self) -> float:
-        """Over x uniform on [0, 1]: on a linear piece the midpoint's, less length^2/12."""
+        """Return the mean of the variance over x uniform on [0, 1].
+
+        On a linear piece it is the midpoint's variance, less length^2/12.
+        """
         middles, lengths = (self.knots[1:] + self.knots[:-1]) / 2.0, np.diff(self.knots)
         return float(lengths @ (self.variances(middles) - lengths**2 / 12.0))
 
     def scale(self) -> float:
-        """The largest magnitude of a letter, against which biases are measured."""
+        """Return the largest magnitude of a letter, in relation to which biases are measured."""
         return float(np.abs(self.letters).max())
 
     def bias(self) -> float:
-        """The largest bias over all inputs, relative to the letters' scale."""
+        """Return the largest bias over all inputs, relative to `scale`."""
         return float(np.abs(self.rows @ self.letters - self.knots).max()) / self.scale()
 
     def row_error(self) -> float:
+        """Return the largest distance of a row's sum from 1."""
         return float(np.abs(self.rows.sum(axis=1) - 1.0).max())
 
     def pure_epsilon(self) -> float:
-        """The largest log-ratio between two rows."""
+        """Return the largest log-ratio between two rows."""
         low = self.rows.min(axis=0)
         if low.min() <= 0.0:
             return math.inf
         return float(np.log(self.rows.max(axis=0) / low).max())
 
     def metric_epsilon(self) -> float:
-        """The largest |d log P / dx|."""
+        """Return the largest |d log P / dx|."""
         low = np.minimum(self.rows[1:], self.rows[:-1])
         if low.min() <= 0.0:
             return math.inf
@@ -82,8 +92,14 @@ class Channel:
 class IntegerTable:
     """The table that runs: probabilities are integers over 2^128, and rows sum to 2^128 exactly.
 
-    `cumulative` holds the rows' running sums, `thresholds` the same and `channel` the whole in
-    float64, rounded; `digest` stands for all of it.
+    Attributes:
+        knots: The inputs that have a row, ascending.
+        letters: The values to which outputs are decoded.
+        rows: The probabilities, in units of 2^-128.
+        cumulative: The cumulative sums of the rows.
+        thresholds: The cumulative sums in float64, rounded.
+        channel: The table in float64, rounded.
+        digest: A hash of knots, letters and cumulative sums.
     """
 
     knots: Vector
@@ -96,8 +112,16 @@ class IntegerTable:
 
     @classmethod
     def of(cls, knots: Vector, letters: Vector, rows: list[list[int]]) -> "IntegerTable":
+        """Build the table from integer rows.
+
+        Raises:
+            DesignError: A row does not sum to 2^128, or has an empty cell.
+        """
         if any(sum(row) != _ONE or min(row) < 1 for row in rows):
-            raise DesignError("a row of the integer table does not sum to 1 or has an empty cell")
+            raise DesignError(
+                "every row of an integer table must sum to 1 and have no empty cell; "
+                "correct the rows"
+            )
         cumulative = tuple(tuple(itertools.accumulate(row)) for row in rows)
         floats, thresholds = (
             np.array([[cell / _ONE for cell in row] for row in matrix])
@@ -120,16 +144,16 @@ class IntegerTable:
         )
 
     def pure_epsilon(self) -> float:
-        """The exact largest log-ratio between two rows, rounded up."""
+        """Return the exact largest log-ratio between two rows, rounded up."""
         ratio = max(Fraction(max(column), min(column)) for column in zip(*self.rows, strict=True))
         return _log_above(ratio)
 
     def density_ratios(self) -> tuple[float, float]:
-        """Return (lo, hi), rounded outward: every row lies within them times one common law.
+        """Return (lo, hi), rounded outward: rows lie between lo and hi times one distribution.
 
-        The law is proportional to the column minima, which makes lo as large as it can be, or to
-        the sums of minima and maxima, whichever bounds shuffles better (`privacy.shuffling`).
-        Mixtures of rows lie within them too.
+        That distribution is proportional to the column minima, which makes lo as large as possible,
+        or to the sums of minima and maxima, whichever bounds shuffles better (`privacy.shuffling`).
+        Mixtures of rows lie within the same bounds.
         """
         columns = [(min(column), max(column)) for column in zip(*self.rows, strict=True)]
         found = []
@@ -142,7 +166,7 @@ class IntegerTable:
         return math.nextafter(float(lo), 0.0), math.nextafter(float(hi), math.inf)
 
     def metric_epsilon(self) -> float:
-        """The exact largest |d log P / dx|, rounded up."""
+        """Return the exact largest |d log P / dx|, rounded up."""
         largest = Fraction(0)
         knots = [Fraction(float(knot)) for knot in self.knots]
         for k, (first, second) in enumerate(itertools.pairwise(self.rows)):
@@ -152,7 +176,7 @@ class IntegerTable:
         return math.nextafter(float(largest), math.inf)
 
     def bias(self) -> float:
-        """The exact largest bias over all inputs, in the units of the input."""
+        """Return the exact largest bias over all inputs, in the units of the input."""
         letters = [Fraction(float(a)) for a in self.letters]
         largest = Fraction(0)
         for knot, row in zip(self.knots, self.rows, strict=True):
@@ -162,10 +186,20 @@ class IntegerTable:
 
 
 def round_pure(channel: Channel, epsilon: float) -> IntegerTable:
-    """The channel in integers, epsilon-DP exactly: column minima up, everything else within reach.
+    """Return the channel in integers, exactly epsilon-DP.
 
     With L_j the first integer above min_j 2^128 and U_j = floor(e^eps L_j), every cell is rounded
-    into [L_j, U_j], and what a row lacks to 2^128 goes to the cells that have room.
+    into [L_j, U_j], and what a row lacks to 2^128 goes to the cells farthest from their limit.
+
+    Args:
+        channel: The channel in float64.
+        epsilon: The epsilon between any two inputs.
+
+    Returns:
+        The table.
+
+    Raises:
+        DesignError: The channel cannot be rounded within epsilon without a bias.
     """
     ratio = _exponential_below(epsilon)
     exact = [[int(Fraction(float(p)) * _ONE) for p in row] for row in channel.rows]
@@ -178,51 +212,60 @@ def round_pure(channel: Channel, epsilon: float) -> IntegerTable:
     table = IntegerTable.of(channel.knots, channel.letters, rows)
     columns = zip(*table.rows, strict=True)
     if any(Fraction(max(column), min(column)) > ratio for column in columns):
-        raise DesignError(f"the rounded table exceeds epsilon {epsilon:g}; it is not used")
+        raise DesignError(
+            f"the rounded table exceeds epsilon {epsilon:g}, so it is not used; choose a slightly "
+            "different epsilon"
+        )
     return _unbiased(table)
 
 
 def round_metric(channel: Channel, epsilon: float) -> IntegerTable:
-    """The channel in integers; refused if the rounding exceeds the metric epsilon."""
+    """Return the channel in integers; refuse it if the rounding exceeds the metric epsilon."""
     exact = [[max(1, int(Fraction(float(p)) * _ONE)) for p in row] for row in channel.rows]
     rows = [_settled(row, [1] * len(row), [_ONE] * len(row)) for row in exact]
     table = IntegerTable.of(channel.knots, channel.letters, rows)
     if table.metric_epsilon() > epsilon:
         raise DesignError(
-            f"the rounded table has {table.metric_epsilon()!r} per unit of the metric, above "
-            f"{epsilon!r}; it is not used"
+            f"the rounded table has epsilon {table.metric_epsilon()!r} per unit of the metric, "
+            f"above {epsilon!r}, so it is not used; choose a slightly different epsilon"
         )
     return _unbiased(table)
 
 
 def _unbiased(table: IntegerTable) -> IntegerTable:
-    """The table, if rounding has left its means alone."""
+    """Return the table; refuse it if rounding has changed its means."""
     bias = table.bias() / table.channel.scale()
     if not bias <= _LARGEST_BIAS:
-        raise DesignError(f"rounding within the privacy would bias the table by {bias:.2g}")
+        raise DesignError(
+            f"rounding within epsilon would bias the table by {bias:.2g}, so it is not used; "
+            "choose a slightly different epsilon"
+        )
     return table
 
 
 def _settled(row: list[int], low: list[int], high: list[int]) -> list[int]:
-    """The row with sum 2^128: what is missing or in excess moves into the cells with most room."""
+    """Return the row with sum 2^128: cells farthest from their limit take the difference."""
     missing = _ONE - sum(row)
-    room = [(b - c) if missing > 0 else (c - a) for c, a, b in zip(row, low, high, strict=True)]
-    for j in sorted(range(len(row)), key=lambda j: -room[j]):
-        share = min(abs(missing), room[j])
+    slack = [(b - c) if missing > 0 else (c - a) for c, a, b in zip(row, low, high, strict=True)]
+    for j in sorted(range(len(row)), key=lambda j: -slack[j]):
+        share = min(abs(missing), slack[j])
         row[j] += share if missing > 0 else -share
         missing -= share if missing > 0 else -share
         if missing == 0:
             return row
-    raise DesignError("a row of the design cannot be rounded within its privacy; it is not used")
+    raise DesignError(
+        "a row of the design cannot be rounded within its epsilon, so it is not used; choose a "
+        "slightly different epsilon"
+    )
 
 
 def _exponential_below(epsilon: float) -> Fraction:
-    """A rational at or below e^epsilon, within 2^-49 of it."""
+    """Return a rational at or below e^epsilon, within 2^-49 of it."""
     return Fraction(math.exp(epsilon)) * (1 - Fraction(1, 2**50))
 
 
 def _log_above(ratio: Fraction) -> float:
-    """log(ratio) rounded up, for a ratio of at least 1 that may exceed float64's precision."""
+    """Return log(ratio) rounded up, for a ratio of at least 1 that float64 may not represent."""
     excess = ratio - 1
     if excess < 1:
         return math.log1p(math.nextafter(float(excess), math.inf)) * (1.0 + 2.0**-51)

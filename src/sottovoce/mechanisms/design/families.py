@@ -6,19 +6,20 @@ The Fisher information about z is A''(z) = Var_z(y). For two members at z and z'
 
     D_a(z || z') = [A(a z + (1-a) z') - a A(z) - (1-a) A(z')] / (a - 1) <= a M (z - z')^2 / 2
 
-with M = sup A'' (Taylor along the line through z and z'; the same bound a unit Gaussian has with
-M = 1). A product over coordinates adds up, so the Euclidean distance of the tilts is what counts.
+with M = sup A'' (Taylor along the line through z and z'; a unit Gaussian has the same bound with
+M = 1). For a product over coordinates the divergences add, so the Euclidean distance of the tilts
+matters.
 
-The law that runs is *defined* by the float64 values of y_j and w_j, and M is certified for exactly
-those values, so nothing rests on how accurately they were computed.
+The distribution that runs is *defined* by the float64 values of y_j and w_j, and M is certified for
+exactly those values, so the guarantee does not depend on how accurately they were computed.
 
-The Gauss-Hermite family is a finite alphabet that mimics a unit Gaussian. With the B-point
-Gauss-Hermite nodes y_j and weights w_j of N(0, 1),
+The Gauss-Hermite family is a finite set of outputs that approximates a unit Gaussian. With the
+B-point Gauss-Hermite nodes y_j and weights w_j of N(0, 1),
 
     P(j | z) = w_j e^(y_j z) / sum_k w_k e^(y_k z)
 
-whose Fisher information about z is certified to be at most 1, up to 2e-6: that is the
-Gaussian's privacy, as above.
+has a Fisher information about z that is certified to be at most 1, up to 2e-6: that is the privacy
+of the Gaussian, as above.
 """
 
 import math
@@ -31,18 +32,25 @@ from numpy.polynomial.hermite_e import hermegauss
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
 
-# Covers the float64 rounding of the sums below, at most 256 terms each: 1e-9 of a variance for
-# exponents up to 1e6. No cancellation makes it worse, for the largest variance is not small: where
-# the tilt leaves half the mass on either side of the widest gap g it is at least g^2/4.
+# This covers the float64 rounding of the sums below, of at most 256 terms each: 1e-9 of a variance
+# for exponents up to 1e6. Cancellation does not increase it, because the largest variance is not
+# small: where the tilt leaves half the mass on either side of the widest gap g it is at least
+# g^2/4.
 _ARITHMETIC_SLACK = 1e-8
-_TOLERANCE = 1e-6  # cells are halved until the bound is this close to a variance that occurs
-_WIDTH = 2.0**-5  # a power of two: centres are exact, so that cells leave no gaps
+_TOLERANCE = 1e-6  # Cells are halved until the bound is this close to a variance that occurs.
+_WIDTH = 2.0**-5  # A power of two, so that centers are exact and cells leave no gaps.
 _CHUNK = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExponentialFamily:
-    """Points y_j, weights w_j and a certified bound on the Fisher information."""
+    """A finite exponential family with a certified bound on its Fisher information.
+
+    Attributes:
+        points: The points y_j.
+        weights: The weights w_j.
+        fisher_bound: A number that is at least the Fisher information about z, for every z.
+    """
 
     points: Vector
     weights: Vector
@@ -50,14 +58,14 @@ class ExponentialFamily:
 
 
 def exponential_family(points: Vector, weights: Vector) -> ExponentialFamily:
-    """The certified family; points and weights must be symmetric, and become read-only."""
+    """Return the certified family of symmetric points and weights, which become read-only."""
     points.flags.writeable = weights.flags.writeable = False
     bound = certified_fisher_bound(points, weights)
     return ExponentialFamily(points=points, weights=weights, fisher_bound=bound)
 
 
 def tilted_law(family: ExponentialFamily, tilts: Vector) -> Vector:
-    """P(j | z) as a table with one row per tilt."""
+    """Return P(j | z) as a table with one row for each tilt."""
     return _laws(family.points, np.log(family.weights), tilts)
 
 
@@ -68,21 +76,29 @@ def _laws(points: Vector, log_weights: Vector, tilts: Vector) -> Vector:
 
 
 def certified_fisher_bound(points: Vector, weights: Vector) -> float:
-    """A number that is at least sup_z Var_z(y), for symmetric points and weights.
+    """Return a number that is at least sup_z Var_z(y), for symmetric points and weights.
 
     Symmetric: y_j = -y_(B-1-j) and w_j = w_(B-1-j); points may come in any order and coincide.
 
-    Where all |y_j| = t, Var = t^2 sech^2(t z) <= t^2. Otherwise on z >= 0 (the law is symmetric)
-    cover [0, Z] by cells of width h around centres c. In a cell the likelihood ratio to the centre
-    is at most q = e^(h y_max), so with the central moments m2, k3, m4 at c, Taylor's theorem gives
+    If all |y_j| = t, then Var = t^2 sech^2(t z) <= t^2. Otherwise on z >= 0 (the family is
+    symmetric) cover [0, Z] by cells of width h around centers c. In a cell the likelihood ratio to
+    the center is at most q = e^(h y_max), so with the central moments m2, k3, m4 at c, Taylor's
+    theorem gives
 
         A''(z) <= m2 + |k3| h/2 + K h^2/8,
         K = sup |A''''| <= max(m4', 3 m2'^2),   m2' = q m2,   m4' = ((q m4)^(1/4) + m2' h/2)^4
 
     where m2' h/2 bounds how far the mean moves; a cell whose bound is well above every variance
-    found so far is halved. Beyond Z, Var <= E(y_max - y)^2. That falls as z grows, for the law
-    moves up and (y_max - y)^2 falls in y, down to 0 however many points coincide at y_max. Z is
-    where it is below the bound found so far.
+    found so far is halved. Beyond Z, Var <= E(y_max - y)^2. That decreases as z grows, because the
+    distribution moves up and (y_max - y)^2 decreases in y, to 0 however many points coincide at
+    y_max. Z is where it is below the bound found so far.
+
+    Args:
+        points: The points y_j.
+        weights: The positive weights w_j.
+
+    Returns:
+        The bound, rounded up.
     """
     assert np.array_equal(points, -points[::-1])
     assert np.array_equal(weights, weights[::-1])
@@ -90,17 +106,17 @@ def certified_fisher_bound(points: Vector, weights: Vector) -> float:
     largest = float(points.max())
     if (np.abs(points) == largest).all():
         return math.nextafter(largest * largest, math.inf)
-    scale = 2.0 ** math.frexp(largest)[1]  # dividing by it is exact
+    scale = 2.0 ** math.frexp(largest)[1]  # Dividing by a power of two is exact.
     return _scaled_bound(points / scale, np.log(weights)) * (1.0 + _ARITHMETIC_SLACK) * scale**2
 
 
 def _scaled_bound(points: Vector, log_weights: Vector) -> float:
-    """The bound for points whose largest lies between 1/2 and 1."""
+    """Return the bound for points whose largest lies between 1/2 and 1."""
     seen = bound = 0.0
     start = 0
     while True:
-        centres = np.asarray((np.arange(start, start + _CHUNK) + 0.5) * _WIDTH, dtype=np.float64)
-        seen, covered = _cover(points, log_weights, centres, seen)
+        centers = np.asarray((np.arange(start, start + _CHUNK) + 0.5) * _WIDTH, dtype=np.float64)
+        seen, covered = _cover(points, log_weights, centers, seen)
         bound = max(bound, covered)
         start += _CHUNK
         (edge,) = _laws(points, log_weights, np.array([start * _WIDTH]))
@@ -109,13 +125,13 @@ def _scaled_bound(points: Vector, log_weights: Vector) -> float:
 
 
 def _cover(
-    points: Vector, log_weights: Vector, centres: Vector, seen: float
+    points: Vector, log_weights: Vector, centers: Vector, seen: float
 ) -> tuple[float, float]:
-    """The largest variance seen, and a bound over cells of width _WIDTH around the centres."""
+    """Return the largest variance found, and a bound over cells of width _WIDTH."""
     bound, width = 0.0, _WIDTH
-    while len(centres):
+    while len(centers):
         rough = []
-        for part in np.array_split(centres, math.ceil(len(centres) / _CHUNK)):
+        for part in np.array_split(centers, math.ceil(len(centers) / _CHUNK)):
             variances, bounds = _cell_bounds(points, log_weights, part, width)
             seen = max(seen, float(variances.max()))
             close = bounds <= seen * (1.0 + _TOLERANCE)
@@ -123,15 +139,15 @@ def _cover(
             rough.append(part[~close])
         width /= 2.0
         halved = np.concatenate(rough)
-        centres = np.concatenate([halved - width / 2.0, halved + width / 2.0])
+        centers = np.concatenate([halved - width / 2.0, halved + width / 2.0])
     return seen, bound
 
 
 def _cell_bounds(
-    points: Vector, log_weights: Vector, centres: Vector, width: float
+    points: Vector, log_weights: Vector, centers: Vector, width: float
 ) -> tuple[Vector, Vector]:
-    """The variance at each centre, and a bound on it over the cell."""
-    law = _laws(points, log_weights, centres)
+    """Return the variance at each center, and a bound on it over the cell."""
+    law = _laws(points, log_weights, centers)
     deviation = points - (law @ points)[:, None]
     square = deviation * deviation
     second = (law * square).sum(axis=1)
@@ -149,7 +165,7 @@ MAX_LEVELS = 256
 
 @lru_cache(maxsize=64)
 def gauss_hermite(levels: int) -> ExponentialFamily:
-    """The design with `levels` nodes; arrays are read-only and shared."""
+    """Return the Gauss-Hermite family with `levels` nodes; its arrays are read-only and shared."""
     parameter_rules.integer("levels", levels, low=2, high=MAX_LEVELS)
     points, weights = hermegauss(levels)
     points, weights = (points - points[::-1]) / 2.0, (weights + weights[::-1]) / 2.0
@@ -158,7 +174,7 @@ def gauss_hermite(levels: int) -> ExponentialFamily:
 
 
 def excess_error(design: ExponentialFamily, tilts: Vector, clients: float) -> Vector:
-    """By what fraction of sigma^2/n the error of n clients with the same tilt exceeds that.
+    """Return by what fraction of sigma^2/n the error of n clients with the same tilt exceeds it.
 
     n E(mean - z)^2 = n (E[y] - z)^2 + Var(y), in units of sigma^2; a Gaussian has 1.
     """
@@ -169,14 +185,23 @@ def excess_error(design: ExponentialFamily, tilts: Vector, clients: float) -> Ve
 
 
 def levels_covering(reach: float, spread: float, *, clients: float, excess: float) -> int:
-    """The smallest power of two whose error is at most `excess` above the Gaussian's.
+    """Return the smallest power of two of levels whose error is near the Gaussian's.
 
-    On average over tilts from N(0, spread^2), or else for every tilt up to `reach`, which is what
-    counts in few dimensions. The largest number of levels if none is enough.
+    The error may exceed the Gaussian's by at most `excess`, either on average over tilts from
+    N(0, spread^2), or for every tilt up to `reach`, which matters in few dimensions.
+
+    Args:
+        reach: The largest tilt.
+        spread: The standard deviation of the tilts.
+        clients: The number of clients that are averaged.
+        excess: The allowed excess, as a fraction of the Gaussian's error.
+
+    Returns:
+        The number of levels; the largest one if none is enough.
     """
     normal = np.linspace(0.0, 10.0, 301)
     weights = np.exp(-(normal**2) / 2.0)
-    weights[0] /= 2.0  # one half of a symmetric sum
+    weights[0] /= 2.0  # The grid is one half of a symmetric sum.
     weights /= weights.sum()
     levels = 2
     while levels < MAX_LEVELS:

@@ -1,8 +1,8 @@
 """A certified lower bound on the variance of every unbiased epsilon-DP mechanism on [0, 1].
 
-Three bounds, of which the largest counts; inputs are centred, x in [-1/2, 1/2].
+The result is the largest of three bounds; inputs are centered, x in [-1/2, 1/2].
 
-Duality. Over all mechanisms with any number of real outputs y the problem is a linear programme in
+Duality. Over all mechanisms with any number of real outputs y the problem is a linear program in
 measures. For numbers p(x) <= q(x) put g_x(y) = (y - p(x))(y - q(x)). If
 
     Phi(y) = sum_x min(g_x(y), e^eps g_x(y)) >= 0    for every real y
@@ -14,13 +14,13 @@ sum of the E g_x(Y) is at least the integral of Phi against l.
 p + q and p q are interpolated linearly between knots: min(g, e^eps g) is concave and nondecreasing
 in g, so Phi is at least the sum over knots with the weights of the interpolation, and that sum, a
 piecewise quadratic, is checked to be nonnegative *in rational arithmetic*. A cutting-plane linear
-programme finds good p and q in floats; what it returns is never trusted, only checked.
+program finds good p and q in floats; its result is never trusted, only checked.
 
-Quantisation. B letters: Var(x) >= (x - a)(b - x) for the letters a <= x <= b next to x. Moving a
-letter between two inputs changes the sum linearly, so letters on inputs, evenly spaced, are best.
+Quantization. B letters: Var(x) >= (x - a)(b - x) for the letters a <= x <= b next to x. Moving a
+letter between two inputs changes the sum linearly, so evenly spaced letters on inputs are best.
 
-Pairs. Two inputs t apart: Var >= t^2 e^eps/(e^eps - 1)^2 for both (Chapman and Robbins 1951, with
-the largest chi-square divergence of an epsilon-DP pair, which is randomised response's).
+Pairs. Two inputs at distance t: Var >= t^2 e^eps/(e^eps - 1)^2 for both (Chapman and Robbins 1951,
+with the largest chi-square divergence of an epsilon-DP pair, which is that of randomized response).
 """
 
 import itertools
@@ -33,23 +33,30 @@ import numpy as np
 from sottovoce.core.domains import Vector
 from sottovoce.mechanisms.design.channel import Channel
 
-# Coarse to fine, each level from the one before. At a large epsilon multipliers change from input
-# to input, so the finer levels pay, and they may start from a design's own edges.
+# From coarse to fine, each level starts from the one before. At a large epsilon multipliers change
+# from input to input, so finer levels help, and they may start from a design's own edges.
 _KNOTS, _FINER_KNOTS, _LARGE_EPSILON = (8, 16, 32), (64, 128, 256), 5.0
 _ITERATIONS = 80
-_LARGEST_EPSILON = 14.0  # beyond, the linear programme's own tolerance exceeds the variances
+_LARGEST_EPSILON = 14.0  # Above it, the linear program's own tolerance exceeds the variances.
 
 
 def variance_lower_bound(
     epsilon: float, letters: int, inputs: int | None, near: Channel | None = None
 ) -> float:
-    """No unbiased epsilon-DP mechanism with that many letters has a smaller variance.
+    """Return a variance below which no unbiased epsilon-DP mechanism with these letters can be.
 
-    The variance is summed over `inputs` evenly spaced points, or averaged over [0, 1] for None. A
-    good design, `near`, only helps the search.
+    Args:
+        epsilon: The epsilon between any two inputs.
+        letters: The number of output values.
+        inputs: The number of evenly spaced points over which the variance is summed; None for the
+            mean over [0, 1].
+        near: A good design, which only helps the search.
+
+    Returns:
+        The bound, rounded down.
     """
     grid = _Grid.even(inputs, knots=8)
-    bounds = [_pairs(epsilon, grid), _quantisation(letters, inputs)]
+    bounds = [_pairs(epsilon, grid), _quantization(letters, inputs)]
     if letters == 2:
         bounds.append(_two_letters(epsilon, grid))
     elif epsilon <= _LARGEST_EPSILON:
@@ -59,9 +66,14 @@ def variance_lower_bound(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Grid:
-    """Knots with the total weight and first moment of their hat functions; all exact, symmetric.
+    """Knots with the total weight and first moment of their hat functions; exact and symmetric.
 
-    square = the sum (or mean) of x^2 over the inputs.
+    Attributes:
+        knots: The knots.
+        weights: The sum of each knot's hat function over the inputs.
+        moments: The sum of x times the hat function.
+        square: The sum (or mean) of x^2 over the inputs.
+        count: The number of inputs, or 1 for a mean.
     """
 
     knots: tuple[Fraction, ...]
@@ -72,9 +84,9 @@ class _Grid:
 
     @classmethod
     def even(cls, inputs: int | None, *, knots: int) -> "_Grid":
-        """For evenly spaced inputs, or all of [-1/2, 1/2] for None.
+        """Return the grid of evenly spaced inputs, or of all of [-1/2, 1/2] for None.
 
-        Knots crowd at the ends, where the multipliers change fastest.
+        Knots are closer at the ends, where the multipliers change fastest.
         """
         if inputs is None:
             half = [_crowded(k, knots) - Fraction(1, 2) for k in range(knots // 2)]
@@ -111,7 +123,7 @@ class _Grid:
 
 
 def _crowded(number: int, of: int) -> Fraction:
-    """The number-th of `of` places on [0, 1], close together at the ends."""
+    """Return place `number` of `of` places on [0, 1], which are closer at the ends."""
     return Fraction(round((1.0 - math.cos(math.pi * number / (of - 1))) / 2.0 * 2**20), 2**20)
 
 
@@ -121,17 +133,20 @@ def _pairs(epsilon: float, grid: _Grid) -> float:
 
 
 def _two_letters(epsilon: float, grid: _Grid) -> float:
-    """Of reach^2 - x^2 with the least reach, 1/2 coth(eps/2); reach^2 = 1/4 + 1/(4 sinh^2)."""
+    """Return the sum of reach^2 - x^2 with the smallest reach that two letters can have.
+
+    The reach is 1/2 coth(eps/2), so reach^2 = 1/4 + 1/(4 sinh^2(eps/2)).
+    """
     noise = float(grid.count) / (4.0 * math.sinh(epsilon / 2.0) ** 2)
     return (noise + float(grid.count / 4 - grid.square)) * (1.0 - 1e-12)
 
 
-def _quantisation(letters: int, inputs: int | None) -> float:
+def _quantization(letters: int, inputs: int | None) -> float:
     if inputs is None:
         return 1.0 / (6.0 * (letters - 1) ** 2) * (1.0 - 1e-12)
     if letters >= inputs:
         return 0.0
-    # m steps between neighbouring letters: the sum of k (m - k) is (m^3 - m)/6.
+    # With m steps between adjacent letters, the sum of k (m - k) is (m^3 - m)/6.
     gap, wider = divmod(inputs - 1, letters - 1)
     narrow = (letters - 1 - wider) * (gap**3 - gap)
     wide = wider * ((gap + 1) ** 3 - (gap + 1))
@@ -140,14 +155,14 @@ def _quantisation(letters: int, inputs: int | None) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Multipliers:
-    """sums = p + q and products = p q at the knots; antisymmetric and symmetric."""
+    """The multipliers at the knots: sums = p + q, antisymmetric, and products = p q, symmetric."""
 
     sums: Vector
     products: Vector
 
     @classmethod
     def of(cls, channel: Channel, grid: _Grid) -> "_Multipliers":
-        """The letters at the edges of a design's windows: what it fills beyond the minima."""
+        """Return the letters at the edges of a design's windows, filled beyond the minima."""
         rows = channel.at(np.array([float(knot) for knot in grid.knots]) + 0.5)
         filled = rows > channel.rows.min(axis=0) * (1.0 + 1e-9)
         letters = channel.letters - 0.5
@@ -157,17 +172,18 @@ class _Multipliers:
         return cls(sums=(sums - sums[::-1]) / 2.0, products=(products + products[::-1]) / 2.0)
 
     def roots(self) -> tuple[Vector, Vector]:
+        """Return p and q."""
         spread = np.sqrt(np.maximum(self.sums**2 / 4.0 - self.products, 0.0))
         return self.sums / 2.0 - spread, self.sums / 2.0 + spread
 
     def raised(self, amount: float) -> "_Multipliers":
-        """Larger products, at most squares: Phi grows, the bound shrinks."""
+        """Raise the products, at most to squares: Phi increases, the bound decreases."""
         return _Multipliers(
             sums=self.sums, products=np.minimum(self.products + amount, self.sums**2 / 4.0)
         )
 
     def moved(self, old: _Grid, new: _Grid) -> "_Multipliers":
-        """Interpolated to other knots."""
+        """Interpolate to other knots."""
         places, before = ([float(k) for k in grid.knots] for grid in (new, old))
         return _Multipliers(
             sums=np.interp(places, before, self.sums),
@@ -177,7 +193,7 @@ class _Multipliers:
 
 def _duality(epsilon: float, letters: int, inputs: int | None, near: Channel | None) -> float:
     ratio = _exponential_above(epsilon)
-    reach = 0.5 / math.tanh(epsilon / 2.0)  # the first guess: randomised response's two letters
+    reach = 0.5 / math.tanh(epsilon / 2.0)  # Start with the two letters of randomized response.
     grid = _Grid.even(inputs, knots=2)
     found = _Multipliers(sums=np.zeros(2), products=np.full(2, -(reach**2)))
     finer = _FINER_KNOTS if epsilon > _LARGE_EPSILON and near is not None else ()
@@ -199,27 +215,30 @@ def _duality(epsilon: float, letters: int, inputs: int | None, near: Channel | N
 
 
 def _improved(start: _Multipliers, grid: _Grid, ratio: Fraction) -> _Multipliers:
-    """Cutting planes in a box that grows with success; stays feasible up to rounding."""
+    """Improve the multipliers by cutting planes in a box that grows with success.
+
+    The result is feasible up to rounding.
+    """
     best, found = -math.inf, start
-    centre, radius = start, 0.5
+    center, radius = start, 0.5
     cuts: list[tuple[Vector, float]] = []
     weights = np.array([float(w) for w in grid.weights])
     for _ in range(_ITERATIONS):
         feasible, value = _repaired(found, grid, weights, float(ratio))
         cuts += _cuts(found, weights, float(ratio))
         if value > best:
-            best, centre, radius = value, feasible, radius * 1.5
+            best, center, radius = value, feasible, radius * 1.5
         else:
             radius *= 0.7
-        candidate = _linear_programme(cuts, centre, radius, grid, weights)
+        candidate = _solve_linear_program(cuts, center, radius, grid, weights)
         if candidate is None or candidate[1] - best < 1e-5 * abs(best):
             break
         found = candidate[0]
-    return centre
+    return center
 
 
 def _exponential_above(epsilon: float) -> Fraction:
-    """A rational at or above e^epsilon: Phi falls as it grows."""
+    """Return a rational at or above e^epsilon, since Phi decreases as it increases."""
     return Fraction(math.exp(epsilon)) * (1 + Fraction(1, 2**50))
 
 
@@ -230,7 +249,7 @@ def _value(multipliers: _Multipliers, grid: _Grid) -> float:
 
 
 def _phi_minima(multipliers: _Multipliers, weights: Vector, ratio: float) -> tuple[Vector, Vector]:
-    """The places and values of the minimum of Phi on each of its quadratic pieces."""
+    """Return the places and values of the minimum of Phi on each of its quadratic pieces."""
     low, high = multipliers.roots()
     edges = np.unique(np.concatenate((low, high)))
     inner = np.concatenate(([edges[0] - 1.0], (edges[1:] + edges[:-1]) / 2.0, [edges[-1] + 1.0]))
@@ -247,7 +266,7 @@ def _phi_minima(multipliers: _Multipliers, weights: Vector, ratio: float) -> tup
 def _repaired(
     multipliers: _Multipliers, grid: _Grid, weights: Vector, ratio: float
 ) -> tuple[_Multipliers, float]:
-    """Products raised until Phi is nonnegative (in floats), and the bound then."""
+    """Raise the products until Phi is nonnegative (in floats), and return the bound too."""
 
     def falls_short(amount: float) -> bool:
         return bool(_phi_minima(multipliers.raised(amount), weights, ratio)[1].min() < 0.0)
@@ -263,7 +282,7 @@ def _repaired(
 
 
 def _cuts(multipliers: _Multipliers, weights: Vector, ratio: float) -> list[tuple[Vector, float]]:
-    """Linear constraints sum_k f_k (y^2 - s_k y + m_k) >= 0 at the local minima y >= 0 of Phi."""
+    """Return constraints sum_k f_k (y^2 - s_k y + m_k) >= 0 at the local minima y >= 0 of Phi."""
     places, values = _phi_minima(multipliers, weights, ratio)
     padded = np.concatenate(([np.inf], values, [np.inf]))
     local = (values <= padded[:-2]) & (values <= padded[2:]) & (places >= 0.0)
@@ -280,20 +299,20 @@ def _cuts(multipliers: _Multipliers, weights: Vector, ratio: float) -> list[tupl
     return cuts
 
 
-def _linear_programme(
+def _solve_linear_program(
     cuts: list[tuple[Vector, float]],
-    centre: _Multipliers,
+    center: _Multipliers,
     radius: float,
     grid: _Grid,
     weights: Vector,
 ) -> tuple[_Multipliers, float] | None:
-    """The best multipliers within the cuts and a box around the centre, and their bound."""
+    """Return the best multipliers within the cuts and a box around the center, and their bound."""
     from scipy.optimize import linprog
 
     half = len(weights) // 2
     moments = np.array([float(m) for m in grid.moments])
-    size = radius * (float(np.abs(centre.products).max()) + 0.01)
-    middle = np.concatenate((centre.sums[half:], centre.products[half:]))
+    size = radius * (float(np.abs(center.products).max()) + 0.01)
+    middle = np.concatenate((center.sums[half:], center.products[half:]))
     reach = np.concatenate((np.full(half, math.sqrt(size)), np.full(half, size)))
     result = linprog(
         np.concatenate((-2.0 * moments[half:], 2.0 * weights[half:])),
@@ -313,12 +332,12 @@ def _linear_programme(
 
 
 def _certified(multipliers: _Multipliers, grid: _Grid, ratio: Fraction) -> float:
-    """The bound of multipliers that pass the exact check; products are raised until they do."""
+    """Return the bound of multipliers that pass the exact check, raising products until they do."""
     amount = 0.0
     while True:
         low, high = multipliers.raised(amount).roots()
         half = len(low) // 2
-        # Mirrored, not computed twice: symmetric to the last bit.
+        # Roots are mirrored instead of computed twice, so they are symmetric to the last bit.
         roots = [
             *(
                 (-Fraction(q), -Fraction(p))
@@ -338,7 +357,7 @@ def _certified(multipliers: _Multipliers, grid: _Grid, ratio: Fraction) -> float
 def _phi_is_nonnegative(
     roots: list[tuple[Fraction, Fraction]], weights: tuple[Fraction, ...], ratio: Fraction
 ) -> bool:
-    """Exactly: Phi's minimum over each piece between neighbouring roots."""
+    """Check exactly that Phi's minimum over each piece between adjacent roots is not negative."""
     changes: dict[Fraction, tuple[Fraction, Fraction, Fraction]] = {}
     square, line, constant = Fraction(0), Fraction(0), Fraction(0)
     for (p, q), weight in zip(roots, weights, strict=True):

@@ -1,13 +1,13 @@
 """The MVU under metric DP: |d log P_j / dx| <= eps for every x in [0, 1].
 
-For given letters a linear programme over the rows at evenly spaced knots, with the ratio of
-neighbouring rows at most 1 + eps * step, so that the interpolated channel is metric DP for
+For given letters this is a linear program over the rows at evenly spaced knots, in which the ratio
+of adjacent rows is at most 1 + eps * step, so that the interpolated channel is metric DP for
 continuous input (mechanisms/design/channel.py). The letters (symmetric about 1/2) are found by
-L-BFGS; the gradient is the programme's dual, d V/d a_j = sum_k P_kj (2 (a_j - x_k) - lambda_k).
+L-BFGS; the gradient is the program's dual, d V/d a_j = sum_k P_kj (2 (a_j - x_k) - lambda_k).
 
-A linear programme is feasible only to 1e-9, so its answer is made exact afterwards: the ratio is
-solved a little too strictly, a little of a common row is mixed in, and each row's sum and mean are
-settled along that row.
+A linear program is feasible only to 1e-9, so its result is made exact afterwards: the constraint on
+the ratio is slightly too strict, a small part of a common row is mixed in, and each row's sum and
+mean are corrected along that row.
 
 Two letters have a closed form: P linear, a = -1/eps and 1 + 1/eps.
 
@@ -22,31 +22,43 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DesignError
 from sottovoce.mechanisms.design.channel import Channel
 
-_STARTS = (1.15, 1.6)  # multiples of the smallest reach that two letters can have
+_STARTS = (1.15, 1.6)  # Multiples of the smallest reach that two letters can have.
 _STRICTER = 1e-7
 _COARSE, _EVALUATIONS, _POLISHING = 64, 60, 6
 _INFEASIBLE = 500.0
 
 
 def solve(epsilon: float, letters: int, inputs: int) -> Channel:
-    """The best channel found with `inputs` knots, for epsilon per unit on [0, 1]. Deterministic.
+    """Return the best channel found with `inputs` knots, for epsilon per unit on [0, 1].
 
-    Good letters hardly depend on the knots: they are found with few and polished with all.
+    The result is deterministic. Good letters hardly depend on the knots: they are found with few
+    knots and refined with all of them.
+
+    Args:
+        epsilon: The bound on |d log P / dx|.
+        letters: The number of output values.
+        inputs: The number of knots.
+
+    Returns:
+        The channel.
+
+    Raises:
+        DesignError: No channel was found.
     """
     if letters == 2:
         return two_letters(epsilon)
     strict = epsilon * (1.0 - _STRICTER)
-    coarse = _Programme(strict, letters, min(inputs, _COARSE))
+    coarse = _LinearProgram(strict, letters, min(inputs, _COARSE))
     smallest = 2.0 * (0.5 + 1.0 / epsilon) / (letters - 1)
     starts = [np.full(letters // 2, math.log(factor * smallest)) for factor in _STARTS]
     value, found = min(
         (_descend(coarse, start, _EVALUATIONS) for start in starts), key=lambda pair: pair[0]
     )
-    programme = coarse
+    program = coarse
     if inputs > _COARSE:
-        programme = _Programme(strict, letters, inputs)
-        value, found = _descend(programme, found, _POLISHING)
-    solved = programme.rows(_letters(found))
+        program = _LinearProgram(strict, letters, inputs)
+        value, found = _descend(program, found, _POLISHING)
+    solved = program.rows(_letters(found))
     if solved is None or value >= _INFEASIBLE:
         raise DesignError(
             f"no metric design with {letters} letters and {inputs} inputs was found for epsilon "
@@ -55,11 +67,11 @@ def solve(epsilon: float, letters: int, inputs: int) -> Channel:
     return _settled(_letters(found) + 0.5, solved[0], inputs, epsilon)
 
 
-def _descend(programme: "_Programme", start: Vector, evaluations: int) -> tuple[float, Vector]:
+def _descend(program: "_LinearProgram", start: Vector, evaluations: int) -> tuple[float, Vector]:
     from scipy.optimize import minimize
 
     result = minimize(
-        programme.objective,
+        program.objective,
         start,
         jac=True,
         method="L-BFGS-B",
@@ -69,7 +81,7 @@ def _descend(programme: "_Programme", start: Vector, evaluations: int) -> tuple[
 
 
 def two_letters(epsilon: float) -> Channel:
-    """P(1 | x) linear in x, as steep as the smaller probability allows at either end."""
+    """Return the channel with P(1 | x) linear in x, as steep as the smaller probability allows."""
     low = 1.0 / (2.0 + epsilon * (1.0 - 1e-13))
     return Channel(
         knots=np.array([0.0, 1.0]),
@@ -79,14 +91,17 @@ def two_letters(epsilon: float) -> Channel:
 
 
 def _letters(log_spacings: Vector) -> Vector:
-    """Centred letters from the log spacings, from the centre outwards."""
+    """Return centered letters from the log spacings, from the center outward."""
     spacings = np.exp(log_spacings)
     outer = np.cumsum(spacings) - spacings[0] / 2.0
     return np.concatenate((-outer[::-1], outer))
 
 
-class _Programme:
-    """min sum_kj P_kj (a_j - x_k)^2 over the first half of the rows; the rest mirrors it."""
+class _LinearProgram:
+    """The linear program min sum_kj P_kj (a_j - x_k)^2 over the first half of the rows.
+
+    The other half mirrors it.
+    """
 
     def __init__(self, epsilon: float, letters: int, inputs: int) -> None:
         from scipy import sparse
@@ -96,7 +111,8 @@ class _Programme:
         ratio = 1.0 + epsilon / (inputs - 1)
         cells = np.arange(self.half * letters).reshape(self.half, letters)
         below = cells.ravel()
-        above = np.vstack((cells[1:], cells[-1, ::-1])).ravel()  # past the centre rows mirror
+        # Beyond the center the rows are mirrored.
+        above = np.vstack((cells[1:], cells[-1, ::-1])).ravel()
         count = np.arange(len(below))
         size = (len(below), cells.size)
         first = sparse.coo_matrix((np.ones(len(below)), (count, below)), shape=size)
@@ -105,7 +121,7 @@ class _Programme:
         self.sums = sparse.kron(sparse.eye(self.half), np.ones((1, letters)))
 
     def rows(self, letters: Vector) -> tuple[Vector, float, Vector] | None:
-        """The best rows, their sum of variances, and the multipliers of unbiasedness."""
+        """Return the best rows, their sum of variances, and the multipliers of unbiasedness."""
         from scipy import sparse
         from scipy.optimize import linprog
 
@@ -124,9 +140,10 @@ class _Programme:
         return result.x.reshape(self.half, -1), 2.0 * float(result.fun), multipliers
 
     def objective(self, log_spacings: Vector) -> tuple[float, Vector]:
+        """Return log(sum of variances) and its gradient."""
         letters = _letters(log_spacings)
         solved = self.rows(letters)
-        if solved is None:  # too narrow: wider letters are always feasible
+        if solved is None:  # The letters are too narrow; wider ones are always feasible.
             return 2.0 * _INFEASIBLE - float(log_spacings.sum()), -np.ones_like(log_spacings)
         rows, total, multipliers = solved
         slopes = 2.0 * (letters - self.points[:, None]) - multipliers[:, None]
@@ -139,16 +156,16 @@ class _Programme:
 
 
 def _settled(letters: Vector, half_rows: Vector, inputs: int, epsilon: float) -> Channel:
-    """Exact sums and means, and room for rounding in every ratio."""
+    """Return a channel with exact sums and means, and slack for rounding in every ratio."""
     knots = np.linspace(0.0, 1.0, inputs)
     rows = np.maximum(np.vstack((half_rows, half_rows[::-1, ::-1])), 0.0)
     common = 0.5 * (rows.mean(axis=0) + 1.0 / len(letters))
     common = (common + common[::-1]) / 2.0
     for share in (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3):
         mixed = (1.0 - share) * rows + share * common
-        # The common row pulls every mean towards 1/2: the letters move out by as much.
+        # The common row moves every mean toward 1/2, so the letters move out by as much.
         wider = 0.5 + (letters - 0.5) / (1.0 - share)
-        # Towards `tilt` a row's mean grows and its sum stays; small cells move least.
+        # Adding `tilt` increases a row's mean and keeps its sum; small cells change least.
         tilt = common * (wider - 0.5)
         tilt /= float(tilt @ wider)
         for _ in range(3):
@@ -157,4 +174,7 @@ def _settled(letters: Vector, half_rows: Vector, inputs: int, epsilon: float) ->
         channel = Channel(knots=knots, rows=mixed, letters=wider)
         if mixed.min() > 0.0 and channel.metric_epsilon() <= epsilon * (1.0 - 1e-13):
             return channel
-    raise DesignError(f"the metric design for epsilon {epsilon:g} could not be made exact")
+    raise DesignError(
+        f"the metric design for epsilon {epsilon:g} could not be made exact; choose a slightly "
+        "different epsilon"
+    )

@@ -1,4 +1,4 @@
-"""Unbiased bitwise and generalised randomised response as channels on [0, 1].
+"""Unbiased bitwise and generalized randomized response as channels on [0, 1].
 
 Reference: Chaudhuri, Guo and Rabbat 2022, sections 3.2 and 3.3, theorems 8 and 9.
 """
@@ -11,11 +11,11 @@ from sottovoce.mechanisms.design.channel import Channel
 
 
 def bitwise(epsilon: float, bits: int) -> Channel:
-    """Each bit of the dithered input through randomised response with epsilon/bits.
+    """Return the channel that sends each bit of the dithered input by randomized response.
 
-    A bit y is kept with probability 1/(1 + e^(-eps/bits)) and decoded to t with E[t] = y:
-    -1/(e^(eps/bits) - 1) for 0, e^(eps/bits)/(e^(eps/bits) - 1) for 1. The letters are the sums
-    sum_j 2^j t_j / (2^bits - 1).
+    Each bit has epsilon/bits. A bit y is kept with probability 1/(1 + e^(-eps/bits)) and decoded to
+    t with E[t] = y: -1/(e^(eps/bits) - 1) for 0, e^(eps/bits)/(e^(eps/bits) - 1) for 1. The letters
+    are the sums sum_j 2^j t_j / (2^bits - 1).
     """
     share = epsilon / bits
     kept, flipped = 1.0 / (1.0 + math.exp(-share)), 1.0 / (1.0 + math.exp(share))
@@ -29,7 +29,7 @@ def bitwise(epsilon: float, bits: int) -> Channel:
 
 
 def k_ary(epsilon: float, levels: int) -> Channel:
-    """A level kept with odds e^eps to 1 against each other level.
+    """Return the channel that keeps a level with odds e^eps to 1 against each other level.
 
     With B levels, P_ii = e^eps/(B + e^eps - 1), else 1/(B + e^eps - 1). Row i has mean
     ((e^eps - 1) a_i + sum_j a_j)/(B + e^eps - 1), which is i/(B - 1) for

@@ -1,41 +1,41 @@
-"""How a seed is chosen by rejection: with truncated odds, or by a step; and what that costs.
+"""The choice of a seed by rejection, with truncated odds or by a step, and its privacy cost.
 
 **Truncated odds.** Signs b in {-1, 1}^D, fair under Q, have r(b) = exp(<b, z> - sum log cosh z_i)
-times their fair probability under the one-bit law P of the tilts z, |z| <= M. A candidate is
-accepted with probability c(b)/t, c = r cut to [1/t, t], at most J of them; the last one is sent if
-none was. So the message follows (1 - w) c/Z + w, in units of Q, with Z = E_Q c and w = (1 -
-Z/t)^(J-1).
+times their fair probability under the one-bit distribution P of the tilts z, |z| <= M. A candidate
+is accepted with probability c(b)/t, c = r limited to [1/t, t]; there are at most J candidates, and
+the last one is sent if none was accepted. So the message has the density (1 - w) c/Z + w relative
+to Q, with Z = E_Q c and w = (1 - Z/t)^(J-1).
 
     log t = M^2/2 + M x,   x = sqrt(2 log(1/tail))
 
-and by Chernoff's bound (D_a <= a M^2/2 both ways) P(r > t), Q(r < 1/t) and P'(r > t) for the law P'
-of any other tilts in the ball are at most `tail`: 1 - tail <= Z <= 1 + tail/t. docs/privacy.md,
-section 27, has what follows.
+and by Chernoff's bound (D_a <= a M^2/2 both ways) P(r > t), Q(r < 1/t) and P'(r > t), for the
+distribution P' of any other tilts in the ball, are at most `tail`: 1 - tail <= Z <= 1 + tail/t.
+docs/privacy.md, section 27, has the consequences.
 
-Reference: Feldman and Talwar 2021 (seeds in place of outputs); the truncation is our own.
+Reference: Feldman and Talwar 2021 (seeds in place of outputs); the truncation is new.
 
-**A step**: two probabilities, so a pure epsilon, and a certificate for their mean. Signs b in {-1,
-1}^D have the score g = <b, z>/|z| and are accepted with probability
+**A step** has two acceptance probabilities, so a pure epsilon, and a certificate for their mean.
+Signs b in {-1, 1}^D have the score g = <b, z>/|z| and are accepted with probability
 
     a(g) = e^-eps + (1 - e^-eps) Phi((g - cut)/width),
 
-at most J times; the last candidate is sent if none was accepted. A message's law is a(g)/Z, in
-units of fair signs, up to failures, which only bring it closer to fair. Z depends a little on z, so
-between any two inputs the log ratio is at most eps + log(max Z/min Z). That is certified over all z
-with max |z_i| <= m |z|: with v = 1 + width^2 and phi(t) = prod cos(z_i t) for |z| = 1,
+at most J times; the last candidate is sent if none was accepted. A message has the density a(g)/Z
+relative to fair signs, except for failures, which only bring it closer to fair. Z depends a little
+on z, so between any two inputs the log ratio is at most eps + log(max Z/min Z). That is certified
+over all z with max |z_i| <= m |z|: with v = 1 + width^2 and phi(t) = prod cos(z_i t) for |z| = 1,
 
     E Phi((g - cut)/width) - Phi(-cut/sqrt v)
         = 1/pi int_0^inf (e^(-t^2/2) - phi(t)) e^(-width^2 t^2/2) sin(cut t)/t dt
 
   t <= 1/m       log phi = -t^2/2 - s t^4/12 - rest, s = sum z_i^4 in [0, m^2] and rest between 0
                  and .0324 m^4 t^6; the term in s has a closed form, the others are bounded.
-  up to pi/(2m)  0 <= phi <= e^(-t^2/2), for |cos x| <= e^(-x^2/2) up to pi/2.
+  up to pi/(2m)  0 <= phi <= e^(-t^2/2), because |cos x| <= e^(-x^2/2) up to pi/2.
   beyond         |phi| <= 1, and the width makes it small: E1(width^2 pi^2/(8 m^2))/(2 pi).
 
-The cut maximises the mean score, G = (1 - e^-eps) phi(cut/sqrt v)/(Z sqrt v).
+The cut maximizes the mean score, G = (1 - e^-eps) phi(cut/sqrt v)/(Z sqrt v).
 
 Reference: Bhowmick et al. 2018 (PrivUnit, on the sphere, where Z does not depend on z and the step
-is sharp); Feldman and Talwar 2021; the certificate for signs is our own.
+is sharp); Feldman and Talwar 2021; the certificate for signs is new.
 """
 
 import math
@@ -49,21 +49,26 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.privacy.conversion import golden_section
 
-MAX_TRIES = 2_000  # on average
+MAX_TRIES = 2_000  # The largest average number of tries.
 # The share of rho that truncation may cost.
 _SHARE = 2.0**-12
 _LARGEST_TAIL = 1e-3
 _LEAST_TAIL = 1e-30
-# Failing J times has this part of the tail's probability.
+# The probability of failing J times, as a fraction of the tail's.
 _FAILING = 0.125
-# Of odds in float64: relative errors below 2^-40.
+# A bound on the rounding of odds in float64, whose relative errors are below 2^-40.
 _ROUNDING = 2.0**-38
-_LEAST_DIFFERENCE = 2.0**-64  # of probabilities that random words are compared with
+_LEAST_DIFFERENCE = 2.0**-64  # The resolution of the random words that decide acceptance.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiltedSeeds:
-    """The choice of one seed for tilts of norm at most `reach`."""
+    """The choice of one seed with truncated odds.
+
+    Attributes:
+        reach: The largest norm M of the tilts.
+        tail: The bound on the probability that odds are truncated.
+    """
 
     reach: float
     tail: float
@@ -74,41 +79,41 @@ class TiltedSeeds:
 
     @property
     def log_limit(self) -> float:
-        """log t; t is also the average number of tries, up to `tail`."""
+        """log t, where t is also the average number of tries, up to `tail`."""
         width = math.sqrt(-2.0 * math.log(self.tail))
         return self.reach * (self.reach / 2.0 + width) * (1.0 + 2.0**-50)
 
     @property
     def tries(self) -> int:
-        """J, candidates at most: all fail with probability `failure` at most."""
+        """J, the most candidates: all of them fail with probability at most `failure`."""
         acceptance = (1.0 - self.tail) * math.exp(-self.log_limit)
         return 1 + math.ceil(math.log(self.failure) / math.log1p(-min(acceptance, 0.999)))
 
     def acceptance(self, log_odds: Vector) -> Vector:
-        """c/t for candidates with log r = `log_odds`."""
+        """Return the acceptance probability c/t of candidates with log r = `log_odds`."""
         limit = self.log_limit
         return np.asarray(np.exp(np.clip(log_odds, -limit, limit) - limit))
 
     @property
     def failure(self) -> float:
-        """A bound on w."""
+        """A bound on w, the probability that all candidates fail."""
         return _FAILING * self.tail
 
     @property
     def excess(self) -> float:
-        """D_a grows by at most `excess` a/(a - 1): by Z, by what is cut, and by failures."""
+        """The bound on the growth of D_a, in units of a/(a - 1): by Z, truncation and failures."""
         floor = math.exp(-self.log_limit) * self.tail
         cut = self.tail + 2.0 * floor
         return cut - math.log1p(-self.tail) + floor + self._failures + self._rounding
 
     @property
     def _failures(self) -> float:
-        """How far log densities move if failures get the weight w' that they have for another
-        input, in place of w.
+        """A bound on the change of log densities by failures, which depend on the input.
 
-        (1 - w) c/Z + w gains (w - w')(1 - c/Z). If w > w', that is at most the part (w - w') t Z of
-        it, for c >= 1/t, and w/w' - 1 in any case; else (w' - w)/(1 - w'). Both laws then have the
-        same part of fair signs, which only brings them together.
+        It compares the weight w of failures with the weight w' that they have for another input:
+        (1 - w) c/Z + w gains (w - w')(1 - c/Z). If w > w', that is at most a fraction (w - w') t Z
+        of it, because c >= 1/t, and at most w/w' - 1 in any case; else it is (w' - w)/(1 - w').
+        Both distributions then have the same part of fair signs, which only brings them closer.
         """
         limit = math.exp(self.log_limit)
         low, high = (1.0 - self.tail) / limit, (1.0 + self.tail / limit) / limit
@@ -120,26 +125,33 @@ class TiltedSeeds:
 
     @property
     def _rounding(self) -> float:
-        """Of log probabilities, and of the words that they are compared with."""
+        """A bound on the rounding of log probabilities, and on that of the random words."""
         return _ROUNDING + 2.0 * _LEAST_DIFFERENCE * math.exp(2.0 * self.log_limit)
 
     def largest_loss(self, *, against_zero: bool) -> float:
-        """The log of the largest ratio: against fair signs (log t - log Z), or of two inputs."""
+        """Return the log of the largest ratio of two inputs' densities, rounded up.
+
+        Args:
+            against_zero: Compare with fair signs (log t - log Z) instead of with another input.
+
+        Returns:
+            The largest privacy loss.
+        """
         extremes = self.log_limit * (1.0 if against_zero else 2.0)
         return extremes + math.log1p(self.tail) - math.log1p(-self.tail) + self._rounding
 
     @property
     def timing_loss(self) -> float:
-        """What the number of tries tells, if it is seen: geometric with parameter Z/t."""
+        """The privacy loss by the number of tries, if observed: geometric with parameter Z/t."""
         limit = math.exp(self.log_limit)
         return timing_loss((1.0 - self.tail) / limit, (1.0 + self.tail / limit) / limit, self.tries)
 
     @property
     def shrinkage(self) -> float:
-        """E <b, z>/|z|^2 at |z| = reach, with a normal <b, z>: what decoding divides by.
+        """E <b, z>/|z|^2 at |z| = reach for a normal <b, z>, by which decoding divides.
 
-        (1 - w) P(1/t < r < t)/Z. It is closer to 1 for shorter inputs, whose mean is decoded by
-        at most the difference too long.
+        It is (1 - w) P(1/t < r < t)/Z, and closer to 1 for shorter inputs, whose mean is therefore
+        decoded too long by at most the difference.
         """
         from scipy.special import ndtr
 
@@ -148,63 +160,80 @@ class TiltedSeeds:
         inside -= float(ndtr((-limit - reach**2 / 2.0) / reach))
         above = math.exp(limit) * float(ndtr(-(limit + reach**2 / 2.0) / reach))
         below = math.exp(-limit) * float(ndtr((reach**2 / 2.0 - limit) / reach))
-        normaliser = inside + above + below
-        failing = (1.0 - normaliser * math.exp(-limit)) ** (self.tries - 1)
-        return (1.0 - failing) * inside / normaliser
+        normalizer = inside + above + below
+        failing = (1.0 - normalizer * math.exp(-limit)) ** (self.tries - 1)
+        return (1.0 - failing) * inside / normalizer
 
 
 def timing_loss(least: float, most: float, tries: int) -> float:
-    """The largest log ratio of two geometric laws, cut off at `tries`, with parameters in a range.
+    """Return the largest log ratio of two geometric distributions that end at `tries`.
 
-    Rounded up: logarithms err by 2^-52, times `tries`, of which each fails with log1p(-least).
+    It is rounded up: logarithms have an error of 2^-52, times `tries`, each of which fails with
+    log1p(-least).
+
+    Args:
+        least: The least acceptance probability.
+        most: The largest acceptance probability.
+        tries: The number of candidates after which both end.
+
+    Returns:
+        The privacy loss of observing the number of tries.
     """
-    if most >= 1.0:  # one of them may stop at once
+    if most >= 1.0:  # One of them may always stop at the first try.
         return math.inf if least < 1.0 else 0.0
     failing = (tries - 1) * (math.log1p(-least) - math.log1p(-most))
     return math.log(most / least) + failing + 2.0**-40
 
 
 def tilted_seeds(reach: float, rho: float) -> TiltedSeeds:
-    """The choice for tilts up to `reach` that costs about a 2000th of `rho`."""
+    """Return the choice for tilts up to `reach` whose truncation costs about a 2000th of `rho`."""
     tail = min(_LARGEST_TAIL, max(_LEAST_TAIL, _SHARE * rho))
     found = TiltedSeeds(reach=reach, tail=tail)
     if found.log_limit > math.log(MAX_TRIES):
         raise ParameterError(
             f"a seed for an update {reach:.4g} noise widths long takes e^{found.log_limit:.3g} "
-            f"tries, and {MAX_TRIES} are the limit"
+            f"tries on average, and {MAX_TRIES} are the limit; use more blocks or more noise"
         )
     return found
 
 
-MAX_STEPPED_TRIES = 20_000  # on average
-# Coordinates are cut off at this many times their root mean square, and filled up with equal ones
-# of at most 1.1 times that: none exceeds `_PEAK`.
+MAX_STEPPED_TRIES = 20_000  # The largest average number of tries.
+# Coordinates are clipped at this many times their root mean square, and padded with equal ones of
+# at most 1.1 times that, so none exceeds `_PEAK`.
 CLAMP, _PEAK = 3.9, 5.0
-_WIDTH = 2.5  # of the step, in peaks
+_WIDTH = 2.5  # The width of the step, in units of the peak.
 _FAILURE = 1e-4
-_SIXTH = 0.0324  # (-log cos x - x^2/2 - x^4/12)/x^6 grows with x, to .0323 at 1
+_SIXTH = 0.0324  # (-log cos x - x^2/2 - x^4/12)/x^6 increases with x, to .0323 at 1.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteppedSeeds:
-    """The choice of a seed for `num_signs` signs, `epsilon` in all between any two inputs."""
+    """The choice of a seed by a step, with `epsilon` in all between any two inputs.
+
+    Attributes:
+        epsilon: The certified epsilon.
+        num_signs: The number of signs of a seed.
+        contrast: The epsilon of the two acceptance probabilities alone.
+        cut: The score at which the step lies.
+    """
 
     epsilon: float
     num_signs: int
-    contrast: float  # eps of the acceptance alone
+    contrast: float
     cut: float
 
     @property
     def peak(self) -> float:
-        """m: the largest coordinate over the norm."""
+        """m, the largest coordinate over the norm."""
         return peak(self.num_signs)
 
     @property
     def width(self) -> float:
+        """The width of the step."""
         return _WIDTH * self.peak
 
     def acceptance(self, scores: Vector) -> Vector:
-        """a(g) for candidates of these scores."""
+        """Return the acceptance probability a(g) of candidates with these scores."""
         from scipy.special import ndtr
 
         least = math.exp(-self.contrast)
@@ -213,16 +242,16 @@ class SteppedSeeds:
     @property
     def normalisers(self) -> tuple[float, float]:
         """Bounds on Z over all inputs."""
-        return _normalisers(self.contrast, self.cut, self.num_signs)
+        return _normalizers(self.contrast, self.cut, self.num_signs)
 
     @property
     def tries(self) -> int:
-        """J, candidates at most."""
+        """J, the most candidates."""
         return 1 + math.ceil(math.log(_FAILURE) / math.log1p(-min(self.normalisers[0], 0.999)))
 
     @property
     def timing_loss(self) -> float:
-        """What the number of tries tells, if it is seen."""
+        """The privacy loss by the number of tries, if it is observed."""
         return timing_loss(*self.normalisers, self.tries)
 
     @property
@@ -238,20 +267,32 @@ class SteppedSeeds:
         return self._sent(self.cut / scale * _density(self.cut / scale) / scale**2)
 
     def _sent(self, moment: float) -> float:
-        """From E Phi(...) q(g) under fair signs to E q(g) under what is sent."""
-        normaliser = _gaussian_normaliser(self.contrast, self.cut, self.width)
-        failing = (1.0 - normaliser) ** (self.tries - 1)
-        return (1.0 - failing) * -math.expm1(-self.contrast) * moment / normaliser
+        """Convert E Phi(...) q(g) under fair signs into E q(g) under the signs that are sent."""
+        normalizer = _gaussian_normalizer(self.contrast, self.cut, self.width)
+        failing = (1.0 - normalizer) ** (self.tries - 1)
+        return (1.0 - failing) * -math.expm1(-self.contrast) * moment / normalizer
 
     def ratios(self) -> tuple[float, float]:
-        """The largest and the least likelihood over that of fair signs."""
+        """Return the largest and the least likelihood relative to that of fair signs."""
         low, high = self.normalisers
         return (1.0 + _ROUNDING) / low, math.exp(-self.contrast) * (1.0 - _ROUNDING) / high
 
 
 @lru_cache(maxsize=256)
 def stepped_seeds(epsilon: float, num_signs: int) -> SteppedSeeds:
-    """The steepest step whose certified epsilon between any two inputs is at most `epsilon`."""
+    """Return the steepest step whose certified epsilon between any two inputs is at most `epsilon`.
+
+    Args:
+        epsilon: The epsilon in all.
+        num_signs: The number of signs of a seed.
+
+    Returns:
+        The choice.
+
+    Raises:
+        ParameterError: Epsilon is too small for float64, or so large that a seed takes too many
+            tries.
+    """
     parameter_rules.epsilon(epsilon)
     low, high = 0.0, float(epsilon)
     while high - low > 1e-12 * epsilon:
@@ -260,48 +301,51 @@ def stepped_seeds(epsilon: float, num_signs: int) -> SteppedSeeds:
             break
         low, high = (middle, high) if _total(middle, num_signs) <= epsilon else (low, middle)
     if low <= 0.0:
-        raise ParameterError(f"epsilon {epsilon!r} is below the rounding of probabilities")
+        raise ParameterError(
+            f"epsilon {epsilon!r} is below the rounding of probabilities; choose a larger one"
+        )
     found = SteppedSeeds(
         epsilon=epsilon, num_signs=num_signs, contrast=low, cut=_best_cut(low, num_signs)
     )
     if found.normalisers[0] * MAX_STEPPED_TRIES < 1.0:
         raise ParameterError(
-            f"epsilon {epsilon:.4g} for one seed takes {1.0 / found.normalisers[0]:.3g} tries, and "
-            f"{MAX_STEPPED_TRIES} are the limit; mechanism 'seeded_sign' sends several seeds"
+            f"epsilon {epsilon:.4g} for one seed takes {1.0 / found.normalisers[0]:.3g} tries on "
+            f"average, and {MAX_STEPPED_TRIES} are the limit; use the mechanism 'seeded_sign', "
+            "which sends several seeds"
         )
     return found
 
 
 def peak(num_signs: int) -> float:
-    """m for so many signs."""
+    """Return m, the largest coordinate over the norm, for a number of signs."""
     return min(1.0, _PEAK / math.sqrt(num_signs))
 
 
 def _total(contrast: float, num_signs: int) -> float:
-    low, high = _normalisers(contrast, _best_cut(contrast, num_signs), num_signs)
+    low, high = _normalizers(contrast, _best_cut(contrast, num_signs), num_signs)
     return contrast + math.log(high / low) + 2.0 * _ROUNDING
 
 
 @lru_cache(maxsize=4096)
 def _best_cut(contrast: float, num_signs: int) -> float:
-    """Where the step lies to carry most of the direction: G is unimodal in the cut."""
+    """Return the cut with the largest mean score; G is unimodal in the cut."""
     width = _WIDTH * peak(num_signs)
     scale = math.sqrt(1.0 + width**2)
 
     def loss(cut: float) -> float:
-        return -_density(cut / scale) / _gaussian_normaliser(contrast, cut, width)
+        return -_density(cut / scale) / _gaussian_normalizer(contrast, cut, width)
 
     return golden_section(loss, 0.0, scale * (1.0 + math.sqrt(2.0 * contrast)), tolerance=1e-9)[0]
 
 
-def _gaussian_normaliser(contrast: float, cut: float, width: float) -> float:
-    """Z if scores were normal."""
+def _gaussian_normalizer(contrast: float, cut: float, width: float) -> float:
+    """Return Z for normal scores."""
     least = math.exp(-contrast)
     return least + (1.0 - least) * _upper(cut / math.sqrt(1.0 + width**2))
 
 
 @lru_cache(maxsize=4096)
-def _normalisers(contrast: float, cut: float, num_signs: int) -> tuple[float, float]:
+def _normalizers(contrast: float, cut: float, num_signs: int) -> tuple[float, float]:
     width = _WIDTH * peak(num_signs)
     below, above = _deviations(cut, width, peak(num_signs))
     middle, least = _upper(cut / math.sqrt(1.0 + width**2)), math.exp(-contrast)
@@ -310,7 +354,7 @@ def _normalisers(contrast: float, cut: float, num_signs: int) -> tuple[float, fl
 
 
 def _deviations(cut: float, width: float, top: float) -> tuple[float, float]:
-    """How far E Phi((g - cut)/width) may lie below and above its value for normal scores."""
+    """Return how far E Phi((g - cut)/width) may be below and above its value for normal scores."""
     from scipy.special import exp1
 
     v = 1.0 + width**2
@@ -320,7 +364,8 @@ def _deviations(cut: float, width: float, top: float) -> tuple[float, float]:
     square = top**4 / 144.0 * 48.0 / v**4 + 2.0 * top**2 / 12.0 * _SIXTH * top**4 * 384.0 / v**5
     square += _SIXTH**2 * top**8 * 3840.0 / v**6
     edge = v / (2.0 * top**2)
-    far = top**2 / 12.0 * (2.0 / v**2) * (1.0 + edge) * math.exp(-edge)  # of the closed form
+    # The part of the closed form beyond t = 1/m.
+    far = top**2 / 12.0 * (2.0 / v**2) * (1.0 + edge) * math.exp(-edge)
     between = float(exp1(edge)) / 2.0
     beyond = float(exp1(width**2 * math.pi**2 / (8.0 * top**2)) + exp1(edge * math.pi**2 / 4.0)) / 2
     rest = (sixth + square / 2.0 + far + between + beyond) / math.pi * (1.0 + 1e-9) + 1e-14

@@ -1,10 +1,10 @@
-"""Designs: what to solve for, its certificate, and where solved ones are kept.
+"""The store of certified designs: specs, certificates, and the files of solved designs.
 
-A design is two files, NAME.json (the parameters, the digest of the arrays and what the certificate
-measured) and NAME-DIGEST.npz (knots, rows, letters). Reading one checks everything again from the
-arrays: a file that was cut, carelessly edited or made for other parameters is an error, and a
-design that fails its certificate is never used; whoever forges both files can spoil accuracy, not
-privacy. Common designs come with the package; others are solved once and kept in a cache folder
+A design is two files, NAME.json (the parameters, the digest of the arrays and the measurements of
+the certificate) and NAME-DIGEST.npz (knots, rows, letters). Reading one checks everything again
+from the arrays: a file that is truncated, edited or made for other parameters is an error, and a
+design that fails its certificate is never used; forging both files can reduce accuracy, but not
+privacy. Common designs come with the package; others are solved once and stored in a cache folder
 ($SOTTOVOCE_CACHE, else $XDG_CACHE_HOME/sottovoce, else ~/.cache/sottovoce).
 """
 
@@ -32,33 +32,42 @@ from sottovoce.mechanisms.design.lower_bound import variance_lower_bound
 
 Family = Literal["strict", "metric"]
 
-SOLVER_VERSION = 1  # raise it when designs come out differently: older caches are left alone
+SOLVER_VERSION = 1  # Increment it when designs change; files of older versions are then ignored.
 MAX_BITS = 8
 MAX_INPUT_BITS = 10
 EPSILON_RANGE = (1e-3, 60.0)
-TOLERANCE = 1e-12  # of bias (relative to the letters), row sums and epsilon (nats)
+TOLERANCE = 1e-12  # For bias (relative to the letters), row sums and epsilon (nats).
 _ARRAYS = ("knots", "letters", "rows")
 _SHIPPED = "shipped"
 
 
+class _DamagedDesignError(DesignError):
+    """An error whose message the caller completes with the name of the file and the remedy."""
+
+
 def table_epsilon(value: float) -> float:
-    """An epsilon for which tables can be made, over the whole interval."""
+    """Check an epsilon over the whole interval for which tables can be made."""
     low, high = EPSILON_RANGE
     number = parameter_rules.finite("epsilon", value)
     if not low <= number <= high:
         raise ParameterError(
             f"epsilon over the whole interval must lie between {low:g} and {high:g}, got "
-            f"{value!r}; below, nothing gets through, above, nothing is hidden"
+            f"{value!r}; a smaller one transmits nothing, a larger one hides nothing"
         )
     return float(number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesignSpec:
-    """What a design is for: the question, not the answer.
+    """The parameters of the problem that a design solves.
 
-    family    'strict': epsilon between any two inputs; 'metric': epsilon per unit on [0, 1].
-    inputs    evenly spaced inputs on [0, 1], or None for continuous input (strict only).
+    Attributes:
+        family: 'strict' for epsilon between any two inputs; 'metric' for epsilon per unit on [0,
+            1].
+        epsilon: The epsilon over the whole interval, or per unit.
+        inputs: The number of evenly spaced inputs on [0, 1]; None for continuous input (strict
+            only).
+        letters: The number of output values.
     """
 
     family: Family
@@ -71,7 +80,9 @@ class DesignSpec:
         if self.inputs is not None:
             parameter_rules.integer("inputs", self.inputs, low=2, high=1 << MAX_INPUT_BITS)
         elif self.family == "metric":
-            raise ParameterError("a metric design needs a number of inputs")
+            raise ParameterError(
+                "a metric design needs a number of inputs, got None; set inputs, such as 64"
+            )
         parameter_rules.integer("letters", self.letters, low=2, high=1 << MAX_BITS)
 
     @property
@@ -90,7 +101,21 @@ METRICS = ("l1", "l2_squared")
 def spec_of(
     epsilon: float, input_bits: int | None, output_bits: int, metric: str | None = None
 ) -> DesignSpec:
-    """The spec on [0, 1] in bits; input_bits = None is continuous input."""
+    """Return the spec of a design on [0, 1] whose sizes are given in bits.
+
+    Args:
+        epsilon: The epsilon between any two inputs, or per unit of the metric.
+        input_bits: The binary logarithm of the number of inputs; None for continuous input.
+        output_bits: The binary logarithm of the number of output values.
+        metric: One of `METRICS` for metric DP; None for epsilon between any two inputs.
+
+    Returns:
+        The spec.
+
+    Raises:
+        UnknownNameError: The metric is unknown.
+        ParameterError: A number is out of range, or a metric design has continuous input.
+    """
     parameter_rules.integer("output_bits", output_bits, low=1, high=MAX_BITS)
     if input_bits is not None:
         parameter_rules.integer("input_bits", input_bits, low=1, high=MAX_INPUT_BITS)
@@ -101,25 +126,32 @@ def spec_of(
         raise UnknownNameError.among("metric", metric, METRICS)
     if inputs is None:
         raise ParameterError(
-            "a metric design needs input_bits, such as 6; inputs between its points are "
-            "interpolated, so every input is served"
+            "a metric design needs a number of input_bits; set it, such as to 6 (values between "
+            "its points are interpolated, so every value can be sent)"
         )
     slope = epsilon * slope_of_unit(metric, inputs)
     return DesignSpec(family="metric", epsilon=slope, inputs=inputs, letters=1 << output_bits)
 
 
 def slope_of_unit(metric: str, inputs: int) -> float:
-    """The slope |d log P / dx| on [0, 1] of one epsilon per unit of the metric.
+    """Return the slope |d log P / dx| on [0, 1] of one epsilon per unit of the metric.
 
-    The squared distance of grid points is implied by neighbouring ones, step apart: there it is
-    epsilon step^2, so it is the l1 metric with epsilon * step.
+    For the squared distance it is enough to consider adjacent grid points, at distance step: there
+    it is epsilon step^2, so it is the l1 metric with epsilon * step.
     """
     return 1.0 if metric == "l1" else 1.0 / (inputs - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Design:
-    """A certified channel for a spec, and the integer table that runs."""
+    """A certified channel for a spec, and the integer table that runs.
+
+    Attributes:
+        spec: The problem.
+        channel: The solution in float64.
+        table: The solution in integers, which is sampled.
+        solve_seconds: The CPU time that solving took.
+    """
 
     spec: DesignSpec
     channel: Channel
@@ -127,13 +159,13 @@ class Design:
     solve_seconds: float
 
     def sum_of_variances(self) -> float:
-        """Over the inputs; the mean over [0, 1] for continuous input."""
+        """Return the sum of variances over the inputs, or the mean for continuous input."""
         if self.spec.inputs is None:
             return self.channel.mean_variance()
         return float(self.channel.variances(np.linspace(0.0, 1.0, self.spec.inputs)).sum())
 
     def lower_bound(self) -> float:
-        """No design of this spec has a smaller sum of variances.
+        """Return a bound below which no design of this spec has its sum of variances.
 
         A metric design is epsilon-DP over [0, 1] as well, and its Fisher information is at most
         epsilon^2, so that an unbiased one has variance at least 1/epsilon^2 (Cramer and Rao).
@@ -146,13 +178,13 @@ class Design:
         return bound
 
     def certificate(self) -> dict[str, float]:
-        """What was checked: the float64 design, and the integer table exactly."""
+        """Return the checked numbers: of the float64 design, and of the integer table exactly."""
         excess = _epsilon(self.spec.family, self.channel) - self.spec.epsilon
         return {
             "max_bias": self.channel.bias(),
             "row_error": self.channel.row_error(),
             "dp_excess": excess,
-            # Rounding has proved the table within the spec; its own epsilon is rounded up.
+            # Rounding has proved that the table meets the spec; its own epsilon is rounded up.
             "table_epsilon": min(self.spec.epsilon, _epsilon(self.spec.family, self.table)),
             "table_bias": self.table.bias(),
         }
@@ -171,7 +203,17 @@ def _digest(channel: Channel) -> str:
 
 @lru_cache(maxsize=256)
 def find(spec: DesignSpec) -> Design:
-    """The design for a spec: shipped, cached, or solved now and cached."""
+    """Return the design for a spec: from the package, from the cache, or solved now and cached.
+
+    Args:
+        spec: The problem.
+
+    Returns:
+        The certified design.
+
+    Raises:
+        DesignError: The stored design is damaged, or no certified design was found.
+    """
     shipped = _load_shipped(spec)
     if shipped is not None:
         return shipped
@@ -182,13 +224,13 @@ def find(spec: DesignSpec) -> Design:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         save(design, folder)
-    except (OSError, OutputError):  # a cache that cannot be written only costs time
+    except (OSError, OutputError):  # A cache that cannot be written only costs time.
         pass
     return design
 
 
 def cache_folder() -> Path:
-    """Where solved designs are kept."""
+    """Return the folder of solved designs."""
     if chosen := os.environ.get("SOTTOVOCE_CACHE"):
         return Path(chosen) / "designs"
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -196,31 +238,35 @@ def cache_folder() -> Path:
 
 
 def solve(spec: DesignSpec) -> Design:
-    """Solve, certify, round."""
+    """Solve a spec, certify the result and round it to integers."""
     start = time.process_time()
     if spec.family == "metric":
         assert spec.inputs is not None
         channel = metric.solve(spec.epsilon, spec.letters, spec.inputs)
     else:
         solution = window.solve(spec.epsilon, spec.letters, spec.inputs)
-        centred = solution.knots() if spec.inputs is None else np.linspace(-0.5, 0.5, spec.inputs)
+        centered = solution.knots() if spec.inputs is None else np.linspace(-0.5, 0.5, spec.inputs)
         channel = Channel(
-            knots=centred + 0.5, rows=solution.rows(centred), letters=solution.letters + 0.5
+            knots=centered + 0.5, rows=solution.rows(centered), letters=solution.letters + 0.5
         )
     return certified(spec, channel, time.process_time() - start)
 
 
 def certified(spec: DesignSpec, channel: Channel, solve_seconds: float) -> Design:
-    """The design, if the channel keeps what the spec asks; DesignError names what it breaks."""
+    """Return the design of a channel that satisfies its spec; raise DesignError otherwise."""
     shape = (len(channel.knots), spec.letters)
     if channel.rows.shape != shape or channel.letters.shape != (spec.letters,):
-        raise DesignError(f"design {spec.name} has rows of shape {channel.rows.shape}")
+        raise DesignError(
+            f"design {spec.name} must have rows of shape {shape}, got {channel.rows.shape}"
+        )
     arrays = (channel.knots, channel.rows, channel.letters)
     if not all(np.isfinite(array).all() for array in arrays) or channel.rows.min() <= 0.0:
-        raise DesignError(f"design {spec.name} holds a NaN, an infinity or an empty cell")
+        raise DesignError(
+            f"design {spec.name} must have finite numbers and positive probabilities only"
+        )
     ends = channel.knots[0], channel.knots[-1]
     if ends != (0.0, 1.0) or not (np.diff(channel.knots) > 0.0).all():
-        raise DesignError(f"design {spec.name} does not cover [0, 1]")
+        raise DesignError(f"design {spec.name} must have ascending knots from 0 to 1, got {ends}")
     excess = _epsilon(spec.family, channel) - spec.epsilon
     for what, value in (
         ("bias", channel.bias()),
@@ -228,7 +274,9 @@ def certified(spec: DesignSpec, channel: Channel, solve_seconds: float) -> Desig
         ("epsilon excess", excess),
     ):
         if not value <= TOLERANCE:
-            raise DesignError(f"design {spec.name} has {what} {value:.3g}; it is not used")
+            raise DesignError(
+                f"design {spec.name} must have a {what} of at most {TOLERANCE:g}, got {value:.3g}"
+            )
     rounded = (round_pure if spec.family == "strict" else round_metric)(channel, spec.epsilon)
     for array in arrays:
         array.flags.writeable = False
@@ -236,7 +284,7 @@ def certified(spec: DesignSpec, channel: Channel, solve_seconds: float) -> Desig
 
 
 def save(design: Design, folder: Path) -> Path:
-    """Write the arrays, then the description that points at them: two writers never mix."""
+    """Write the arrays, then the description that names them, so that two writers never mix."""
     description = folder / f"{design.spec.name}.json"
     write_atomic(folder / _arrays_name(design.spec, _digest(design.channel)), _archive([design]))
     write_json(description, _description(design))
@@ -264,7 +312,7 @@ def _arrays_name(spec: DesignSpec, digest: str) -> str:
 
 
 def ship(specs: Iterable[DesignSpec], folder: Path) -> None:
-    """Solve many designs into one pair of files, as they come with the package."""
+    """Solve many designs into one pair of files, which the package includes."""
     designs = [solve(spec) for spec in specs]
     write_atomic(folder / f"{_SHIPPED}.npz", _archive(designs))
     described = {design.spec.name: _description(design) for design in designs}
@@ -287,7 +335,9 @@ def _load_shipped(spec: DesignSpec) -> Design | None:
     try:
         return _checked(spec, described[spec.name], archive)
     except DesignError as error:
-        raise DesignError(f"a design of the package is damaged ({error}); reinstall it") from None
+        raise DesignError(
+            f"a design of the package is damaged ({error}); reinstall Sottovoce"
+        ) from None
 
 
 def _description(design: Design) -> dict[str, Any]:
@@ -312,18 +362,18 @@ def _archive(designs: Iterable[Design]) -> bytes:
 
 
 def _checked(spec: DesignSpec, described: Any, archive: bytes) -> Design:
-    """The design, if description and arrays belong together, to the spec, and are certified."""
+    """Return the design if description and arrays fit the spec and are certified."""
     try:
         if described["spec"] != asdict(spec):
-            raise DesignError("it was made for other parameters")
+            raise _DamagedDesignError("it was made for other parameters")
         with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
             parts = {name: np.array(arrays[f"{spec.name}/{name}"], float) for name in _ARRAYS}
         channel = Channel(**parts)
         if described["digest"] != _digest(channel):
-            raise DesignError("its arrays are not those that its description names")
+            raise _DamagedDesignError("its arrays are not those that its description names")
         design = certified(spec, channel, float(described["solve_seconds"]))
         if not math.isclose(described["sum_of_variances"], design.sum_of_variances(), rel_tol=1e-9):
-            raise DesignError("it states a variance that its arrays do not have")
+            raise _DamagedDesignError("it states a variance that its arrays do not have")
         return design
     except ARRAY_DAMAGE as error:
-        raise DesignError(f"it cannot be read ({type(error).__name__}: {error})") from None
+        raise _DamagedDesignError(f"it cannot be read ({type(error).__name__}: {error})") from None

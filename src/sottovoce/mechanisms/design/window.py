@@ -1,18 +1,18 @@
-"""The strict MVU design: epsilon-DP, unbiased, of least variance, by sliding windows.
+"""The strict MVU design: epsilon-DP, unbiased and of least variance, by sliding windows.
 
-Inputs x in [0, 1], letters a_1 < ... < a_B. With column minima l_j, epsilon-DP says that every row
-lies in [l_j, e^eps l_j]. Given letters and minima, the row of least variance with mean x fills the
-capacities (e^eps - 1) l_j, on top of the minima, in one contiguous *window* of mass 1 - sum(l): by
-linear programming duality its reduced costs are (a_j - p)(a_j - q), negative exactly between the
-letters p and q at the window's two edges. Sliding the window moves the mean from its least to its
-largest value, so the row for a given mean is one interpolation away, and rows are piecewise linear
-in x. Nothing depends on the number of inputs: a continuous input is the same problem with an
-integral in place of the sum.
+Inputs x in [0, 1], output letters a_1 < ... < a_B. With column minima l_j, epsilon-DP says that
+every row lies in [l_j, e^eps l_j]. Given letters and minima, the row of least variance with mean x
+fills the capacities (e^eps - 1) l_j, on top of the minima, in one contiguous *window* of mass
+1 - sum(l): by linear programming duality its reduced costs are (a_j - p)(a_j - q), negative exactly
+between the letters p and q at the window's two edges. Sliding the window moves the mean from its
+least to its largest value, so the row for a given mean is found by one interpolation, and rows are
+piecewise linear in x. Nothing depends on the number of inputs: a continuous input is the same
+problem with an integral in place of the sum.
 
-What is left are the B/2 spacings, the B/2 minima (the design is symmetric about 1/2) and the total
-mass of the minima. The scale follows: the extreme windows have means 0 and 1 exactly. The objective
-has kinks where a window's edge passes a letter and several local optima, so L-BFGS runs from many
-starts and then from perturbations of the best.
+The remaining variables are the B/2 spacings, the B/2 minima (the design is symmetric about 1/2) and
+the total mass of the minima. The scale follows: the extreme windows have means 0 and 1 exactly. The
+objective has kinks where a window's edge passes a letter and several local optima, so L-BFGS runs
+from many starts and then from perturbations of the best.
 
 By the envelope theorem, with rows P_i and edges p_i, q_i,
 
@@ -32,13 +32,13 @@ from numpy.typing import NDArray
 
 from sottovoce.core.domains import Vector
 
-# The solver's own choices; designs do not change what is private, only how accurate it is.
+# The choices of the solver affect only the accuracy of a design, not its privacy.
 _STARTS = 10
 _EVALUATIONS, _CELLS_OF_HALF_SPEED, _LEAST_EVALUATIONS = 9_000, 8_192, 800
 _FRUITLESS_HOPS = 18
 _HOP_SIZES = (0.5, 0.003, 0.2, 0.02, 0.1, 0.001)
 _SEED = 1
-_HOPELESS = 1e3
+_FAILED = 1e3
 _SAME_KNOT = 1e-9
 _LOST_TO_ROUNDING = 1e-12
 _LOG_BOUND, _HIGHEST_LOGIT = 20.0, 12.0
@@ -46,7 +46,13 @@ _LOG_BOUND, _HIGHEST_LOGIT = 20.0, 12.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Letters and column minima, centred: inputs run from -1/2 to 1/2, everything is symmetric."""
+    """A design by its letters and column minima, centered: inputs run from -1/2 to 1/2.
+
+    Attributes:
+        epsilon: The epsilon between any two inputs.
+        letters: The output values a_j, symmetric about 0.
+        minima: The column minima l_j, symmetric.
+    """
 
     epsilon: float
     letters: Vector
@@ -54,22 +60,22 @@ class Window:
 
     @property
     def mass(self) -> float:
-        """What each row spreads over the capacities."""
+        """The mass that each row distributes over the capacities."""
         return 1.0 - float(self.minima.sum())
 
     def knots(self) -> Vector:
-        """The means in [-1/2, 1/2] between which rows are linear (those that can be told apart)."""
+        """Return the distinguishable means in [-1/2, 1/2] between which rows are linear."""
         means = self._slides()[1]
         inside = np.unique(means[np.abs(means) < 0.5 - _SAME_KNOT])
         inside = inside[np.diff(inside, prepend=-0.5) > _SAME_KNOT]
         return np.concatenate(([-0.5], inside, [0.5]))
 
     def rows(self, means: Vector) -> Vector:
-        """The row of least variance for each mean."""
+        """Return the row of least variance for each mean."""
         return self.minima + self._fill(means)[0]
 
     def _slides(self) -> tuple[Vector, Vector]:
-        """Window positions at which an edge passes a letter, and the means there."""
+        """Return the window positions at which an edge passes a letter, and the means there."""
         capacities = math.expm1(self.epsilon) * self.minima
         edges = np.concatenate(([0.0], np.cumsum(capacities)))
         moments = np.concatenate(([0.0], np.cumsum(capacities * self.letters)))
@@ -79,7 +85,7 @@ class Window:
         return slides, np.maximum.accumulate(means)
 
     def _fill(self, means: Vector) -> tuple[Vector, NDArray[np.intp], NDArray[np.intp]]:
-        """What the window adds to the minima, and the letters at its left and right edge."""
+        """Return what the window adds to the minima, and the letters at its left and right edge."""
         capacities = math.expm1(self.epsilon) * self.minima
         edges = np.concatenate(([0.0], np.cumsum(capacities)))
         slides, slide_means = self._slides()
@@ -89,21 +95,29 @@ class Window:
         left = np.clip(np.searchsorted(edges, start, "right") - 1, 0, last)
         right = np.clip(np.searchsorted(edges, stop, "left") - 1, 0, last)
         fill = np.minimum(edges[1:], stop[:, None]) - np.maximum(edges[:-1], start[:, None])
-        # Between the edges a letter is filled to the brim, not to the rounding of a difference.
+        # Between the edges a letter has its full capacity, without the rounding of a difference.
         index = np.arange(last + 1)
         full = (index > left[:, None]) & (index < right[:, None])
         return np.where(full, capacities, np.clip(fill, 0.0, capacities)), left, right
 
 
 def solve(epsilon: float, letters: int, inputs: int | None) -> Window:
-    """The best design found for `inputs` points evenly spaced on [0, 1]; None for all of [0, 1].
+    """Return the best design found for `inputs` evenly spaced points on [0, 1].
 
-    Deterministic. The variance is summed over the points, or averaged over [0, 1].
+    The result is deterministic. The variance is summed over the points, or averaged over [0, 1].
+
+    Args:
+        epsilon: The epsilon between any two inputs.
+        letters: The number of output values.
+        inputs: The number of points; None for all of [0, 1].
+
+    Returns:
+        The design.
     """
     from scipy.optimize import minimize
 
     if letters == 2:
-        return randomised_response_window(epsilon)
+        return randomized_response_window(epsilon)
     problem = _Problem(epsilon, letters, inputs)
     generator = np.random.default_rng(_SEED)
     cells = letters * (inputs or 2 * letters)
@@ -125,7 +139,7 @@ def solve(epsilon: float, letters: int, inputs: int | None) -> Window:
 
     smooth = _Problem(epsilon, letters, None)
     relaxed = np.array(descend(problem.plain_start(), smooth)[1])
-    starts = [relaxed, problem.plain_start(), *problem.quantiser_starts(generator)]
+    starts = [relaxed, problem.plain_start(), *problem.quantizer_starts(generator)]
     while len(starts) < _STARTS:
         starts.append(problem.plain_start() + 0.3 * generator.normal(size=problem.size))
     best: list[tuple[float, tuple[float, ...]]] = []
@@ -146,11 +160,12 @@ def solve(epsilon: float, letters: int, inputs: int | None) -> Window:
     return problem.window(np.array(best[0][1]))
 
 
-def randomised_response_window(epsilon: float) -> Window:
-    """Two letters: -1/(e^eps - 1) and e^eps/(e^eps - 1) on [0, 1], optimal for every input.
+def randomized_response_window(epsilon: float) -> Window:
+    """Return the design with two letters, which is optimal for every input.
 
-    With two letters a < b the variance at x is (x - a)(b - x); epsilon-DP asks for
-    (1 - a)/(0 - a) <= e^eps and (b - 0)/(b - 1) <= e^eps, and both are best met with equality.
+    The letters are -1/(e^eps - 1) and e^eps/(e^eps - 1) on [0, 1]. With two letters a < b the
+    variance at x is (x - a)(b - x); epsilon-DP requires (1 - a)/(0 - a) <= e^eps and (b - 0)/(b -
+    1) <= e^eps, and equality in both is best.
     """
     reach = 0.5 / math.tanh(epsilon / 2.0)
     low = 1.0 / (1.0 + math.exp(epsilon))
@@ -158,10 +173,10 @@ def randomised_response_window(epsilon: float) -> Window:
 
 
 class _Problem:
-    """log(variance) and its gradient in unconstrained parameters.
+    """The logarithm of the variance and its gradient, in unconstrained parameters.
 
-    Parameters, with h = B/2: h log spacings from the centre outwards, h log weights of the minima
-    from the centre outwards, and the logit of their total between e^-eps and 1.
+    The parameters, with h = B/2: h log spacings from the center outward, h log weights of the
+    minima from the center outward, and the logit of their total between e^-eps and 1.
     """
 
     def __init__(self, epsilon: float, letters: int, inputs: int | None) -> None:
@@ -171,15 +186,15 @@ class _Problem:
         self.ratio = math.exp(epsilon)
         # No letter needs a capacity above 1, so the total need not exceed B/(e^eps - 1).
         low, high = 1.0 / self.ratio, min(1.0, letters / (self.ratio - 1.0))
-        room = 1.0 - high
-        highest = math.log((high - low) / room) if room > 0.0 else math.inf
+        rest = 1.0 - high
+        highest = math.log((high - low) / rest) if rest > 0.0 else math.inf
         self.bounds = np.array(
             [(-_LOG_BOUND, _LOG_BOUND)] * (self.size - 1)
             + [(-epsilon - 5.0, min(highest, _HIGHEST_LOGIT))]
         )
 
     def plain_start(self) -> Vector:
-        """Even spacings, equal minima, the total of generalised randomised response."""
+        """Return even spacings, equal minima, and the total of generalized randomized response."""
         start = np.zeros(self.size)
         low = 1.0 / self.ratio
         total = min(0.999, max(self.letters / (self.ratio + self.letters - 1.0), 1.0001 * low))
@@ -187,28 +202,29 @@ class _Problem:
         start[-1] = math.log(fraction / (1.0 - fraction))
         return start
 
-    def quantiser_starts(self, generator: np.random.Generator) -> Iterator[Vector]:
-        """Letters on input points, as even as the grid allows: optimal as epsilon grows."""
+    def quantizer_starts(self, generator: np.random.Generator) -> Iterator[Vector]:
+        """Yield letters on input points, as even as the grid allows: optimal as epsilon grows."""
         if self.inputs is None or self.letters >= self.inputs:
             return
         gap, wider = divmod(self.inputs - 1, self.letters - 1)
-        centre = self.half - 1
-        for pick in itertools.islice(itertools.combinations(range(centre), wider // 2), 6):
+        center = self.half - 1
+        for pick in itertools.islice(itertools.combinations(range(center), wider // 2), 6):
             outwards = np.full(self.half, float(gap))
             outwards[0] += wider % 2
-            outwards[[centre - i for i in pick]] += 1.0
+            outwards[[center - i for i in pick]] += 1.0
             start = self.plain_start()
             start[: self.half] = np.log(outwards / outwards[0])
             yield start + 0.02 * generator.normal(size=self.size)
 
     def window(self, parameters: Vector) -> Window:
+        """Return the design of these parameters."""
         letters, minima = self._shape(parameters)
         return Window(
             epsilon=self.epsilon, letters=letters * self._reach(letters, minima)[0], minima=minima
         )
 
     def _shape(self, parameters: Vector) -> tuple[Vector, Vector]:
-        """Letters up to scale, and minima."""
+        """Return the letters up to scale, and the minima."""
         spacings = np.exp(parameters[: self.half])
         outer = np.cumsum(spacings) - spacings[0] / 2.0
         weights = np.exp(parameters[self.half : -1] - parameters[self.half : -1].max())
@@ -221,7 +237,7 @@ class _Problem:
         )
 
     def _reach(self, letters: Vector, minima: Vector) -> tuple[float, Vector, Vector, float]:
-        """The scale that puts the topmost window at 1/2; its row, d mean/d minima, and mean."""
+        """Return the scale that puts the topmost window at 1/2, its row, d mean/d minima, mean."""
         capacities = (self.ratio - 1.0) * minima
         from_top = np.cumsum(capacities[::-1])
         mass = 1.0 - float(minima.sum())
@@ -231,15 +247,16 @@ class _Problem:
         fill[edge + 1 :] = capacities[edge + 1 :]
         fill[edge] = mass - (from_top[depth - 1] if depth else 0.0)
         factors[edge + 1 :] = self.ratio
-        mean = float(fill @ letters)  # the minima are symmetric, their mean is 0
+        mean = float(fill @ letters)  # The minima are symmetric, so their mean is 0.
         scale = 0.5 / mean if mean > 1e-200 else math.inf
         return scale, minima + fill, (letters - letters[edge]) * factors, mean
 
     def objective(self, parameters: Vector) -> tuple[float, Vector]:
+        """Return log(variance) and its gradient."""
         shape, minima = self._shape(parameters)
         scale, top_row, top_by_minima, top_mean = self._reach(shape, minima)
-        if not math.isfinite(scale):  # the window covers everything: no mean but 1/2
-            return _HOPELESS, np.zeros(self.size)
+        if not math.isfinite(scale):  # The window covers all letters, so its only mean is 1/2.
+            return _FAILED, np.zeros(self.size)
         letters = scale * shape
         window = Window(epsilon=self.epsilon, letters=letters, minima=minima)
         points, weights, excess = self._points(window)
@@ -248,21 +265,21 @@ class _Problem:
         total = float(weights @ (rows * (letters - points[:, None]) ** 2).sum(axis=1)) - excess
         lost = float(np.abs(fill.sum(axis=1) - window.mass).max())
         if not (math.isfinite(total) and total > 0.0 and lost < _LOST_TO_ROUNDING):
-            return _HOPELESS, np.zeros(self.size)
+            return _FAILED, np.zeros(self.size)
         low, high = letters[left][:, None], letters[right][:, None]
         index = np.arange(self.letters)
         inside = (index > left[:, None]) & (index < right[:, None])
         by_letters = weights @ (rows * (2.0 * letters - low - high))
         reduced = (letters - low) * (letters - high)
         by_minima = weights @ (reduced * np.where(inside, self.ratio, 1.0))
-        # The scale is 1/(2 top mean): its share of both derivatives.
+        # The scale 1/(2 top mean) depends on shape and minima, and contributes to both gradients.
         by_scale = float(by_letters @ shape) * -scale / top_mean
         by_shape = scale * by_letters + by_scale * top_row
         by_minima = by_minima + by_scale * top_by_minima
         return math.log(total), self._pull_back(parameters, by_shape, by_minima) / total
 
     def _points(self, window: Window) -> tuple[Vector, Vector, float]:
-        """Where to evaluate rows, with which weight, and what to subtract from the sum.
+        """Return where to evaluate rows, with which weights, and what to subtract from the sum.
 
         On a linear piece of length t the mean of the variance is the midpoint's less t^2/12.
         """

@@ -1,7 +1,10 @@
-"""Samplers. A code is a function of key and value alone, so every kernel gives the same bits.
+"""The samplers of discrete mechanisms, in numpy, C and Triton, which all give the same codes.
+
+A code is a function of key and value only, so every kernel gives the same bits.
 
 reference/   numpy, and arbitrary precision for what nothing else decides: the definition
-C            the optional extension (src/native): crude comparisons with proven margins, and float64
-             with 64 random bits more where these cannot tell (docs/kernels.md)
-cuda/        Triton, for tensors on NVIDIA devices: the same way, 32 blocks of the keystream a warp
+C            the optional extension (src/native): fast comparisons with proven error margins, and
+             float64 with 64 further random bits where these do not decide (docs/kernels.md)
+cuda/        Triton, for tensors on NVIDIA devices: the same method, with 32 blocks of the keystream
+             for each warp
 """

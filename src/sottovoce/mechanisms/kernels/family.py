@@ -1,4 +1,4 @@
-"""Exponential families: code j with probability w_j e^(y_j z) / sum_k w_k e^(y_k z)."""
+"""The sampler of exponential families: P(code j) = w_j e^(y_j z) / sum_k w_k e^(y_k z)."""
 
 import math
 from functools import lru_cache
@@ -22,10 +22,10 @@ from sottovoce.mechanisms.kernels.reference import family as reference
 Codes = NDArray[np.uint8]
 
 MAX_LEVELS = 256
-# Cells enough to keep a chord within a quarter of 2^-16, if those are not too many to keep at hand.
+# There are enough cells to keep a chord within a quarter of 2^-16, up to a bound on the memory.
 _CHORD_ERROR = 0.25 * 2.0**-16
 _FEWEST_CELLS, _MOST_NUMBERS = 4, 1 << 18
-_NARROW_REACH = 0.25  # over which 32 chords are within 2^-15
+_NARROW_REACH = 0.25  # Over this range 32 chords are within 2^-15.
 
 
 def sample_exponential_family(
@@ -38,10 +38,20 @@ def sample_exponential_family(
     reach: float,
     fisher_bound: float,
 ) -> Codes:
-    """A code for each value x, drawn at the tilt z that `affine` gives.
+    """Return a code for each value x, drawn at the tilt z that `affine` gives.
 
-    `reach` bounds |z| and `fisher_bound` the variance of y_j, whatever z is; both are public and
-    decide only how fast this is.
+    Args:
+        values: Finite values x.
+        affine: The map from x to the tilt z.
+        points: The points y_j.
+        weights: The weights w_j.
+        keystream: The randomness; it is used up.
+        reach: A bound on |z|.
+        fisher_bound: A bound on the variance of y_j for every z. Like `reach` it is public and
+            affects only the speed.
+
+    Returns:
+        A code for each value.
     """
     kernels, vector = native(), contiguous_vector(np.asarray(values))
     if kernels is None or not has_ladder(affine, points, reach):
@@ -61,17 +71,17 @@ def sample_exponential_family(
 
 
 def has_ladder(affine: Affine, points: Vector, reach: float) -> bool:
-    """Whether float32 has the range for a ladder, and a byte for the codes."""
+    """Return whether float32 has the range for a ladder, and a byte for the codes."""
     return affine.is_moderate and 2.0**-60 < reach < 2.0**60 and len(points) <= MAX_LEVELS
 
 
 def ladder_of(points: Vector, weights: Vector, fisher_bound: float, reach: float) -> Ladder:
-    """The ladder of a family for tilts up to `reach`."""
+    """Return the ladder of a family for tilts up to `reach`."""
     return _ladder(points.tobytes(), weights.tobytes(), float(fisher_bound), float(reach))
 
 
 def _usual_reach(reach: float, count: int) -> float:
-    """Where most tilts lie if many share a norm: a few of its parts; a power of two, to be kept."""
+    """Return a bound on most tilts if many share a norm, a power of two for the cache."""
     share = 8.0 * reach / math.sqrt(max(count, 1))
     return min(reach, _NARROW_REACH, 2.0 ** math.ceil(math.log2(share)))
 
@@ -94,7 +104,11 @@ def _narrow(
 def _chords(
     points: bytes, weights: bytes, fisher_bound: float, reach: float, cells: int
 ) -> tuple[float, float, Vector, Vector, float]:
-    """F_j(z) = P(code <= j) has |F_j'| <= sqrt(M)/2 and |F_j''| <= M, M the Fisher information."""
+    """Return the thresholds at the edges of equal cells, and bounds on the error of their chords.
+
+    F_j(z) = P(code <= j) has |F_j'| <= sqrt(M)/2 and |F_j''| <= M with M the Fisher information, so
+    a chord over a cell of width h is off by at most M h^2/8.
+    """
     nodes, masses = np.frombuffer(points), np.frombuffer(weights)
     edges = np.linspace(-reach, reach, cells + 1)
     exponents = np.multiply.outer(edges, nodes)

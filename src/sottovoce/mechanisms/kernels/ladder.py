@@ -1,7 +1,8 @@
-"""Ladders: thresholds that are nearly linear over cells of x, and by how much they are not.
+"""The ladders of the C and CUDA kernels: piecewise linear thresholds with bounds on their errors.
 
-A ladder is a filter for the C kernel: it gives a code only where every threshold that its margin
-allows gives the same one. Units are those of a draw, 2^-16. docs/kernels.md proves the margins.
+A ladder gives the thresholds of a distribution as linear functions over cells of x. It is a filter:
+it gives a code only where all thresholds within the error margin give the same one. Units are those
+of a draw, 2^-16. docs/kernels.md proves the margins.
 """
 
 import math
@@ -20,23 +21,25 @@ Singles = NDArray[np.float32]
 
 DRAW, HALF_DRAW = 2.0**16, 2.0**15
 NARROW_CELLS, NARROW_THRESHOLDS = 32, 15
-_NARROW_MARGIN = 2.0**12  # beyond it the first pass would decide little; thresholds fit 16 bits
+# With a larger margin the first pass would decide little; with this one thresholds fit 16 bits.
+_NARROW_MARGIN = 2.0**12
 _FAR = 4.0
 _SLOPES = 2.0**-100, 2.0**100
-_PADDING = 16  # thresholds are compared in whole vectors
-# float32: an edge's value, the rise, its product, their sum, the gap and w + gap, each at most 2^-8
-# wrong as long as nothing exceeds 2^17.
+_PADDING = 16  # Thresholds are compared in whole vectors.
+# In float32, an edge's value, the rise, its product, their sum, the gap and w + gap have an error
+# of at most 2^-8 each as long as none exceeds 2^17.
 _ROUNDING = 6.0 * 2.0**-8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ladder:
-    """rows[c, 0] are the thresholds at the edge where cell c begins, rows[c, 1] rise over it.
+    """Thresholds that are linear over equal cells of x, in float32.
 
-    Thresholds are raised by the cell's margin, and gaps[c] is twice that margin, plus 1 for the
-    width of a draw: draw w has surely passed the thresholds up to w, and none beyond w + gap.
-    x lies x cells_per_unit + origin cells from the first edge. What lies beyond the last edge, or
-    before the first, is in a cell of its own, with an infinite gap.
+    Row rows[c, 0] has the thresholds at the edge where cell c begins, and rows[c, 1] their rise
+    over the cell. Thresholds are raised by the cell's margin, and gaps[c] is twice that margin,
+    plus 1 for the width of a draw: a draw w has surely passed the thresholds up to w, and none
+    beyond w + gap. The position of x is x cells_per_unit + origin, in cells from the first edge.
+    All x before the first or beyond the last edge share one more cell, whose gap is infinite.
     """
 
     levels: int
@@ -47,26 +50,34 @@ class Ladder:
 
     @property
     def length(self) -> float:
+        """The length of the range of x that the cells cover."""
         return (len(self.gaps) - 1) / self.cells_per_unit
 
     @classmethod
     def between(
         cls, low: float, high: float, thresholds: Vector, errors: Vector, slope: float
     ) -> "Ladder":
-        """Over equal cells between `low` and `high`, given the thresholds at all their edges.
+        """Build a ladder over equal cells between `low` and `high`.
 
-        `errors` says for each cell by how much a threshold may lie off its chord, and `slope`
-        bounds how fast any of them moves with x; both as probabilities.
+        Args:
+            low: The first edge.
+            high: The last edge.
+            thresholds: The thresholds at all edges, as probabilities.
+            errors: For each cell, a bound on the distance between a threshold and its chord.
+            slope: A bound on the derivative of any threshold in x.
+
+        Returns:
+            The ladder.
         """
         cells, levels = len(thresholds) - 1, thresholds.shape[1] + 1
-        # Up to 16 thresholds are compared at once. More are padded, the last being padding, and
-        # every 16th comes again after them, to be compared first.
+        # Up to 16 thresholds are compared at once. If there are more, they are padded so that the
+        # last one is padding, and every 16th is repeated after them, to be compared first.
         few = levels - 1 <= _PADDING
         width = _PADDING if few else (levels - 1) // _PADDING * _PADDING + 2 * _PADDING
         rows = np.zeros((cells + 1, 2, width), dtype=np.float32)
-        rows[:, 0] = np.inf  # padding is never passed; in the last cell, nothing but the gap is
+        rows[:, 0] = np.inf  # A draw never passes padding, nor any threshold of the last cell.
         rises = DRAW * np.diff(thresholds, axis=0)
-        # Numbers so small that float32 barely holds them would slow the processor down.
+        # Subnormal float32 numbers would slow the processor down.
         rows[:cells, 1, : levels - 1] = np.where(np.abs(rises) < 2.0**-40, 0.0, rises)
         misplaced = _misplaced(low, high)
         margins = DRAW * (errors + slope * misplaced) + _ROUNDING
@@ -88,10 +99,10 @@ class Ladder:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NarrowLadder:
-    """The same in 16 bits, over at most 32 cells: what AVX-512 tries first.
+    """The same in 16-bit integers, over at most 32 cells: the first attempt of the AVX-512 kernel.
 
-    Units are 2^-15, counted from 1/2, so that a threshold near 1 still fits when it is raised.
-    rows[j, 0] are threshold j at each edge, raised by the margin and less 1, and rows[j, 1] its
+    Units are 2^-15, counted from 1/2, so that a threshold near 1 still fits when it is raised. Row
+    rows[j, 0] has threshold j at each edge, raised by the margin and less 1, and rows[j, 1] its
     rise over each cell.
     """
 
@@ -105,13 +116,17 @@ class NarrowLadder:
     def between(
         cls, low: float, high: float, thresholds: Vector, errors: Vector, slope: float
     ) -> "NarrowLadder | None":
-        """As for a `Ladder`; None for too many cells or levels, or too steep a rise."""
+        """Build a narrow ladder from the arguments of `Ladder.between`.
+
+        Returns:
+            The ladder; None if there are too many cells or levels, or thresholds rise too steeply.
+        """
         cells, count = len(thresholds) - 1, thresholds.shape[1]
         rises = HALF_DRAW * np.diff(thresholds, axis=0)
         if cells > NARROW_CELLS or count > NARROW_THRESHOLDS or np.abs(rises).max() > 32766.0:
             return None
         misplaced = _misplaced(low, high)
-        # The rise and its product are each half a unit off, the place by 2^-15 of the rise.
+        # The rise and its product are each off by half a unit, the place by 2^-15 of the rise.
         margin = HALF_DRAW * (float(errors.max()) + slope * misplaced) + 2.0
         if not margin <= _NARROW_MARGIN:
             return None
@@ -130,18 +145,18 @@ class NarrowLadder:
 
 
 def _misplaced(low: float, high: float) -> float:
-    """By how much float32 may misplace x.
+    """Return a bound on the error of x in float32.
 
-    x, cells_per_unit, their product, origin and the sum: 5 roundings of at most the farther end.
-    And what is subtracted from x first, at most `_FAR` times the ladder's length, and the
-    difference: as many again.
+    x, cells_per_unit, their product, origin and the sum are 5 roundings of at most the farther end.
+    The shift that is subtracted from x first, at most `_FAR` times the ladder's length, and the
+    difference have as many again.
     """
     return 5.0 * 2.0**-24 * (max(abs(low), abs(high), high - low) + (high - low))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Affine:
-    """u = (x - shift) scale/divisor, rounded to float64 after each step."""
+    """The map u = (x - shift) scale/divisor, rounded to float64 after each step."""
 
     shift: float = 0.0
     scale: float = 1.0
@@ -151,17 +166,24 @@ class Affine:
         return np.asarray((x - self.shift) * self.scale / self.divisor)
 
     def at(self, x: float) -> float:
+        """Return u for one x."""
         return (x - self.shift) * self.scale / self.divisor
 
     @property
     def is_moderate(self) -> bool:
-        """Whether float32 has the range for x, and for how many cells a unit of it is."""
+        """Whether float32 has the range for x, and for the number of cells in one unit of x."""
         return _SLOPES[0] <= abs(self.scale / self.divisor) <= _SLOPES[1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Law:
-    """What decides where a ladder does not: points and weights, or knots and thresholds."""
+    """The distribution that decides where a ladder does not.
+
+    Attributes:
+        is_table: Whether it is an interpolated table, or else an exponential family.
+        first: The knots of the table, or the points of the family.
+        second: The thresholds of the table, or the weights of the family.
+    """
 
     is_table: bool
     first: Vector
@@ -169,7 +191,7 @@ class Law:
 
 
 def is_far(affine: Affine, ladder: Ladder) -> bool:
-    """Whether so much is subtracted from x that float32 would lose too much of it."""
+    """Return whether the shift is so large that float32 would lose too much of x - shift."""
     return abs(affine.shift * (affine.scale / affine.divisor)) > _FAR * ladder.length
 
 
@@ -182,7 +204,7 @@ def sample(
     keystream: Keystream,
     kernels: Native,
 ) -> tuple[NDArray[np.uint8], list[int]]:
-    """Codes of values x by the law at u, and the coordinates that arbitrary precision decides."""
+    """Return the codes of values x, and the coordinates that need arbitrary precision."""
     per_unit = affine.scale / affine.divisor
     if is_far(affine, ladder):
         values = values.astype(np.float64, copy=False)
@@ -197,13 +219,13 @@ def sample(
         narrow_per_x = narrow.cells_per_unit * per_unit
         first_pass = (narrow.rows, narrow.cells, narrow_per_x, narrow.origin, narrow.gap)
 
-    def work(start: int, stop: int, left: NDArray[np.int64]) -> int:
+    def work(start: int, stop: int, undecided: NDArray[np.int64]) -> int:
         return int(
             kernels.library.ladder(
                 kernels.level, key, start, affine.shift, affine.scale, affine.divisor, per_x,
                 ladder.origin, ladder.levels, ladder.rows.shape[2], ladder.rows, ladder.gaps,
                 law.is_table, law.first, law.second, values[start:stop], wide, codes[start:stop],
-                left, *first_pass,
+                undecided, *first_pass,
             )
         )  # fmt: skip
 

@@ -1,4 +1,7 @@
-"""One bit a coordinate: P(1 | x) = 1/(1 + e^(-2z)), z = (x scale)/stddev rounded to float64."""
+"""The sampler of one bit for each coordinate: P(1 | x) = 1/(1 + e^(-2z)).
+
+The tilt is z = (x scale)/stddev, rounded to float64 after each step.
+"""
 
 import math
 
@@ -12,19 +15,26 @@ from sottovoce.core.threads import left_open
 from sottovoce.mechanisms.kernels.reference import one_bit as reference
 
 Bits = NDArray[np.uint8]
-Left = NDArray[np.int64]
+Coordinates = NDArray[np.int64]
 
 _LOG2_E2 = 2.0 / math.log(2.0)
-# The crude odds need 2z/ln 2 = slope x in float32; other slopes are left to numpy.
+# The kernel computes the odds from 2z/ln 2 = slope x in float32; numpy handles other slopes.
 _SLOPES = 2.0**-100, 2.0**100
 
 
 def sample_payload(
     values: ArrayLike, noise_stddev: float, keystream: Keystream, *, scale: float = 1.0
 ) -> Bits:
-    """Packed bits, the lowest of a byte first; the unused ones of the last byte are 0.
+    """Return the sampled bits, packed, the lowest bit of a byte first; unused bits are 0.
 
-    `values` are finite numbers; `scale` is what a clip multiplies them with.
+    Args:
+        values: Finite numbers.
+        noise_stddev: The divisor of the values.
+        keystream: The randomness; it is used up.
+        scale: The factor by which clipping multiplies the values.
+
+    Returns:
+        The packed bits.
     """
     vector = contiguous_vector(np.asarray(values))
     kernels, slope = native(), _LOG2_E2 * scale / noise_stddev
@@ -37,7 +47,7 @@ def sample_payload(
 def sample_bits(
     values: ArrayLike, noise_stddev: float, keystream: Keystream, *, scale: float = 1.0
 ) -> Bits:
-    """The same bits, one in each byte."""
+    """Return the bits of `sample_payload`, one in each byte."""
     payload = sample_payload(values, noise_stddev, keystream, scale=scale)
     return np.unpackbits(payload, count=np.size(values), bitorder="little")
 
@@ -54,12 +64,12 @@ def _native_payload(
     payload = np.empty((len(vector) + 7) // 8, dtype=np.uint8)
     wide = vector.dtype == np.float64
 
-    def work(start: int, stop: int, left: Left) -> int:
+    def work(start: int, stop: int, undecided: Coordinates) -> int:
         out = payload[start // 8 : (stop + 7) // 8]
         return int(
             kernels.library.one_bit(
                 kernels.level, key, start, scale, noise_stddev, slope, vector[start:stop], wide,
-                out, left,
+                out, undecided,
             )
         )  # fmt: skip
 

@@ -1,13 +1,13 @@
-"""Sign vectors that seeds of 16 bytes stand for, and their inner products with weights.
+"""The sign vectors that seeds of 16 bytes expand to, and their inner products with weights.
 
-The generator "chacha20-1": the key of ChaCha20 (RFC 8439) is the seed, then the 16 bytes of
+The generator "chacha20-1": the key of ChaCha20 (RFC 8439) is the seed followed by the 16 bytes of
 `sottovoce-signs1`; nonce and first counter are 0. Bit i of the expansion is bit i % 8, the lowest
 first, of byte i // 8 of the keystream, and
 
     b_i = +1 where that bit is 1, and -1 where it is 0.
 
-The bytes come in the order of the standard, not interleaved as draws are, so whoever has ChaCha20
-can expand a seed. Scores are integers and exact: the weights have 16 bits, their sums 64.
+The bytes are in the order of the standard, not interleaved as draws are, so any implementation of
+ChaCha20 can expand a seed. Scores are exact integers: the weights have 16 bits, their sums 64.
 """
 
 from typing import Final
@@ -23,25 +23,25 @@ from sottovoce.mechanisms.kernels.reference import seeded as reference
 
 GENERATOR: Final = "chacha20-1"
 SEED_BYTES: Final = 16
-# With a tag that nothing else has, no key of a keystream is one of a seed by design.
+# This tag is used for nothing else, so the key of a seed is no key of another keystream by design.
 TAG: Final = b"sottovoce-signs1"
-MAX_SIGNS: Final = 8 * 64 * 2**32  # where the block counter of ChaCha20 ends
+MAX_SIGNS: Final = 8 * 64 * 2**32  # The block counter of ChaCha20 ends here.
 
-_LANES = 16  # seeds that the widest registers take at once
-_ALONE = 1 << 25  # signs that are worth a thread
+_LANES = 16  # The number of seeds that the widest registers take at once.
+_ALONE = 1 << 25  # The fewest signs that are worth a thread.
 
 
 def signs(seed: bytes, count: int) -> NDArray[np.uint8]:
-    """The first `count` signs of a seed, packed, 1 for +; unused bits of the last byte are 0."""
+    """Return the first `count` signs of a seed, packed, 1 for +; unused bits are 0."""
     if len(seed) != SEED_BYTES:
-        raise ParameterError(f"a seed has {SEED_BYTES} bytes, got {len(seed)}")
+        raise ParameterError(f"a seed must have {SEED_BYTES} bytes, got {len(seed)}")
     return sign_rows(np.frombuffer(seed, dtype=np.uint8)[None], count).reshape(-1)
 
 
 def sign_rows(
     seeds: NDArray[np.uint8], count: int, *, threads: int | None = None
 ) -> NDArray[np.uint8]:
-    """The same for seeds (n, 16): a matrix (n, ceil(count/8)) of payloads of one bit."""
+    """Return the packed signs of seeds (n, 16), a matrix (n, ceil(count/8)) of one-bit payloads."""
     given = checked_seeds(seeds)
     parameter_rules.integer("count", count, low=0, high=MAX_SIGNS)
     rows = np.empty((len(given), -(-count // 8)), dtype=np.uint8)
@@ -61,7 +61,7 @@ def sign_rows(
 def scores(
     seeds: NDArray[np.uint8], weights: NDArray[np.int16], *, threads: int | None = None
 ) -> NDArray[np.int64]:
-    """sum_i b_i w_i for each of the seeds (n, 16); fastest for many seeds, 16 or more, at once."""
+    """Return sum_i b_i w_i for each of the seeds (n, 16); fastest for 16 or more seeds at once."""
     given, wide = checked_seeds(seeds), _checked_weights(weights)
     found = np.empty(len(given), dtype=np.int64)
     kernels = native()
@@ -79,12 +79,12 @@ def scores(
 
 
 def checked_seeds(seeds: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A contiguous matrix of bytes with a seed in each row."""
+    """Return a contiguous matrix of bytes with a seed in each row; refuse anything else."""
     given = np.asarray(seeds)
     if given.dtype != np.uint8 or given.ndim != 2 or given.shape[1] != SEED_BYTES:
         raise ParameterError(
-            f"seeds must be bytes (uint8) of shape (seeds, {SEED_BYTES}), not {given.dtype} of "
-            f"{given.shape}; np.frombuffer(...).reshape(-1, {SEED_BYTES}) makes a matrix of bytes"
+            f"seeds must be bytes (uint8) of shape (seeds, {SEED_BYTES}), got {given.dtype} of "
+            f"shape {given.shape}; use np.frombuffer(..., np.uint8).reshape(-1, {SEED_BYTES})"
         )
     return np.ascontiguousarray(given)
 
@@ -93,7 +93,7 @@ def _checked_weights(weights: NDArray[np.int16]) -> NDArray[np.int16]:
     given = np.asarray(weights)
     if given.dtype.kind != "i" or given.dtype.itemsize != 2 or given.ndim != 1:
         raise ParameterError(
-            f"weights must be a vector of int16, not {given.dtype} of shape {given.shape}; scale "
+            f"weights must be a vector of int16, got {given.dtype} of shape {given.shape}; scale "
             "and round them to -32768 ... 32767 first"
         )
     parameter_rules.integer("the number of weights", len(given), low=0, high=MAX_SIGNS)

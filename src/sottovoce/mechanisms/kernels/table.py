@@ -1,4 +1,4 @@
-"""Interpolated integer tables: the law at x lies on the chord between the rows of two knots."""
+"""The sampler of interpolated integer tables: at x, the distribution between two knots' rows."""
 
 import math
 import weakref
@@ -25,14 +25,25 @@ _ladders: "weakref.WeakKeyDictionary[Table, Ladders]" = weakref.WeakKeyDictionar
 
 
 class Table(Protocol):
-    """Running sums of the rows at `knots`: in units of one over their last, and in float64."""
+    """A table of distributions at knots, between which they are interpolated linearly.
+
+    Attributes:
+        knots: The inputs at which the table has rows, ascending.
+        thresholds: The cumulative sums of each row in float64, the last one being 1.
+        cumulative: The same as integers, in units of 1/(their last entry).
+    """
 
     @property
-    def knots(self) -> Vector: ...
+    def knots(self) -> Vector:
+        """The inputs at which the table has rows, ascending."""
+
     @property
-    def thresholds(self) -> Vector: ...
+    def thresholds(self) -> Vector:
+        """The cumulative sums of each row in float64."""
+
     @property
-    def cumulative(self) -> tuple[tuple[int, ...], ...]: ...
+    def cumulative(self) -> tuple[tuple[int, ...], ...]:
+        """The cumulative sums of each row as integers, in units of 1/(their last entry)."""
 
 
 def sample_table(
@@ -43,20 +54,32 @@ def sample_table(
     *,
     clamp: bool = False,
 ) -> Codes:
-    """A code for each value, at the place on the table that `affine` gives.
+    """Return a code for each value, drawn at the place on the table that `affine` gives.
 
-    Places lie between the first knot and the last, or so little outside that rounding explains it.
-    With `clamp` they may lie anywhere, and those outside count as the nearer end.
+    Args:
+        values: The values.
+        table: The table.
+        keystream: The randomness; it is used up.
+        affine: The map from values to places.
+        clamp: Whether places may lie outside the knots and then count as the nearer end. Otherwise
+            they must lie between the first and the last knot, except for rounding.
+
+    Returns:
+        A code for each value.
+
+    Raises:
+        DomainError: A value is not finite, or lies outside the table.
     """
     kernels, vector = native(), contiguous_vector(np.asarray(values))
     knots = table.knots
     first, last = float(knots[0]), float(knots[-1])
     if clamp:
         if not (math.isfinite(square_sum(vector)) or np.isfinite(vector).all()):
-            raise DomainError("every coordinate must be finite")
+            raise DomainError("every coordinate must be finite; leave out missing values")
     elif len(vector):
         ends = affine.at(float(vector.min())), affine.at(float(vector.max()))
-        if not (first - _SLACK <= ends[0] and ends[1] <= last + _SLACK):  # also refuses NaN
+        # The negated condition also refuses NaN.
+        if not (first - _SLACK <= ends[0] and ends[1] <= last + _SLACK):
             raise DomainError(f"places on the table must lie between {first:g} and {last:g}")
     if kernels is None or not has_ladder(affine, table):
         places = np.clip(affine(vector.astype(np.float64, copy=False)), first, last)
@@ -71,12 +94,12 @@ def sample_table(
 
 
 def has_ladder(affine: Affine, table: Table) -> bool:
-    """Whether float32 has the range for a ladder, and a byte for the codes."""
+    """Return whether float32 has the range for a ladder, and a byte for the codes."""
     return affine.is_moderate and table.thresholds.shape[1] <= MAX_LEVELS
 
 
 def kept_ladders(table: Table) -> Ladders:
-    """The ladders of a table, made once."""
+    """Return the ladders of a table, which are built once."""
     ladders = _ladders.get(table)
     if ladders is None:
         ladders = _ladders[table] = ladders_of(table.knots, table.thresholds)
@@ -84,9 +107,10 @@ def kept_ladders(table: Table) -> Ladders:
 
 
 def ladders_of(knots: Vector, thresholds: Vector) -> Ladders:
-    """The cells are the knots' if these are evenly spaced; else many, some with a knot inside.
+    """Return the ladders of a table, with the knots as edges if they are evenly spaced.
 
-    A chord over a cell with knots inside is farthest off at one of them.
+    Otherwise there are many equal cells, some with a knot inside; the chord over a cell is farthest
+    from the thresholds at one of its knots, which gives the error.
     """
     low, high = float(knots[0]), float(knots[-1])
     even = np.linspace(low, high, len(knots))

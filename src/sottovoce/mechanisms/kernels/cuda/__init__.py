@@ -1,8 +1,8 @@
-"""Kernels for NVIDIA devices, in Triton: the same bits as on the CPU.
+"""The kernels for NVIDIA devices, in Triton, which give the same bits as those on the CPU.
 
-Nothing here imports torch or triton before it is asked to work. Whoever asks for these kernels by
-name and has no Triton gets an error; whoever has tensors on a device and asks for bits (the
-simulator) is served by the CPU then, with the same result.
+Importing this package imports neither torch nor triton. Calling these kernels by name without
+Triton raises an error; code that has tensors on a device and only needs their bits (the simulator)
+falls back to the CPU, with the same result.
 """
 
 import importlib.util
@@ -11,7 +11,7 @@ from sottovoce.core.errors import ParameterError
 
 
 def available() -> bool:
-    """Whether the kernels can run here: an NVIDIA device, torch and triton."""
+    """Return whether the kernels can run here: an NVIDIA device, torch and triton."""
     if any(importlib.util.find_spec(name) is None for name in ("torch", "triton")):
         return False
     import torch
@@ -20,9 +20,10 @@ def available() -> bool:
 
 
 def required() -> None:
-    """Refuses where triton is not installed."""
+    """Raise an error if triton is not installed."""
     if importlib.util.find_spec("triton") is None:
         raise ParameterError(
-            "the CUDA kernels need Triton: pip install triton; without it, copy the values to the "
-            "CPU (.cpu().numpy()), where sottovoce.mechanisms.kernels gives the same bits"
+            "the CUDA kernels need Triton, which is not installed; install it (pip install "
+            "triton), or copy the values to the CPU (.cpu().numpy()), where "
+            "sottovoce.mechanisms.kernels gives the same bits"
         )

@@ -1,7 +1,7 @@
-"""ChaCha20 (RFC 8439) for Triton: one block a lane, sixteen 32-bit words in registers.
+"""ChaCha20 (RFC 8439) in Triton: each lane computes a block, sixteen 32-bit words in registers.
 
-Of the stream with nonce 0 only the counter varies: the first quarter rounds of columns 1 to 3 are
-the same in every block and come prepared (`prepare`).
+In the stream with nonce 0 only the counter varies, so the first quarter rounds of columns 1 to 3
+are the same in every block and are computed in advance (`prepare`).
 """
 
 import numpy as np
@@ -9,13 +9,22 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-PREPARED = 20  # words for each key: the key itself, and columns 1 to 3 after their first rounds
+# The number of words for each key: the key itself, and columns 1 to 3 after their first rounds.
+PREPARED = 20
 
 _CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
 
 
 def prepare(keys: list[bytes]) -> NDArray[np.int32]:
-    """What a kernel reads of each key: its 8 words, then a, b, c, d of columns 1, 2 and 3."""
+    """Return the words that a kernel reads for each key.
+
+    Args:
+        keys: ChaCha20 keys of 32 bytes.
+
+    Returns:
+        For each key its 8 words, then a, b, c, d of columns 1, 2 and 3 after the first quarter
+        round.
+    """
     words = np.frombuffer(b"".join(keys), dtype="<u4").reshape(len(keys), 8).astype(np.uint32)
     prepared = np.empty((len(keys), PREPARED), dtype=np.uint32)
     prepared[:, :8] = words
@@ -92,13 +101,13 @@ def _double_round(s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s1
 
 @triton.jit
 def _word(key, j: tl.constexpr, like):
-    """Word j at `key` (a pointer, or one for each lane), in the shape of `like`."""
+    """Return word j at `key` (a pointer, or one for each lane), in the shape of `like`."""
     return tl.load(key + j).to(tl.uint32, bitcast=True) + tl.zeros_like(like)
 
 
 @triton.jit
 def prepared_words(key, like):
-    """What `prepare` made for this key, a tensor each in the shape of `like`."""
+    """Return the words that `prepare` computed for this key, each in the shape of `like`."""
     k0, k1, k2, k3 = _prepared(key, 0, like)
     k4, k5, k6, k7 = _prepared(key, 4, like)
     a1, b1, c1, d1 = _prepared(key, 8, like)
@@ -111,13 +120,14 @@ def prepared_words(key, like):
 def main_block(
     counter, k0, k1, k2, k3, k4, k5, k6, k7, s1, s5, s9, s13, s2, s6, s10, s14, s3, s7, s11, s15,
 ):  # fmt: skip
-    """The sixteen words of block `counter` (uint32) of the stream with nonce 0."""
+    """Return the sixteen words of block `counter` (uint32) of the stream with nonce 0."""
     zero = tl.zeros_like(counter)
     s0, s4, s8, s12 = _quarter(zero + 0x61707865, k0, k4, counter)
     s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _diagonals(
         s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15
     )
-    for _ in range(9):  # a loop: unrolled it would be 4% faster, and take half a minute to compile
+    # Unrolled, the loop would be 4% faster, but take half a minute to compile.
+    for _ in range(9):
         s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _double_round(
             s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15
         )
@@ -138,7 +148,7 @@ def _prepared(key, j: tl.constexpr, like):
 
 @triton.jit
 def extension(key, coordinate):
-    """The first 64 bits, most significant byte first, of the stream with nonce coordinate + 1."""
+    """Return the first 64 bits, big-endian, of the stream with nonce coordinate + 1."""
     nonce = coordinate.to(tl.uint64) + 1
     low = nonce.to(tl.uint32)
     high = (nonce >> 32).to(tl.uint32)

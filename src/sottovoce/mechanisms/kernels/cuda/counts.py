@@ -1,9 +1,9 @@
-"""Sums of packed bits on a CUDA device: for each coordinate, how many clients sent a 1.
+"""Counts of packed bits on a CUDA device: for each coordinate, how many clients sent a 1.
 
 A lane takes a column, one word of every client's payload, and adds the clients' words bit by bit
-with carries saved: plane p holds, for each of the word's bits, bit p of its count. Full adders take
-eight words into the lowest three planes, and what they carry ripples through the others. Ten planes
-count 1023 clients; then the planes are read out into int32 counts, and begin anew.
+with a carry-save adder: plane p has, for each bit of the word, bit p of its count. Full adders add
+eight words to the lowest three planes, and their carries ripple through the others. Ten planes
+count 1023 clients; then the planes are added to int32 counts and start again at zero.
 """
 
 import torch
@@ -14,14 +14,14 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms.kernels.cuda.place import on_device, placed
 
 _PLANES = 10
-_MOST = 2**_PLANES - 8  # clients in one pass, in whole groups of eight
+_MOST = 2**_PLANES - 8  # The most clients in one pass, in whole groups of eight.
 _MOST_COUNTED = 2**31 - 1
-_ENOUGH = 2048  # programs that keep a device busy
+_ENOUGH = 2048  # The number of programs that keeps a device busy.
 
 
 @triton.jit
 def _full(a, b, c):
-    """The sum of three bits: its lower bit and its carry."""
+    """Return the sum of three bits: its lower bit and its carry."""
     either = a ^ b
     return either ^ c, (a & b) | (either & c)
 
@@ -36,7 +36,7 @@ def _word(
     payloads, client, j: tl.constexpr, stride, column, here, end,
     bits: tl.constexpr, masked: tl.constexpr,
 ):  # fmt: skip
-    """The word of client + j in each column; 0 from client `end` on."""
+    """Return the word that client + j has in each column; 0 from client `end` on."""
     if masked:
         here = here & (column * 0 + client + j < end)
     row = payloads + stride * client + stride * j
@@ -81,7 +81,7 @@ def _bit(plane, place, p: tl.constexpr):
 
 @triton.jit
 def _count(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, place):
-    """The count of the bit at `place`."""
+    """Return the count of the bit at `place`."""
     low = _bit(p0, place, 0) | _bit(p1, place, 1) | _bit(p2, place, 2) | _bit(p3, place, 3)
     middle = _bit(p4, place, 4) | _bit(p5, place, 5) | _bit(p6, place, 6) | _bit(p7, place, 7)
     return low | middle | _bit(p8, place, 8) | _bit(p9, place, 9)
@@ -92,7 +92,7 @@ def _add_ones(
     payloads, counts, dimension, columns, clients, start, each, stride,
     block: tl.constexpr, bits: tl.constexpr, together: tl.constexpr,
 ):  # fmt: skip
-    """Program (p, s) adds clients start + s each, ..., at most `each`, to its block of columns."""
+    """Add clients start + s each, ..., at most `each`, to the columns of program (p, s)."""
     column = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     here = column < columns
     stride = stride.to(tl.int64)
@@ -119,7 +119,7 @@ def _add_ones(
             p0, p1, p2, p3, p4, p5, p6, p7, p8, p9,
             payloads, whole, stride, column, here, end, bits, True,
         )  # fmt: skip
-    for quad in range(bits // 4):  # four counts of a column lie side by side
+    for quad in range(bits // 4):  # Four counts of a column are adjacent in memory.
         place = (tl.zeros((block,), tl.int32) + 4 * quad).to(tl.uint32)
         t0 = _count(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, place)
         t1 = _count(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, place + 1)
@@ -136,21 +136,28 @@ def _add_ones(
 
 
 class OneCounts:
-    """Counts of ones for each coordinate, of as many batches of payloads as come."""
+    """The counts of ones for each coordinate, over any number of batches of payloads.
+
+    Attributes:
+        counts: The counts (int32), one for each coordinate.
+        clients: The number of clients counted.
+    """
 
     def __init__(self, dimension: int, device: torch.device | str) -> None:
         self.counts = torch.zeros(dimension, dtype=torch.int32, device=device)
         self.clients = 0
 
     def add(self, payloads: torch.Tensor, *, block: int = 128, warps: int = 4) -> None:
-        """Counts the bits of payloads [clients, bytes], which stay where they are.
+        """Add the bits of payloads [clients, bytes], which stay unchanged.
 
-        Coordinate i is bit i of a payload, the lowest of a byte first.
+        Coordinate i is bit i of a payload, the lowest bit of a byte first.
         """
         dimension = self.counts.shape[0]
         clients = len(payloads)
         if self.clients + clients > _MOST_COUNTED:
-            raise ParameterError("more than 2^31 - 1 clients: read the counts and begin anew")
+            raise ParameterError(
+                "more than 2^31 - 1 clients cannot be counted; read the counts, and start new ones"
+            )
         check_payloads(payloads, -(-dimension // 8), self.counts.device)
         self.clients += clients
         if dimension and clients:
@@ -159,17 +166,19 @@ class OneCounts:
 
 
 def check_payloads(payloads: torch.Tensor, size: int, device: torch.device) -> None:
-    """Refuses what is no matrix of payloads of so many bytes on this device."""
+    """Refuse anything but a matrix of payloads of `size` bytes on this device."""
     placed(payloads)
     if payloads.device != device:
-        raise ParameterError(f"payloads are on {payloads.device} and counts on {device}: move them")
+        raise ParameterError(
+            f"payloads must be on {device}, as the counts are, got {payloads.device}; move them"
+        )
     if payloads.dtype != torch.uint8 or payloads.ndim != 2 or payloads.shape[1] != size:
         raise ParameterError(
-            f"payloads must be bytes (uint8) of shape (clients, {size}), not {payloads.dtype} of "
-            f"{tuple(payloads.shape)}; torch.stack makes a matrix of a list"
+            f"payloads must be bytes (uint8) of shape (clients, {size}), got {payloads.dtype} of "
+            f"shape {tuple(payloads.shape)}; use torch.stack to make a matrix of a list"
         )
     if size > 1 and payloads.stride(1) != 1:
-        raise ParameterError("the bytes of a payload must be next to each other: use .contiguous()")
+        raise ParameterError("the bytes of a payload must be contiguous; use .contiguous()")
 
 
 def _add(counts: torch.Tensor, payloads: torch.Tensor, block: int, warps: int) -> None:
@@ -179,7 +188,7 @@ def _add(counts: torch.Tensor, payloads: torch.Tensor, block: int, warps: int) -
     groups = -(-columns // block)
     stride = payloads.stride(0) * 8 // bits
     source = payloads.as_strided((1,), (1,)) if bits == 8 else _as_words(payloads)
-    # Few columns: several programs share each.
+    # If there are few columns, several programs share each of them.
     shares = max(1, min(-(-clients // 32), _ENOUGH // groups))
     each = min(_MOST, -(-clients // shares))
     for start in range(0, clients, _MOST * shares):
@@ -192,14 +201,14 @@ def _add(counts: torch.Tensor, payloads: torch.Tensor, block: int, warps: int) -
 
 
 def _as_words(payloads: torch.Tensor) -> torch.Tensor:
-    """A tensor of int32 that begins where the payloads do."""
+    """Return a tensor of int32 that begins where the payloads do."""
     start = payloads.storage_offset()
     flat = torch.empty(0, dtype=torch.int32, device=payloads.device)
     return flat.set_(payloads.untyped_storage(), start // 4, (1,), (1,))
 
 
 def _in_words(payloads: torch.Tensor) -> bool:
-    """Whether every payload begins at a word, and its last word lies in its memory."""
+    """Return whether every payload begins at a word, and its last word lies in its memory."""
     start, stride = payloads.storage_offset(), payloads.stride(0)
     if payloads.data_ptr() % 4 or start % 4 or stride % 4:
         return False

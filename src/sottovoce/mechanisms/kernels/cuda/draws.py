@@ -1,4 +1,4 @@
-"""The draws of every coordinate, of 16 or 32 bits, in memory: for kernels that do little else."""
+"""The draws of all coordinates, of 16 or 32 bits, in memory, for kernels that do little else."""
 
 import torch
 import triton
@@ -12,7 +12,7 @@ _WARPS = 4
 
 @triton.jit
 def _store(draws, word, j: tl.constexpr, left, bits: tl.constexpr):
-    """The draws of word j: two of 16 bits, or one of 32."""
+    """Store the draws in word j: two of 16 bits, or one of 32."""
     if bits == 16:
         low = word.to(tl.uint16).to(tl.int16, bitcast=True)
         high = (word >> 16).to(tl.uint16).to(tl.int16, bitcast=True)
@@ -24,7 +24,7 @@ def _store(draws, word, j: tl.constexpr, left, bits: tl.constexpr):
 
 @triton.jit(do_not_specialize=["dimension"])
 def _draw(key, draws, dimension, bits: tl.constexpr, warps: tl.constexpr):
-    """A tile for each warp, a block for each lane."""
+    """Compute a tile in each warp, with a block in each lane."""
     block = tl.program_id(0).to(tl.int64) * (32 * warps) + tl.arange(0, 32 * warps)
     first = block // 32 * (32 * 512 // bits) + block % 32
     left = dimension - first
@@ -56,7 +56,7 @@ def _draw(key, draws, dimension, bits: tl.constexpr, warps: tl.constexpr):
 
 
 def drawn(key: torch.Tensor, count: int, bits: int) -> torch.Tensor:
-    """The draws of coordinates 0 to count - 1 from a prepared key, as signed integers."""
+    """Return the draws of coordinates 0 to count - 1 from a prepared key, as signed integers."""
     draws = torch.empty(count, dtype=_TYPES[bits], device=key.device)
     blocks = 32 * -(-count // (32 * 512 // bits))
     _draw[(-(-blocks // (32 * _WARPS)),)](

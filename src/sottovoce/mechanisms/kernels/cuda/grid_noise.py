@@ -1,9 +1,10 @@
-"""round((x + noise)/step) on a CUDA device, from 32 random bits: a sign, and 31 bits h of a tail.
+"""Rounded noise on a CUDA device: round((x + noise)/step) from 32 random bits.
 
-The noise at the tail v = (h + something in [0, 1)) 2^-32 lies between chord(h + 1) - error and
-chord(h), where `mechanisms/noise/rounded.py` gives the chords over cells of h; where both ends, x
-added, round
-to the same grid point, that is the code. All of it in float64, the operations of the C kernel.
+The bits are a sign and 31 bits h of a tail probability. The noise at the tail
+v = (h + something in [0, 1)) 2^-32 lies between chord(h + 1) - error and chord(h), where
+`mechanisms/noise/rounded.py` gives the chords over cells of h. If both ends, with x added, round to
+the same grid point, that point is the code. All is computed in float64, with the operations of the
+C kernel.
 """
 
 from typing import NamedTuple
@@ -22,12 +23,12 @@ from sottovoce.mechanisms.kernels.cuda.place import checked, on_device
 from sottovoce.mechanisms.kernels.cuda.undecided import Left, Room, listed
 
 _TOGETHER = 512
-_MOST = 2**34  # coordinates: as far as one keystream reaches
-_COLUMNS = 4  # of the chords' table: value, slope, error, and one that is not used
+_MOST = 2**34  # The number of coordinates for which one keystream has draws.
+_COLUMNS = 4  # The columns of the chords: value, slope, error, and one that is not used.
 
 
 class Clip(NamedTuple):
-    """min(max(x scale, lower), upper) - middle, rounded to float64 after each step."""
+    """The map min(max(x scale, lower), upper) - middle, rounded to float64 after each step."""
 
     scale: float = 1.0
     lower: float = -np.inf
@@ -40,7 +41,7 @@ class Clip(NamedTuple):
 
 @triton.jit
 def _rounded(x):
-    """Adding 1.5 2^52 rounds to an integer, to even at ties."""
+    """Return x rounded to an integer, to even at ties, by adding 1.5 2^52."""
     return (x + 6755399441055744.0) - 6755399441055744.0
 
 
@@ -49,9 +50,9 @@ def _add_noise(
     values, draws, codes, chords, numbers, count, coordinates, words, dimension, capacity,
     cell_bits: tl.constexpr, least_bits: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Codes, and the coordinates whose draws do not decide.
+    """Store the codes, and list the coordinates whose draws do not decide.
 
-    Cells: 2^cell_bits in each octave of h, found in the bits of h as a float64; an h below
+    There are 2^cell_bits cells in each octave of h, found in the bits of h as a float64; an h below
     2^least_bits decides nothing.
     """
     i = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
@@ -92,14 +93,25 @@ def sample_grid(
     slack: float,
     keystream: Keystream,
 ) -> tuple[torch.Tensor, Left]:
-    """round((clip(x) + noise)/step) (int32, on the device), and what is left to the caller.
+    """Return round((clip(x) + noise)/step), and the coordinates that the caller must decide.
 
-    `chords` are those of the noise in steps, and `slack` bounds what float64 rounds, in steps.
+    Args:
+        values: The vector x.
+        clip: The clipping of x.
+        chords: The chords of the noise, in steps.
+        cell_bits: The binary logarithm of the number of cells in each octave.
+        least_bits: The binary logarithm of the smallest h that decides.
+        step: The distance of grid points.
+        slack: A bound on the rounding errors of float64, in steps.
+        keystream: The randomness; it is used up.
+
+    Returns:
+        The codes (int32, on the device), and the undecided coordinates.
     """
     checked(values, dimensions=1)
     dimension, device = values.shape[0], values.device
     if not 0 < dimension <= _MOST:
-        raise ParameterError(f"a vector of 1 to {_MOST} coordinates is needed, not {dimension}")
+        raise ParameterError(f"a vector must have 1 to {_MOST} coordinates, got {dimension}")
     with on_device(values):
         key = torch.from_numpy(prepare([keystream.spend()])).to(device)
         draws = drawn(key, dimension, 32)
@@ -110,13 +122,13 @@ def sample_grid(
         codes = torch.empty(dimension, dtype=torch.int32, device=device)
         capacity = min(dimension, 1024 + dimension // 1024)
         while True:
-            room = Room(capacity, device)
+            undecided = Room(capacity, device)
             _add_noise[(-(-dimension // _TOGETHER),)](
-                values, draws, codes, table, numbers, room.count, room.coordinates, room.words,
-                dimension, capacity, cell_bits=cell_bits, least_bits=least_bits, block=_TOGETHER,
-                num_warps=4, enable_fp_fusion=False,
+                values, draws, codes, table, numbers, undecided.count, undecided.coordinates,
+                undecided.words, dimension, capacity, cell_bits=cell_bits, least_bits=least_bits,
+                block=_TOGETHER, num_warps=4, enable_fp_fusion=False,
             )  # fmt: skip
-            left = room.left(values, key)
+            left = undecided.left(values, key)
             if left is not None:
                 return codes, left
             capacity = dimension

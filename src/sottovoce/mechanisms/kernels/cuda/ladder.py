@@ -1,9 +1,9 @@
 """Codes of 2 to 256 levels on a CUDA device, by the ladders of `mechanisms.kernels.ladder`.
 
 A draw w of 16 bits has surely passed the thresholds up to w, and none beyond w + gap: that gives
-the code, or leaves the coordinate to the CPU, where the numbers that define the law decide. One
-kernel draws, another climbs, searching by halving: the last threshold that it found passed and the
-next one are all that a code needs, since the exact thresholds ascend.
+the code, or leaves the coordinate to the CPU, where the numbers that define the distribution
+decide. One kernel draws, another finds the code by binary search: it needs only the last threshold
+that it found passed and the next one, since the exact thresholds ascend.
 """
 
 import numpy as np
@@ -25,27 +25,27 @@ from sottovoce.mechanisms.kernels.ladder import Affine, Ladder, is_far
 from sottovoce.mechanisms.kernels.reference import family as exact_family
 from sottovoce.mechanisms.kernels.reference import table as exact_table
 
-_TOGETHER = 512  # coordinates of a program
-_MOST = 2**35  # coordinates: as far as one keystream reaches
+_TOGETHER = 512  # The number of coordinates of a program.
+_MOST = 2**35  # The number of coordinates for which one keystream has draws.
 
 
 @triton.jit
 def _threshold(cell, j, fraction, width: tl.constexpr):
-    """Threshold j of each lane's cell, at a fraction of it."""
+    """Return threshold j of each lane's cell, at a fraction of the cell."""
     return tl.load(cell + j) + fraction * tl.load(cell + width + j)
 
 
 @triton.jit(do_not_specialize=["dimension", "capacity", "cells"])
-def _climb(
+def _search(
     values, draws, codes, rows, gaps, shifts, count, coordinates, words,
     dimension, capacity, cells, shift, per_x, origin,
     width: tl.constexpr, bits: tl.constexpr, clamp: tl.constexpr, wide: tl.constexpr,
     block: tl.constexpr,
 ):  # fmt: skip
-    """Codes, and the coordinates whose draws do not decide.
+    """Store the codes, and list the coordinates whose draws do not decide.
 
-    `wide`: x less the shift in float64 first. `clamp`: what lies outside is at the nearer end;
-    else it is in the cell after the last, whose gap is infinite.
+    With `wide` the shift is subtracted from x in float64. With `clamp` an x outside the ladder
+    counts as the nearer end; otherwise it is in the cell after the last, whose gap is infinite.
     """
     i = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     real = i < dimension
@@ -63,7 +63,7 @@ def _climb(
         number = tl.minimum(p.to(tl.int32), cells - 1)
         fraction = p - number.to(tl.float32)
     else:
-        inside = (p >= 0.0) & (p < end)  # not so for NaN
+        inside = (p >= 0.0) & (p < end)  # False for NaN.
         p = tl.where(inside, p, 0.0)
         number = tl.where(inside, p.to(tl.int32), cells)
         fraction = tl.where(inside, p - number.to(tl.float32), 0.0)
@@ -81,17 +81,24 @@ def _climb(
 def sample_codes(
     values: torch.Tensor, affine: Affine, ladder: Ladder, keystream: Keystream, *, clamp: bool
 ) -> tuple[torch.Tensor, Left]:
-    """Codes (uint8, on the device) of values x at u, and what is left to the caller.
+    """Return codes (uint8, on the device) of values x, and the undecided coordinates.
 
-    u = (x - shift) scale/divisor, as `affine` says. What is left has no code yet: its draw decides
-    nothing, or it lies beyond the ladder. With `clamp`, what lies beyond is at the nearer end.
+    Args:
+        values: The vector x.
+        affine: The map u = (x - shift) scale/divisor.
+        ladder: The ladder over u.
+        keystream: The randomness; it is used up.
+        clamp: Whether an x outside the ladder counts as the nearer end; otherwise it is undecided.
+
+    Returns:
+        The codes, and the coordinates that the caller must decide.
     """
     checked(values, dimensions=1)
     parameter_rules.integer("levels", ladder.levels, low=2, high=256)
     bits = (ladder.levels - 1).bit_length()
     dimension, device = values.shape[0], values.device
     if not 0 < dimension <= _MOST:
-        raise ParameterError(f"a vector of 1 to {_MOST} coordinates is needed, not {dimension}")
+        raise ParameterError(f"a vector must have 1 to {_MOST} coordinates, got {dimension}")
     wide = values.dtype == torch.float64 or is_far(affine, ladder)
     with on_device(values):
         key = torch.from_numpy(prepare([keystream.spend()])).to(device)
@@ -100,25 +107,25 @@ def sample_codes(
         gaps = torch.from_numpy(ladder.gaps).to(device)
         shifts = torch.tensor([affine.shift], dtype=torch.float64, device=device)
         codes = torch.empty(dimension, dtype=torch.uint8, device=device)
-        # Some levels/2^16 of the coordinates are left, unless many lie outside.
+        # About levels/2^16 of the coordinates are undecided, unless many lie outside.
         capacity = min(dimension, 1024 + dimension * ladder.levels // 2**14)
         while True:
-            room = Room(capacity, device)
-            _climb[(-(-dimension // _TOGETHER),)](
-                values, draws, codes, rows, gaps, shifts, room.count, room.coordinates, room.words,
-                dimension, capacity, len(ladder.gaps) - 1, affine.shift,
+            undecided = Room(capacity, device)
+            _search[(-(-dimension // _TOGETHER),)](
+                values, draws, codes, rows, gaps, shifts, undecided.count, undecided.coordinates,
+                undecided.words, dimension, capacity, len(ladder.gaps) - 1, affine.shift,
                 ladder.cells_per_unit * (affine.scale / affine.divisor), ladder.origin,
                 width=rows.shape[2], bits=bits, clamp=clamp, wide=wide, block=_TOGETHER,
                 num_warps=4, enable_fp_fusion=False,
             )  # fmt: skip
-            left = room.left(values, key)
+            left = undecided.left(values, key)
             if left is not None:
                 return codes, left
             capacity = dimension
 
 
 def _padded(ladder: Ladder, thresholds: int) -> NDArray[np.float32]:
-    """At least so many thresholds: the search by halving looks at 2^bits - 1 of them."""
+    """Pad the rows to at least `thresholds` thresholds, as many as the binary search may read."""
     missing = max(0, thresholds - ladder.rows.shape[2])
     rows = np.pad(ladder.rows, ((0, 0), (0, 0), (0, missing)))
     rows[:, 0, ladder.rows.shape[2] :] = np.inf
@@ -135,7 +142,7 @@ def sample_exponential_family(
     reach: float,
     fisher_bound: float,
 ) -> torch.Tensor:
-    """The codes that `mechanisms.kernels.family` gives, on the device. Values are finite."""
+    """Return the codes that `mechanisms.kernels.family` gives for finite values, on the device."""
     if not family.has_ladder(affine, points, reach):
         codes = family.sample_exponential_family(
             values.double().cpu().numpy(), affine, points, weights, keystream,
@@ -152,9 +159,9 @@ def sample_exponential_family(
 def sample_table(
     values: torch.Tensor, given: table.Table, keystream: Keystream, affine: Affine
 ) -> torch.Tensor:
-    """The codes that `mechanisms.kernels.table` gives, on the device; outside is the nearer end.
+    """Return the codes that `mechanisms.kernels.table` gives for finite values, on the device.
 
-    Values are finite.
+    A value outside the table counts as the nearer end.
     """
     if not table.has_ladder(affine, given):
         host = values.double().cpu().numpy()
@@ -171,7 +178,7 @@ def sample_table(
 
 
 def with_codes(codes: torch.Tensor, left: Left, settled: NDArray[np.integer]) -> torch.Tensor:
-    """Puts in what the CPU has decided."""
+    """Return the codes with those that the CPU has decided put in."""
     if len(settled):
         at = torch.from_numpy(left.spelled.coordinates).to(codes.device)
         codes[at] = torch.from_numpy(settled).to(codes.device, codes.dtype)

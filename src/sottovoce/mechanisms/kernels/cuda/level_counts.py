@@ -1,7 +1,7 @@
 """Counts of packed codes of 2 to 4 bits on a CUDA device: how many clients sent each code.
 
-A lane takes a coordinate and goes through the clients; a row of counters for each level is kept in
-registers and added to the counts at the end.
+A lane takes a coordinate and goes through the clients; it keeps a counter for each level in
+registers and adds them to the counts at the end.
 """
 
 import torch
@@ -14,7 +14,7 @@ from sottovoce.mechanisms.kernels.cuda.counts import check_payloads
 from sottovoce.mechanisms.kernels.cuda.place import on_device
 
 _MOST_COUNTED = 2**31 - 1
-_ENOUGH = 2048  # programs that keep a device busy
+_ENOUGH = 2048  # The number of programs that keeps a device busy.
 _MOST_SHARES = 65535
 _BLOCK = 256
 
@@ -24,9 +24,9 @@ def _count(
     payloads, counts, beyond, dimension, size, clients, each, stride, levels,
     bits: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
-    """Program (p, s) adds clients s each, ..., at most `each`, to its block of coordinates.
+    """Add clients s each, ..., at most `each`, to the coordinates of program (p, s).
 
-    counts[j, i] is for code j + 1 of coordinate i; `beyond` is for codes that are no level.
+    counts[j, i] is for code j + 1 of coordinate i; `beyond` counts codes that are no level.
     """
     i = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     real = i < dimension
@@ -39,7 +39,7 @@ def _count(
     for client in range(begin, tl.minimum(begin + each, clients)):
         row = payloads + stride * client
         code = tl.load(row + first, mask=real, other=0).to(tl.int32)
-        if bits == 3:  # may end in the next byte
+        if bits == 3:  # The code may end in the next byte.
             more = tl.load(row + first + 1, mask=real & (first + 1 < size), other=0).to(tl.int32)
             code = code | (more << 8)
         code = (code >> into) & ((1 << bits) - 1)
@@ -52,27 +52,34 @@ def _count(
 
 
 class LevelCounts:
-    """Counts [levels - 1, d] (int32) of codes 1 and up, of as many batches as come."""
+    """The counts [levels - 1, d] (int32) of codes 1 and up, over any number of batches.
+
+    Attributes:
+        counts: The counts of code j + 1 in row j.
+        clients: The number of clients counted.
+    """
 
     def __init__(self, dimension: int, levels: int, device: torch.device | str) -> None:
         self._levels = parameter_rules.integer(
-            "levels", levels, low=3, high=16, remedy="OneCounts counts 2 levels"
+            "levels", levels, low=3, high=16, remedy="use OneCounts for 2 levels"
         )
         self.counts = torch.zeros((levels - 1, dimension), dtype=torch.int32, device=device)
         self.clients = 0
 
     def add(self, payloads: torch.Tensor) -> None:
-        """Counts the codes of payloads [clients, bytes]; refuses a batch with codes beyond them."""
+        """Add the codes of payloads [clients, bytes]; refuse a batch with a code too large."""
         levels, (_, dimension) = self._levels, self.counts.shape
         bits = (levels - 1).bit_length()
         size = -(-dimension * bits // 8)
         check_payloads(payloads, size, self.counts.device)
         clients = len(payloads)
         if self.clients + clients > _MOST_COUNTED:
-            raise ParameterError("more than 2^31 - 1 clients: read the counts and begin anew")
+            raise ParameterError(
+                "more than 2^31 - 1 clients cannot be counted; read the counts, and start new ones"
+            )
         if not dimension or not clients:
             return
-        whole = levels == 1 << bits  # every code is a level: nothing can be refused
+        whole = levels == 1 << bits  # Every code is a level, so that nothing can be refused.
         counts = self.counts if whole else torch.zeros_like(self.counts)
         beyond = torch.zeros(1, dtype=torch.int32, device=counts.device)
         groups = -(-dimension // _BLOCK)
@@ -84,6 +91,6 @@ class LevelCounts:
             )  # fmt: skip
         if not whole:
             if int(beyond):
-                raise ParameterError(f"a payload has codes that are not below {levels} levels")
+                raise ParameterError(f"every code of a payload must be below {levels}")
             self.counts += counts
         self.clients += clients

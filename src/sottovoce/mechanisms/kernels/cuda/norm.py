@@ -1,8 +1,8 @@
-"""Sum of squares on a CUDA device, as one tree of float64 additions in a fixed order.
+"""The sum of squares on a CUDA device, as one tree of float64 additions in a fixed order.
 
 Padded with zeros to a power of two, a node is the sum of its left and right child. The leaves of a
 tile of 1024 coordinates are in the order 32 l + k for coordinate 32 k + l: each lane adds its own
-32, by adjacent pairs, then the lanes are added by adjacent pairs, then the tiles. So a CPU and a
+32 by adjacent pairs, then the lanes are added by adjacent pairs, then the tiles. So a CPU and a
 device agree in every bit. The square of a float32 is exact in float64; that of a float64 is rounded
 before it is added (no fused multiply-add).
 """
@@ -50,8 +50,8 @@ def _sixteen(values, k: tl.constexpr, left, tail: tl.constexpr):
 
 
 @triton.jit
-def _with_neighbour(x, by: tl.constexpr):
-    """x of this lane plus that of lane ^ by: the same number in both, for a + b = b + a."""
+def _with_adjacent(x, by: tl.constexpr):
+    """Return x of this lane plus that of lane ^ by: the same in both, since a + b = b + a."""
     other = tl.inline_asm_elementwise(
         """
         {
@@ -72,14 +72,14 @@ def _with_neighbour(x, by: tl.constexpr):
 
 
 @triton.jit
-def _lanes_added(x, groups: tl.constexpr, asm: tl.constexpr):
-    """The 32 numbers of each group, added by adjacent pairs; the sum in every lane."""
+def _add_lanes(x, groups: tl.constexpr, asm: tl.constexpr):
+    """Add the 32 numbers of each group by adjacent pairs; the sum is in every lane."""
     if asm:
-        x = _with_neighbour(x, 1)
-        x = _with_neighbour(x, 2)
-        x = _with_neighbour(x, 4)
-        x = _with_neighbour(x, 8)
-        x = _with_neighbour(x, 16)
+        x = _with_adjacent(x, 1)
+        x = _with_adjacent(x, 2)
+        x = _with_adjacent(x, 4)
+        x = _with_adjacent(x, 8)
+        x = _with_adjacent(x, 16)
     else:
         sums = tl.sum(tl.reshape(x, (groups * 16, 2)), axis=1)
         sums = tl.sum(tl.reshape(sums, (groups * 8, 2)), axis=1)
@@ -95,7 +95,7 @@ def _tile_sums(
     values, sums, dimension, tile_from, tiles,
     warps: tl.constexpr, tail: tl.constexpr, asm: tl.constexpr,
 ):  # fmt: skip
-    """The sum of squares of each tile from `tile_from` to `tiles`; a warp takes one."""
+    """Store the sum of squares of each tile from `tile_from` to `tiles`, one for each warp."""
     index = tl.arange(0, 32 * warps)
     lane = index % 32
     wanted = tile_from + tl.program_id(0) * warps + index // 32
@@ -104,21 +104,21 @@ def _tile_sums(
     here = values + first
     left = dimension - first
     total = _sixteen(here, 0, left, tail) + _sixteen(here, 16, left, tail)
-    total = _lanes_added(total, warps, asm)
+    total = _add_lanes(total, warps, asm)
     tl.store(sums + tile, total, mask=(lane == 0) & (wanted < tiles))
 
 
 @triton.jit(do_not_specialize=["count"])
-def _halved_five_times(numbers, sums, count, warps: tl.constexpr, asm: tl.constexpr):
-    """Sums of 32 neighbours by adjacent pairs."""
+def _sum_groups(numbers, sums, count, warps: tl.constexpr, asm: tl.constexpr):
+    """Store the sums of 32 adjacent numbers, added by adjacent pairs."""
     index = tl.program_id(0).to(tl.int64) * (32 * warps) + tl.arange(0, 32 * warps)
     x = tl.load(numbers + index, mask=index < count, other=0.0)
-    x = _lanes_added(x, warps, asm)
+    x = _add_lanes(x, warps, asm)
     tl.store(sums + index // 32, x, mask=(index % 32 == 0) & (index < count))
 
 
 def sum_of_squares(values: torch.Tensor, *, warps: int = 4) -> torch.Tensor:
-    """Of a vector, in float64: a tensor with one number on the same device."""
+    """Return the sum of squares of a vector as a float64 tensor with one number."""
     checked(values, dimensions=1)
     dimension, device = values.shape[0], values.device
     if dimension == 0:
@@ -136,7 +136,7 @@ def sum_of_squares(values: torch.Tensor, *, warps: int = 4) -> torch.Tensor:
         while sums.shape[0] > 1:
             groups = -(-sums.shape[0] // 32)
             halved = torch.empty(groups, dtype=torch.float64, device=device)
-            _halved_five_times[(-(-groups // warps),)](
+            _sum_groups[(-(-groups // warps),)](
                 sums, halved, sums.shape[0],
                 warps=warps, asm=asm, num_warps=warps, enable_fp_fusion=False,
             )  # fmt: skip
@@ -145,7 +145,7 @@ def sum_of_squares(values: torch.Tensor, *, warps: int = 4) -> torch.Tensor:
 
 
 def norm(values: torch.Tensor) -> float:
-    """The Euclidean norm, the number that `L2Ball.norm` gives; not finite if a value is not."""
+    """Return the Euclidean norm that `L2Ball.norm` gives; not finite if a value is not."""
     total = float(sum_of_squares(values))
     if LEAST_SQUARES <= total <= MOST_SQUARES:
         return math.sqrt(total)
@@ -156,14 +156,15 @@ def norm(values: torch.Tensor) -> float:
 
 
 def _scaled(values: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Values divided by the largest magnitude, and that."""
+    """Return the values divided by their largest magnitude, and that magnitude."""
     wide = values.double()
-    largest = wide.abs().max()  # a tensor: by a number of Python's, torch divides less exactly
+    # A tensor, because torch divides by a Python number less exactly.
+    largest = wide.abs().max()
     return wide / largest, float(largest)
 
 
 def clipped(values: torch.Tensor, ball: L2Ball) -> tuple[torch.Tensor, float]:
-    """Values and what to multiply them with, in float64, to give what `ball.project` gives."""
+    """Return values and a factor, whose product in float64 is what `ball.project` gives."""
     scale = ball.scale_for(norm(values))
     if scale is not None:
         return values, scale
@@ -173,19 +174,19 @@ def clipped(values: torch.Tensor, ball: L2Ball) -> tuple[torch.Tensor, float]:
 
 
 def projected(values: torch.Tensor, ball: L2Ball) -> torch.Tensor:
-    """What `ball.project` gives: the values themselves if they lie in the ball, else in float64."""
+    """Return what `ball.project` gives: the values if they lie in the ball, else in float64."""
     given, scale = clipped(values, ball)
     return given if scale == 1.0 else given.double() * scale
 
 
 def check_finite(values: torch.Tensor) -> None:
-    """Refuses NaN and infinity."""
+    """Refuse NaN and infinity."""
     if math.isfinite(float(sum_of_squares(values))):
         return
     broken = torch.nonzero(~torch.isfinite(values))
     if len(broken):
         where = int(broken[0])
         raise DomainError(
-            f"coordinate {where} is {float(values[where])}; every coordinate must be finite "
-            "(a diverged model? lower the learning rate; a missing value? leave it out)"
+            f"coordinate {where} is {float(values[where])}; every coordinate must be finite. If "
+            "the model has diverged, lower the learning rate; if a value is missing, leave it out"
         )

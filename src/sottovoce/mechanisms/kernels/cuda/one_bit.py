@@ -1,9 +1,9 @@
-"""One bit a coordinate on a CUDA device: the bits of `mechanisms.kernels.one_bit`, packed.
+"""One bit for each coordinate on a CUDA device: the bits of `mechanisms.kernels.one_bit`, packed.
 
-A warp takes a tile: 32 blocks of the keystream, one a lane, for 1024 coordinates. Draw k of lane l
-is for coordinate 32 k + l, so loads are coalesced, and each lane gathers the bits of its draws in a
-register. A transpose of 32 by 32 bits across the warp then gives lane k the word of coordinates
-32 k to 32 k + 31.
+A warp takes a tile: 32 blocks of the keystream, one for each lane, for 1024 coordinates. Draw k of
+lane l is for coordinate 32 k + l, so loads are coalesced, and each lane collects the bits of its
+draws in a register. A transpose of 32 by 32 bits across the warp then gives lane k the packed bits
+of coordinates 32 k to 32 k + 31.
 
 First decision, in float32. With t = 2 log2(e) z and E = 2^t, w a draw of 16 bits,
 
@@ -12,15 +12,15 @@ First decision, in float32. With t = 2 log2(e) z and E = 2^t, w a draw of 16 bit
 
 The first gives w >= 2^16 q, q = 1/(1 + E), and the second, for 1 + E >= 1, also
 (w + 1) (1 + E) < 2^16 (1 - 2^-16), so w + 1 <= 2^16 q; if E is right to 2^-17 relative, the
-roundings of both sides, 2^-24 each, fit into the rest. The exponent is held to [-32, 32]: beyond it
-all draws but the lowest or the highest three are decided in either case. It is t = 64 y - 32,
+roundings of both sides, 2^-24 each, fit into the rest. The exponent is limited to [-32, 32]: beyond
+it all draws but the lowest or the highest three are decided in either case. It is t = 64 y - 32,
 y = x c + 1/2, c = t/(64 x): the roundings of c and x (where x had more than 24 bits) move t by
 32 * 2^-24 each, that of y by 64 * 2^-25 and that of t by 2^-20; ex2.approx adds 2^-22 to E.
 Together (3.5 * 2^-19 ln 2) + 2^-22 < 2^-17.6.
 
-What is left, about 3 of 2^16 coordinates, goes to a list of blocks and is settled by a second
-kernel (`one_bit_settling`): 64 further bits of the coordinate's own stream against q in float64.
-What lies within 2^-49 even then goes to the CPU, to `exact_bit`.
+The rest, about 3 of 2^16 coordinates, goes to a list of blocks and is decided by a second kernel
+(`one_bit_settling`): 64 further bits of the coordinate's own stream are compared with q in float64.
+Coordinates within 2^-49 even then go to the CPU, to `exact_bit`.
 """
 
 import math
@@ -41,24 +41,29 @@ from sottovoce.mechanisms.kernels.cuda.place import checked, on_device
 from sottovoce.mechanisms.kernels.reference.one_bit import exact_bit
 
 TILE = 1024
-_SLOPES = 2.0**-100, 2.0**100  # of t/64 in x: far inside float32
-_SCALES = 2.0**-200, 2.0**200  # so that no product leaves float64
+_SLOPES = 2.0**-100, 2.0**100  # The range of the slope of t/64 in x, far inside float32.
+_SCALES = 2.0**-200, 2.0**200  # In this range no product overflows or underflows in float64.
 _SECOND_MARGIN = 2.0**-49
-_MOST = 2**35  # coordinates
+_MOST = 2**35  # The most coordinates of a row.
 _MOST_ROWS = 65535
-_SETTLERS, _WIDTH = 264, 128  # programs that settle, and their lanes
+_SETTLERS, _WIDTH = 264, 128  # The programs of the second kernel, and their lanes.
 
 
 class Options(NamedTuple):
-    """Ways to run the first kernel; all give the same bits."""
+    """The launch options of the first kernel; all give the same bits.
+
+    Attributes:
+        warps: The number of warps of a program.
+        repeat: The number of tiles that a warp takes, one after the other.
+    """
 
     warps: int = 4
-    repeat: int = 4  # tiles of a warp, one after the other
+    repeat: int = 4
 
 
 @triton.jit
 def _saturated(x, slope, asm: tl.constexpr):
-    """x slope + 1/2, held to [0, 1]."""
+    """Return x slope + 1/2, limited to [0, 1]."""
     if asm:
         y = tl.inline_asm_elementwise(
             "fma.rn.sat.f32 $0, $1, $2, 0f3F000000;",
@@ -75,7 +80,7 @@ def _saturated(x, slope, asm: tl.constexpr):
 
 @triton.jit
 def _power(t, asm: tl.constexpr):
-    """2^t, right to 2^-22, for |t| <= 32."""
+    """Return 2^t, right to 2^-22, for |t| <= 32."""
     if asm:
         found = tl.inline_asm_elementwise(
             "ex2.approx.ftz.f32 $0, $1;", "=r,r", [t], dtype=tl.float32, is_pure=True, pack=1
@@ -87,7 +92,7 @@ def _power(t, asm: tl.constexpr):
 
 @triton.jit
 def _margins(w, f, asm: tl.constexpr):
-    """w f - 65537 2^-55, and that plus 3 2^-149 f; with subnormal factors."""
+    """Return w f - 65537 2^-55, and that plus 3 2^-149 f, with subnormal factors."""
     if asm:
         above, below = tl.inline_asm_elementwise(
             "fma.rn.f32 $0, $2, $3, 0fAC000080; fma.rn.f32 $1, $3, 0f00000003, $0;",
@@ -105,7 +110,7 @@ def _margins(w, f, asm: tl.constexpr):
 
 @triton.jit
 def _exponent(x, slope, scale, stddev, wide: tl.constexpr, asm: tl.constexpr):
-    """2 log2(e) z, held to [-32, 32], in float32."""
+    """Return 2 log2(e) z, limited to [-32, 32], in float32."""
     if wide:
         t = x.to(tl.float64) * scale / stddev * 2.8853900817779268
         t = tl.minimum(tl.maximum(t, -32.0), 32.0).to(tl.float32)
@@ -116,10 +121,10 @@ def _exponent(x, slope, scale, stddev, wide: tl.constexpr, asm: tl.constexpr):
 
 @triton.jit
 def _judge(x, draw, slope, scale, stddev, wide: tl.constexpr, asm: tl.constexpr):
-    """Not negative: the draw is surely a 1; negative: surely a 0.
+    """Return two margins: if the first is not negative, the bit is 1; if the second is, it is 0.
 
-    The bits of a draw w are those of the float w 2^-149: no conversion. So all is in units of
-    2^-55, with 1 + E in units of 2^94.
+    The bits of a draw w are those of the float w 2^-149, so it needs no conversion. All is in units
+    of 2^-55, with 1 + E in units of 2^94.
     """
     e = _power(_exponent(x, slope, scale, stddev, wide, asm), asm)
     f = tl.fma(e, 1.9807040628566084e28, 1.9807040628566084e28)
@@ -131,7 +136,7 @@ def _both(
     surely, perhaps, word, j: tl.constexpr, values, left, slope, scale, stddev,
     tail: tl.constexpr, wide: tl.constexpr, asm: tl.constexpr,
 ):  # fmt: skip
-    """Takes in the two draws of word j."""
+    """Add the decisions of the two draws in word j."""
     if tail:
         late = tl.load(values + 32 * (2 * j + 1), mask=left > 32 * (2 * j + 1), other=0.0)
         early = tl.load(values + 32 * (2 * j), mask=left > 32 * (2 * j), other=0.0)
@@ -140,7 +145,7 @@ def _both(
         early = tl.load(values + 32 * (2 * j))
     above1, below1 = _judge(late, word >> 16, slope, scale, stddev, wide, asm)
     above0, below0 = _judge(early, word & 0xFFFF, slope, scale, stddev, wide, asm)
-    # The last bit shifted in is the lowest; signs are the opposite of what is asked.
+    # The last bit shifted in is the lowest; a sign bit is the opposite of the decision.
     surely = (surely << 1) | (above1.to(tl.uint32, bitcast=True) >> 31)
     perhaps = (perhaps << 1) | (below1.to(tl.uint32, bitcast=True) >> 31)
     surely = (surely << 1) | (above0.to(tl.uint32, bitcast=True) >> 31)
@@ -153,7 +158,7 @@ def _eight_words(
     w0, w1, w2, w3, w4, w5, w6, w7, j: tl.constexpr, a, b, values, left, slope, scale, stddev,
     tail: tl.constexpr, wide: tl.constexpr, asm: tl.constexpr,
 ):  # fmt: skip
-    """Sixteen draws, from the highest."""
+    """Add the decisions of sixteen draws, from the highest."""
     a, b = _both(a, b, w7, j + 7, values, left, slope, scale, stddev, tail, wide, asm)
     a, b = _both(a, b, w6, j + 6, values, left, slope, scale, stddev, tail, wide, asm)
     a, b = _both(a, b, w5, j + 5, values, left, slope, scale, stddev, tail, wide, asm)
@@ -166,7 +171,7 @@ def _eight_words(
 
 @triton.jit
 def _swapped(x, lane, by: tl.constexpr, mask: tl.constexpr):
-    """One step of the transpose: squares of `by` bits change places with those of lane ^ by."""
+    """Do one step of the transpose: exchange squares of `by` bits with those of lane ^ by."""
     other = tl.inline_asm_elementwise(
         "shfl.sync.bfly.b32 $0, $1, $2, 0x1f, 0xffffffff;",
         "=r,r,r",
@@ -182,7 +187,7 @@ def _swapped(x, lane, by: tl.constexpr, mask: tl.constexpr):
 
 @triton.jit
 def _transposed(x, lane, warps: tl.constexpr, asm: tl.constexpr):
-    """Bit l of lane k from bit k of lane l, in each warp."""
+    """Transpose the bits of each warp: bit l of lane k comes from bit k of lane l."""
     if asm:
         x = _swapped(x, lane, 16, 0x0000FFFF)
         x = _swapped(x, lane, 8, 0x00FF00FF)
@@ -207,9 +212,9 @@ def _first(
     prepared: tl.constexpr, warps: tl.constexpr, repeat: tl.constexpr, tail: tl.constexpr,
     wide: tl.constexpr, asm: tl.constexpr,
 ):  # fmt: skip
-    """First decisions. Program (p, r) takes `repeat` times `warps` tiles of row r.
+    """Make the first decisions, in program (p, r) for `repeat` times `warps` tiles of row r.
 
-    Beyond the last tile, a warp does that one again, and lists nothing.
+    Beyond the last tile, a warp repeats the last one, and lists nothing.
     """
     row = tl.program_id(1).to(tl.int64)
     index = tl.arange(0, 32 * warps)
@@ -223,7 +228,7 @@ def _first(
         tile = tl.minimum(wanted, tile_to - 1).to(tl.int64)
         first = tile * 1024 + lane
         here = values + row * row_stride + first
-        left = dimension - first  # draw k counts where 32 k < left
+        left = dimension - first  # Draw k is used where 32 k < left.
         w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
             (tile * 32 + lane).to(tl.uint32),
             k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3,
@@ -262,20 +267,37 @@ def sample_rows(
     scale: float = 1.0,
     options: Options | None = None,
 ) -> torch.Tensor:
-    """Packed bits [clients, bytes] of rows [clients, d], for tilts (row * scale)/noise_stddev.
+    """Return packed bits [clients, bytes] of rows [clients, d], at tilts row scale/noise_stddev.
 
-    Each row has its own keystream. The bytes are those that `mechanisms.kernels.one_bit` gives for
-    the same values and keystreams, the lowest bit of a byte first. The values are taken as they
-    are: bounding them is the caller's part.
+    The bytes are those that `mechanisms.kernels.one_bit` gives for the same values and keystreams,
+    the lowest bit of a byte first. The values are not clipped here: that is the caller's
+    responsibility.
+
+    Args:
+        rows: A matrix with a row for each client.
+        noise_stddev: The divisor of the values.
+        keystreams: One keystream for each row; they are used up.
+        scale: The factor of the values.
+        options: The launch options.
+
+    Returns:
+        A matrix of bytes with a payload in each row.
+
+    Raises:
+        ParameterError: Rows and keystreams differ in number, there are too many, or a tilt is not
+            finite.
     """
     checked(rows, dimensions=2)
     clients, dimension = rows.shape
     if len(keystreams) != clients:
         raise ParameterError(
-            f"{clients} rows and {len(keystreams)} keystreams: give one keystream for each row"
+            f"there are {clients} rows and {len(keystreams)} keystreams; give one for each row"
         )
     if clients > _MOST_ROWS or dimension > _MOST:
-        raise ParameterError(f"at most {_MOST_ROWS} rows of 2^35 coordinates at once")
+        raise ParameterError(
+            f"rows must be at most {_MOST_ROWS} of at most 2^35 coordinates, got {clients} of "
+            f"{dimension}; split them"
+        )
     parameter_rules.positive("noise_stddev", noise_stddev)
     parameter_rules.positive("scale", scale)
     keys = [one.spend() for one in keystreams]
@@ -285,15 +307,15 @@ def sample_rows(
         drawing = Drawing(rows, keys, scale, noise_stddev, options or Options())
         drawing.start()
         while not drawing.complete():
-            drawing.make_room()
+            drawing.enlarge_lists()
             drawing.start()
         words = drawing.words
         for row, coordinate, draw in drawing.left():
             tilt = float(rows[row, coordinate]) * scale / noise_stddev
             if not math.isfinite(tilt):
                 raise ParameterError(
-                    f"coordinate {coordinate} of row {row} is not a finite number: clean the rows "
-                    "first"
+                    f"coordinate {coordinate} of row {row} must be a finite number; leave out "
+                    "rows with missing values"
                 )
             if exact_bit(tilt, draw, coordinate, keystreams[row]):
                 place = coordinate % 32
@@ -302,7 +324,7 @@ def sample_rows(
 
 
 class Drawing:
-    """The two kernels on one tensor, and what they write to."""
+    """The two kernels on one tensor, and the buffers that they write to."""
 
     def __init__(
         self, rows: torch.Tensor, keys: list[bytes], scale: float, stddev: float, options: Options
@@ -311,7 +333,7 @@ class Drawing:
         self._rows, self._options = rows, options
         self._tiles = -(-dimension // TILE)
         self.words = torch.empty((clients, 32 * self._tiles), dtype=torch.int32, device=device)
-        # One copy to the device: three numbers in float64, two counters, the keys.
+        # All in one copy to the device: three numbers in float64, two counters, the keys.
         head = np.array([scale, stddev, _SECOND_MARGIN, 0.0]).view(np.int32)
         given = torch.from_numpy(np.concatenate([head, prepare(keys).reshape(-1)])).to(device)
         self._scales, self._count, self._keys = given[:6].view(torch.float64), given[6:8], given[8:]
@@ -332,7 +354,7 @@ class Drawing:
         self._hard = torch.empty((capacity, 3), dtype=torch.int64, device=device)
 
     def start(self) -> None:
-        """Launches both kernels and waits for neither."""
+        """Launch both kernels without waiting for them."""
         rows, options = self._rows, self._options
         clients, dimension = rows.shape
         self._count.zero_()
@@ -357,14 +379,14 @@ class Drawing:
         )  # fmt: skip
 
     def complete(self) -> bool:
-        """Whether the lists were long enough; waits for the kernels."""
+        """Wait for the kernels, and return whether the lists were long enough."""
         listed, self._left = map(int, self._count.tolist())
         return max(listed, self._left) <= self._capacity
 
-    def make_room(self) -> None:
-        """For more undecided coordinates than are likely: lists that hold all of them."""
+    def enlarge_lists(self) -> None:
+        """Replace the lists by ones that can hold all coordinates."""
         self._make_lists(32 * self.words.numel())
 
     def left(self) -> list[tuple[int, int, int]]:
-        """Row, coordinate and draw of what the second kernel left undecided."""
+        """Return row, coordinate and draw of what the second kernel left undecided."""
         return [(row, i, draw) for row, i, draw in self._hard[: self._left].tolist()]

@@ -1,8 +1,8 @@
-"""One bit a coordinate: what the first decision has left open, a lane for each listed block.
+"""The second decision of one-bit codes on a CUDA device, with a lane for each listed block.
 
-The block's draws are made again; each open coordinate reads 64 bits more of its own stream and
-compares them with q = 1/(1 + e^(2z)) in float64. What lies within `margin` even then is listed for
-the CPU.
+The block's draws are computed again; each undecided coordinate reads 64 bits more of its own stream
+and compares them with q = 1/(1 + e^(2z)) in float64. Coordinates within `margin` even then are
+listed for the CPU.
 """
 
 import triton
@@ -17,7 +17,7 @@ def settle(
     tiles, capacity, row_stride,
     prepared: tl.constexpr, programs: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Settles what is listed, 64 further random bits against q in float64."""
+    """Decide the listed coordinates by comparing 64 further random bits with q in float64."""
     scale, stddev, margin = tl.load(scales), tl.load(scales + 1), tl.load(scales + 2)
     listed = tl.minimum(tl.load(count), capacity)
     for start in range(tl.program_id(0) * width, listed, programs * width):
@@ -81,7 +81,7 @@ def settle(
 
 @triton.jit
 def _place(lowest):
-    """The number of the one bit that is set."""
+    """Return the position of the only bit that is set."""
     found = ((lowest & 0xAAAAAAAA) != 0).to(tl.int64)
     found += 2 * ((lowest & 0xCCCCCCCC) != 0).to(tl.int64)
     found += 4 * ((lowest & 0xF0F0F0F0) != 0).to(tl.int64)

@@ -1,4 +1,4 @@
-"""Codes packed on a CUDA device, no gaps: code i takes bits i b ... i b + b - 1, lowest first."""
+"""The packing of codes on a CUDA device: code i takes bits i b ... i b + b - 1, lowest first."""
 
 import torch
 import triton
@@ -15,9 +15,9 @@ _BLOCK = 512
 
 @triton.jit(do_not_specialize=["count", "size"])
 def _pack(codes, packed, count, size, bits: tl.constexpr, reach: tl.constexpr, block: tl.constexpr):
-    """A byte for each lane: of the code in which it begins and the next, at most `reach` of them.
+    """Store one byte in each lane, made of the code in which it begins and the codes after it.
 
-    Its lowest bit is bit `into` of that code.
+    At most `reach` codes contribute; the lowest bit of the byte is bit `into` of the first one.
     """
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     first = at * 8 // bits
@@ -30,15 +30,27 @@ def _pack(codes, packed, count, size, bits: tl.constexpr, reach: tl.constexpr, b
 
 
 def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """The payload of codes below 2^bits (uint8, or int32 for up to 31 bits), as bytes."""
+    """Return the payload of codes on a CUDA device.
+
+    Args:
+        codes: Codes below 2^bits, as uint8, or as int32 for up to 31 bits.
+        bits: The number of bits of each code.
+
+    Returns:
+        The packed bytes, on the same device.
+
+    Raises:
+        ParameterError: The codes are no contiguous vector of uint8 or int32, or `bits` is too
+            large.
+    """
     placed(codes)
     if codes.dtype not in _TYPES or codes.ndim != 1 or not codes.is_contiguous():
-        raise ParameterError("codes must be a contiguous vector of uint8 or int32: use .to()")
+        raise ParameterError("codes must be a contiguous vector of uint8 or int32; use .to()")
     parameter_rules.integer("bits", bits, low=1, high=_MOST_BITS[codes.dtype])
     count = codes.shape[0]
     packed = torch.empty(-(-count * bits // 8), dtype=torch.uint8, device=codes.device)
     if count:
-        # A byte that begins at the last bit of a code ends in the code that lies 7 bits on.
+        # A byte that begins at the last bit of a code ends in the code that is 7 bits further.
         reach = 1 + -(-7 // bits)
         with on_device(codes):
             _pack[(-(-packed.shape[0] // _BLOCK),)](

@@ -1,8 +1,8 @@
-"""Rows on a CUDA device, clipped and rotated there: the numbers that the CPU gives, bit for bit.
+"""The clipping and rotation of rows on a CUDA device, with the results of the CPU, bit for bit.
 
-Plain torch operations, one after the other, so that every product and every sum is rounded once,
-in the order of `core.norms` and of `mechanisms.rotation`. One row alone has its norm
-from a Triton kernel (`norm`), which is faster and gives the same number.
+These are plain torch operations, one after the other, so that every product and every sum is
+rounded once, in the order of `core.domains.square_sum` and of `mechanisms.rotation`. The norm of a
+single row comes from a Triton kernel (`norm`), which is faster and gives the same number.
 """
 
 import math
@@ -18,21 +18,28 @@ from sottovoce.mechanisms.kernels.cuda.place import checked
 
 _LANES = 32
 _TILE = _LANES * _LANES
-_TOGETHER = 1 << 24  # coordinates whose squares are in memory at once
+_TOGETHER = 1 << 24  # The number of coordinates whose squares are in memory at once.
 
 Scales = tuple[float, ...] | None
 
 
 def matrix(values: torch.Tensor, dimension: int) -> torch.Tensor:
-    """Return a vector or a matrix as kernels read it: rows without gaps, apart from any gradient.
+    """Return a vector or a matrix as kernels read it: contiguous rows without a gradient.
+
+    Args:
+        values: A vector, or a matrix with a vector in each row.
+        dimension: The dimension that vectors must have.
+
+    Returns:
+        A matrix.
 
     Raises:
-        DomainError: for rows of another dimension.
+        DomainError: The rows have another dimension.
     """
     if values.ndim not in (1, 2) or values.shape[-1] != dimension:
         raise DomainError(
-            f"expected a vector of dimension {dimension}, or rows of it, got shape "
-            f"{tuple(values.shape)}"
+            f"expected a vector of dimension {dimension}, or rows of that dimension, got shape "
+            f"{tuple(values.shape)}; flatten each contribution"
         )
     rows = values.detach().reshape(-1, dimension).contiguous()
     checked(rows, dimensions=2)
@@ -40,7 +47,7 @@ def matrix(values: torch.Tensor, dimension: int) -> torch.Tensor:
 
 
 def clipped(rows: torch.Tensor, domain: Domain) -> tuple[torch.Tensor, Scales]:
-    """Return rows, and what to multiply each with in float64 to have what `project` gives."""
+    """Return rows, and the factors by which to multiply them to obtain what `project` gives."""
     match domain:
         case L2Ball():
             return _in_ball(rows, domain)
@@ -48,7 +55,7 @@ def clipped(rows: torch.Tensor, domain: Domain) -> tuple[torch.Tensor, Scales]:
             return _in_box(rows, domain), None
         case _:
             raise ParameterError(
-                f"{type(domain).__name__} has no projection on CUDA devices: copy the rows to the "
+                f"{type(domain).__name__} has no projection on CUDA devices; copy the rows to the "
                 "CPU with .cpu()"
             )
 
@@ -72,12 +79,12 @@ def scaled(rows: torch.Tensor, scales: tuple[float, ...]) -> torch.Tensor:
 
 
 def stacked(payload: Callable[[int], torch.Tensor], count: int) -> torch.Tensor:
-    """Return the payloads of so many rows, one below the other."""
+    """Return the payloads of `count` rows as a matrix."""
     return torch.stack([payload(i) for i in range(count)])
 
 
 def square_sums(rows: torch.Tensor) -> torch.Tensor:
-    """Return the sum of squares of each row in float64, added in the order of `norms`."""
+    """Return the sum of squares of each row in float64, added in the order of `square_sum`."""
     count, dimension = rows.shape
     together = max(1, _TOGETHER // max(1, dimension))
     if count > together:
@@ -137,7 +144,8 @@ def _in_ball(rows: torch.Tensor, ball: L2Ball) -> tuple[torch.Tensor, Scales]:
 def _in_box(rows: torch.Tensor, box: Box) -> torch.Tensor:
     if rows.numel():
         low, high = torch.aminmax(rows)
-        if not (box.lower <= float(low) and float(high) <= box.upper):  # NaN ends here, too
+        # The negated condition also catches NaN.
+        if not (box.lower <= float(low) and float(high) <= box.upper):
             _check_finite(rows)
             return rows.double().clamp(box.lower, box.upper)
     return rows
@@ -148,20 +156,22 @@ def _check_finite(rows: torch.Tensor) -> None:
     if len(broken):
         row, where = broken[0].tolist()
         raise DomainError(
-            f"coordinate {where} is {float(rows[row, where])}; every coordinate must be finite "
-            "(a diverged model? lower the learning rate; a missing value? leave it out)"
+            f"coordinate {where} is {float(rows[row, where])}; every coordinate must be finite. "
+            "If the model has diverged, lower the learning rate; if a value is missing, leave it "
+            "out"
         )
 
 
 def _by_largest(row: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Return a row divided by its largest magnitude, and that."""
+    """Return a row divided by its largest magnitude, and that magnitude."""
     wide = row.double()
-    largest = wide.abs().max()  # a tensor: by a number of Python's, torch divides less exactly
+    # A tensor, because torch divides by a Python number less exactly.
+    largest = wide.abs().max()
     return wide / largest, float(largest)
 
 
 def _hadamard(rows: torch.Tensor) -> torch.Tensor:
-    """Return H v for each row; butterflies in the order of `transforms.rotation`."""
+    """Return H v for each row, with butterflies in the order of `mechanisms.rotation`."""
     count, size = rows.shape
     half = 1
     while half < size:

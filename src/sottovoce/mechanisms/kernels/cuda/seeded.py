@@ -1,9 +1,9 @@
-"""Signs of seeds and their scores on a CUDA device: those of `sottovoce.mechanisms.kernels.seeded`.
+"""The signs of seeds and their scores on a CUDA device, as in `mechanisms.kernels.seeded`.
 
-Scores: a lane holds a block of the keystream, 512 signs, in 16 registers, and adds up the weights
-whose sign is +; with W the sum of all weights, the score is twice that sum less W. Lanes next to
-each other hold the same block of different seeds, so that they read the same weights. A lane's sum
-over at most 64 blocks is below 2^30; lanes are added in 64 bits, in whatever order, exactly.
+Scores: a lane has a block of the keystream, 512 signs, in 16 registers, and adds the weights whose
+sign is +; with W the sum of all weights, the score is twice that sum less W. Adjacent lanes have
+the same block of different seeds, so that they read the same weights. A lane's sum over at most 64
+blocks is below 2^30; lanes are added in 64 bits, exactly, so their order does not matter.
 """
 
 from collections.abc import Callable
@@ -20,18 +20,18 @@ from sottovoce.mechanisms.kernels.cuda.chacha import PREPARED, main_block, prepa
 from sottovoce.mechanisms.kernels.cuda.place import on_device, placed
 from sottovoce.mechanisms.kernels.seeded import MAX_SIGNS, SEED_BYTES, TAG, checked_seeds
 
-BLOCK = 512  # signs
+BLOCK = 512  # The number of signs in a block of the keystream.
 _LANES, _WARPS = 128, 4
-_GROUP = 32  # seeds side by side
+_GROUP = 32  # The number of seeds in adjacent lanes.
 _MOST_ROWS = 65535
-_MOST_BLOCKS = 64  # that a lane adds up in 32 bits
+_MOST_BLOCKS = 64  # The most blocks that a lane can add in 32 bits.
 _LARGEST_WEIGHT = 32_767.0
-_ENOUGH = 4096  # programs that keep a device busy
+_ENOUGH = 4096  # The number of programs that keeps a device busy.
 
 
 @triton.jit
 def _plus(word, bit, weight):
-    """The weight where this bit is 1."""
+    """Return the weight where this bit is 1, else 0."""
     return tl.where(((word >> bit) & 1) != 0, tl.load(weight + bit).to(tl.int32), 0)
 
 
@@ -48,9 +48,9 @@ def _score(
     weights, keys, sums, seeds, blocks, repeat,
     prepared: tl.constexpr, lanes: tl.constexpr, group: tl.constexpr,
 ):  # fmt: skip
-    """Program (p, g) takes `repeat` times lanes/group blocks for the g-th group of seeds.
+    """Add `repeat` times lanes/group blocks, in program (p, g), for the g-th group of seeds.
 
-    Lanes beyond the last seed or block do that one again, and add nothing.
+    Lanes beyond the last seed or block repeat the last one, and add nothing.
     """
     index = tl.arange(0, lanes)
     wanted = tl.program_id(1) * group + index % group
@@ -78,7 +78,7 @@ def _score(
 
 @triton.jit
 def _store_four(rows, w0, w1, w2, w3, j: tl.constexpr, block, left, lanes: tl.constexpr):
-    """Words j to j + 3 of each block, without the bits from `left` on."""
+    """Store words j to j + 3 of each block, without the bits from `left` on."""
     words = tl.reshape(tl.join(tl.join(w0, w2), tl.join(w1, w3)), (lanes, 4))
     place = j + tl.arange(0, 4)[None, :]
     bits = tl.minimum(tl.maximum(left[:, None] - 32 * place, 0), 32)
@@ -89,7 +89,7 @@ def _store_four(rows, w0, w1, w2, w3, j: tl.constexpr, block, left, lanes: tl.co
 
 @triton.jit(do_not_specialize=["count", "blocks"])
 def _expand(keys, rows, count, blocks, prepared: tl.constexpr, lanes: tl.constexpr):
-    """Program (p, r) writes `lanes` blocks of row r."""
+    """Write `lanes` blocks of row r in program (p, r)."""
     row = tl.program_id(1).to(tl.int64)
     block = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     counter = block.to(tl.uint32)
@@ -109,17 +109,19 @@ def _expand(keys, rows, count, blocks, prepared: tl.constexpr, lanes: tl.constex
 
 
 def scores(seeds: NDArray[np.uint8], weights: torch.Tensor) -> torch.Tensor:
-    """sum_i b_i w_i for each of the seeds (n, 16), as int64 where the int16 weights are."""
+    """Return sum_i b_i w_i for each of the seeds (n, 16), as int64 on the device of the weights."""
     given = checked_seeds(seeds)
     placed(weights)
     if weights.dtype != torch.int16 or weights.ndim != 1 or not weights.is_contiguous():
         raise ParameterError(
-            f"weights must be a contiguous vector of int16, not {weights.dtype} of shape "
+            f"weights must be a contiguous vector of int16, got {weights.dtype} of shape "
             f"{tuple(weights.shape)}; scale and round them to -32768 ... 32767 first"
         )
     groups = -(-len(given) // _GROUP)
     if groups > _MOST_ROWS:
-        raise ParameterError(f"at most {_MOST_ROWS * _GROUP} seeds at once, got {len(given)}")
+        raise ParameterError(
+            f"seeds must be at most {_MOST_ROWS * _GROUP} at once, got {len(given)}; split them"
+        )
     sums = torch.zeros(len(given), dtype=torch.int64, device=weights.device)
     if not len(given) or not len(weights):
         return sums
@@ -139,7 +141,7 @@ def scores(seeds: NDArray[np.uint8], weights: torch.Tensor) -> torch.Tensor:
 def scores_on(
     device: torch.device,
 ) -> Callable[[NDArray[np.uint8], NDArray[np.int16]], NDArray[np.int64]]:
-    """The same for weights on the CPU, which go to the device once for all their candidates."""
+    """Return a function that scores weights on the CPU, copied once for all their candidates."""
     placed_weights: list[tuple[NDArray[np.int16], torch.Tensor]] = []
 
     def score(seeds: NDArray[np.uint8], weights: NDArray[np.int16]) -> NDArray[np.int64]:
@@ -151,12 +153,12 @@ def scores_on(
 
 
 def scores_there(seeds: NDArray[np.uint8], weights: torch.Tensor) -> NDArray[np.int64]:
-    """The scores for weights on a device, brought back."""
+    """Return the scores for weights on a device, as a numpy array."""
     return np.asarray(scores(seeds, weights).cpu().numpy())
 
 
 def largest_of(values: torch.Tensor) -> float:
-    """The largest magnitude."""
+    """Return the largest magnitude."""
     low, high = torch.aminmax(values)
     return max(float(high), -float(low))
 
@@ -164,28 +166,30 @@ def largest_of(values: torch.Tensor) -> float:
 def quantised(
     values: torch.Tensor, ratio: float, step: float, *, nearest: bool
 ) -> tuple[torch.Tensor, float]:
-    """Values times `ratio` as int16 weights, rounded or truncated, and sum log cosh(step w)."""
+    """Return values times `ratio` as int16 weights w, and sum log cosh(step w)."""
     whole = (values.double() * ratio).clamp_(-_LARGEST_WEIGHT, _LARGEST_WEIGHT)
     whole = whole.round_() if nearest else whole.trunc_()
     weights = whole.to(torch.int16)
-    # log cosh z = -log(1 - tanh(z)^2)/2, in which nothing cancels for the small z there are.
+    # log cosh z = -log(1 - tanh(z)^2)/2 has no cancellation for the small z that occur here.
     slopes = whole.mul_(step).tanh_()
     return weights, -0.5 * float(torch.log1p(-slopes * slopes).sum())
 
 
 def placed_bytes(payload: bytes, device: torch.device) -> torch.Tensor:
-    """Bytes as a uint8 tensor on the device."""
+    """Return bytes as a uint8 tensor on the device."""
     return torch.frombuffer(bytearray(payload), dtype=torch.uint8).to(device)
 
 
 def sign_rows(
     seeds: NDArray[np.uint8], count: int, device: torch.device | str = "cuda"
 ) -> torch.Tensor:
-    """The first `count` signs of each seed: packed bytes (n, ceil(count/8)), unused bits 0."""
+    """Return the first `count` signs of each seed, packed (n, ceil(count/8)); unused bits are 0."""
     given = checked_seeds(seeds)
     parameter_rules.integer("count", count, low=0, high=MAX_SIGNS)
     if len(given) > _MOST_ROWS:
-        raise ParameterError(f"at most {_MOST_ROWS} seeds at once, got {len(given)}")
+        raise ParameterError(
+            f"seeds must be at most {_MOST_ROWS} at once, got {len(given)}; split them"
+        )
     blocks = -(-count // BLOCK)
     rows = torch.empty((len(given), 16 * blocks), dtype=torch.int32, device=device)
     placed(rows)
@@ -199,9 +203,9 @@ def sign_rows(
 
 
 def signs(seed: bytes, count: int, device: torch.device | str = "cuda") -> torch.Tensor:
-    """The first `count` signs of a seed, packed."""
+    """Return the first `count` signs of a seed, packed."""
     if len(seed) != SEED_BYTES:
-        raise ParameterError(f"a seed has {SEED_BYTES} bytes, got {len(seed)}")
+        raise ParameterError(f"a seed must have {SEED_BYTES} bytes, got {len(seed)}")
     return sign_rows(np.frombuffer(seed, dtype=np.uint8)[None], count, device)[0]
 
 
@@ -210,6 +214,6 @@ def _keys(seeds: NDArray[np.uint8], device: torch.device) -> torch.Tensor:
 
 
 def _whole_blocks(weights: torch.Tensor) -> torch.Tensor:
-    """The weights, then zeros up to the end of a block."""
+    """Return the weights, padded with zeros to whole blocks."""
     missing = -len(weights) % BLOCK
     return torch.nn.functional.pad(weights, (0, missing)) if missing else weights

@@ -1,4 +1,4 @@
-"""What a kernel leaves open, and what the CPU needs to decide it."""
+"""The coordinates that a kernel leaves undecided, with what the CPU needs to decide them."""
 
 from typing import NamedTuple
 
@@ -15,14 +15,17 @@ _BLOCK = 128
 
 
 class Left(NamedTuple):
-    """The coordinates left open: their values, exactly, and their uniform numbers."""
+    """The undecided coordinates: their exact values and their uniform numbers."""
 
     values: NDArray[np.float64]
     spelled: Spelled
 
 
 class Room:
-    """Where a kernel lists coordinates and their draws, as many as fit, and counts all."""
+    """A buffer in which a kernel lists undecided coordinates and their draws, and counts them all.
+
+    If there are more than `capacity`, only the count is complete.
+    """
 
     def __init__(self, capacity: int, device: torch.device) -> None:
         self.capacity = capacity
@@ -31,7 +34,7 @@ class Room:
         self.words = torch.empty(capacity, dtype=torch.int32, device=device)
 
     def left(self, values: torch.Tensor, key: torch.Tensor) -> Left | None:
-        """What was listed; None if it did not fit. Waits for the kernel."""
+        """Return the listed coordinates, or None if they did not fit; waits for the kernel."""
         found = int(self.count)
         if found > self.capacity:
             return None
@@ -53,7 +56,7 @@ class Room:
 
 @triton.jit
 def listed(count, coordinates, words, capacity, i, word, unsure):
-    """Lists coordinates i and their draws where they are unsure."""
+    """List coordinates i and their draws where they are undecided."""
     slot = tl.atomic_add(count + (i * 0).to(tl.int32), 1, mask=unsure, sem="relaxed")
     fits = unsure & (slot < capacity)
     tl.store(coordinates + slot, i, mask=fits)
@@ -62,7 +65,7 @@ def listed(count, coordinates, words, capacity, i, word, unsure):
 
 @triton.jit(do_not_specialize=["count"])
 def _read_on(key, coordinates, further, count, block: tl.constexpr):
-    """The 64 bits that each of these coordinates reads on with."""
+    """Store the first 64 bits of the extension of each of these coordinates."""
     slot = tl.program_id(0) * block + tl.arange(0, block)
     real = slot < count
     at = tl.load(coordinates + slot, mask=real, other=0)

@@ -1,5 +1,5 @@
 """The samplers in numpy, which define the codes, and the decisions in arbitrary precision.
 
-They run where no compiler was, they are the oracle of every faster kernel, and what a faster kernel
-leaves open is decided here.
+They run where no C compiler was available, they are the oracle for the tests of every faster
+kernel, and they decide what a faster kernel leaves undecided.
 """

@@ -1,19 +1,19 @@
 """Exact sampling from an exponential family, in numpy.
 
-A code is drawn by comparing one uniform number with the cumulative probabilities. First its draw of
-16 bits against float64; where these leave more than one code, 64 bits more; and where the uniform
+A code is drawn by comparing one uniform number with the cumulative probabilities: first its draw of
+16 bits, in float64; if more than one code is still possible, 64 bits more; and if the uniform
 number lies within the proven error of a threshold, the comparison is made again in arbitrary
-precision with as many further random bits as it takes. So the sampled law is the declared law
-itself, for every tilt however large, and no rounding term enters the accounting.
+precision with as many further random bits as it takes. So the sampled distribution is the declared
+one, for every tilt however large, and the accounting needs no term for rounding.
 
-The error of float64: with Y = max |y_j|, the exponent y_j z - |z| Y carries at most 2 |z| Y 2^-52,
-so a mass w_j exp(...) and each sum of B of them carry at most (2 |z| Y + B/2 + 2) 2^-52 of
-themselves, and a cumulative probability at most twice that. The margin is four times the mass's,
-which leaves room for the 2^-53 by which the uniform number is truncated. No mass that matters
-vanishes: the node at the tilted end has exponent 0.
+The error of float64: with Y = max |y_j|, the exponent y_j z - |z| Y has an error of at most
+2 |z| Y 2^-52, so a mass w_j exp(...) and each sum of B of them have a relative error of at most
+(2 |z| Y + B/2 + 2) 2^-52, and a cumulative probability at most twice that. The margin is four times
+the mass's error, which also covers the 2^-53 by which the uniform number is truncated. The masses
+that matter do not underflow: the node at the tilted end has exponent 0.
 
 Time: 16 bits leave a coordinate undecided with probability below (B - 1) 2^-16, and 64 bits more
-with some 1e-12, growing slowly with |z|.
+with about 1e-12, which grows slowly with |z|.
 """
 
 import decimal
@@ -37,7 +37,7 @@ _UNIT = 2.0**-16
 def sample_exponential_family(
     tilts: Vector, points: Vector, weights: Vector, keystream: Keystream
 ) -> Codes:
-    """Codes j with probability w_j e^(y_j z) / sum_k w_k e^(y_k z), one for each tilt z."""
+    """Return a code for each tilt z: j with probability w_j e^(y_j z) / sum_k w_k e^(y_k z)."""
     words = keystream.draws(16, len(tilts))
     codes = np.empty(len(tilts), dtype=np.uint8)
     for start in range(0, len(tilts), _CHUNK):
@@ -56,7 +56,7 @@ def sample_exponential_family(
 def settled_codes(
     tilts: Vector, points: Vector, weights: Vector, spelled: Spelled, keystream: Keystream
 ) -> Codes:
-    """The codes of coordinates that their draws have left open."""
+    """Return the codes of coordinates that their draws left undecided."""
     codes = np.empty(len(tilts), dtype=np.uint8)
     for start in range(0, len(tilts), _CHUNK):
         part = slice(start, start + _CHUNK)
@@ -71,9 +71,9 @@ def settled_codes(
 def _float_codes(
     tilts: Vector, points: Vector, weights: Vector, low: Vector, high: Vector
 ) -> tuple[Codes, NDArray[np.bool_]]:
-    """Codes of uniform numbers from `low` to `high`, and where float64 cannot be sure."""
-    reach = np.maximum(tilts * points.max(), tilts * points.min())  # the largest exponent
-    # Row j holds the mass of levels 0 ... j, not yet divided by the total.
+    """Return codes of uniform numbers in [low, high], and where float64 does not decide them."""
+    reach = np.maximum(tilts * points.max(), tilts * points.min())  # The largest exponents.
+    # After the loop, row j has the mass of levels 0 ... j, not yet divided by the total.
     masses = np.multiply.outer(points, tilts)
     masses -= reach
     np.exp(masses, out=masses)
@@ -96,7 +96,7 @@ def _float_codes(
 def exact_code(
     tilt: float, points: Vector, weights: Vector, word: int, coordinate: int, keystream: Keystream
 ) -> int:
-    """The code that the infinitely long uniform number 0.word,extension... selects."""
+    """Return the code that the infinitely long uniform number 0.word,extension... selects."""
     if not math.isfinite(tilt):
         raise DomainError(f"coordinate {coordinate} is {tilt}; every coordinate must be finite")
     num_bytes = 16
@@ -111,11 +111,12 @@ def exact_code(
 
 
 def _decide(tilt: float, points: Vector, weights: Vector, lower: int, bits: int) -> int | None:
-    """The code of every uniform number in [lower, lower + 1) / 2^bits, or None if they differ."""
-    digits = bits  # more decimal digits than the interval needs
-    room = 20 + max(0, Decimal(tilt).adjusted())  # for the sums and for large exponents
+    """Return the code of all numbers in [lower, lower + 1) / 2^bits, or None if they differ."""
+    digits = bits  # These are more decimal digits than the interval needs.
+    # Further digits cover the rounding of sums and of large exponents.
+    guard_digits = 20 + max(0, Decimal(tilt).adjusted())
     context = decimal.Context(
-        prec=digits + room, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[]
+        prec=digits + guard_digits, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[]
     )
     with decimal.localcontext(context):
         exponents = [Decimal(float(y)) * Decimal(tilt) for y in points]

@@ -1,22 +1,22 @@
-"""Exact sampling of one bit a coordinate, in numpy: P(1 | z) = 1/(1 + e^(-2z)).
+"""Exact sampling of one bit for each coordinate, in numpy: P(1 | z) = 1/(1 + e^(-2z)).
 
-Lazy in both operands. A coordinate's draw of 16 bits is compared with a crude float32 threshold;
-only where these cannot decide does it read on and compare in float64, and at last in arbitrary
-precision. The code is 1 where the infinitely long uniform number 0.draw,extension... is at least
-q = 1/(1 + e^(2z)), so the sampled law is the declared one and no rounding term enters the
-accounting.
+Both operands are computed only as precisely as needed. A coordinate's draw of 16 bits is compared
+with an approximate float32 threshold; only if these do not decide, it reads further bits and
+compares in float64, and at last in arbitrary precision. The code is 1 where the infinitely long
+uniform number 0.draw,extension... is at least q = 1/(1 + e^(2z)), so the sampled distribution is
+the declared one and the accounting needs no term for rounding.
 
 The margin of the first comparison, in units of 2^-16. With t = 2z and |t| <= 1/4
 
     2^16 q = 2^15 - t (2^14 - t^2 2^16/48) + r,   |r| <= 2^16 (1/480) |t|^5 <= .134.
 
-Float32: t carries 3 roundings, the bracket 4 and the product one, each 2^-24 of at most 2^12,
-together below .002; the sum with the draw, below 2^17, rounds by 2^-8. That is below .15, and the
-margin is .25. Where |t| > 1/4 the threshold is computed in float64. So 1.5 * 2^-16, 2.3e-5 of all
-coordinates, are left undecided.
+Float32: t has 3 roundings, the bracket 4 and the product one, each 2^-24 of at most 2^12, together
+below .002; the sum with the draw, below 2^17, rounds by 2^-8. That is below .15, and the margin is
+.25. Where |t| > 1/4 the threshold is computed in float64. So a fraction of 1.5 * 2^-16, or 2.3e-5,
+of all coordinates is left undecided.
 
-The second comparison: q carries at most 4 roundings and exp its own of one unit, 2^-52 each of at
-most 1, the uniform number is truncated by 2^-53: below 2^-49.
+The second comparison: q has at most 4 roundings and exp its own of one unit, 2^-52 each of at most
+1, and the uniform number is truncated by 2^-53: together below 2^-49.
 """
 
 import decimal
@@ -41,7 +41,7 @@ _CHUNK = 1 << 15
 
 
 def sample_bits(tilts: Vector, keystream: Keystream) -> Bits:
-    """A bit for each tilt z, 1 with probability 1/(1 + e^(-2z))."""
+    """Return a bit for each tilt z, 1 with probability 1/(1 + e^(-2z))."""
     words = keystream.draws(16, len(tilts))
     bits = np.empty(len(tilts), dtype=np.uint8)
     for start in range(0, len(tilts), _CHUNK):
@@ -57,8 +57,9 @@ def sample_bits(tilts: Vector, keystream: Keystream) -> Bits:
 def _compare(
     tilts: Vector, words: NDArray[np.uint16]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Where 16 random bits surely give a 1, and where perhaps."""
-    doubled = np.clip(2.0 * tilts, -1.0, 1.0).astype(np.float32)  # the steep ones come later
+    """Return where 16 random bits surely give a 1, and where they perhaps do."""
+    # Larger tilts are replaced below, so clipping changes no result.
+    doubled = np.clip(2.0 * tilts, -1.0, 1.0).astype(np.float32)
     series = doubled * doubled
     series *= np.float32(-(2.0**16) / 48.0)
     series += np.float32(2.0**14)
@@ -71,13 +72,13 @@ def _compare(
 
 
 def _upper_tail(doubled: Vector) -> Vector:
-    """1/(1 + e^t), without overflow."""
+    """Return 1/(1 + e^t) without overflow."""
     small = np.exp(-np.abs(doubled))
     return np.asarray(np.where(doubled > 0.0, small, 1.0) / (1.0 + small))
 
 
 def decide(tilt: float, word: int, coordinate: int, keystream: Keystream) -> int:
-    """The bit that the uniform number 0.word,extension... selects."""
+    """Return the bit that the uniform number 0.word,extension... selects."""
     extension = int.from_bytes(keystream.extension(coordinate, 8), "big")
     uniform = (word + extension * 2.0**-64) * 2.0**-16
     small = math.exp(-2.0 * abs(tilt))
@@ -88,17 +89,17 @@ def decide(tilt: float, word: int, coordinate: int, keystream: Keystream) -> int
 
 
 def exact_bit(tilt: float, word: int, coordinate: int, keystream: Keystream) -> int:
-    """The same in arbitrary precision, with as many further random bits as it takes."""
-    if math.isnan(tilt):  # no number of bits would decide
+    """Return the same bit in arbitrary precision, with as many further random bits as it takes."""
+    if math.isnan(tilt):  # No number of bits would decide.
         raise DomainError(f"coordinate {coordinate} is NaN; every coordinate must be a number")
     num_bytes = 16
     while True:
         size = 16 + 8 * num_bytes
         extension = int.from_bytes(keystream.extension(coordinate, num_bytes), "big")
         lower = (word << (8 * num_bytes)) | extension
-        room = 20 + max(0, Decimal(tilt).adjusted())
+        guard_digits = 20 + max(0, Decimal(tilt).adjusted())
         context = decimal.Context(
-            prec=size + room, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[]
+            prec=size + guard_digits, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[]
         )
         with decimal.localcontext(context):
             threshold = 1 / (1 + (2 * Decimal(tilt)).exp())

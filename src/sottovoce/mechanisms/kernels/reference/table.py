@@ -1,16 +1,16 @@
 """Exact sampling from an interpolated integer table, in numpy.
 
-Between knots u < v the law at x is (1 - t) row_u + t row_v with t = (x - u)/(v - u), a rational
-number. A code is drawn by comparing one uniform number with the interpolated cumulative sums.
-First its draw of 16 bits against float64; where these leave more than one code, 64 bits more; and
-where the uniform number lies within the proven error of a threshold, the comparison is made again
-in integers with as many further random bits as it takes. So the sampled law is the declared one,
-and no rounding term enters the accounting.
+Between knots u < v the distribution at x is (1 - t) row_u + t row_v with t = (x - u)/(v - u), a
+rational number. A code is drawn by comparing one uniform number with the interpolated cumulative
+sums: first its draw of 16 bits, in float64; if more than one code is still possible, 64 bits more;
+and if the uniform number lies within the proven error of a threshold, the comparison is made again
+in integers with as many further random bits as it takes. So the sampled distribution is the
+declared one, and the accounting needs no term for rounding.
 
-The error of float64: that of t, at most 3 * 2^-53, counts times the difference of two thresholds,
-which is below 1; 1 - t adds half a unit, each stored threshold 2^-54, the products and their sum
-three roundings of numbers below 1, and the uniform number is truncated by 2^-53: together below
-8 * 2^-53 = 2^-50. The margin is twice that.
+The error of float64: that of t, at most 3 * 2^-53, is multiplied by the difference of two
+thresholds, which is below 1; 1 - t adds half a unit, each stored threshold 2^-54, the products and
+their sum three roundings of numbers below 1, and the uniform number is truncated by 2^-53: together
+below 8 * 2^-53 = 2^-50. The margin is twice that.
 """
 
 from fractions import Fraction
@@ -36,12 +36,23 @@ def sample_table(
     cumulative: tuple[tuple[int, ...], ...],
     keystream: Keystream,
 ) -> Codes:
-    """One code for each position in [knots[0], knots[-1]].
+    """Return one code for each position in [knots[0], knots[-1]].
 
-    `cumulative` holds the rows' running sums in units of one over their last entry; `thresholds`
-    the same in float64.
+    Args:
+        positions: The inputs, in the units of the knots.
+        knots: The inputs at which the table has rows.
+        thresholds: The cumulative sums of the rows, in float64.
+        cumulative: The cumulative sums as integers, in units of 1/(their last entry).
+        keystream: The randomness; it is used up.
+
+    Returns:
+        The codes.
+
+    Raises:
+        DomainError: A position lies outside the knots, or is NaN.
     """
-    if not ((positions >= knots[0]) & (positions <= knots[-1])).all():  # also refuses NaN
+    # The negated condition also refuses NaN.
+    if not ((positions >= knots[0]) & (positions <= knots[-1])).all():
         raise DomainError(f"positions must lie between {knots[0]:g} and {knots[-1]:g}")
     words = keystream.draws(16, len(positions))
     codes = np.empty(len(positions), dtype=np.uint8)
@@ -69,7 +80,7 @@ def settled_codes(
     spelled: Spelled,
     keystream: Keystream,
 ) -> Codes:
-    """The codes of coordinates that their draws have left open."""
+    """Return the codes of coordinates that their draws left undecided."""
     uniform = (spelled.words + spelled.extensions * 2.0**-64) * _UNIT
     codes, undecided = _float_codes(positions, knots, thresholds, uniform, uniform)
     for k in np.flatnonzero(undecided).tolist():
@@ -81,7 +92,7 @@ def settled_codes(
 def _float_codes(
     positions: Vector, knots: Vector, thresholds: Vector, low: Vector, high: Vector
 ) -> tuple[Codes, NDArray[np.bool_]]:
-    """Codes of uniform numbers from `low` to `high`, and where float64 cannot be sure."""
+    """Return codes of uniform numbers in [low, high], and where float64 does not decide them."""
     left = np.clip(np.searchsorted(knots, positions, "right") - 1, 0, len(knots) - 2)
     share = (positions - knots[left]) / (knots[left + 1] - knots[left])
     codes = np.zeros(len(positions), dtype=np.uint8)
@@ -104,7 +115,7 @@ def exact_code(
     coordinate: int,
     keystream: Keystream,
 ) -> int:
-    """The code that the infinitely long uniform number 0.word,extension... selects."""
+    """Return the code that the infinitely long uniform number 0.word,extension... selects."""
     k = int(np.clip(np.searchsorted(knots, position, "right") - 1, 0, len(knots) - 2))
     low, high = Fraction(float(knots[k])), Fraction(float(knots[k + 1]))
     share = (Fraction(position) - low) / (high - low)
@@ -117,7 +128,7 @@ def exact_code(
         extension = int.from_bytes(keystream.extension(coordinate, num_bytes), "big")
         lower = Fraction((word << (8 * num_bytes)) | extension, 1 << bits)
         upper = lower + Fraction(1, 1 << bits)
-        # A limit inside the interval leaves the code open; on its lower end it is passed.
+        # A limit inside the interval leaves the code undecided; one at its lower end is passed.
         if not any(lower < limit < upper for limit in limits):
             return sum(limit <= lower for limit in limits)
         num_bytes *= 2
