@@ -72,8 +72,9 @@ def chords(noise: Noise, step: float) -> NDArray[np.float64]:
 def slack_of(noise: Noise, step: float, farthest: float) -> float:
     """Return a bound on the error of a chord and of x, at most `farthest` from 0, in steps.
 
-    It is five times the error of `quantile` at the three points that define a chord and its gap;
-    the rounding of x, of the chord and of the sum is smaller still.
+    `quantile` enters at three points, and the error of a chord and twice its gap is at most five
+    times its error. The factor 8 also covers the rounding of the chord and of the sum; the last
+    term covers that of x.
     """
     largest = float(chords(noise, step)[0, 0])
     relative = 8.0 * (largest + noise.quantile_slope / step) * 2.0**-40
