@@ -79,14 +79,12 @@ CentralNoise = Gaussian | Laplace
 
 
 def noise_of(mechanism: Mechanism) -> CentralNoise:
-    """Return the noise of a mechanism that only adds it; raise PrivacyError for any other
-    mechanism.
-    """
+    """Return the noise of a mechanism that only adds it; else raise PrivacyError."""
     law = mechanism.coordinate_law() if isinstance(mechanism, Coordinatewise) else None
     if not isinstance(law, AddedNoise) or not isinstance(law.noise, Gaussian | Laplace):
         raise PrivacyError(
             f"'{kind_of(mechanism)}' does not only add noise, so a trusted party cannot add its "
-            "noise to a sum; use mechanism 'gaussian' or 'laplace', or the channel 'direct' (and hide a "
-            "sample by own-records)"
+            "noise to a sum; use mechanism 'gaussian' or 'laplace', or the channel 'direct' (and "
+            "hide a sample by own-records)"
         )
     return law.noise

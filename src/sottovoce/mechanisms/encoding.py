@@ -405,8 +405,7 @@ def prepare(
 
 
 def take_clipped(mechanism: Mechanism, values: Tensor) -> Prepared:
-    """Return rows as they are, which the caller has made finite and has clipped; for simulations
-    only.
+    """Return rows as they are, which the caller has clipped; for simulations only.
 
     The caller's rounding may leave them slightly outside of the domain.
     """

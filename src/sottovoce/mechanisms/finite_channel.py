@@ -109,9 +109,7 @@ class TableMechanism(WithPrivatize):
         return Affine(shift=low, divisor=high - low)
 
     def places(self, row: Floats) -> tuple[Floats, Affine]:
-        """Return a row in the form in which it is sampled, and the map from it to positions on the
-        table.
-        """
+        """Return a row as it is sampled, and the map from it to positions on the table."""
         return row, self.affine
 
     def positions(self, values: ArrayLike) -> Vector:

@@ -143,8 +143,7 @@ class GaussHermite(WithPrivatize):
         return self.sample(self.input_domain.check(values), keystream)
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Encode rows that were checked, clipped as they are drawn; single bits are drawn in packed
-        form.
+        """Encode rows that were checked; they are clipped while codes are drawn.
 
         Args:
             prepared: The rows.
@@ -162,8 +161,7 @@ class GaussHermite(WithPrivatize):
         return pack_each(prepared, lambda i: self.sample(rows[i], keystreams[i], scale(i)))
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
-        """Encode rows on a CUDA device, with the same bytes; rows of single bits are drawn
-        together.
+        """Encode rows on a CUDA device, with the same bytes as on the CPU.
 
         Args:
             prepared: The rows, a tensor on the device.

@@ -159,9 +159,7 @@ class FiniteLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianLaw:
-    """A law under which coordinate i decodes to N(centre[i], stddev^2), independently of the
-    others.
-    """
+    """A law that adds independent N(0, stddev^2) noise to each coordinate."""
 
     centre: Vector
     stddev: float
@@ -336,8 +334,7 @@ class Mechanism(Protocol):
 
 @runtime_checkable
 class Pointwise(Protocol):
-    """A mechanism in which code j of a coordinate decodes to points[j], independently of the
-    others.
+    """A mechanism in which code j of any coordinate decodes to points[j].
 
     It sends one code per coordinate and decode(codes) equals points[codes] to the last bit. So a
     server may count codes instead of adding up decoded vectors.
@@ -408,8 +405,7 @@ class BoundedDensity(Protocol):
     """
 
     def density_ratios(self) -> tuple[float, float] | None:
-        """Return (lo, hi) with lo <= dR/dQ <= hi, rounded outward, or None if no bounds are
-        certified.
+        """Return certified bounds (lo, hi) with lo <= dR/dQ <= hi, rounded outward, or None.
 
         R is the law of a message for any input in the domain. It includes everything that runs,
         such as random padding and failed tries of rejection sampling. Q is one law that depends on
@@ -430,9 +426,7 @@ def has_a_range(mechanism: Mechanism) -> bool:
 
 
 def points_of(mechanism: Mechanism, *, most: int) -> Vector | None:
-    """Return the value of each code if codes decode one by one and number at most `most`, else
-    None.
-    """
+    """Return the value of each of at most `most` codes, or None if codes have no single values."""
     code_format = mechanism.code_format()
     if not isinstance(code_format, LevelCodes) or code_format.levels > most:
         # Checked before `points` is computed: some mechanisms have 2^32 of them.

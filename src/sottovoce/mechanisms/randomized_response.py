@@ -109,8 +109,7 @@ class GeneralisedRandomisedResponse(IntervalTable):
         return domain.lower, domain.upper
 
     def places(self, row: Floats) -> tuple[Floats, Affine]:
-        """Return a row in the form in which it is sampled, and the map from it to positions on the
-        table.
+        """Return a row as it is sampled, and the map from it to positions on the table.
 
         Args:
             row: A vector of the domain.

@@ -211,8 +211,7 @@ class Registration:
         relative_tolerance: float = 0.0,
         near: float | None = None,
     ) -> dict[str, Any]:
-        """Return the parameters with the value that spends at most `epsilon` over `rounds`
-        releases.
+        """Return parameters that spend at most `epsilon` over `rounds` releases.
 
         Args:
             domain: The input domain.

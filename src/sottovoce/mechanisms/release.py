@@ -67,8 +67,7 @@ class OnlySums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSenders:
-    """The visibility of the shuffle model: messages are seen in random order, without their
-    senders.
+    """The visibility of the shuffle model: messages in random order, without their senders.
 
     The messages are those of one round behind a shuffler, or those of one epoch in which clients
     are queried in a secret random order.
@@ -91,8 +90,7 @@ class NoSenders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisySums:
-    """The visibility of central DP: only the sum is seen, with noise that a trusted party added
-    once.
+    """The visibility of central DP: only the sum is seen, with noise added by a trusted party.
 
     The noise is that of one message of the mechanism.
 
@@ -233,8 +231,7 @@ def local_event(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseTerms:
-    """Everything apart from the mechanism that decides the cost of a release; callable on a
-    mechanism.
+    """The terms of a release: a function from a mechanism to the event that is charged.
 
     Equal terms charge the same and have equal representations, so caches may use them as keys.
 

@@ -43,9 +43,7 @@ def _automatic_nu(domain: Domain, given: Parameters) -> float:
 
 
 def _ends(domain: Domain, _given: Parameters) -> tuple[float, float]:
-    """Return the range in which calibration searches for step_epsilon, the least private value
-    first.
-    """
+    """Return the range of step_epsilon to calibrate in, the least private value first."""
     least = least_epsilon(domain.dimension) if _is_radial(domain) else 1e-9
     return parameter_rules.STEP_EPSILONS[1], least * (1.0 + 1e-9)
 

@@ -81,9 +81,7 @@ class Staircase:
         return math.exp(-self.epsilon)
 
     def _mixed(self, power: int) -> float:
-        """Return nu^p + b (1 - nu^p): p times an integral over the step that starts at 0; p = 1, 2,
-        3.
-        """
+        """Return nu^p + b (1 - nu^p), p = 1, 2, 3: p times an integral over the first step."""
         raised = self.nu**power
         return raised + self._decay * (1.0 - raised)
 
@@ -124,9 +122,7 @@ class Staircase:
 
     @property
     def quantile_slope(self) -> float:
-        """The largest P(X > t)/f(t): where a lower level begins, 1/(2 c) + 1 - nu = 1/(1 - b)
-        steps.
-        """
+        """The largest P(X > t)/f(t), where a lower level begins: 1/(1 - b) steps."""
         return self.step / -math.expm1(-self.epsilon)
 
     def tail(self, threshold: Vector) -> Vector:
