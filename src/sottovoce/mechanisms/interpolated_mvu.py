@@ -58,8 +58,8 @@ def interpolated_family(epsilon: float, output_bits: int) -> InterpolatedFamily:
     """Return the family with points eta_2 - eta_1 and weights e^((eta_1 + eta_2)/2).
 
     eta_1 and eta_2 are the logarithms of the two rows of the MVU table, and the weights are
-    normalized to sum 1. The rows are anadromic
-    (definition 2) up to the solver's last bits, and are made exactly so here.
+    normalized to sum 1. The rows are anadromic (definition 2) up to the solver's last bits, and are
+    made exactly so here.
     """
     channel = store.find(store.spec_of(epsilon, 1, output_bits)).channel
     first, second = np.log(channel.rows)
