@@ -235,28 +235,28 @@ class Registration:
                 f"mechanism '{self.kind}' has no parameter to calibrate; "
                 f"choose one of {', '.join(r.kind for r in registrations() if r.knob)}"
             )
-        knob = self.knob
-        if knob.parameter in given:
+        searched = self.knob
+        if searched.parameter in given:
             raise ParameterError(
-                f"'{knob.parameter}' is given, but it is the parameter that calibration finds; "
+                f"'{searched.parameter}' is given, but it is the parameter that calibration finds; "
                 "leave it out, or give no target epsilon"
             )
-        self.check_complete({**given, knob.parameter: None})
+        self.check_complete({**given, searched.parameter: None})
 
         def event_at(value: float) -> Repeated:
-            mechanism = self.build(domain, {**given, knob.parameter: value})
+            mechanism = self.build(domain, {**given, searched.parameter: value})
             return Repeated(event=event_of(mechanism), count=rounds)
 
         value = calibrate(
             event_at,
             epsilon=epsilon,
             delta=delta,
-            more_private=knob.more_private,
-            ends=knob.ends_on(domain, given),
-            relative_tolerance=max(relative_tolerance, knob.relative_tolerance),
+            more_private=searched.more_private,
+            ends=searched.ends_on(domain, given),
+            relative_tolerance=max(relative_tolerance, searched.relative_tolerance),
             near=near,
         )
-        return self.resolve(domain, {**given, knob.parameter: value})
+        return self.resolve(domain, {**given, searched.parameter: value})
 
     def calibrated_for_all(
         self,
@@ -392,13 +392,15 @@ def register(
 
 
 def _settings_of(
-    examples: Sequence[Parameters], knob: Knob | None, automatic: Mapping[str, Any]
+    examples: Sequence[Parameters], searched: Knob | None, automatic: Mapping[str, Any]
 ) -> tuple[Parameters, ...]:
     """Return the distinct examples without the calibrated parameter, with "auto" if possible."""
     found: list[Parameters] = []
     for example in examples:
         free = {
-            name: value for name, value in example.items() if not knob or name != knob.parameter
+            name: value
+            for name, value in example.items()
+            if not searched or name != searched.parameter
         }
         setting = {name: "auto" if name in automatic else free[name] for name in free}
         if setting not in found:

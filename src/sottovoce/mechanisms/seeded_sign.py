@@ -145,7 +145,7 @@ class SeededSign(WithPrivatize):
 
         P(b) = 2^-D exp(<b, z> - sum log cosh z_i),        z = u/sigma
 
-    with sigma = noise_multiplier * radius / records. The signs decode to (sigma/k) b. The likelihood
+    with sigma = noise_multiplier * radius / records. The signs decode to (sigma/k) b. Likelihood
     ratios are truncated so that rejection ends (see `design.seeds`), which costs about 1/2000 of
     rho. The constant k compensates what truncation takes from an update of full norm; a shorter
     update is decoded too long, by a fraction below 1e-4.
@@ -452,9 +452,8 @@ class SeededSign(WithPrivatize):
         domain, choice = self.input_domain, self.choice()
         shift = domain.relative_sensitivity(adjacency) / self.noise_multiplier * (1.0 + _ROUNDING)
         if domain.records > 1:
-            shift += self._step() * math.sqrt(
-                self.layout().num_signs
-            )  # half a step for each neighbor
+            # Each neighbor is rounded by at most half a step in every coordinate.
+            shift += self._step() * math.sqrt(self.layout().num_signs)
         against_zero = domain.against_zero(adjacency)
         # The number of tries is independent of the seed and satisfies pure DP, so both bounds
         # grow by its loss.

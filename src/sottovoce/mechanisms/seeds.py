@@ -66,7 +66,7 @@ class Layout:
 
     The signs are `copies` of the vector, divided into `blocks`. Every coordinate is spread evenly
     over its copies, which are added up again when decoding. More signs cost no bytes once a seed
-    stands for them, and are closer to Gaussian noise. Each block has its own seed. All blocks except
+    stands for them, and are closer to Gaussian noise. Each block has its own seed. All blocks but
     the last have the same size, a multiple of 8.
     """
 

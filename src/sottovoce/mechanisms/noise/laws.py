@@ -211,7 +211,7 @@ class Noise(Protocol):
         ...
 
 
-def precise(digits: int) -> decimal.Context:
+def decimal_context(digits: int) -> decimal.Context:
     """Return a decimal context of relative error 10^-digits in which nothing overflows or traps."""
     return decimal.Context(prec=digits, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[])
 
@@ -261,12 +261,12 @@ class Gaussian:
         # All terms are positive, so the sum has the relative precision of its terms. Term n has
         # suffered 3 n + 3 roundings, and the density has the relative error of z^2/2 times z^2/2.
         # The series ends where a further term is below half of the last one, so that the rest is
-        # below the last term. With z^2 < 5 digits there are fewer than 20 (digits + 10) terms,
+        # below the last term. With z^2 < 5 * digits there are fewer than 20 (digits + 10) terms,
         # which is far below 10^12 roundings.
         square = (threshold / Fraction(self.stddev)) ** 2
         if square >= 5 * digits:  # P(X > t) <= e^(-z^2/2)/2, and e^-2.5 < 1/10
             return Decimal(0)
-        with decimal.localcontext(precise(digits + _GUARD_DIGITS)):
+        with decimal.localcontext(decimal_context(digits + _GUARD_DIGITS)):
             z_squared = Decimal(square.numerator) / Decimal(square.denominator)
             term = total = z_squared.sqrt()
             smallest = Decimal(10) ** -(digits + _GUARD_DIGITS)
@@ -298,7 +298,7 @@ def pi(digits: int) -> Decimal:
         return total
 
     units = 16 * inverse_tangent(5) - 4 * inverse_tangent(239)
-    with decimal.localcontext(precise(places + 5)):
+    with decimal.localcontext(decimal_context(places + 5)):
         return Decimal(units).scaleb(-places)
 
 
@@ -338,7 +338,7 @@ class Laplace:
     def survival(self, threshold: Fraction, digits: int) -> Decimal:
         # e^(-u)/2 with u = t/scale: u is rounded by at most u 10^-prec, and u e^-u < 1.
         exponent = threshold / Fraction(self.scale)
-        with decimal.localcontext(precise(digits + _LAPLACE_GUARD_DIGITS)):
+        with decimal.localcontext(decimal_context(digits + _LAPLACE_GUARD_DIGITS)):
             rounded = Decimal(exponent.numerator) / Decimal(exponent.denominator)
             return (-rounded).exp() / 2
 
