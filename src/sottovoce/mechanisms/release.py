@@ -354,7 +354,7 @@ def _check_hidden_by(sample: SecretSample | None, *proved: HiddenBy) -> None:
     """Raise PrivacyError unless the sample is hidden in a way that is proved for the visibility."""
     if sample is None or sample.hidden_by in proved:
         return
-    remedy = f"set hidden_by to {' or '.join(proved)}" if proved else "leave the sample out"
+    remedy = f"hide it by {' or '.join(proved)}" if proved else "leave the sample out"
     raise PrivacyError(
         f"no bound is proved for a sample hidden by {sample.hidden_by} together with this "
         f"visibility of the messages; {remedy}"
@@ -370,8 +370,8 @@ def _apply_sampling(
     if sample.hidden_by == "secure-sum" and _records(mechanism) != 1:
         raise PrivacyError(
             "a sample hidden by secure-sum leaves out all records of a client at once (the client "
-            "sends the encoding of zero), so no amplification is proved for a single record; set "
-            "hidden_by to own-records, or protect whole clients (records = 1)"
+            "sends the encoding of zero), so no amplification is proved for a single record; hide "
+            "it by own-records, or protect whole clients (records = 1)"
         )
     own_records = sample.hidden_by == "own-records"
     others_remain = own_records and event.adjacency is Adjacency.ZERO_OUT
