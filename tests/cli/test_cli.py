@@ -124,7 +124,7 @@ BAD_CALLS = [
     ("privacy calibrate --mechanism gaussian --epsilon 1e9 --delta 1e-5", "at most 1000"),
     ("privacy calibrate --mechanism no_privacy --epsilon 1 --delta 1e-5", "no parameter to"),
     ("privacy calibrate --mechanism gaussian --param noise_multiplier=1 --epsilon 1 --delta 1e-5 "
-     "--rounds 3", "is what calibration finds"),
+     "--rounds 3", "is the parameter that calibration finds"),
     ("privacy calibrate --mechanism gaussian --param noise_multiplier=1 --epsilon 1 --delta 1e-5",
      "not even one round fits: it spends epsilon = 4.3772"),
     ("mechanism show nothing", "unknown mechanism 'nothing'"),

@@ -196,8 +196,8 @@ REFUSED = [
         f"{GAUSSIAN} --adjacency replace-one --shuffled-clients 100",
         "shuffling amplifies pure local guarantees only",
     ),
-    (f"{SHUFFLED} 1", "one message has but one order"),
-    (f"{SHUFFLED} 9 --adjacency zero-out", "ask for adjacency replace-one"),
+    (f"{SHUFFLED} 1", "shuffling a single message hides nothing"),
+    (f"{SHUFFLED} 9 --adjacency zero-out", "use adjacency replace-one"),
     (
         f"{ONE_BIT} --adjacency replace-one --shuffled-clients 9",
         "the number of coordinates of an update",

@@ -97,13 +97,13 @@ def test_what_is_shuffled_are_whole_clients_on_every_path() -> None:
             ReleaseTerms(adjacency=R, visibility=visibility)(several)
         with pytest.raises(PrivacyError, match=WHOLE):
             sottovoce.spend(several, adjacency="replace-one", shuffled_clients=clients, delta=1e-6)
-        with pytest.raises(PrivacyError, match="ask for adjacency replace-one"):
+        with pytest.raises(PrivacyError, match="use adjacency replace-one"):
             release_event(SERVED[NoSenders(minimum_clients=5)], adjacency=Z, visibility=visibility)
 
 
 def test_sampled_clients_and_sampled_zeros_are_whole_clients_too() -> None:
     several = Gaussian(input_domain=dataclasses.replace(BALL, records=4), noise_multiplier=2.0)
-    with pytest.raises(PrivacyError, match="brings all of its records"):
+    with pytest.raises(PrivacyError, match="contributes all of its records"):
         release_event(several, adjacency=Z, visibility=NoisySums(client_sampling_rate=0.5))
     with pytest.raises(PrivacyError, match="protect whole clients"):
         release_event(several, adjacency=Z, sample=sample("secure-sum"))

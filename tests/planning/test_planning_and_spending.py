@@ -100,8 +100,8 @@ def test_a_calibrated_mechanism_is_the_command_s_and_keeps_the_budget(
 
 def test_what_cannot_be_calibrated_is_refused() -> None:
     for kind, given, words in (
-        ("gauss_hermite", {}, "needs levels; for example levels=2"),
-        ("gauss_hermite", {"levels": 2, "noise_multiplier": 1.0}, "is what calibration finds"),
+        ("gauss_hermite", {}, "needs levels; give a value, for example levels=2"),
+        ("gauss_hermite", {"levels": 2, "noise_multiplier": 1.0}, "that calibration finds"),
         ("no_privacy", {}, "has no parameter to calibrate"),
         ("gaussian", {"adjacency": "zero"}, "did you mean 'zero-out'"),
         ("gaussian", {"clip_nrom": 1.0}, "argument of calibrate.*did you mean 'clip_norm'"),

@@ -269,7 +269,7 @@ def test_a_code_that_is_no_level_is_refused_even_under_a_right_checksum(
     codes = np.zeros(5, dtype=np.uint8)
     codes[position] = code
     payload = encoding.pack(codes, envelope.code_format.bits)
-    with pytest.raises(WireError, match=f"code {code} is not below the {levels} levels"):
+    with pytest.raises(WireError, match=f"expected codes below {levels}, got code {code}"):
         open_sealed(with_checksum(fields_of(envelope), payload), envelope)
 
 

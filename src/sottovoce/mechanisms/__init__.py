@@ -1,10 +1,12 @@
-"""Privatize and compress in one step: one file for each mechanism.
+"""Mechanisms that privatize and compress vectors in one step, with one file for each mechanism.
 
     mechanism = GaussHermite(input_domain=ball, levels=2, noise_multiplier=10.0)
     estimate = mechanism.decode(mechanism.privatize(update))
 
-Mechanisms are found by name (`find`), and a plug-in joins with `register`. Their designs, noises,
-samplers and rotation are here, too. It imports privacy and core.
+`find` returns a mechanism by its registered name, and a plug-in enters the register with
+`register`. The package also contains the solvers, noise laws, samplers and the rotation that
+mechanisms use, and `release_event`, which says what a release is charged with. It imports `privacy`
+and `core`.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""The clamped sign: one bit a coordinate whose chance of either value is bounded from below."""
+"""The clamped sign mechanism: one bit per coordinate with a bounded logit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,13 +19,14 @@ from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Samplin
 from sottovoce.mechanisms.registry import Knob, register
 from sottovoce.privacy.events import OneBit
 
-# As in `gauss_hermite`: norm check and u/sigma, as a fraction of the distance of neighbours.
+# As in `gauss_hermite`: the rounding of the norm check and of u/sigma, relative to the distance of
+# neighbors.
 _ROUNDING = 2.0**-26
 
 
 @register(
     "clamped_sign",
-    summary="one bit a coordinate with clamped logits: what secure sums can amplify",
+    summary="one bit per coordinate with clamped logits, which secure sums can amplify",
     examples=[
         {"noise_multiplier": 2.0, "logit_bound": 1.0},
         {"noise_multiplier": 0.5, "logit_bound": 2.0},
@@ -36,15 +37,26 @@ _ROUNDING = 2.0**-26
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClampedSign(WithPrivatize):
-    """P(+ | u) = 1/(1 + e^-z), z = 2u/sigma clamped to [-Z, Z], Z = `logit_bound`; decodes +-sigma.
+    """One sign bit per coordinate with a bounded logit, which secure aggregation can amplify.
 
-    sigma = noise_multiplier * clip norm / records. Clamping is a contraction, so the logits of
-    neighbours Delta apart stay within 2 Delta/sigma: what one message gives away is at most what
-    the sign without a clamp does. And every bit is a fair coin with probability at least
-    2/(1 + e^Z), whatever the update: in a sum of many clients' bits those coins hide each of them.
+        P(+ | u) = 1/(1 + e^-z),        z = 2 u/sigma clamped to [-Z, Z],        Z = logit_bound
 
-    E = sigma tanh(z/2): beyond |u| = sigma Z/2 the mean stays where it is. Rotate, and choose Z
-    some times 2/(noise_multiplier sqrt(d)).
+    with sigma = noise_multiplier * radius / records. A bit decodes to +-sigma, so the mean is
+    sigma tanh(z/2): it does not grow beyond |u| = sigma Z/2. Rotate updates first, and choose Z as
+    a small multiple of 2/(noise_multiplier sqrt(dimension)).
+
+    Privacy: clamping is a contraction, so for neighbors at L2 distance Delta the logits differ by
+    at most 2 Delta/sigma, and one message leaks at most as much as the sign without a clamp
+    (`GaussHermite` with two levels). In addition, every bit is a fair coin with probability at
+    least 2/(1 + e^Z), for every update. In a sum over many clients these coins hide each client,
+    which `OnlySums` accounts for.
+
+    Cost: one bit per coordinate.
+
+    Attributes:
+        input_domain: The L2 ball that updates are clipped to.
+        noise_multiplier: sigma in units of radius/records.
+        logit_bound: Z, the largest absolute logit; at most 100.
     """
 
     input_domain: L2Ball
@@ -64,6 +76,7 @@ class ClampedSign(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
+        """The standard deviation sigma, which is also the magnitude that a bit decodes to."""
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
     def code_format(self) -> LevelCodes:
@@ -73,7 +86,15 @@ class ClampedSign(WithPrivatize):
         return sample_bits(self._tilts(self.input_domain.check(values)), 1.0, keystream)
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Return bits of rows that were checked, as they are drawn: packed."""
+        """Encode rows that were checked; the bits are drawn in packed form.
+
+        Args:
+            prepared: The rows.
+            keystreams: The random bits of each row.
+
+        Returns:
+            A matrix of bytes with one row for each message.
+        """
         return fill_each(
             prepared,
             lambda i: sample_payload(self._tilts(prepared.vector(i)), 1.0, keystreams[i]),
@@ -103,10 +124,10 @@ class ClampedSign(WithPrivatize):
 
     @property
     def inflation(self) -> float:
-        """By what fraction the rho charged exceeds Delta^2/(2 sigma^2): rounding."""
+        """The fraction by which the rho charged exceeds Delta^2/(2 sigma^2): rounding."""
         return (1.0 + _ROUNDING) ** 2 - 1.0
 
     def _tilts(self, vector: Vector) -> Vector:
-        """Half the logits: the two nodes -1 and 1 lie 2 apart."""
-        half = self.logit_bound / 2.0  # exact, so the logit's bound is too
+        """Return half the logits: the two nodes -1 and 1 are 2 apart."""
+        half = self.logit_bound / 2.0  # exact in float64, so the bound on the logit is exact too
         return np.clip(vector / self.noise_stddev, -half, half)

@@ -1,4 +1,4 @@
-"""Communication-limited local privacy: a random direction and one randomised bit."""
+"""Communication-limited local differential privacy: a random direction and one randomized bit."""
 
 import decimal
 import math
@@ -26,7 +26,7 @@ _MAX_JOINT_DIMENSION = 256  # the joint law takes 4 d^2 numbers
 
 @register(
     "cldp",
-    summary="a random direction and one bit: log2(d) + 1 bits in all (L2: a coordinate)",
+    summary="a random direction and one bit: log2(d) + 1 bits per message (L2: per coordinate)",
     examples=[{"epsilon": 1.0}, {"epsilon": 5.0}],
     example_domain=L1Ball(dimension=8, radius=1.0),
     further_domains=[
@@ -37,29 +37,38 @@ _MAX_JOINT_DIMENSION = 256  # the joint law takes 4 d^2 numbers
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cldp(WithPrivatize):
-    """Randomised response about a public random direction; unbiased, and purely private.
+    """Randomized response about a public random direction: unbiased, pure DP and very short.
 
     A value y in [-r, r] is rounded to a sign, + with probability (1 + y/r)/2, and the sign is
-    flipped with probability f, the least multiple of 2^-64 at or above 1/(e^epsilon + 1). With
-    c = 1 - 2f the sign times r/c has mean y and variance (r/c)^2 - y^2.
+    flipped with probability f, the least multiple of 2^-64 at or above 1/(e^epsilon + 1). With c =
+    1 - 2f, the sign times r/c has mean y and variance (r/c)^2 - y^2. What y is depends on the
+    domain:
 
-    Box      [-r, r]^d: y is a uniformly chosen coordinate; decodes to +-d r/c there, 0 elsewhere.
-    L1Ball   y is the product of x with a uniformly chosen row h of the Hadamard matrix of the next
-             power of two; decodes to +-(r/c) h. One code of log2(d) + 1 bits for the whole vector.
-    L2Ball   V is uniform on the sphere, turned so that the sign of V.x is the randomised sign of
-             +-x (of |x|, rounded as above). E|V_1| = Gamma(d/2)/(sqrt(pi) Gamma((d+1)/2)) =: k, so
-             B V with B = r/(c k) has mean x. It is sent as d draws from the vertices
-             +-sqrt(d) B e_j with mean B V, and decodes to their average: variance
-             B^2 (2/d - 1/d^2) - x_i^2.
+    * `Box` [-r, r]^d: y is a uniformly chosen coordinate. The message decodes to +-d r/c in that
+      coordinate and 0 elsewhere.
+    * `L1Ball`: y is the inner product of x with a uniformly chosen row h of the Hadamard matrix
+      whose order is the next power of two. The message decodes to +-(r/c) h.
+    * `L2Ball`: V is uniform on the sphere, reflected so that the sign of V.x is a randomized sign
+      whose y is |x|. With k = E|V_1| = Gamma(d/2)/(sqrt(pi) Gamma((d+1)/2)) and B = r/(c k), the
+      vector B V has mean x. It is sent as d draws from the vertices +-sqrt(d) B e_j with mean B V,
+      and decodes to their average: variance B^2 (2/d - 1/d^2) - x_i^2.
 
-    The direction does not depend on the data and the sign is flipped by an integer threshold, so
-    the likelihood ratio is at most (1 - f)/f <= e^epsilon whatever float64 rounds: exact sampling.
-    Replace-one spends log((1 - f)/f); nearer neighbours (zero-out, or one record of several) move
-    the sign's probability less, which the first two shapes turn into log(1 + (e^epsilon - 1) s)
-    for neighbours 2 r s apart, the third only against x = 0.
+    Privacy: the direction does not depend on the data, and the sign is flipped by comparison with
+    an integer threshold. So the likelihood ratio is at most (1 - f)/f <= e^epsilon for any rounding
+    of float64: sampling is exact. Replace-one spends log((1 - f)/f). Closer neighbors (zero-out, or
+    one record of several) move the probability of the sign less. For `Box` and `L1Ball` the epsilon
+    of neighbors at distance 2 r s is log(1 + (e^epsilon - 1) s); for `L2Ball` that holds only
+    against x = 0.
 
-    Reference: Girgis, Data, Diggavi, Kairouz and Suresh 2021, section 4; Duchi, Jordan and
+    Cost: ceil(log2(d)) + 1 bits for the whole vector (`Box`, `L1Ball`), or as many for each
+    coordinate (`L2Ball`).
+
+    References: Girgis, Data, Diggavi, Kairouz and Suresh 2021, section 4; Duchi, Jordan and
     Wainwright 2018, section 4.2 (the sphere); Gandikota et al. 2021 (the vertices).
+
+    Attributes:
+        input_domain: A box that is symmetric about 0, an L1 ball or an L2 ball.
+        epsilon: The pure epsilon between any two inputs; at least 1e-9.
     """
 
     input_domain: Box | L1Ball | L2Ball
@@ -87,27 +96,28 @@ class Cldp(WithPrivatize):
         parameter_rules.epsilon(self.epsilon)
         if self.flip_threshold >= _WORD // 2:
             raise ParameterError(
-                f"epsilon {self.epsilon!r} leaves nothing of the sign in 64 bits; use at least 1e-9"
+                f"epsilon {self.epsilon!r} is too small for a 64-bit probability; use at least 1e-9"
             )
 
     @property
     def radius(self) -> float:
+        """The radius r of the ball, or half the width of the box."""
         domain = self.input_domain
         return domain.upper if isinstance(domain, Box) else domain.radius
 
     @property
     def flip_threshold(self) -> int:
-        """f in units of 2^-64."""
+        """The probability f of flipping a sign, in units of 2^-64."""
         return _flip_threshold(float(self.epsilon))
 
     @property
     def contrast(self) -> float:
-        """c = 1 - 2f: the mean of a randomised sign over the sign."""
+        """The factor c = 1 - 2f by which the mean of a randomized sign is smaller than the sign."""
         return (_WORD - 2 * self.flip_threshold) / _WORD
 
     @property
     def num_directions(self) -> int:
-        """Coordinates, or rows of the Hadamard matrix, that a code can name."""
+        """The number of coordinates, or of rows of the Hadamard matrix, that a code can name."""
         dimension = self.input_domain.dimension
         padded: int = 1 << (dimension - 1).bit_length()
         return padded if isinstance(self.input_domain, L1Ball) else dimension
@@ -131,14 +141,14 @@ class Cldp(WithPrivatize):
                     component = float(
                         _hadamard(np.array([direction]), domain.dimension)[0] @ vector
                     )
-                minus = self._randomised_sign(component / self.radius, words[1], words[2]) < 0
+                minus = self._randomize_sign(component / self.radius, words[1], words[2]) < 0
                 code = 2 * direction + int(minus)
                 return self._as_codes(np.array([code]))
             case _:
                 assert_never(domain)
 
-    def _randomised_sign(self, ratio: float, rounding_word: int, flip_word: int) -> int:
-        """+-1 with mean c * ratio."""
+    def _randomize_sign(self, ratio: float, rounding_word: int, flip_word: int) -> int:
+        """Return a random sign with mean c * ratio."""
         probability = min(1.0, max(0.0, 0.5 + 0.5 * ratio))
         sign = 1 if rounding_word < int(probability * _WORD) else -1
         return -sign if flip_word < self.flip_threshold else sign
@@ -151,8 +161,8 @@ class Cldp(WithPrivatize):
         uniforms = open_uniforms(words[2:])
         direction = ndtri(uniforms[:dimension])
         side = 1.0 if float(direction @ vector) >= 0.0 else -1.0
-        sign = self._randomised_sign(domain.norm(vector) / domain.radius, *map(int, words[:2]))
-        # In units of the vertices: |.|_1 <= 1, and what is missing is spread over all of them.
+        sign = self._randomize_sign(domain.norm(vector) / domain.radius, *map(int, words[:2]))
+        # In units of the vertices |target|_1 <= 1; the missing mass is spread over all of them.
         target = direction * (side * sign / (math.sqrt(dimension) * np.linalg.norm(direction)))
         idle = max(0.0, 1.0 - float(np.sum(np.abs(target)))) / (2.0 * dimension)
         masses = np.stack([np.maximum(target, 0.0), np.maximum(-target, 0.0)], axis=1) + idle
@@ -183,7 +193,15 @@ class Cldp(WithPrivatize):
                 assert_never(domain)
 
     def law(self, values: ArrayLike) -> JointLaw | MomentLaw:
-        """The joint law, of 2d outcomes of d coordinates each; for L2, or large d, the moments."""
+        """Return the law of decode(encode(values)).
+
+        Args:
+            values: A vector in the input domain.
+
+        Returns:
+            The joint law of the 2d outcomes; for an L2 ball or a large dimension mean and variance
+            only.
+        """
         domain = self.input_domain
         vector = domain.check(values)
         scale = self.radius / self.contrast
@@ -212,7 +230,11 @@ class Cldp(WithPrivatize):
         )
 
     def density_ratios(self) -> tuple[float, float]:
-        """Against the same direction with a fair sign: a sign has probability f to 1 - f."""
+        """Return bounds on the density of a message against the same direction with a fair sign.
+
+        Returns:
+            (2 f, 2 (1 - f)), rounded outward, because a sign has a probability between f and 1 - f.
+        """
         low, high = self.flip_threshold, _WORD - self.flip_threshold
         return (
             math.nextafter(2 * low / _WORD, 0.0),
@@ -221,7 +243,7 @@ class Cldp(WithPrivatize):
 
     @property
     def hides_only_against_zero(self) -> bool:
-        """Whether the zero-out event is for the input 0 alone, not for any other at a distance."""
+        """Whether the zero-out event holds against the input 0 only."""
         domain = self.input_domain
         return isinstance(domain, L2Ball) and domain.against_zero(Adjacency.ZERO_OUT)
 
@@ -229,11 +251,11 @@ class Cldp(WithPrivatize):
         domain = self.input_domain
         share = domain.sensitivity(adjacency) / (2.0 * self.radius)
         if isinstance(domain, L2Ball):
-            # The side of V.x can turn over between any two neighbours but x and 0.
+            # The sign of V.x can differ between any two neighbors except x and 0.
             against_zero = self.hides_only_against_zero and adjacency is Adjacency.ZERO_OUT
             share = 0.5 if against_zero else 1.0
         elif share < 1.0:
-            # float64 rounds y/r, and y itself is a sum of d terms
+            # float64 rounds y/r, and y itself is a sum of d terms.
             rounding = 2.0**-44 + domain.dimension * 2.0**-52
             share = min(1.0, share * (1.0 + 2.0**-40) + rounding)
         excess = (_WORD - 2 * self.flip_threshold) / self.flip_threshold  # (1 - f)/f - 1
@@ -243,17 +265,17 @@ class Cldp(WithPrivatize):
 
 @lru_cache(maxsize=256)
 def _flip_threshold(epsilon: float) -> int:
-    """The least integer T with (2^64 - T)/T <= e^epsilon: ceil(2^64/(e^epsilon + 1))."""
+    """Return the least integer T with (2^64 - T)/T <= e^epsilon: ceil(2^64/(e^epsilon + 1))."""
     with decimal.localcontext(prec=80):
         exact = _WORD / (decimal.Decimal(epsilon).exp() + 1)
         return int(exact.to_integral_value(rounding=decimal.ROUND_CEILING))
 
 
 def mean_component(dimension: int) -> float:
-    """E|V_1| of a uniform point on the sphere: Gamma(d/2)/(sqrt(pi) Gamma((d+1)/2)).
+    """Return E|V_1| of a uniform point V on the sphere: Gamma(d/2)/(sqrt(pi) Gamma((d+1)/2)).
 
-    Above 1000 the series in 1/d, whose next term is below 1e-14 of it: differences of
-    log-gammas lose digits there.
+    Above d = 1000 a series in 1/d is used, whose next term is below 1e-14 of the result:
+    differences of log-gamma functions lose digits there.
     """
     if dimension <= 1000:
         ratio = math.lgamma(dimension / 2.0) - math.lgamma((dimension + 1.0) / 2.0)
@@ -264,13 +286,13 @@ def mean_component(dimension: int) -> float:
 
 
 def _hadamard(rows: NDArray[np.int64], dimension: int) -> Vector:
-    """Those rows of Sylvester's matrix, (-1)^(number of common ones of row and column)."""
+    """Return rows of Sylvester's matrix: (-1)^(number of ones that row and column index share)."""
     common = rows[:, None] & np.arange(dimension, dtype=np.int64)[None, :]
-    for shift in (16, 8, 4, 2, 1):  # indices have at most 31 bits
+    for shift in (16, 8, 4, 2, 1):  # the parity of an index, which has at most 31 bits
         common ^= common >> shift
     return 1.0 - 2.0 * (common & 1).astype(np.float64)
 
 
 def _totals(directions: NDArray[Any], signs: Vector, dimension: int) -> Vector:
-    """The sum of the signs that fell on each coordinate."""
+    """Return the sum of the signs for each coordinate."""
     return np.bincount(directions, weights=signs, minlength=dimension).astype(np.float64)

@@ -1,8 +1,7 @@
-"""What happens to one coordinate, as data: enough to draw it wherever numbers are.
+"""The law of one decoded coordinate as data, from which a simulator can draw it on any device.
 
-A mechanism that treats coordinates alike and one by one may say so with `coordinate_law`. Whoever
-reads it can draw the decoded value of a coordinate on any device; the privacy that is charged stays
-the mechanism's own.
+A mechanism that treats all coordinates alike and independently may declare its law with
+`coordinate_law`. The privacy that is charged is still the mechanism's own.
 """
 
 from dataclasses import dataclass
@@ -17,7 +16,11 @@ from sottovoce.mechanisms.registry import kind_of
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TiltedFamily:
-    """Letter j with probability proportional to w_j exp(y_j z), z = tilt_per_unit * value."""
+    """An exponential family: code j with probability proportional to w_j exp(y_j z).
+
+    Here z = tilt_per_unit * value, y_j = points[j] and w_j = weights[j]; code j decodes to
+    letters[j].
+    """
 
     points: Vector
     weights: Vector
@@ -27,7 +30,7 @@ class TiltedFamily:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisySign:
-    """+-magnitude, the sign that of the value plus N(0, stddev^2)."""
+    """The values +-magnitude, with the sign of the value plus N(0, stddev^2)."""
 
     stddev: float
     magnitude: float
@@ -35,7 +38,11 @@ class NoisySign:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class InterpolatedTable:
-    """A letter by the row of the value, interpolated between knots; [low, high] is [0, 1] there."""
+    """A finite table: the value's row of probabilities is interpolated linearly between the knots.
+
+    The interval [low, high] of values is mapped onto [0, 1], where the knots lie; code j decodes to
+    letters[j].
+    """
 
     low: float
     high: float
@@ -46,7 +53,7 @@ class InterpolatedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedNoise:
-    """The value plus noise."""
+    """The value plus independent noise."""
 
     noise: Gaussian | Laplace | Staircase
 
@@ -61,20 +68,23 @@ CoordinateLaw = TiltedFamily | NoisySign | InterpolatedTable | AddedNoise | Unch
 
 @runtime_checkable
 class Coordinatewise(Protocol):
-    """A mechanism that says what happens to a coordinate."""
+    """A mechanism that declares the law of each decoded coordinate."""
 
-    def coordinate_law(self) -> CoordinateLaw: ...
+    def coordinate_law(self) -> CoordinateLaw:
+        """Return the law of a decoded coordinate."""
+        ...
 
 
 CentralNoise = Gaussian | Laplace
 
 
 def noise_of(mechanism: Mechanism) -> CentralNoise:
-    """Return what the mechanism would add to one message, if that is all it does."""
+    """Return the noise of a mechanism that only adds it; else raise PrivacyError."""
     law = mechanism.coordinate_law() if isinstance(mechanism, Coordinatewise) else None
     if not isinstance(law, AddedNoise) or not isinstance(law.noise, Gaussian | Laplace):
         raise PrivacyError(
-            f"'{kind_of(mechanism)}' is no noise that could be added once to a sum; use mechanism "
-            "'gaussian' or 'laplace', or the channel 'direct' (and hide a sample by own-records)"
+            f"'{kind_of(mechanism)}' does not only add noise, so a trusted party cannot add its "
+            "noise to a sum; use mechanism 'gaussian' or 'laplace', or the channel 'direct' (and "
+            "hide a sample by own-records)"
         )
     return law.noise

@@ -1,4 +1,4 @@
-"""Gaussian noise, rounded to a grid after it was added: for deployment."""
+"""Gaussian noise that is added and then rounded to a grid: the deployable Gaussian mechanism."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
 
 @register(
     "discrete_gaussian",
-    summary="integers: Gaussian noise rounded to a grid, modulo 2^bits, sampled exactly",
+    summary="Gaussian noise rounded to integers modulo 2^bits, sampled exactly",
     examples=[
         {"noise_multiplier": 2.0, "bits": 6, "steps_per_radius": "auto"},
         {"noise_multiplier": 1.0, "bits": 5, "steps_per_radius": 16.0},
@@ -45,19 +45,44 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscreteGaussian(RoundedNoise):
-    """round((x + N(0, sigma^2))/step) modulo 2^bits; decodes to step times the centred residue.
+    """Gaussian noise rounded to a grid and sent modulo 2^bits, sampled exactly; for deployment.
 
-    sigma = noise_multiplier * clip norm / records, step = clip norm / steps_per_radius. Rounding
-    and the modulus come after the noise, so with neighbours Delta apart the release is mu-GDP,
-    mu = Delta/sigma, as the Gaussian mechanism is: 1/noise_multiplier zero-out and
-    2/noise_multiplier replace-one, and a fraction 2^-26 for what the norm check rounds. The code is
-    drawn exactly from the law of the rounded real number, so no last bits leak.
+        code = round((x + N(0, sigma^2))/step) mod 2^bits
 
-    The mean is x up to e^(-2 pi^2 sigma^2/step^2) of a step and what wraps around, the variance
-    sigma^2 + step^2/12 as nearly. steps_per_radius = "auto" is the finest grid on which a
-    coordinate wraps around with probability 1e-9 at most.
+    with sigma = noise_multiplier * radius / records and step = radius / steps_per_radius. A code
+    decodes to step times its residue in [-2^(bits-1), 2^(bits-1)). The mean is x up to
+    e^(-2 pi^2 sigma^2/step^2) of a step and the effect of wrapping around; the variance is
+    sigma^2 + step^2/12 to the same accuracy.
 
-    Reference: docs/privacy.md, "Noise on a grid"; Dong, Roth and Su 2022, theorem 2.7.
+    Privacy: rounding and the modulus are post-processing, so for neighbors at L2 distance Delta the
+    release is mu-GDP with mu = Delta/sigma, like the Gaussian mechanism: 1/noise_multiplier under
+    zero-out and 2/noise_multiplier under replace-one, plus a fraction 2^-26 for the rounding of the
+    norm check. The code is drawn exactly from the law of the rounded real number, so the last bits
+    of floating-point noise cannot leak.
+
+    Cost: `bits` bits per coordinate.
+
+    References: docs/privacy.md, "Noise on a grid"; Dong, Roth and Su 2022, theorem 2.7.
+
+    Attributes:
+        input_domain: The L2 ball that updates are clipped to; its radius is the clipping norm.
+        noise_multiplier: The noise standard deviation in units of radius/records.
+        bits: The number of bits per coordinate, from 2 to 20.
+        steps_per_radius: The number of grid steps in the radius. In specs and commands it may be
+            "auto": the finest grid on which a coordinate wraps around with probability at most
+            1e-9.
+
+    Example:
+        >>> from sottovoce import Adjacency, L2Ball
+        >>> ball = L2Ball(dimension=1000, radius=1.0)
+        >>> mechanism = DiscreteGaussian(
+        ...     input_domain=ball, noise_multiplier=2.0, bits=8, steps_per_radius=8.0
+        ... )
+        >>> codes = mechanism.privatize([0.01] * 1000)
+        >>> codes.dtype, mechanism.decode(codes).shape
+        (dtype('uint8'), (1000,))
+        >>> round(mechanism.privacy(Adjacency.ZERO_OUT).mu, 6)
+        0.5
     """
 
     input_domain: L2Ball
@@ -71,6 +96,7 @@ class DiscreteGaussian(RoundedNoise):
 
     @property
     def noise(self) -> laws.Gaussian:
+        """The real-valued noise of a coordinate."""
         return _noise(self.input_domain, self.noise_multiplier)
 
     def privacy(self, adjacency: Adjacency) -> GaussianNoise:

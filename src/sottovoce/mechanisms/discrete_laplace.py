@@ -1,4 +1,4 @@
-"""Laplace noise, rounded to a grid after it was added: for deployment."""
+"""Laplace noise that is added and then rounded to a grid: the deployable Laplace mechanism."""
 
 from dataclasses import dataclass
 
@@ -30,7 +30,7 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
 
 @register(
     "discrete_laplace",
-    summary="integers: Laplace noise rounded to a grid, modulo 2^bits, sampled exactly",
+    summary="Laplace noise rounded to integers modulo 2^bits, sampled exactly",
     examples=[
         {"noise_multiplier": 2.0, "bits": 6, "steps_per_radius": "auto"},
         {"noise_multiplier": 1.0, "bits": 5, "steps_per_radius": 4.0},
@@ -51,25 +51,41 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscreteLaplace(RoundedNoise):
-    """round((x + Laplace(b))/step) modulo 2^bits; decodes to step times the centred residue.
+    """Laplace noise rounded to a grid and sent modulo 2^bits, sampled exactly; for deployment.
 
-    L1Ball   b = noise_multiplier * radius / records. Neighbours Delta apart in L1 give pure
-             epsilon = Delta/b: 1/noise_multiplier zero-out, 2/noise_multiplier replace-one.
-    L2Ball   the same b. Equal shifts of all coordinates are worst.
-    Box      b = noise_multiplier * (upper - lower), and codes count from the middle of the box.
-             Every coordinate can move: as many releases as there are coordinates.
+        code = round((x + Laplace(b))/step) mod 2^bits
 
-    step = radius / steps_per_radius; for a box (upper - lower) / steps_per_radius. Rounding and the
-    modulus come after the noise, so the privacy is that of 'laplace', plus a fraction 2^-26 for
-    what the norm check rounds. The code is drawn exactly from the law of the rounded real number,
-    so no last bits leak.
+    A code decodes to step times its residue in [-2^(bits-1), 2^(bits-1)), on a box counted from its
+    middle. By domain:
 
-    The mean is x up to step^3/(100 b^2) and what wraps around, the variance nearly
-    2 b^2 + step^2/12 if b exceeds a step. steps_per_radius = "auto" is the finest grid on which a
-    coordinate wraps around with probability 1e-9 at most.
+    * `L1Ball`: b = noise_multiplier * radius / records. Neighbors at L1 distance Delta have the
+      pure epsilon = Delta/b: 1/noise_multiplier under zero-out, 2/noise_multiplier under
+      replace-one.
+    * `L2Ball`: the same b. Equal shifts of all coordinates are the worst.
+    * `Box`: b = noise_multiplier * (upper - lower). Every coordinate can move, so the release costs
+      as much as one scalar release per coordinate.
 
-    Reference: docs/privacy.md, "Noise on a grid"; Dwork, McSherry, Nissim and Smith 2006,
-    proposition 1; `privacy.additive_noise` for which shift is worst.
+    The step is radius / steps_per_radius, or (upper - lower) / steps_per_radius for a box. The mean
+    is x up to step^3/(100 b^2) and the effect of wrapping around; the variance is nearly
+    2 b^2 + step^2/12 if b exceeds a step.
+
+    Privacy: rounding and the modulus are post-processing, so the privacy is that of `Laplace`, plus
+    a fraction 2^-26 for the rounding of the norm check. The code is drawn exactly from the law of
+    the rounded real number, so the last bits of floating-point noise cannot leak.
+
+    Cost: `bits` bits per coordinate.
+
+    References: docs/privacy.md, "Noise on a grid"; Dwork, McSherry, Nissim and Smith 2006,
+    proposition 1; `privacy.additive_noise` proves which shift is the worst.
+
+    Attributes:
+        input_domain: The L1 ball, L2 ball or box that updates are clipped to.
+        noise_multiplier: The noise scale b in units of radius/records of a ball, or of the width of
+            a box.
+        bits: The number of bits per coordinate, from 2 to 20.
+        steps_per_radius: The number of grid steps in the radius or in the width of the box. In
+            specs and commands it may be "auto": the finest grid on which a coordinate wraps around
+            with probability at most 1e-9.
     """
 
     input_domain: L1Ball | L2Ball | Box
@@ -83,6 +99,7 @@ class DiscreteLaplace(RoundedNoise):
 
     @property
     def noise(self) -> laws.Laplace:
+        """The real-valued noise of a coordinate."""
         return _noise(self.input_domain, self.noise_multiplier)
 
     def privacy(self, adjacency: Adjacency) -> LaplaceNoise | Repeated:

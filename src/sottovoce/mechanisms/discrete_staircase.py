@@ -1,4 +1,4 @@
-"""Staircase noise, rounded to a grid after it was added: for deployment."""
+"""Staircase noise that is added and then rounded to a grid: for deployment."""
 
 import math
 from dataclasses import dataclass
@@ -19,25 +19,25 @@ _STAIR_MULTIPLIERS = (1e-5, 1e5)
 
 
 def _stair(domain: Domain, step_multiplier: float) -> float:
-    """The width of one stair, as it is charged."""
+    """Return the width of one stair, as the accounting uses it."""
     if isinstance(domain, L1Ball | L2Ball) and domain.dimension > 1:
         other = "discrete_laplace" if isinstance(domain, L1Ball) else "discrete_gaussian"
         raise ParameterError(
-            f"'discrete_staircase' is for boxes and single numbers, got {domain}; use the "
+            f"'discrete_staircase' needs a Box or a ball of dimension 1, got {domain}; use the "
             f"mechanism '{other}'"
         )
     low, high = _STAIR_MULTIPLIERS
     if not low <= parameter_rules.positive("step_multiplier", step_multiplier) <= high:
         raise ParameterError(
             f"step_multiplier must lie between {low:g} and {high:g}, got {step_multiplier!r}; "
-            "1 suits zero-out, 2 replace-one"
+            "use 1 for zero-out, 2 for replace-one"
         )
     records = domain.records if isinstance(domain, L1Ball | L2Ball) else 1
     return step_multiplier * width(domain) / records
 
 
 def _automatic_nu(_domain: Domain, given: Parameters) -> float:
-    """The nu of least variance at this step_epsilon."""
+    """Return the nu of least variance at this step_epsilon."""
     return laws.nu_for_variance(parameter_rules.step_epsilon("step_epsilon", given["step_epsilon"]))
 
 
@@ -51,13 +51,13 @@ def _noise(
     domain: Domain, step_epsilon: float, nu: float, step_multiplier: float
 ) -> laws.Staircase:
     parameter_rules.step_epsilon("step_epsilon", step_epsilon)
-    # Neighbours a hair more than a stair apart would lose two stairs: so the hair is added here.
+    # Neighbors slightly more than a stair apart would cost two stairs, so stairs are made wider.
     stair = _stair(domain, step_multiplier) * (1.0 + ROUNDING)
     return laws.Staircase(step=stair, epsilon=step_epsilon, nu=nu)
 
 
 def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
-    """Where calibration looks for step_epsilon: no noise that a given grid refuses."""
+    """Return the range of step_epsilon to calibrate in, within what the grid allows."""
     most, least = parameter_rules.STEP_EPSILONS[1], 1e-9
     if given["steps_per_radius"] != "auto":
         steps = parameter_rules.positive("steps_per_radius", given["steps_per_radius"])
@@ -69,7 +69,7 @@ def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
 
 @register(
     "discrete_staircase",
-    summary="integers: staircase noise rounded to a grid, modulo 2^bits, sampled exactly",
+    summary="staircase noise rounded to integers modulo 2^bits, sampled exactly",
     examples=[
         {
             "step_epsilon": 1.0,
@@ -89,7 +89,7 @@ def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
     example_domain=Box(dimension=8, lower=0.0, upper=1.0),
     knob=Knob(parameter="step_epsilon", more_private="smaller", ends=_ends),
     automatic={"nu": _automatic_nu, "steps_per_radius": _automatic_steps},
-    # Stairs as wide as the distance of neighbours: on a box around 0 half its width, zero-out.
+    # Stairs as wide as the distance of neighbors; on a box around 0 under zero-out, half its width.
     settings=[
         {"nu": "auto", "step_multiplier": stairs, "bits": bits, "steps_per_radius": "auto"}
         for stairs in (0.5, 1.0, 2.0)
@@ -99,25 +99,44 @@ def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscreteStaircase(RoundedNoise):
-    """round((x + staircase noise)/step) modulo 2^bits; decodes to step times the centred residue.
+    """Staircase noise rounded to a grid and sent modulo 2^bits, sampled exactly; for deployment.
 
-    The density falls by e^-step_epsilon with each stair, which is step_multiplier * radius /
-    records wide, or step_multiplier * (upper - lower) on a box, and a fraction 2^-26 more for what
-    floats round before the noise. nu is the part of a stair on the higher level; 'auto' is the one
-    of least variance. The grid has step = radius / steps_per_radius; on a box
-    (upper - lower) / steps_per_radius, counted from its middle.
+        code = round((x + staircase noise)/step) mod 2^bits
 
-    Rounding and the modulus come after the noise, so the privacy is that of 'staircase':
+    The density of the noise falls by e^-step_epsilon with each stair. A stair is step_multiplier *
+    radius / records wide, or step_multiplier * (upper - lower) on a box, plus a fraction 2^-26 for
+    the rounding before the noise. The fraction nu of each stair lies on its higher level. The grid
+    has step = radius / steps_per_radius, or (upper - lower) / steps_per_radius on a box, where
+    codes count from the middle of the box. A code decodes to step times its residue in
+    [-2^(bits-1), 2^(bits-1)). A grid that is coarse compared with the stairs biases the mean, as
+    `law` declares.
 
-    Number   (a ball of dimension 1) the exact law of the loss, which is +-step_epsilon or 0, if
-             neighbours lie within one stair; else pure, step_epsilon for each stair begun.
-    Box      the same noise on every coordinate, each of which can move: as many releases.
+    Privacy: rounding and the modulus are post-processing, so the privacy is that of `Staircase`:
 
-    The code is drawn exactly from the law of the rounded real number, so no last bits leak. A grid
-    that is coarse against the stairs biases the mean, as the law declares; steps_per_radius =
-    "auto" is the finest on which a coordinate wraps around with probability 1e-9 at most.
+    * A single number (a ball of dimension 1): the exact law of the privacy loss, which is
+      +-step_epsilon or 0, if neighbors are within one stair; else pure, step_epsilon for each stair
+      or part of a stair.
+    * `Box`: the same noise on every coordinate. Each of them can move, so the release costs as much
+      as one scalar release per coordinate.
 
-    Reference: docs/privacy.md, "Noise on a grid"; Geng and Viswanath 2016.
+    The code is drawn exactly from the law of the rounded real number, so the last bits of
+    floating-point noise cannot leak.
+
+    Cost: `bits` bits per coordinate.
+
+    References: docs/privacy.md, "Noise on a grid"; Geng and Viswanath 2016.
+
+    Attributes:
+        input_domain: A box, or a ball of dimension 1.
+        step_epsilon: The privacy loss of one stair.
+        nu: The fraction of a stair on its higher level, strictly between 0 and 1. In specs and
+            commands it may be "auto": the choice of least variance.
+        step_multiplier: The width of a stair in units of radius/records of a ball, or of the width
+            of a box.
+        bits: The number of bits per coordinate, from 2 to 20.
+        steps_per_radius: The number of grid steps in the radius or in the width of the box. It may
+            be "auto" too: the finest grid on which a coordinate wraps around with probability at
+            most 1e-9.
     """
 
     input_domain: L1Ball | L2Ball | Box
@@ -128,11 +147,12 @@ class DiscreteStaircase(RoundedNoise):
     steps_per_radius: float
 
     def __post_init__(self) -> None:
-        _ = self.noise  # refuses what cannot be drawn before anything is charged
+        _ = self.noise  # raises for parameters that cannot be sampled, before anything is charged
         self.check_grid()
 
     @property
     def noise(self) -> laws.Staircase:
+        """The real-valued noise of a coordinate."""
         return _noise(self.input_domain, self.step_epsilon, self.nu, self.step_multiplier)
 
     def privacy(self, adjacency: Adjacency) -> FinitePair | PureDp | Repeated:
@@ -140,15 +160,15 @@ class DiscreteStaircase(RoundedNoise):
         match domain:
             case L1Ball() | L2Ball():
                 shift = domain.relative_sensitivity(adjacency) / self.step_multiplier
-                return self._number(shift, adjacency)
+                return self._scalar_event(shift, adjacency)
             case Box():
                 shift = domain.sensitivity(adjacency) / _stair(domain, self.step_multiplier)
-                return Repeated(event=self._number(shift, adjacency), count=domain.dimension)
+                return Repeated(event=self._scalar_event(shift, adjacency), count=domain.dimension)
             case _:
                 assert_never(domain)
 
-    def _number(self, shift: float, adjacency: Adjacency) -> FinitePair | PureDp:
-        """One coordinate that moves by `shift` stairs."""
+    def _scalar_event(self, shift: float, adjacency: Adjacency) -> FinitePair | PureDp:
+        """Return the event of one coordinate that moves by `shift` stairs."""
         if shift <= 1.0:
             return staircase_pair(self.step_epsilon, self.nu, shift, adjacency)
         return PureDp(epsilon=math.ceil(shift) * self.step_epsilon, adjacency=adjacency)

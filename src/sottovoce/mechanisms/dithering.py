@@ -1,17 +1,18 @@
-"""Dithering: unbiased stochastic rounding to a uniform grid, and what it does to the norm.
+"""Dithering: unbiased stochastic rounding to a uniform grid, and bounds on the norm of the result.
 
 With grid points lower + i D, i = 0 ... B - 1, D = (upper - lower)/(B - 1), an x between points i
-and i + 1 becomes the upper one with probability (x - point i)/D. So E[dither(x)] = x and the
+and i + 1 becomes the upper one with probability (x - point i)/D. So E[dither(x)] = x, and the
 variance, (x - point i)(point i+1 - x), is at most D^2/4.
 
-Dithering can lengthen a vector. On a grid symmetric about 0 (below: [-1, 1] in units of the
-radius), write each coordinate as |v_i| = l_i + a_i with l_i the grid magnitude toward 0, if |v_i|
-is at least the smallest grid magnitude m (0 for odd B, D/2 for even B). Then |v'_i| = l_i + Z_i,
-Z_i in {0, D} with mean a_i, l_i <= |v_i|. If |v_i| < m (even B only), |v'_i| = D/2 for certain.
+Dithering can increase the norm of a vector. On a grid symmetric about 0 (below: [-1, 1] in units of
+the radius), write each coordinate as |v_i| = l_i + a_i with l_i the next grid magnitude toward 0,
+if |v_i| is at least the smallest grid magnitude m (0 for odd B, D/2 for even B). Then
+|v'_i| = l_i + Z_i, Z_i in {0, D} with mean a_i, l_i <= |v_i|. If |v_i| < m (even B only),
+|v'_i| = D/2 with certainty.
 
 L2.  X_i = v'_i^2 - v_i^2 has mean at most D^2/4, and its two values differ by D (2 l_i + D), or
-     not at all where |v_i| < m. Hoeffding for the sum, and ||2l + D|| <= 2 ||v|| + sqrt(d) D, give
-     with probability at least 1 - delta
+     not at all where |v_i| < m. Hoeffding's inequality for the sum, and
+     ||2l + D|| <= 2 ||v|| + sqrt(d) D, give with probability at least 1 - delta
 
          ||v'||^2 <= ||v||^2 + e + D (2 ||v|| + sqrt(d) D) sqrt(log(1/delta)/2),    e = d D^2/4.
 
@@ -24,7 +25,8 @@ L1.  E|v'_i| = |v_i| unless |v_i| < m, where |v'_i| <= |v_i| + D/2. With e = d D
 
          ||v'||_1 <= ||v||_1 + e + t.
 
-An even grid has no 0: the zero vector itself becomes one of norm D sqrt(d)/2 (L2) or d D/2 (L1).
+A grid with an even number of points does not contain 0: the zero vector itself becomes one of norm
+D sqrt(d)/2 (L2) or d D/2 (L1).
 
 Reference: Chaudhuri, Guo and Rabbat 2022 (MVU), section 2.4 and appendix B.1.
 """
@@ -47,10 +49,20 @@ MAX_LEVELS = 2**16
 def dither(
     values: ArrayLike, levels: int, lower: float, upper: float, keystream: Keystream
 ) -> GridCodes:
-    """Codes i in 0 ... levels - 1, one word of the keystream for each coordinate.
+    """Round each value at random to one of its two adjacent grid points, without bias.
 
-    Exactly unbiased for the position (x - lower)/D as float64 computes it, which is within
-    levels 2^-51 grid steps of the true one; each probability is a multiple of 2^-64.
+    The result is exactly unbiased for the position (x - lower)/D as float64 computes it, which is
+    within levels 2^-51 grid steps of the true one; each probability is a multiple of 2^-64.
+
+    Args:
+        values: A vector with coordinates in [lower, upper].
+        levels: The number of grid points, from 2 to 2^16.
+        lower: The first grid point.
+        upper: The last grid point.
+        keystream: The random bits; one 64-bit word per coordinate is consumed.
+
+    Returns:
+        The index of a grid point, 0 ... levels - 1, for each coordinate.
     """
     vector = np.asarray(values, dtype=np.float64)
     dimension = vector.size if vector.ndim == 1 else 1
@@ -59,15 +71,27 @@ def dither(
 
 
 def lemma_10_bound(norm: float, dimension: int, levels: int, failure_probability: float) -> float:
-    """The paper's bound on the L2 norm after dithering on [-1, 1], as printed, for a norm <= 1:
+    """Return the bound of the MVU paper on the L2 norm after dithering on [-1, 1], as printed.
 
-        ||v'||^2 <= ||v||^2 + sqrt(2) ||v|| D log(4/delta) + d D^2/4 + sqrt(2 d) D log(4/delta).
+        ||v'||^2 <= ||v||^2 + sqrt(2) ||v|| D log(4/delta) + d D^2/4 + sqrt(2 d) D log(4/delta)
 
     The printed proof has a gap: it rounds downward, l_i <= v_i, and claims sum l_i^2 <= ||v||^2,
     which fails for negative coordinates (v_i just below 0 has l_i = -D). Its uses of Hoeffding's
-    inequality are valid, though loose: log for sqrt(log), and D for D^2, which needs D <= 2. The
-    statement is true: rounding toward 0 instead repairs the proof, and `dithered_norm_bound`,
-    proved above, is never larger. Use that one; this one is here for comparison.
+    inequality are valid but loose: log for sqrt(log), and D for D^2, which needs D <= 2. The
+    statement is true: rounding toward 0 instead repairs the proof, and `dithered_norm_bound`, which
+    is proved in this module's docstring, is never larger. Use that one; this one is for comparison.
+
+    Args:
+        norm: The L2 norm of the vector in units of the radius, at most 1.
+        dimension: The number of coordinates d.
+        levels: The number of grid points.
+        failure_probability: The probability delta with which the bound may fail.
+
+    Returns:
+        The bound on ||v'||.
+
+    Raises:
+        ParameterError: If the norm exceeds 1.
     """
     spacing = 2.0 / (_checked_levels(levels) - 1)
     _check_bound(norm, dimension, failure_probability)
@@ -81,10 +105,20 @@ def lemma_10_bound(norm: float, dimension: int, levels: int, failure_probability
 def dithered_norm_bound(
     norm: float, dimension: int, levels: int, failure_probability: float, *, power: int = 2
 ) -> float:
-    """A norm that dithering on [-1, 1] exceeds with at most `failure_probability`.
+    """Return a norm that dithering on [-1, 1] exceeds with at most `failure_probability`.
 
-    For every vector of that dimension whose L1 (power 1) or L2 (power 2) norm is at most `norm`;
-    proved in the module's text. Increasing in `norm`.
+    The bound holds for every vector of the dimension whose norm is at most `norm`, and increases
+    with `norm`. The proof is in this module's docstring.
+
+    Args:
+        norm: The norm of the vector in units of the radius.
+        dimension: The number of coordinates.
+        levels: The number of grid points.
+        failure_probability: The probability with which the bound may fail.
+        power: 1 for the L1 norm, 2 for the L2 norm.
+
+    Returns:
+        The bound on the norm after dithering, in units of the radius.
     """
     spacing = 2.0 / (_checked_levels(levels) - 1)
     _check_bound(norm, dimension, failure_probability)
@@ -102,11 +136,24 @@ def dithered_norm_bound(
 def gamma_scaling(
     radius: float, dimension: int, levels: int, failure_probability: float, *, power: int = 2
 ) -> float:
-    """The largest factor g in [0, 1] for which the proven bound keeps dither(g v) in the ball.
+    """Return the largest factor g in [0, 1] for which dither(g v) is proved to stay in the ball.
 
-    For every v of norm at most `radius`, dithered on [-radius, radius], the norm exceeds `radius`
-    with at most `failure_probability`. The factor depends on no data; by scaling, not even on the
-    radius. Found by bisection on `dithered_norm_bound`, rounded down.
+    For every v of norm at most `radius`, dithered on [-radius, radius], the norm of dither(g v)
+    exceeds `radius` with at most `failure_probability`. The factor depends neither on data nor, by
+    scaling, on the radius. It is found by bisection on `dithered_norm_bound` and rounded down.
+
+    Args:
+        radius: The radius of the ball.
+        dimension: The number of coordinates.
+        levels: The number of grid points.
+        failure_probability: The probability with which dither(g v) may leave the ball.
+        power: 1 for the L1 norm, 2 for the L2 norm.
+
+    Returns:
+        The factor g.
+
+    Raises:
+        ParameterError: If there are too few levels even for the zero vector.
     """
     parameter_rules.clip_norm("radius", radius)
 
@@ -120,7 +167,7 @@ def gamma_scaling(
             "be shown to stay in the ball; use more levels, an odd number of them (a grid with 0), "
             "or a larger failure probability"
         )
-    low, high = 0.0, 1.0  # 1 never stays: the bound exceeds the norm
+    low, high = 0.0, 1.0  # a factor of 1 never works: the bound exceeds the norm
     for _ in range(60):
         middle = (low + high) / 2.0
         low, high = (middle, high) if stays(middle) else (low, middle)
@@ -136,17 +183,29 @@ def dither_within(
     power: int = 2,
     max_tries: int = 64,
 ) -> GridCodes:
-    """Codes of `values` on the grid over [-radius, radius], drawn again until the norm fits.
+    """Round a vector to a grid at random, and repeat until the result lies in the ball.
 
-    The accepted vector has L1 or L2 norm at most `radius`, decided in integers: with
+    The accepted vector has norm at most `radius`, which is decided in integers: with
     m_i = 2 code_i - (levels - 1), sum |m_i|^p <= (levels - 1)^p. So its law is a mixture of grid
     vectors in the ball, and by joint quasi-convexity of D_a the accounting over pairs of such
-    vectors covers it. Rejection favours short vectors, which biases the mean: where a try fails
-    with probability f, v - E[accepted] = f (E[rejected] - E[accepted]), at most f D sqrt(d) in L2
-    and f D d in L1. Scale by `gamma_scaling` first to make f small.
+    vectors covers it. Rejection prefers short vectors, which biases the mean: if a try fails with
+    probability f, v - E[accepted] = f (E[rejected] - E[accepted]), at most f D sqrt(d) in L2 and f
+    D d in L1. Scale by `gamma_scaling` first to make f small.
 
-    Try 0 reads the keystream's words, try t its extension t - 1; the stream is then spent. After
-    `max_tries` a DomainError: nothing is clamped.
+    Args:
+        values: A vector of norm at most `radius`.
+        levels: The number of grid points over [-radius, radius].
+        radius: The radius of the ball.
+        keystream: The random bits. Try 0 reads its words, try t its extension t - 1; it is then
+            spent.
+        power: 1 for the L1 norm, 2 for the L2 norm.
+        max_tries: The number of tries before giving up.
+
+    Returns:
+        The index of a grid point, 0 ... levels - 1, for each coordinate.
+
+    Raises:
+        DomainError: If no try stays in the ball. Nothing is clamped.
     """
     _checked_levels(levels)
     parameter_rules.integer("max_tries", max_tries, low=1, high=2**20)
@@ -169,9 +228,9 @@ def dither_within(
 
 
 def _positions(vector: Vector, levels: int, lower: float, upper: float) -> Vector:
-    """(x - lower)/D, from 0 to levels - 1."""
+    """Return (x - lower)/D, from 0 to levels - 1."""
     top = _checked_levels(levels) - 1
-    # Halved first, so that the width of the widest interval does not overflow.
+    # Everything is halved first, so that the width of the widest interval does not overflow.
     share = (vector / 2.0 - lower / 2.0) / (upper / 2.0 - lower / 2.0)
     return np.clip(share * top, 0.0, float(top))
 

@@ -1,22 +1,22 @@
 """The one way from a vector to the bytes that leave a client: `prepare`, charge, `encode_packed`.
 
-`prepare` checks, clips and rotates. It may raise, so it runs before the charge; the norm is
-computed here and nowhere else. `encode_packed` runs after the charge: it draws and packs, and
-never raises because of the data. Both take one row or many, and work where the rows lie: on the
-CPU, several rows at once on several threads, or on a CUDA device.
+`prepare` checks, clips and rotates. It may raise, so it runs before the ledger is charged. The norm
+is computed here and nowhere else. `encode_packed` runs after the charge: it draws and packs codes
+and never raises because of the data. Both take one row or many. They work where the rows lie: on
+the CPU with several rows at a time on several threads, or on a CUDA device.
 
-A mechanism needs no more than `encode`: its codes are packed here. One that can do better brings
-its own `encode_packed` or `encode_on_device`, which must give the same bytes. Codes of 1 to 32 bits
-are packed without gaps: code i takes bits i*b ... i*b + b - 1, lowest first.
+A mechanism only needs `encode`; its codes are packed here. A mechanism may bring a faster
+`encode_packed` or `encode_on_device`, which must give the same bytes. Codes of 1 to 32 bits are
+packed without gaps: code i takes bits i*b ... i*b + b - 1, lowest first.
 
-`privatize` is what `@register` adds to every mechanism, plug-ins included:
+`@register` adds `privatize` to every mechanism, plug-ins included:
 
     codes = mechanism.privatize(update)  # clipped; of any shape, from numpy or torch
     estimate = mechanism.decode(codes).reshape(update.shape)
 
 `encode` is strict: it takes a vector that lies in the domain, and a keystream. `privatize`
-flattens, projects, and draws a key from the operating system. Neither charges anybody:
-`sottovoce.Client` does.
+flattens, projects onto the domain and draws a key from the operating system. Neither charges a
+ledger: `sottovoce.Client` does.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,12 +44,24 @@ _BYTE_BITS = 8
 
 
 def packed_size(count: int, bits: int) -> int:
-    """Bytes that `count` codes of `bits` bits take."""
+    """Return the number of bytes that `count` codes of `bits` bits take."""
     return (count * bits + 7) // 8
 
 
 def pack(codes: UnsignedCodes, bits: int) -> bytes:
-    """The packed codes; the unused bits of the last byte are zero."""
+    """Pack codes of a fixed number of bits without gaps.
+
+    Args:
+        codes: Unsigned integers below 2^bits.
+        bits: The number of bits of each code, from 1 to 32.
+
+    Returns:
+        The packed codes; the unused bits of the last byte are zero.
+
+    Example:
+        >>> pack(np.array([1, 2, 3], dtype=np.uint8), bits=2).hex()
+        '39'
+    """
     dtype = _little_endian(bits)
     kernels = native()
     if kernels is None or codes.dtype != dtype.newbyteorder("="):
@@ -76,13 +88,23 @@ def _pack(codes: UnsignedCodes, bits: int, dtype: np.dtype[Any]) -> bytes:
 
 def _refuse_beyond(seen: int, codes: UnsignedCodes, bits: int) -> None:
     if seen >> bits:
-        raise WireError(f"code {int(codes.max())} does not fit into {bits} bits")
+        raise WireError(f"expected codes of {bits} bits, got code {int(codes.max())}")
 
 
 def unpack(payload: Octets, count: int, bits: int) -> UnsignedCodes:
-    """The inverse of `pack`; refuses a wrong length and non-zero padding.
+    """Unpack codes that `pack` has packed.
 
-    The codes come in the smallest unsigned type of 8, 16 or 32 bits that holds `bits` bits.
+    Args:
+        payload: The packed bytes. A wrong length or nonzero padding raises WireError.
+        count: The number of codes.
+        bits: The number of bits of each code, from 1 to 32.
+
+    Returns:
+        The codes in the smallest unsigned type of 8, 16 or 32 bits that holds `bits` bits.
+
+    Example:
+        >>> unpack(bytes.fromhex("39"), count=3, bits=2).tolist()
+        [1, 2, 3]
     """
     dtype = _little_endian(bits)
     octets = _checked(payload, count, bits)
@@ -108,9 +130,9 @@ def _unpack(payload: memoryview, count: int, bits: int, dtype: np.dtype[Any]) ->
 
 
 class PackedCodes:
-    """`count` codes 0 ... levels - 1, still packed, and checked: whoever holds one can add it up.
+    """A packed message of `count` codes 0 ... levels - 1, checked on construction.
 
-    The payload is kept by reference if nobody can change it, else copied.
+    The payload is kept by reference if it is immutable, else copied.
     """
 
     __slots__ = ("bits", "count", "levels", "payload")
@@ -123,9 +145,10 @@ class PackedCodes:
         fixed = isinstance(view.obj, bytes) and view.contiguous
         self.payload = _checked(view if fixed else view.tobytes(), count, self.bits)
         if count and levels < 1 << self.bits and (largest := self._largest()) >= levels:
-            raise WireError(f"code {largest} is not below the {levels} levels")
+            raise WireError(f"expected codes below {levels}, got code {largest}")
 
     def codes(self) -> UnsignedCodes:
+        """Return the codes, unpacked."""
         return unpack(self.payload, self.count, self.bits)
 
     def _largest(self) -> int:
@@ -137,60 +160,66 @@ class PackedCodes:
 
 
 def check_rows(payloads: NDArray[np.uint8], *, count: int, levels: int) -> None:
-    """Refuses a matrix unless each of its rows is a payload that `PackedCodes` takes."""
+    """Raise WireError unless each row of a matrix is a payload that `PackedCodes` accepts."""
     bits = (levels - 1).bit_length()
     size = packed_size(count, bits)
     if payloads.dtype != np.uint8 or payloads.ndim != 2 or payloads.shape[1] != size:
         raise WireError(
-            f"payloads are {payloads.dtype} of shape {payloads.shape}, but rows of {count} codes "
-            f"of {bits} bits are uint8 of shape (clients, {size})"
+            f"expected uint8 payloads of shape (clients, {size}) for {count} codes of {bits} bits, "
+            f"got {payloads.dtype} of shape {payloads.shape}"
         )
     if levels < 1 << bits:
         for row in payloads:
             PackedCodes(row, count=count, levels=levels)
     used = 8 - (8 * size - count * bits)
     if used < 8 and (payloads[:, -1] >> used).any():
-        raise WireError("the padding bits after the last code are not zero")
+        raise WireError("expected zero padding bits after the last code, got other bits")
 
 
 def _view(payload: Octets) -> memoryview:
-    # An array's `data` is the buffer that older type stubs do not see in it.
+    # Older type stubs do not know that an array supports the buffer protocol; its `data` does.
     return payload.data if isinstance(payload, np.ndarray) else memoryview(payload)
 
 
 def _checked(payload: Octets, count: int, bits: int) -> memoryview:
-    """The bytes of a payload that has as many as it should, and zeros after the last code."""
+    """Return the bytes of a payload; raise WireError for a wrong length or nonzero padding."""
     view = _view(payload)
     plain = view.contiguous and view.ndim == 1 and view.format == "B"
     octets = view if plain else memoryview(view.tobytes())
     if len(octets) != packed_size(count, bits):
         raise WireError(
-            f"payload has {len(octets)} bytes, but {count} codes of {bits} bits take "
-            f"{packed_size(count, bits)}"
+            f"expected a payload of {packed_size(count, bits)} bytes for {count} codes of {bits} "
+            f"bits, got {len(octets)} bytes"
         )
     spare = 8 * len(octets) - count * bits
     if spare and octets[-1] >> (8 - spare):
-        raise WireError("the padding bits after the last code are not zero")
+        raise WireError("expected zero padding bits after the last code, got other bits")
     return octets
 
 
 def _little_endian(bits: int) -> np.dtype[Any]:
-    """The smallest unsigned type that holds `bits` bits, in the byte order of the wire."""
-    parameter_rules.integer("bits", bits, low=1, high=MAX_BITS, remedy="codes have 1 to 32 bits")
+    """Return the smallest unsigned type that holds `bits` bits, in little-endian byte order."""
+    parameter_rules.integer(
+        "bits", bits, low=1, high=MAX_BITS, remedy="choose between 1 and 32 bits"
+    )
     return np.dtype("u1" if bits <= 8 else "<u2" if bits <= 16 else "<u4")
 
 
-Tensor = Any  # of torch, which is not imported here
+Tensor = Any  # a torch tensor; torch is optional and not imported here
 Payloads = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
-    """Rows that `encode_packed` can encode: nothing about them can be refused any more.
+    """Rows that are checked and clipped, so that `encode_packed` cannot fail because of the data.
 
-    Row i times `scales[i]` (1 without scales), in float64, lies in the mechanism's domain. The rows
-    are a matrix of float32 or float64, or a tensor on a CUDA device. They may be the caller's own
-    memory: nobody may write to it before they are encoded.
+    Row i times `scales[i]`, in float64, lies in the domain of the mechanism.
+
+    Attributes:
+        mechanism: The mechanism that will encode the rows.
+        rows: A matrix of float32 or float64 numbers, or a tensor on a CUDA device. It may be the
+            caller's own memory, which must not be written to before the rows are encoded.
+        scales: The clipping factor of each row, or None if all are 1.
     """
 
     mechanism: Mechanism
@@ -206,22 +235,50 @@ class Prepared:
         return not isinstance(self.rows, np.ndarray)
 
     def scale(self, i: int) -> float:
-        """Return what a clip multiplies row i with."""
+        """Return the clipping factor of row i.
+
+        Args:
+            i: The index of the row.
+
+        Returns:
+            The factor that the row is multiplied with; 1 if it is not clipped.
+        """
         return 1.0 if self.scales is None else self.scales[i]
 
     def vector(self, i: int) -> Vector:
-        """Return row i on the CPU in float64, scaled: a vector of the domain."""
+        """Return row i as a vector of the domain.
+
+        Args:
+            i: The index of the row.
+
+        Returns:
+            The scaled row in float64, on the CPU.
+        """
         row = self.rows[i].double().cpu().numpy() if self.on_device else self.rows[i]
         wide: Vector = row.astype(np.float64, copy=False)
         return wide if self.scale(i) == 1.0 else wide * self.scale(i)
 
     def tensor(self, i: int) -> Tensor:
-        """Return row i on its device, scaled, in float64 if there is anything to scale."""
+        """Return row i as a tensor on its device.
+
+        Args:
+            i: The index of the row.
+
+        Returns:
+            The scaled row. It is in float64 if the scale is not 1, else in the type that it has.
+        """
         scale = self.scale(i)
         return self.rows[i] if scale == 1.0 else self.rows[i].double() * scale
 
     def take(self, positions: Sequence[int]) -> "Prepared":
-        """Return some of the rows."""
+        """Return some of the rows.
+
+        Args:
+            positions: The indices of the rows.
+
+        Returns:
+            Those rows with their scales, in this order.
+        """
         if list(positions) == list(range(len(self))):
             return self
         scales = None if self.scales is None else tuple(self.scales[i] for i in positions)
@@ -231,7 +288,13 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PackedRows:
-    """The packed codes of some rows: a row of bytes for each, on the CPU or on their device."""
+    """The packed codes of several rows, on the CPU or on the device of the rows.
+
+    Attributes:
+        payloads: A matrix or tensor of bytes with one row for each message.
+        code_format: The format of the codes.
+        num_codes: The number of codes in each row.
+    """
 
     payloads: Any
     code_format: CodeFormat
@@ -246,12 +309,20 @@ class PackedRows:
         return not isinstance(self.payloads, np.ndarray)
 
     def on_cpu(self) -> Payloads:
-        """Return the payloads as a matrix of bytes."""
+        """Return the payloads on the CPU.
+
+        Returns:
+            A matrix of bytes with one row for each message.
+        """
         found: Payloads = self.payloads.cpu().numpy() if self.on_device else self.payloads
         return found
 
     def codes(self) -> list[Codes]:
-        """Return the codes of each row, unpacked."""
+        """Unpack the codes of each row.
+
+        Returns:
+            One array of codes for each row.
+        """
         match self.code_format:
             case LevelCodes(bits=bits):
                 return [unpack(row, self.num_codes, bits) for row in self.on_cpu()]
@@ -263,36 +334,59 @@ class PackedRows:
 
 @runtime_checkable
 class EncodesPacked(Protocol):
-    """A mechanism that packs as it draws, or that need not check again what was prepared."""
+    """A mechanism with its own, faster `encode_packed`.
+
+    For example, it draws the codes in packed form or skips checks that `prepare` has already made.
+    """
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Return a row of bytes for each prepared row: those of its packed `encode`."""
+        """Encode prepared rows on the CPU.
+
+        Args:
+            prepared: The rows.
+            keystreams: The random bits of each row.
+
+        Returns:
+            A matrix of bytes. Each row equals the packed result of `encode` on that row.
+        """
         ...
 
 
 @runtime_checkable
 class EncodesOnDevice(Protocol):
-    """A mechanism with kernels for CUDA devices; its domain is an L2Ball or a Box."""
+    """A mechanism with kernels for CUDA devices, on an L2Ball or a Box."""
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
-        """Return the same bytes as on the CPU, as a tensor on the device of the rows."""
+        """Encode prepared rows on their CUDA device.
+
+        Args:
+            prepared: The rows, a tensor on the device.
+            keystreams: The random bits of each row.
+
+        Returns:
+            The same bytes as on the CPU, as a tensor on the device of the rows.
+        """
         ...
 
 
 def prepare(
     mechanism: Mechanism, values: ArrayLike | Tensor, *, rotation: Rotation | None = None
 ) -> Prepared:
-    """Check, clip and rotate one row or many, where they lie.
+    """Check, clip and rotate one row or many, on the device where they lie.
 
     Args:
-        mechanism: says which domain the rows are projected onto.
-        values: a vector, or a matrix with a vector in each row: an array, or a tensor of torch.
-            A tensor on a CUDA device stays there if the mechanism has kernels for it and Triton is
+        mechanism: The mechanism; the rows are projected onto its input domain.
+        values: A vector, or a matrix with a vector in each row: an array or a torch tensor. A
+            tensor on a CUDA device stays there if the mechanism has kernels for it and Triton is
             installed; else the CPU does the work, with the same result.
-        rotation: turns the clipped rows, for domains that hold what it makes of them (L2Ball).
+        rotation: A rotation to apply to the clipped rows. It must map the domain into itself, as it
+            does for an L2Ball.
+
+    Returns:
+        The rows, ready for `encode_packed`.
 
     Raises:
-        DomainError: for rows of another dimension, or of numbers that are not finite.
+        DomainError: If the rows have another dimension or contain NaN or infinity.
     """
     if _has_kernels(mechanism, values):
         return prepare_on_device(mechanism, values, rotation=rotation)
@@ -306,14 +400,14 @@ def prepare(
     if not isinstance(domain, L2Ball):
         for row in turned:
             domain.check(row)
-    # A ball holds them: the projection's headroom pays for the rotation's rounding.
+    # Rotated rows stay in an L2 ball: the projection leaves headroom for the rotation's rounding.
     return Prepared(mechanism=mechanism, rows=turned)
 
 
 def take_clipped(mechanism: Mechanism, values: Tensor) -> Prepared:
-    """Take rows as they are, finite and clipped by their maker: for simulations alone.
+    """Return rows as they are, which the caller has clipped; for simulations only.
 
-    They may lie outside the domain by the rounding of whoever clipped them.
+    The caller's rounding may leave them slightly outside of the domain.
     """
     if _has_kernels(mechanism, values):
         return Prepared(mechanism=mechanism, rows=values.detach().contiguous())
@@ -323,7 +417,7 @@ def take_clipped(mechanism: Mechanism, values: Tensor) -> Prepared:
 def prepare_on_device(
     mechanism: Mechanism, values: Tensor, *, rotation: Rotation | None = None
 ) -> Prepared:
-    """Prepare rows on the CUDA device where they lie: the numbers that the CPU would give."""
+    """Prepare rows on their CUDA device; the result equals that of the CPU."""
     from sottovoce.mechanisms.kernels.cuda import rows as device_rows
 
     rows = device_rows.matrix(values, mechanism.input_domain.dimension)
@@ -336,16 +430,27 @@ def prepare_on_device(
 def encode_packed(prepared: Prepared, keystreams: Sequence[Keystream]) -> PackedRows:
     """Draw and pack the codes of prepared rows, each from its own keystream.
 
-    By the mechanism's own `encode_packed` or `encode_on_device`, or by packing what its `encode`
-    returns. Nothing is raised because of the data.
+    The mechanism's own `encode_on_device` or `encode_packed` is used if it has one, else its
+    `encode`. No error depends on the data.
+
+    Args:
+        prepared: The rows.
+        keystreams: The random bits of each row.
+
+    Returns:
+        The packed codes of each row.
+
+    Raises:
+        ParameterError: If the number of keystreams differs from the number of rows.
     """
     mechanism = prepared.mechanism
     if len(keystreams) != len(prepared):
         raise ParameterError(
-            f"{len(prepared)} rows and {len(keystreams)} keystreams: give one keystream for each"
+            f"got {len(prepared)} rows and {len(keystreams)} keystreams; "
+            "give one keystream for each row"
         )
     if prepared.on_device:
-        assert isinstance(mechanism, EncodesOnDevice), "prepare says so"
+        assert isinstance(mechanism, EncodesOnDevice), "`prepare` keeps no other rows on a device"
         payloads = mechanism.encode_on_device(prepared, keystreams)
     elif isinstance(mechanism, EncodesPacked):
         payloads = mechanism.encode_packed(prepared, keystreams)
@@ -373,7 +478,7 @@ def pack_each(prepared: Prepared, codes_of: Callable[[int], Codes]) -> Payloads:
 
 
 def fill_each(prepared: Prepared, payload_of: Callable[[int], Octets]) -> Payloads:
-    """Gather the payloads that `payload_of` returns for each row, on several threads."""
+    """Collect the payloads that `payload_of` returns for each row, on several threads."""
     mechanism = prepared.mechanism
     dimension = mechanism.input_domain.dimension
     size = (mechanism.code_format().payload_bits(dimension) + 7) // 8
@@ -391,7 +496,7 @@ def fill_each(prepared: Prepared, payload_of: Callable[[int], Octets]) -> Payloa
 
 
 def pack_codes(codes: Codes, code_format: CodeFormat) -> bytes:
-    """Pack the codes of one row; refuse what its format does not have."""
+    """Pack the codes of one row; raise WireError for codes that the format does not have."""
     match code_format:
         case LevelCodes():
             dtype = code_format.dtype
@@ -407,7 +512,7 @@ def pack_codes(codes: Codes, code_format: CodeFormat) -> bytes:
 
 
 def _has_kernels(mechanism: Mechanism, values: Any) -> bool:
-    """Whether rows that lie on a CUDA device can be encoded there."""
+    """Return whether the rows lie on a CUDA device and can be encoded there."""
     return (
         getattr(values, "is_cuda", False)
         and isinstance(mechanism, EncodesOnDevice)
@@ -417,7 +522,7 @@ def _has_kernels(mechanism: Mechanism, values: Any) -> bool:
 
 
 def _matrix(values: Any, dimension: int) -> Floats:
-    """Return the rows as a contiguous matrix, in float32 if that holds them."""
+    """Return the rows as a contiguous matrix, in float32 if that holds them exactly."""
     if hasattr(values, "detach"):
         values = _array(values)
     array = np.asarray(values)
@@ -425,20 +530,21 @@ def _matrix(values: Any, dimension: int) -> Floats:
         return sized_vector(values, dimension)[None]
     if array.shape[1] != dimension or array.dtype.kind not in "fiu":
         raise DomainError(
-            f"expected rows of {dimension} numbers, got {array.dtype} of shape {array.shape}"
+            f"expected rows of {dimension} numbers, got {array.dtype} of shape {array.shape}; "
+            "pass a matrix with one vector in each row"
         )
     small = array.dtype.kind == "f" and array.dtype.itemsize <= 4
     return np.require(array, np.float32 if small else np.float64, ["C", "A"])
 
 
 def _array(tensor: Tensor) -> Any:
-    """Return a tensor's values for numpy, which has no bfloat16: float32 holds those exactly."""
+    """Return a tensor as a numpy array; bfloat16, which numpy lacks, fits into float32 exactly."""
     values = tensor.detach().cpu()
     return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
 
 
 def _clipped(domain: Domain, rows: Floats) -> tuple[Floats, tuple[float, ...] | None]:
-    """Return rows and the scales that bring them into the domain, without copies if possible."""
+    """Return the rows and their clipping factors, without a copy if possible."""
     if isinstance(domain, L2Ball):
         found: list[float | None] = [None] * len(rows)
 
@@ -451,13 +557,13 @@ def _clipped(domain: Domain, rows: Floats) -> tuple[Floats, tuple[float, ...] | 
             return rows, None if all(scale == 1.0 for scale in scales) else scales
     elif isinstance(domain, Box) and rows.size:
         low, high = float(rows.min()), float(rows.max())
-        if domain.lower <= low and high <= domain.upper:  # not so for NaN
+        if domain.lower <= low and high <= domain.upper:  # false for NaN
             return rows, None
     return _projected(domain, rows), None
 
 
 def _projected(domain: Domain, rows: Floats) -> Vector:
-    """Return what `domain.project` makes of each row, in float64."""
+    """Return the projection of each row onto the domain, in float64."""
     found = np.empty(rows.shape)
 
     def work(begin: int, end: int) -> None:
@@ -473,45 +579,53 @@ def _projected(domain: Domain, rows: Floats) -> Vector:
 
 
 class Privatizing(Mechanism, Protocol):
-    """A registered mechanism: it clips and takes any shape, besides what `Mechanism` asks for."""
+    """A registered mechanism, which in addition to `Mechanism` clips updates of any shape."""
 
     def privatize(self, update: Any, *, randomness: Randomness | Keystream | None = None) -> Codes:
-        """Return the codes of an update; see `WithPrivatize`."""
+        """Randomize an update of any shape; see `WithPrivatize`.
+
+        Args:
+            update: Floating-point numbers, as many as the domain has dimensions.
+            randomness: The source of the key; by default the operating system.
+
+        Returns:
+            The codes of the update.
+        """
         ...
 
 
 class WithPrivatize:
-    """Base of our own mechanisms; `register` gives `privatize` to those of others."""
+    """A base class that gives the mechanisms of this package their `privatize`."""
 
     __slots__ = ()
 
     def privatize(
         self: Mechanism, update: Any, *, randomness: Randomness | Keystream | None = None
     ) -> Codes:
-        """Return the codes of an update, flattened and clipped to the mechanism's domain.
+        """Randomize an update, after flattening it and clipping it to the mechanism's domain.
 
         Args:
             update: Floating-point numbers, as many as the domain has dimensions, in any shape: a
-                list, a numpy array or a torch tensor. One on a GPU is copied to the CPU first. A
-                mean of several records (`records` of the domain) must be one of clipped records
-                already.
-            randomness: Where the key comes from. By default it is a fresh one of the operating
-                system. To repeat a simulation give a keystream that names this one input, such as
+                list, a numpy array or a torch tensor. A tensor on a GPU is copied to the CPU first.
+                If the domain is for a mean of several records (`records`), each record must already
+                be clipped.
+            randomness: The source of the key. By default a fresh key of the operating system. To
+                repeat a simulation give a keystream whose label names this one input, such as
                 `SeededRandomness(7).stream("clinic-3", 1)`.
 
         Returns:
-            A flat array of codes, for `decode`.
+            A flat array of codes for `decode`.
 
         Raises:
-            DomainError: The update has another size, is no array of floating-point numbers, or is
-                not finite.
+            DomainError: If the update has another size, is not an array of floating-point numbers,
+                or is not finite.
         """
         prepared = prepare(self, flat(update, self.input_domain.dimension))
         return self.encode(prepared.vector(0), _keystream(randomness))
 
 
 def flat(update: Any, dimension: int) -> Floats:
-    """Return an update as a vector on the CPU, or refuse what is no array of so many floats."""
+    """Return an update as a vector on the CPU; raise DomainError if it is not one."""
     array = np.asarray(_on_cpu(update) if hasattr(update, "detach") else _array_of(update))
     if array.dtype.kind in "iub":
         raise DomainError(
@@ -520,14 +634,15 @@ def flat(update: Any, dimension: int) -> Floats:
         )
     if array.dtype.kind != "f":
         raise DomainError(
-            f"the update holds {array.dtype} values, expected real floating-point numbers"
+            f"the update holds {array.dtype} values, expected real floating-point numbers; convert "
+            "it to float32 or float64"
         )
     if array.ndim == 0:
         raise DomainError("the update is a single number, expected an array; put it into a list")
     if array.size != dimension:
         raise DomainError(
             f"the update has {array.size} coordinates in shape {array.shape}, expected "
-            f"{dimension}; one call is for one contribution"
+            f"{dimension}; pass one contribution per call, all of its coordinates together"
         )
     return np.ascontiguousarray(array).reshape(-1)
 
@@ -537,17 +652,21 @@ def _array_of(update: ArrayLike) -> Any:
         return np.asarray(update)
     except (TypeError, ValueError) as error:
         raise DomainError(
-            f"the update is no array of numbers ({error}); flatten and concatenate its parts first"
+            f"the update is not an array of numbers ({error}); pass one array: flatten and "
+            "concatenate its parts first"
         ) from None
 
 
 def _on_cpu(tensor: Any) -> Any:
-    """Return a tensor's values for numpy, which has no bfloat16: float32 holds those exactly."""
+    """Return a tensor as a numpy array; raise DomainError for a layout that numpy lacks."""
     try:
         values = tensor.detach().cpu()
         return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
     except (TypeError, RuntimeError, NotImplementedError) as error:
-        raise DomainError(f"the tensor cannot be read as a dense array: {error}") from None
+        raise DomainError(
+            f"the tensor cannot be read as a dense array ({error}); convert it, for example with "
+            ".to_dense()"
+        ) from None
 
 
 def _keystream(randomness: Randomness | Keystream | None) -> Keystream:
@@ -555,7 +674,7 @@ def _keystream(randomness: Randomness | Keystream | None) -> Keystream:
         return randomness
     if randomness is not None and randomness.grade == "seeded":
         raise RandomnessError(
-            "seeded randomness needs a label that names this one input, or two updates would share "
-            'a key; give randomness=seeded.stream("clinic-3", 1)'
+            "seeded randomness needs a label that names this one input, else two updates would "
+            'share a key; pass randomness=seeded.stream("clinic-3", 1)'
         )
     return (randomness or SystemRandomness()).stream()

@@ -1,6 +1,6 @@
-"""What all table mechanisms share: each coordinate goes through one finite channel by itself.
+"""The common base of table mechanisms: each coordinate passes through one finite table by itself.
 
-A table mechanism names its table; sampling, decoding and the law follow from it.
+A table mechanism defines its table; sampling, decoding and the law follow from it.
 """
 
 import math
@@ -26,7 +26,7 @@ from sottovoce.privacy.events import PureDp, Repeated
 
 
 def interval(domain: Domain) -> tuple[float, float]:
-    """The interval that every coordinate of the domain lies in; tables map it onto [0, 1]."""
+    """Return the interval of every coordinate of the domain, which tables map onto [0, 1]."""
     match domain:
         case Box():
             return domain.lower, domain.upper
@@ -34,13 +34,13 @@ def interval(domain: Domain) -> tuple[float, float]:
             return -domain.radius, domain.radius
         case _:
             raise ParameterError(
-                f"a table mechanism needs a Box, an L1Ball or an L2Ball, got "
+                f"the domain of a table mechanism must be a Box, an L1Ball or an L2Ball, got "
                 f"{type(domain).__name__}"
             )
 
 
 class TableMechanism(WithPrivatize):
-    """Base of the table mechanisms: they add parameters, `table` and `privacy`."""
+    """A base class; subclasses add parameters, `table`, `levels` and `privacy`."""
 
     __slots__ = ()
 
@@ -49,26 +49,27 @@ class TableMechanism(WithPrivatize):
 
     @property
     def table(self) -> IntegerTable:
-        """The integer table that runs."""
+        """The table of integer probabilities from which codes are drawn."""
         raise NotImplementedError
 
     @property
     def levels(self) -> int:
+        """The number of different codes."""
         raise NotImplementedError
 
     @property
     def ends(self) -> tuple[float, float]:
-        """What lies at the first knot and at the last, in the domain's units."""
+        """The values at the first and at the last knot, in the units of the domain."""
         return interval(self.input_domain)
 
     @property
     def points(self) -> Vector:
-        """What the codes decode to, in the domain's units."""
+        """The values that the codes decode to, in the units of the domain."""
         low, high = self.ends
         return np.asarray(low + (high - low) * self.table.letters)
 
     def design_digest(self) -> str:
-        """Server and client must hold the same table, not only the same parameters."""
+        """Return the digest of the table, which must be the same at server and client."""
         return self.table.digest
 
     def code_format(self) -> LevelCodes:
@@ -79,7 +80,7 @@ class TableMechanism(WithPrivatize):
         return sample_table(row, self.table, keystream, affine)
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Return packed codes of rows that were checked, read in the precision that they have."""
+        """Encode rows that were checked, in the precision that they have."""
         table = self.table
 
         def codes(i: int) -> NDArray[np.uint8]:
@@ -90,7 +91,7 @@ class TableMechanism(WithPrivatize):
         return pack_each(prepared, codes)
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
-        """Return the same bytes on a CUDA device."""
+        """Encode rows on a CUDA device, with the same bytes."""
         from sottovoce.mechanisms.kernels.cuda import ladder, packing, rows
 
         table, affine, bits = self.table, self.affine, self.code_format().bits
@@ -103,16 +104,16 @@ class TableMechanism(WithPrivatize):
 
     @property
     def affine(self) -> Affine:
-        """Where on the table a coordinate lies."""
+        """The map from a coordinate to its position on the table."""
         low, high = self.ends
         return Affine(shift=low, divisor=high - low)
 
     def places(self, row: Floats) -> tuple[Floats, Affine]:
-        """Return a row of the domain as it is sampled, and where on the table it then lies."""
+        """Return a row as it is sampled, and the map from it to positions on the table."""
         return row, self.affine
 
     def positions(self, values: ArrayLike) -> Vector:
-        """Return where on the table each coordinate is sampled, between 0 and 1."""
+        """Return the position of each coordinate on the table, between 0 and 1."""
         row, affine = self.places(self.input_domain.check(values))
         return np.clip(affine(row.astype(np.float64, copy=False)), 0.0, 1.0)
 
@@ -131,7 +132,10 @@ class TableMechanism(WithPrivatize):
         )
 
     def density_ratios(self) -> tuple[float, float] | None:
-        """Against one law for every coordinate; the bounds of coordinates multiply."""
+        """Return bounds on the density of a message against one law for every coordinate.
+
+        The bounds of the coordinates multiply; None if the product is too large to be useful.
+        """
         low, high = self.table.density_ratios()
         dimension = self.input_domain.dimension
         log_low, log_high = (dimension * math.log(ratio) for ratio in (low, high))
@@ -142,18 +146,19 @@ class TableMechanism(WithPrivatize):
 
 
 class DesignedTable(TableMechanism):
-    """Base of the tables that a solver designs: they add `design_spec`."""
+    """A base class of tables that a solver designs; subclasses add `design_spec`."""
 
     __slots__ = ()
 
     output_bits: int
 
     def design_spec(self) -> DesignSpec:
+        """Return the parameters of the design."""
         raise NotImplementedError
 
     @property
     def design(self) -> Design:
-        """The certified design: shipped, cached, or solved now."""
+        """The certified design: shipped with the package, cached, or solved now."""
         return store.find(self.design_spec())
 
     @property
@@ -166,23 +171,23 @@ class DesignedTable(TableMechanism):
 
 
 class IntervalTable(TableMechanism):
-    """Base of the tables that are epsilon-DP over the whole interval of each coordinate."""
+    """A base class of tables that are epsilon-DP over the whole interval of each coordinate."""
 
     __slots__ = ()
 
     epsilon: float
 
     def check(self) -> None:
-        """A box, and an epsilon for which there are tables."""
+        """Raise ParameterError unless the domain is a box and epsilon has tables."""
         if not isinstance(self.input_domain, Box):
             raise ParameterError(
                 f"input_domain must be a Box (clip geometry linf), got "
-                f"{type(self.input_domain).__name__}; this mechanism hides each coordinate over "
-                "its whole interval: for vectors in a ball use 'metric_mvu' or 'gauss_hermite'"
+                f"{type(self.input_domain).__name__}; this mechanism protects each coordinate over "
+                "its whole interval, so for vectors in a ball use 'metric_mvu' or 'gauss_hermite'"
             )
         table_epsilon(self.epsilon)
 
     def privacy(self, adjacency: Adjacency) -> PureDp | Repeated:
-        # No table exceeds epsilon (its rounding is checked), so none need be made here.
+        # Every table is checked against epsilon when it is made, so none is needed here.
         event = PureDp(epsilon=self.epsilon, adjacency=adjacency)
         return Repeated(event=event, count=self.input_domain.dimension)

@@ -1,4 +1,4 @@
-"""The Gauss-Hermite mechanism: the Gaussian's privacy in a few bits a coordinate, even in one."""
+"""The Gauss-Hermite mechanism: the Gaussian mechanism's privacy with 1 to 8 bits per coordinate."""
 
 import math
 from collections.abc import Sequence
@@ -31,26 +31,28 @@ from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Samplin
 from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.privacy.events import OneBit, ZeroConcentrated
 
-# The norm check and u/sigma round by less than 2^-48 of the radius, that is, by less than this
-# fraction of the distance of neighbours with up to MAX_RECORDS = 2^22 records.
+# The norm check and u/sigma round by less than 2^-48 of the radius. That is less than this fraction
+# of the distance of neighbors, with up to MAX_RECORDS = 2^22 records.
 _ROUNDING = 2.0**-26
 
 
-# Automatic levels: the error of so many clients that all send the same rotated update of full norm
-# is to be at most this fraction above the Gaussian's, on average over rotations.
+# Automatic levels: if _CLIENTS clients send the same rotated update of full norm, the error of the
+# mean is to exceed the Gaussian mechanism's by at most the fraction _EXCESS, on average over
+# rotations.
 _CLIENTS = 1e4
 _EXCESS = 0.0025
 
 
 def _automatic_levels(domain: Domain, given: Parameters) -> int:
-    """The fewest bits that cost next to no accuracy on a rotated update of full norm.
+    """Return the smallest power-of-two number of levels that costs almost no accuracy.
 
-    A coordinate of it is a sum with random signs of variance at most C^2/K, K the largest power of
-    two up to d (see `transforms.rotation`); its even moments are at most those of N(0, C^2/K)
-    (Khintchine). Only public values enter, so the choice gives nothing away.
+    The error is that of a rotated update of full norm. A coordinate of it is a sum with random
+    signs of variance at most C^2/K, K the largest power of two up to d (see `mechanisms.rotation`);
+    its even moments are at most those of N(0, C^2/K) (Khintchine). Only public values enter, so the
+    choice leaks nothing.
     """
     if not isinstance(domain, L2Ball):
-        raise ParameterError("levels = 'auto' needs an L2 ball; give the number of levels")
+        raise ParameterError("levels = 'auto' needs an L2Ball; give the number of levels")
     block = 1 << (domain.dimension.bit_length() - 1)
     reach = domain.records / parameter_rules.noise_multiplier(given["noise_multiplier"])
     return families.levels_covering(
@@ -60,7 +62,7 @@ def _automatic_levels(domain: Domain, given: Parameters) -> int:
 
 @register(
     "gauss_hermite",
-    summary="a few bits a coordinate (one if levels = 2) at about the Gaussian's accuracy",
+    summary="a few bits per coordinate (one if levels = 2), nearly as accurate as Gaussian noise",
     examples=[
         {"levels": 2, "noise_multiplier": 2.0},
         {"levels": 3, "noise_multiplier": 1.0},
@@ -74,17 +76,43 @@ def _automatic_levels(domain: Domain, given: Parameters) -> int:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussHermite(WithPrivatize):
-    """P(j | u) proportional to w_j exp(y_j u/sigma) for each coordinate; decodes to sigma y_j.
+    """A few bits per coordinate, nearly as private and accurate as the Gaussian mechanism.
 
-    sigma = noise_multiplier * clip norm / records, and y_j, w_j are the Gauss-Hermite nodes and
-    weights of N(0, 1). With neighbours Delta apart the release is rho-zCDP,
-    rho = M Delta^2 / (2 sigma^2), where M is the certified supremum of the Fisher information of
-    one coordinate about u/sigma (1 up to the certificate's slack): the Gaussian's rho.
+    Each coordinate u is sent as one of B = `levels` codes, drawn from an exponential family:
 
-    Two levels: send the sign, P(+ | u) = 1/(1 + e^(-2u/sigma)), decode sigma tanh(u/sigma) on
-    average. That is charged with the exact curve of logistic bits, which lies below rho a.
+        P(j | u) proportional to w_j exp(y_j u/sigma),        code j decodes to sigma y_j
 
-    The bias is below 1% for |u|/sigma up to .17/.70/1.23/2.99/5.5 at 2/3/4/8/16 levels.
+    with sigma = noise_multiplier * radius / records, and y_j, w_j the Gauss-Hermite nodes and
+    weights of N(0, 1). The bias is below 1% for |u|/sigma up to .17/.70/1.23/2.99/5.5 at 2/3/4/8/16
+    levels. Rotate updates first (`Rotation`), so that no coordinate is large.
+
+    Privacy: for neighbors at L2 distance Delta the release is rho-zCDP with
+
+        rho = M Delta^2 / (2 sigma^2),
+
+    where M is a certified bound on the Fisher information of one coordinate about u/sigma. M is 1
+    up to the slack of the certificate, so rho is that of the Gaussian mechanism. With two levels
+    the message is a sign, P(+ | u) = 1/(1 + e^(-2u/sigma)), with mean sigma tanh(u/sigma). It is
+    charged with the exact Renyi curve of logistic bits, which lies below rho a at every order a.
+    Sampling is exact, so the claim holds for deployment.
+
+    Cost: ceil(log2(levels)) bits per coordinate.
+
+    Reference: docs/privacy.md, sections 1 and 14.
+
+    Attributes:
+        input_domain: The L2 ball that updates are clipped to; its radius is the clipping norm.
+        levels: The number of codes per coordinate, from 2 (one bit) to 256. In specs and commands
+            it may be "auto": the fewest bits that cost almost no accuracy on rotated updates.
+        noise_multiplier: sigma in units of radius/records.
+
+    Example:
+        >>> from sottovoce import L2Ball
+        >>> ball = L2Ball(dimension=1000, radius=1.0)
+        >>> mechanism = GaussHermite(input_domain=ball, levels=2, noise_multiplier=10.0)
+        >>> codes = mechanism.privatize([0.01] * 1000)
+        >>> sorted(set(mechanism.decode(codes).tolist()))
+        [-10.0, 10.0]
     """
 
     input_domain: L2Ball
@@ -99,12 +127,13 @@ class GaussHermite(WithPrivatize):
             self.levels,
             low=2,
             high=families.MAX_LEVELS,
-            remedy="2 levels are one bit, 256 are eight",
+            remedy="use 2 levels for one bit per coordinate, 256 for eight",
         )
         parameter_rules.noise_multiplier(self.noise_multiplier)
 
     @property
     def noise_stddev(self) -> float:
+        """The standard deviation sigma of the Gaussian noise that the codes imitate."""
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
     def code_format(self) -> LevelCodes:
@@ -114,7 +143,15 @@ class GaussHermite(WithPrivatize):
         return self.sample(self.input_domain.check(values), keystream)
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Return packed codes, clipped as they are drawn; one bit is drawn packed."""
+        """Encode rows that were checked; they are clipped while codes are drawn.
+
+        Args:
+            prepared: The rows.
+            keystreams: The random bits of each row.
+
+        Returns:
+            A matrix of bytes with one row for each message.
+        """
         rows, scale = prepared.rows, prepared.scale
         if self.levels == 2:
             stddev = self.noise_stddev
@@ -124,7 +161,15 @@ class GaussHermite(WithPrivatize):
         return pack_each(prepared, lambda i: self.sample(rows[i], keystreams[i], scale(i)))
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
-        """Return the same bytes on a CUDA device; rows of one bit are drawn together."""
+        """Encode rows on a CUDA device, with the same bytes as on the CPU.
+
+        Args:
+            prepared: The rows, a tensor on the device.
+            keystreams: The random bits of each row.
+
+        Returns:
+            A tensor of bytes with one row for each message.
+        """
         from sottovoce.mechanisms.kernels.cuda import ladder, one_bit, packing, rows
 
         if self.levels == 2:
@@ -150,7 +195,16 @@ class GaussHermite(WithPrivatize):
         return rows.stacked(payload, len(prepared))
 
     def sample(self, vector: Floats, keystream: Keystream, scale: float = 1.0) -> NDArray[np.uint8]:
-        """Codes for coordinates that `scale` brings within the radius: of one input, or of many."""
+        """Draw codes for coordinates of one input or of many.
+
+        Args:
+            vector: The coordinates, which must lie within the radius after scaling.
+            keystream: The random bits.
+            scale: The factor that the coordinates are multiplied with.
+
+        Returns:
+            One code per coordinate.
+        """
         if self.levels == 2:  # nodes -1, 1 and weights 1/2, exactly
             return sample_bits(vector, self.noise_stddev, keystream, scale=scale)
         design = families.gauss_hermite(self.levels)
@@ -166,7 +220,7 @@ class GaussHermite(WithPrivatize):
 
     @property
     def sign_size(self) -> float | None:
-        """What a bit stands for, + or -, if codes are bits."""
+        """The magnitude that a bit decodes to, or None if codes are not single bits."""
         return self.noise_stddev if self.levels == 2 else None
 
     @property
@@ -210,6 +264,6 @@ class GaussHermite(WithPrivatize):
 
     @property
     def inflation(self) -> float:
-        """By what fraction the rho charged exceeds Delta^2/(2 sigma^2): slack and rounding."""
+        """The fraction by which the rho charged exceeds Delta^2/(2 sigma^2): slack and rounding."""
         fisher_bound = 1.0 if self.levels == 2 else families.gauss_hermite(self.levels).fisher_bound
         return fisher_bound * (1.0 + _ROUNDING) ** 2 - 1.0

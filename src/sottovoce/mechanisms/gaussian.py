@@ -1,4 +1,4 @@
-"""Independent Gaussian noise on vectors in a Euclidean ball: the yardstick, in float32."""
+"""The Gaussian mechanism in float32: independent noise on vectors in an L2 ball."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -20,7 +20,7 @@ from sottovoce.privacy.events import GaussianNoise
 
 @register(
     "gaussian",
-    summary="float32 values with Gaussian noise: the uncompressed yardstick (simulation grade)",
+    summary="float32 values with Gaussian noise: the uncompressed reference (simulation only)",
     examples=[{"noise_multiplier": 2.0}],
     example_domain=L2Ball(dimension=8, radius=1.0),
     knob=Knob(parameter="noise_multiplier", more_private="larger"),
@@ -28,13 +28,30 @@ from sottovoce.privacy.events import GaussianNoise
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gaussian(WithPrivatize):
-    """x + N(0, sigma^2 I), sigma = noise_multiplier * clip norm / records.
+    """The Gaussian mechanism without compression: the reference that others are compared with.
 
-    With neighbours Delta apart the release is exactly mu-GDP, mu = Delta/sigma; that is
-    1/noise_multiplier zero-out and 2/noise_multiplier replace-one. Float64 noise has gaps in its
-    last bits that the real-valued Gaussian has not, so the claim holds for simulation only.
+        M(x) = x + N(0, sigma^2 I),        sigma = noise_multiplier * radius / records
 
-    Reference: Dong, Roth and Su 2022, theorem 2.7; Mironov 2012 on float noise.
+    Privacy: for neighbors at L2 distance Delta the release is exactly mu-GDP with mu = Delta/sigma.
+    That is mu = 1/noise_multiplier under zero-out and 2/noise_multiplier under replace-one.
+
+    Float64 noise has gaps in its last bits that the real-valued Gaussian does not have. So the
+    claim holds in simulations only (sampling "float"); to deploy Gaussian noise use
+    `DiscreteGaussian` or `GaussHermite`.
+
+    Cost: 32 bits per coordinate.
+
+    References: Dong, Roth and Su 2022, theorem 2.7; Mironov 2012 on floating-point noise.
+
+    Attributes:
+        input_domain: The L2 ball that updates are clipped to; its radius is the clipping norm.
+        noise_multiplier: The noise standard deviation in units of radius/records.
+
+    Example:
+        >>> from sottovoce import Adjacency, L2Ball
+        >>> ball = L2Ball(dimension=1000, radius=1.0)
+        >>> Gaussian(input_domain=ball, noise_multiplier=2.0).privacy(Adjacency.ZERO_OUT).mu
+        0.5
     """
 
     input_domain: L2Ball
@@ -47,6 +64,7 @@ class Gaussian(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
+        """The noise standard deviation sigma of each coordinate."""
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
     def code_format(self) -> Float32Codes:

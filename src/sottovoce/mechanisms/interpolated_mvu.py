@@ -1,4 +1,4 @@
-"""The interpolated MVU mechanism, as published: a two-row MVU table as an exponential family."""
+"""The interpolated MVU mechanism as published: a two-row MVU table as an exponential family."""
 
 import hashlib
 from collections.abc import Sequence
@@ -26,27 +26,27 @@ from sottovoce.privacy.events import OneBit, ZeroConcentrated
 
 BETA_RANGE = (1e-10, 1e6)
 # The norm check and the product beta * records * u/(2C) round by less than 2^-48 of their largest
-# value, that is, by less than this fraction of the distance of neighbours with up to 2^22 records.
+# value. That is less than this fraction of the distance of neighbors, with up to 2^22 records.
 _ROUNDING = 2.0**-26
-# The solver leaves |theta| within this fraction of epsilon where the constraint binds; there it is
-# set to epsilon. That moves probabilities by 1e-9 and lets equal points be seen to be equal.
+# Where the constraint binds, the solver leaves |theta| within this fraction of epsilon, and it is
+# set to epsilon. That changes probabilities by 1e-9 and makes equal points exactly equal.
 _BINDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterpolatedFamily:
-    """The two-row design as an exponential family in x - 1/2, with its letters less 1/2."""
+    """The two-row design as an exponential family in x - 1/2, with output values minus 1/2."""
 
     family: ExponentialFamily
-    centred_letters: Vector
+    centered_letters: Vector
     digest: str
 
     @property
     def one_bit_range(self) -> float | None:
         """2t if every point is -t or t, else None.
 
-        Given the sign of its point the letter is drawn without looking at x, so that the sign, a
-        bit with logit 2t(x - 1/2), is all that a letter tells.
+        Given the sign of its point, the code is drawn independently of x. So the sign, a bit with
+        logit 2t(x - 1/2), carries all information of a code.
         """
         largest = float(self.family.points.max())
         equal = bool((np.abs(self.family.points) == largest).all())
@@ -55,9 +55,11 @@ class InterpolatedFamily:
 
 @lru_cache(maxsize=64)
 def interpolated_family(epsilon: float, output_bits: int) -> InterpolatedFamily:
-    """points theta = eta_2 - eta_1, weights proportional to e^((eta_1 + eta_2)/2), eta = log rows.
+    """Return the family with points eta_2 - eta_1 and weights e^((eta_1 + eta_2)/2).
 
-    The rows are anadromic (definition 2) up to the solver's last bits, and here exactly.
+    eta_1 and eta_2 are the logarithms of the two rows of the MVU table, and the weights are
+    normalized to sum 1. The rows are anadromic (definition 2) up to the solver's last bits, and are
+    made exactly so here.
     """
     channel = store.find(store.spec_of(epsilon, 1, output_bits)).channel
     first, second = np.log(channel.rows)
@@ -73,7 +75,7 @@ def interpolated_family(epsilon: float, output_bits: int) -> InterpolatedFamily:
     digest = hashlib.blake2b(digest_size=16)
     for array in (family.points, family.weights, letters):
         digest.update(array.astype("<f8").tobytes())
-    return InterpolatedFamily(family=family, centred_letters=letters, digest=digest.hexdigest())
+    return InterpolatedFamily(family=family, centered_letters=letters, digest=digest.hexdigest())
 
 
 @register(
@@ -86,32 +88,47 @@ def interpolated_family(epsilon: float, output_bits: int) -> InterpolatedFamily:
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
     knob=Knob(parameter="beta", more_private="smaller", ends=(1e5, 1e-9)),
-    settings=[{"epsilon": 1.0, "output_bits": 1}],  # more bits buy nothing, see below
+    settings=[{"epsilon": 1.0, "output_bits": 1}],  # more bits gain nothing, see below
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterpolatedMvu(WithPrivatize):
-    """P(j | x) proportional to e^((1-x) eta_1j + x eta_2j), x = 1/2 + beta u/(2C); decodes to a_j.
+    """The published I-MVU mechanism: a two-row MVU table, interpolated in its natural parameters.
 
-    eta_i are the log rows and a_j the letters of the two-row MVU table at `epsilon`; any real x is
-    served, nothing is clamped. The server reads (a_j - 1/2) 2C/beta; that is biased unless x is
-    0, 1/2 or 1. For u the mean of n records, beta n takes beta's place, so neighbours are
-    Delta = beta/2 apart in x under zero-out and beta under replace-one, whatever n is.
+        P(j | x) proportional to e^((1-x) eta_1j + x eta_2j),        x = 1/2 + beta u/(2C)
 
-    Privacy (theorem 1): rho-zCDP, rho = M Delta^2/2, M a certified bound on the Fisher information
-    about x. One bit has theta = +-epsilon, M = epsilon^2 and P(1 | u) = 1/(1 + e^(-epsilon beta
-    u/C)): the Gauss-Hermite mechanism with two levels, sigma = 2C/(epsilon beta), but for letters
-    larger by (epsilon/2) coth(epsilon/2). It has its own event, tighter than its rho.
+    with eta_i the log rows and a_j the output values of the two-row MVU table at `epsilon`, and C
+    the radius. Any real x is allowed; nothing is clamped. Code j decodes to (a_j - 1/2) 2C/beta,
+    which is biased unless x is 0, 1/2 or 1. If u is the mean of n records, beta n takes the place
+    of beta. So neighbors differ in x by Delta = beta/2 under zero-out and beta under replace-one,
+    for every n.
 
-    More bits buy nothing (the paper's figure 4): no cell is empty, but all save about 1e-4 of the
-    weight or less lies where |theta| = epsilon, so that letters tell little more than their sign.
-    Where it is all of the weight (2 bits at epsilon 1 and 3, for example) they are one bit.
+    Privacy (theorem 1): rho-zCDP with rho = M Delta^2/2, M a certified bound on the Fisher
+    information about x. One bit has theta = +-epsilon, M = epsilon^2 and
+    P(1 | u) = 1/(1 + e^(-epsilon beta u/C)): this is `GaussHermite` with two levels and
+    sigma = 2C/(epsilon beta), except that the decoded values are larger by the factor
+    (epsilon/2) coth(epsilon/2). It has its own event, tighter than its rho.
 
-    Nor would more input rows: an unbiased mechanism with Fisher information at most M has variance
-    at least 1/M (Cramer and Rao), which is the Gaussian's at equal rho. Gauss-Hermite is within .3%
-    of that once its bits cover the input, so no unbiased design could gain more than those .3%.
+    More bits gain nothing (figure 4 of the paper). No code has probability 0, but all except about
+    1e-4 of the weight lies where |theta| = epsilon, so that codes carry little more than their
+    sign. If all of the weight lies there (2 bits at epsilon 1 and 3, for example), codes carry one
+    bit.
+
+    More input rows would not help either: an unbiased mechanism with Fisher information at most M
+    has variance at least 1/M (Cramer and Rao), which is the Gaussian's at equal rho. Gauss-Hermite
+    is within .3% of that once its levels cover the input, so no unbiased design can gain more than
+    .3%. Use `GaussHermite` instead; this mechanism is for comparison.
+
+    Cost: `output_bits` bits per coordinate.
 
     Reference: Guo, Chaudhuri, Stock and Rabbat 2023, sections 3 and 3.1, appendices A and B.
+
+    Attributes:
+        input_domain: The L2 ball that updates are clipped to.
+        epsilon: The epsilon of the two-row MVU table.
+        beta: The scale of the input: 1 maps the ball onto [0, 1] in each coordinate, less is more
+            private.
+        output_bits: The number of bits per coordinate.
     """
 
     input_domain: L2Ball
@@ -122,25 +139,30 @@ class InterpolatedMvu(WithPrivatize):
 
     def __post_init__(self) -> None:
         require_l2_ball(self.input_domain)
-        store.spec_of(self.epsilon, 1, self.output_bits)  # refuses what no design has
+        store.spec_of(self.epsilon, 1, self.output_bits)  # raises if there is no such design
         low, high = BETA_RANGE
         if not low <= parameter_rules.finite("beta", self.beta) <= high:
             raise ParameterError(
-                f"beta must lie between {low:g} and {high:g}, got {self.beta!r}; 1 maps the clip "
-                "norm onto [0, 1], less is more private"
+                f"beta must lie between {low:g} and {high:g}, got {self.beta!r}; use 1 to map the "
+                "ball onto [0, 1], or less for more privacy"
             )
 
     @property
     def interpolated(self) -> InterpolatedFamily:
+        """The exponential family of the two-row table."""
         return interpolated_family(float(self.epsilon), self.output_bits)
 
     @property
     def tilt_per_unit(self) -> float:
-        """dx/du: how far x moves for a unit of the input."""
+        """The derivative dx/du: how far x moves for a unit of the input."""
         return self.beta * self.input_domain.records / (2.0 * self.input_domain.radius)
 
     def design_digest(self) -> str:
-        """Server and client must hold the same family, not only the same parameters."""
+        """Return the digest of the family, which must be the same at server and client.
+
+        Returns:
+            32 hexadecimal digits.
+        """
         return self.interpolated.digest
 
     def code_format(self) -> LevelCodes:
@@ -162,11 +184,27 @@ class InterpolatedMvu(WithPrivatize):
         )
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Return packed codes of rows that were checked."""
+        """Encode rows that were checked.
+
+        Args:
+            prepared: The rows.
+            keystreams: The random bits of each row.
+
+        Returns:
+            A matrix of bytes with one row for each message.
+        """
         return pack_each(prepared, lambda i: self._sample(prepared.vector(i), keystreams[i]))
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
-        """Return the same bytes on a CUDA device."""
+        """Encode rows on a CUDA device, with the same bytes.
+
+        Args:
+            prepared: The rows, a tensor on the device.
+            keystreams: The random bits of each row.
+
+        Returns:
+            A tensor of bytes with one row for each message.
+        """
         from sottovoce.mechanisms.kernels.cuda import ladder, packing, rows
 
         family = self.interpolated.family
@@ -187,8 +225,8 @@ class InterpolatedMvu(WithPrivatize):
 
     @property
     def points(self) -> Vector:
-        """What the letters stand for, in the input's units."""
-        return np.asarray(self.interpolated.centred_letters / self.tilt_per_unit)
+        """The values that the codes decode to, in the units of the input."""
+        return np.asarray(self.interpolated.centered_letters / self.tilt_per_unit)
 
     def decode(self, codes: Codes) -> Vector:
         return self.points[level_indices(codes, 1 << self.output_bits)]
@@ -224,5 +262,5 @@ class InterpolatedMvu(WithPrivatize):
         )
 
     def _tilts(self, values: ArrayLike) -> Vector:
-        """x - 1/2 for each coordinate."""
+        """Return x - 1/2 for each coordinate."""
         return np.asarray(self.input_domain.check(values) * self.tilt_per_unit)

@@ -1,4 +1,4 @@
-"""Independent Laplace noise, in float32: the yardstick for pure differential privacy."""
+"""The Laplace mechanism in float32: independent noise, for pure differential privacy."""
 
 from dataclasses import dataclass
 from typing import ClassVar, assert_never
@@ -22,7 +22,7 @@ from sottovoce.privacy.events import LaplaceNoise, Repeated
 
 @register(
     "laplace",
-    summary="float32 values with Laplace noise: the yardstick of pure privacy (simulation grade)",
+    summary="float32 values with Laplace noise: the reference for pure DP (simulation only)",
     examples=[{"noise_multiplier": 2.0}],
     example_domain=L1Ball(dimension=8, radius=1.0),
     further_domains=[
@@ -34,21 +34,38 @@ from sottovoce.privacy.events import LaplaceNoise, Repeated
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laplace(WithPrivatize):
-    """x + Laplace(b) on every coordinate, of variance 2 b^2.
+    """The Laplace mechanism without compression: the reference for pure differential privacy.
 
-    L1Ball   b = noise_multiplier * radius / records. Of all shifts Delta apart in L1 one in a
-             single coordinate is worst: epsilon = Delta/b, which is 1/noise_multiplier zero-out
-             and 2/noise_multiplier replace-one.
-    L2Ball   the same b. Equal shifts of all coordinates are worst; in high dimension they cost
-             what Gaussian noise of half the variance does, rho = Delta^2/(2 b^2).
-    Box      b = noise_multiplier * (upper - lower). Every coordinate can move by Delta, the
-             distance in the maximum norm: as many releases as there are coordinates.
+        M(x)_i = x_i + Laplace(b), independently, of variance 2 b^2
 
-    Float64 noise has gaps in its last bits that the real-valued Laplace law has not, so the claim
-    holds for simulation only.
+    * `L1Ball`: b = noise_multiplier * radius / records. Of all shifts at L1 distance Delta, a shift
+      of a single coordinate is the worst: epsilon = Delta/b, which is 1/noise_multiplier under
+      zero-out and 2/noise_multiplier under replace-one.
+    * `L2Ball`: the same b. Equal shifts of all coordinates are the worst. In high dimension they
+      cost what Gaussian noise of half the variance does, rho = Delta^2/(2 b^2).
+    * `Box`: b = noise_multiplier * (upper - lower). Every coordinate can move by Delta, the
+      distance in the maximum norm, so the release costs as much as one scalar release per
+      coordinate.
 
-    Reference: Dwork, McSherry, Nissim and Smith 2006, proposition 1; `privacy.additive_noise` for
-    which shift is worst; Mironov 2012 on float noise.
+    Float64 noise has gaps in its last bits that the real-valued Laplace law does not have. So the
+    claim holds in simulations only (sampling "float"); for deployment use `DiscreteLaplace`.
+
+    Cost: 32 bits per coordinate.
+
+    References: Dwork, McSherry, Nissim and Smith 2006, proposition 1; `privacy.additive_noise`
+    proves which shift is the worst; Mironov 2012 on floating-point noise.
+
+    Attributes:
+        input_domain: The L1 ball, L2 ball or box that updates are clipped to.
+        noise_multiplier: The noise scale b in units of radius/records of a ball, or of the width of
+            a box.
+
+    Example:
+        >>> from sottovoce import Adjacency, L1Ball
+        >>> ball = L1Ball(dimension=10, radius=1.0)
+        >>> event = Laplace(input_domain=ball, noise_multiplier=2.0).privacy(Adjacency.ZERO_OUT)
+        >>> event.shift
+        0.5
     """
 
     input_domain: L1Ball | L2Ball | Box
@@ -65,7 +82,7 @@ class Laplace(WithPrivatize):
 
     @property
     def noise_scale(self) -> float:
-        """b."""
+        """The scale b of the noise."""
         domain = self.input_domain
         match domain:
             case L1Ball() | L2Ball():
@@ -77,6 +94,7 @@ class Laplace(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
+        """The noise standard deviation of each coordinate."""
         return float(np.sqrt(2.0)) * self.noise_scale
 
     def code_format(self) -> Float32Codes:
@@ -84,8 +102,8 @@ class Laplace(WithPrivatize):
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> NDArray[np.float32]:
         vector = self.input_domain.check(values)
-        centred = open_uniforms(keystream.words(len(vector))) - 0.5
-        noise = -np.copysign(self.noise_scale, centred) * np.log1p(-2.0 * np.abs(centred))
+        centered = open_uniforms(keystream.words(len(vector))) - 0.5
+        noise = -np.copysign(self.noise_scale, centered) * np.log1p(-2.0 * np.abs(centered))
         return np.asarray(vector + noise, dtype=np.float32)
 
     def decode(self, codes: Codes) -> Vector:

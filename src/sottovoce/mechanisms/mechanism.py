@@ -1,4 +1,4 @@
-"""What a mechanism is, the formats of its codes, and the laws it can declare."""
+"""The protocol of mechanisms, the formats of their codes and the output laws that they declare."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
@@ -23,10 +23,17 @@ Sampling = Literal["exact", "float", "none"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelCodes:
-    """Integers 0 ... levels - 1, packed into ceil(log2 levels) bits each.
+    """A code format: integers 0 ... levels - 1, packed into ceil(log2(levels)) bits each.
 
-    A message holds `count` of them, or one for each coordinate if `count` is None. In memory they
-    have the smallest unsigned type that holds every level.
+    In memory the codes have the smallest unsigned type that holds every level.
+
+    Attributes:
+        levels: The number of different codes, from 2 to 2^32.
+        count: The number of codes in a message, or None for one code per coordinate.
+
+    Example:
+        >>> LevelCodes(levels=5).payload_bits(1000)
+        3000
     """
 
     levels: int
@@ -39,36 +46,68 @@ class LevelCodes:
 
     @property
     def bits(self) -> int:
-        """Bits of one code."""
+        """The number of bits of one code."""
         return (self.levels - 1).bit_length()
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """The numpy type of the codes in memory."""
         return np.min_scalar_type(self.levels - 1)
 
     def num_codes(self, dimension: int) -> int:
-        """Codes in the message of one vector."""
+        """Return the number of codes in the message of one vector.
+
+        Args:
+            dimension: The number of coordinates of the vector.
+
+        Returns:
+            `count`, or the dimension if `count` is None.
+        """
         return dimension if self.count is None else self.count
 
     def payload_bits(self, dimension: int) -> int:
-        """Bits that the codes of one vector take, before padding to whole bytes."""
+        """Return the number of bits that the codes of one vector take.
+
+        Args:
+            dimension: The number of coordinates of the vector.
+
+        Returns:
+            The number of bits before padding to whole bytes.
+        """
         return self.num_codes(dimension) * self.bits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Float32Codes:
-    """Plain float32 numbers, one for each coordinate: no compression."""
+    """A code format without compression: one float32 number per coordinate."""
 
     bits: ClassVar[int] = 32
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """The numpy type of the codes in memory: float32."""
         return np.dtype(np.float32)
 
     def num_codes(self, dimension: int) -> int:
+        """Return the number of codes in the message of one vector.
+
+        Args:
+            dimension: The number of coordinates of the vector.
+
+        Returns:
+            The dimension.
+        """
         return dimension
 
     def payload_bits(self, dimension: int) -> int:
+        """Return the number of bits that the codes of one vector take.
+
+        Args:
+            dimension: The number of coordinates of the vector.
+
+        Returns:
+            32 bits per coordinate.
+        """
         return dimension * self.bits
 
 
@@ -76,109 +115,143 @@ CodeFormat = LevelCodes | Float32Codes
 
 
 def level_indices(codes: ArrayLike, levels: int) -> NDArray[np.intp]:
-    """Codes as indices; anything but integers 0 ... levels - 1 is refused."""
+    """Return codes as array indices; raise DomainError unless all are integers below `levels`."""
     array = np.asarray(codes)
     if array.dtype.kind not in "iu" or (
         array.size and not 0 <= int(array.min()) <= int(array.max()) < levels
     ):
-        raise DomainError(f"codes must be integers from 0 to {levels - 1}")
+        raise DomainError(
+            f"codes must be integers from 0 to {levels - 1}; pass the codes that `encode` returned"
+        )
     return array.astype(np.intp)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FiniteLaw:
-    """Coordinate i decodes to points[j] with probability table[i, j], independently."""
+    """A law under which coordinate i decodes to points[j] with probability table[i, j].
+
+    Coordinates are independent of each other.
+
+    Attributes:
+        points: The values that the codes decode to.
+        table: One row per coordinate and one column per code; each row sums to 1.
+    """
 
     points: Vector
     table: Vector
 
     def mean(self) -> Vector:
+        """Return the mean of each decoded coordinate.
+
+        Returns:
+            One number per row of the table.
+        """
         return np.asarray(self.table @ self.points)
 
     def variance(self) -> Vector:
+        """Return the variance of each decoded coordinate.
+
+        Returns:
+            One number per row of the table.
+        """
         return np.asarray(self.table @ self.points**2 - self.mean() ** 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianLaw:
-    """Coordinate i decodes to N(centre[i], stddev^2), independently."""
+    """A law that adds independent N(0, stddev^2) noise to each coordinate."""
 
     centre: Vector
     stddev: float
 
     def mean(self) -> Vector:
+        """Return the mean of each decoded coordinate."""
         return self.centre
 
     def variance(self) -> Vector:
+        """Return the variance of each decoded coordinate."""
         return np.full_like(self.centre, self.stddev**2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaplaceLaw:
-    """Coordinate i decodes to centre[i] plus Laplace noise of this scale, independently."""
+    """A law that adds independent Laplace noise of the given scale to each coordinate."""
 
     centre: Vector
     scale: float
 
     def mean(self) -> Vector:
+        """Return the mean of each decoded coordinate."""
         return self.centre
 
     def variance(self) -> Vector:
+        """Return the variance of each decoded coordinate."""
         return np.full_like(self.centre, 2.0 * self.scale**2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaircaseLaw:
-    """Coordinate i decodes to centre[i] plus this staircase noise, independently."""
+    """A law that adds independent staircase noise to each coordinate."""
 
     centre: Vector
     noise: Staircase
 
     def mean(self) -> Vector:
+        """Return the mean of each decoded coordinate."""
         return self.centre
 
     def variance(self) -> Vector:
+        """Return the variance of each decoded coordinate."""
         return np.full_like(self.centre, self.noise.variance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointLaw:
-    """The whole vector decodes to points[k] with probability pmf[k]; coordinates depend."""
+    """A law under which the whole vector decodes to points[k] with probability pmf[k].
+
+    Coordinates may depend on each other.
+    """
 
     points: Vector
     pmf: Vector
 
     def mean(self) -> Vector:
+        """Return the mean of each decoded coordinate."""
         return np.asarray(self.pmf @ self.points)
 
     def variance(self) -> Vector:
+        """Return the variance of each decoded coordinate."""
         return np.asarray(self.pmf @ self.points**2 - self.mean() ** 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentLaw:
-    """Only mean and variance of each coordinate are known in closed form."""
+    """A law of which only mean (`centre`) and variance (`spread`) of each coordinate are known."""
 
     centre: Vector
     spread: Vector
 
     def mean(self) -> Vector:
+        """Return the mean of each decoded coordinate."""
         return self.centre
 
     def variance(self) -> Vector:
+        """Return the variance of each decoded coordinate."""
         return self.spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointLaw:
-    """Every coordinate decodes to itself."""
+    """A law under which every coordinate decodes to its own value."""
 
     centre: Vector
 
     def mean(self) -> Vector:
+        """Return the mean of each decoded coordinate."""
         return self.centre
 
     def variance(self) -> Vector:
+        """Return the variance of each decoded coordinate."""
         return np.zeros_like(self.centre)
 
 
@@ -186,109 +259,166 @@ Law = FiniteLaw | GaussianLaw | LaplaceLaw | StaircaseLaw | JointLaw | MomentLaw
 
 
 class Mechanism(Protocol):
-    """Privatise and compress a vector. Implementations are frozen dataclasses of public values.
+    """A local randomizer that privatizes and compresses a vector in one step.
 
-    sampling   'exact': the privacy claimed is that of what really runs, bit by bit; for deployment.
-               'float': float64 noise, whose last bits leak; fit for simulation, and labelled so.
-               'none':  nothing is sampled.
+    Implementations are frozen dataclasses whose fields are public: the input domain and the
+    mechanism's parameters. Randomness and data are arguments of `encode`.
+
+    Attributes:
+        sampling: How the noise is drawn. "exact": the law that runs is the one whose privacy is
+            claimed, bit for bit, so that the mechanism may be deployed. "float": noise in float64
+            arithmetic, whose last bits can leak the input; for simulations only, and labeled so.
+            "none": nothing is random.
     """
 
     sampling: ClassVar[Sampling]
 
     @property
     def input_domain(self) -> Domain:
-        """Carries the dimension and the clip: sensitivity follows from it."""
+        """The set of valid inputs: its dimension and clipping norm determine the sensitivity."""
         ...
 
-    def code_format(self) -> CodeFormat: ...
+    def code_format(self) -> CodeFormat:
+        """Return the format of the codes that `encode` produces.
+
+        Returns:
+            `LevelCodes` or `Float32Codes`.
+        """
+        ...
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> Codes:
-        """Codes for `values`, which must lie in the domain; consumes the keystream."""
+        """Randomize a vector and return its codes.
+
+        Args:
+            values: A vector in the input domain.
+            keystream: The random bits of this one message; they are consumed.
+
+        Returns:
+            The codes, in the type of `code_format`.
+        """
         ...
 
     def decode(self, codes: Codes) -> Vector:
-        """What the server reads in the codes."""
+        """Return the server's estimate of the vector that was encoded.
+
+        Args:
+            codes: The codes of one message.
+
+        Returns:
+            A vector of the dimension of the domain.
+        """
         ...
 
     def law(self, values: ArrayLike) -> Law:
-        """The law of decode(encode(values)); its mean declares the bias."""
+        """Return the law of decode(encode(values)).
+
+        Args:
+            values: A vector in the input domain.
+
+        Returns:
+            The law. Its mean minus `values` is the bias of the mechanism.
+        """
         ...
 
     def privacy(self, adjacency: Adjacency) -> PrivacyEvent:
-        """The worst case over neighbours in the input domain, of the law that runs."""
+        """Return the privacy event of one message that the server sees with its sender.
+
+        Args:
+            adjacency: Which inputs are neighbors.
+
+        Returns:
+            The worst case over all neighbors in the input domain, for the law that runs.
+        """
         ...
 
 
 @runtime_checkable
 class Pointwise(Protocol):
-    """A mechanism whose code j stands for points[j] in its own coordinate, whatever the others are.
+    """A mechanism in which code j of any coordinate decodes to points[j].
 
-    One code for each coordinate, then, and decode(codes) is points[codes] to the last bit: a server
-    may add up codes instead of vectors.
+    It sends one code per coordinate and decode(codes) equals points[codes] to the last bit. So a
+    server may count codes instead of adding up decoded vectors.
     """
 
     @property
-    def points(self) -> Vector: ...
+    def points(self) -> Vector:
+        """The value that each code decodes to."""
+        ...
 
 
 class SignLayout(Protocol):
-    """How the signs that a message stands for lie over a vector."""
+    """The assignment of the signs in a message to the coordinates of a vector."""
 
     @property
-    def num_signs(self) -> int: ...
+    def num_signs(self) -> int:
+        """The number of signs in a message."""
+        ...
 
     def folded(self, values: Vector) -> Vector:
-        """The vector of what was decoded of each sign: linear."""
+        """Return the vector for values decoded from each sign; a linear map."""
         ...
 
 
 @runtime_checkable
 class Expanding(Protocol):
-    """A mechanism whose few codes stand for many signs, which anybody can expand.
+    """A mechanism whose few codes expand to many signs by a public deterministic function.
 
-    decode(codes) is +-magnitude for each sign, folded: a server may count signs, and fold once.
+    decode(codes) is +-magnitude for each sign, followed by the layout's linear map. So a server may
+    count signs and apply the map once.
     """
 
     @property
-    def magnitude(self) -> float: ...
+    def magnitude(self) -> float:
+        """The absolute value that each sign decodes to."""
+        ...
 
-    def layout(self) -> SignLayout: ...
+    def layout(self) -> SignLayout:
+        """Return how the signs map to coordinates."""
+        ...
 
     def signs(self, messages: Codes) -> NDArray[np.uint8]:
-        """The signs of several messages, a row for each: packed, the lowest bit first; 1 is +."""
+        """Return the signs of several messages, one row for each.
+
+        The rows are packed, lowest bit first; a bit 1 stands for +.
+        """
         ...
 
 
 @runtime_checkable
 class SendsSigns(Protocol):
-    """A mechanism that may send one bit a coordinate: a sign.
+    """A mechanism that, for some parameters, sends one sign bit per coordinate.
 
-    `sign_size` is then what a bit stands for, + if it is 1 and - if it is 0, and None otherwise. A
-    simulator may count bits instead of adding up vectors.
+    A simulator may then count bits instead of adding up vectors.
     """
 
     @property
-    def sign_size(self) -> float | None: ...
+    def sign_size(self) -> float | None:
+        """The magnitude that a bit decodes to (1 is +, 0 is -), or None if codes are not signs."""
+        ...
 
 
 @runtime_checkable
 class BoundedDensity(Protocol):
-    """A mechanism whose messages all have densities within bounds against one common law.
+    """A mechanism whose message laws all have bounded density ratios against one common law.
 
-    What a secret order needs to hide a message well: see `privacy.shuffling`.
+    `privacy.shuffling` uses the bounds to amplify privacy by shuffling.
     """
 
     def density_ratios(self) -> tuple[float, float] | None:
-        """Return (lo, hi) with lo <= dR/dQ <= hi, rounded outward; None if none are certified.
+        """Return certified bounds (lo, hi) with lo <= dR/dQ <= hi, rounded outward, or None.
 
-        R is the law of a message for any input in the domain, with all that runs (fillings, tries
-        that fail), and Q is one law that depends on public parameters alone.
+        R is the law of a message for any input in the domain. It includes everything that runs,
+        such as random padding and failed tries of rejection sampling. Q is one law that depends on
+        public parameters only.
         """
         ...
 
 
 def has_a_range(mechanism: Mechanism) -> bool:
-    """Whether a coordinate is sent as one of finitely many codes: then a rotation may gain."""
+    """Return whether each coordinate is sent as one of finitely many codes.
+
+    Such codes have a limited range, so that a random rotation of the input may reduce the error.
+    """
     if isinstance(mechanism, Expanding):
         return True
     code_format = mechanism.code_format()
@@ -296,14 +426,28 @@ def has_a_range(mechanism: Mechanism) -> bool:
 
 
 def points_of(mechanism: Mechanism, *, most: int) -> Vector | None:
-    """What each of at most so many codes stands for, where codes are decoded one by one."""
+    """Return the value of each of at most `most` codes, or None if codes have no single values."""
     code_format = mechanism.code_format()
     if not isinstance(code_format, LevelCodes) or code_format.levels > most:
-        return None  # asked first: some mechanisms have 2^32 points
+        # Checked before `points` is computed: some mechanisms have 2^32 of them.
+        return None
     return mechanism.points if isinstance(mechanism, Pointwise) else None
 
 
 def bits_per_coordinate(mechanism: Mechanism) -> float:
-    """Bits that one message's codes take, divided by the dimension; the header is not counted."""
+    """Return the size of one message per coordinate, without the message header.
+
+    Args:
+        mechanism: The mechanism, on its domain.
+
+    Returns:
+        Bits of the codes of one message, divided by the dimension.
+
+    Example:
+        >>> from sottovoce import GaussHermite, L2Ball
+        >>> ball = L2Ball(dimension=1000, radius=1.0)
+        >>> bits_per_coordinate(GaussHermite(input_domain=ball, levels=8, noise_multiplier=2.0))
+        3.0
+    """
     dimension = mechanism.input_domain.dimension
     return mechanism.code_format().payload_bits(dimension) / dimension

@@ -1,4 +1,4 @@
-"""The MVU under metric DP: near inputs are hidden from each other more than far ones."""
+"""The MVU mechanism under metric DP, which protects close inputs more than distant ones."""
 
 import math
 from dataclasses import dataclass
@@ -20,16 +20,17 @@ from sottovoce.privacy.interpolated import interpolated_renyi_bound
 Metric = Literal["l1", "l2_squared", "euclidean"]
 METRICS = (*store.METRICS, "euclidean")
 
-# Mapping a coordinate to [0, 1] rounds by less than this, so neighbours come apart by as much.
+# Mapping a coordinate to [0, 1] rounds by less than this, which may increase the distance of
+# neighbors by as much.
 _ROUNDING = 2.0**-50
-# Each order costs some hundredths of a second; the conversion is flat around its best order.
+# Each order takes some hundredths of a second, and epsilon changes little around the best order.
 _ORDERS = tuple(1.0 + 0.05 * 1.25**k for k in range(42))  # 1.05 to 471
 _RESOLUTION = 3e-3
 _LEAST_OF_MANY = 5e-3
 
 
 def _per_unit(domain: Domain, metric: str, input_bits: int) -> float:
-    """Epsilon per unit of the metric that makes the table's slope on [0, 1] equal to 1."""
+    """Return the epsilon per unit of the metric for which the table on [0, 1] has slope 1."""
     low, high = interval(domain)
     if metric not in METRICS:
         raise UnknownNameError.among("metric", str(metric), METRICS)
@@ -44,17 +45,18 @@ def _per_unit(domain: Domain, metric: str, input_bits: int) -> float:
 
 
 def _epsilon_ends(domain: Domain, given: Parameters) -> tuple[float, float]:
-    """The least and the most private epsilon for which there are tables."""
+    """Return the least and the most private epsilon for which there are tables."""
     unit = _per_unit(domain, given["metric"], given["input_bits"])
     low, high = store.EPSILON_RANGE
-    if given["output_bits"] > 2:  # below, rows are so alike that no table of many is exact
+    if given["output_bits"] > 2:
+        # Below, the rows of a large table are too similar to be rounded to integers.
         low = _LEAST_OF_MANY
     return high * unit * (1.0 - 1e-9), low * unit * (1.0 + 1e-9)
 
 
 @register(
     "metric_mvu",
-    summary="the unbiased table of least variance under metric DP: locations, vectors in a ball",
+    summary="the unbiased table of least variance under metric DP, for locations and balls",
     examples=[
         {"epsilon": 1.0, "metric": "l1", "input_bits": 5, "output_bits": 2},
         {"epsilon": 2.0, "metric": "l1", "input_bits": 1, "output_bits": 1},
@@ -65,7 +67,7 @@ def _epsilon_ends(domain: Domain, given: Parameters) -> tuple[float, float]:
         parameter="epsilon", more_private="smaller", ends=_epsilon_ends, relative_tolerance=1e-3
     ),
     settings=[
-        # Between neighbours on a box 'euclidean' is the same table: a budget has no metric.
+        # 'euclidean' gives the same table on a box: a budget between neighbors has no metric.
         {"metric": "l1", "input_bits": inputs, "output_bits": outputs}
         for inputs, outputs in ((1, 1), (5, 2), (5, 3))
     ],
@@ -74,24 +76,35 @@ def _epsilon_ends(domain: Domain, given: Parameters) -> tuple[float, float]:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricMvu(DesignedTable):
-    """Each coordinate through an unbiased table with |d log P / dx| bounded: metric DP.
+    """An unbiased table of least variance under metric DP, for locations and vectors in a ball.
 
-    `epsilon` is per unit of the metric, in the domain's own units (per kilometre, say).
+    Each coordinate passes through a table with bounded |d log P / dx|. `epsilon` is per unit of the
+    metric, in the units of the domain (for instance per kilometer). The metrics:
 
-    l1          P(x) <= e^(epsilon |x - x'|_1) P(x') for vectors; on an L1 ball of radius C that is
-                epsilon C zero-out and 2 epsilon C replace-one (lemma 6). On an L2 ball the table's
-                exact Renyi divergences are accounted (section 4.3, by the concave envelope).
-    euclidean   P(x) <= e^(epsilon |x - x'|_2) P(x') on a box, such as a map: each of the d
-                coordinates gets epsilon/sqrt(d), and Cauchy-Schwarz does the rest
-                (geo-indistinguishability).
-    l2_squared  the paper's |x - x'|^2 between the 2^input_bits grid points. Neighbouring points
-                imply all others, so it is the l1 design with epsilon * grid step: nearly equal
-                rows, and a large variance. Kept for comparison; use l1.
+    * "l1": P(x) <= e^(epsilon |x - x'|_1) P(x') for vectors. On an L1 ball of radius C that is
+      epsilon C under zero-out and 2 epsilon C under replace-one (lemma 6). On an L2 ball the exact
+      Renyi divergences of the table are accounted (section 4.3, by the concave envelope).
+    * "euclidean": P(x) <= e^(epsilon |x - x'|_2) P(x') on a box, such as a map. Each of the d
+      coordinates gets epsilon/sqrt(d), and the Cauchy-Schwarz inequality gives the claim
+      (geo-indistinguishability).
+    * "l2_squared": the paper's |x - x'|^2 between the 2^input_bits grid points. The constraints of
+      adjacent points imply all others, so it is the "l1" design with epsilon * grid step: nearly
+      equal rows and a large variance. For comparison only; use "l1".
 
-    Rows are given at 2^input_bits points with neighbouring ratios 1 + epsilon * step and linear in
-    between, so continuous inputs need no dithering with rejection and no bias comes from it.
+    The table has rows at 2^input_bits points, with ratios 1 + epsilon * step between adjacent rows,
+    and is linear in between. So continuous inputs need no dithering with rejection, which would add
+    bias.
 
-    Reference: Chaudhuri, Guo and Rabbat 2022, sections 4.1 to 4.3; Andres et al. 2013.
+    Cost: `output_bits` bits per coordinate.
+
+    References: Chaudhuri, Guo and Rabbat 2022, sections 4.1 to 4.3; Andres et al. 2013.
+
+    Attributes:
+        input_domain: A box, an L1 ball or an L2 ball.
+        epsilon: The privacy loss per unit of the metric.
+        metric: "l1", "euclidean" (boxes only) or "l2_squared" (not for L1 balls).
+        input_bits: The binary logarithm of the number of rows of the table.
+        output_bits: The number of bits per coordinate.
     """
 
     input_domain: Domain
@@ -105,15 +118,20 @@ class MetricMvu(DesignedTable):
         parameter_rules.positive("epsilon", self.epsilon)
         if self.metric == "euclidean" and not isinstance(self.input_domain, Box):
             raise ParameterError(
-                "metric 'euclidean' is for a Box, such as a map; in a ball use metric 'l1', whose "
-                "L2 privacy is accounted exactly"
+                "metric 'euclidean' needs a Box, such as a map; use metric 'l1' in a ball, where "
+                "its L2 privacy is accounted exactly"
             )
         if self.metric == "l2_squared" and isinstance(self.input_domain, L1Ball):
             raise ParameterError("metric 'l2_squared' has no guarantee on an L1 ball; use 'l1'")
         parameter_rules.integer("output_bits", self.output_bits, low=1, high=store.MAX_BITS)
-        self.design_spec()  # refuses parameters that no design has
+        self.design_spec()  # raises for parameters that no design can have
 
     def design_spec(self) -> DesignSpec:
+        """Return the parameters of the design.
+
+        Returns:
+            The specification under which the table is solved for, shipped and cached.
+        """
         slope = self.epsilon / _per_unit(self.input_domain, self.metric, self.input_bits)
         return DesignSpec(
             family="metric", epsilon=slope, inputs=1 << self.input_bits, letters=self.levels
@@ -121,7 +139,7 @@ class MetricMvu(DesignedTable):
 
     @property
     def hides_only_against_zero(self) -> bool:
-        """Whether the zero-out claim is against the input 0 alone, and not between two inputs."""
+        """Whether the zero-out event holds against the input 0 only."""
         domain = self.input_domain
         return isinstance(domain, L2Ball) and domain.against_zero(Adjacency.ZERO_OUT)
 
@@ -134,7 +152,7 @@ class MetricMvu(DesignedTable):
         if self.metric == "l2_squared":
             whole = PureDp(epsilon=self.table.pure_epsilon(), adjacency=adjacency)
             return Repeated(event=whole, count=domain.dimension)
-        distance = domain.sensitivity(adjacency)  # of an L1 ball, or of one side of a box
+        distance = domain.sensitivity(adjacency)  # in L1 for a ball, in one coordinate for a box
         if isinstance(domain, Box):
             euclidean = self.metric == "euclidean"
             distance *= math.sqrt(domain.dimension) if euclidean else domain.dimension
@@ -148,7 +166,7 @@ class MetricMvu(DesignedTable):
 
 @lru_cache(maxsize=256)
 def _renyi_event(mechanism: MetricMvu, adjacency: Adjacency) -> PrivacyEvent:
-    """The worst split of an L2 distance over the coordinates, for the integer table."""
+    """Return the event of the worst split of an L2 distance over the coordinates."""
     domain = mechanism.input_domain
     assert isinstance(domain, L2Ball)
     channel = mechanism.table.channel

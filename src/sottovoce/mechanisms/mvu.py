@@ -1,4 +1,4 @@
-"""The MVU mechanism: of all unbiased epsilon-DP tables, one of least variance."""
+"""The minimum variance unbiased (MVU) mechanism for numbers in an interval."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +15,7 @@ CONTINUOUS = "continuous"
 
 @register(
     "mvu",
-    summary="the unbiased table of least variance for a number in an interval",
+    summary="the unbiased table of least variance for numbers in an interval",
     examples=[
         {"epsilon": 1.0, "input_bits": 3, "output_bits": 3},
         {"epsilon": 3.0, "input_bits": "continuous", "output_bits": 2},
@@ -29,15 +29,41 @@ CONTINUOUS = "continuous"
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mvu(DesignedTable, IntervalTable):
-    """min sum_i sum_j P_ij (a_j - x_i)^2 over letters a and rows P: sums 1, means x_i, epsilon-DP.
+    """The minimum variance unbiased mechanism: a few bits per number in an interval, under pure DP.
 
-    With `input_bits` the x_i are 2^input_bits even points, and inputs are dithered between them.
-    With input_bits = "continuous" the variance is averaged over the whole interval and rows are
-    optimal for every x: no grid, no dithering. Each coordinate is epsilon-DP over its whole
-    interval; d of them compose.
+    Each coordinate x, mapped onto [0, 1], is sent as code j with probability P_ij and decodes to
+    a_j. Output values a and probabilities P solve
 
-    Reference: Chaudhuri, Guo and Rabbat 2022, problem (2); solved as mechanisms/design/window.py
-    says.
+        minimize    sum_i sum_j P_ij (a_j - x_i)^2
+        subject to  sum_j P_ij = 1,    sum_j P_ij a_j = x_i,    P_ij <= e^epsilon P_kj.
+
+    With an integer `input_bits` the x_i are 2^input_bits equally spaced points, and inputs are
+    dithered between them. With input_bits = "continuous" the variance is averaged over the whole
+    interval, and the probabilities are optimal for every x: there is no grid and no dithering.
+    Common designs are shipped with the package; others are solved on first use and cached.
+
+    Privacy: each coordinate is epsilon-DP over its whole interval; the epsilons of d coordinates
+    compose. The probabilities are integers that are checked against epsilon, and sampling is exact.
+
+    Cost: `output_bits` bits per coordinate.
+
+    Reference: Chaudhuri, Guo and Rabbat 2022, problem (2); mechanisms/design/window.py describes
+    the solver.
+
+    Attributes:
+        input_domain: The box with the interval of each coordinate.
+        epsilon: The pure epsilon of one coordinate, from 0.001 to 60.
+        input_bits: The binary logarithm of the number of input points, or "continuous".
+        output_bits: The number of bits per coordinate.
+
+    Example:
+        >>> from sottovoce import Box
+        >>> box = Box(dimension=1, lower=0.0, upper=1.0)
+        >>> mechanism = Mvu(input_domain=box, epsilon=1.0, input_bits=1, output_bits=1)
+        >>> mechanism.points.round(3).tolist()  # 1/2 +- (e + 1)/(2 (e - 1))
+        [-0.582, 1.582]
+        >>> round(float(mechanism.law([0.25]).mean()[0]), 9)
+        0.25
     """
 
     input_domain: Box
@@ -51,8 +77,13 @@ class Mvu(DesignedTable, IntervalTable):
             raise ParameterError(
                 f"input_bits must be an integer or '{CONTINUOUS}', got {self.input_bits!r}"
             )
-        self.design_spec()  # refuses parameters that no design has
+        self.design_spec()  # raises for parameters that no design can have
 
     def design_spec(self) -> DesignSpec:
+        """Return the parameters of the design.
+
+        Returns:
+            The specification under which the table is solved for, shipped and cached.
+        """
         input_bits = None if isinstance(self.input_bits, str) else self.input_bits
         return store.spec_of(self.epsilon, input_bits, self.output_bits)

@@ -1,4 +1,4 @@
-"""The baseline: float32 values, no guarantee."""
+"""The baseline without privacy: float32 values without noise."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,13 +18,25 @@ from sottovoce.privacy.events import NonPrivate
 
 @register(
     "no_privacy",
-    summary="float32 values as they are: the baseline, with no guarantee",
+    summary="float32 values without noise: the baseline, with no guarantee",
     examples=[{}],
     example_domain=L2Ball(dimension=8, radius=1.0),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoPrivacy(WithPrivatize):
-    """Sends the clipped values. Its epsilon is infinite, and every result says so."""
+    """A baseline that sends the clipped values as float32 numbers, without any guarantee.
+
+    Its epsilon is infinite, and every result says so. Use it to measure what privacy costs.
+
+    Attributes:
+        input_domain: The L2 ball that updates are clipped to.
+
+    Example:
+        >>> from sottovoce import L2Ball
+        >>> mechanism = NoPrivacy(input_domain=L2Ball(dimension=2, radius=1.0))
+        >>> mechanism.decode(mechanism.privatize([0.5, -0.25])).tolist()
+        [0.5, -0.25]
+    """
 
     input_domain: L2Ball
     sampling: ClassVar[Sampling] = "none"

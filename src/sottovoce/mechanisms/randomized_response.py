@@ -1,6 +1,7 @@
-"""Unbiased randomized response on a dithered input, or on a category.
+"""Unbiased randomized response on a dithered number, or on a category.
 
-Bitwise, each bit by itself; generalized, keep the level or send any other.
+Generalized randomized response keeps the level or sends any other one; the bitwise mechanism
+randomizes each bit by itself.
 """
 
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ def _generalized_table(epsilon: float, levels: int) -> IntegerTable:
 
 @register(
     "generalized_rr",
-    summary="unbiased randomised response on the level of a number in an interval",
+    summary="unbiased randomized response on the level of a number in an interval",
     examples=[{"epsilon": 1.0, "bits": 3}, {"epsilon": 3.0, "bits": 1}],
     example_domain=Box(dimension=8, lower=-1.0, upper=1.0),
     knob=Knob(parameter="epsilon", more_private="smaller", ends=EPSILON_RANGE[::-1]),
@@ -37,17 +38,39 @@ def _generalized_table(epsilon: float, levels: int) -> IntegerTable:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneralisedRandomisedResponse(IntervalTable):
-    """Dither x to B = 2^bits levels, keep the level with odds e^epsilon to 1 against each other.
+    """Randomized response on the level of a dithered number, or on a category; unbiased, pure DP.
 
-    Decoded to a_i = 1/2 + (i/(B - 1) - 1/2)(B + e^eps - 1)/(e^eps - 1) on [0, 1], which is
-    unbiased. Each coordinate is epsilon-DP over its whole interval; d of them compose.
+    A number x in [0, 1] is dithered to one of B = 2^bits levels i, which is kept with odds
+    e^epsilon to 1 against each other level. Code i decodes to
 
-    On `Categories` the levels are the categories, B of any number up to 256, and `bits` is what
-    one takes: nothing is dithered, and a code decodes to an unbiased number of the category. So
-    people answer questions about histograms and quantiles; two categories are Warner's response.
+        a_i = 1/2 + (i/(B - 1) - 1/2)(B + e^epsilon - 1)/(e^epsilon - 1),
 
-    Reference: Chaudhuri, Guo and Rabbat 2022, section 3.3 and theorem 9; Warner 1965; Kairouz,
+    which makes the mechanism unbiased; other intervals are mapped onto [0, 1].
+
+    On `Categories` the levels are the categories, up to 256 of them, and `bits` is the size of one.
+    Nothing is dithered, and codes decode to an unbiased estimate of the category's number.
+    Histogram and quantile questions use this; with two categories it is Warner's randomized
+    response.
+
+    Privacy: each coordinate is epsilon-DP over its whole interval; the epsilons of d coordinates
+    compose. Sampling is exact.
+
+    Cost: `bits` bits per coordinate.
+
+    References: Chaudhuri, Guo and Rabbat 2022, section 3.3 and theorem 9; Warner 1965; Kairouz,
     Bonawitz and Ramage 2016 (categories).
+
+    Attributes:
+        input_domain: The box with the interval of each coordinate, or the categories.
+        epsilon: The pure epsilon of one coordinate.
+        bits: The number of bits per coordinate.
+
+    Example:
+        >>> from sottovoce import Box
+        >>> box = Box(dimension=1, lower=0.0, upper=1.0)
+        >>> mechanism = GeneralisedRandomisedResponse(input_domain=box, epsilon=1.0, bits=1)
+        >>> mechanism.points.round(3).tolist()
+        [-0.582, 1.582]
     """
 
     input_domain: Box | Categories
@@ -59,7 +82,11 @@ class GeneralisedRandomisedResponse(IntervalTable):
         if isinstance(domain, Categories):
             table_epsilon(self.epsilon)
             parameter_rules.integer("num_categories", domain.num_categories, low=2, high=MAX_LEVELS)
-            least, most, remedy = domain.bits, domain.bits, "that is what a category takes"
+            least, most, remedy = (
+                domain.bits,
+                domain.bits,
+                "use the number of bits that a category takes",
+            )
         else:
             self.check()
         parameter_rules.integer("bits", self.bits, low=least, high=most, remedy=remedy)
@@ -75,23 +102,30 @@ class GeneralisedRandomisedResponse(IntervalTable):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The interval, or the first category and the last."""
+        """The ends of the interval, or the first and the last category."""
         domain = self.input_domain
         if isinstance(domain, Categories):
             return 0.0, domain.num_categories - 1.0
         return domain.lower, domain.upper
 
     def places(self, row: Floats) -> tuple[Floats, Affine]:
-        """Return a row as it is sampled: a category on its knot, whose row is its law exactly."""
+        """Return a row as it is sampled, and the map from it to positions on the table.
+
+        Args:
+            row: A vector of the domain.
+
+        Returns:
+            The row and its map. A category is placed on its knot, whose row is its exact law.
+        """
         if isinstance(self.input_domain, Categories):
             return self.table.knots[row.astype(np.intp)], Affine()
         return row, self.affine
 
     def privacy(self, adjacency: Adjacency) -> PureDp | Repeated:
-        # No table exceeds epsilon (its rounding is checked), so none need be made here.
+        # Every table is checked against epsilon when it is made, so none is needed here.
         domain, event = self.input_domain, PureDp(epsilon=self.epsilon, adjacency=adjacency)
         if isinstance(domain, Categories) and domain.dimension == 1:
-            return event  # as ledgers hold one person's answer
+            return event  # the form in which ledgers store one person's answer
         return Repeated(event=event, count=domain.dimension)
 
 
@@ -102,7 +136,7 @@ def _bitwise_table(epsilon: float, bits: int) -> IntegerTable:
 
 @register(
     "bitwise_rr",
-    summary="unbiased randomised response on each bit of a number in an interval",
+    summary="unbiased randomized response on each bit of a number in an interval",
     examples=[{"epsilon": 1.0, "bits": 3}, {"epsilon": 3.0, "bits": 1}],
     example_domain=Box(dimension=8, lower=-1.0, upper=1.0),
     knob=Knob(parameter="epsilon", more_private="smaller", ends=EPSILON_RANGE[::-1]),
@@ -111,12 +145,23 @@ def _bitwise_table(epsilon: float, bits: int) -> IntegerTable:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BitwiseRandomisedResponse(IntervalTable):
-    """Dither x to 2^bits levels and send each bit through randomised response with epsilon/bits.
+    """Randomized response with epsilon/bits on each bit of a dithered number; unbiased, pure DP.
 
-    The decoded bits t_j have E[t_j] = z_j, so sum_j 2^j t_j/(2^bits - 1) is unbiased. Each
-    coordinate is epsilon-DP over its whole interval; d of them compose.
+    A number x in [0, 1] is dithered to one of 2^bits levels, and each bit z_j of the level is sent
+    through randomized response with epsilon/bits. The decoded bits t_j have E[t_j] = z_j, so
+    sum_j 2^j t_j/(2^bits - 1) is unbiased; other intervals are mapped onto [0, 1].
+
+    Privacy: each coordinate is epsilon-DP over its whole interval; the epsilons of d coordinates
+    compose. Sampling is exact.
+
+    Cost: `bits` bits per coordinate.
 
     Reference: Chaudhuri, Guo and Rabbat 2022, section 3.2 and theorem 8.
+
+    Attributes:
+        input_domain: The box with the interval of each coordinate.
+        epsilon: The pure epsilon of one coordinate.
+        bits: The number of bits per coordinate.
     """
 
     input_domain: Box

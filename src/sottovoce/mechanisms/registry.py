@@ -1,12 +1,13 @@
-"""The register of mechanisms: one decorator on a frozen dataclass.
+"""The register of mechanisms: a decorator enters a frozen dataclass under a name.
 
     @register("foo", summary="...", examples=[{"noise_multiplier": 1.0}], ...)
     @dataclass(frozen=True, slots=True, kw_only=True)
     class Foo: ...
 
-Drop the file into `mechanisms/`, or name its module under the entry point group
-`sottovoce.mechanisms` (see `sottovoce.core.registry`); nothing else changes. The examples feed the
-contract (`sottovoce.auditing.contract`), the docs and `sottovoce mechanism show`.
+Put the file into `mechanisms/`, or name its module under the entry point group
+`sottovoce.mechanisms` (see `sottovoce.core.registry`); nothing else has to change. The examples
+are used by the contract tests (`sottovoce.auditing.contract`), by the documentation and by
+`sottovoce mechanism show`.
 """
 
 import dataclasses
@@ -30,12 +31,12 @@ from sottovoce.privacy.events import PrivacyEvent, Repeated
 
 Parameters = Mapping[str, Any]
 M = TypeVar("M", bound=type)
-# What one release is charged with; see `mechanisms.release.ReleaseTerms`.
+# Returns the privacy event of one release; see `mechanisms.release.ReleaseTerms`.
 EventOf = Callable[[Mechanism], PrivacyEvent]
 
 
 def _type_name(annotation: Any) -> str:
-    """A parameter's type for people: int | 'continuous'."""
+    """Return the type of a parameter for display, such as int | 'continuous'."""
     if get_origin(annotation) is Literal:
         return " | ".join(repr(value) for value in get_args(annotation))
     if get_args(annotation):
@@ -45,11 +46,15 @@ def _type_name(annotation: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """The parameter that calibration turns, and the way in which it is more private.
+    """The parameter that calibration searches for, and the direction in which it is more private.
 
-    `ends` are where to look, the least private first, if the parameter has a range of its own; it
-    may depend on the domain and the other parameters. A mechanism that takes long to build asks for
-    less precision.
+    Attributes:
+        parameter: The name of the parameter, such as "noise_multiplier".
+        more_private: "larger" or "smaller": the direction in which epsilon falls.
+        ends: The range to search, the least private value first, if the default range of that
+            direction does not fit. It may be a function of the domain and the other parameters.
+        relative_tolerance: The relative precision of the search. A mechanism that takes long to
+            build may ask for less.
     """
 
     parameter: str
@@ -58,14 +63,44 @@ class Knob:
     relative_tolerance: float = 1e-7
 
     def ends_on(self, domain: Domain, given: Parameters) -> tuple[float, float]:
-        """Where to look on `domain` beside these parameters, the least private first."""
+        """Return the range to search on a domain, the least private value first.
+
+        Args:
+            domain: The input domain.
+            given: The other parameters of the mechanism.
+
+        Returns:
+            `ends`, evaluated if it is a function, or the default range of `more_private`.
+        """
         ends = self.ends(domain, given) if callable(self.ends) else self.ends
         return ends or ENDS[self.more_private]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """One registered mechanism."""
+    """A registered mechanism: builds it from parameters and calibrates it to a budget.
+
+    Attributes:
+        kind: The registered name, such as "gauss_hermite".
+        factory: The class of the mechanism.
+        summary: One line that says what the mechanism is.
+        examples: Parameters that work on every example domain.
+        example_domains: The domains on which the contract tests run.
+        knob: The parameter that calibration searches for, or None if there is none.
+        automatic: For each parameter that may be "auto", the function that chooses its value.
+        settings: The parameters that planning tries, without the calibrated one.
+        coordinatewise: Whether the law of a decoded coordinate depends on that coordinate alone.
+        slow_on: Domain classes on which calibration takes half a minute or more.
+
+    Example:
+        >>> from sottovoce.core.domains import L2Ball
+        >>> found = find("gauss_hermite")
+        >>> found.parameters
+        {'levels': 'int', 'noise_multiplier': 'float'}
+        >>> ball = L2Ball(dimension=4, radius=1.0)
+        >>> found.build(ball, {"levels": "auto", "noise_multiplier": 2.0}).levels
+        4
+    """
 
     kind: str
     factory: Callable[..., Privatizing]
@@ -80,50 +115,86 @@ class Registration:
 
     @property
     def example_domain(self) -> Domain:
-        """The domain that examples are shown on."""
+        """The domain on which examples are shown."""
         return self.example_domains[0]
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Name and type of every parameter but the domain."""
+        """The name and the type of every parameter except the domain."""
         fields = dataclasses.fields(self.factory)  # type: ignore[arg-type]
         return {f.name: _type_name(f.type) for f in fields if f.name != "input_domain"}
 
     def check_names(self, given: Parameters) -> None:
+        """Check that the mechanism has parameters of these names.
+
+        Args:
+            given: Parameters by name.
+
+        Raises:
+            UnknownNameError: If there is no parameter of one of the names.
+        """
         for name in given:
             if name not in self.parameters:
                 raise UnknownNameError.among(f"parameter of '{self.kind}'", name, self.parameters)
 
     def check_complete(self, given: Parameters) -> None:
-        """Every parameter is given, and no other."""
+        """Check that every parameter is given, and no other.
+
+        Args:
+            given: Parameters by name.
+
+        Raises:
+            UnknownNameError: If there is no parameter of one of the names.
+            ParameterError: If a parameter is missing.
+        """
         self.check_names(given)
         missing = sorted(set(self.parameters) - set(given))
         if missing:
             example = ", ".join(f"{name}={self.examples[0][name]}" for name in missing)
             raise ParameterError(
-                f"mechanism '{self.kind}' needs {', '.join(missing)}; for example {example}"
+                f"mechanism '{self.kind}' needs {', '.join(missing)}; give a value, "
+                f"for example {example}"
             )
 
     @property
     def sampling(self) -> Sampling:
-        """How the mechanism samples, whatever its parameters."""
+        """How the mechanism draws its noise, for any parameters; see `Mechanism`."""
         return self.factory.sampling  # type: ignore[attr-defined, no-any-return]
 
     def build(self, domain: Domain, given: Parameters) -> Privatizing:
-        """The mechanism on `domain`; 'auto' is resolved, a missing parameter is an error."""
+        """Return the mechanism on a domain.
+
+        Args:
+            domain: The input domain.
+            given: Every parameter by name; "auto" stands for the mechanism's own choice.
+
+        Returns:
+            The mechanism, an instance of `factory`.
+        """
         self.check_complete(given)
         return self.factory(input_domain=domain, **self.resolve(domain, given))
 
     def resolve(self, domain: Domain, given: Parameters) -> dict[str, Any]:
-        """`given` with every 'auto' replaced by the mechanism's own choice."""
+        """Return the parameters with each "auto" replaced by the mechanism's own choice.
+
+        Args:
+            domain: The input domain.
+            given: Parameters by name.
+
+        Returns:
+            The parameters as plain values.
+
+        Raises:
+            ParameterError: If a parameter is "auto" that cannot be.
+        """
         resolved = dict(given)
         for name, value in given.items():
             if value == "auto":
                 if name not in self.automatic:
                     choices = ", ".join(self.automatic) or "none"
                     raise ParameterError(
-                        f"parameter '{name}' of '{self.kind}' cannot be 'auto' "
-                        f"(those that can: {choices}); give a value"
+                        f"parameter '{name}' of '{self.kind}' cannot be 'auto'; give a value "
+                        f"(parameters that can be 'auto': {choices})"
                     )
                 resolved[name] = self.automatic[name](domain, given)
         return resolved
@@ -140,37 +211,52 @@ class Registration:
         relative_tolerance: float = 0.0,
         near: float | None = None,
     ) -> dict[str, Any]:
-        """`given` plus the knob's value that spends at most `epsilon` over `rounds` releases.
+        """Return parameters that spend at most `epsilon` over `rounds` releases.
 
-        Whoever only compares may allow a coarser `relative_tolerance` than the knob's own, and say
-        which value it should be `near`: the value found keeps the budget all the same.
+        Args:
+            domain: The input domain.
+            given: Every parameter except the calibrated one.
+            rounds: The number of releases that compose.
+            epsilon: The epsilon that all of them may spend together.
+            delta: The delta at which epsilon is computed.
+            event_of: Returns the privacy event that one release of a mechanism is charged with.
+            relative_tolerance: A coarser precision than the mechanism's own, for comparisons. The
+                value found keeps the budget all the same.
+            near: A guess at the value, which makes the search faster.
+
+        Returns:
+            `given` with the calibrated parameter, and "auto" resolved.
+
+        Raises:
+            ParameterError: If the mechanism has no parameter to calibrate or it is already given.
         """
         if self.knob is None:
             raise ParameterError(
                 f"mechanism '{self.kind}' has no parameter to calibrate; "
                 f"choose one of {', '.join(r.kind for r in registrations() if r.knob)}"
             )
-        knob = self.knob
-        if knob.parameter in given:
+        searched = self.knob
+        if searched.parameter in given:
             raise ParameterError(
-                f"'{knob.parameter}' is what calibration finds; leave it out or drop the target"
+                f"'{searched.parameter}' is given, but it is the parameter that calibration finds; "
+                "leave it out, or give no target epsilon"
             )
-        self.check_complete({**given, knob.parameter: None})
+        self.check_complete({**given, searched.parameter: None})
 
         def event_at(value: float) -> Repeated:
-            mechanism = self.build(domain, {**given, knob.parameter: value})
+            mechanism = self.build(domain, {**given, searched.parameter: value})
             return Repeated(event=event_of(mechanism), count=rounds)
 
         value = calibrate(
             event_at,
             epsilon=epsilon,
             delta=delta,
-            more_private=knob.more_private,
-            ends=knob.ends_on(domain, given),
-            relative_tolerance=max(relative_tolerance, knob.relative_tolerance),
+            more_private=searched.more_private,
+            ends=searched.ends_on(domain, given),
+            relative_tolerance=max(relative_tolerance, searched.relative_tolerance),
             near=near,
         )
-        return self.resolve(domain, {**given, knob.parameter: value})
+        return self.resolve(domain, {**given, searched.parameter: value})
 
     def calibrated_for_all(
         self,
@@ -182,10 +268,22 @@ class Registration:
         delta: float,
         event_of: EventOf,
     ) -> dict[str, Any]:
-        """One set of parameters that keeps the budget on every domain; 'auto' is for the first.
+        """Return one set of parameters that keeps the budget on every domain.
 
-        Calibrated on the first domain, and again on each where the value found so far spends more;
-        a more private value keeps what was checked before.
+        The parameters are calibrated on the first domain, where "auto" is resolved, and again on
+        each domain where the value found so far spends too much. A more private value still keeps
+        the budget on the domains that were checked before.
+
+        Args:
+            domains: The input domains, for instance of clients with different numbers of records.
+            given: Every parameter except the calibrated one.
+            rounds: The number of releases that compose.
+            epsilon: The epsilon that all of them may spend together.
+            delta: The delta at which epsilon is computed.
+            event_of: Returns the privacy event that one release of a mechanism is charged with.
+
+        Returns:
+            `given` with the calibrated parameter, and "auto" resolved.
         """
 
         def calibrated(domain: Domain, fixed: Parameters) -> dict[str, Any]:
@@ -203,9 +301,11 @@ class Registration:
 
 @runtime_checkable
 class Designed(Protocol):
-    """A mechanism whose parameters alone do not say what runs: it was designed by a solver."""
+    """A mechanism that a solver designed, so that its parameters alone do not determine its law."""
 
-    def design_digest(self) -> str: ...
+    def design_digest(self) -> str:
+        """Return a digest of the design, which server and client compare."""
+        ...
 
 
 MECHANISMS: Register[Registration] = Register("mechanism", package="sottovoce.mechanisms")
@@ -244,15 +344,29 @@ def register(
     coordinatewise: bool = False,
     slow_on: Sequence[type[Domain]] = (),
 ) -> Callable[[M], M]:
-    """Class decorator that enters a frozen dataclass into the register, and adds `privatize`.
+    """Return a class decorator that registers a mechanism and adds `privatize` to it.
 
-    Every example must hold on `example_domain`, which is shown, and on each of `further_domains`:
-    the contract tests run on all of them.
+    The class must be a frozen dataclass that implements `Mechanism`. Every example must be valid on
+    `example_domain` and on each of `further_domains`: the contract tests run on all of them. The
+    last three parameters are for planning.
 
-    The rest is for planning. `settings` are the parameters to try beside the knob [those of the
-    examples, 'auto' where that can be]. `coordinatewise` promises that with any of them the law of
-    a decoded coordinate depends on that coordinate alone, and not on the dimension. Domains on
-    which calibration takes half a minute or more are `slow_on`.
+    Args:
+        kind: The name under which specs and commands find the mechanism.
+        summary: One line that says what the mechanism is.
+        examples: One or more sets of parameters.
+        example_domain: The domain on which examples are shown and tested.
+        further_domains: More domains for the tests.
+        knob: The parameter that calibration searches for, if there is one.
+        automatic: For each parameter that may be "auto", a function of domain and parameters that
+            chooses its value.
+        settings: The parameters to try, without the calibrated one. By default those of the
+            examples, with "auto" where it is possible.
+        coordinatewise: Promises that with any of the settings the law of a decoded coordinate
+            depends on that coordinate alone, and not on the dimension.
+        slow_on: Domain classes on which calibration takes half a minute or more.
+
+    Returns:
+        The decorator, which returns the class itself.
     """
 
     def enter(mechanism: M) -> M:
@@ -278,13 +392,15 @@ def register(
 
 
 def _settings_of(
-    examples: Sequence[Parameters], knob: Knob | None, automatic: Mapping[str, Any]
+    examples: Sequence[Parameters], searched: Knob | None, automatic: Mapping[str, Any]
 ) -> tuple[Parameters, ...]:
-    """The examples without the knob, each once, with 'auto' where that can be."""
+    """Return the distinct examples without the calibrated parameter, with "auto" if possible."""
     found: list[Parameters] = []
     for example in examples:
         free = {
-            name: value for name, value in example.items() if not knob or name != knob.parameter
+            name: value
+            for name, value in example.items()
+            if not searched or name != searched.parameter
         }
         setting = {name: "auto" if name in automatic else free[name] for name in free}
         if setting not in found:
@@ -293,17 +409,32 @@ def _settings_of(
 
 
 def registrations() -> tuple[Registration, ...]:
-    """Every registered mechanism that works, by name."""
+    """Return every registered mechanism that can be imported.
+
+    Returns:
+        The registrations, sorted by name.
+    """
     return tuple(MECHANISMS.every().values())
 
 
 def find(kind: str) -> Registration:
-    """The mechanism called `kind`, or an error that names the nearest."""
+    """Return the mechanism that is registered under a name.
+
+    Args:
+        kind: The registered name, such as "gauss_hermite".
+
+    Returns:
+        The registration. An unknown name raises UnknownNameError, which names the nearest one.
+
+    Example:
+        >>> find("gauss_hermite").summary
+        'a few bits per coordinate (one if levels = 2), nearly as accurate as Gaussian noise'
+    """
     return MECHANISMS.find(kind)
 
 
 def kind_of(mechanism: Mechanism) -> str:
-    """The registered name of a mechanism."""
+    """Return the registered name of a mechanism."""
     known = MECHANISMS.imported()
     for registration in known.values():
         if type(mechanism) is registration.factory:
@@ -312,12 +443,12 @@ def kind_of(mechanism: Mechanism) -> str:
 
 
 def is_own(mechanism: Mechanism) -> bool:
-    """Whether a mechanism is one of this package, and no plug-in."""
+    """Return whether a mechanism belongs to this package and is not a plug-in."""
     return is_ours(type(mechanism).__module__)
 
 
 def public_parameters(mechanism: Mechanism) -> dict[str, Any]:
-    """Everything that server and client must agree on, as plain data."""
+    """Return everything that server and client must agree on, as plain data."""
     public = {
         "kind": kind_of(mechanism),
         "domain": _plain_fields(mechanism)["input_domain"],
@@ -329,11 +460,11 @@ def public_parameters(mechanism: Mechanism) -> dict[str, Any]:
 
 
 def parameters_of(mechanism: Mechanism) -> dict[str, Any]:
-    """Every parameter but the domain, as plain data; nothing is designed for it."""
+    """Return every parameter except the domain as plain data, without solving for a design."""
     return {name: v for name, v in _plain_fields(mechanism).items() if name != "input_domain"}
 
 
-# The names of domains on the wire, whatever the classes are called here; none of them ever changes.
+# The names of domains in messages. They never change, even if the classes are renamed.
 _SHAPE_NAMES: dict[type[Any], str] = {
     L2Ball: "L2Ball",
     L1Ball: "L1Ball",
@@ -343,12 +474,12 @@ _SHAPE_NAMES: dict[type[Any], str] = {
 
 
 def _shape_name(shape: type[Any]) -> str:
-    """Return the name of a domain on the wire; a plug-in's own domain goes by its class name."""
+    """Return the name of a domain in messages; for a plug-in's domain its class name."""
     return _SHAPE_NAMES.get(shape, shape.__name__)
 
 
 def _plain_fields(value: Any) -> dict[str, Any]:
-    """A dataclass as plain data; a whole number in a float field is a float, whoever typed it."""
+    """Return a dataclass as plain data; an integer in a float field becomes a float."""
     plain: dict[str, Any] = {}
     for field in dataclasses.fields(value):
         item = getattr(value, field.name)
@@ -361,6 +492,6 @@ def _plain_fields(value: Any) -> dict[str, Any]:
 
 
 def parameter_hash(mechanism: Mechanism) -> bytes:
-    """Sixteen bytes that stand for the public parameters on the wire."""
+    """Return the 16-byte digest that stands for the public parameters in messages."""
     text = json.dumps(public_parameters(mechanism), sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

@@ -1,11 +1,11 @@
-"""What one release costs: the one place that decides it, and the terms of a release as data.
+"""The privacy cost of one release: the only place that turns a mechanism's claim into a charge.
 
-    release_event(mechanism, adjacency=Adjacency.ZERO_OUT)                        all is seen
-    ReleaseTerms(adjacency=..., visibility=NoSenders(minimum_clients=100))        a function of it
+    release_event(mechanism, adjacency=Adjacency.ZERO_OUT)
+    ReleaseTerms(adjacency=..., visibility=NoSenders(minimum_clients=100))(mechanism)
 
-Runs charge what `release_event` says, sites recompute it, and whatever prints an epsilon beforehand
-asks it too. Nothing else turns a mechanism's own claim into a charge: outside of this package and
-of the audits nobody calls `Mechanism.privacy`.
+Runs charge the event that `release_event` returns, sites recompute it, and every command that
+prints an epsilon in advance uses it too. Outside of this package and of the audits nothing calls
+`Mechanism.privacy`.
 """
 
 import dataclasses
@@ -37,17 +37,21 @@ from sottovoce.privacy.events import (
 )
 from sottovoce.privacy.shuffling import MAX_CLIENTS, shuffled
 
-# -- what is seen of a message ---------------------------------------------------------------------
+# -- what an observer sees of the messages --------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EveryMessage:
-    """The server sees every message and knows who sent it."""
+    """The visibility in which the server sees every message and knows its sender."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlySums:
-    """Nothing is seen but sums of bits over at least `minimum_clients` messages."""
+    """The visibility of secure aggregation: only sums of bits over many messages are seen.
+
+    Attributes:
+        minimum_clients: Every sum is over at least so many messages; at least 2.
+    """
 
     minimum_clients: int
 
@@ -57,16 +61,19 @@ class OnlySums:
             self.minimum_clients,
             low=2,
             high=2**31,
-            remedy="the sum of one message is that message",
+            remedy="set it to 2 or more: the sum of one message is that message",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoSenders:
-    """Messages are seen, at least `minimum_clients` in random order, and not who sent which.
+    """The visibility of the shuffle model: messages in random order, without their senders.
 
-    The messages are those of one round behind a shuffler, and those of one epoch where clients are
-    asked in an order that nobody knows.
+    The messages are those of one round behind a shuffler, or those of one epoch in which clients
+    are queried in a secret random order.
+
+    Attributes:
+        minimum_clients: At least so many messages are shuffled together; at least 2.
     """
 
     minimum_clients: int
@@ -77,15 +84,19 @@ class NoSenders:
             self.minimum_clients,
             low=2,
             high=MAX_CLIENTS,
-            remedy="one message has but one order",
+            remedy="set it to 2 or more: shuffling a single message hides nothing",
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisySums:
-    """Nothing is seen but the sum plus the noise of one message, added by someone trusted.
+    """The visibility of central DP: only the sum is seen, with noise added by a trusted party.
 
-    Each client takes part by a secret coin of probability `client_sampling_rate`.
+    The noise is that of one message of the mechanism.
+
+    Attributes:
+        client_sampling_rate: The probability with which each client is sampled, independently and
+            secretly (Poisson sampling). 1 means that every client takes part.
     """
 
     client_sampling_rate: float = 1.0
@@ -97,33 +108,43 @@ class NoisySums:
 Visibility = EveryMessage | OnlySums | NoSenders | NoisySums
 EVERY_MESSAGE = EveryMessage()
 
-_GIVE_DIMENSION = (
-    "give dimension= (in a command, --dimension), the number of coordinates of an update: 1 for a "
-    "single number"
+_DIMENSION_REMEDY = (
+    "give dimension= (in a command, --dimension), the number of coordinates of an update (1 for a "
+    "single number)"
 )
-# Where events are compared of which nobody said how many coordinates they are for.
+# If the dimension is unknown, the event must be the same at these dimensions.
 _OTHER_DIMENSIONS = (2, 1000)
 
 
 @runtime_checkable
 class Anchored(Protocol):
-    """A mechanism whose zero-out event may hold against the input 0 alone."""
+    """A mechanism whose zero-out event may hold only if one of the two neighbors is the input 0."""
 
     @property
-    def hides_only_against_zero(self) -> bool: ...
+    def hides_only_against_zero(self) -> bool:
+        """Whether the zero-out event holds against the input 0 only."""
+        ...
 
 
 @runtime_checkable
 class ClampedBits(Protocol):
-    """A mechanism of one bit a coordinate whose logits all lie within `logit_bound` of 0."""
+    """A mechanism that sends one bit per coordinate, with logits within `logit_bound` of 0."""
 
     @property
-    def logit_bound(self) -> float: ...
+    def logit_bound(self) -> float:
+        """The largest absolute value of a logit."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretSample:
-    """Each round works on a sample that nobody sees, taken with probability `rate`."""
+    """The secret subsample of contributions on which each round works.
+
+    Attributes:
+        rate: The probability that a contribution is in the sample.
+        scheme: How the sample is drawn, such as "poisson".
+        hidden_by: What keeps the sample secret: "own-records", "secure-sum" or "central-noise".
+    """
 
     rate: float
     scheme: SamplingScheme
@@ -133,7 +154,11 @@ class SecretSample:
         parameter_rules.fraction("sampling rate", self.rate)
 
     def describe(self) -> dict[str, Any]:
-        """Return the sample as plain data."""
+        """Return the sample as plain data.
+
+        Returns:
+            The fields by name.
+        """
         return {"rate": self.rate, "scheme": self.scheme, "hidden_by": self.hidden_by}
 
 
@@ -144,29 +169,40 @@ def release_event(
     visibility: Visibility = EVERY_MESSAGE,
     sample: SecretSample | None = None,
 ) -> PrivacyEvent:
-    """Return what one release is charged with.
+    """Return the privacy event that one release is charged with.
 
     Args:
-        mechanism: what every client encodes with.
-        adjacency: which data sets are neighbors.
-        visibility: what others see of the messages of a round.
-        sample: the secret sample of contributions on which each round works.
+        mechanism: The mechanism with which every client encodes.
+        adjacency: Which inputs are neighbors.
+        visibility: What an observer sees of the messages of a round.
+        sample: The secret subsample of contributions on which the round works, if there is one.
 
-    Raises PrivacyError if no bound is proved for the combination.
+    Returns:
+        The event. It is marked as conditional on a plug-in's claim if the mechanism is a plug-in.
+
+    Raises:
+        PrivacyError: If no bound is proved for the combination.
+
+    Example:
+        >>> from sottovoce import Adjacency, GaussHermite, L2Ball
+        >>> ball = L2Ball(dimension=1000, radius=1.0)
+        >>> mechanism = GaussHermite(input_domain=ball, levels=16, noise_multiplier=2.0)
+        >>> round(release_event(mechanism, adjacency=Adjacency.ZERO_OUT).rho, 4)
+        0.125
     """
     match visibility:
         case EveryMessage():
             _check_hidden_by(sample, "own-records", "secure-sum")
-            event = _sampled(mechanism, mechanism.privacy(adjacency), sample)
+            event = _apply_sampling(mechanism, mechanism.privacy(adjacency), sample)
         case OnlySums():
             _check_hidden_by(sample)
-            event = _summed(mechanism, adjacency, visibility.minimum_clients)
+            event = _secure_sum_event(mechanism, adjacency, visibility.minimum_clients)
         case NoSenders():
             _check_hidden_by(sample)
-            event = _among_others(mechanism, adjacency, visibility.minimum_clients)
+            event = _shuffled_event(mechanism, adjacency, visibility.minimum_clients)
         case NoisySums():
             _check_hidden_by(sample, "central-noise")
-            event = _noisy_sum(mechanism, adjacency, visibility.client_sampling_rate, sample)
+            event = _noisy_sum_event(mechanism, adjacency, visibility.client_sampling_rate, sample)
         case _:
             assert_never(visibility)
     return mark_plugin_claim(mechanism, event)
@@ -175,10 +211,18 @@ def release_event(
 def local_event(
     mechanism: Mechanism, *, adjacency: Adjacency, sample: SecretSample | None = None
 ) -> PrivacyEvent:
-    """Return what the same release would cost if every message and its sender were seen.
+    """Return the privacy event of the same release if every message and its sender were seen.
 
-    Who was sampled is then seen as well. Messages to someone trusted, who adds the noise once, have
-    no noise of their own.
+    This is the local guarantee, which needs no trust in a channel. An observer also learns who was
+    sampled. Messages to a trusted party that adds the noise once have no noise of their own.
+
+    Args:
+        mechanism: The mechanism with which every client encodes.
+        adjacency: Which inputs are neighbors.
+        sample: The subsample of contributions on which the round works, if there is one.
+
+    Returns:
+        The event without amplification.
     """
     if sample is not None and sample.hidden_by == "central-noise":
         return NonPrivate(adjacency=adjacency)
@@ -187,14 +231,17 @@ def local_event(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseTerms:
-    """All that decides what a release costs beside its mechanism; a function from that to the cost.
+    """The terms of a release: a function from a mechanism to the event that is charged.
 
-    Equal terms charge the same and look alike in print, so caches may key on them.
+    Equal terms charge the same and have equal representations, so caches may use them as keys.
 
-    adjacency, visibility, sample   see `release_event`.
-    any_dimension                   the dimension is not known: where epsilon grows with it, the
-                                    largest counts, or there is none and the release is refused.
-    claimed_by                      the plug-in on whose word the visibility is what it is.
+    Attributes:
+        adjacency: Which inputs are neighbors.
+        visibility: What an observer sees of the messages of a round.
+        sample: The secret subsample of contributions on which each round works, if there is one.
+        any_dimension: Whether the dimension is unknown. If epsilon grows with the dimension, the
+            largest dimension is charged; if no bound holds for all of them, the release is refused.
+        claimed_by: The plug-in that claims this visibility, if one does.
     """
 
     adjacency: Adjacency
@@ -204,10 +251,10 @@ class ReleaseTerms:
     claimed_by: str | None = None
 
     def __call__(self, mechanism: Mechanism) -> PrivacyEvent:
-        """Return what one release of the mechanism is charged with, or refuse."""
+        """Return the privacy event that one release of the mechanism is charged with."""
         event = self._event(mechanism)
         if self.any_dimension:
-            _check_free_of_dimension(mechanism, event, self._event)
+            _check_dimension_free(mechanism, event, self._event)
         if self.claimed_by is None or isinstance(event, NonPrivate):
             return event
         return Assumed(event=event, assumption=self.claimed_by)
@@ -216,21 +263,37 @@ class ReleaseTerms:
         event = release_event(
             mechanism, adjacency=self.adjacency, visibility=self.visibility, sample=self.sample
         )
-        return _in_any_dimension(mechanism, event) if self.any_dimension else event
+        return _at_largest_dimension(mechanism, event) if self.any_dimension else event
 
     def local(self, mechanism: Mechanism) -> PrivacyEvent:
-        """Return what the same release would cost if nothing of it were hidden."""
-        if isinstance(self.visibility, NoisySums):  # whose messages have no noise of their own
+        """Return the privacy event of the same release if nothing of it were hidden.
+
+        Args:
+            mechanism: The mechanism with which every client encodes.
+
+        Returns:
+            The event without amplification.
+        """
+        if isinstance(self.visibility, NoisySums):
+            # The messages have no noise of their own: the trusted party adds it.
             return NonPrivate(adjacency=self.adjacency)
         return without_promises(self(mechanism))
 
     def spent(
         self, event: PrivacyEvent, delta: float, accountant: str | None = None
     ) -> PrivacySpent:
-        """Return what releases under these terms spend in all, with every promise that it rests on.
+        """Return what releases under these terms spend, with the assumptions that it rests on.
 
-        That noise is added once is a promise of the visibility, and where nothing is sampled not of
-        the event.
+        That a trusted party adds the noise is an assumption of the visibility. It is added here
+        because the event states it only if there is a sample.
+
+        Args:
+            event: The event of all releases together.
+            delta: The delta at which epsilon is computed.
+            accountant: The name of the accountant, or None for the default.
+
+        Returns:
+            Epsilon, delta and the assumptions.
         """
         spent = privacy_spent(event, delta, accountant)
         promise = SAMPLE_ASSUMPTIONS["central-noise"]
@@ -240,11 +303,15 @@ class ReleaseTerms:
 
     @property
     def amplified(self) -> bool:
-        """Whether a sample, a shuffle or a secure sum may make the cost smaller."""
+        """Whether sampling, shuffling or secure aggregation may reduce the cost."""
         return self.sample is not None or isinstance(self.visibility, OnlySums | NoSenders)
 
     def describe(self) -> dict[str, Any]:
-        """Return how the release is amplified, for a result; empty if it is not."""
+        """Return how the release is amplified, as plain data for a result.
+
+        Returns:
+            The sample and the number of clients, or an empty dictionary without amplification.
+        """
         described: dict[str, Any] = {}
         if self.sample is not None:
             described["sampling"] = self.sample.describe()
@@ -261,14 +328,16 @@ class ReleaseTerms:
 
 
 def mark_plugin_claim(mechanism: Mechanism, event: PrivacyEvent) -> PrivacyEvent:
-    """Return `event`, which follows from what a mechanism claims, with whose claim that is.
+    """Return the event, marked as conditional if a plug-in claims the privacy that it follows from.
 
-    The contract tests hold our own mechanisms to theirs; of a plug-in there is nothing else.
+    The contract tests check the mechanisms of this package. The claim of a plug-in rests on nothing
+    else than the plug-in.
     """
-    if isinstance(event, NonPrivate):  # which claims nothing
+    if isinstance(event, NonPrivate):  # there is no claim
         return event
     domain = type(mechanism.input_domain)
-    if not is_ours(domain.__module__):  # the sensitivity is its word
+    if not is_ours(domain.__module__):
+        # The sensitivity is a claim of the plug-in's domain.
         claim = f"plug-in domain {domain.__name__} (module {domain.__module__})"
         event = Assumed(event=event, assumption=claim)
     if is_own(mechanism):
@@ -281,42 +350,39 @@ def mark_plugin_claim(mechanism: Mechanism, event: PrivacyEvent) -> PrivacyEvent
     )
 
 
-# -- the cases -------------------------------------------------------------------------------------
-
-
 def _check_hidden_by(sample: SecretSample | None, *proved: HiddenBy) -> None:
-    """Refuse a sample that the visibility does not hide as it is accounted."""
+    """Raise PrivacyError unless the sample is hidden in a way that is proved for the visibility."""
     if sample is None or sample.hidden_by in proved:
         return
     remedy = f"hide it by {' or '.join(proved)}" if proved else "leave the sample out"
     raise PrivacyError(
-        f"no bound is proved for a sample hidden by {sample.hidden_by} where messages are seen, or "
-        f"hidden, in this way; {remedy}"
+        f"no bound is proved for a sample hidden by {sample.hidden_by} together with this "
+        f"visibility of the messages; {remedy}"
     )
 
 
-def _sampled(
+def _apply_sampling(
     mechanism: Mechanism, event: PrivacyEvent, sample: SecretSample | None
 ) -> PrivacyEvent:
-    """Return `event`, which the mechanism gives rise to, on the sample."""
+    """Return the event on a subsample, with amplification by sampling."""
     if sample is None or sample.rate >= 1.0:
         return event
     if sample.hidden_by == "secure-sum" and _records(mechanism) != 1:
         raise PrivacyError(
-            "a client that sends the encoding of zero leaves all of its records out, so a "
-            "sample hidden by secure-sum hides no single record as it is accounted: hide it by "
-            "own-records, or protect whole clients (records = 1)"
+            "a sample hidden by secure-sum leaves out all records of a client at once (the client "
+            "sends the encoding of zero), so no amplification is proved for a single record; hide "
+            "it by own-records, or protect whole clients (records = 1)"
         )
     own_records = sample.hidden_by == "own-records"
     others_remain = own_records and event.adjacency is Adjacency.ZERO_OUT
     if others_remain and isinstance(mechanism, Anchored) and mechanism.hides_only_against_zero:
         raise PrivacyError(
-            f"'{kind_of(mechanism)}' claims less against zero than between two updates, but "
-            "where a client leaves one of its own records out the others remain; ask for "
+            f"the zero-out guarantee of '{kind_of(mechanism)}' holds only against the update 0, "
+            "but a client that leaves one of its own records out still sends the others; use "
             "adjacency replace-one"
         )
     return Sampled(
-        # Where a client's own records are sampled, others are in its message.
+        # The message still contains the client's other records, so it is never the input 0.
         event=beside_others(event) if own_records else event,
         rate=sample.rate,
         scheme=sample.scheme,
@@ -324,8 +390,8 @@ def _sampled(
     )
 
 
-def _summed(mechanism: Mechanism, adjacency: Adjacency, clients: int) -> events.SecureSum:
-    """Return the event of a sum of bits over so many clients."""
+def _secure_sum_event(mechanism: Mechanism, adjacency: Adjacency, clients: int) -> events.SecureSum:
+    """Return the event of a sum of bits over `clients` clients."""
     local = mechanism.privacy(adjacency)
     if not isinstance(local, OneBit) or not isinstance(mechanism, ClampedBits):
         raise PrivacyError(
@@ -341,88 +407,89 @@ def _summed(mechanism: Mechanism, adjacency: Adjacency, clients: int) -> events.
     )
 
 
-def _among_others(mechanism: Mechanism, adjacency: Adjacency, clients: int) -> Shuffled:
-    """Return the event of one message among those of so many clients.
+def _shuffled_event(mechanism: Mechanism, adjacency: Adjacency, clients: int) -> Shuffled:
+    """Return the event of one message that is shuffled with those of `clients` clients.
 
-    The others hide the protected client in so far as their messages could have come from *its*
-    inputs (clones), or from a law that all inputs share (`BoundedDensity`). So what is asked of the
-    mechanism must hold between any two inputs that clients may have: replace-one, and a whole
-    input, not one record of it.
+    The other messages hide the protected client as far as they could have come from *its* inputs
+    (clones), or from a law that all inputs share (`BoundedDensity`). So the claim of the mechanism
+    must hold between any two inputs that clients may have: under replace-one, and for a whole input
+    rather than one record of it.
     """
     if adjacency is not Adjacency.REPLACE_ONE:
         raise PrivacyError(
-            "shuffling hides any change of an input, zero-out among them, and is charged as "
-            "such: ask for adjacency replace-one (in a spec, privacy.adjacency = 'replace-one')"
+            "amplification by shuffling is proved for adjacency replace-one, which covers zero-out "
+            "too; use adjacency replace-one (in a spec, privacy.adjacency = 'replace-one')"
         )
     if _records(mechanism) != 1:
         raise PrivacyError(
-            "shuffling hides a client among others whose inputs may differ from its own in "
-            "everything, so one record's epsilon says nothing here: protect whole clients "
-            "(records = 1; in a spec, privacy.level = 'client')"
+            "shuffling needs an epsilon between any two inputs that clients may have, and one "
+            "record's epsilon does not provide it; protect whole clients (records = 1; in a spec, "
+            "privacy.level = 'client')"
         )
     ratios = mechanism.density_ratios() if isinstance(mechanism, BoundedDensity) else None
     return shuffled(mechanism.privacy(adjacency), clients, ratios)
 
 
-def _noisy_sum(
+def _noisy_sum_event(
     mechanism: Mechanism,
     adjacency: Adjacency,
     client_sampling_rate: float,
     sample: SecretSample | None,
 ) -> PrivacyEvent:
-    """Return the event of a sum with one noise, on a sample of clients or of their records."""
+    """Return the event of a sum with noise added once, if need be on a subsample."""
     noise_of(mechanism)
     event = mechanism.privacy(adjacency)
     if client_sampling_rate < 1.0:
         if _records(mechanism) != 1:
             raise PrivacyError(
-                "a client that is sampled brings all of its records, so sampling clients hides no "
-                "single record as it is accounted: set privacy.record_sampling_rate and sampling "
-                "'everyone', or privacy.level = 'client'"
+                "a sampled client contributes all of its records, so no amplification by sampling "
+                "clients is proved for a single record; set privacy.record_sampling_rate and "
+                "sampling 'everyone', or privacy.level = 'client'"
             )
         clients = SecretSample(
             rate=client_sampling_rate, scheme="poisson", hidden_by="central-noise"
         )
-        event = _sampled(mechanism, event, clients)
-    return _sampled(mechanism, event, sample)  # which is refused on a sample
+        event = _apply_sampling(mechanism, event, clients)
+    # If `event` is already on a sample of clients, a second sample is refused here.
+    return _apply_sampling(mechanism, event, sample)
 
 
 def _records(mechanism: Mechanism) -> int:
-    """Return of how many contributions an input is the mean; a box has one."""
+    """Return the number of records whose mean an input is; 1 for a box."""
     return getattr(mechanism.input_domain, "records", 1)
 
 
-def _in_any_dimension(mechanism: Mechanism, event: PrivacyEvent) -> PrivacyEvent:
-    """Return the event with the largest dimension where epsilon grows with it."""
+def _at_largest_dimension(mechanism: Mechanism, event: PrivacyEvent) -> PrivacyEvent:
+    """Return the event for the largest dimension, if its epsilon grows with the dimension."""
     match event:
         case OneBit() | events.SecureSum():
             return dataclasses.replace(event, dimension=MAX_DIMENSION)
         case LaplaceNoise() if isinstance(mechanism.input_domain, L2Ball):
             return dataclasses.replace(event, dimension=MAX_DIMENSION)
         case Assumed() | Sampled():
-            return dataclasses.replace(event, event=_in_any_dimension(mechanism, event.event))
-        case Shuffled() if _in_any_dimension(mechanism, event.event) != event.event:
+            return dataclasses.replace(event, event=_at_largest_dimension(mechanism, event.event))
+        case Shuffled() if _at_largest_dimension(mechanism, event.event) != event.event:
             raise ParameterError(
-                f"how well shuffling hides a message of '{kind_of(mechanism)}' depends on "
-                f"its dimension; {_GIVE_DIMENSION}"
+                f"the amplification of '{kind_of(mechanism)}' by shuffling depends on the "
+                f"dimension; {_DIMENSION_REMEDY}"
             )
         case _:
             return event
 
 
-def _check_free_of_dimension(
+def _check_dimension_free(
     mechanism: Mechanism, event: PrivacyEvent, event_of: Callable[[Mechanism], PrivacyEvent]
 ) -> None:
-    """Refuse a mechanism whose event is another where an update has more coordinates."""
+    """Raise ParameterError if the event changes with the dimension of the update."""
     built: Any = mechanism
     for dimension in _OTHER_DIMENSIONS:
         try:
             domain = dataclasses.replace(built.input_domain, dimension=dimension)
             same = event_of(dataclasses.replace(built, input_domain=domain)) == event
-        except SottovoceError:  # not made for so many
+        except SottovoceError:  # the mechanism does not exist in this dimension
             same = False
         if not same:
             raise ParameterError(
-                f"what a message of '{kind_of(mechanism)}' costs depends on its dimension; "
-                f"{_GIVE_DIMENSION}"
+                f"the cost of a message of '{kind_of(mechanism)}' depends on the dimension; "
+                f"{_DIMENSION_REMEDY}"
             )

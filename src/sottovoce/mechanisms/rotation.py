@@ -1,26 +1,28 @@
-"""A randomised Hadamard rotation: orthogonal, and after it no update is spiky.
+"""A randomized Hadamard rotation, which spreads every update evenly over its coordinates.
 
-With K the largest power of two that is at most d, H the normalised Hadamard matrix of order K and
+With K the largest power of two that is at most d, H the normalized Hadamard matrix of order K and
 random signs D1, D2,
 
     R = (H D2 on the last K coordinates) (H D1 on the first K coordinates)
 
-No padding: the two blocks overlap and cover everything, for K > d/2. (For K = d they are the same
-block, and one pass is enough.) Every coordinate of R v is a sum with random signs, of variance at
-most |v|^2/K; a lone spike ends with magnitude about 1/sqrt(K) everywhere.
+No padding is needed: the two blocks overlap and cover all coordinates, because K > d/2. (If K = d,
+they are the same block, and one pass is enough.) Every coordinate of R v is a sum with random
+signs, of variance at most |v|^2/K; a single large coordinate ends with magnitude about 1/sqrt(K)
+everywhere.
 
 Rounding. A level of butterflies rounds each coordinate once, by 2^-53 of itself, and so the vector
 by 2^-53 of its norm; with K = 2^k and the scaling,
 
     |fl(R v) - R v| <= 2 (k + 3) 2^-53 |v| <= 2^-46 |v|          (k <= 34)
 
-so neighbours move apart by at most 2^-45 C. What is rotated was projected onto norm C (1 - 2^-20),
-or is a mean of n <= 2^22 records clipped to that norm. That headroom, 2^-20 C at client level and
-2^-20 C/n >= 2^-42 C between neighbours at sample level, pays for it: sensitivities stay what the
-domain says, and a rotated vector lies in the ball that it came from, without a second projection.
+so the distance of neighbors grows by at most 2^-45 C. The input of the rotation was projected onto
+norm C (1 - 2^-20), or is a mean of n <= 2^22 records clipped to that norm. That headroom, 2^-20 C
+at client level and 2^-20 C/n >= 2^-42 C between neighbors at sample level, covers the rounding. So
+sensitivities stay what the domain says, and a rotated vector lies in the ball that it came from,
+without a second projection.
 
-References: Ailon and Chazelle 2009 (randomised Hadamard transform); Suresh et al. 2017 (rotation
-before quantisation).
+References: Ailon and Chazelle 2009 (randomized Hadamard transform); Suresh et al. 2017 (rotation
+before quantization).
 """
 
 import hashlib
@@ -41,21 +43,31 @@ from sottovoce.core.threads import over_ranges, over_rows
 
 SEED_BYTES = 32
 _BYTE = 8
-_LEAST_SIZE = 512  # that is worth a kernel
-_THREADED_SIZE = 1 << 17  # of a block that is worth several threads
+_LEAST_SIZE = 512  # smaller blocks are not worth a call of the kernel
+_THREADED_SIZE = 1 << 17  # smaller blocks are not worth several threads
 
 Signs = NDArray[np.uint8]  # packed
 _NO_SIGNS: Final[Signs] = np.zeros(0, dtype=np.uint8)
 
 
 def block_size(dimension: int) -> int:
-    """K, the largest power of two that is at most `dimension`."""
+    """Return K, the largest power of two that is at most `dimension`."""
     return 1 << (dimension.bit_length() - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """R for vectors of one dimension; the seed is public, the same for server and clients."""
+    """A public random rotation R of vectors; server and clients derive it from the same seed.
+
+    Attributes:
+        seed: 32 public bytes that determine the random signs.
+        dimension: The number of coordinates.
+
+    Example:
+        >>> rotation = Rotation.of_round("my-run", 1, dimension=4)
+        >>> rotation.inverse(rotation.forward([1.0, 2.0, 3.0, 4.0])).round(12).tolist()
+        [1.0, 2.0, 3.0, 4.0]
+    """
 
     seed: bytes
     dimension: int
@@ -63,49 +75,82 @@ class Rotation:
     def __post_init__(self) -> None:
         parameter_rules.integer("dimension", self.dimension, low=1, high=MAX_DIMENSION)
         if len(self.seed) != SEED_BYTES:
-            raise ParameterError(f"the seed has {SEED_BYTES} bytes, got {len(self.seed)}")
+            raise ParameterError(f"the seed must have {SEED_BYTES} bytes, got {len(self.seed)}")
 
     @classmethod
     def of_round(cls, run: str, round_number: int, dimension: int) -> "Rotation":
-        """The rotation that everybody can derive from the public names of run and round.
+        """Return the rotation that is derived from the public names of a run and a round.
 
-        Another one each round: whatever bias is left does not add up in the same coordinates.
+        Every round has another rotation, so that the remaining bias of a mechanism does not
+        accumulate in the same coordinates.
+
+        Args:
+            run: The name of the run.
+            round_number: The number of the round.
+            dimension: The number of coordinates.
+
+        Returns:
+            The rotation.
         """
         label = json.dumps(["rotation", run, round_number]).encode()
         seed = hashlib.blake2b(label, digest_size=SEED_BYTES).digest()
         return cls(seed=seed, dimension=dimension)
 
     def forward(self, values: ArrayLike) -> Vector:
-        """R v, for finite v."""
+        """Rotate a vector.
+
+        Args:
+            values: A vector of finite numbers.
+
+        Returns:
+            R v.
+        """
         rotated = finite_vector(values, self.dimension).copy()
         self.turn_rows(rotated[None])
         return rotated
 
     def turn_rows(self, rows: Vector) -> None:
-        """Turn every row v of a contiguous matrix of finite numbers into R v, in place."""
+        """Rotate every row of a matrix in place.
+
+        Args:
+            rows: A contiguous float64 matrix of finite numbers.
+        """
         size, passes = block_size(self.dimension), self._packed_passes()
 
         def work(begin: int, end: int) -> None:
             for row in rows[begin:end]:
                 for start, signs in passes:
-                    _turn(row[start : start + size], before=signs)
+                    _rotate_block(row[start : start + size], before=signs)
 
         over_rows(work, *rows.shape)
 
     def inverse(self, values: ArrayLike) -> Vector:
-        """R^-1 v: H is its own inverse, and so is a sign."""
+        """Undo the rotation of a vector.
+
+        H is its own inverse, and so are the signs.
+
+        Args:
+            values: A vector of finite numbers.
+
+        Returns:
+            R^-1 v.
+        """
         restored = finite_vector(values, self.dimension).copy()
         for start, signs in reversed(self._packed_passes()):
-            _turn(restored[start : start + block_size(self.dimension)], after=signs)
+            _rotate_block(restored[start : start + block_size(self.dimension)], after=signs)
         return restored
 
     def passes(self) -> list[tuple[int, Vector]]:
-        """Where each block starts and its signs; the first is turned first."""
+        """Return the start of each block and its signs, in the order in which they are applied.
+
+        Returns:
+            One or two pairs of an index and a vector of +-1.
+        """
         size = block_size(self.dimension)
-        return [(start, _opened(signs, size)) for start, signs in self._packed_passes()]
+        return [(start, _unpack_signs(signs, size)) for start, signs in self._packed_passes()]
 
     def _packed_passes(self) -> list[tuple[int, Signs]]:
-        """The same with a bit for a sign, the lowest of a byte first; a 1 is a minus."""
+        """Return the passes with one bit per sign, lowest bit first; 1 is a minus."""
         size = block_size(self.dimension)
         blocks = [0] if size == self.dimension else [0, self.dimension - size]
         words = Keystream(self.seed).words(math.ceil(len(blocks) * size / 64))
@@ -118,19 +163,20 @@ class Rotation:
         return list(zip(blocks, packed, strict=True))
 
 
-def _opened(signs: Signs, size: int) -> Vector:
+def _unpack_signs(signs: Signs, size: int) -> Vector:
+    """Return packed signs as a vector of +-1."""
     return np.where(np.unpackbits(signs, count=size, bitorder="little"), -1.0, 1.0)
 
 
-def _turn(block: Vector, *, before: Signs = _NO_SIGNS, after: Signs = _NO_SIGNS) -> None:
-    """Signs, H, signs, in place, for a contiguous block whose length is a power of two."""
+def _rotate_block(block: Vector, *, before: Signs = _NO_SIGNS, after: Signs = _NO_SIGNS) -> None:
+    """Apply signs, H and signs in place to a contiguous block whose length is a power of two."""
     kernels, size = native(), len(block)
     if kernels is None or size < _LEAST_SIZE:
         if len(before):
-            block *= _opened(before, size)
+            block *= _unpack_signs(before, size)
         _hadamard(block)
         if len(after):
-            block *= _opened(after, size)
+            block *= _unpack_signs(after, size)
         return
     library, level = kernels
     eighth, octets = size // 8, len(before) // 8
@@ -148,7 +194,7 @@ def _turn(block: Vector, *, before: Signs = _NO_SIGNS, after: Signs = _NO_SIGNS)
 
 
 def _hadamard(block: Vector) -> None:
-    """H v in place: what every kernel must give, bit for bit."""
+    """Apply H in place; every kernel must give the same result, bit for bit."""
     size, half = len(block), 1
     while half < size:
         pairs = block.reshape(-1, 2, half)

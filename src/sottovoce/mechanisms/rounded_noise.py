@@ -1,7 +1,7 @@
-"""What the mechanisms share that round a noisy value to a grid and send it modulo 2^bits.
+"""The common base of mechanisms that round a noisy value to a grid and send it modulo 2^bits.
 
-Such a mechanism names its noise and its privacy, which is that of the real-valued noise: rounding
-and the modulus come after. Codes, decoding and the law follow from the noise.
+Such a mechanism defines its noise and its privacy, which is that of the real-valued noise because
+rounding and the modulus are post-processing. Codes, decoding and the law follow from the noise.
 """
 
 import math
@@ -38,21 +38,22 @@ from sottovoce.mechanisms.noise.rounded import (
 from sottovoce.mechanisms.registry import Parameters
 
 MAX_BITS = 20
-# A fraction of the distance of neighbours that covers what the norm check, the noise's width and
-# the subtraction of a box's middle round; the sampler itself rounds nothing (docs/privacy.md, 22).
+# A fraction of the distance of neighbors that covers the rounding of the norm check, of the noise's
+# width and of the subtraction of a box's middle. The sampler itself rounds nothing: see section 22
+# of docs/privacy.md.
 ROUNDING = 2.0**-26
-# On the automatic grid a coordinate wraps around with at most this probability, whatever its value.
+# On the automatic grid a coordinate of any value wraps around with at most this probability.
 WRAP_PROBABILITY = 1e-9
 _MAX_TABLE_CELLS = 2**22
 _CHUNK_CELLS = 2**20
-# Noise this many steps wide is rounded as if by independent uniform noise (see `law`).
+# Rounding noise that is this many steps wide is like adding independent uniform noise (see `law`).
 _FINE_STEPS = 64.0
-_NEXT_TO_NOTHING = 2.0**-70
-_HEADROOM = 1.0 + 2.0**-20  # over what rounding adds to a coordinate's reach
+_NEGLIGIBLE_TAIL = 2.0**-70
+_HEADROOM = 1.0 + 2.0**-20  # more than rounding can add to the largest coordinate
 
 
 def width(domain: Domain) -> float:
-    """What `steps_per_radius` divides: a ball's radius, or a box's whole width."""
+    """Return the length that `steps_per_radius` divides: a ball's radius or a box's width."""
     match domain:
         case L1Ball() | L2Ball():
             return domain.radius
@@ -65,36 +66,38 @@ def width(domain: Domain) -> float:
 
 
 def reach(domain: Domain) -> float:
-    """How far a coordinate can lie from the middle of its interval."""
+    """Return the largest distance of a coordinate from the middle of its interval."""
     return width(domain) / 2.0 if isinstance(domain, Box) else width(domain)
 
 
 def check_bits(bits: Any) -> int:
+    """Return the number of bits, or raise ParameterError if it is out of range."""
     return parameter_rules.integer(
-        "bits", bits, low=2, high=MAX_BITS, remedy="16 bits make a grid that costs nothing"
+        "bits", bits, low=2, high=MAX_BITS, remedy="use 16 bits for a grid that costs no accuracy"
     )
 
 
 def automatic_steps(domain: Domain, bits: Any, noise: Noise) -> float:
-    """The finest grid on which a full value plus noise wraps around once in 10^9 times at most.
+    """Return the finest grid on which a coordinate wraps around with probability at most 1e-9.
 
-    And on which the noise is not too many steps wide to be drawn.
+    The grid is coarser if otherwise the noise would be too many steps wide to be sampled.
     """
     farthest = float(noise.quantile(np.array([WRAP_PROBABILITY / 2.0]))[0])
-    room = 2.0 ** (check_bits(bits) - 1) - 0.5  # the codes' range, as far as it rounds into it
-    roomy = room * width(domain) / (reach(domain) + farthest)
-    return min(roomy, _most_steps(domain, noise))
+    # Values up to half a step beyond the last code still round to it.
+    largest = 2.0 ** (check_bits(bits) - 1) - 0.5
+    covering = largest * width(domain) / (reach(domain) + farthest)
+    return min(covering, _most_steps(domain, noise))
 
 
 def _most_steps(domain: Domain, noise: Noise) -> float:
-    """The steps_per_radius of the finest grid that noise can be drawn on."""
+    """Return the steps_per_radius of the finest grid on which the noise can be sampled."""
     return 0.999 * MAX_STEPS * width(domain) / noise.quantile_slope
 
 
 def multiplier_ends(
     domain: Domain, given: Parameters, noise_at: Callable[[Domain, float], Noise]
 ) -> tuple[float, float]:
-    """Where calibration looks for a noise multiplier: no noise that a given grid refuses."""
+    """Return the range of noise multipliers to calibrate in, within what the grid allows."""
     least, most = 1e-4, 1e8
     if given["steps_per_radius"] == "auto":
         return least, most
@@ -103,7 +106,7 @@ def multiplier_ends(
 
 
 class RoundedNoise(WithPrivatize):
-    """Base of the mechanisms: they add parameters, `noise` and `privacy`."""
+    """A base class; subclasses add parameters, `noise` and `privacy`."""
 
     __slots__ = ()
 
@@ -118,57 +121,61 @@ class RoundedNoise(WithPrivatize):
         raise NotImplementedError
 
     def check_grid(self) -> None:
-        """A grid whose range holds the domain, and whose steps are not too small for the noise."""
+        """Raise ParameterError unless the grid covers the domain and suits the noise."""
         check_bits(self.bits)
         finest = 2.0 ** (self.bits - 1) * width(self.input_domain) / reach(self.input_domain)
         steps = parameter_rules.positive(
             "steps_per_radius",
             self.steps_per_radius,
             at_most=finest,
-            remedy="a finer grid would wrap around without any noise; use more bits or 'auto'",
+            remedy="a finer grid would wrap around even without noise; use more bits or 'auto'",
         )
         if steps < 1e-30:
-            raise ParameterError(f"steps_per_radius must be at least 1e-30, got {steps!r}")
+            raise ParameterError(
+                f"steps_per_radius must be at least 1e-30, got {steps!r}; use 'auto'"
+            )
         check_width(self.noise, self.step)
 
     @property
     def noise_stddev(self) -> float:
+        """The standard deviation of the real-valued noise."""
         return math.sqrt(self.noise.variance)
 
     @property
     def step(self) -> float:
-        """Distance of two neighbouring grid points."""
+        """The distance of two adjacent grid points."""
         return width(self.input_domain) / self.steps_per_radius
 
     @property
     def middle(self) -> float:
-        """The value that code 0 stands for."""
+        """The value that code 0 decodes to."""
         domain = self.input_domain
         return (domain.lower + domain.upper) / 2.0 if isinstance(domain, Box) else 0.0
 
     @property
     def levels(self) -> int:
+        """The number of different codes."""
         return 1 << self.bits
 
     def code_format(self) -> LevelCodes:
         return LevelCodes(levels=self.levels)
 
     def encode(self, values: ArrayLike, keystream: Keystream) -> Codes:
-        return self._sample(self._centred(values), keystream)
+        return self._sample(self._center(values), keystream)
 
-    def _sample(self, centred: Vector, keystream: Keystream) -> Codes:
-        codes = sample_rounded(centred, self.noise, self.step, keystream)
+    def _sample(self, centered: Vector, keystream: Keystream) -> Codes:
+        codes = sample_rounded(centered, self.noise, self.step, keystream)
         codes &= self.levels - 1
         return codes.astype(self.code_format().dtype)
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Return packed codes of rows that were checked."""
+        """Encode rows that were checked."""
         return pack_each(
             prepared, lambda i: self._sample(prepared.vector(i) - self.middle, keystreams[i])
         )
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
-        """Return the same bytes on a CUDA device."""
+        """Encode rows on a CUDA device, with the same bytes."""
         from sottovoce.mechanisms.kernels.cuda import grid_noise, ladder, packing, rows
 
         noise, step, domain = self.noise, self.step, self.input_domain
@@ -198,15 +205,16 @@ class RoundedNoise(WithPrivatize):
         return np.asarray(self.middle + self.step * residues)
 
     def law(self, values: ArrayLike) -> FiniteLaw | MomentLaw:
-        """Every cell's probability; for large tables, mean and variance alone.
+        """Return the probability of every code; for large tables only mean and variance.
 
-        Where noise is 64 steps wide or wider and hardly ever wraps around, those are taken to be
-        the value and noise variance + step^2/12. With phi the noise's characteristic function and
-        w_k = 2 pi k/step, the mean is then off by at most step sum_k |phi(w_k)|/(pi k), k > 0: by
-        1e-5 steps for Laplace noise, by nothing for Gaussian noise, by some 1e-3 steps for noise
-        whose density jumps. Otherwise they are added up over all cells, which takes its time.
+        If the noise is at least 64 steps wide and hardly ever wraps around, mean and variance are
+        taken to be the value and noise variance + step^2/12. With phi the characteristic function
+        of the noise and w_k = 2 pi k/step, the mean is then wrong by at most step sum_k
+        |phi(w_k)|/(pi k), k > 0: by 1e-5 steps for Laplace noise, by practically 0 for Gaussian
+        noise, by about 1e-3 steps for noise whose density jumps. Otherwise they are summed over all
+        cells, which is slow.
         """
-        places = self._centred(values) / self.step
+        places = self._center(values) / self.step
         points = self.points
         if len(places) * self.levels <= _MAX_TABLE_CELLS:
             return FiniteLaw(points=points, table=self._table(places))
@@ -229,9 +237,9 @@ class RoundedNoise(WithPrivatize):
         return self.noise_stddev >= _FINE_STEPS * self.step and self.steps_per_radius <= automatic
 
     def _table(self, places: Vector) -> Vector:
-        """P(code = j | place), the cells' masses added up over residue classes."""
+        """Return P(code = j | place): the masses of the cells, summed over residue classes."""
         distinct, place_of = np.unique(places, return_inverse=True)
-        if len(distinct) < len(places):  # as where an audit lays many draws side by side
+        if len(distinct) < len(places):  # audits repeat one value for many draws
             return np.asarray(self._table(distinct)[place_of])
         half, turns = self.levels // 2, self._turns
         table = np.zeros((len(places), self.levels))
@@ -246,18 +254,19 @@ class RoundedNoise(WithPrivatize):
 
     @property
     def _turns(self) -> int:
-        """How often noise may go round, either way."""
-        farthest = float(self.noise.quantile(np.array([_NEXT_TO_NOTHING]))[0]) / self.step
+        """The number of times that the noise may wrap around, in each direction."""
+        farthest = float(self.noise.quantile(np.array([_NEGLIGIBLE_TAIL]))[0]) / self.step
         return max(1, math.ceil((farthest + self.levels) / self.levels))
 
     def _masses(self, edges: Vector) -> Vector:
-        """P(noise between neighbouring edges): differences of the tails that are the smaller."""
+        """Return P(noise between adjacent edges), as differences of the smaller tails."""
         tails = self.noise.tail(np.abs(edges))
         low, high = edges[:, :-1], edges[:, 1:]
         differences = np.abs(np.diff(tails, axis=1))
         astride = (low < 0.0) & (high > 0.0)
         return np.where(astride, 1.0 - tails[:, :-1] - tails[:, 1:], differences)
 
-    def _centred(self, values: ArrayLike) -> Vector:
-        # Exact unless |middle| is below the box's width; then off by 2^-54 of it (ROUNDING).
+    def _center(self, values: ArrayLike) -> Vector:
+        # Exact unless |middle| is below the box's width; then the error is below 2^-54 of the
+        # width, which ROUNDING covers.
         return self.input_domain.check(values) - self.middle

@@ -1,4 +1,4 @@
-"""Sixteen bytes for a whole vector: the one-bit mechanism's signs, named by a seed."""
+"""The seeded sign mechanism: a whole vector in 16 bytes, the seed of one sign per coordinate."""
 
 import math
 from collections.abc import Sequence
@@ -33,57 +33,57 @@ from sottovoce.mechanisms.seeds import (
 from sottovoce.privacy.calibration import ENDS
 from sottovoce.privacy.events import Assumed, SeededBits
 
-MAX_BLOCKS = 128  # beyond, one bit a coordinate is as small for all but the largest models
+MAX_BLOCKS = 128  # with more, one bit per coordinate is as small for all but the largest models
 MAX_RECORDS = 64
 LEAST_SIGNS = 4096
-_REACH = 1.2  # of a block: about 300 tries
-_LARGEST_REACH = 1.7  # close to what the limit of tries allows
-# The norm check and u/sigma round by less than this part of the distance of neighbours.
+_REACH = 1.2  # the norm of a block in units of sigma; about 300 tries
+_LARGEST_REACH = 1.7  # close to the largest norm that the limit of tries allows
+# The norm check and u/sigma round by less than this fraction of the distance of neighbors.
 _ROUNDING = 2.0**-26
-# Of several records: coordinates are cut off at so many times their root mean square, and rounded
-# to a step that is the same for everybody.
+# For several records: coordinates are clipped at this multiple of their root mean square, and
+# rounded to a public step.
 _CLAMP = 8.0
-_JOINT_SIGNS = 12  # whose law is listed as a whole
+_JOINT_SIGNS = 12  # the joint law is listed for at most this many signs
 
 
 def _check_records(ball: L2Ball) -> int:
-    """Refuses means that no number of seeds holds at a noise that anybody would want."""
+    """Return the number of records; raise ParameterError if it is too large for seeds."""
     if ball.records > MAX_RECORDS:
         raise ParameterError(
-            f"a mean of {ball.records} records is far longer than the noise that hides one "
-            f"of them (seeds hold {MAX_RECORDS} at most): use 'gauss_hermite' with levels = 2, or "
-            "protect whole clients (privacy.level = 'client')"
+            f"'seeded_sign' needs at most {MAX_RECORDS} records per update, got {ball.records}, "
+            "whose mean is too long compared with the noise; use 'gauss_hermite' with "
+            "levels = 2, or protect whole clients (privacy.level = 'client')"
         )
     return ball.records
 
 
 def _automatic_blocks(domain: Domain, given: Parameters) -> int:
-    """The fewest seeds that are each found in a few hundred tries."""
+    """Return the fewest seeds that are each found in a few hundred tries."""
     ball = require_l2_ball(domain)
     reach = ball.records / parameter_rules.noise_multiplier(given["noise_multiplier"])
     blocks = max(1, math.ceil((reach / _REACH) ** 2 * (1.0 - 1e-9)))
-    while blocks <= MAX_BLOCKS and not _holds(ball, blocks, reach):
+    while blocks <= MAX_BLOCKS and not _fits(ball, blocks, reach):
         blocks += 1
     if blocks > MAX_BLOCKS:
         raise ParameterError(
-            f"an update {reach:.4g} noise widths long would take more than {MAX_BLOCKS} seeds; use "
-            "mechanism 'gauss_hermite' with levels = 2"
+            f"an update whose norm is {reach:.4g} times the noise standard deviation needs more "
+            f"than {MAX_BLOCKS} seeds; use mechanism 'gauss_hermite' with levels = 2"
         )
     return blocks
 
 
-def _holds(ball: L2Ball, blocks: int, reach: float) -> bool:
-    """Whether there are so many blocks of so few signs, each short enough."""
+def _fits(ball: L2Ball, blocks: int, reach: float) -> bool:
+    """Return whether there are so many blocks of so few signs, each short enough."""
     try:
         layout = _layout(ball.dimension, blocks)
-    except ParameterError:  # blocks of whole bytes leave some without a sign
+    except ParameterError:  # blocks consist of whole bytes, so some would have no sign
         return False
     longest = _block_reach(layout, reach)
     return longest <= _REACH and _feasible(longest, (reach / ball.records) ** 2 / (2.0 * blocks))
 
 
 def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
-    """From the least noise that so many blocks can hold."""
+    """Return the noise multipliers to calibrate in, from the least noise that the blocks allow."""
     records, blocks = _check_records(require_l2_ball(domain)), given.get("blocks")
     if not isinstance(blocks, int):
         noise = records / (_REACH * math.sqrt(MAX_BLOCKS))
@@ -107,10 +107,11 @@ def _layout(dimension: int, blocks: int) -> Layout:
 
 
 def _block_reach(layout: Layout, reach: float) -> float:
-    """The longest that a block may be, in noise widths.
+    """Return the largest norm that a block may have, in units of sigma.
 
-    If blocks hold the same parts of every coordinate, the norm over sqrt k, exactly. Else what a
-    rotated vector's blocks stay within but for one in a thousand; a longer one is scaled down.
+    If all blocks hold the same part of every coordinate, it is exactly the norm over sqrt(blocks).
+    Else it is a norm that the blocks of a rotated vector exceed with probability below 1/1000; a
+    longer block is scaled down.
     """
     share = reach / math.sqrt(layout.blocks) * (1.0 + 2.0**-40)
     if layout.is_even:
@@ -120,7 +121,7 @@ def _block_reach(layout: Layout, reach: float) -> float:
 
 @register(
     "seeded_sign",
-    summary="16 bytes in all, at about the one-bit (and the Gaussian) mechanism's accuracy",
+    summary="16 bytes per message, nearly as accurate as one bit per coordinate",
     examples=[
         {"noise_multiplier": 2.0, "blocks": "auto", "generator": "auto", "timing": "auto"},
         {"noise_multiplier": 4.0, "blocks": "auto", "generator": "auto", "timing": "variable"},
@@ -136,21 +137,53 @@ def _block_reach(layout: Layout, reach: float) -> float:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeededSign(WithPrivatize):
-    """The seed of signs b in {-1, 1}^D that were chosen with probability about
-    2^-D exp(<b, z> - sum log cosh z_i), z = u/sigma; decodes to (sigma/k) b.
+    """A whole update in 16 bytes, nearly as private and accurate as one bit per coordinate.
 
-    sigma = noise_multiplier * clip norm/records, as for one bit a coordinate (`gauss_hermite` with
-    two levels), whose privacy and accuracy it has up to a 2000th of rho: odds are truncated so that
-    rejection ends, see `design.seeds`. The constant k undoes what truncation takes from an
-    update of full norm; for a shorter one it is too large by less than 1e-4.
+    The message is the seed of a sign vector b in {-1, 1}^D, which ChaCha20 expands. The client
+    draws candidate seeds and chooses one by rejection sampling, so that its signs have about the
+    law of the one-bit mechanism (`GaussHermite` with two levels):
 
-    Below 4096 coordinates each has several signs: the bias of tanh is that of a coordinate
-    spread over them. One seed holds what is up to 1.2 noise widths long; `blocks` seeds
-    ('auto': as few as that takes) hold sqrt(blocks) times that. A block of a vector whose blocks
-    are uneven is scaled down to its own clip: rotate first.
+        P(b) = 2^-D exp(<b, z> - sum log cosh z_i),        z = u/sigma
 
-    With 'constant' timing all tries are made, so that their number is hidden; with 'variable' the
-    search stops at the seed that is sent, and `privacy` charges what the number of tries tells.
+    with sigma = noise_multiplier * radius / records. The signs decode to (sigma/k) b. Likelihood
+    ratios are truncated so that rejection ends (see `design.seeds`), which costs about 1/2000 of
+    rho. The constant k compensates what truncation takes from an update of full norm; a shorter
+    update is decoded too long, by a fraction below 1e-4.
+
+    With fewer than 4096 coordinates each one gets several signs, which reduces the bias of tanh.
+    One seed is found in a few hundred tries for updates with |u| <= 1.2 sigma; `blocks` seeds serve
+    sqrt(blocks) times that. Each block is clipped to its share of the norm, so rotate updates
+    first: the blocks of a rotated update are about equally long.
+
+    Privacy: `SeededBits`, that is the one-bit mechanism's curve plus the cost of truncation, under
+    the assumption that ChaCha20 is a pseudorandom generator. Sampling is exact. With timing
+    "constant" all tries are made, so that their number is not visible. With "variable" the search
+    stops at the seed that is sent, and `privacy` charges what the number of tries reveals.
+
+    Cost: 16 bytes per block.
+
+    References: Feldman and Talwar 2021 (seeds in place of outputs); docs/privacy.md, section 27.
+
+    Attributes:
+        input_domain: The L2 ball that updates are clipped to, of at most 64 records.
+        noise_multiplier: sigma in units of radius/records.
+        blocks: The number of seeds, from 1 to 128. In specs and commands it may be "auto": the
+            fewest that are each found in a few hundred tries.
+        generator: The function that expands a seed, "chacha20-1" (or "auto").
+        timing: "constant" or "variable" ("auto" is "constant").
+
+    Example:
+        >>> from sottovoce import L2Ball
+        >>> mechanism = SeededSign(
+        ...     input_domain=L2Ball(dimension=5000, radius=1.0),
+        ...     noise_multiplier=2.0,
+        ...     blocks=1,
+        ...     generator="chacha20-1",
+        ...     timing="constant",
+        ... )
+        >>> codes = mechanism.privatize([0.01] * 5000)
+        >>> codes.nbytes, mechanism.decode(codes).shape
+        (16, (5000,))
     """
 
     input_domain: L2Ball
@@ -176,18 +209,23 @@ class SeededSign(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
+        """The standard deviation sigma of the Gaussian noise that the signs imitate."""
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
     def layout(self) -> Layout:
         return _layout(self.input_domain.dimension, self.blocks)
 
     def choice(self) -> TiltedSeeds:
-        """How the seed of each block is chosen."""
+        """Return the rejection sampler that chooses the seed of each block.
+
+        Returns:
+            The acceptance probabilities, the number of tries and their cost in privacy.
+        """
         longest = self._clip() + self._step() * math.sqrt(self.layout().num_signs) / 2.0
         return _choice(longest, 1.0 / (2.0 * self.noise_multiplier**2 * self.blocks))
 
     def _clip(self) -> float:
-        """The norm, in noise widths, that a longer block is scaled down to before it is rounded."""
+        """Return the norm, in units of sigma, to which a longer block is scaled down."""
         reach = self.input_domain.records / self.noise_multiplier
         return _block_reach(self.layout(), reach * (1.0 + _ROUNDING))
 
@@ -198,15 +236,30 @@ class SeededSign(WithPrivatize):
         return self.search(self.tilts(self.input_domain.check(values)), keystream)
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Return the seeds of rows that were checked."""
+        """Encode rows that were checked.
+
+        Args:
+            prepared: The rows.
+            keystreams: The random bits of each row.
+
+        Returns:
+            A matrix of bytes with the seeds of one message in each row.
+        """
         return pack_each(
             prepared, lambda i: self.search(self.tilts(prepared.vector(i)), keystreams[i])
         )
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
-        """Return the same bytes; candidates are scored on the device.
+        """Encode rows with candidates scored on a CUDA device, with the same bytes as on the CPU.
 
-        So are the weights of long vectors made there.
+        The weights of long vectors are computed on the device, too.
+
+        Args:
+            prepared: The rows, a tensor on the device.
+            keystreams: The random bits of each row.
+
+        Returns:
+            A tensor of bytes with the seeds of one message in each row.
         """
         from sottovoce.mechanisms.kernels.cuda.seeded import scores_on, scores_there
 
@@ -234,9 +287,16 @@ class SeededSign(WithPrivatize):
         return found
 
     def tilts(self, vector: Vector) -> list[Tilts]:
-        """The tilts of each block in whole multiples of a step."""
+        """Return the tilts z of each block as integer multiples of a step.
+
+        Args:
+            vector: A vector of the domain.
+
+        Returns:
+            One set of tilts for each block.
+        """
         layout = self.layout()
-        if layout.is_even:  # one copy after another, and all blocks alike
+        if layout.is_even:  # copies follow one another, and all blocks are equal
             repeats = layout.copies // layout.blocks
             one = self._rounded(vector / math.sqrt(layout.copies), repeats)
             return [one] * layout.blocks
@@ -244,7 +304,7 @@ class SeededSign(WithPrivatize):
         return [self._rounded(spread[start:end], 1) for start, end in layout.bounds]
 
     def _rounded(self, values: Vector, repeats: int) -> Tilts:
-        """The tilts of a block that holds the same values so many times."""
+        """Return the tilts of a block that holds the same values `repeats` times."""
         norm = math.sqrt(repeats) * self.input_domain.norm(values)
         largest = max(float(values.max()), -float(values.min()))
         once = quantised(values, self.grid(norm, largest))
@@ -257,20 +317,29 @@ class SeededSign(WithPrivatize):
         )
 
     def grid(self, norm: float, largest: float) -> Grid:
-        """How a block of this norm and largest magnitude is clipped and rounded."""
+        """Return how a block is clipped and rounded.
+
+        Args:
+            norm: The L2 norm of the block.
+            largest: The largest magnitude of its values.
+
+        Returns:
+            The scale and the step of the tilts.
+        """
         length = norm / self.noise_stddev
         scale = min(1.0, self._clip() / length) * (1.0 - 2.0**-40) if length > 0.0 else 1.0
         per_unit, public = scale / self.noise_stddev, self._step()
-        if public > 0.0:  # the same rounding for neighbours, and no more than to the nearest
+        if public > 0.0:  # neighbors are rounded to the same grid, by at most half a step
             return Grid(per_unit=per_unit, step=public, nearest=True)
-        # Truncated, tilts get shorter, never longer.
+        # Rounding toward 0 makes tilts smaller, never larger.
         step = largest * per_unit / LARGEST_WEIGHT * (1.0 + 2.0**-40)
         return Grid(per_unit=per_unit, step=step, nearest=False)
 
     def _step(self) -> float:
-        """What tilts are rounded to if neighbours share records; 0 if each has a step of its own.
+        """Return the public step of tilts, or 0 if each update has a step of its own.
 
-        A whole client's tilts may be any in the ball, so its step may depend on them.
+        The step must be public if neighbors share records. If a whole client is protected, its
+        tilts may be any in the ball, so its step may depend on them.
         """
         if self.hides_only_against_zero:
             return 0.0
@@ -280,7 +349,17 @@ class SeededSign(WithPrivatize):
     def search(
         self, blocks: Sequence[Tilts], keystream: Keystream, scorer: Scorer = ON_CPU
     ) -> NDArray[np.uint32]:
-        """The codes of the seeds that rejection finds for the tilts of each block."""
+        """Choose the seed of each block by rejection sampling.
+
+        Args:
+            blocks: The tilts of each block.
+            keystream: The random bits of this message.
+            scorer: Computes the inner products of candidates with the tilts, on the CPU or on a
+                device.
+
+        Returns:
+            The codes of the seeds.
+        """
         choice, timing = self.choice(), seeds.search_timing(self.timing, keystream)
         words = keystream.words(WORDS_PER_TRY * choice.tries * self.blocks)
         found = []
@@ -295,7 +374,7 @@ class SeededSign(WithPrivatize):
 
     @property
     def magnitude(self) -> float:
-        """What a sign decodes to, before it is folded."""
+        """The magnitude that a sign decodes to, before the copies of a coordinate are added up."""
         return self.noise_stddev / self.choice().shrinkage
 
     def signs(self, messages: Codes) -> NDArray[np.uint8]:
@@ -305,7 +384,15 @@ class SeededSign(WithPrivatize):
         return self.layout().decoded(codes, self.magnitude)
 
     def law(self, values: ArrayLike) -> JointLaw | MomentLaw:
-        """The whole law if there are few signs; else moments, up to what truncation leaves."""
+        """Return the law of decode(encode(values)).
+
+        Args:
+            values: A vector in the input domain.
+
+        Returns:
+            The joint law if there are at most 12 signs; else mean and variance, up to the small
+            effect of truncation.
+        """
         blocks = self.tilts(self.input_domain.check(values))
         layout = self.layout()
         if layout.num_signs <= _JOINT_SIGNS:
@@ -336,11 +423,15 @@ class SeededSign(WithPrivatize):
 
     @property
     def _timing_loss(self) -> float:
-        """What the number of tries adds to the losses of a block, where it may be seen."""
+        """What the number of tries adds to the losses of a block, if it is visible."""
         return self.choice().timing_loss if self.timing == "variable" else 0.0
 
     def density_ratios(self) -> tuple[float, float] | None:
-        """Against fair signs, in every block: the largest loss against them, in both directions."""
+        """Return bounds on the density of a message against fair signs in every block.
+
+        Returns:
+            The largest loss against fair signs in both directions, or None if it is too large.
+        """
         choice = self.choice()
         largest = choice.largest_loss(against_zero=True) + self._timing_loss
         largest *= self.blocks * (1.0 + 2.0**-50)
@@ -350,17 +441,22 @@ class SeededSign(WithPrivatize):
 
     @property
     def hides_only_against_zero(self) -> bool:
-        """Whether the zero-out claim is against the update 0 alone: then each update has a step of
-        its own, and what two of them are rounded to may be further apart than they are."""
+        """Whether the zero-out event holds against the update 0 only.
+
+        Each update then has its own rounding step, so two rounded updates may be farther apart than
+        the updates are.
+        """
         return self.input_domain.against_zero(Adjacency.ZERO_OUT)
 
     def privacy(self, adjacency: Adjacency) -> Assumed:
         domain, choice = self.input_domain, self.choice()
         shift = domain.relative_sensitivity(adjacency) / self.noise_multiplier * (1.0 + _ROUNDING)
         if domain.records > 1:
-            shift += self._step() * math.sqrt(self.layout().num_signs)  # two halves, rounded up
+            # Each neighbor is rounded by at most half a step in every coordinate.
+            shift += self._step() * math.sqrt(self.layout().num_signs)
         against_zero = domain.against_zero(adjacency)
-        # Tries are independent of the seed and purely private: both bounds grow by their loss.
+        # The number of tries is independent of the seed and satisfies pure DP, so both bounds
+        # grow by its loss.
         timing = self._timing_loss
         largest = choice.largest_loss(against_zero=against_zero) + timing
         return Assumed(
@@ -383,7 +479,7 @@ def _choice(reach: float, rho: float) -> TiltedSeeds:
 
 def _feasible(reach: float, rho: float) -> bool:
     try:
-        tilted_seeds(1.01 * reach, rho)  # above what rounding adds
+        tilted_seeds(1.01 * reach, rho)  # 1% is more than rounding adds
     except ParameterError:
         return False
     return True

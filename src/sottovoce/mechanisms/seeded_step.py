@@ -1,4 +1,4 @@
-"""Sixteen bytes for a direction, with a small pure epsilon: what a shuffler can amplify."""
+"""The seeded step mechanism: a direction in 16 bytes with a pure epsilon, for shuffling."""
 
 import math
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def _layout(dimension: int) -> Layout:
 
 @register(
     "seeded_step",
-    summary="16 bytes in all with a pure epsilon between any two vectors: to be shuffled",
+    summary="16 bytes per message with a pure epsilon between any two vectors, for shuffling",
     examples=[
         {"epsilon": 2.0, "length": "kept", "generator": "auto", "timing": "auto"},
         {"epsilon": 5.0, "length": "scaled", "generator": "auto", "timing": "auto"},
@@ -57,27 +57,47 @@ def _layout(dimension: int) -> Layout:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeededStep(WithPrivatize):
-    """The seed of signs b in {-1, 1}^D that are likelier, up to e^epsilon times, if they agree with
-    the direction z of the update; decodes to (C/G) b, C the clip norm and G the mean of <b, z>.
+    """The direction of an update in 16 bytes, with a pure epsilon that shuffling can amplify.
 
-    A candidate is accepted by whether its score <b, z>/|z| lies above a cut: PrivUnit's law, on
-    signs and with a step that is not quite sharp, so that epsilon is certified *between any two
-    updates* (replace-one): see `design.seeds`. That is the epsilon that shuffling needs.
-    An update learns like one with Gaussian noise of stddev C/G on each coordinate: G = .79, 1.51,
-    1.85 at epsilon = 2, 4, 5.
+    The message is the seed of a sign vector b in {-1, 1}^D, which ChaCha20 expands. The client
+    chooses it by rejection sampling: a candidate whose score <b, z>/|z| lies above a threshold is
+    up to e^epsilon times as likely as one below, where z is the direction of the update. This is
+    the law of PrivUnit on signs, with a step that is not quite sharp. So epsilon is certified
+    *between any two updates* (replace-one), see `design.seeds`, as shuffling requires. b decodes to
 
-    z must have norm 1, and no coordinate beyond 5/sqrt D. `length` says what becomes of the norm:
+        (C/G) b,        C the radius, G the mean of <b, z>.
 
-    scaled   every update is scaled to norm C: only its direction is sent.
-    kept     an update shorter than C is filled up with random signs of the client's own, which are
-             0 on average: what is decoded has the update as its mean, and costs nothing more.
+    An update is as noisy as with Gaussian noise of standard deviation C/G on each coordinate:
+    G = .79, 1.51, 1.85 at epsilon = 2, 4, 5.
 
-    Coordinates beyond 3.9/sqrt D are cut off, and filled up likewise: rotate first. Nothing at all
-    is all filling, and is accepted as often as everything else. Below 16,384 coordinates each has
-    several signs.
+    z must have norm 1, and no coordinate beyond 5/sqrt(D). `length` says how the norm of an update
+    is treated:
 
-    With 'constant' timing all tries are made, so that their number is hidden; with 'variable' the
-    search stops at the seed that is sent, and `privacy` charges what the number of tries tells.
+    * "scaled": every update is scaled to norm C, so that only its direction is sent.
+    * "kept": an update shorter than C is padded to norm C with random signs of the client's own,
+      which have mean 0. So the decoded vector has the update as its mean, at no further privacy
+      cost.
+
+    Coordinates beyond 3.9/sqrt(D) are clipped and the norm is padded in the same way, so rotate
+    updates first. The zero update is all padding, and is accepted as often as any other. With fewer
+    than 16,384 coordinates each one gets several signs.
+
+    Privacy: under the assumption that ChaCha20 is a pseudorandom generator, epsilon between any two
+    updates; less against the zero update. Sampling is exact. With timing "constant" all tries are
+    made, so that their number is not visible. With "variable" the search stops at the seed that is
+    sent, and `privacy` charges what the number of tries reveals.
+
+    Cost: 16 bytes per message.
+
+    References: Bhowmick et al. 2018 (PrivUnit); Feldman and Talwar 2021 (seeds in place of
+    outputs).
+
+    Attributes:
+        input_domain: The L2 ball that updates are clipped to.
+        epsilon: The pure epsilon between any two updates, with timing "constant".
+        length: "scaled" or "kept" ("auto" is "kept").
+        generator: The function that expands a seed, "chacha20-1" (or "auto").
+        timing: "constant" or "variable" ("auto" is "constant").
     """
 
     input_domain: L2Ball
@@ -98,7 +118,11 @@ class SeededStep(WithPrivatize):
         return _layout(self.input_domain.dimension)
 
     def choice(self) -> SteppedSeeds:
-        """How the seed is chosen."""
+        """Return the rejection sampler that chooses the seed.
+
+        Returns:
+            The acceptance probabilities, the number of tries and their certified bounds.
+        """
         return stepped_seeds(float(self.epsilon), self.layout().num_signs)
 
     def code_format(self) -> LevelCodes:
@@ -108,11 +132,27 @@ class SeededStep(WithPrivatize):
         return self.search(self.input_domain.check(values), keystream)
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Return the seeds of rows that were checked."""
+        """Encode rows that were checked.
+
+        Args:
+            prepared: The rows.
+            keystreams: The random bits of each row.
+
+        Returns:
+            A matrix of bytes with the seed of one message in each row.
+        """
         return pack_each(prepared, lambda i: self.search(prepared.vector(i), keystreams[i]))
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
-        """Return the same bytes; candidates are scored on the device."""
+        """Encode rows with candidates scored on a CUDA device, with the same bytes as on the CPU.
+
+        Args:
+            prepared: The rows, a tensor on the device.
+            keystreams: The random bits of each row.
+
+        Returns:
+            A tensor of bytes with the seed of one message in each row.
+        """
         from sottovoce.mechanisms.kernels.cuda.seeded import scores_on
 
         def codes(i: int) -> NDArray[np.uint32]:
@@ -124,13 +164,23 @@ class SeededStep(WithPrivatize):
     def search(
         self, vector: Vector, keystream: Keystream, scorer: Scorer = ON_CPU
     ) -> NDArray[np.uint32]:
-        """The codes of the seed that rejection finds."""
+        """Choose the seed of a vector by rejection sampling.
+
+        Args:
+            vector: A vector of the domain.
+            keystream: The random bits of this message.
+            scorer: Computes the inner products of candidates with the weights.
+
+        Returns:
+            The codes of the seed.
+        """
         choice, num_signs = self.choice(), self.layout().num_signs
         size = WORDS_PER_TRY * choice.tries
         words = keystream.words(size + -(-num_signs // 64))
         octets = words[size:].astype("<u8").view(np.uint8)
         weights = self.weights(vector, np.unpackbits(octets, count=num_signs, bitorder="little"))
-        # |w| in float64 is within 2^-50 of itself: scores err by as much, and a by far less.
+        # |w| has a relative error below 2^-50 in float64. So have scores, and the error of the
+        # acceptance probability is far smaller.
         length = math.sqrt(float(_square_sum(weights)))
 
         def accept(scores: NDArray[np.int64]) -> Vector:
@@ -142,7 +192,14 @@ class SeededStep(WithPrivatize):
         return seeds.as_codes([seed])
 
     def direction(self, vector: Vector) -> Vector:
-        """What of z is the update's own, in each copy: cut off, and of norm 1 at most over all."""
+        """Return the part of z that comes from the update, for one of its copies.
+
+        Args:
+            vector: A vector of the domain.
+
+        Returns:
+            The clipped direction. All copies together have norm at most 1.
+        """
         norm = self.input_domain.norm(vector)
         if norm == 0.0:
             return np.zeros(len(vector))
@@ -151,11 +208,18 @@ class SeededStep(WithPrivatize):
         return np.clip(vector / whole / math.sqrt(self.layout().copies), -limit, limit)
 
     def weights(self, vector: Vector, bits: NDArray[np.uint8]) -> Weights:
-        """z in whole multiples of a step, filled up to norm 1 with signs drawn from fair bits.
+        """Return z as integer multiples of a step, padded to norm 1 with random signs.
 
-        Whatever the update is, no coordinate exceeds the peak that was certified: it is checked on
-        the integers themselves, and signs alone take the place of what fails (nothing known does).
-        A coordinate has one of two weights, so that little is done for each of its copies.
+        For every update, no coordinate exceeds the certified peak: this is checked on the integers
+        themselves, and if it fails (no input is known for which it does), signs alone are returned.
+        Each coordinate has one of two weights, so that there is little work for each of its copies.
+
+        Args:
+            vector: A vector of the domain.
+            bits: One fair bit for each sign.
+
+        Returns:
+            One weight for each sign.
         """
         peak, copies, own = self.choice().peak, self.layout().copies, self.direction(vector)
         filling = bits.reshape(copies, len(own))
@@ -165,7 +229,7 @@ class SeededStep(WithPrivatize):
         size = (math.sqrt(inner**2 + len(bits) * missing) - inner) / len(bits)
         high, low = (np.rint((own + one) * (LARGEST_WEIGHT / peak)) for one in (size, -size))
         largest = max(float(np.max(np.abs(high))), float(np.max(np.abs(low))))
-        # A sum of squares, right to a part in 2^50: the margin below is wider.
+        # The relative error of this sum is below 2^-50; the margin below is wider.
         square = float(ones @ high**2 + (copies - ones) @ low**2)
         if largest <= LARGEST_WEIGHT and largest**2 <= peak**2 * square * (1.0 - 2.0**-40):
             span = (high - low).astype(np.int16)
@@ -174,7 +238,7 @@ class SeededStep(WithPrivatize):
 
     @property
     def magnitude(self) -> float:
-        """What a sign decodes to, before it is folded."""
+        """The magnitude that a sign decodes to, before the copies of a coordinate are added up."""
         return self.input_domain.radius / self.choice().mean_score
 
     def signs(self, messages: Codes) -> NDArray[np.uint8]:
@@ -184,9 +248,17 @@ class SeededStep(WithPrivatize):
         return self.layout().decoded(codes, self.magnitude)
 
     def law(self, values: ArrayLike) -> MomentLaw:
-        """Moments for a normal score: wrong by about the square of z's largest coordinate.
+        """Return mean and variance of decode(encode(values)).
 
-        Two signs of a coordinate agree as both agree with z: E b_i b_j = (E g^2 - 1) z_i z_j.
+        They are computed for a normally distributed score; the error is about the square of the
+        largest coordinate of z. Two signs agree more often if both agree with z:
+        E b_i b_j = (E g^2 - 1) z_i z_j.
+
+        Args:
+            values: A vector in the input domain.
+
+        Returns:
+            The moments of each coordinate.
         """
         copies, score = self.layout().copies, self.choice().mean_score
         own = math.sqrt(copies) * self.direction(self.input_domain.check(values))
@@ -197,10 +269,14 @@ class SeededStep(WithPrivatize):
         )
 
     def density_ratios(self) -> tuple[float, float]:
-        """Against fair signs: for every direction, filling and number of tries.
+        """Return bounds on the density of a message against fair signs.
 
-        Tries that may be seen multiply any ratio of likelihoods by e^timing_loss at most, either
-        way, so by that much against one of their laws.
+        They hold for every direction, padding and number of tries. If the number of tries is
+        visible, it multiplies any likelihood ratio by at most e^timing_loss in both directions, and
+        so the ratio against one of its laws.
+
+        Returns:
+            The least and the largest ratio, rounded outward.
         """
         largest, least = self.choice().ratios()
         if self.timing_loss == 0.0:
@@ -210,20 +286,27 @@ class SeededStep(WithPrivatize):
 
     @property
     def timing_loss(self) -> float:
-        """What the number of tries adds to epsilon, where it may be seen."""
+        """What the number of tries adds to epsilon, if it is visible."""
         return self.choice().timing_loss if self.timing == "variable" else 0.0
 
     @property
     def hides_only_against_zero(self) -> bool:
-        """Whether the zero-out claim is against the update 0 alone, and not between two updates."""
+        """Whether the zero-out event holds against the update 0 only."""
         return self.input_domain.against_zero(Adjacency.ZERO_OUT)
 
     def privacy(self, adjacency: Adjacency) -> Assumed:
-        """Between any two updates epsilon, and `timing_loss`; against nothing, less.
+        """Return the privacy event of one message.
 
-        There signs are fair: filling alone makes every sign vector equally likely, by symmetry.
-        Against that an update has likelihood ratios between lo and hi, in the worst case hi on a
-        share of all sign vectors and lo on the rest, another update on a share disjoint from that.
+        Between any two updates it is pure, epsilon plus `timing_loss`. Against the zero update it
+        is less: padding alone makes all sign vectors equally likely, by symmetry. Against that, an
+        update has likelihood ratios between lo and hi. In the worst case they are hi on a share of
+        all sign vectors and lo on the rest, and another update has hi on a disjoint share.
+
+        Args:
+            adjacency: Which inputs are neighbors.
+
+        Returns:
+            The event, conditional on ChaCha20.
         """
         if not self.input_domain.against_zero(adjacency):
             epsilon = float(self.epsilon) + self.timing_loss
@@ -231,7 +314,7 @@ class SeededStep(WithPrivatize):
                 event=PureDp(epsilon=epsilon, adjacency=adjacency), assumption="chacha20"
             )
         low, high = self.density_ratios()
-        high = max(high, 2.0 - low)  # room for two disjoint shares
+        high = max(high, 2.0 - low)  # so that two disjoint shares exist
         share = (1.0 - low) / (high - low)
         rest = max(0.0, 1.0 - 2.0 * share)
         event = FiniteTable(
@@ -247,6 +330,6 @@ class SeededStep(WithPrivatize):
 
 
 def _square_sum(weights: Weights) -> int:
-    """sum w_i^2, exactly: each product fits into 31 bits."""
+    """Return sum w_i^2 exactly; each product fits into 31 bits."""
     wide = weights.astype(np.int64)
     return int(wide @ wide)

@@ -1,8 +1,9 @@
-"""What mechanisms that send seeds share: layouts of signs, the search for a seed, codes.
+"""The common parts of mechanisms that send seeds: sign layouts, the search for a seed, codes.
 
-A seed is 16 bytes, sent as four 32-bit codes, and stands for signs that anybody can expand with
-ChaCha20 (see `kernels.seeded`). It is found by rejection: of candidates drawn one after another
-from the client's own keystream, the first accepted one is sent, or the last of J.
+A seed is 16 bytes, sent as four 32-bit codes, and stands for the signs into which ChaCha20 expands
+it (see `kernels.seeded`); the expansion is public. A seed is found by rejection sampling: of
+candidates drawn one after another from the client's own keystream, the first accepted one is sent,
+or the last of J.
 """
 
 import math
@@ -24,7 +25,7 @@ from sottovoce.mechanisms.kernels.seeded import SEED_BYTES
 from sottovoce.mechanisms.mechanism import LevelCodes, level_indices
 
 Weights = NDArray[np.int16]
-Signs = NDArray[np.uint8]  # packed: bit 1 is +1
+Signs = NDArray[np.uint8]  # packed; a bit 1 is the sign +
 Score = Callable[[NDArray[np.uint8], Any], NDArray[np.int64]]
 Words = NDArray[np.uint64]
 
@@ -32,40 +33,41 @@ GENERATORS = (seeded.GENERATOR,)
 TIMINGS = ("variable", "constant")
 LARGEST_WEIGHT = 32_767
 WORDS_PER_TRY = 3  # a seed, and 64 bits to accept it with
-_CHUNK = 1 << 15  # coordinates that stay in a core's cache
+_CHUNK = 1 << 15  # this many coordinates fit into a core's cache
 _LEAST_STEP = 1e-290
 _SERIES_REACH = 0.1
-_CODES = 4  # in a seed
+_CODES = 4  # the number of codes of a seed
 _WORD = 2**64
-SCORED_TOGETHER = 256  # candidates for one seed, on a CUDA device
-_TOGETHER = 1 << 19  # signs of candidates that are scored in one call
-_FEWEST, _MOST = 16, 256  # of them
+SCORED_TOGETHER = 256  # candidates that a CUDA device scores in one call
+_TOGETHER = 1 << 19  # signs of the candidates that the CPU scores in one call
+_FEWEST, _MOST = 16, 256  # limits on the number of those candidates
 
 
 def check_choices(generator: str, timing: str) -> None:
-    """Refuses a generator or a timing that this side does not know."""
+    """Raise UnknownNameError for an unknown generator or timing."""
     check_name("generator of signs", generator, GENERATORS)
     check_name("timing", timing, TIMINGS)
 
 
 def search_timing(timing: str, keystream: Keystream) -> str:
-    """How the search for one message runs: a simulation from a seed has no time to hide."""
+    """Return the timing of one search; a simulation from a seed need not hide its time."""
     return timing if keystream.grade == "system" else "variable"
 
 
 def check_name(what: str, name: object, names: Sequence[str]) -> None:
-    """Refuses anything but one of the names; specs may bring any value."""
+    """Raise UnknownNameError unless `name` is one of the names; specs may contain any value."""
     if name not in names:
         raise UnknownNameError.among(what, str(name), names)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How the signs of some seeds lie over a vector: `copies` of it, cut into `blocks`.
+    """The assignment of the signs of several seeds to the coordinates of a vector.
 
-    Every coordinate is spread evenly over its copies, which are added up again: signs are free once
-    a seed stands for them, and more of them are closer to Gaussian noise. Each block has a seed of
-    its own; all but the last are of one size, a multiple of 8.
+    The signs are `copies` of the vector, divided into `blocks`. Every coordinate is spread evenly
+    over its copies, which are added up again when decoding. More signs cost no bytes once a seed
+    stands for them, and are closer to Gaussian noise. Each block has its own seed. All blocks but
+    the last have the same size, a multiple of 8.
     """
 
     dimension: int
@@ -77,12 +79,13 @@ class Layout:
         parameter_rules.integer("blocks", self.blocks, low=1, high=MAX_DIMENSION)
         if (self.blocks - 1) * self.block_size >= self.num_signs:
             raise ParameterError(
-                f"{self.num_signs} signs do not fill {self.blocks} blocks of 8 or more; use fewer"
+                f"{self.num_signs} signs do not fill {self.blocks} blocks of at least 8 signs; use "
+                "fewer blocks"
             )
 
     @classmethod
     def of(cls, dimension: int, *, blocks: int, least_signs: int) -> "Layout":
-        """As many copies as it takes to have `least_signs`; then blocks hold whole copies."""
+        """Return a layout of at least `least_signs` signs; blocks hold whole copies."""
         copies = -(-least_signs // dimension)
         if copies > 1:
             copies = 8 * blocks * -(-copies // (8 * blocks))
@@ -90,10 +93,12 @@ class Layout:
 
     @property
     def num_signs(self) -> int:
+        """The number of signs in all blocks."""
         return self.dimension * self.copies
 
     @property
     def block_size(self) -> int:
+        """The number of signs in each block except the last."""
         return 8 * -(-self.num_signs // (8 * self.blocks))
 
     @property
@@ -103,28 +108,29 @@ class Layout:
 
     @cached_property
     def bounds(self) -> tuple[tuple[int, int], ...]:
-        """Where each block starts and ends."""
+        """The start and the end of each block."""
         size = self.block_size
         return tuple((i * size, min(self.num_signs, (i + 1) * size)) for i in range(self.blocks))
 
     def spread(self, values: Vector) -> Vector:
-        """The vector over all signs; its norm stays."""
+        """Return the vector spread over all signs; its norm does not change."""
         if self.copies == 1:
             return values
         return np.tile(values / math.sqrt(self.copies), self.copies)
 
     def folded(self, values: Vector) -> Vector:
-        """The inverse, for what is decoded of each sign."""
+        """Return the sum over the copies of each coordinate, scaled: the inverse of `spread`."""
         if self.copies == 1:
             return values
         together = values.reshape(self.copies, self.dimension)
         return np.asarray(together.sum(axis=0) / math.sqrt(self.copies))
 
     def code_format(self) -> LevelCodes:
+        """Return the format of the codes: four 32-bit codes for each seed."""
         return LevelCodes(levels=2**32, count=_CODES * self.blocks)
 
     def signs(self, messages: ArrayLike) -> Signs:
-        """All signs that the codes of some messages stand for, a row for each message."""
+        """Return the packed signs of several messages, one row for each message."""
         seeds = self.seeds(messages)
         if self.blocks == 1:
             return seeded.sign_rows(seeds[:, 0], self.num_signs)
@@ -137,18 +143,18 @@ class Layout:
         )
 
     def seeds(self, messages: ArrayLike) -> NDArray[np.uint8]:
-        """The seeds that codes spell: at [message, block, byte]."""
+        """Return the seeds that codes stand for, at [message, block, byte]."""
         words = level_indices(messages, 2**32)
         if words.ndim != 2 or words.shape[1] != _CODES * self.blocks:
             raise DomainError(
                 f"expected {self.blocks} seeds of {SEED_BYTES} bytes ({_CODES} codes each) in a "
-                f"message, got codes of shape {words.shape[1:]}"
+                f"message, got codes of shape {words.shape[1:]}; pass whole messages"
             )
         octets = words.astype("<u4").view(np.uint8)
         return octets.reshape(len(words), self.blocks, SEED_BYTES)
 
     def decoded(self, codes: ArrayLike, magnitude: float) -> Vector:
-        """The vector whose coordinates are +-magnitude for each sign, folded."""
+        """Return the vector that a message decodes to, with +-magnitude for each sign."""
         signs = self.signs(np.asarray(codes)[None])[0]
         bits = np.unpackbits(signs, count=self.num_signs, bitorder="little")
         return self.folded(np.where(bits, magnitude, -magnitude))
@@ -156,9 +162,10 @@ class Layout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """How values become weights: tilts are per_unit times values, in multiples of a step.
+    """A rule that rounds values to integer weights.
 
-    They are rounded to the `nearest` multiple, or else towards 0.
+    Tilts are per_unit * value, in multiples of a step. They are rounded to the nearest multiple if
+    `nearest`, else toward 0.
     """
 
     per_unit: float
@@ -167,13 +174,13 @@ class Grid:
 
     @property
     def vanishes(self) -> bool:
-        """Whether all tilts are as good as 0."""
+        """Whether the step is so small that all tilts count as 0."""
         return self.step < _LEAST_STEP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tilts:
-    """Tilts z = step * weights, and sum log cosh z_i; the weights lie where they are scored."""
+    """Tilts z = step * weights with sum log cosh z_i; the weights lie where they are scored."""
 
     weights: Any
     step: float
@@ -181,7 +188,7 @@ class Tilts:
 
 
 def quantised(values: Vector, grid: Grid) -> Tilts:
-    """The tilts of some values, cut off at the largest weight."""
+    """Return the tilts of values, clipped at the largest weight."""
     weights = np.zeros(len(values), dtype=np.int16)
     total = 0.0
     if grid.vanishes:
@@ -198,11 +205,11 @@ def quantised(values: Vector, grid: Grid) -> Tilts:
 
 
 def _log_cosh_sum(tilts: Vector) -> float:
-    """sum log cosh z_i: by its series where tilts are small."""
+    """Return sum log cosh z_i, by a series if the tilts are small."""
     if float(np.max(np.abs(tilts))) > _SERIES_REACH:
         sizes = np.abs(tilts)
         return float(np.sum(sizes + np.log1p(np.exp(-2.0 * sizes)) - math.log(2.0)))
-    # z^2/2 - z^4/12 + z^6/45 - 17 z^8/2520 + 31 z^10/14175, wrong by less than 1e-12 z^2 up to .1
+    # z^2/2 - z^4/12 + z^6/45 - 17 z^8/2520 + 31 z^10/14175; the error is below 1e-12 z^2 up to .1.
     squares = tilts * tilts
     fourths = squares * squares
     total = float(np.sum(squares)) / 2.0 - float(np.sum(fourths)) / 12.0
@@ -212,12 +219,13 @@ def _log_cosh_sum(tilts: Vector) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scorer:
-    """Where candidates are scored: how, and how many in one call (None: as suits the processor)."""
+    """A function that scores candidates, and the number to score in one call."""
 
     score: Score = seeded.scores
     together: int | None = None
 
     def batch(self, num_signs: int) -> int:
+        """Return how many candidates of `num_signs` signs to score in one call."""
         return self.together or min(_MOST, max(_FEWEST, _TOGETHER // num_signs))
 
 
@@ -225,7 +233,7 @@ ON_CPU = Scorer()
 
 
 def placed(prepared: Prepared, codes_of: Callable[[int], NDArray[np.uint32]]) -> Tensor:
-    """Pack the seeds that are found for rows on a CUDA device, and bring them there."""
+    """Pack the seeds that are found for rows on a CUDA device, and copy them to it."""
     from sottovoce.mechanisms.kernels.cuda import rows
     from sottovoce.mechanisms.kernels.cuda.seeded import placed_bytes
 
@@ -238,7 +246,7 @@ def placed(prepared: Prepared, codes_of: Callable[[int], NDArray[np.uint32]]) ->
 
 
 def as_codes(seeds: list[bytes]) -> NDArray[np.uint32]:
-    """Seeds as they are packed: four little-endian words each."""
+    """Return seeds as codes: four little-endian words each."""
     return np.frombuffer(b"".join(seeds), dtype="<u4").astype(np.uint32)
 
 
@@ -250,11 +258,11 @@ def chosen_seed(
     timing: str,
     scorer: Scorer = ON_CPU,
 ) -> bytes:
-    """The first seed that is accepted, or the last of all candidates.
+    """Return the first accepted seed, or the last of all candidates.
 
-    `words` has a row for each candidate: two of a seed, one to accept it with. `accept` gives the
-    probability for each score <b, w>. With 'constant' timing every candidate is scored and
-    compared, whichever is chosen: the number of tries then tells nothing.
+    `words` has a row for each candidate: two words of a seed and one to accept it with. `accept`
+    gives the probability of acceptance for each score <b, w>. With "constant" timing every
+    candidate is scored and compared, so that the number of tries reveals nothing.
     """
     seeds: NDArray[np.uint8] = words[:, :2].astype("<u8").view(np.uint8)
     together = scorer.batch(len(weights))
@@ -262,7 +270,8 @@ def chosen_seed(
     for start in range(0, len(words), together):
         part = slice(start, start + together)
         probabilities = accept(scorer.score(np.ascontiguousarray(seeds[part]), weights))
-        # A probability of 1 would not fit into 64 bits; 2^-53 less makes no difference that counts.
+        # A probability of 1 does not fit into 64 bits. The accounting allows for far more rounding
+        # than the missing 2^-53.
         thresholds = np.minimum(probabilities, 1.0 - 2.0**-53) * float(_WORD)
         accepted.append(words[part, 2] < thresholds.astype(np.uint64))
         if timing == "variable" and accepted[-1].any():

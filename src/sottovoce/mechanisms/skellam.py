@@ -1,4 +1,4 @@
-"""Skellam noise on a grid, modulo 2^bits: integers that could be summed in the dark."""
+"""The Skellam mechanism: integers with Skellam noise on a grid, modulo 2^bits."""
 
 import math
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ from sottovoce.mechanisms.registry import Knob, Parameters, register
 from sottovoce.privacy.events import RenyiCurve
 
 MAX_BITS = 16
-# The theorem is for integer orders: all up to 32, then by 15% up to a million.
+# The bound holds at integer orders: all up to 32, then in steps of 15% up to a million.
 _ORDERS = tuple(
     sorted({*range(2, 33), *(math.ceil(32.0 * 1.15**k) for k in range(1, 75))}),
 )
-# Beyond this many standard deviations lies a mass that float64 cannot hold.
+# The probability beyond this many standard deviations is too small for float64.
 _TAIL = 39.0
 
 
 def _automatic_steps(domain: Domain, given: Parameters) -> float:
-    """The finest grid on which a full spike plus six standard deviations does not wrap around."""
+    """Return the finest grid on which radius plus six stddevs does not wrap around."""
     ball = _require_ball(domain)
     noise_multiplier = parameter_rules.noise_multiplier(given["noise_multiplier"])
     bits = _check_bits(given["bits"])
@@ -46,13 +46,13 @@ def _require_ball(domain: Domain) -> L1Ball | L2Ball:
 
 def _check_bits(bits: Any) -> int:
     return parameter_rules.integer(
-        "bits", bits, low=2, high=MAX_BITS, remedy="16 bits leave wrap-around next to nothing"
+        "bits", bits, low=2, high=MAX_BITS, remedy="use 16 bits to make wrapping around negligible"
     )
 
 
 @register(
     "skellam",
-    summary="integers with Skellam noise modulo 2^bits, best with 16 (simulation grade)",
+    summary="integers with Skellam noise modulo 2^bits, best with 16 (simulation only)",
     examples=[
         {"noise_multiplier": 2.0, "bits": 8, "steps_per_radius": 8.0},
         {"noise_multiplier": 1.0, "bits": 4, "steps_per_radius": 3.5},
@@ -66,26 +66,42 @@ def _check_bits(bits: Any) -> int:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skellam(WithPrivatize):
-    """floor(x/step + U) + Skellam(V), modulo 2^bits; decodes to step times the centred residue.
+    """Integers with Skellam noise modulo 2^bits, which secure aggregation could add up.
 
-    step = radius/steps_per_radius, U is uniform on [0, 1), and the noise is the difference of two
-    Poisson variables of mean V/2, so that it has variance V = (sigma/step)^2 with
-    sigma = noise_multiplier * clip norm / records. Rounding with U is unbiased; what wraps around
-    is declared by the law, which is exact: P(j | x) = (1 - f) w(j - k) + f w(j - k - 1) for
-    x/step = k + f and the wrapped Skellam pmf w.
+        code = floor(x/step + U) + Skellam(V)  mod 2^bits
 
-    Privacy. For an integer shift k and an integer order a (Agarwal, Kairouz and Liu 2021), and
-    summed over coordinates,
+    with step = radius/steps_per_radius and U uniform on [0, 1). The noise is the difference of two
+    Poisson variables of mean V/2, so its variance is V = (sigma/step)^2 with
+    sigma = noise_multiplier * radius / records. A code decodes to step times its residue in
+    [-2^(bits-1), 2^(bits-1)). Rounding with U is unbiased. `law` is exact and includes the effect
+    of wrapping around: P(j | x) = (1 - f) w(j - k) + f w(j - k - 1) for x/step = k + f and the
+    wrapped Skellam pmf w.
+
+    Privacy: for an integer shift k and an integer order a, summed over coordinates,
 
         D_a <= a k^2/(2V) + min( ((2a-1) k^2 + 6 |k|)/(4 V^2), 3 |k|/(2V) ).
 
-    Neighbours x, x' are rounded with the same U, so their laws are mixtures over U of integer
-    shifts, each within 1 of the real one. `privacy` takes the smaller of the largest divergence
-    (quasi-convexity) and the mean of e^((a-1) D_a) (convexity) over U; docs/privacy.md, "Skellam
-    noise", has the proof. Nothing is rejected, so the rounding stays unbiased. The modulus is
-    post-processing. The tests check the theorem against mpmath's exact sums over
-    V from .05 to 40, orders to 64 and shifts to 5, and in float64 up to V = 1e6, where fine grids
-    are; and the claim against the exact law.
+    Neighbors x, x' are rounded with the same U, so their laws are mixtures over U of integer
+    shifts, each within 1 of the real shift. `privacy` takes the smaller of the largest divergence
+    (quasi-convexity) and the mean of e^((a-1) D_a) (convexity) over U; section 7 of docs/privacy.md
+    has the proof. Nothing is rejected, so the rounding stays unbiased. The modulus is
+    post-processing. The tests check the bound against exact sums by mpmath for V from .05 to 40,
+    orders up to 64 and shifts up to 5, in float64 for V up to 1e6 (fine grids), and the claim
+    against the exact law.
+
+    Noise is drawn in float64: for simulations only.
+
+    Cost: `bits` bits per coordinate; 16 make wrapping around negligible.
+
+    Reference: Agarwal, Kairouz and Liu 2021 (the bound for integer shifts).
+
+    Attributes:
+        input_domain: The L1 ball or L2 ball that updates are clipped to.
+        noise_multiplier: The noise standard deviation in units of radius/records.
+        bits: The number of bits per coordinate, from 2 to 16.
+        steps_per_radius: The number of grid steps in the radius. In specs and commands it may be
+            "auto": the finest grid on which the radius plus six standard deviations does not wrap
+            around.
     """
 
     input_domain: L1Ball | L2Ball
@@ -102,7 +118,7 @@ class Skellam(WithPrivatize):
             "steps_per_radius",
             self.steps_per_radius,
             at_most=2.0 ** (self.bits - 1),
-            remedy="a finer grid would wrap around without any noise; use more bits or 'auto'",
+            remedy="a finer grid would wrap around even without noise; use more bits or 'auto'",
         )
         if self.steps_per_radius < 1e-9:
             raise ParameterError(
@@ -111,16 +127,17 @@ class Skellam(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
+        """The noise standard deviation sigma of each coordinate."""
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
     @property
     def step(self) -> float:
-        """Distance of two neighbouring grid points."""
+        """The distance of two adjacent grid points."""
         return self.input_domain.radius / self.steps_per_radius
 
     @property
     def grid_variance(self) -> float:
-        """V: the noise's variance in units of the grid."""
+        """The variance V of the noise in units of the grid."""
         return (self.noise_multiplier * self.steps_per_radius / self.input_domain.records) ** 2
 
     def code_format(self) -> LevelCodes:
@@ -143,11 +160,11 @@ class Skellam(WithPrivatize):
 
     def decode(self, codes: Codes) -> Vector:
         half = 2.0 ** (self.bits - 1)
-        centred = np.mod(codes.astype(np.float64) + half, 2.0 * half) - half
-        return np.asarray(self.step * centred)
+        centered = np.mod(codes.astype(np.float64) + half, 2.0 * half) - half
+        return np.asarray(self.step * centered)
 
     def law(self, values: ArrayLike) -> FiniteLaw:
-        # Of equal coordinates one row: an audit lays many draws side by side.
+        # Equal coordinates share one row: audits repeat one value for many draws.
         scaled, row_of = np.unique(self.input_domain.check(values) / self.step, return_inverse=True)
         below = np.floor(scaled)
         above = (scaled - below)[:, None]
@@ -160,7 +177,7 @@ class Skellam(WithPrivatize):
     def privacy(self, adjacency: Adjacency) -> RenyiCurve:
         ball = self.input_domain
         shift = ball.relative_sensitivity(adjacency) * self.steps_per_radius / ball.records
-        shift *= 1.0 + 2.0**-26  # what the norm check and the division by `step` round
+        shift *= 1.0 + 2.0**-26  # the rounding of the norm check and of the division by `step`
         l1_shift = shift if isinstance(ball, L1Ball) else math.sqrt(ball.dimension) * shift
         bounds = (
             rounded_divergence(order, self.grid_variance, ball.dimension, shift, l1_shift)
@@ -172,7 +189,7 @@ class Skellam(WithPrivatize):
 
 
 def skellam_divergence(order: int, variance: float, l2_shift: float, l1_shift: float) -> float:
-    """The theorem's bound on D_a for an integer shift with these norms, at an integer order."""
+    """Return the bound on D_a at an integer order, for an integer shift with these norms."""
     square = l2_shift * l2_shift
     gaussian = order * square / (2.0 * variance)
     fine = ((2.0 * order - 1.0) * square + 6.0 * l1_shift) / (4.0 * variance * variance)
@@ -182,10 +199,10 @@ def skellam_divergence(order: int, variance: float, l2_shift: float, l1_shift: f
 def rounded_divergence(
     order: int, variance: float, dimension: int, l2_shift: float, l1_shift: float
 ) -> float:
-    """A bound on D_a for a real shift that is rounded: the smaller of two.
+    """Return a bound on D_a for a real shift that is rounded: the smaller of two bounds.
 
-    Whatever U is, the rounded shift n has |n_i| < |delta_i| + 1.
-    On average over U, with c = D_a's bound at shift 1 and w = (a - 1) c,
+    For every U the rounded shift n has |n_i| < |delta_i| + 1.
+    On average over U, with c the bound on D_a at shift 1 and w = (a - 1) c,
 
         D_a <= c (|delta|_2^2 + min(d/4, |delta|_1)) + c w (4 |delta|_2^2 + 4 |delta|_1 + d)/8.
     """
@@ -201,10 +218,10 @@ def rounded_divergence(
 
 @lru_cache(maxsize=64)
 def wrapped_skellam(variance: float, bits: int) -> Vector:
-    """P(noise = j modulo 2^bits), j = 0 ... 2^bits - 1, of Skellam noise with this variance.
+    """Return P(noise = j modulo 2^bits), j = 0 ... 2^bits - 1, for Skellam noise of this variance.
 
-    P(n) = e^-V I_n(V), summed over the residue class; where the noise is wide against the modulus,
-    the same from the characteristic function exp(-V (1 - cos t)).
+    P(n) = e^-V I_n(V) is summed over the residue class. If the noise is wide compared with the
+    modulus, the same is computed from the characteristic function exp(-V (1 - cos t)).
     """
     from scipy.special import ive
 

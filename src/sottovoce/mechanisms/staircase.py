@@ -1,4 +1,4 @@
-"""Staircase noise, in float32: of all additive pure noise the one of least variance."""
+"""The staircase mechanism in float32: the additive noise of least variance under pure DP."""
 
 import math
 from dataclasses import dataclass
@@ -26,32 +26,32 @@ from sottovoce.privacy.additive_noise import l2_staircase_event, staircase_pair
 from sottovoce.privacy.events import FinitePair, PureDp, RenyiCurve, Repeated
 
 _STEP_MULTIPLIERS = (1e-5, 1e5)
-# Steps are a hair wider than they are charged: at the edge of one the loss jumps, and neighbours
-# that rounding puts next to nothing too far apart must not pass it.
+# Steps are slightly wider than the accounting assumes. The loss jumps at the edge of a step, and
+# neighbors whose distance grows by rounding must not cross it.
 _HEADROOM = 2.0**-40
 
 
 def _is_radial(domain: Domain) -> bool:
-    """Whether all coordinates share one staircase, in L1 norm."""
+    """Return whether all coordinates share one staircase of the L1 norm."""
     return isinstance(domain, L1Ball) and domain.dimension > 1
 
 
 def _automatic_nu(domain: Domain, given: Parameters) -> float:
-    """The nu of least variance at this step_epsilon."""
+    """Return the nu of least variance at this step_epsilon."""
     epsilon = parameter_rules.step_epsilon("step_epsilon", given["step_epsilon"])
     return radial_nu_for_variance(epsilon, domain.dimension if _is_radial(domain) else 1)
 
 
 def _ends(domain: Domain, _given: Parameters) -> tuple[float, float]:
-    """Where calibration looks for step_epsilon, the least private first."""
+    """Return the range of step_epsilon to calibrate in, the least private value first."""
     least = least_epsilon(domain.dimension) if _is_radial(domain) else 1e-9
     return parameter_rules.STEP_EPSILONS[1], least * (1.0 + 1e-9)
 
 
 @register(
     "staircase",
-    summary="float32 values with staircase noise: least variance under pure privacy, for numbers "
-    "(simulation grade)",
+    summary="float32 values with staircase noise: least variance under pure DP, for single numbers "
+    "(simulation only)",
     examples=[{"step_epsilon": 1.0, "nu": 0.4, "step_multiplier": 2.0}],
     example_domain=L1Ball(dimension=8, radius=1.0),
     further_domains=[
@@ -60,9 +60,9 @@ def _ends(domain: Domain, _given: Parameters) -> tuple[float, float]:
     ],
     knob=Knob(parameter="step_epsilon", more_private="smaller", ends=_ends),
     automatic={"nu": _automatic_nu},
-    # As wide as the distance of neighbours: on a box around 0 half its width, zero-out.
+    # Steps as wide as the distance of neighbors; on a box around 0 under zero-out, half its width.
     settings=[
-        # Over many releases wide stairs, of nearly one level each, are better by a tenth.
+        # For many releases wide steps with nu close to 1 are better by about 10%.
         {"nu": nu, "step_multiplier": steps}
         for nu in ("auto", 0.999)
         for steps in (0.5, 1.0, 2.0)
@@ -70,29 +70,44 @@ def _ends(domain: Domain, _given: Parameters) -> tuple[float, float]:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staircase(WithPrivatize):
-    """x + staircase noise: the density falls by e^-step_epsilon with each step.
+    """The staircase mechanism: x plus noise whose density falls by e^-step_epsilon with each step.
 
-    The step is step_multiplier * radius / records, or step_multiplier * (upper - lower) on a box.
-    Balls: 1 suits zero-out, 2 replace-one. nu is the part of a step on the higher level; 'auto' is
-    the one of least variance.
+    One step is step_multiplier * radius / records wide, or step_multiplier * (upper - lower) on a
+    box. The fraction nu of each step lies on its higher level; nu = "auto" is the choice of least
+    variance. For balls, step_multiplier = 1 fits zero-out and 2 fits replace-one: one step is then
+    the distance of neighbors.
 
-    Number   (a ball of dimension 1) the exact law of the loss, which is +-step_epsilon or 0, if
-             neighbours lie within one step; else pure, step_epsilon for each step begun.
-    Box      the same noise on every coordinate, each of which can move: as many releases.
-    L1Ball   one staircase of the L1 norm: pure, step_epsilon for each step begun. Its gain over
-             Laplace noise dies with the dimension.
-    L2Ball   the same noise on every coordinate, which is *not* step_epsilon-DP: the losses of many
-             small shifts add up like the root of the dimension. Charged with the Renyi curve of the
-             worst split if neighbours lie within one step. At equal privacy that takes about
-             2 sqrt(dimension) times the Gaussian's variance (66 times for 1000 coordinates): it is
-             here to be compared with. Wider steps cost more still, narrower ones than the distance
-             of neighbours are charged step by step; see `privacy.additive_noise`.
+    Privacy by domain:
 
-    Float64 noise has gaps in its last bits that the real-valued law has not, and on vectors no norm
-    that is e^-45 as likely as the likeliest, so the claim holds for simulation only.
+    * A single number (a ball of dimension 1): the exact law of the privacy loss, which is
+      +-step_epsilon or 0, if neighbors are within one step; else pure, step_epsilon for each step
+      or part of a step.
+    * `Box`: the same noise on every coordinate. Each of them can move, so the release costs as much
+      as one scalar release per coordinate.
+    * `L1Ball`: one staircase of the L1 norm. Pure, step_epsilon for each step or part of a step.
+      The gain over Laplace noise vanishes as the dimension grows.
+    * `L2Ball`: the same noise on every coordinate, which is *not* step_epsilon-DP: the losses of
+      many small shifts add up like the square root of the dimension. The Renyi curve of the worst
+      split is charged if neighbors are within one step. At equal privacy that takes about 2
+      sqrt(dimension) times the Gaussian's variance (66 times for 1000 coordinates), so use this for
+      comparison only. Wider steps cost even more, and steps narrower than the distance of neighbors
+      are charged one by one; see `privacy.additive_noise`.
 
-    Reference: Geng and Viswanath 2016; Geng, Kairouz, Oh and Viswanath 2015 (vectors); Mironov 2012
-    on float noise.
+    Float64 noise has gaps in its last bits that the real-valued law does not have. On vectors it
+    also never has an L1 norm that is e^-45 times as likely as the likeliest one. So the claim holds
+    in simulations only (sampling "float"); to deploy staircase noise use `DiscreteStaircase`.
+
+    Cost: 32 bits per coordinate.
+
+    References: Geng and Viswanath 2016; Geng, Kairouz, Oh and Viswanath 2015 (vectors); Mironov
+    2012 on floating-point noise.
+
+    Attributes:
+        input_domain: The L1 ball, L2 ball or box that updates are clipped to.
+        step_epsilon: The privacy loss of one step.
+        nu: The fraction of a step on its higher level, strictly between 0 and 1.
+        step_multiplier: The width of a step in units of radius/records of a ball, or of the width
+            of a box.
     """
 
     input_domain: L1Ball | L2Ball | Box
@@ -113,9 +128,9 @@ class Staircase(WithPrivatize):
         if not low <= parameter_rules.positive("step_multiplier", self.step_multiplier) <= high:
             raise ParameterError(
                 f"step_multiplier must lie between {low:g} and {high:g}, got "
-                f"{self.step_multiplier!r}; 1 suits zero-out, 2 replace-one"
+                f"{self.step_multiplier!r}; use 1 for zero-out, 2 for replace-one"
             )
-        _ = self.noise  # refuses what cannot be drawn before anything is charged
+        _ = self.noise  # raises for parameters that cannot be sampled, before anything is charged
 
     @property
     def step(self) -> float:
@@ -124,7 +139,7 @@ class Staircase(WithPrivatize):
 
     @property
     def _unit(self) -> float:
-        """What step_multiplier multiplies."""
+        """The length that step_multiplier multiplies."""
         domain = self.input_domain
         match domain:
             case L1Ball() | L2Ball():
@@ -136,7 +151,7 @@ class Staircase(WithPrivatize):
 
     @property
     def noise(self) -> scalar.Staircase | RadialStaircase:
-        """Of each coordinate, or of all of them together."""
+        """The noise of each coordinate, or of all coordinates together."""
         if _is_radial(self.input_domain):
             return RadialStaircase(
                 step=self.step,
@@ -148,6 +163,7 @@ class Staircase(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
+        """The noise standard deviation of each coordinate."""
         return math.sqrt(self.noise.variance)
 
     def code_format(self) -> Float32Codes:
@@ -160,8 +176,8 @@ class Staircase(WithPrivatize):
             case RadialStaircase():
                 noise = law.sample(open_uniforms(keystream.words(len(vector) + 2)))
             case scalar.Staircase():
-                centred = open_uniforms(keystream.words(len(vector))) - 0.5
-                noise = np.copysign(law.quantile(0.5 - np.abs(centred)), centred)
+                centered = open_uniforms(keystream.words(len(vector))) - 0.5
+                noise = np.copysign(law.quantile(0.5 - np.abs(centered)), centered)
             case _:
                 assert_never(law)
         return np.asarray(vector + noise, dtype=np.float32)
@@ -170,17 +186,17 @@ class Staircase(WithPrivatize):
         return codes.astype(np.float64)
 
     def law(self, values: ArrayLike) -> StaircaseLaw | MomentLaw:
-        centre, noise = self.input_domain.check(values), self.noise
+        center, noise = self.input_domain.check(values), self.noise
         if isinstance(noise, RadialStaircase):
-            return MomentLaw(centre=centre, spread=np.full_like(centre, noise.variance))
-        return StaircaseLaw(centre=centre, noise=noise)
+            return MomentLaw(centre=center, spread=np.full_like(center, noise.variance))
+        return StaircaseLaw(centre=center, noise=noise)
 
     def coordinate_law(self) -> AddedNoise:
         noise = self.noise
         if isinstance(noise, RadialStaircase):
             raise ParameterError(
-                "staircase noise in an L1 ball is one draw for all coordinates, so nothing can be "
-                "drawn for each; set runtime.messages = 'packed', or clip in l2 or linf"
+                "staircase noise in an L1 ball is one draw for all coordinates, so they cannot "
+                "be drawn independently; set runtime.messages = 'packed', or clip in l2 or linf"
             )
         return AddedNoise(noise=noise)
 
@@ -189,22 +205,22 @@ class Staircase(WithPrivatize):
         shift = domain.sensitivity(adjacency) / self._unit / self.step_multiplier
         match domain:
             case L1Ball() if _is_radial(domain):
-                return self._pure(shift, adjacency)
+                return self._pure_event(shift, adjacency)
             case L2Ball(dimension=dimension) if dimension > 1:
                 return l2_staircase_event(self.step_epsilon, self.nu, shift, dimension, adjacency)
             case L1Ball() | L2Ball():
-                return self._number(shift, adjacency)
+                return self._scalar_event(shift, adjacency)
             case Box():
-                return Repeated(event=self._number(shift, adjacency), count=domain.dimension)
+                return Repeated(event=self._scalar_event(shift, adjacency), count=domain.dimension)
             case _:
                 assert_never(domain)
 
-    def _number(self, shift: float, adjacency: Adjacency) -> FinitePair | PureDp:
-        """One coordinate that moves by `shift` steps."""
+    def _scalar_event(self, shift: float, adjacency: Adjacency) -> FinitePair | PureDp:
+        """Return the event of one coordinate that moves by `shift` steps."""
         if shift <= 1.0:
             return staircase_pair(self.step_epsilon, self.nu, shift, adjacency)
-        return self._pure(shift, adjacency)
+        return self._pure_event(shift, adjacency)
 
-    def _pure(self, shift: float, adjacency: Adjacency) -> PureDp:
-        """Each step begun costs its whole epsilon."""
+    def _pure_event(self, shift: float, adjacency: Adjacency) -> PureDp:
+        """Return the pure event that charges step_epsilon for each step or part of a step."""
         return PureDp(epsilon=math.ceil(shift) * self.step_epsilon, adjacency=adjacency)

@@ -1,4 +1,4 @@
-"""The sign of the noisy value: one bit a coordinate, charged as the Gaussian it came from."""
+"""The stochastic sign mechanism: one bit per coordinate, the sign of a noisy value."""
 
 import math
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from sottovoce.privacy.events import GaussianNoise
 
 @register(
     "stochastic_sign",
-    summary="one bit: the sign of the value plus Gaussian noise (simulation grade)",
+    summary="one bit per coordinate: the sign of the value plus Gaussian noise (simulation only)",
     examples=[{"noise_multiplier": 2.0}],
     example_domain=L2Ball(dimension=8, radius=1.0),
     knob=Knob(parameter="noise_multiplier", more_private="larger"),
@@ -28,17 +28,27 @@ from sottovoce.privacy.events import GaussianNoise
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StochasticSign(WithPrivatize):
-    """sign(x + N(0, sigma^2 I)), sigma = noise_multiplier * clip norm / records.
+    """The sign of each coordinate after Gaussian noise: one bit, charged as the Gaussian mechanism.
 
-    P(+ | x) = Phi(x/sigma). The server reads +-sigma sqrt(pi/2), so that the mean
-    sigma sqrt(pi/2) (2 Phi(x/sigma) - 1) = x - x^3/(6 sigma^2) + ... is x where x is small against
-    sigma; the law declares the rest as bias.
+        M(x) = sign(x + N(0, sigma^2 I)),        sigma = noise_multiplier * radius / records
 
-    The bits are a function of the Gaussian mechanism's output, so mu = Delta/sigma GDP holds by
-    post-processing. (Their own divergence is .64 to .87 of that; 'gauss_hermite' with two levels
-    spends the same and errs less.)
+    So P(+ | x) = Phi(x/sigma). A bit decodes to +-sigma sqrt(pi/2), whose mean
+    sigma sqrt(pi/2) (2 Phi(x/sigma) - 1) = x - x^3/(6 sigma^2) + ... is close to x if x is small
+    compared with sigma; `law` declares the bias.
 
-    Reference: Jin et al. 2020, stochastic-sign SGD; Dong, Roth and Su 2022, theorem 2.7.
+    Privacy: the bits are a function of the Gaussian mechanism's output, so for neighbors at L2
+    distance Delta the release is mu-GDP with mu = Delta/sigma, by post-processing. (The Renyi
+    divergence of the bits themselves is .64 to .87 of that. `GaussHermite` with two levels spends
+    the same and has a smaller error.) The probabilities are computed in float64: for simulations
+    only.
+
+    Cost: one bit per coordinate.
+
+    References: Jin et al. 2020, stochastic-sign SGD; Dong, Roth and Su 2022, theorem 2.7.
+
+    Attributes:
+        input_domain: The L2 ball that updates are clipped to.
+        noise_multiplier: sigma in units of radius/records.
     """
 
     input_domain: L2Ball
@@ -51,11 +61,12 @@ class StochasticSign(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
+        """The noise standard deviation sigma of each coordinate."""
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
     @property
     def decoded_magnitude(self) -> float:
-        """What a plus bit decodes to: sigma sqrt(pi/2), the slope of 1/Phi at 0."""
+        """The magnitude sigma sqrt(pi/2) of a decoded bit; the mean then has slope 1 at 0."""
         return self.noise_stddev * math.sqrt(math.pi / 2.0)
 
     def code_format(self) -> LevelCodes:

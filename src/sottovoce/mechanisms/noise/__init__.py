@@ -1,1 +1,1 @@
-"""Scalar noise laws, and drawing from them on a grid without any rounding error."""
+"""Scalar noise laws, and sampling from them on a grid without rounding error."""

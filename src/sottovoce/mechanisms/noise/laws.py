@@ -1,4 +1,4 @@
-"""Scalar noise laws, each with its tail to any number of digits: Gaussian, Laplace, staircase.
+"""Scalar noise laws with tails of arbitrary precision: Gaussian, Laplace and staircase.
 
 Staircase noise is the additive noise of least variance that is epsilon-DP for shifts of one step.
 
@@ -7,7 +7,7 @@ With b = e^-epsilon, nu in (0, 1), in units of the step, and c = (1 - b)/(2 (nu 
     f(x) = c b^k        for |x| in [k, k + nu)
     f(x) = c b^(k+1)    for |x| in [k + nu, k + 1),        k = 0, 1, 2, ...
 
-What follows is written in sums of positive terms, so that nothing cancels for any epsilon.
+The formulas below are sums of positive terms, so that nothing cancels for any epsilon.
 
 Reference: Geng and Viswanath 2016, "The optimal noise-adding mechanism in differential privacy".
 """
@@ -27,27 +27,44 @@ from sottovoce.core.domains import Vector
 
 
 def nu_for_mean_absolute(epsilon: float) -> float:
-    """The nu of least E|X|: 1/(1 + e^(epsilon/2)) (Geng and Viswanath 2016, theorem 4)."""
+    """Return the nu of staircase noise with the least mean absolute value.
+
+        nu = 1/(1 + e^(epsilon/2))        (Geng and Viswanath 2016, theorem 4)
+
+    Args:
+        epsilon: The privacy loss of one step of the staircase.
+
+    Returns:
+        The fraction of a step that lies on its higher level.
+
+    Example:
+        >>> round(nu_for_mean_absolute(1.0), 4)
+        0.3775
+    """
     return 1.0 / (1.0 + math.exp(parameter_rules.step_epsilon("epsilon", epsilon) / 2.0))
 
 
 def nu_for_variance(epsilon: float) -> float:
-    """The nu of least variance: ((b (1 + b)/2)^(1/3) - b)/(1 - b), b = e^-epsilon.
+    """Return the nu of staircase noise with the least variance.
 
-    The derivative of the variance by nu vanishes where (b + (1 - b) nu)^3 = b (1 + b)/2, and
-    nowhere else (Geng and Viswanath 2016, theorem 7, in another form). It falls from 1/2 to 0.
+        nu = ((b (1 + b)/2)^(1/3) - b)/(1 - b),        b = e^-epsilon
+
+    The derivative of the variance with respect to nu vanishes where (b + (1 - b) nu)^3 = b (1 +
+    b)/2, and nowhere else (Geng and Viswanath 2016, theorem 7, in another form). The result falls
+    from 1/2 to 0 as epsilon grows.
     """
     if parameter_rules.step_epsilon("epsilon", epsilon) > 1.0:
         b = math.exp(-epsilon)
-        # The root of b apart: b itself may vanish.
+        # b^(1/3) is computed separately because b itself may underflow.
         return (math.exp(-epsilon / 3.0) * math.cbrt((1.0 + b) / 2.0) - b) / (1.0 - b)
-    growth = math.expm1(epsilon)  # the same over b, in differences that do not cancel
+    # The same formula, divided by b and written so that no difference cancels.
+    growth = math.expm1(epsilon)
     return math.expm1((epsilon + math.log1p(growth / 2.0)) / 3.0) / growth
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staircase:
-    """Staircase noise with steps of width `step`; each is e^-epsilon as likely as the last."""
+    """Staircase noise, whose density falls by e^-epsilon with each step of width `step`."""
 
     step: float
     epsilon: float
@@ -60,58 +77,55 @@ class Staircase:
 
     @property
     def _decay(self) -> float:
-        """b."""
+        """The factor b = e^-epsilon."""
         return math.exp(-self.epsilon)
 
     def _mixed(self, power: int) -> float:
-        """nu^p + b (1 - nu^p), for p = 1, 2, 3: integrals over a step that starts at 0, times p."""
+        """Return nu^p + b (1 - nu^p), p = 1, 2, 3: p times an integral over the first step."""
         raised = self.nu**power
         return raised + self._decay * (1.0 - raised)
 
     @property
     def _twice_density(self) -> float:
-        """2 c: the density of |X| at 0, in units of the step."""
+        """The density 2 c of |X| at 0, in units of the step."""
         return -math.expm1(-self.epsilon) / self._mixed(1)
 
     @property
     def mean_absolute(self) -> float:
-        """E|X| = b/(1-b) + (nu^2 + b (1 - nu^2))/(2 (nu + b (1 - nu))), in steps.
+        """The mean E|X| = b/(1-b) + (nu^2 + b (1 - nu^2))/(2 (nu + b (1 - nu))), in steps.
 
-        With K the whole steps of |X|, P(K = k) = (1-b) b^k, independent of the place in the step.
+        K, the number of whole steps in |X|, has P(K = k) = (1-b) b^k and is independent of the
+        position within the step.
         """
         return self.step * (_mean_steps(self.epsilon) + self._mixed(2) / (2.0 * self._mixed(1)))
 
     @property
     def variance(self) -> float:
-        """E X^2 = b (1+b)/(1-b)^2 + b/(1-b) h/g + w/(3 g), in steps squared.
+        """The variance E X^2 = b (1+b)/(1-b)^2 + b/(1-b) h/g + w/(3 g), in steps squared.
 
-        g, h, w = nu^p + b (1 - nu^p) for p = 1, 2, 3.
+        Here g, h, w = nu^p + b (1 - nu^p) for p = 1, 2, 3.
         """
         steps = _mean_steps(self.epsilon)
         g, h, w = (self._mixed(power) for power in (1, 2, 3))
         return self.step**2 * (steps * (1.0 + 2.0 * steps) + steps * h / g + w / (3.0 * g))
 
     def quantile(self, tail: Vector) -> Vector:
-        """t >= 0 with P(X > t) = tail, for tails in (0, 1/2].
-
-        Just beyond a tiny nu the error is small beside a step, though not beside t.
-        P(|X| > k + r) = b^k (1 - 2 c r) for r <= nu and b^(k+1) (1 + 2 c (1 - r)) beyond.
-        """
-        depth = -np.log(2.0 * tail)  # -log P(|X| > t); 2 tail is exact, also where it is near 1
+        # P(|X| > k + r) = b^k (1 - 2 c r) for r <= nu and b^(k+1) (1 + 2 c (1 - r)) beyond.
+        # Just beyond a tiny nu the error is small compared with a step, but not with t.
+        depth = -np.log(2.0 * tail)  # -log P(|X| > t); 2 tail is exact, also near 1
         whole = np.floor(depth / self.epsilon)
         rest = np.clip(depth - whole * self.epsilon, 0.0, self.epsilon)
         inner = -np.expm1(-rest) / self._twice_density
-        # Beyond 700 it is an inner place for certain, and the exponential would overflow.
+        # Beyond 700 the place is certainly an inner one, and the exponential would overflow.
         outer = 1.0 - np.expm1(np.minimum(self.epsilon - rest, 700.0)) / self._twice_density
         return np.asarray(self.step * (whole + np.where(inner <= self.nu, inner, outer)))
 
     @property
     def quantile_slope(self) -> float:
-        """The largest P(X > t)/f(t): where a lower level begins, 1/(2 c) + 1 - nu = 1/(1 - b)."""
+        """The largest P(X > t)/f(t), where a lower level begins: 1/(1 - b) steps."""
         return self.step / -math.expm1(-self.epsilon)
 
     def tail(self, threshold: Vector) -> Vector:
-        """P(X > t) for t >= 0, in float64."""
         places = threshold / self.step
         whole = np.floor(places)
         part = places - whole
@@ -121,12 +135,12 @@ class Staircase:
         return np.asarray(level * np.where(part <= self.nu, inside, beyond))
 
     def survival(self, threshold: Fraction, digits: int) -> Decimal:
-        """P(X > t) for t >= 0, wrong by at most 10^-digits: for the exact sampler."""
         place = threshold / Fraction(self.step)
         whole = place.numerator // place.denominator
         part = place - whole
         with localcontext() as context:
-            # 1 - b loses as many digits as epsilon has zeros; k epsilon as many as it has.
+            # 1 - b loses as many digits as epsilon has leading zeros, and k epsilon loses as many
+            # as its integer part has.
             lost = 24 + len(str(int(whole * Fraction(self.epsilon))))
             context.prec = digits + lost - min(0, math.floor(math.log10(self.epsilon)))
             b, nu = (-Decimal(self.epsilon)).exp(), Decimal(self.nu)
@@ -138,10 +152,9 @@ class Staircase:
             return (-Decimal(self.epsilon) * whole).exp() * left
 
     def characteristic(self, frequency: Vector) -> Vector:
-        """E cos(t X) = (1-b)^2/g (sin(nu t) + b sin((1-nu) t)) / (t ((1-b)^2 + 4 b sin(t/2)^2)).
-
-        t in units of 1/step: the integral over the levels is a geometric series in b e^(it).
-        """
+        # For t in units of 1/step the integral over the levels is a geometric series in b e^(it):
+        #
+        #     E cos(t X) = (1-b)^2/g (sin(nu t) + b sin((1-nu) t)) / (t ((1-b)^2 + 4 b sin(t/2)^2)).
         t = np.asarray(frequency, dtype=np.float64) * self.step
         b, nu, gap = self._decay, self.nu, -math.expm1(-self.epsilon)
         # numpy's sinc(x) is sin(pi x)/(pi x), and 1 at 0.
@@ -151,12 +164,12 @@ class Staircase:
 
 
 def _mean_steps(epsilon: float) -> float:
-    """b/(1-b), the mean of the number of whole steps."""
+    """Return b/(1-b), the mean of the number of whole steps."""
     return math.exp(-epsilon) / -math.expm1(-epsilon)
 
 
 class Noise(Protocol):
-    """A law symmetric about 0 whose density nowhere rises away from it.
+    """A noise law that is symmetric about 0, with a density that does not increase away from 0.
 
     Implementations are frozen dataclasses.
     """
@@ -164,40 +177,42 @@ class Noise(Protocol):
     def __hash__(self) -> int: ...
 
     @property
-    def variance(self) -> float: ...
+    def variance(self) -> float:
+        """The variance of the noise."""
+        ...
 
     @property
     def mean_absolute(self) -> float:
-        """E|X|."""
+        """The mean absolute value E|X|."""
         ...
 
     @property
     def quantile_slope(self) -> float:
-        """The largest P(X > t)/density(t): the quantile moves no faster with the tail's log."""
+        """The largest P(X > t)/density(t): a bound on |dt/d log P(X > t)|."""
         ...
 
     def quantile(self, tail: Vector) -> Vector:
-        """t >= 0 with P(X > t) = tail, for tails in (0, 1/2].
+        """Return the t >= 0 with P(X > t) = tail, for tails in (0, 1/2].
 
-        Wrong by less than 2^-40 of t and of `quantile_slope` together.
+        The error is below 2^-40 of t plus 2^-40 of `quantile_slope`.
         """
         ...
 
     def tail(self, threshold: Vector) -> Vector:
-        """P(X > t) for t >= 0, in float64."""
+        """Return P(X > t) for t >= 0, in float64."""
         ...
 
     def survival(self, threshold: Fraction, digits: int) -> Decimal:
-        """P(X > t) for t >= 0, wrong by at most 10^-digits: for the exact sampler."""
+        """Return P(X > t) for t >= 0 with an error of at most 10^-digits, for the exact sampler."""
         ...
 
     def characteristic(self, frequency: Vector) -> Vector:
-        """E cos(frequency X)."""
+        """Return the characteristic function E cos(frequency X)."""
         ...
 
 
-def precise(digits: int) -> decimal.Context:
-    """Decimal arithmetic of relative error 10^-digits, in which nothing overflows or traps."""
+def decimal_context(digits: int) -> decimal.Context:
+    """Return a decimal context of relative error 10^-digits in which nothing overflows or traps."""
     return decimal.Context(prec=digits, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[])
 
 
@@ -206,7 +221,7 @@ _GUARD_DIGITS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gaussian:
-    """N(0, stddev^2)."""
+    """The law N(0, stddev^2)."""
 
     stddev: float
 
@@ -223,7 +238,7 @@ class Gaussian:
 
     @property
     def quantile_slope(self) -> float:
-        """At t = 0, for the Gaussian hazard grows: (1/2)/density(0)."""
+        """The value (1/2)/density(0): the hazard rate grows, so t = 0 is the worst case."""
         return self.stddev * math.sqrt(math.pi / 2.0)
 
     def quantile(self, tail: Vector) -> Vector:
@@ -239,18 +254,19 @@ class Gaussian:
         return np.asarray(ndtr(threshold / -self.stddev))
 
     def survival(self, threshold: Fraction, digits: int) -> Decimal:
-        """P(X > t) = 1/2 - phi(z) (z + z^3/3 + z^5/(3 5) + z^7/(3 5 7) + ...), z = t/stddev.
-
-        All terms are positive, so the sum has the relative precision of its terms. Term n has
-        suffered 3 n + 3 roundings, the density the relative error of z^2/2 times z^2/2; the series
-        ends where a further term is below half the last, and so the rest below the last. With
-        z^2 < 5 digits there are fewer than 20 (digits + 10) terms: far below 10^12 roundings.
-        (Abramowitz and Stegun 1964, 26.2.11.)
-        """
+        # With z = t/stddev (Abramowitz and Stegun 1964, 26.2.11),
+        #
+        #     P(X > t) = 1/2 - phi(z) (z + z^3/3 + z^5/(3 5) + z^7/(3 5 7) + ...).
+        #
+        # All terms are positive, so the sum has the relative precision of its terms. Term n has
+        # suffered 3 n + 3 roundings, and the density has the relative error of z^2/2 times z^2/2.
+        # The series ends where a further term is below half of the last one, so that the rest is
+        # below the last term. With z^2 < 5 * digits there are fewer than 20 (digits + 10) terms,
+        # which is far below 10^12 roundings.
         square = (threshold / Fraction(self.stddev)) ** 2
         if square >= 5 * digits:  # P(X > t) <= e^(-z^2/2)/2, and e^-2.5 < 1/10
             return Decimal(0)
-        with decimal.localcontext(precise(digits + _GUARD_DIGITS)):
+        with decimal.localcontext(decimal_context(digits + _GUARD_DIGITS)):
             z_squared = Decimal(square.numerator) / Decimal(square.denominator)
             term = total = z_squared.sqrt()
             smallest = Decimal(10) ** -(digits + _GUARD_DIGITS)
@@ -268,8 +284,9 @@ class Gaussian:
 
 @lru_cache(maxsize=64)
 def pi(digits: int) -> Decimal:
-    """pi = 16 arctan(1/5) - 4 arctan(1/239), in integers (Machin 1706), to `digits` digits."""
-    places = digits + 10  # for one unit lost in each of the terms
+    """Return pi to `digits` digits, by integer arithmetic."""
+    # pi = 16 arctan(1/5) - 4 arctan(1/239) (Machin 1706); each term loses up to one unit.
+    places = digits + 10
 
     def inverse_tangent(denominator: int) -> int:
         power: int = 10**places // denominator
@@ -281,7 +298,7 @@ def pi(digits: int) -> Decimal:
         return total
 
     units = 16 * inverse_tangent(5) - 4 * inverse_tangent(239)
-    with decimal.localcontext(precise(places + 5)):
+    with decimal.localcontext(decimal_context(places + 5)):
         return Decimal(units).scaleb(-places)
 
 
@@ -290,7 +307,7 @@ _LAPLACE_GUARD_DIGITS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laplace:
-    """Density e^(-|t|/scale)/(2 scale)."""
+    """The Laplace law, with density e^(-|t|/scale)/(2 scale)."""
 
     scale: float
 
@@ -307,7 +324,7 @@ class Laplace:
 
     @property
     def quantile_slope(self) -> float:
-        """The same at every t: the Laplace hazard is constant."""
+        """The scale: the hazard rate of the Laplace law is constant."""
         return self.scale
 
     def quantile(self, tail: Vector) -> Vector:
@@ -319,9 +336,9 @@ class Laplace:
         return np.asarray(0.5 * np.exp(threshold / -self.scale))
 
     def survival(self, threshold: Fraction, digits: int) -> Decimal:
-        """e^(-t/scale)/2: the exponent u is rounded by u 10^-prec, and u e^-u < 1."""
+        # e^(-u)/2 with u = t/scale: u is rounded by at most u 10^-prec, and u e^-u < 1.
         exponent = threshold / Fraction(self.scale)
-        with decimal.localcontext(precise(digits + _LAPLACE_GUARD_DIGITS)):
+        with decimal.localcontext(decimal_context(digits + _LAPLACE_GUARD_DIGITS)):
             rounded = Decimal(exponent.numerator) / Decimal(exponent.denominator)
             return (-rounded).exp() / 2
 

@@ -1,33 +1,35 @@
-"""Exact sampling of noise that is rounded to a grid after it was added.
+"""Exact sampling of noise that is added to a value and then rounded to a grid.
 
 The code is round((x + noise)/step) for real-valued noise: a post-processing of the continuous
-mechanism, drawn without ever forming a real number. Of a coordinate's draw of 32 bits the lowest is
-the sign; the others, h, with as many further bits as it takes, are a tail v in (0, 1/2), and the
-noise is the t with P(noise > t) = v. Float64 decides nearly always; where (x + noise)/step lies
-within the proven error of the middle between two grid points, 64 bits more are read, and at last v
-is compared in arbitrary precision with the tail at that middle. So the sampled law is the declared
-one, for the x and step given as float64 numbers, and no rounding term enters the accounting.
+mechanism, drawn without ever forming a real number. Each coordinate draws 32 bits. The lowest bit
+is the sign. The others, h, followed by as many further bits as needed, are a tail v in (0, 1/2),
+and the noise is the t with P(noise > t) = v. Float64 arithmetic decides nearly always. If
+(x + noise)/step lies within the proven error of the middle between two grid points, 64 more bits
+are read. If that does not decide either, v is compared in arbitrary precision with the tail at
+that middle. So the sampled law is exactly the declared one, for the x and step given as float64
+numbers, and no rounding term enters the accounting.
 
-The error of float64, in grid steps. A tail that is relatively wrong by r moves t by at most the
-law's quantile slope times r; `quantile` is relatively wrong by 2^-40; the reciprocal of step, the
+The error of float64, in grid steps. A tail with relative error r moves t by at most the law's
+quantile slope times r. `quantile` has a relative error of 2^-40. The reciprocal of the step, the
 products and the sum add less than 2^-51 of |x| and of t. So
 
     error < (slope r + (slope + t) 2^-40 + |x| 2^-51)/step,
 
-where r is 1/h for the draw alone and 2^-52 with 64 bits more; the margin is twice all but the first
-term. Tails below 2^-20 read on at once. The C kernel takes t from chords over cells of h instead
-(see below). Time: the draw leaves a coordinate undecided with probability below
-3e-8 for each step that the noise is wide, plus 2^-19 for the tails; 64 bits more, with some 1e-11.
+where r is 1/h for the draw alone and 2^-52 with 64 more bits; the margin is twice all but the first
+term. Tails below 2^-20 always read more bits. The C kernel takes t from chords over cells of h
+instead (see below). Time: the first draw leaves a coordinate undecided with probability below 3e-8
+for each step of the noise's width, plus 2^-19 for the tails; with 64 more bits about 1e-11.
 
-Kernels read a table: quantiles of noise by chords over cells of the tail. A draw's 31 bits h stand
-for a tail v = (h + something in [0, 1)) 2^-32. The quantile Q(v) is convex where the density falls
-away from 0, and it does for every noise here. So over a cell of h the chord between the cell's ends
-lies above Q, and the gap g between them is concave, with g <= 2 g(middle): g(middle) is at least
-the mean of g(x) and of g at x mirrored. Hence
+Kernels read a table of noise quantiles, which are interpolated by chords over cells of the tail. A
+draw's 31 bits h stand for a tail v = (h + something in [0, 1)) 2^-32. The quantile Q(v) is convex
+where the density decreases away from 0, as it does for every noise law here. So over a cell of h
+the chord between the ends of the cell lies above Q. The gap g between them is concave, with
+g <= 2 g(middle), because g(middle) is at least the mean of g(x) and of g at the mirror image of x.
+Hence
 
     chord(h + 1) - 2 g(middle)  <=  noise  <=  chord(h).
 
-Cells are relatively 2^-10 wide: the gap is some 1e-7 of the noise's width.
+Cells have a relative width of 2^-10: the gap is about 1e-7 of the noise's width.
 """
 
 from fractions import Fraction
@@ -43,16 +45,16 @@ from sottovoce.core.native import Native, native
 from sottovoce.core.randomness import Keystream, Spelled
 from sottovoce.mechanisms.noise.laws import Noise
 
-CELL_BITS: Final = 10  # the binary logarithm of the cells in an octave
+CELL_BITS: Final = 10  # the binary logarithm of the number of cells in an octave
 _OCTAVES: Final = range(12, 31)
 LEAST_BITS: Final = _OCTAVES[0]
-LEAST_TAIL: Final = 1 << LEAST_BITS  # of 2^32: smaller ones read on
-_ROOM = 1024
+LEAST_TAIL: Final = 1 << LEAST_BITS  # in units of 2^-32; smaller tails read more bits
+_CAPACITY = 1024  # undecided coordinates for which the first call of the kernel has space
 
 
 @lru_cache(maxsize=16)
 def chords(noise: Noise, step: float) -> NDArray[np.float64]:
-    """For each cell, in steps: the chord's value at its start, its slope, and twice the gap."""
+    """Return, for each cell in steps, the chord's start value, its slope and twice the gap."""
     within = np.arange(1 << CELL_BITS) * 2.0**-CELL_BITS
     starts = np.concatenate([2.0**octave * (1.0 + within) for octave in _OCTAVES])
     ends = np.append(starts[1:], 2.0 ** (_OCTAVES[-1] + 1))
@@ -68,10 +70,11 @@ def chords(noise: Noise, step: float) -> NDArray[np.float64]:
 
 
 def slack_of(noise: Noise, step: float, farthest: float) -> float:
-    """By how much a chord and x, at most `farthest` from 0, may be wrong, in steps.
+    """Return a bound on the error of a chord and of x, at most `farthest` from 0, in steps.
 
-    Five times `quantile`'s error at the three places that make a chord and its gap; the roundings
-    of x, of the chord and of the sum are smaller still.
+    `quantile` enters at three points, and the error of a chord and twice its gap is at most five
+    times its error. The factor 8 also covers the rounding of the chord and of the sum; the last
+    term covers that of x.
     """
     largest = float(chords(noise, step)[0, 0])
     relative = 8.0 * (largest + noise.quantile_slope / step) * 2.0**-40
@@ -86,36 +89,36 @@ def codes_by_chords(
     keystream: Keystream,
     kernels: Native,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """round((x + noise)/step), and the coordinates for which the chords cannot tell."""
+    """Return round((x + noise)/step), and the coordinates that the chords leave undecided."""
     table = chords(noise, step)
     slack = slack_of(noise, step, farthest)
-    centres = np.require(values, np.float64, ["C", "A"])
+    centers = np.require(values, np.float64, ["C", "A"])
     codes = np.empty(len(values), dtype=np.int32)
-    key, room = keystream.spend(), _ROOM
+    key, capacity = keystream.spend(), _CAPACITY
     while True:
-        left = np.empty(room, dtype=np.int64)
-        room = kernels.library.grid_noise(
-            kernels.level, key, 0, 1.0 / step, slack, table, centres, codes, left
+        left = np.empty(capacity, dtype=np.int64)
+        capacity = kernels.library.grid_noise(
+            kernels.level, key, 0, 1.0 / step, slack, table, centers, codes, left
         )
-        if room <= len(left):
-            return codes, left[:room]
+        if capacity <= len(left):
+            return codes, left[:capacity]
 
 
 GridCodes = NDArray[np.int32]
 
-# Beyond it float64 would decide too little to be worth its while.
+# With wider noise float64 would leave too many coordinates undecided.
 MAX_STEPS = 2.0**24
 _CHUNK = 1 << 14
 _UNIT = 2.0**-32
-_LEAST_SPELLED = 2.0**-96  # by a draw and 64 bits more, but for 0
+_LEAST_SPELLED = 2.0**-96  # the smallest tail other than 0 of a draw with 64 more bits
 
 
 def sample_rounded(values: Vector, noise: Noise, step: float, keystream: Keystream) -> GridCodes:
-    """round((x + noise)/step) for each value x, with independent noise."""
+    """Return round((x + noise)/step) for each value x, with independent noise."""
     check_width(noise, step)
     farthest = float(max(values.max(initial=0.0), -values.min(initial=0.0)))
     if not farthest <= MAX_STEPS * step:  # also refuses NaN
-        raise DomainError(f"values must lie within {MAX_STEPS:g} steps of 0")
+        raise DomainError(f"values must lie within {MAX_STEPS:g} steps of 0; use a coarser grid")
     kernels = native()
     if kernels is None:
         codes, left = _codes_by_draws(values, noise, step, keystream)
@@ -130,11 +133,11 @@ def sample_rounded(values: Vector, noise: Noise, step: float, keystream: Keystre
 def settled_codes(
     values: Vector, noise: Noise, step: float, spelled: Spelled, keystream: Keystream
 ) -> GridCodes:
-    """The codes of coordinates that their draws have left open."""
+    """Return the codes of coordinates that their first draw left undecided."""
     coordinates, words, extensions = spelled
     heads, further = (words >> 1).astype(np.float64), extensions * 2.0**-64
     tails = np.maximum((heads + further) * _UNIT, _LEAST_SPELLED)
-    # Where all bits are 0 the tail has no least value, and float64 may decide nothing.
+    # If all bits are 0, the tail may be arbitrarily small, and float64 must not decide.
     least = np.where(further > 0.0, further, 2.0**-1000)
     slips = 2.0**-52 + np.where(heads > 0.0, 0.0, 2.0**-64 / least)
     found, undecided = _float_codes(values, noise, step, (words & 1).astype(np.bool_), tails, slips)
@@ -148,7 +151,7 @@ def settled_codes(
 def _codes_by_draws(
     values: Vector, noise: Noise, step: float, keystream: Keystream
 ) -> tuple[GridCodes, NDArray[np.int64]]:
-    """Codes by 32 bits each, and where these do not decide."""
+    """Return codes decided by 32 bits each, and the coordinates that these leave undecided."""
     words = keystream.draws(32, len(values))
     codes = np.empty(len(values), dtype=np.int32)
     left = []
@@ -165,11 +168,11 @@ def _codes_by_draws(
 
 
 def check_width(noise: Noise, step: float) -> None:
-    """The noise spans few enough steps."""
+    """Raise ParameterError if the noise is too many grid steps wide."""
     if not noise.quantile_slope <= MAX_STEPS * step:
         raise ParameterError(
             f"noise {noise} is more than {MAX_STEPS:g} steps of {step:g} wide; use a coarser grid: "
-            "lower steps_per_radius, or make it 'auto'"
+            "lower steps_per_radius, or set it to 'auto'"
         )
 
 
@@ -181,7 +184,10 @@ def _float_codes(
     tails: Vector,
     slips: Vector,
 ) -> tuple[Vector, NDArray[np.bool_]]:
-    """Codes as float64 sees them, and where it cannot be sure, if tails are wrong by `slips`."""
+    """Return codes computed in float64, and where they are not certain.
+
+    `slips` are bounds on the relative errors of the tails.
+    """
     places = noise.quantile(tails)
     slope = noise.quantile_slope
     margin = ((slope + places) * 2.0**-39 + np.abs(values) * 2.0**-50 + slope * slips) / step
@@ -197,8 +203,8 @@ def _float_codes(
 def exact_code(
     value: float, noise: Noise, step: float, word: int, coordinate: int, keystream: Keystream
 ) -> int:
-    """The code that the sign and the infinitely long tail 0.word,extension... select."""
-    # Negative noise at x is positive noise at -x, mirrored.
+    """Return the code that the sign and the infinitely long tail 0.word,extension... select."""
+    # Negative noise at x mirrors positive noise at -x.
     sign = -1 if word & 1 else 1
     place, grid = sign * Fraction(value), Fraction(step)
     code: int | None = None
@@ -207,7 +213,7 @@ def exact_code(
         bits = 32 + 8 * num_bytes
         extension = int.from_bytes(keystream.extension(coordinate, num_bytes), "big")
         lower = ((word >> 1) << (8 * num_bytes)) | extension
-        if code is None:  # a first guess, as good as float64 can tell
+        if code is None:  # a first guess in float64, which the loop below corrects
             tail = np.array([(lower + 0.5) / 2**bits])
             code = round((place + Fraction(float(noise.quantile(tail)[0]))) / grid)
         while True:
@@ -222,9 +228,9 @@ def exact_code(
 
 
 def _exceeds(threshold: Fraction, noise: Noise, lower: int, bits: int) -> bool | None:
-    """Whether the noise lies above the threshold, for all tails in [lower, lower + 1)/2^bits.
+    """Return whether the noise exceeds the threshold for all tails in [lower, lower + 1)/2^bits.
 
-    None if they differ, or if it takes more digits to tell.
+    Return None if the answer differs between them, or if it takes more digits to tell.
     """
     if threshold <= 0:
         return True
