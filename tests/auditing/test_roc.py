@@ -77,7 +77,7 @@ def test_bad_input_is_refused() -> None:
     few = Verdicts(members=np.zeros(5), non_members=np.zeros(99))
     with pytest.raises(DataError, match=r"too few non-members .* 0.01: there are 99.* take 100"):
         roc.true_positive_rate(few, 0.01)
-    with pytest.raises(DataError, match="nothing to tell apart"):
+    with pytest.raises(DataError, match="give both members and non-members"):
         Verdicts.of([1.0, 2.0], [True, True])
     with pytest.raises(ParameterError, match="not a number"):
         Verdicts.of([1.0, math.nan], [True, False])
