@@ -108,7 +108,7 @@ def test_other_ways_to_attack(cli: Any, tmp_path: Path) -> None:
         (("--images", 4, "--batch", 4), "an interval needs two updates"),
         (("--images", 202, "--batch", 101), "from 1 to 100, got 101"),
         (("--images", 100), "at most the number of training rows 80"),
-        (("--method", "learned", "--images", 4, "--batch", 2), "--batch is for the method"),
+        (("--method", "learned", "--images", 4, "--batch", 2), "--batch applies to the method"),
         (("--images", 4, "--batch", 2, "--labels", "inferred"), "set --batch 1"),
         (("--iterations", 0), "iterations must be an integer from 1"),
     ],
