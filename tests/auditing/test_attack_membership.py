@@ -89,8 +89,12 @@ def test_shadows_of_a_private_run_have_its_noise(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("plan", "error", "message"),
     [
-        (Plan(shadows=8, candidates=100), DataError, "too few non-members .* take 100"),
-        (Plan(shadows=10, candidates=200, fprs=[0.01, 0.001]), DataError, "take 1000 non-members"),
+        (Plan(shadows=8, candidates=100), DataError, "too few non-members .* at least 100"),
+        (
+            Plan(shadows=10, candidates=200, fprs=[0.01, 0.001]),
+            DataError,
+            "at least 1000 non-members",
+        ),
         (Plan(shadows=4, candidates=200), DataError, "too few shadow models"),
         (Plan(shadows=9, candidates=400), ParameterError, "even number"),
         (Plan(shadows=8, candidates=600), ParameterError, "from 2 to 520"),

@@ -83,5 +83,5 @@ def test_bad_input_is_refused() -> None:
         Verdicts.of([1.0, 2.0], [True, True])
     with pytest.raises(ParameterError, match="a score is NaN"):
         Verdicts.of([1.0, math.nan], [True, False])
-    with pytest.raises(ParameterError, match="give one each"):
+    with pytest.raises(ParameterError, match="give one score for each candidate"):
         Verdicts.of([1.0], [True, False])

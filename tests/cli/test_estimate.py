@@ -103,7 +103,7 @@ def test_what_is_left_is_said_and_another_budget_is_refused_in_words_that_help(
     other = cli(*call, "--budget", "3")
     assert other.code == 2
     assert "already has the budget 1.5" in other.err
-    assert "leave --budget 3 away" in other.err
+    assert "leave out --budget 3" in other.err
     (row,) = cli("ledger", "show", book, "--json").json
     assert row["left"] == pytest.approx(0.5, abs=1e-9)
 
