@@ -373,7 +373,7 @@ def test_what_no_verdict_could_follow_from_is_refused_before_training(
     def never(*_: object) -> None:
         raise AssertionError("trained")
 
-    monkeypatch.setattr(audit_run_module, "_trained", never)
+    monkeypatch.setattr(audit_run_module, "_train", never)
     with pytest.raises(ParameterError, match=r"(canaries|confidence) must be"):
         audit_spec(spec_of("gaussian"), seed=1, **given)
     with pytest.raises(AssertionError, match="trained"):
