@@ -325,8 +325,8 @@ class CanaryAlgorithm:
     def client_steps(
         self, task: Task, clients: Sequence[ClientData], step: Step
     ) -> Iterator[Block]:
-        # A client that contributes nothing sends the zero vector if clients send models, and the
-        # unchanged model if they send differences.
+        # The local model of a client that contributes nothing: zero if clients send models, and the
+        # current model if they send its changes.
         origin = np.zeros_like(step.model) if self.sends_models else step.model
         sampled = self.inner.record_sampling_rate < 1.0
         planted = CanaryTask(task, self.canaries, step.round, origin, sampled=sampled)
