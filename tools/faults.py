@@ -254,8 +254,8 @@ FAULTS = (
     Fault(
         "The map is nowhere longer than the ground",
         "analytics/places.py",
-        "east = np.cos(up) * np.sin(round_)",
-        "east = math.cos(centre) * np.sin(round_)",
+        "east = np.cos(phi) * np.sin(lam)",
+        "east = math.cos(phi_0) * np.sin(lam)",
     ),
     Fault(
         "Pure privacy is dominated by randomised response",
@@ -386,8 +386,8 @@ FAULTS = (
     Fault(
         "Intervals for what is bounded",
         "analytics/intervals.py",
-        "return _chance(x, m, np.maximum(sigma, 1e-200), low, high) >= 1.0 - confidence",
-        "return _chance(x, m, np.maximum(sigma, 1e-200), low, high) >= 1.2 * (1.0 - confidence)",
+        "np.maximum(sigma, 1e-200), low, high) >= 1.0 - confidence",
+        "np.maximum(sigma, 1e-200), low, high) >= 1.2 * (1.0 - confidence)",
     ),
     Fault(
         "Opposite contributions are the worst in a sample",

@@ -197,7 +197,7 @@ def test_scores_are_of_updates_and_in_the_best_order() -> None:
     assert all(value["low"] > 0.0 for value in gains(perfect, plain[MEAN_IMAGE]).values())
     flat = scores(truth.reshape(3, 4, 144), shuffled.reshape(3, 4, 144))
     assert summary(flat)["ssim"] is None
-    with pytest.raises(ParameterError, match="1 update has no interval"):
+    with pytest.raises(ParameterError, match="needs at least two updates, got 1"):
         interval(np.array([1.0]))
 
 

@@ -139,7 +139,7 @@ def test_odd_values_of_a_question_are_refused(
 def test_a_question_that_lacks_something_is_refused() -> None:
     plain = question.to_dict(question_for("mean", lower=0, upper=1, epsilon=1.0))
     del plain["upper"]
-    with pytest.raises(ParameterError, match="needs 'upper'"):
+    with pytest.raises(ParameterError, match="must have the field 'upper'"):
         question.from_dict(plain)
     for text in ("", "[]", "{"):
         with pytest.raises(ParameterError, match="JSON"):
@@ -241,7 +241,7 @@ def test_labels_say_what_holds(values: Vector) -> None:
     assert any("seed" in note for note in seeded.notes)
     assert not any("seed" in note for note in system.notes)
     assert any("simulation only" in note for note in floats.notes)
-    assert any("no ledger" in note for note in system.notes)
+    assert any("not charged to a ledger" in note for note in system.notes)
     assert floats.sampling == "float"
 
 

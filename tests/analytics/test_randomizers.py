@@ -106,7 +106,7 @@ def test_categories_are_for_randomized_response_and_not_for_updates() -> None:
         CategoryRandomizer(epsilon=1.0, num_categories=257)
     with pytest.raises(ParameterError, match=r"categories are not clipped.*release_event"):
         sottovoce.spend(mechanism, delta=1e-9)
-    with pytest.raises(ParameterError, match="audit a Box"):
+    with pytest.raises(ParameterError, match="use a Box"):
         audit_by_enumeration(mechanism, Adjacency.REPLACE_ONE, delta=1e-9)
 
 

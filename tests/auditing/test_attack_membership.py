@@ -48,13 +48,13 @@ def test_every_figure_has_its_interval_and_chance(finished: FinishedRun) -> None
         for one in (*found["tpr_at_fpr"], found["balanced_accuracy"], found["auc"]):
             assert 0.0 <= one["low"] <= one["value"] <= one["high"] <= 1.0
             assert one["contains_chance"] == (one["low"] <= one["chance"] <= one["high"])
-    assert "0.001 is left out: it takes 2000 candidates" in " ".join(result["notes"])
-    assert "60 further members are known" in " ".join(result["notes"])
+    assert "0.001 is left out: it needs 2000 candidates" in " ".join(result["notes"])
+    assert "knows 60 further members" in " ".join(result["notes"])
     assert json.loads((finished.folder / RESULT).read_text())["verdict"] == result["verdict"]
     assert chart.x_log
     assert chart.y_log
     assert chart.lines[-1].name == "chance"
-    assert "true-positive rate" in chart.svg()
+    assert "true positive rate" in chart.svg()
 
 
 def test_shadows_are_kept_and_serve_again(
@@ -89,8 +89,12 @@ def test_shadows_of_a_private_run_have_its_noise(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("plan", "error", "message"),
     [
-        (Plan(shadows=8, candidates=100), DataError, "too few non-members .* take 100"),
-        (Plan(shadows=10, candidates=200, fprs=[0.01, 0.001]), DataError, "take 1000 non-members"),
+        (Plan(shadows=8, candidates=100), DataError, "too few non-members .* at least 100"),
+        (
+            Plan(shadows=10, candidates=200, fprs=[0.01, 0.001]),
+            DataError,
+            "at least 1000 non-members",
+        ),
         (Plan(shadows=4, candidates=200), DataError, "too few shadow models"),
         (Plan(shadows=9, candidates=400), ParameterError, "even number"),
         (Plan(shadows=8, candidates=600), ParameterError, "from 2 to 520"),

@@ -294,7 +294,7 @@ def test_the_largest_budget_is_audited_where_clients_have_their_own() -> None:
     spec = small_spec(privacy=privacy, mechanism={"kind": "gaussian"}, rounds=2)
     result = audited(spec, canaries=100)
     assert result["certified"] == pytest.approx(6.0, rel=1e-3)
-    with pytest.raises(ConfigError, match="certificates of their own"):
+    with pytest.raises(ConfigError, match="have different certificates"):
         audited(spec, method="one-run", canaries=20)
 
 
@@ -373,7 +373,7 @@ def test_what_no_verdict_could_follow_from_is_refused_before_training(
     def never(*_: object) -> None:
         raise AssertionError("trained")
 
-    monkeypatch.setattr(audit_run_module, "_trained", never)
+    monkeypatch.setattr(audit_run_module, "_train", never)
     with pytest.raises(ParameterError, match=r"(canaries|confidence) must be"):
         audit_spec(spec_of("gaussian"), seed=1, **given)
     with pytest.raises(AssertionError, match="trained"):

@@ -69,7 +69,7 @@ def test_where_nobody_sees_messages_the_mean_is_scored() -> None:
 
 def test_blocks_are_disjoint_and_no_more_than_there_are_coordinates() -> None:
     assert blocks_of(10, 3) == (slice(0, 3), slice(3, 6), slice(6, 9))
-    with pytest.raises(ParameterError, match="ask for fewer"):
+    with pytest.raises(ParameterError, match="choose a number from 1 to 10"):
         blocks_of(10, 11)
 
 

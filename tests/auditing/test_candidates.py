@@ -41,6 +41,6 @@ def test_too_few_or_odd_shadows_are_refused(shadows: int, rule: str) -> None:
 def test_a_rate_needs_enough_scores_of_shadows() -> None:
     check_enough(10, 200, 0.01)
     with pytest.raises(
-        DataError, match=r"too few shadow models .*0.01.* 800 scores.*1000.* take 10"
+        DataError, match=r"too few shadow models .*0.01.* 800 scores.*1000.* at least 10"
     ):
         check_enough(8, 200, 0.01)

@@ -73,7 +73,7 @@ def test_a_model_that_diverged_is_refused() -> None:
     task = task_of()
     models = np.zeros((2, task.dimension))
     models[1] = np.nan
-    with pytest.raises(DataError, match="1 of 2 models diverged"):
+    with pytest.raises(DataError, match="1 of 2 models are not finite"):
         outputs_of(task, models, torch.zeros(2, *SHAPE))
 
 

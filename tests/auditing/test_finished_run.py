@@ -49,7 +49,7 @@ def test_data_that_the_model_never_saw_are_refused(tmp_path: Path) -> None:
     run(small_spec(data=data), tmp_path / "run")
     open_run(tmp_path / "run")
     own_data(tmp_path / "own.npz", seed=2)
-    with pytest.raises(DataError, match="never saw these data"):
+    with pytest.raises(DataError, match="has changed since the model"):
         open_run(tmp_path / "run")
 
 
@@ -87,5 +87,5 @@ def test_other_test_rows_are_refused_too(tmp_path: Path) -> None:
     np.savez(tmp_path / "own.npz", x_test=rows[30:], **parts)
     run(small_spec(data=data), tmp_path / "run")
     np.savez(tmp_path / "own.npz", x_test=rows[30:] / 2, **parts)
-    with pytest.raises(DataError, match="never saw these data"):
+    with pytest.raises(DataError, match="has changed since the model"):
         open_run(tmp_path / "run")

@@ -161,7 +161,7 @@ def test_bad_targets_are_refused() -> None:
         _target(task, ones, np.array([1, 2]), ClippedMean(clip_norm=1.0))
     with pytest.raises(ParameterError, match="from 1 to 100"):
         _target(task, ones, np.zeros((2, 101), dtype=np.int64), ClippedMean(clip_norm=1.0))
-    with pytest.raises(ParameterError, match="0 everywhere"):
+    with pytest.raises(ParameterError, match="0 in every coordinate"):
         _target(task, 0.0 * ones, np.zeros((2, 1), dtype=np.int64), ClippedMean(clip_norm=1.0))
     with pytest.raises(ParameterError, match="total_variation must be at least 0"):
         Inversion(total_variation=-1.0)

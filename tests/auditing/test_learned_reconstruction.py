@@ -60,7 +60,7 @@ def test_refinement_brings_the_outputs_nearer() -> None:
 
 def test_too_few_rows_to_learn_from_are_refused() -> None:
     task = _task(_first_three())
-    with pytest.raises(ParameterError, match="has 9 rows to learn from, and needs at least 10"):
+    with pytest.raises(ParameterError, match="has 9 rows to learn from but needs at least 10"):
         reconstruct_from_outputs(
             task, task.initial_model(), _rows(2, 1), _rows(9, 2), ATTACK, seed=1
         )

@@ -77,7 +77,7 @@ def test_guesses_are_the_outer_scores() -> None:
     assert guesses_right(scores, coins, 5) == 3  # out: 2, 4; in: 1, 0, 3
     assert guesses_right(scores, coins, 2) == 1  # out: 2; in: 3
     assert guesses_right(scores, coins, 1) == 0
-    with pytest.raises(ParameterError, match="as many canaries"):
+    with pytest.raises(ParameterError, match="at most the number of canaries"):
         guesses_right(scores, coins, 6)
 
 

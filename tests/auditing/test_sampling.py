@@ -70,10 +70,10 @@ def test_every_registered_example_passes_a_short_audit(
 
 
 @pytest.mark.parametrize("name", [*MECHANISMS])
-def test_draws_side_by_side_follow_the_law_of_one_call(name: str) -> None:
+def test_draws_batch_mechanism_follow_the_law_of_one_call(name: str) -> None:
     mechanism = MECHANISMS[name]
     values = mechanism.input_domain.project(np.full(mechanism.input_domain.dimension, 9.0))
-    many = draws._side_by_side(mechanism, values, 1000)
+    many = draws._batch_mechanism(mechanism, values, 1000)
     assert many is not None
     together = drawn(mechanism, values, 5000, (0, "a"))
     assert together.shape == (5000, mechanism.input_domain.dimension)
@@ -85,7 +85,7 @@ def test_draws_side_by_side_follow_the_law_of_one_call(name: str) -> None:
 def test_what_is_drawn_jointly_is_drawn_call_by_call() -> None:
     registration = registry.find("cldp")
     mechanism = registration.build(L1Ball(dimension=2, radius=1.0), {"epsilon": 1.0})
-    assert draws._side_by_side(mechanism, np.zeros(2), 10) is None
+    assert draws._batch_mechanism(mechanism, np.zeros(2), 10) is None
     here = drawn(mechanism, np.array([1.0, 0.0]), 300, (3, "a"))
     assert len(np.unique(here, axis=0)) > 1
     np.testing.assert_array_equal(drawn(mechanism, np.array([1.0, 0.0]), 300, (3, "a")), here)

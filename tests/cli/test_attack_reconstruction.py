@@ -105,10 +105,10 @@ def test_other_ways_to_attack(cli: Any, tmp_path: Path) -> None:
     ("options", "message"),
     [
         (("--images", 1), "images must be an integer from 2"),
-        (("--images", 4, "--batch", 4), "one update has no interval"),
+        (("--images", 4, "--batch", 4), "an interval needs two updates"),
         (("--images", 202, "--batch", 101), "from 1 to 100, got 101"),
-        (("--images", 100), "exceeds the 80 training rows"),
-        (("--method", "learned", "--images", 4, "--batch", 2), "--batch is for the method"),
+        (("--images", 100), "at most the number of training rows 80"),
+        (("--method", "learned", "--images", 4, "--batch", 2), "--batch applies to the method"),
         (("--images", 4, "--batch", 2, "--labels", "inferred"), "set --batch 1"),
         (("--iterations", 0), "iterations must be an integer from 1"),
     ],
@@ -147,7 +147,7 @@ def test_where_nobody_sees_a_message_there_is_none_to_invert(cli: Any, tmp_path:
     folder = _run(tmp_path, **hidden)
     result = cli("attack", "reconstruction", folder, "--images", 2)
     assert result.code == 2
-    assert "nobody sees a single client's message" in result.err
+    assert "does not reveal a single client's message" in result.err
 
 
 def test_an_attribute_that_embeddings_show_is_inferred(

@@ -175,8 +175,8 @@ def test_a_rehearsals_policy_says_what_questions_need(cli: Any, tmp_path: Path) 
 def test_a_question_that_cannot_be_asked_says_what_is_missing(cli: Any, tmp_path: Path) -> None:
     about = ("--about", "age", "--epsilon", 2)
     missing = cli("deploy", "ask", tmp_path, "mean", *about, "--upper", 120)
-    assert "'lower' is missing, and the mean needs it (--lower)" in missing.err
-    assert "'quantiles' with quantiles 0.5" in cli("deploy", "ask", tmp_path, "median", *about).err
+    assert "the mean needs 'lower'; give it (--lower)" in missing.err
+    assert "'quantiles' with the level 0.5" in cli("deploy", "ask", tmp_path, "median", *about).err
 
 
 def test_a_site_without_its_root_certificate_hears_what_to_look_for(

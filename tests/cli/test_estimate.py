@@ -40,7 +40,7 @@ def test_the_mean_with_its_interval_as_json(cli: Any, ages: Path) -> None:
     assert result["bits_per_person"] == 3
     assert result["sampling_grade"] == "exact"
     assert result["adjacency"] == "replace-one"
-    assert "entered in no ledger" in result["notes"]
+    assert "not charged to a ledger" in result["notes"]
     assert "true_not_private" not in result
 
 
@@ -102,8 +102,8 @@ def test_what_is_left_is_said_and_another_budget_is_refused_in_words_that_help(
     assert "would add up to 2.0000, above the budget 1.5" in over.err
     other = cli(*call, "--budget", "3")
     assert other.code == 2
-    assert "has the budget 1.5 already" in other.err
-    assert "leave --budget 3 away" in other.err
+    assert "already has the budget 1.5" in other.err
+    assert "leave out --budget 3" in other.err
     (row,) = cli("ledger", "show", book, "--json").json
     assert row["left"] == pytest.approx(0.5, abs=1e-9)
 
@@ -199,11 +199,11 @@ def test_a_ledger_takes_a_named_account_so_that_a_renamed_copy_has_no_budget_of_
     assert not book.exists()
     account = ["--ledger", book, "--account", "members", "--budget", "2"]
     assert (
-        "counts what is asked by that name"
+        "tells people apart by this name"
         in cli("estimate", "mean", ages, *RANGE.split(), *account).out
     )
     assert cli("estimate", "mean", copy, *RANGE.split(), *account).code == 2
-    with pytest.raises(ParameterError, match="account is empty"):
+    with pytest.raises(ParameterError, match="name is empty"):
         charge(book, "", question_for("mean", lower=0.0, upper=1.0, epsilon=0.01))
 
 

@@ -128,7 +128,7 @@ def test_what_is_in_memory_can_be_attacked_as_long_as_it_is_there(tmp_path: Path
     with pytest.raises(DataError, match=r"give them to sottovoce.simulate\(..., data=...\) again"):
         open_with_data(tmp_path / "run")
     kept = sottovoce.simulate(table(rounds=1), data=(FEATURES + 1.0, LABELS), model=network)
-    with pytest.raises(DataError, match="never saw these data"):
+    with pytest.raises(DataError, match="has changed since the model"):
         open_with_data(tmp_path / "run")
     assert kept.finished
 

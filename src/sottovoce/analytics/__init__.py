@@ -1,9 +1,10 @@
-"""Private statistics: questions, answers of a few bits, estimates with intervals.
+"""Private statistics: questions, answers of a few bits per person, and estimates with intervals.
 
     estimate("mean", ages, lower=0, upper=120, epsilon=1.0)
 
-Each person answers with one code that is private by itself; the estimate is made of the codes
-alone. No torch: it imports planning, protocol and below.
+Each person answers with one code that is private by itself (local differential privacy), and the
+estimate is computed from the codes alone. This package does not use torch; it imports
+`sottovoce.planning`, `sottovoce.protocol` and the packages below them.
 """
 
 from typing import TYPE_CHECKING

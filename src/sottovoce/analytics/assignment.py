@@ -1,8 +1,8 @@
-"""Who is asked what: a public draw from the question's seed and the person's number.
+"""The public assignment of sub-questions to people, from the question's seed and a person's number.
 
-Person i gets a 64-bit word by SplitMix64, mix(key + (i + 1) * 0x9E3779B97F4A7C15), where the key
-is a digest of the question's seed and the name of the draw. Anybody can work it out again, and it
-never depends on a value: so the code that comes back is all that a person tells.
+Person i gets the 64-bit word mix(key + (i + 1) * 0x9E3779B97F4A7C15) of SplitMix64, where the key
+is a digest of the question's seed and the name of the draw. The assignment can be recomputed from
+public data and never depends on a value, so a person reveals nothing but the code.
 
 Reference: Steele, Lea and Flood 2014 (SplitMix64).
 """
@@ -22,13 +22,15 @@ _HALF_WORD = np.uint64(32)
 
 
 def check_seed(seed: int) -> int:
+    """Return the seed; raise unless it is an integer from 0 to 2^63 - 1."""
     return parameter_rules.integer("seed", seed, low=0, high=MAX_SEED)
 
 
 def assigned(seed: int, draw: str, first: int, count: int, choices: int) -> NDArray[np.int64]:
-    """What persons first, first + 1, ... get of 0 ... choices - 1, each as likely as the others.
+    """Return the assignment of persons first, first + 1, ...: uniform on 0 ... choices - 1.
 
-    To within choices/2^32 of it; exactly where `choices` is a power of two.
+    Each probability is within choices/2^32 of 1/choices in relative terms, and exact if `choices`
+    is a power of two.
     """
     parameter_rules.integer("choices", choices, low=1, high=2**31)
     top = _words(seed, draw, first, count) >> _HALF_WORD
@@ -41,7 +43,7 @@ def _words(seed: int, draw: str, first: int, count: int) -> NDArray[np.uint64]:
     text = f"{check_seed(seed)}:{draw}".encode()
     key = np.uint64(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
     numbers = np.arange(first + 1, first + 1 + count, dtype=np.uint64)
-    mixed = key + numbers * _GOLDEN  # arrays wrap around modulo 2^64
+    mixed = key + numbers * _GOLDEN  # Arrays of uint64 wrap around modulo 2^64.
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND
     return np.asarray(mixed ^ (mixed >> np.uint64(31)))

@@ -1,9 +1,10 @@
-"""The people of a file as one account in a ledger: charged before anything is encoded.
+"""Charges of questions to a ledger: all people of a file are one account, charged before encoding.
 
-Everybody answers every question once, so all of them spend the same, and one account says it. The
-budget is pure: the epsilons of all charges together stay within it. A ledger's budgets have a
-delta, too; 1e-9 is the smallest at which the accountants' own rounding does not refuse 1 and 0.5
-within 1.5, and alone it would let 336 questions of 0.01 pass within 1.
+Everyone answers every question once, so all people spend the same, and one account represents them.
+The budget is pure: the sum of the epsilons of all charges must stay within it. Budgets of a ledger
+also have a delta, here 1e-9. This is the smallest delta at which the rounding of the accountants
+does not refuse epsilons 1 and 0.5 within a budget of 1.5. With this delta alone, the ledger would
+allow 336 questions of epsilon 0.01 within a budget of 1; so the pure sum is checked here as well.
 """
 
 import decimal
@@ -25,22 +26,23 @@ from sottovoce.privacy.events import PrivacyEvent, PureDp, basic_counts
 from sottovoce.privacy.pure import pure_epsilon
 
 BUDGET_DELTA = 1e-9
-_RUN_PREFIX = "estimate-"  # of the run that each question is charged as
-_ROUNDING = 2.0**-40  # what sums of epsilons round up
+_RUN_PREFIX = "estimate-"  # Each question is charged as a run of its own.
+_ROUNDING = 2.0**-40  # Relative tolerance: sums of epsilons are rounded up.
 
 
 def check_budget(epsilon: float | None) -> None:
+    """Raise unless a budget, if there is one, is a valid epsilon."""
     if epsilon is not None:
         parameter_rules.epsilon(epsilon, "budget")
 
 
 def pure_left(budget: float, spent: float) -> float:
-    """What is left of a pure budget, by the rule that the next question is held to."""
+    """Return what is left of a pure budget, with the tolerance that charges are checked with."""
     return max(0.0, budget * (1.0 + _ROUNDING) - spent)
 
 
 def is_pure_account(ledger: LedgerReader, account: str) -> bool:
-    """Whether every charge of an account is a question's, so that its budget is a pure one."""
+    """Return whether all charges of an account are questions, so that its budget is pure."""
     budget = ledger.budget(account)
     if budget is not None and budget.delta != BUDGET_DELTA:
         return False
@@ -50,8 +52,8 @@ def is_pure_account(ledger: LedgerReader, account: str) -> bool:
 def pure_spent(history: Sequence[tuple[PrivacyEvent, int]]) -> float:
     """Return the sum of the pure epsilons of all charges, rounded up; infinite if one has none.
 
-    Epsilons that were asked for are added as the decimals they were written as: 0.1 and 0.2 are
-    0.3, where the sum of their floats is a little more.
+    Epsilons that users stated are added as decimals: 0.1 and 0.2 give 0.3, while the sum of their
+    floats is slightly larger.
     """
     if not history:
         return 0.0
@@ -59,7 +61,7 @@ def pure_spent(history: Sequence[tuple[PrivacyEvent, int]]) -> float:
     stated = {part.epsilon: count for part, count in counts.items() if isinstance(part, PureDp)}
     if len(stated) < len(counts):
         return pure_epsilon(multiset(history))
-    with decimal.localcontext(prec=1000):  # exact
+    with decimal.localcontext(prec=1000):  # The sum is exact.
         total = sum(decimal.Decimal(repr(one)) * count for one, count in stated.items())
         nearest = float(total)
         below = decimal.Decimal(repr(nearest)) < total
@@ -67,39 +69,44 @@ def pure_spent(history: Sequence[tuple[PrivacyEvent, int]]) -> float:
 
 
 def _check_pure(ledger: Ledger, account: str, asked: Question) -> None:
-    """Refuse what would carry the sum of all epsilons beyond the account's budget."""
+    """Raise if the sum of all pure epsilons would exceed the account's budget."""
     budget = ledger.budget(account)
     if budget is None:
         return
     charges = [*ledger.history(account), (asked.event, 1)]
     total = pure_epsilon(multiset(charges))
-    # What is not pure, charged by others, is the ledger's own matter.
+    # If the account also has charges that are not pure, the ledger's own check decides.
     if math.isfinite(total) and total > budget.epsilon * (1.0 + _ROUNDING):
         raise BudgetExhaustedError(
             f"account '{account}': the epsilons of all questions would add up to "
-            f"{show_epsilon(pure_spent(charges))}, above the budget {budget.epsilon:.15g}; "
-            "nothing is sent and nothing is spent"
+            f"{show_epsilon(pure_spent(charges))}, above the budget {budget.epsilon:.15g}; nothing "
+            "was sent or spent. Lower epsilon to ask within the budget"
         )
 
 
 def _check_same_budget(ledger: Ledger, path: Path, account: str, epsilon: float) -> None:
-    """In the words of whoever asks: the ledger's own are about clients."""
+    """Raise if the account has another budget.
+
+    The ledger checks this, too, but its message is about clients.
+    """
     present = ledger.budget(account)
     if present is not None and present.epsilon != epsilon:
         raise LedgerError(
-            f"account '{account}' of {path} has the budget {present.epsilon:.15g} already, and a "
-            f"budget is set once: leave --budget {epsilon:.15g} away to ask within it"
+            f"account '{account}' of {path} already has the budget {present.epsilon:.15g}, which "
+            f"cannot be changed; leave out --budget {epsilon:.15g} to ask within it"
         )
 
 
 def charge(path: Path, account: str, asked: Question, *, budget: float | None = None) -> str:
-    """Enter the question's event, or raise BudgetExhaustedError; what a result says about it.
+    """Charge a question to an account and return a sentence about it, for the result's notes.
 
-    The account is a name for the people, given by who asks: a file's name would give a renamed
-    copy of it a budget of its own.
+    Raise BudgetExhaustedError if the budget does not allow it. The caller names the account: if it
+    were the file's name, a renamed copy of the file would have a budget of its own.
     """
     if not account.strip():
-        raise ParameterError("account is empty; name the people whose data is asked about")
+        raise ParameterError(
+            "the account's name is empty; name the people whose data the question is about"
+        )
     with Ledger(path, create=True) as ledger:
         if budget is not None:
             _check_same_budget(ledger, path, account, budget)
@@ -124,8 +131,8 @@ def charge(path: Path, account: str, asked: Question, *, budget: float | None = 
             entered = ledger.charge(release, 0, asked.event)
         limit, spent = ledger.budget(account), pure_epsilon(multiset(ledger.history(account)))
     said = (
-        f"charged to account '{account}' of {path} (charge {entered.id}), which counts what is "
-        "asked by that name, not by the data"
+        f"charged to account '{account}' of {path} (charge {entered.id}); the ledger tells people "
+        "apart by this name, not by the data"
     )
     if limit is None or not math.isfinite(spent):
         return said

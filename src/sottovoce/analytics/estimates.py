@@ -1,10 +1,10 @@
-"""Private statistics in one call: everybody's value in, an estimate with its interval out.
+"""Private statistics in one call: the values of all people in, an estimate with its interval out.
 
     estimate("mean", ages, lower=0, upper=120, epsilon=1.0)
 
-Every value is privatised by itself, as its owner's device would; the estimate reads the codes
-alone. `ask` does the same for a question at hand, and in batches for data that does not fit into
-memory.
+Every value is privatized separately, as on its owner's device; the estimate is computed from the
+codes alone. `ask` does the same for an existing question, in batches, for data that do not fit
+into memory.
 """
 
 import inspect
@@ -35,20 +35,37 @@ _QUESTIONS: dict[str, Any] = {
     "quantiles": QuantilesQuestion.of,
     "location": PlacesQuestion.of,
 }
-# These ask different people different things, by a public draw.
+# These questions ask different people different things, by a public assignment.
 _DRAWN = ("variance", "histogram", "quantiles")
 STATISTICS = tuple(_QUESTIONS)
 
 
 def question_for(statistic: str, *, public_seed: int | None = None, **options: Any) -> Question:
-    """The question about a statistic, with every choice made that `options` leaves open.
+    """Build the question about a statistic; choices that `options` leave open are made.
 
-    Without a `public_seed` a fresh one says who is asked what.
+    Args:
+        statistic: "mean", "variance", "histogram", "quantiles" or "location".
+        public_seed: Seed of the public assignment of sub-questions to people; None draws one.
+        **options: The parameters of the question. All need `epsilon`. Mean, variance and quantiles
+            need `lower` and `upper`; a histogram needs `lower` and `upper`, or `categories`; a
+            location needs `centre` and `side_km`. Others are `bits`, `mechanism`, `bins`,
+            `quantiles`, `depth`, `people` and `cells`.
+
+    Returns:
+        The question, which can be sent to clients as JSON (`to_json`).
+
+    Raises:
+        UnknownNameError: The statistic, or an option, is not known.
+        ParameterError: A parameter is missing or out of range.
+
+    Example:
+        >>> question = question_for("mean", lower=0, upper=120, epsilon=1.0)
+        >>> question.mechanism, question.bits
+        ('mvu', 3)
     """
     if statistic == "median":
         raise UnknownNameError(
-            "the median is one of the quantiles: ask for 'quantiles' with quantiles 0.5 "
-            "(--quantiles 0.5)"
+            "there is no statistic 'median'; use 'quantiles' with the level 0.5 (--quantiles 0.5)"
         )
     if statistic not in _QUESTIONS:
         raise UnknownNameError.among("statistic", statistic, _QUESTIONS)
@@ -66,13 +83,13 @@ def question_for(statistic: str, *, public_seed: int | None = None, **options: A
     for name in needed:
         if name not in options:
             option = name.replace("_", "-")
-            raise ParameterError(f"'{name}' is missing, and the {statistic} needs it (--{option})")
+            raise ParameterError(f"the {statistic} needs '{name}'; give it (--{option})")
     found: Question = make(**options)
     return found
 
 
 def takes_people(statistic: str) -> bool:
-    """Whether the question is better made when it is known how many will answer."""
+    """Return whether the number of people helps to choose the question's parameters."""
     return "people" in inspect.signature(_QUESTIONS[statistic]).parameters
 
 
@@ -84,10 +101,31 @@ def estimate(
     seed: int | None = None,
     **options: Any,
 ) -> Estimate:
-    """The statistic of everybody's values, each sent privately.
+    """Estimate a statistic of values that are each sent privately.
 
-    Noise comes from the operating system; a `seed` repeats it, for simulation. `options` are the
-    question's: lower, upper, epsilon, bits, mechanism; bins or categories; quantiles.
+    Each person's code is epsilon-DP for any two values (replace-one). Values outside the bounds are
+    clipped to them.
+
+    Args:
+        statistic: "mean", "variance", "histogram", "quantiles" or "location".
+        values: One value for each person: a list, an array or a pandas Series; rows of latitude and
+            longitude for "location".
+        confidence: Confidence level of the intervals, from 0.5 to 0.9999.
+        seed: Seed of the noise, for simulation only; None takes noise from the operating system.
+        **options: The parameters of the question, see `question_for`.
+
+    Returns:
+        The estimate with its interval, epsilon, bits per person and notes. It is not charged to a
+        ledger.
+
+    Example:
+        >>> ages = [18, 25, 31, 44, 67] * 2000
+        >>> found = estimate("mean", ages, lower=0, upper=120, epsilon=1.0, seed=1)
+        >>> low, high = found.interval
+        >>> low < 37.0 < high
+        True
+        >>> found.bits, found.epsilon
+        (3, 1.0)
     """
     array = people(values)
     if statistic in STATISTICS and takes_people(statistic):
@@ -104,7 +142,10 @@ def ask(
     *,
     confidence: float = 0.95,
 ) -> Estimate:
-    """Both sides in one process: values become codes, codes are added up, nothing else is kept."""
+    """Ask a question of values in batches, with the client's and the server's side in one process.
+
+    Values become codes, codes are tallied, and nothing else is kept.
+    """
     intervals.check_confidence(confidence)
     found = asked.estimate(tally_of(asked, batches, randomness), confidence)
     return found if randomness.grade == "system" else found.noted(SEEDED)
@@ -113,7 +154,10 @@ def ask(
 def tally_of(
     asked: Question, batches: Iterable[ArrayLike], randomness: Randomness, *, first: int = 0
 ) -> Tally:
-    """The added codes of people who are numbered from `first`: all that is kept of the values."""
+    """Return the tally of the codes of people who are numbered from `first`.
+
+    Nothing else is kept of the values.
+    """
     total: Tally | None = None
     for batch in batches:
         codes = asked.answer(batch, randomness, first)
@@ -121,7 +165,7 @@ def tally_of(
         total = tally if total is None else added(total, tally)
         first += tally.people
     if total is None:
-        raise ParameterError("nobody answered; an estimate needs at least one person")
+        raise ParameterError("there are no answers; give the values of at least one person")
     return total
 
 

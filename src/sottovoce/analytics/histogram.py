@@ -1,23 +1,26 @@
-"""How people are spread over bins or categories, from one code a person.
+"""Histograms over bins or categories, from one code per person.
 
-Two mechanisms. In both a code *supports* some categories, each person's own one with probability
-a, any other with probability b < a; the supports of category k are then binomial with probability
-b + s_k (a - b), s_k its share, and s_k is estimated by (supports/n - b)/(a - b).
+There are two mechanisms. In both a code *supports* some categories: a person's own category with
+probability a, and each other one with probability b < a. The number of codes that support category
+k is then binomial with probability b + s_k (a - b), where s_k is its share, and s_k is estimated by
+(supports/n - b)/(a - b).
 
-    randomised_response   k-ary: a code supports itself. a = e^eps/(e^eps + K - 1),
-                          b = 1/(e^eps + K - 1); log2 K bits.
+    randomised_response   k-ary randomized response: a code supports itself.
+                          a = e^eps/(e^eps + K - 1), b = 1/(e^eps + K - 1); log2 K bits.
     hadamard_response     one bit. A public draw gives each person a row r >= 1 of a Hadamard matrix
-                          of order M >= K; she sends the sign H[r, own category] through binary
-                          randomised response with p = e^eps/(e^eps + 1). A sign supports those k
-                          with H[r, k] equal to it. a = p; averaged over the M - 1 rows two columns
-                          agree with probability (M/2 - 1)/(M - 1), so b = 1/2 - (p - 1/2)/(M - 1).
+                          of order M >= K. The person sends the sign H[r, own category] through
+                          binary randomized response with p = e^eps/(e^eps + 1). A sign supports the
+                          k with H[r, k] equal to it. a = p; averaged over the M - 1 rows, two
+                          columns agree with probability (M/2 - 1)/(M - 1), so
+                          b = 1/2 - (p - 1/2)/(M - 1).
 
-Intervals are Wilson's (score) for the binomial, mapped to shares, and accepted within [0, 1] as
-`intervals` says; each is for its own bin. The simultaneous ones hold for all bins together
-(Bonferroni). With many bins those reach far into the tails, where a binomial of small probability
-is not normal (score intervals for 64 bins held together in 84% of cases), so they are exact.
+The interval of each bin is Wilson's score interval for the binomial, mapped to shares and
+restricted to [0, 1] as described in `intervals`. The simultaneous intervals hold for all bins
+together (Bonferroni). With many bins they depend on the far tails, where a binomial of small
+probability is not normal (score intervals for 64 bins held together in 84% of cases), so they are
+Clopper and Pearson's exact ones.
 
-Reference: Kairouz, Bonawitz and Ramage 2016; Acharya, Sun and Zhang 2019 (Hadamard response);
+References: Kairouz, Bonawitz and Ramage 2016; Acharya, Sun and Zhang 2019 (Hadamard response);
 Wilson 1927; Clopper and Pearson 1934.
 """
 
@@ -50,19 +53,37 @@ AUTO, K_ARY, HADAMARD = "auto", "randomised_response", "hadamard_response"
 MECHANISMS = (K_ARY, HADAMARD)
 MAX_BINS = 4096
 OTHER = "other"
-_LEAST_NOISE = 30.0  # answers that noise is expected to move into a bin
+# Least expected number of answers that noise moves into a bin, for a normal approximation.
+_LEAST_NOISE = 30.0
 _RARE_NOISE = (
-    "noise moves fewer than 30 answers into a bin, so a small share's covers more often than "
-    "stated, or a little less"
+    "noise moves fewer than 30 answers into a bin, so the interval of a small share covers more "
+    "often than stated, or a little less often"
 )
 
 
 @question
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramQuestion(RandomizedQuestion):
-    """Everybody's bin of [lower, upper], cut into `bins` equal ones, or category of a public list.
+    """A question about the bin of each person's number, or the category of each person's word.
 
-    With `categories` there are no bounds and no bins; whatever is not in the list is "other".
+    Attributes:
+        lower: Lower bound of the numbers; None with categories.
+        upper: Upper bound of the numbers; None with categories.
+        bins: Number of equal bins of [lower, upper]; None with categories.
+        categories: The public list of categories; words that are not in it count as "other".
+        epsilon: Pure epsilon of one person's code.
+        mechanism: "randomised_response" or "hadamard_response".
+        public_seed: Seed of the public assignment of matrix rows to people.
+
+    Example:
+        >>> from sottovoce.analytics import estimate
+        >>> words = ["red", "red", "green", "blue"] * 2500
+        >>> options = {"categories": ["red", "green"], "epsilon": 1.0}
+        >>> found = estimate("histogram", words, seed=1, **options)
+        >>> [row["label"] for row in found.rows()]
+        ['red', 'green', 'other']
+        >>> found.rows()[0]["low"] < 0.5 < found.rows()[0]["high"]
+        True
     """
 
     kind: ClassVar[str] = "histogram"
@@ -79,12 +100,12 @@ class HistogramQuestion(RandomizedQuestion):
     def __post_init__(self) -> None:
         check_seed(self.public_seed)
         table_epsilon(self.epsilon)
-        _check_kinds(self.lower, self.upper, self.bins, self.categories)
+        _count_bins(self.lower, self.upper, self.bins, self.categories)
         if self.mechanism not in MECHANISMS:
             raise UnknownNameError.among("mechanism for a histogram", self.mechanism, MECHANISMS)
         if self.mechanism == K_ARY and self.num_bins > MAX_LEVELS:
             raise ParameterError(
-                f"'{K_ARY}' takes at most {MAX_LEVELS} bins, got {self.num_bins}; take '{HADAMARD}'"
+                f"'{K_ARY}' has at most {MAX_LEVELS} bins, got {self.num_bins}; use '{HADAMARD}'"
             )
 
     @classmethod
@@ -100,7 +121,24 @@ class HistogramQuestion(RandomizedQuestion):
         bits: int | None = None,
         mechanism: str = AUTO,
     ) -> "HistogramQuestion":
-        """The question with every choice made: 'auto' has the least variance within `bits`."""
+        """Build the question and make the choices that are left open.
+
+        Args:
+            epsilon: Pure epsilon of one person's code.
+            public_seed: Seed of the public assignment of matrix rows to people.
+            lower: Lower bound of the numbers.
+            upper: Upper bound of the numbers.
+            bins: Number of bins; None is 10.
+            categories: List of words, instead of bounds and bins.
+            bits: The most bits that a person sends; None is 8.
+            mechanism: A mechanism, or "auto" for the one with the least variance within `bits`.
+
+        Returns:
+            The question.
+
+        Raises:
+            ParameterError: The parameters do not fit together or are out of range.
+        """
         if isinstance(categories, str):
             raise ParameterError(
                 f"categories must be a list of words, got the string {categories!r}; give "
@@ -110,8 +148,8 @@ class HistogramQuestion(RandomizedQuestion):
         if names is None and bins is None:
             bins = 10
         table_epsilon(epsilon)
-        num = _check_kinds(lower, upper, bins, names)
-        chosen = _chosen(mechanism, epsilon, num, bits)
+        num = _count_bins(lower, upper, bins, names)
+        chosen = _choose_mechanism(mechanism, epsilon, num, bits)
         return cls(
             lower=None if lower is None else float(lower),
             upper=None if upper is None else float(upper),
@@ -124,27 +162,30 @@ class HistogramQuestion(RandomizedQuestion):
 
     @property
     def num_bins(self) -> int:
-        return _check_kinds(self.lower, self.upper, self.bins, self.categories)
+        """The number of bins, or of categories with "other"."""
+        return _count_bins(self.lower, self.upper, self.bins, self.categories)
 
     @property
     def order(self) -> int:
-        """Of the Hadamard matrix."""
+        """The order of the Hadamard matrix."""
         return transforms.order_for(self.num_bins)
 
     @property
     def randomizer(self) -> CategoryRandomizer:
+        """The randomizer of one person's category, or of one sign."""
         num = 2 if self.mechanism == HADAMARD else self.num_bins
         return CategoryRandomizer(epsilon=self.epsilon, num_categories=num)
 
     @property
     def support(self) -> tuple[float, float]:
-        """(a, b): of a person's own category, and of any other one."""
+        """The probabilities (a, b) that a code supports its owner's category, and another one."""
         randomizer = self.randomizer
         if self.mechanism == K_ARY:
             return randomizer.kept, randomizer.other
         return randomizer.kept, 0.5 - (randomizer.kept - 0.5) / (self.order - 1)
 
     def labels(self) -> list[str]:
+        """Return the names of the bins or categories."""
         if self.categories is not None:
             return [*self.categories, OTHER]
         edges = self.edges()
@@ -152,13 +193,13 @@ class HistogramQuestion(RandomizedQuestion):
         return [*inner, f"[{edges[-2]:g}, {edges[-1]:g}]"]
 
     def edges(self) -> list[float]:
-        """Of the bins."""
+        """Return the edges of the bins."""
         assert self.lower is not None
         assert self.upper is not None
         return [float(edge) for edge in np.linspace(self.lower, self.upper, self.num_bins + 1)]
 
     def indices(self, values: ArrayLike) -> NDArray[np.int64]:
-        """Everybody's bin; values outside the interval are moved to its nearer end."""
+        """Return the bin or category of each value; numbers outside the bounds are clipped."""
         if self.categories is not None:
             places = {name: place for place, name in enumerate(self.categories)}
             other = len(self.categories)
@@ -166,7 +207,7 @@ class HistogramQuestion(RandomizedQuestion):
             return np.array(found, dtype=np.int64)
         assert self.lower is not None
         assert self.upper is not None
-        # Clipped first: a huge number would overflow, and as an integer wrap around.
+        # Values are clipped first: a huge one would overflow, and wrap around as an integer.
         inside = np.clip(numbers(values), self.lower, self.upper)
         share = (inside - self.lower) / (self.upper - self.lower)
         return np.clip(np.floor(share * self.num_bins), 0, self.num_bins - 1).astype(np.int64)
@@ -183,19 +224,24 @@ class HistogramQuestion(RandomizedQuestion):
         return CodeCounts.of(codes, 2, self._rows(first, len(codes)), self.order)
 
     def _rows(self, first: int, count: int) -> NDArray[np.int64]:
+        """Return the matrix rows of persons first, first + 1, ...; never row 0."""
         return 1 + assigned(self.public_seed, "row", first, count, self.order - 1)
 
     def check_rows(self, tally: Tally) -> None:
-        """Row 0 of the matrix, which is constant, is asked of nobody: an answer to it is forged.
+        """Raise if a tally has answers to row 0 of the matrix.
 
-        It would support every category at once.
+        Row 0 is constant and is assigned to no person. A forged answer to it would support every
+        category.
         """
         assert isinstance(tally, CodeCounts)
         if self.mechanism == HADAMARD and tally.counts[0].any():
-            raise DomainError("a tally has answers to row 0 of the matrix, which nobody is asked")
+            raise DomainError(
+                "a tally has answers to row 0 of the matrix, which is assigned to no person; "
+                "discard it and check where it came from"
+            )
 
     def supports(self, tally: Tally) -> Vector:
-        """How many codes support each category."""
+        """Return the number of codes that support each category."""
         assert isinstance(tally, CodeCounts)
         self.check_rows(tally)
         if self.mechanism == K_ARY:
@@ -220,7 +266,7 @@ class HistogramQuestion(RandomizedQuestion):
         together: Ends = own
         if people >= self.least_people:
             own = _pairs(*intervals.within(shares, stddev, 0.0, 1.0, confidence))
-            error = (1.0 - confidence) / (2.0 * len(labels))  # on either side of each bin
+            error = (1.0 - confidence) / (2.0 * len(labels))  # The error at each end of each bin.
             low = statistics.lower(supports, people, error)
             high = statistics.upper(supports, people, error)
             ends = (np.clip((p - b) / (a - b), 0.0, 1.0) for p in (low, high))
@@ -245,7 +291,8 @@ class HistogramQuestion(RandomizedQuestion):
             confidence=confidence,
             mechanism=self.mechanism,
             notes=(
-                "each interval is for its own bin; 'simultaneous_interval' (--json) is for all",
+                "each interval holds for its own bin; 'simultaneous_interval' (--json) holds for "
+                "all bins",
                 "estimates are unbiased and may lie below 0; 'share' is the nearest distribution",
             ),
             details=details,
@@ -257,21 +304,21 @@ def _pairs(low: Vector, high: Vector) -> Ends:
 
 
 def projected(shares: Vector) -> Vector:
-    """The nearest point of the simplex (Duchi, Shalev-Shwartz, Singer and Chandra 2008)."""
+    """Project to the simplex (Duchi, Shalev-Shwartz, Singer and Chandra 2008)."""
     ordered = np.sort(shares)[::-1]
     excess = (np.cumsum(ordered) - 1.0) / np.arange(1, len(shares) + 1)
     last = int(np.flatnonzero(ordered > excess)[-1])
     return np.asarray(np.maximum(shares - excess[last], 0.0))
 
 
-def _check_kinds(
+def _count_bins(
     lower: float | None, upper: float | None, bins: int | None, names: tuple[str, ...] | None
 ) -> int:
-    """Bounds and bins, or categories: the number of bins."""
+    """Check bounds and bins, or categories, and return the number of bins."""
     if names is None:
         if lower is None or upper is None:
             raise ParameterError(
-                "a histogram needs lower and upper, or a list of categories: give --lower and "
+                "a histogram needs lower and upper, or a list of categories; give --lower and "
                 "--upper for numbers, --categories for words"
             )
         Box(dimension=1, lower=lower, upper=upper)
@@ -284,23 +331,23 @@ def _check_kinds(
         raise ParameterError(f"categories must be words that are not empty, got {list(names)!r}")
     if len(set(names)) < len(names) or OTHER in names:
         raise ParameterError(
-            f"categories must differ, and none may be '{OTHER}', which is for all that are not "
-            f"listed; got {', '.join(names)}"
+            f"categories must differ, and none may be '{OTHER}', which stands for words that are "
+            f"not listed, got {', '.join(names)}"
         )
     parameter_rules.integer("number of categories", len(names), low=1, high=MAX_BINS - 1)
     return len(names) + 1
 
 
-def _chosen(mechanism: str, epsilon: float, num: int, bits: int | None) -> str:
-    """The mechanism of least variance at an even share, among those within `bits` [any]."""
+def _choose_mechanism(mechanism: str, epsilon: float, num: int, bits: int | None) -> str:
+    """Choose the mechanism with the least variance for equal shares, among those within `bits`."""
     if mechanism not in (AUTO, *MECHANISMS):
         raise UnknownNameError.among("mechanism for a histogram", mechanism, (AUTO, *MECHANISMS))
     most = 8 if bits is None else parameter_rules.integer("bits", bits, low=1, high=32)
     needed = (num - 1).bit_length()
     if mechanism == K_ARY and needed > most:
         raise ParameterError(
-            f"'{K_ARY}' over {num} bins takes {needed} bits, and {most} are allowed; take "
-            f"'{HADAMARD}', which sends one"
+            f"'{K_ARY}' over {num} bins sends {needed} bits, and {most} are allowed; use "
+            f"'{HADAMARD}', which sends one bit"
         )
     if mechanism != AUTO:
         return mechanism

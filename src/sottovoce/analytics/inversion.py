@@ -1,22 +1,25 @@
-"""Quantiles from a noisy distribution function, with intervals that cover as often as they say.
+"""Quantiles from a noisy distribution function, with intervals of about the stated coverage.
 
-The estimate F^ at the edges of the cells is unbiased and normal with a known covariance, but rough:
-its noise changes from cell to cell, so the t with |F^(t) - q| <= z s(t) are no interval, and the
-least one around them covers far too often. Three things are done instead, and joined.
+The estimate F^ at the edges of the cells is unbiased and approximately normal with a known
+covariance, but rough: its noise changes from cell to cell. So the t with |F^(t) - q| <= z s(t) are
+not an interval, and the smallest interval around them covers far too often. Three steps are used
+instead, and the final interval contains the results of all three.
 
-1. F^ is averaged over t +- h, with h a part of the interval's own half-width (found in two steps).
-   That averages the roughness away, and leaves a distribution that is smooth on that scale as it
-   was; then z with the averaged noise.
-2. An atom is not smooth on any scale. A cell is heavy whose mass is twice its neighbours', and
-   above it by three times its noise. A heavy cell's edges are judged by themselves with z: where
-   the mass up to its end may reach q and the mass before it may lie below q, the interval holds
-   the whole cell.
-3. For atoms that are too light for that, the ends reach as far as the edges e at which the
-   unaveraged F^(e) is within 0.3 of its own noise, and to the cell's other end.
+1. F^ is averaged over t +- h, where h is a part of the interval's own half-width (found by two
+   iterations). This reduces the roughness and does not change a distribution that is smooth on that
+   scale. Then z is used with the standard deviation of the averaged F^.
+2. An atom (many people with the same value) is not smooth on any scale. A cell is called heavy if
+   its mass is at least twice that of the adjacent cells and exceeds it by three standard deviations
+   of its noise. The edges of a heavy cell are compared with z separately: if the mass up to its end
+   may reach q and the mass before it may lie below q, the interval contains the whole cell.
+3. For atoms that are too light for step 2, the interval reaches to the outermost edges e at which
+   the F^(e) without averaging is within 0.3 standard deviations of q (at 95%), and to the other end
+   of the cell there.
 
-The share of the half-width in 1 and the 0.3 in 3 were chosen by measured coverage (`sottovoce
-experiment run estimate-coverage`): within two points of 95% for smooth, skewed and bimodal laws;
-with atoms at least 93%, and more often than stated where 2 sets an end.
+The part of the half-width in step 1 and the 0.3 in step 3 were chosen by measured coverage
+(`sottovoce experiment run estimate-coverage`): within two points of 95% for smooth, skewed and
+bimodal distributions; with atoms at least 93%, and above the stated coverage where step 2 sets an
+end.
 
 Reference: Woodruff 1952 (intervals by inversion).
 """
@@ -31,19 +34,22 @@ from scipy.special import ndtri
 from sottovoce.analytics.transforms import EstimatedCdf
 from sottovoce.core.domains import Vector
 
-# Of the interval's half-width: more where the noise is rough.
+# The averaged part of the interval's half-width: more where the noise is rough.
 _AVERAGED_ROUGH, _AVERAGED_EVEN = 0.85, 0.25
-_ROUGH = 0.3 / 1.96  # of z
-_HEAVY_NOISES, _HEAVY_NEIGHBOURS = 3.0, 2.0
+_ROUGH = 0.3 / 1.96  # The multiple of z in step 3.
+_HEAVY_NOISES, _HEAVY_RATIO = 3.0, 2.0
 _PILOT = 1.0 / 1.96
 _STEPS = 2
 _BANDWIDTHS_PER_OCTAVE = 4
-_LEAST_BANDWIDTH = 0.5  # cells
+_LEAST_BANDWIDTH = 0.5  # In cells.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile:
-    """On [0, 1]; `is_coarse` where an end is set by the grid: by an atom, or a steep part."""
+    """A quantile and its interval on [0, 1].
+
+    `is_coarse` says that an end is set by the grid of cells: by an atom or a steep part of F.
+    """
 
     estimate: float
     low: float
@@ -52,7 +58,7 @@ class Quantile:
 
 
 class Inversion:
-    """Quantiles of one estimated distribution function; averages are worked out once."""
+    """The quantiles of one estimated distribution function; averages are computed once."""
 
     def __init__(self, cdf: EstimatedCdf, confidence: float) -> None:
         self._values = cdf.values
@@ -61,18 +67,20 @@ class Inversion:
         self._z = float(ndtri(0.5 + confidence / 2.0))
         self._part = _AVERAGED_ROUGH if cdf.is_rough else _AVERAGED_EVEN
         self._averages: dict[float, tuple[Vector, Vector]] = {}
-        self._is_heavy = _heavy(cdf)
+        self._is_heavy = _find_heavy_cells(cdf)
 
     @property
     def largest_stddev(self) -> float:
+        """The largest standard deviation of F^ over all edges."""
         return float(self._stddev.max())
 
     def quantile(self, q: float) -> Quantile:
+        """Return the quantile of level q with its interval."""
         cells = len(self._values) - 1
         low, high = self._reach(q, _PILOT * self._z)
         mean = self._values
         for _ in range(_STEPS):
-            mean, stddev = self._averaged(_bandwidth(self._part * (high - low) / 2.0))
+            mean, stddev = self._average(_round_bandwidth(self._part * (high - low) / 2.0))
             low, high = _crossings(mean, self._z * stddev, q)
         rough_low, rough_high = self._reach(q, _ROUGH * self._z)
         low, high = min(low, rough_low), max(high, rough_high)
@@ -86,7 +94,7 @@ class Inversion:
         )
 
     def _heavy_cells(self, q: float) -> tuple[float, float]:
-        """Where the first heavy cell begins that may hold the quantile, and the last one ends."""
+        """Return the range of the heavy cells that may contain the quantile, from first to last."""
         margin = self._z * self._stddev
         below = self._values[:-1] - margin[:-1] < q
         above = self._values[1:] + margin[1:] >= q
@@ -96,14 +104,14 @@ class Inversion:
         return float(places[0]), float(places[-1] + 1)
 
     def _reach(self, q: float, multiple: float) -> tuple[float, float]:
-        """The outermost edges that are accepted, and on to the next ones."""
+        """Return the outermost edges that are within `multiple` deviations, and one cell more."""
         margin, last = multiple * self._stddev, len(self._values) - 1
         first_above = _first(self._values + margin >= q, last)
         last_below = last - _first((self._values - margin < q)[::-1], last)
         return float(max(first_above - 1, 0)), float(min(last_below + 1, last))
 
-    def _averaged(self, bandwidth: float) -> tuple[Vector, Vector]:
-        """F^ averaged over +- bandwidth cells, and its standard deviation."""
+    def _average(self, bandwidth: float) -> tuple[Vector, Vector]:
+        """Return F^ averaged over +- bandwidth cells, and its standard deviation."""
         if bandwidth not in self._averages:
             weights, constant = _box(len(self._values), bandwidth)
             variance = ((weights @ self._covariance) * weights).sum(axis=1)
@@ -112,19 +120,19 @@ class Inversion:
         return self._averages[bandwidth]
 
 
-def _heavy(cdf: EstimatedCdf) -> NDArray[np.bool_]:
-    """Cells that stand out from their neighbours: atoms, most likely."""
-    variances, beside = np.diag(cdf.covariance), np.diag(cdf.covariance, k=1)
-    noise = np.sqrt(np.maximum(variances[1:] + variances[:-1] - 2.0 * beside, 0.0))
+def _find_heavy_cells(cdf: EstimatedCdf) -> NDArray[np.bool_]:
+    """Return which cells stand out from the adjacent ones: these are most likely atoms."""
+    variances, lagged = np.diag(cdf.covariance), np.diag(cdf.covariance, k=1)
+    noise = np.sqrt(np.maximum(variances[1:] + variances[:-1] - 2.0 * lagged, 0.0))
     mass = np.diff(cdf.values)
     padded = np.concatenate([mass[1:2], mass, mass[-2:-1]])
-    neighbours = np.maximum((padded[:-2] + padded[2:]) / 2.0, 0.0)
-    stands_out = mass - neighbours > _HEAVY_NOISES * noise
-    return np.asarray(stands_out & (mass > _HEAVY_NEIGHBOURS * neighbours))
+    adjacent = np.maximum((padded[:-2] + padded[2:]) / 2.0, 0.0)
+    stands_out = mass - adjacent > _HEAVY_NOISES * noise
+    return np.asarray(stands_out & (mass > _HEAVY_RATIO * adjacent))
 
 
-def _bandwidth(cells: float) -> float:
-    """One of a few, so that few averages are needed."""
+def _round_bandwidth(cells: float) -> float:
+    """Round a bandwidth to one of a few values, so that few averages are computed."""
     if cells <= _LEAST_BANDWIDTH:
         return _LEAST_BANDWIDTH
     return float(2.0 ** (round(np.log2(cells) * _BANDWIDTHS_PER_OCTAVE) / _BANDWIDTHS_PER_OCTAVE))
@@ -132,9 +140,10 @@ def _bandwidth(cells: float) -> float:
 
 @lru_cache(maxsize=64)
 def _box(edges: int, bandwidth: float) -> tuple[Vector, Vector]:
-    """Weights on the edges, and a constant, that average a function linear between them.
+    """Return weights on the edges, and a constant, that average a piecewise linear function.
 
-    F(0) = 0 and F(1) = 1 are known, so F is continued oddly around both ends: -F(-t), 2 - F(2 - t).
+    F(0) = 0 and F(1) = 1 are known, so F is extended antisymmetrically at both ends: -F(-t) and
+    2 - F(2 - t).
     """
     last = edges - 1
     places = np.arange(-last, 2 * last + 1)
@@ -148,35 +157,37 @@ def _box(edges: int, bandwidth: float) -> tuple[Vector, Vector]:
 
 
 def _ramp(x: Vector) -> Vector:
-    """The integral of the hat function 1 - |t| up to x."""
+    """Return the integral of the hat function 1 - |t| up to x."""
     inside = np.clip(x, -1.0, 1.0)
     return np.where(inside < 0.0, (inside + 1.0) ** 2 / 2.0, 1.0 - (1.0 - inside) ** 2 / 2.0)
 
 
 def _crossings(mean: Vector, margin: Vector, q: float) -> tuple[float, float]:
-    """Where mean + margin passes q, and where mean - margin does, each made monotone."""
+    """Return where mean + margin and mean - margin, each made monotone, reach q."""
     low, high = _inverse(_monotone(mean + margin), q), _inverse(_monotone(mean - margin), q)
     return low, max(low, high)
 
 
 def _between(values: Vector, place: int, q: float) -> float:
-    """Where the chord from `place` to the next edge passes q."""
+    """Return where the line from edge `place` to the next one reaches q."""
     first, second = float(values[place]), float(values[place + 1])
     share = (q - first) / (second - first) if second > first else 0.5
     return place + min(max(share, 0.0), 1.0)
 
 
 def _first(mask: NDArray[np.bool_], otherwise: int) -> int:
+    """Return the first place where the mask is true, or `otherwise`."""
     return int(np.argmax(mask)) if mask.any() else otherwise
 
 
 def _monotone(values: Vector) -> Vector:
-    """Between the running maximum from the left and the running minimum from the right."""
+    """Return the mean of the running maximum from the left and the minimum from the right."""
     rising = np.maximum.accumulate(values)
     return np.asarray((rising + np.minimum.accumulate(values[::-1])[::-1]) / 2.0)
 
 
 def _inverse(monotone: Vector, q: float) -> float:
+    """Return where a monotone function on the edges reaches q."""
     place = int(np.searchsorted(monotone, q, side="left"))
     if place == 0:
         return 0.0

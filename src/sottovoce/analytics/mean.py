@@ -1,9 +1,9 @@
-"""The mean of a number that everybody holds.
+"""The mean of a number that each person has.
 
-A person's number goes through an unbiased mechanism as one code; the estimate is the mean of what
-the codes decode to. Those are independent, each with mean E[x] over the population, so Student's
-interval with their sample variance holds for the population's mean, in which noise and sampling
-are both contained; see `intervals` for what happens near the bounds.
+Each person's number is sent through an unbiased mechanism as one code; the estimate is the mean of
+the decoded codes. These are independent, each with mean E[x] over the population. So Student's
+interval with their sample variance holds for the population mean and includes both the noise and
+the sampling of people; `intervals` describes what changes near the bounds.
 """
 
 import math
@@ -23,15 +23,23 @@ from sottovoce.core.randomness import Randomness
 from sottovoce.mechanisms.mechanism import Codes
 
 _AT_BOUND = (
-    "the interval reaches a bound: values beyond it were moved to it, so if many are, the mean of "
-    "all lies farther out; wider bounds would tell"
+    "the interval reaches a bound: values beyond the bounds were clipped, so the mean without "
+    "clipping may lie farther out; use wider bounds to check"
 )
 
 
 @question
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanQuestion(RandomizedQuestion):
-    """Everybody's number in [lower, upper], through `mechanism` with `bits` bits."""
+    """A question about the mean of numbers in [lower, upper].
+
+    Attributes:
+        lower: Lower bound; smaller numbers are clipped to it.
+        upper: Upper bound; larger numbers are clipped to it.
+        epsilon: Pure epsilon of one person's code.
+        bits: Bits of one person's code.
+        mechanism: Name of the mechanism.
+    """
 
     kind: ClassVar[str] = "mean"
     least_people: ClassVar[int] = 100
@@ -55,7 +63,19 @@ class MeanQuestion(RandomizedQuestion):
         bits: int | None = None,
         mechanism: str = AUTO,
     ) -> "MeanQuestion":
-        """The question with every choice made."""
+        """Build the question and make the choices that are left open.
+
+        Args:
+            lower: Lower bound of the numbers.
+            upper: Upper bound of the numbers.
+            epsilon: Pure epsilon of one person's code.
+            bits: The most bits of a code with "auto", else the bits of the mechanism; None is a
+                default.
+            mechanism: A mechanism, or "auto" for the one with the least worst-case variance.
+
+        Returns:
+            The question.
+        """
         found = randomizer_for(lower, upper, epsilon, bits, mechanism)
         return cls(
             lower=found.lower,
@@ -67,6 +87,7 @@ class MeanQuestion(RandomizedQuestion):
 
     @property
     def randomizer(self) -> ScalarRandomizer:
+        """The randomizer of one person's number."""
         return ScalarRandomizer(
             lower=self.lower,
             upper=self.upper,
@@ -78,7 +99,7 @@ class MeanQuestion(RandomizedQuestion):
     def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
         return self.randomizer.answer(numbers(values), randomness.stream("mean", first))
 
-    def tally(self, codes: Codes, first: int = 0) -> Tally:  # noqa: ARG002  (all are asked alike)
+    def tally(self, codes: Codes, first: int = 0) -> Tally:  # noqa: ARG002  (everyone is asked the same)
         return self.randomizer.tally(codes)
 
     def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:

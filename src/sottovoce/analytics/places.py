@@ -1,24 +1,21 @@
-"""Where people are: the mean place with intervals, and a density map, from one code a person.
+"""Locations: the mean place with intervals, and a density map, from one code per person.
 
-Each coordinate, east and north of the map's centre in kilometres, goes through the unbiased table
-of `metric_mvu`; the pair of codes is one code of 2 * bits bits. Any two places d kilometres apart
-are epsilon d hidden from each other (geo-indistinguishability). The mean place is the mean of what
-the codes decode to, each coordinate with Student's interval, as for any mean; the density is by
-maximum likelihood (`location`) and has no interval.
+Places are points of a square map, in kilometers east and north of its center. Each coordinate is
+sent through the unbiased table of `metric_mvu` with metric 'euclidean'; the pair of codes is one
+code of 2 * bits bits. It is geo-indistinguishable: P(code | place) <= e^(epsilon d) P(code |
+place') for any two places that are d kilometers apart.
 
-Where people are, without where anyone is: a density map from privatised places.
-
-Places are points of a square map. Each client sends its two coordinates through `metric_mvu` with
-metric 'euclidean', some bits each: P(place) <= e^(epsilon distance) P(place') for any two places
-(geo-indistinguishability). The server counts the codes, a B x B table N, which is all that matters,
-and estimates the density D on a g x g grid of cells by maximum likelihood,
+The mean place is the mean of the decoded codes; each coordinate has Student's interval, as every
+mean has. For the density the server counts the pairs of codes, a B x B table N, and estimates the
+density D on a g x g grid of cells by maximum likelihood,
 
     max_D  sum_jk N_jk log (A^T D A)_jk        A_cj = P(code j | middle of cell c, one coordinate)
 
-by expectation maximisation: D <- D * (A (N / A^T D A) A^T) / n, which keeps D a density. What the
-server does with the codes is post-processing and costs no privacy.
+by expectation maximization: D <- D * (A (N / A^T D A) A^T) / n, which keeps D a density. The
+density has no interval. What the server computes from the codes is post-processing and costs no
+privacy.
 
-Reference: Andres, Bordenabe, Chatzikokolakis and Palamidessi 2013; Dempster, Laird and Rubin 1977.
+References: Andres, Bordenabe, Chatzikokolakis and Palamidessi 2013; Dempster, Laird and Rubin 1977.
 """
 
 import math
@@ -47,19 +44,31 @@ from sottovoce.mechanisms.metric_mvu import MetricMvu
 from sottovoce.mechanisms.release import release_event
 from sottovoce.privacy.events import PrivacyEvent
 
-KILOMETRES_PER_DEGREE = 111.195  # of a great circle on a sphere of 6371 km
+KILOMETRES_PER_DEGREE = 111.195  # On a great circle of a sphere of radius 6371 km.
 _RADIUS_KM = math.degrees(KILOMETRES_PER_DEGREE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SquareMap:
-    """A square of the earth's surface: places in kilometres from its centre.
+    """A square map of a part of the earth: places in kilometers east and north of its center.
 
-    The earth is a sphere, seen straight from above the centre (orthographic). Seen so, no two
-    places lie farther apart than along the ground, wherever they are, so what hides them on the map
-    hides them on the earth. Degrees that are merely scaled do not have that: where parallels are
-    shorter than at the centre, and across the meridian that is opposite, the map would be longer.
-    Ten kilometres from the centre it shortens distances by a millionth.
+    The earth is a sphere in orthographic projection, that is seen from infinitely far above the
+    center. In this projection no two places are farther apart than along the ground, so the
+    guarantee on the map holds on the earth. Scaled degrees do not have this property: where
+    parallels are shorter than at the center, and across the opposite meridian, distances on such a
+    map would be too long. Ten kilometers from the center the projection shortens distances by a
+    millionth.
+
+    Attributes:
+        latitude: Latitude of the center in degrees, from -80 to 80.
+        longitude: Longitude of the center in degrees, from -180 to 180.
+        side_km: Side of the square in kilometers, at most 1000.
+
+    Example:
+        >>> area = SquareMap(latitude=48.2, longitude=16.4, side_km=10.0)
+        >>> area.places([48.2, 48.22], [16.4, 16.4]).round(1)
+        array([[0. , 0. ],
+               [0. , 2.2]])
     """
 
     latitude: float
@@ -68,50 +77,83 @@ class SquareMap:
 
     def __post_init__(self) -> None:
         if not abs(parameter_rules.finite("latitude", self.latitude)) <= 80.0:
-            raise ParameterError(f"latitude must lie within 80 degrees, got {self.latitude!r}")
+            raise ParameterError(
+                f"latitude must lie between -80 and 80 degrees, got {self.latitude!r}"
+            )
         if not abs(parameter_rules.finite("longitude", self.longitude)) <= 180.0:
-            raise ParameterError(f"longitude must lie within 180 degrees, got {self.longitude!r}")
+            raise ParameterError(
+                f"longitude must lie between -180 and 180 degrees, got {self.longitude!r}"
+            )
         parameter_rules.positive(
-            "side_km", self.side_km, at_most=1000.0, remedy="take a smaller map"
+            "side_km", self.side_km, at_most=1000.0, remedy="use a smaller map"
         )
 
     @property
     def domain(self) -> Box:
+        """The domain of places: both coordinates within half the side."""
         half = self.side_km / 2.0
         return Box(dimension=2, lower=-half, upper=half)
 
     def places(self, latitudes: ArrayLike, longitudes: ArrayLike) -> Vector:
-        """East and north of the centre in kilometres, one row each; outside is moved to the edge.
+        """Return places in kilometers east and north of the center.
 
-        The edge is public: that a place lies outside is hidden like any other.
+        Places outside the map are moved to its edge. The edge is public, so it stays hidden that a
+        place lies outside.
+
+        Args:
+            latitudes: Latitudes in degrees.
+            longitudes: Longitudes in degrees.
+
+        Returns:
+            One row (east, north) for each place.
+
+        Raises:
+            DomainError: A latitude or longitude is not finite.
         """
         degrees = np.asarray(latitudes, np.float64), np.asarray(longitudes, np.float64)
         if not all(np.isfinite(part).all() for part in degrees):
-            raise DomainError("a latitude or longitude is not a finite number")
-        up, round_ = np.radians(degrees[0]), np.radians(degrees[1] - self.longitude)
-        centre = math.radians(self.latitude)
-        east = np.cos(up) * np.sin(round_)
-        north = math.cos(centre) * np.sin(up) - math.sin(centre) * np.cos(up) * np.cos(round_)
+            raise DomainError("latitudes and longitudes must be finite numbers; leave others out")
+        phi, lam = np.radians(degrees[0]), np.radians(degrees[1] - self.longitude)
+        phi_0 = math.radians(self.latitude)
+        east = np.cos(phi) * np.sin(lam)
+        north = math.cos(phi_0) * np.sin(phi) - math.sin(phi_0) * np.cos(phi) * np.cos(lam)
         places = _RADIUS_KM * np.column_stack((east, north))
         return np.clip(places, self.domain.lower, self.domain.upper)
 
     def degrees_of(self, east_km: float, north_km: float) -> tuple[float, float]:
-        """Latitude and longitude of a place on the map; of one beyond it, of its nearer edge.
+        """Return latitude and longitude of a place on the map.
 
-        Longitudes run from -180 to 180, or a little beyond.
+        Args:
+            east_km: Kilometers east of the center; values outside the map are clipped.
+            north_km: Kilometers north of the center; values outside the map are clipped.
+
+        Returns:
+            Latitude and longitude in degrees. On a map across the meridian 180 the longitude may
+            lie slightly outside -180 to 180.
         """
-        half, centre = self.side_km / 2.0, math.radians(self.latitude)
+        half, phi_0 = self.side_km / 2.0, math.radians(self.latitude)
         east, north = (min(max(km, -half), half) / _RADIUS_KM for km in (east_km, north_km))
-        height = math.sqrt(1.0 - east**2 - north**2)  # above the plane through the earth's middle
-        up = math.asin(north * math.cos(centre) + height * math.sin(centre))
-        round_ = math.atan2(east, height * math.cos(centre) - north * math.sin(centre))
-        return math.degrees(up), self.longitude + math.degrees(round_)
+        # The height above the plane through the center of the sphere, in radii.
+        height = math.sqrt(1.0 - east**2 - north**2)
+        phi = math.asin(north * math.cos(phi_0) + height * math.sin(phi_0))
+        lam = math.atan2(east, height * math.cos(phi_0) - north * math.sin(phi_0))
+        return math.degrees(phi), self.longitude + math.degrees(lam)
 
 
 def mechanism_for(
     area: SquareMap, *, epsilon_per_km: float, bits: int, input_bits: int = 6
 ) -> MetricMvu:
-    """Geo-indistinguishability at `epsilon_per_km`, in 2 * bits bits a place."""
+    """Return a mechanism for places that is geo-indistinguishable at `epsilon_per_km`.
+
+    Args:
+        area: The map.
+        epsilon_per_km: Epsilon for two places that are one kilometer apart.
+        bits: Bits of each coordinate's code; a place has two.
+        input_bits: Bits of the grid of inputs for which the table is designed.
+
+    Returns:
+        The mechanism on the map's domain.
+    """
     return MetricMvu(
         input_domain=area.domain,
         epsilon=epsilon_per_km,
@@ -124,13 +166,26 @@ def mechanism_for(
 def privatise(
     mechanism: MetricMvu, places: ArrayLike, randomness: Randomness, *, batch: str
 ) -> NDArray[np.uint8]:
-    """Two codes for each place; each has its own keystream, labelled by the batch and its number.
+    """Encode places: two codes for each place.
 
-    A seeded source gives the same batch the same noise: name every batch differently.
+    Each place has its own keystream, which is derived from the batch's name and the place's number.
+
+    Args:
+        mechanism: The mechanism, from `mechanism_for`.
+        places: Rows (east, north) in kilometers, from `SquareMap.places`.
+        randomness: The source of randomness.
+        batch: A name that differs for every batch: a seeded source gives the same name the same
+            noise.
+
+    Returns:
+        One row of two codes for each place.
+
+    Raises:
+        DomainError: A row does not have two coordinates, or lies outside the map.
     """
     rows = np.asarray(places, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != 2:
-        raise DomainError(f"expected rows of two coordinates, got shape {rows.shape}")
+        raise DomainError(f"places must be rows of two coordinates, got shape {rows.shape}")
     for place in rows:
         mechanism.input_domain.check(place)
     streams = [randomness.stream("place", batch, number) for number in range(len(rows))]
@@ -139,12 +194,14 @@ def privatise(
 
 
 def code_counts(codes: ArrayLike, levels: int) -> NDArray[np.int64]:
-    """How often each pair of codes came: all that the density depends on."""
+    """Count each pair of codes; the density depends on these counts only."""
     pairs = np.asarray(codes)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or len(pairs) == 0:
-        raise DomainError(f"expected rows of two codes, at least one, got shape {pairs.shape}")
+        raise DomainError(f"codes must be rows of two codes, at least one, got shape {pairs.shape}")
     if pairs.min() < 0 or pairs.max() >= levels:
-        raise DomainError(f"a code lies outside 0 ... {levels - 1}")
+        raise DomainError(
+            f"codes must lie between 0 and {levels - 1}, got {pairs.min()} to {pairs.max()}"
+        )
     flat = pairs[:, 0].astype(np.int64) * levels + pairs[:, 1]
     return np.bincount(flat, minlength=levels * levels).reshape(levels, levels)
 
@@ -156,9 +213,17 @@ def density_map(
     cells: int,
     max_iterations: int = 500,
 ) -> Vector:
-    """The share of people in each cell of a cells x cells grid, by maximum likelihood.
+    """Estimate the share of people in each cell of a grid by maximum likelihood.
 
-    Entry [i, k] is the cell i-th from the west and k-th from the south.
+    Args:
+        mechanism: The mechanism that made the codes.
+        codes: One row of two codes for each person, from `privatise`.
+        cells: Number of cells along each side of the grid, at most 256.
+        max_iterations: Largest number of steps of expectation maximization.
+
+    Returns:
+        An array of shape (cells, cells) with sum 1. Entry [i, k] is the cell that is i-th from the
+        west and k-th from the south.
     """
     counts = code_counts(codes, mechanism.levels)
     return density_of_counts(mechanism, counts, cells=cells, max_iterations=max_iterations)
@@ -167,10 +232,10 @@ def density_map(
 def density_of_counts(
     mechanism: MetricMvu, counts: NDArray[np.int64], *, cells: int, max_iterations: int = 500
 ) -> Vector:
-    """The same from how often each pair of codes came.
+    """Estimate the density from the counts of pairs of codes.
 
-    Iterations stop when no cell's share moves by more than 1e-6: by then the estimate follows the
-    data, and much longer it would follow its noise.
+    Iterations stop when no cell's share changes by more than 1e-6. The estimate has converged to
+    the data by then; many more iterations would fit the noise.
     """
     parameter_rules.integer("cells", cells, low=1, high=256)
     parameter_rules.integer("max_iterations", max_iterations, low=1, high=10**6)
@@ -189,16 +254,22 @@ def density_of_counts(
     return density
 
 
-MOST_BITS = 6  # a coordinate: finer letters gain nothing and take long to design
+MOST_BITS = 6  # Bits per coordinate: more gain nothing, and their tables take long to design.
 MECHANISM = "metric_mvu"
 
 
 @question
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacesQuestion:
-    """Everybody's place on a square map; `epsilon` is per kilometre, `bits` are per coordinate.
+    """A question about places on a square map.
 
-    `cells` is how many the density map has to a side.
+    Attributes:
+        latitude: Latitude of the map's center in degrees.
+        longitude: Longitude of the map's center in degrees.
+        side_km: Side of the map in kilometers.
+        epsilon: Epsilon per kilometer.
+        bits: Bits per coordinate.
+        cells: Cells along each side of the density map.
     """
 
     kind: ClassVar[str] = "location"
@@ -213,7 +284,7 @@ class PlacesQuestion:
 
     def __post_init__(self) -> None:
         parameter_rules.positive("epsilon", self.epsilon)
-        parameter_rules.integer("bits (of a coordinate)", self.bits, low=1, high=MOST_BITS)
+        parameter_rules.integer("bits (per coordinate)", self.bits, low=1, high=MOST_BITS)
         parameter_rules.integer("cells", self.cells, low=2, high=128)
         _ = self.mechanism
 
@@ -227,9 +298,23 @@ class PlacesQuestion:
         bits: int | None = None,
         cells: int = 16,
     ) -> "PlacesQuestion":
-        """The question with every choice made; `centre` is (latitude, longitude)."""
+        """Build the question and make the choices that are left open.
+
+        Args:
+            centre: Latitude and longitude of the map's center in degrees.
+            side_km: Side of the map in kilometers.
+            epsilon: Epsilon per kilometer.
+            bits: Bits per coordinate; None is 3.
+            cells: Cells along each side of the density map.
+
+        Returns:
+            The question.
+
+        Raises:
+            ParameterError: A parameter is out of range.
+        """
         if len(centre) != 2:
-            raise ParameterError(f"centre must be latitude, longitude, got {centre!r}")
+            raise ParameterError(f"centre must be latitude and longitude, got {centre!r}")
         return cls(
             latitude=float(centre[0]),
             longitude=float(centre[1]),
@@ -241,35 +326,44 @@ class PlacesQuestion:
 
     @property
     def area(self) -> SquareMap:
+        """The map."""
         return SquareMap(latitude=self.latitude, longitude=self.longitude, side_km=self.side_km)
 
     @property
     def mechanism(self) -> MetricMvu:
+        """The mechanism of one place."""
         return mechanism_for(self.area, epsilon_per_km=self.epsilon, bits=self.bits)
 
     @property
     def event(self) -> PrivacyEvent:
+        """The privacy event of one person's code."""
         return release_event(self.mechanism, adjacency=Adjacency.REPLACE_ONE)
 
     @property
     def mechanism_kind(self) -> str:
-        """The registered mechanism whose law the codes follow; a site's policy names it."""
+        """The name of the registered mechanism; a site's policy lists it."""
         return MECHANISM
 
     @property
     def sampling(self) -> Sampling:
+        """The sampling grade of the mechanism."""
         return self.mechanism.sampling
 
     @property
     def code_format(self) -> LevelCodes:
+        """The format of one person's code."""
         return LevelCodes(levels=self.mechanism.levels**2)
 
     @property
     def digest(self) -> str:
+        """A digest of the tables, which must be the same on both sides."""
         return registry.parameter_hash(self.mechanism).hex()
 
     def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
-        """One code for each row of latitude and longitude; outside is moved to the map's edge."""
+        """Return one code for each row (latitude, longitude).
+
+        Places outside the map are moved to its edge.
+        """
         rows = degrees(values)
         places, mechanism = self.area.places(rows[:, 0], rows[:, 1]), self.mechanism
         stream = randomness.stream("location", first)
@@ -277,7 +371,7 @@ class PlacesQuestion:
         east, north = pairs.reshape(-1, 2).T.astype(np.int64)
         return (east * mechanism.levels + north).astype(self.code_format.dtype)
 
-    def tally(self, codes: Codes, first: int = 0) -> Tally:  # noqa: ARG002  (all are asked alike)
+    def tally(self, codes: Codes, first: int = 0) -> Tally:  # noqa: ARG002  (everyone is asked the same)
         return CodeCounts.of(codes, self.code_format.levels)
 
     def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:
@@ -289,8 +383,8 @@ class PlacesQuestion:
         east, easts, east_caveat = self._mean(pairs.sum(axis=1), confidence)
         north, norths, north_caveat = self._mean(pairs.sum(axis=0), confidence)
         latitude, longitude = area.degrees_of(east, north)
-        latitudes = _mapped(norths, lambda km: area.degrees_of(east, km)[0])
-        longitudes = _mapped(easts, lambda km: area.degrees_of(km, north)[1])
+        latitudes = _map_interval(norths, lambda km: area.degrees_of(east, km)[0])
+        longitudes = _map_interval(easts, lambda km: area.degrees_of(km, north)[1])
         numbers = (
             Number(label="east_km", estimate=east, interval=easts, caveat=east_caveat),
             Number(label="north_km", estimate=north, interval=norths, caveat=north_caveat),
@@ -310,8 +404,8 @@ class PlacesQuestion:
             confidence=confidence,
             mechanism=MECHANISM,
             notes=(
-                "each interval is for its own coordinate, from the map's centre",
-                "the density map is by maximum likelihood and has no interval",
+                "each interval holds for its own coordinate, from the map's center",
+                "the density map is a maximum likelihood estimate and has no interval",
             ),
             details=details,
             epsilon_per_km=self.epsilon,
@@ -320,7 +414,7 @@ class PlacesQuestion:
     def _mean(
         self, counts: NDArray[np.int64], confidence: float
     ) -> tuple[float, Interval | None, str | None]:
-        """The mean coordinate, its interval and what may be off about that."""
+        """Return the mean of a coordinate, its interval and a caveat about the interval."""
         channel = self.mechanism.table.channel
         least = float(channel.variances(channel.knots).min()) * self.side_km**2
         found = Contributions.of_counts(self.mechanism.points, counts, least)
@@ -334,7 +428,7 @@ class PlacesQuestion:
 
 
 def degrees(values: ArrayLike) -> Vector:
-    """Rows of latitude and longitude that are some."""
+    """Return rows of latitude and longitude; raise unless they are finite numbers."""
     try:
         rows = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -344,9 +438,9 @@ def degrees(values: ArrayLike) -> Vector:
             f"places must be rows of latitude and longitude, at least one, got shape {rows.shape}"
         )
     if not np.isfinite(rows).all():
-        raise DomainError("a latitude or longitude is not a finite number")
+        raise DomainError("latitudes and longitudes must be finite numbers; leave others out")
     return rows
 
 
-def _mapped(interval: Interval | None, mapping: Callable[[float], float]) -> Interval | None:
+def _map_interval(interval: Interval | None, mapping: Callable[[float], float]) -> Interval | None:
     return None if interval is None else (mapping(interval[0]), mapping(interval[1]))

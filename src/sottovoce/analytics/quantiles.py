@@ -1,20 +1,23 @@
-"""Quantiles of a number that everybody holds, from one code a person.
+"""Quantiles of a number that each person has, from one code per person.
 
-[lower, upper] is cut into 2^L cells. Two mechanisms:
+[lower, upper] is divided into 2^L cells. There are two mechanisms:
 
     haar_hadamard         one bit. A public draw gives each person a level l < L and a row r of the
-                          Hadamard matrix of order 2^l; she sends H[r, j] for the node j of that
-                          level that she lies in, its sign turned in the right half, through binary
-                          randomised response. With p = e^eps/(e^eps + 1), c = 1/(2p - 1) and the
-                          level's n_l people, theta_lj is estimated by the mean of
-                          c H[r, j] sign, of variance (c^2 - theta^2)/n_l, and F follows (`haar`).
-    randomised_response   k-ary over the cells, L bits: better for a large epsilon.
-                          F^(e) = (share of codes below e - k b)/(a - b) after k cells.
+                          Hadamard matrix of order 2^l. The person sends H[r, j] for the node j of
+                          that level that contains the number, with the opposite sign in the node's
+                          right half, through binary randomized response. With
+                          p = e^eps/(e^eps + 1), c = 1/(2p - 1) and the level's n_l people, theta_lj
+                          is estimated by the mean of c H[r, j] sign, with variance
+                          (c^2 - theta^2)/n_l, and F follows (`transforms`).
+    randomised_response   k-ary randomized response over the cells, L bits: better for large
+    epsilon.
+                          F^(e) = (share of codes below e - k b)/(a - b) after k cells, where a and
+                          b are the probabilities of the own and of any other cell.
 
-Quantiles and their intervals follow from F^ and its covariance (`inversion`). Values are only told
-to their cell, so no interval is finer than one.
+Quantiles and their intervals follow from F^ and its covariance (`inversion`). Only the cell of a
+value is used, so no interval is finer than a cell.
 
-Reference: Cormode, Kulkarni and Srivastava 2019 (HaarHRR); Kairouz, Bonawitz and Ramage 2016.
+References: Cormode, Kulkarni and Srivastava 2019 (HaarHRR); Kairouz, Bonawitz and Ramage 2016.
 """
 
 import math
@@ -44,27 +47,46 @@ from sottovoce.mechanisms.mechanism import Codes
 AUTO, HAAR, K_ARY = "auto", "haar_hadamard", "randomised_response"
 MECHANISMS = (HAAR, K_ARY)
 LEAST_DEPTH, MOST_DEPTH, MOST_K_ARY_DEPTH = 4, 10, 8
-# Beyond, an interval would span a fifth of all people to either side, and atoms of that size are
-# taken for noise.
+# With a larger standard deviation an interval would span a fifth of all people to either side, and
+# atoms of that size could not be told from noise.
 LARGEST_STDDEV = 0.1
 _CELLS_PER_STDDEV = 3.0
 _GUESSED_PEOPLE = 10_000
-# Of all people, beyond a quantile: below, the noise of F there is not normal, nor known.
+# Least expected number of people beyond a quantile: with fewer, F^ there is not normal.
 _LEAST_BEYOND = 20
 _FEW_BEYOND = (
-    f"fewer than {_LEAST_BEYOND} people are expected beyond it, too few for an interval that "
-    "covers as often as stated: it may cover far less often"
+    f"fewer than {_LEAST_BEYOND} people are expected beyond the quantile, so its interval may "
+    "cover far less often than stated"
 )
 _COARSE = (
-    "a cell stands out, by many people who hold nearly one value or by noise, so it is no finer "
-    "than the cells and may cover more often than stated"
+    "one cell stands out, because many people have nearly the same value or because of noise, so "
+    "the interval is no finer than the cells and may cover more often than stated"
 )
 
 
 @question
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantilesQuestion(RandomizedQuestion):
-    """Everybody's cell of [lower, upper], of 2^depth; `quantiles` are levels in (0, 1)."""
+    """A question about quantiles of numbers in [lower, upper].
+
+    Attributes:
+        lower: Lower bound; smaller numbers are clipped to it.
+        upper: Upper bound; larger numbers are clipped to it.
+        quantiles: The levels, in (0, 1).
+        depth: [lower, upper] has 2^depth cells.
+        epsilon: Pure epsilon of one person's code.
+        mechanism: "haar_hadamard" or "randomised_response".
+        public_seed: Seed of the public assignment of levels and matrix rows to people.
+
+    Example:
+        >>> from sottovoce.analytics import estimate
+        >>> ages = list(range(0, 100)) * 100
+        >>> options = {"lower": 0, "upper": 120, "epsilon": 1.0, "quantiles": [0.5]}
+        >>> found = estimate("quantiles", ages, seed=1, **options)
+        >>> low, high = found.interval[0]
+        >>> low < 49.5 < high
+        True
+    """
 
     kind: ClassVar[str] = "quantiles"
     least_people: ClassVar[int] = 100
@@ -82,7 +104,7 @@ class QuantilesQuestion(RandomizedQuestion):
         check_seed(self.public_seed)
         table_epsilon(self.epsilon)
         if not isinstance(self.quantiles, tuple) or not self.quantiles:
-            raise ParameterError("quantiles needs at least one level, such as 0.5")
+            raise ParameterError("there are no quantiles; give at least one level, such as 0.5")
         for level in self.quantiles:
             parameter_rules.inner_fraction("a quantile's level", level)
         if self.mechanism not in MECHANISMS:
@@ -104,14 +126,32 @@ class QuantilesQuestion(RandomizedQuestion):
         depth: int | None = None,
         people: int | None = None,
     ) -> "QuantilesQuestion":
-        """The question with every choice made: least variance within `bits`, cells by the noise.
+        """Build the question and make the choices that are left open.
 
-        `people` is how many will answer, roughly [10,000]: more of them see finer cells.
+        Args:
+            lower: Lower bound of the numbers.
+            upper: Upper bound of the numbers.
+            epsilon: Pure epsilon of one person's code.
+            public_seed: Seed of the public assignment of levels and matrix rows to people.
+            quantiles: The levels, in (0, 1).
+            bits: The most bits that a person sends; None is 8.
+            mechanism: A mechanism, or "auto" for the one with the least variance within `bits`.
+            depth: [lower, upper] has 2^depth cells; None chooses cells that fit the noise.
+            people: Approximate number of people who will answer; None is 10,000. With more people
+                the cells are finer.
+
+        Returns:
+            The question.
+
+        Raises:
+            ParameterError: A parameter is out of range.
         """
         table_epsilon(epsilon)
         if not isinstance(quantiles, Iterable):
             raise ParameterError(f"quantiles must be a list of levels, got {quantiles!r}")
-        chosen, cells_depth = _chosen(mechanism, epsilon, bits, depth, people or _GUESSED_PEOPLE)
+        chosen, cells_depth = _choose_mechanism(
+            mechanism, epsilon, bits, depth, people or _GUESSED_PEOPLE
+        )
         return cls(
             lower=float(lower),
             upper=float(upper),
@@ -124,15 +164,17 @@ class QuantilesQuestion(RandomizedQuestion):
 
     @property
     def cells(self) -> int:
+        """The number of cells."""
         return 1 << self.depth
 
     @property
     def randomizer(self) -> CategoryRandomizer:
+        """The randomizer of one person's cell, or of one sign."""
         num = 2 if self.mechanism == HAAR else self.cells
         return CategoryRandomizer(epsilon=self.epsilon, num_categories=num)
 
     def indices(self, values: ArrayLike) -> NDArray[np.int64]:
-        """Everybody's cell; values outside the interval are moved to its nearer end."""
+        """Return the cell of each number; numbers outside the bounds are clipped to them."""
         inside = np.clip(numbers(values), self.lower, self.upper)
         share = (inside - self.lower) / (self.upper - self.lower)
         return np.clip(np.floor(share * self.cells), 0, self.cells - 1).astype(np.int64)
@@ -140,7 +182,7 @@ class QuantilesQuestion(RandomizedQuestion):
     def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
         sent = self.indices(values)
         if self.mechanism == HAAR:
-            levels, rows = self._asked(first, len(sent))
+            levels, rows = self._assign(first, len(sent))
             negative = transforms.is_negative(rows, transforms.nodes(sent, levels, self.depth))
             sent = negative ^ transforms.is_right(sent, levels, self.depth)
         return self.randomizer.answer(sent, randomness.stream("quantiles", first))
@@ -148,17 +190,17 @@ class QuantilesQuestion(RandomizedQuestion):
     def tally(self, codes: Codes, first: int = 0) -> Tally:
         if self.mechanism == K_ARY:
             return CodeCounts.of(codes, self.cells)
-        levels, rows = self._asked(first, len(codes))
+        levels, rows = self._assign(first, len(codes))
         return CodeCounts.of(codes, 2, (1 << levels) - 1 + rows, self.cells - 1)
 
-    def _asked(self, first: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Each person's level, and row of that level's matrix."""
+    def _assign(self, first: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return each person's level, and row of that level's matrix."""
         levels = assigned(self.public_seed, "level", first, count, self.depth)
         rows = assigned(self.public_seed, "row", first, count, 1 << self.depth)
         return levels, rows & ((1 << levels) - 1)
 
     def cdf(self, tally: Tally) -> EstimatedCdf:
-        """F at the edges of the cells, unbiased, as if [lower, upper] were [0, 1]."""
+        """Return the unbiased estimate of F at the edges, with [lower, upper] scaled to [0, 1]."""
         assert isinstance(tally, CodeCounts)
         return self._haar(tally) if self.mechanism == HAAR else self._k_ary(tally)
 
@@ -201,12 +243,15 @@ class QuantilesQuestion(RandomizedQuestion):
                     caveat=_caveat(level, tally.people, one.is_coarse) if has_interval else None,
                 )
             )
-        notes = [f"values are told to one of {self.cells} cells, {width / self.cells:.4g} wide"]
+        notes = [f"values are rounded to {self.cells} cells of width {width / self.cells:.4g}"]
         if has_interval and not 0.9 <= confidence <= 0.99:
-            notes.append("quantiles' intervals were measured at 95%; others may cover more often")
+            notes.append(
+                "the coverage of quantiles' intervals was measured at 95%; at other levels it may "
+                "be higher"
+            )
         if noisy:
             notes.append(
-                f"no interval: the noise of a share of people is {inversion.largest_stddev:.2g}, "
+                f"no interval: the standard error of a share is {inversion.largest_stddev:.2g}, "
                 f"above {LARGEST_STDDEV:g}; ask more people or raise epsilon"
             )
         return finished(
@@ -221,15 +266,16 @@ class QuantilesQuestion(RandomizedQuestion):
 
 
 def _caveat(level: float, people: int, is_coarse: bool) -> str | None:
+    """Return why an interval may not cover as often as stated, or None."""
     if people * min(level, 1.0 - level) < _LEAST_BEYOND - 1e-6:
         return _FEW_BEYOND
     return _COARSE if is_coarse else None
 
 
-def _chosen(
+def _choose_mechanism(
     mechanism: str, epsilon: float, bits: int | None, depth: int | None, people: int
 ) -> tuple[str, int]:
-    """The mechanism of least variance within `bits`, and a depth at which cells suit its noise."""
+    """Choose the mechanism with the least variance within `bits`, and a suitable depth."""
     if mechanism not in (AUTO, *MECHANISMS):
         raise UnknownNameError.among("mechanism for quantiles", mechanism, (AUTO, *MECHANISMS))
     most = MOST_K_ARY_DEPTH
@@ -237,12 +283,12 @@ def _chosen(
         most = min(parameter_rules.integer("bits", bits, low=1, high=32), MOST_K_ARY_DEPTH)
     if depth is not None:
         parameter_rules.integer("depth", depth, low=1, high=MOST_DEPTH)
-    one_bit = depth or _depth(HAAR, epsilon, people, MOST_DEPTH)
-    k_ary = depth or _depth(K_ARY, epsilon, people, most)
+    one_bit = depth or _choose_depth(HAAR, epsilon, people, MOST_DEPTH)
+    k_ary = depth or _choose_depth(K_ARY, epsilon, people, most)
     if mechanism == K_ARY and k_ary > most:
         raise ParameterError(
-            f"'{K_ARY}' over 2^{k_ary} cells takes {k_ary} bits, and {most} are allowed; take "
-            f"'{HAAR}', which sends one"
+            f"'{K_ARY}' over 2^{k_ary} cells sends {k_ary} bits, and {most} are allowed; use "
+            f"'{HAAR}', which sends one bit"
         )
     if mechanism == AUTO:
         fits = LEAST_DEPTH <= k_ary <= most
@@ -251,8 +297,11 @@ def _chosen(
     return mechanism, one_bit if mechanism == HAAR else k_ary
 
 
-def _depth(mechanism: str, epsilon: float, people: int, most: int) -> int:
-    """The least depth whose cells are a third of F's noise, for people who are spread evenly."""
+def _choose_depth(mechanism: str, epsilon: float, people: int, most: int) -> int:
+    """Return the least depth whose cells are at most a third of the noise of F^.
+
+    The noise is that for uniformly distributed people.
+    """
     for depth in range(LEAST_DEPTH, most):
         if 2.0**-depth <= _stddev(mechanism, epsilon, people, depth) / _CELLS_PER_STDDEV:
             return depth
@@ -260,7 +309,7 @@ def _depth(mechanism: str, epsilon: float, people: int, most: int) -> int:
 
 
 def _stddev(mechanism: str, epsilon: float, people: int, depth: int) -> float:
-    """Of F^, averaged over t, for people who are spread evenly."""
+    """Return the standard deviation of F^, averaged over t, for uniformly distributed people."""
     if mechanism == HAAR:
         return depth / math.tanh(epsilon / 2.0) / math.sqrt(12.0 * people)
     gain = math.expm1(epsilon) / (math.expm1(epsilon) + (1 << depth))

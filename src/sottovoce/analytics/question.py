@@ -1,9 +1,9 @@
-"""What a question is: plain data that a phone or a site could be sent, and both sides of it.
+"""Questions about private values: plain data that can be sent to a device or a site.
 
-The client's side turns values into codes (`answer`), one for each person, and those are all that
-leaves. The server's side adds codes up (`tally`; tallies are added with +) and reads the sum
-(`estimate`). Whether a person is asked this or that follows from the question's public seed and
-the person's number, `first` plus the place in the batch.
+The client's side turns values into codes (`answer`), one for each person; nothing else leaves it.
+The server's side adds codes up (`tally`; tallies are added with +) and computes the statistic from
+the sum (`estimate`). Where people are asked different things, the assignment follows from the
+question's public seed and the person's number: `first` plus the position in the batch.
 """
 
 import dataclasses
@@ -22,48 +22,79 @@ from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Sampling
 from sottovoce.privacy.events import PrivacyEvent, PureDp, basic_counts
 from sottovoce.privacy.pure import pure_epsilon
 
-MAX_BATCH = 1_000_000  # people privatised at a time
+MAX_BATCH = 1_000_000  # People whose values are encoded at a time.
 
 
 class Question(Protocol):
-    """One thing that every person is asked, once."""
+    """A question that every person answers once.
+
+    Attributes:
+        kind: Name of the statistic.
+        least_people: Least number of people for an interval.
+    """
 
     kind: ClassVar[str]
     least_people: ClassVar[int]
 
     @property
     def event(self) -> PrivacyEvent:
-        """What one person's code is charged with."""
+        """The privacy event that one person's code is charged with."""
         ...
 
     @property
     def mechanism_kind(self) -> str:
-        """The registered mechanism whose law the codes follow; a site's policy names it."""
+        """The name of the registered mechanism; a site's policy lists it."""
         ...
 
     @property
-    def sampling(self) -> Sampling: ...
+    def sampling(self) -> Sampling:
+        """The sampling grade of the mechanism: exact or float."""
 
     @property
     def code_format(self) -> CodeFormat:
-        """Of one person's code."""
+        """The format of one person's code."""
         ...
 
     @property
     def digest(self) -> str:
-        """Stands for the tables that both sides must hold alike."""
+        """A digest of the tables, which must be the same on both sides."""
         ...
 
     def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
-        """One code for each value, of persons first, first + 1, ...; on the clients' side."""
+        """Encode values, on the clients' side.
+
+        Args:
+            values: One value for each of the persons first, first + 1, ...
+            randomness: The source of randomness.
+            first: The number of the first person; it determines the keystream and what is asked.
+
+        Returns:
+            One code for each person.
+        """
         ...
 
     def tally(self, codes: Codes, first: int = 0) -> Tally:
-        """What the server keeps of the codes of persons first, first + 1, ..."""
+        """Add codes up, on the server's side.
+
+        Args:
+            codes: The codes of the persons first, first + 1, ...
+            first: The number of the first person.
+
+        Returns:
+            Counts or moments whose size does not depend on the number of people.
+        """
         ...
 
     def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:
-        """What the tally says."""
+        """Estimate the statistic from a tally.
+
+        Args:
+            tally: The sum of the tallies of all people.
+            confidence: Confidence level of the intervals.
+
+        Returns:
+            The estimate with its interval; no interval if there are fewer than `least_people`.
+        """
         ...
 
 
@@ -72,31 +103,43 @@ _KINDS: dict[str, Callable[..., Question]] = {}
 
 
 def question(kind: Q) -> Q:
-    """Class decorator: a question that can be written down and read again by its `kind`."""
+    """Register a class of questions by its `kind`, so that it can be read from JSON."""
     _KINDS[kind.kind] = kind  # type: ignore[attr-defined]
     return kind
 
 
 def to_dict(asked: Question, digest: str | None = None) -> dict[str, Any]:
-    """The question as plain data, with the digest of its tables [worked out, if not given]."""
+    """Return the question as plain data, with the digest of its tables (computed if None)."""
     fields = dataclasses.asdict(asked)  # type: ignore[call-overload]
     plain = {name: list(v) if isinstance(v, tuple) else v for name, v in fields.items()}
     return {"kind": asked.kind, **plain, "digest": asked.digest if digest is None else digest}
 
 
 def to_json(asked: Question) -> str:
+    """Return the question as JSON.
+
+    Args:
+        asked: The question.
+
+    Returns:
+        A JSON object with the question's kind, its fields and the digest of its tables.
+    """
     return json.dumps(to_dict(asked), sort_keys=True, allow_nan=False)
 
 
 def from_dict(plain: Mapping[str, Any]) -> Question:
-    """The question that plain data describes; whatever is odd about it is refused."""
+    """Return the question that plain data describe; raise unless they are complete and valid."""
     found = described(plain)
     check_tables(found, plain)
     return found
 
 
 def described(plain: Mapping[str, Any]) -> Question:
-    """The same before its tables are solved: for whoever may refuse it, whatever they are."""
+    """Return the question that plain data describe, without computing its tables.
+
+    A site can refuse the question by its fields before it spends time on the tables; `check_tables`
+    compares them afterwards.
+    """
     kind = plain.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
         raise UnknownNameError.among("kind of question", str(kind), _KINDS)
@@ -106,17 +149,19 @@ def described(plain: Mapping[str, Any]) -> Question:
     if unknown := sorted(set(given) - expected):
         raise UnknownNameError.among(f"field of a question about the {kind}", unknown[0], expected)
     if missing := sorted(expected - set(given)):
-        raise ParameterError(f"a question about the {kind} needs '{missing[0]}'; it is missing")
+        raise ParameterError(f"a question about the {kind} must have the field '{missing[0]}'")
     try:
         return factory(
             **{name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
         )
     except (TypeError, AttributeError) as error:
-        raise ParameterError(f"a question about the {kind} cannot be read: {error}") from None
+        raise ParameterError(
+            f"a question about the {kind} cannot be read: {error}; check its fields"
+        ) from None
 
 
 def check_tables(found: Question, plain: Mapping[str, Any]) -> None:
-    """Refuse a question that was made with other tables; they are solved here, if need be."""
+    """Raise if the question was made with other tables; they are computed here if needed."""
     if plain.get("digest") != found.digest:
         raise ParameterError(
             f"the question about the {found.kind} was made with other tables than this version's "
@@ -126,12 +171,31 @@ def check_tables(found: Question, plain: Mapping[str, Any]) -> None:
 
 
 def from_json(text: str) -> Question:
+    """Return the question that JSON describes.
+
+    Args:
+        text: The text that `to_json` returned.
+
+    Returns:
+        The question.
+
+    Raises:
+        UnknownNameError: The kind of question, or a field, is not known.
+        ParameterError: The text is not JSON, a field is missing or out of range, or the question
+            was made with other tables.
+
+    Example:
+        >>> from sottovoce.analytics import question_for, to_json
+        >>> question = question_for("mean", lower=0, upper=120, epsilon=1.0)
+        >>> from_json(to_json(question)) == question
+        True
+    """
     try:
         plain = bounded_json.loads(text.encode(errors="replace"))
     except bounded_json.JsonError as error:
-        raise ParameterError(f"a question is JSON; this {error}") from None
+        raise ParameterError(f"a question must be JSON; this {error}") from None
     if not isinstance(plain, dict):
-        raise ParameterError(f"a question is a JSON object, got {type(plain).__name__}")
+        raise ParameterError(f"a question must be a JSON object, got {type(plain).__name__}")
     return from_dict(plain)
 
 
@@ -147,7 +211,7 @@ def finished(
     details: Mapping[str, Any] | None = None,
     epsilon_per_km: float | None = None,
 ) -> Estimate:
-    """The estimate with what every one states: people, epsilon, bits, grade and notes."""
+    """Return the estimate with the facts that every estimate states: epsilon, bits, notes."""
     label = (FLOAT,) if asked.sampling == "float" else ()
     few = () if people >= asked.least_people else (too_few(asked, people),)
     return Estimate(
@@ -167,7 +231,7 @@ def finished(
 
 
 def epsilon_of(event: PrivacyEvent) -> float:
-    """The event's pure epsilon: a single one exactly, a composition rounded up."""
+    """Return the event's pure epsilon: exact for a single event, rounded up for a composition."""
     match list(basic_counts(event).items()):
         case [(PureDp(epsilon=epsilon), 1)]:
             return epsilon
@@ -176,12 +240,14 @@ def epsilon_of(event: PrivacyEvent) -> float:
 
 
 def too_few(asked: Question, people: int) -> str:
+    """Return the note that there are too few people for an interval."""
     return (
-        f"no interval: {people} people answered, and one for the {asked.kind} that covers as often "
-        f"as it says takes {asked.least_people}"
+        f"no interval: {people} people answered, and an interval for the {asked.kind} needs "
+        f"{asked.least_people} to cover as often as stated"
     )
 
 
 def check_people(people: int) -> None:
+    """Raise unless at least one person answered."""
     if people < 1:
-        raise ParameterError("nobody answered; an estimate needs at least one person")
+        raise ParameterError("there are no answers; give the values of at least one person")

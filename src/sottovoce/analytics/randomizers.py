@@ -1,7 +1,7 @@
-"""Local randomizers: what turns each person's value into one private code.
+"""Local randomizers, which turn each person's value into one private code.
 
-Each is a registered mechanism with a coordinate for each person. What one code is charged with is
-said by `release_event`, and codes are drawn by `encode_packed`, as for any other message.
+Each is a registered mechanism with one coordinate for each person. As for every other message,
+`release_event` gives the event that one code is charged with, and `encode_packed` draws the codes.
 """
 
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ from sottovoce.privacy.events import PrivacyEvent
 
 
 class Randomizer:
-    """Base of the randomizers: they add parameters and `build`."""
+    """The base class of randomizers, which add parameters and `build`."""
 
     __slots__ = ()
 
     def build(self, people: int) -> Mechanism:
-        """Return the mechanism for so many people's values: each coordinate is one person's."""
+        """Return the mechanism for the values of `people` people, one coordinate each."""
         raise NotImplementedError
 
     @property
@@ -37,34 +37,36 @@ class Randomizer:
 
     @property
     def event(self) -> PrivacyEvent:
-        """What one person's code is charged with."""
+        """The privacy event that one person's code is charged with."""
         return release_event(self.build(1), adjacency=Adjacency.REPLACE_ONE)
 
     @property
     def sampling(self) -> Sampling:
+        """The sampling grade of the mechanism: exact or float."""
         return self.build(1).sampling
 
     @property
     def code_format(self) -> CodeFormat:
-        """Of one person's code."""
+        """The format of one person's code."""
         return self.build(1).code_format()
 
     @property
     def digest(self) -> str:
-        """Stands for all that both sides must hold alike, tables included."""
+        """A digest of everything that must be the same on both sides, tables included."""
         return registry.parameter_hash(self.build(1)).hex()
 
     def answer(self, values: NDArray[Any], keystream: Keystream) -> Codes:
-        """Return one code for each person's value; numbers are clipped to their interval."""
+        """Return one code for each person's value; numbers are clipped to their bounds."""
         packed = encode_packed(prepare(self.build(len(values)), values), [keystream])
         return packed.codes()[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CategoryRandomizer(Randomizer):
-    """One of the categories 0 ... num_categories - 1, kept with probability `kept`.
+    """K-ary randomized response on the categories 0 ... num_categories - 1.
 
-    `other` is the probability of any one other; both are those of the integer table that runs.
+    A category is kept with probability `kept` and replaced by any given other one with probability
+    `other`; both are the probabilities of the integer table that the sampler uses.
     """
 
     epsilon: float
@@ -74,7 +76,7 @@ class CategoryRandomizer(Randomizer):
         self.build(1)
 
     def build(self, people: int) -> GeneralisedRandomisedResponse:
-        """Return the mechanism for so many people's categories."""
+        """Return the mechanism for the categories of `people` people."""
         domain = Categories(dimension=people, num_categories=self.num_categories)
         return GeneralisedRandomisedResponse(
             input_domain=domain, epsilon=table_epsilon(self.epsilon), bits=domain.bits
@@ -82,27 +84,31 @@ class CategoryRandomizer(Randomizer):
 
     @property
     def digest(self) -> str:
-        """Stands for the table, which holds all that both sides must hold alike."""
+        """A digest of the table, which must be the same on both sides."""
         return self.build(1).design_digest()
 
     @property
     def kept(self) -> float:
-        """P(code = category)."""
+        """The probability that the code is the category."""
         return float(self.build(1).table.channel.rows[0, 0])
 
     @property
     def other(self) -> float:
-        """P(code = any one other)."""
+        """The probability that the code is a given other category."""
         return float(self.build(1).table.channel.rows[0, -1])
 
 
 class RandomizedQuestion:
-    """Base of questions whose every answer goes through one randomizer, whoever is asked what."""
+    """The base class of questions whose answers all go through one randomizer.
+
+    This holds even where different people are asked different things.
+    """
 
     __slots__ = ()
 
     @property
     def randomizer(self) -> Randomizer:
+        """The randomizer of one person's answer."""
         raise NotImplementedError
 
     @property
@@ -115,6 +121,7 @@ class RandomizedQuestion:
 
     @property
     def sampling(self) -> Sampling:
+        """The sampling grade of the randomizer."""
         return self.randomizer.sampling
 
     @property

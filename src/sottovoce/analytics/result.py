@@ -1,4 +1,4 @@
-"""An estimate as people, programs and notebooks read it."""
+"""The result of an estimate, for people, programs and notebooks."""
 
 import html
 from collections.abc import Mapping, Sequence
@@ -9,12 +9,12 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.display import show_epsilon
 from sottovoce.mechanisms.mechanism import Sampling
 
-NO_LEDGER = "entered in no ledger"
-SEEDED = "noise from a seed: for simulation only"
-FLOAT = "float noise, whose last bits leak: for simulation only"
+NO_LEDGER = "not charged to a ledger"
+SEEDED = "noise is drawn from a seed: for simulation only"
+FLOAT = "float noise, whose last bits leak information: for simulation only"
 WHOM = (
-    "interval for the population of which these people are a random sample; for the people at hand "
-    "it holds too, a little too wide"
+    "the interval is for the population of which these people are a random sample; it also holds "
+    "for these people themselves, and is then slightly too wide"
 )
 
 _LABELS_TOLD = 4
@@ -24,9 +24,13 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """One estimated number; no interval where too few people were asked for one.
+    """One estimated number.
 
-    A `caveat` says why this interval may cover more or less often than stated.
+    Attributes:
+        label: Its name among the numbers of the estimate.
+        estimate: The estimate.
+        interval: The confidence interval; None if there are too few people for one.
+        caveat: Why this interval may cover more or less often than stated; None if it does not.
     """
 
     label: str
@@ -35,19 +39,30 @@ class Number:
     caveat: str | None = None
 
     def row(self) -> dict[str, Any]:
+        """Return label, estimate and interval as a dictionary."""
         low, high = self.interval or (None, None)
         return {"label": self.label, "estimate": self.estimate, "low": low, "high": high}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What is known of the population, and what each person paid for it.
+    """An estimate of a statistic of a population, and its privacy cost for each person.
 
-    epsilon      of one person, pure, between any two values: the event's own, rounded up; for
-                 places per kilometre, and `unit` says so.
-    bits         that one person sends.
-    notes        what to know before believing it; assumptions and labels.
-    details      further functions of the codes and of public numbers, by name.
+    Attributes:
+        statistic: Name of the statistic.
+        numbers: The estimated numbers with their intervals.
+        is_single: Whether the statistic is one number and not a list.
+        confidence: Confidence level of the intervals.
+        people: Number of people who answered.
+        epsilon: Pure epsilon of one person's code between any two values, rounded up; per kilometer
+            of distance for locations, see `epsilon_unit`.
+        epsilon_unit: What epsilon refers to.
+        bits: Bits that one person sends.
+        mechanism: Name of the mechanism.
+        sampling: Sampling grade of the mechanism.
+        adjacency: The adjacency of epsilon.
+        notes: Assumptions and limits of the estimate.
+        details: Further functions of the codes and of public parameters, by name.
     """
 
     statistic: str
@@ -72,20 +87,35 @@ class Estimate:
 
     @property
     def interval(self) -> Interval | tuple[Interval | None, ...] | None:
-        """(low, high), or one for each number."""
+        """The interval (low, high), or one interval for each number."""
         values = tuple(number.interval for number in self.numbers)
         return values[0] if self.is_single else values
 
     def rows(self) -> list[dict[str, Any]]:
-        """A dict for each number: `pandas.DataFrame(estimate.rows())` is a table."""
+        """Return a dictionary for each number; `pandas.DataFrame(estimate.rows())` makes a table.
+
+        Returns:
+            Dictionaries with label, estimate, low and high; the ends are None without an interval.
+        """
         return [number.row() for number in self.numbers]
 
     def noted(self, *notes: str) -> "Estimate":
-        """The same with further notes."""
+        """Return the estimate with further notes.
+
+        Args:
+            *notes: The notes to append.
+
+        Returns:
+            A new estimate.
+        """
         return replace(self, notes=(*self.notes, *notes))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return the estimate as plain data for JSON.
+
+        Returns:
+            The numbers, intervals, facts, notes and details.
+        """
         result: dict[str, Any] = {
             "statistic": self.statistic,
             "estimate": _plain(self.estimate),
@@ -108,7 +138,11 @@ class Estimate:
         }
 
     def caveats(self) -> list[str]:
-        """What may be off about intervals, each with the numbers that it is about."""
+        """Return the caveats about intervals, each with the numbers that it applies to.
+
+        Returns:
+            One sentence for each caveat.
+        """
         found: dict[str, list[str]] = {}
         for number in self.numbers:
             if number.caveat is not None:
@@ -116,6 +150,7 @@ class Estimate:
         return [f"{self._about(labels)}: {why}" for why, labels in found.items()]
 
     def _about(self, labels: Sequence[str]) -> str:
+        """Return which numbers a caveat applies to, in words."""
         if len(labels) == len(self.numbers) > 1:
             return "every interval"
         more = len(labels) - _LABELS_TOLD
@@ -123,7 +158,11 @@ class Estimate:
         return f"interval of {', '.join(labels[:_LABELS_TOLD])}{tail}"
 
     def facts(self) -> dict[str, str]:
-        """What stands below the numbers."""
+        """Return the facts that are printed below the numbers, by name.
+
+        Returns:
+            People, confidence, epsilon, bits and mechanism, as text.
+        """
         grade = "exact" if self.sampling == "exact" else "float, for simulation only"
         return {
             "people": f"{self.people}",

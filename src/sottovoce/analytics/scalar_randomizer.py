@@ -1,4 +1,4 @@
-"""One number of one person through a registered mechanism, whatever the mechanism is."""
+"""A randomizer of one number per person, on top of any registered scalar mechanism."""
 
 import math
 from dataclasses import dataclass
@@ -30,27 +30,32 @@ MECHANISMS = (*TABLES, *GRIDS, *FLOATS)
 FLOAT_BITS = 32
 _DEFAULT_BITS = {"discrete_laplace": 10, "discrete_staircase": 14}
 _MOST_BITS = {**dict.fromkeys(TABLES, 8), **dict.fromkeys(GRIDS, 16)}
-_QUICKLY_DESIGNED_BITS = 3  # more letters gain next to nothing below, and take seconds to design
+# Below this epsilon more than 3 bits gain almost nothing, and their tables take seconds to design.
+_QUICKLY_DESIGNED_BITS = 3
 _MANY_LETTERS_EPSILON = 4.0
-# Of an answer, in its standard deviations: over 10^7 people a tenth of the mean's standard error.
+# Largest bias of an answer in its standard deviations: with 10^7 people it is a tenth of the mean's
+# standard error.
 _LARGEST_BIAS = 3e-5
 _INPUTS = 33
 _LEAST_UNCOMMON = 30
-# Below both, noise does not drown a few values at the far end, and Student's interval covers 88%.
+# Below both limits the noise does not hide a few values at the far end, and Student's interval
+# covers 88% instead of 95%.
 _FEW_PEOPLE, _LITTLE_NOISE = 1000, 5.0
 _FEW_FAR = (
-    "with so few people and so little noise it covers less often than stated, by up to seven "
-    "points of a hundred, if a few people are far from the others"
+    "with so few people and so little noise the interval covers less often than stated, by up to "
+    "seven percentage points, if a few people are far from the others"
 )
-# What headrooms and rational rounding may take off a noise's epsilon.
+# Noise is calibrated to slightly less than epsilon, because safety margins and the rounding to
+# rational parameters may raise it.
 _BELOW = 1.0 - 2.0 * ROUNDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarRandomizer(Randomizer):
-    """A number in [lower, upper], `epsilon`-DP for any two numbers, as one code of `bits` bits.
+    """A randomizer of numbers in [lower, upper] that sends one code of `bits` bits.
 
-    The codes' means are the numbers: unbiased, or so nearly that 10^7 people do not show it.
+    A code is `epsilon`-DP for any two numbers. The decoded code is unbiased, or its bias is so
+    small that it does not show with 10^7 people.
     """
 
     lower: float
@@ -68,15 +73,16 @@ class ScalarRandomizer(Randomizer):
         _check_bias(self)
 
     def build(self, people: int) -> Mechanism:
-        """The mechanism for so many people's numbers: each coordinate is one person's."""
-        return _built(self, people)
+        """Return the mechanism for the numbers of `people` people, one coordinate each."""
+        return _build(self, people)
 
     @property
     def event(self) -> PrivacyEvent:
-        """What one person's code is charged with; it never exceeds epsilon."""
+        """The privacy event that one person's code is charged with; at most epsilon."""
         return _event(self)
 
     def tally(self, codes: Codes, groups: NDArray[np.int64] | None = None, num: int = 1) -> Tally:
+        """Return the tally of codes; `groups` says which of `num` sub-questions each answers."""
         code_format = self.code_format
         if isinstance(code_format, LevelCodes):
             return CodeCounts.of(codes, code_format.levels, groups, num)
@@ -85,11 +91,11 @@ class ScalarRandomizer(Randomizer):
         return Moments.of(self.build(len(array)).decode(array) - middle, groups, num)
 
     def points(self) -> Vector:
-        """What each code decodes to."""
+        """Return the value that each code decodes to."""
         return _points(self)
 
     def contributions(self, tally: Tally, group: int = 0) -> "Contributions":
-        """People, mean and spread of what the group's codes decode to."""
+        """Return number, mean and variance of the decoded codes of a group."""
         if isinstance(tally, CodeCounts):
             return Contributions.of_counts(
                 self.points(), tally.counts[group], self.least_variance()
@@ -103,7 +109,7 @@ class ScalarRandomizer(Randomizer):
         return Contributions(people=people, mean=mean + middle, variance=variance, uncommon=people)
 
     def caveat(self, found: "Contributions") -> str | None:
-        """What may be off about Student's interval for the mean."""
+        """Return why Student's interval for the mean may not cover as stated, or None."""
         width = self.upper - self.lower
         little = found.people * self.least_variance() < _LITTLE_NOISE * width**2
         if found.caveat is None and found.people < _FEW_PEOPLE and little:
@@ -111,18 +117,19 @@ class ScalarRandomizer(Randomizer):
         return found.caveat
 
     def least_variance(self) -> float:
-        """Of one person's decoded code, whatever the number."""
+        """Return the least variance of one person's decoded code over all numbers."""
         return float(_variances(self).min())
 
     def worst_variance(self) -> float:
+        """Return the largest variance of one person's decoded code over all numbers."""
         return float(_variances(self).max())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contributions:
-    """Of independent unbiased numbers, one a person: how many, their mean and sample variance.
+    """The number, mean and sample variance of independent unbiased values, one per person.
 
-    `uncommon` of the people sent another code than the commonest.
+    `uncommon` people sent another code than the most frequent one.
     """
 
     people: int
@@ -134,9 +141,10 @@ class Contributions:
     def of_counts(
         cls, points: Vector, counts: NDArray[np.int64], least_variance: float = 0.0
     ) -> "Contributions":
-        """From how often each of the points came.
+        """Compute them from the number of times that each point occurred.
 
-        The noise alone has the least variance, which few people may happen not to show.
+        The variance is at least `least_variance`, the noise's own: few people may happen not to
+        show it.
         """
         people = int(counts.sum())
         mean = float(counts @ points) / max(people, 1)
@@ -147,29 +155,34 @@ class Contributions:
 
     @property
     def caveat(self) -> str | None:
-        """Where codes hardly differ, their number is Poisson and not normal."""
+        """Why the interval may not cover as stated, or None.
+
+        If almost all codes are the same, the number of the others is Poisson distributed and not
+        normal.
+        """
         if self.uncommon >= _LEAST_UNCOMMON:
             return None
         return (
-            f"fewer than {_LEAST_UNCOMMON} people sent another code than the commonest: it covers "
-            "more often than stated if all people are alike, and far less often if a few are far "
-            "from the others"
+            f"fewer than {_LEAST_UNCOMMON} people sent another code than the most frequent one: "
+            "the interval covers more often than stated if all people are alike, and far less "
+            "often if a few are far from the others"
         )
 
     @property
     def squared_error(self) -> float:
-        """The mean's variance."""
+        """The variance of the mean."""
         return self.variance / max(self.people, 1)
 
 
 def check_bits(mechanism: str, bits: int) -> int:
+    """Return the bits; raise unless the mechanism can send codes of so many bits."""
     if mechanism in FLOATS:
         return parameter_rules.integer(
             f"bits of '{mechanism}'",
             bits,
             low=FLOAT_BITS,
             high=FLOAT_BITS,
-            remedy="it sends a float32; 'mvu' sends 1 to 8 bits",
+            remedy="it sends a float32; use 'mvu' for 1 to 8 bits",
         )
     low = 2 if mechanism in GRIDS else 1
     return parameter_rules.integer(
@@ -180,7 +193,10 @@ def check_bits(mechanism: str, bits: int) -> int:
 def randomizer_for(
     lower: float, upper: float, epsilon: float, bits: int | None, mechanism: str
 ) -> ScalarRandomizer:
-    """The randomizer asked for; 'auto' has the least worst-case variance within `bits` [3]."""
+    """Return the randomizer for a mechanism.
+
+    "auto" chooses the mechanism with the least worst-case variance within `bits` (3 if None).
+    """
     table_epsilon(epsilon)
     Box(dimension=1, lower=lower, upper=upper)
 
@@ -207,11 +223,15 @@ def randomizer_for(
 
 
 def default_bits(mechanism: str) -> int:
+    """Return the number of bits of a mechanism if none is given."""
     return FLOAT_BITS if mechanism in FLOATS else _DEFAULT_BITS.get(mechanism, 3)
 
 
 def _parameters(mechanism: str, epsilon: float, bits: int) -> dict[str, Any]:
-    """On a box, replace-one: neighbours lie its whole width apart."""
+    """Return the parameters of a mechanism on the box.
+
+    Under replace-one, neighbors are as far apart as the box is wide.
+    """
     match mechanism:
         case "mvu":
             return {"epsilon": epsilon, "input_bits": "continuous", "output_bits": bits}
@@ -232,7 +252,7 @@ def _parameters(mechanism: str, epsilon: float, bits: int) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _built(randomizer: ScalarRandomizer, people: int) -> Mechanism:
+def _build(randomizer: ScalarRandomizer, people: int) -> Mechanism:
     domain = Box(dimension=people, lower=float(randomizer.lower), upper=float(randomizer.upper))
     given = _parameters(randomizer.mechanism, randomizer.epsilon, randomizer.bits)
     return registry.find(randomizer.mechanism).build(domain, given)
@@ -241,10 +261,11 @@ def _built(randomizer: ScalarRandomizer, people: int) -> Mechanism:
 @lru_cache(maxsize=256)
 def _event(randomizer: ScalarRandomizer) -> PrivacyEvent:
     event = release_event(randomizer.build(1), adjacency=Adjacency.REPLACE_ONE)
-    if not pure_epsilon(event) <= randomizer.epsilon * (1.0 + 2.0**-40):  # what sums round up
+    # Sums of epsilons are rounded up, which the factor allows for.
+    if not pure_epsilon(event) <= randomizer.epsilon * (1.0 + 2.0**-40):
         raise ParameterError(
             f"'{randomizer.mechanism}' spends {pure_epsilon(event)!r}, above epsilon "
-            f"{randomizer.epsilon!r}; take 'mvu'"
+            f"{randomizer.epsilon!r}; use 'mvu'"
         )
     return event
 
@@ -260,14 +281,14 @@ def _points(randomizer: ScalarRandomizer) -> Vector:
 
 @lru_cache(maxsize=256)
 def _variances(randomizer: ScalarRandomizer) -> Vector:
-    """Of the decoded code, at even inputs."""
+    """Return the variances of the decoded code at evenly spaced inputs."""
     inputs = np.linspace(randomizer.lower, randomizer.upper, _INPUTS)
     return randomizer.build(_INPUTS).law(inputs).variance()
 
 
 @lru_cache(maxsize=256)
 def _check_bias(randomizer: ScalarRandomizer) -> None:
-    """Noise that is rounded to a coarse grid has a bias; it must be next to nothing."""
+    """Raise if rounding to a coarse grid gives a bias that 10^7 people could show."""
     if randomizer.mechanism not in GRIDS:
         return
     inputs = np.linspace(randomizer.lower, randomizer.upper, _INPUTS)
@@ -276,13 +297,14 @@ def _check_bias(randomizer: ScalarRandomizer) -> None:
     if bias > _LARGEST_BIAS:
         raise ParameterError(
             f"'{randomizer.mechanism}' in {randomizer.bits} bits at epsilon "
-            f"{randomizer.epsilon:g} rounds with a bias of {bias:.1e} standard deviations of an "
-            f"answer, above {_LARGEST_BIAS:g}; give more bits (up to "
-            f"{_MOST_BITS[randomizer.mechanism]}), or take 'mvu', which has none"
+            f"{randomizer.epsilon:g} has a bias of {bias:.1e} standard deviations of an answer, "
+            f"above {_LARGEST_BIAS:g}; give more bits (up to {_MOST_BITS[randomizer.mechanism]}), "
+            "or use 'mvu', which is unbiased"
         )
 
 
 def _levels(code_format: CodeFormat) -> int:
+    """Return the number of levels; raise for float codes."""
     if not isinstance(code_format, LevelCodes):
-        raise ParameterError("float32 codes have no list of letters; read their moments")
+        raise ParameterError("float32 codes have no levels; use their moments")
     return code_format.levels

@@ -1,7 +1,7 @@
-"""What the server keeps of the codes: counts or moments, of one size for any number of people.
+"""Tallies of codes on the server: counts or moments, whose size does not depend on the people.
 
-Tallies of different people are added. Both are functions of codes alone, so they tell no more than
-the codes did.
+Tallies of different people are added. They are functions of the codes alone, so they reveal no more
+than the codes.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,10 @@ from sottovoce.mechanisms.mechanism import level_indices
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CodeCounts:
-    """How often each code came: counts[g, j] is code j of those who were asked question g."""
+    """The counts of codes: counts[g, j] is the number of times that group g sent code j.
+
+    A group are the people with the same sub-question.
+    """
 
     counts: NDArray[np.int64]
 
@@ -24,7 +27,7 @@ class CodeCounts:
     def of(
         cls, codes: ArrayLike, levels: int, groups: NDArray[np.int64] | None = None, num: int = 1
     ) -> "CodeCounts":
-        """The counts of some codes; `groups` says which of `num` questions each one answers."""
+        """Count codes; `groups` says which of `num` sub-questions each one answers."""
         indices = level_indices(codes, levels)
         flat = indices if groups is None else groups * levels + indices
         counts = np.bincount(flat.ravel(), minlength=num * levels)
@@ -32,6 +35,7 @@ class CodeCounts:
 
     @property
     def people(self) -> int:
+        """The number of people."""
         return int(self.counts.sum())
 
     def __add__(self, other: "CodeCounts") -> "CodeCounts":
@@ -41,7 +45,7 @@ class CodeCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moments:
-    """Number, sum and sum of squares of what codes decode to: columns, with a row for a group."""
+    """The moments of decoded codes: a row per group of their number, sum and sum of squares."""
 
     sums: Vector
 
@@ -49,8 +53,9 @@ class Moments:
     def of(
         cls, decoded: Vector, groups: NDArray[np.int64] | None = None, num: int = 1
     ) -> "Moments":
+        """Compute the moments; `groups` says which of `num` sub-questions each one answers."""
         if not np.isfinite(decoded).all():
-            raise DomainError("a code is not a finite number; it is refused")
+            raise DomainError("codes must decode to finite numbers; discard the others")
         of_group = np.zeros(len(decoded), dtype=np.int64) if groups is None else groups
         columns = [
             np.bincount(of_group, weights=decoded**power, minlength=num) for power in (0, 1, 2)
@@ -59,6 +64,7 @@ class Moments:
 
     @property
     def people(self) -> int:
+        """The number of people."""
         return round(float(self.sums[:, 0].sum()))
 
     def __add__(self, other: "Moments") -> "Moments":
@@ -70,17 +76,19 @@ Tally = CodeCounts | Moments
 
 
 def added(first: Tally, second: Tally) -> Tally:
-    """Two tallies of one question together."""
+    """Return the sum of two tallies of one question."""
     if isinstance(first, CodeCounts) and isinstance(second, CodeCounts):
         return first + second
     if isinstance(first, Moments) and isinstance(second, Moments):
         return first + second
-    raise ParameterError("these are tallies of different questions; add only those of one")
+    raise ParameterError(
+        "these are tallies of different questions; add only tallies of the same question"
+    )
 
 
 def _check_alike(first: tuple[int, ...], second: tuple[int, ...]) -> None:
     if first != second:
         raise ParameterError(
-            f"tallies of shapes {first} and {second} are of different questions; add only those "
-            "of one"
+            f"tallies of shapes {first} and {second} are of different questions; add only tallies "
+            "of the same question"
         )

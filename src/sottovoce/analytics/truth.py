@@ -1,4 +1,4 @@
-"""The true numbers behind an estimate, for measuring: what is printed from here is not private."""
+"""The true statistics behind an estimate, to measure its error; printing them is not private."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,9 +15,9 @@ from sottovoce.core.errors import ParameterError
 
 
 def true_numbers(asked: Question, batches: Iterable[Any]) -> list[float]:
-    """Of the values moved into their bounds, in the order of the estimate's numbers.
+    """Return the true statistics of the clipped values, in the order of the estimate's numbers.
 
-    Quantiles need all values at once, eight bytes a person; the others a few sums.
+    Quantiles need all values at once, eight bytes per person; the others need a few sums.
     """
     match asked:
         case HistogramQuestion():
@@ -37,7 +37,7 @@ def true_numbers(asked: Question, batches: Iterable[Any]) -> list[float]:
 
 
 def true_label(asked: Question) -> str:
-    """What `true_numbers` are of: of values clipped to the bounds, as the estimate's are."""
+    """Return what `true_numbers` are, in words: statistics of values clipped to the bounds."""
     match asked:
         case HistogramQuestion(categories=tuple()):
             return "share of the people in each category"
@@ -63,15 +63,18 @@ def _mean_place(asked: PlacesQuestion, batches: Iterable[Any]) -> tuple[float, f
 
 
 def _moment(asked: Any, batches: Iterable[Any]) -> float:
-    """The mean, or the variance of the people at hand."""
+    """Return the mean, or the variance, of the people at hand."""
     if not hasattr(asked, "lower"):
-        raise ParameterError(f"nothing true is known of a question about the {asked.kind}")
+        raise ParameterError(
+            f"the true value of a question about the {asked.kind} cannot be computed; leave out "
+            "--show-true"
+        )
     middle, people, first, second = (asked.lower + asked.upper) / 2.0, 0, 0.0, 0.0
     for batch in batches:
-        centred = np.clip(numbers(batch), asked.lower, asked.upper) - middle
-        people += len(centred)
-        first += float(centred.sum())
-        second += float(centred @ centred)
+        centered = np.clip(numbers(batch), asked.lower, asked.upper) - middle
+        people += len(centered)
+        first += float(centered.sum())
+        second += float(centered @ centered)
     mean = first / people
     if isinstance(asked, VarianceQuestion):
         return second / people - mean**2

@@ -1,4 +1,4 @@
-"""People's values as arrays: from arrays, lists and pandas Series, with one clear refusal."""
+"""Conversion of people's values (arrays, lists, pandas Series, tensors) to checked arrays."""
 
 from typing import Any
 
@@ -8,19 +8,21 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DomainError, ParameterError
 
-_NO_NUMBERS = "cmM"  # complex numbers, spans of time and dates: float64 would hold something else
+# Complex numbers, time spans and dates: float64 would hold something else.
+_NO_NUMBERS = "cmM"
 
 
 def people(values: Any) -> NDArray[Any]:
-    """Everybody's values as they are: an entry, or a row, for each person."""
-    if np.ma.is_masked(values):  # an array would hold what the mask hides
+    """Return the values as an array with one entry, or one row, for each person."""
+    if np.ma.is_masked(values):  # An array would contain the masked values.
         raise DomainError("some values are masked; leave those people out")
-    if hasattr(values, "detach"):  # a tensor, perhaps one with a gradient
+    if hasattr(values, "detach"):  # This is a tensor, which may have a gradient.
         values = values.detach().cpu()
     try:
         array = np.asarray(values)
         if array.dtype.kind in "US" and not isinstance(values, np.ndarray):
-            array = np.asarray(values, dtype=object)  # or a missing word would become 'nan'
+            # Otherwise a missing word would become 'nan'.
+            array = np.asarray(values, dtype=object)
     except (TypeError, ValueError):
         raise DomainError("values must have one entry for each person, all of one kind") from None
     if array.ndim == 0:
@@ -29,19 +31,19 @@ def people(values: Any) -> NDArray[Any]:
             f"{type(values).__name__}; for a file see 'sottovoce estimate'"
         )
     if len(array) == 0:
-        raise ParameterError("there are no values; an estimate needs at least one person")
+        raise ParameterError("there are no values; give those of at least one person")
     return array
 
 
 def numbers(values: ArrayLike) -> Vector:
-    """One finite number a person."""
+    """Return one finite number for each person; raise otherwise."""
     try:
         if np.asarray(values).dtype.kind in _NO_NUMBERS:
             raise TypeError
         vector = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError, OverflowError):
         raise DomainError(
-            "values must be numbers that float64 holds, one for each person; for words ask for a "
+            "values must be numbers that fit into float64, one for each person; for words use a "
             "histogram with categories"
         ) from None
     if vector.ndim != 1 or len(vector) == 0:
@@ -51,14 +53,14 @@ def numbers(values: ArrayLike) -> Vector:
     if not np.isfinite(vector).all():
         where = int(np.flatnonzero(~np.isfinite(vector))[0])
         raise DomainError(
-            f"value {where} is {vector[where]}; every one must be finite (a missing value? leave "
-            "the person out)"
+            f"values must be finite, and value {where} is {vector[where]}; if it is missing, leave "
+            "the person out"
         )
     return vector
 
 
 def words(values: Any) -> list[str]:
-    """One word a person."""
+    """Return one word for each person; raise if one is missing."""
     array = np.asarray(values)
     if array.ndim != 1 or len(array) == 0:
         raise DomainError(
@@ -73,10 +75,13 @@ def words(values: Any) -> list[str]:
 
 
 def _is_missing(value: Any) -> bool:
-    """None, and what does not equal itself: NaN, and pandas' NA and NaT."""
+    """Return whether a value is None or does not equal itself: NaN, or pandas' NA and NaT."""
     if value is None or isinstance(value, str):
         return value is None
     try:
         return bool(value != value)
-    except (TypeError, ValueError):  # whether NA equals itself is NA
+    except (
+        TypeError,
+        ValueError,
+    ):  # The comparison of NA with itself is NA, which has no truth value.
         return True

@@ -1,16 +1,16 @@
-"""The variance of a number that everybody holds, from one code a person.
+"""The variance of a number that each person has, from one code per person.
 
-With y = (x - c)/h in [-1, 1], c the middle and h half the width of [lower, upper], a public draw
-asks each person for y or for 2 y^2 - 1, through the same unbiased mechanism. With the two groups'
-means m_1 and m_2 and e_1, e_2 the squares of their standard errors,
+Let y = (x - c)/h in [-1, 1], with c the middle and h half the width of [lower, upper]. A public
+draw asks each person for y or for 2 y^2 - 1, through the same unbiased mechanism. With the means
+m_1 and m_2 of the two groups, and e_1, e_2 the squares of their standard errors,
 
     v = (1 + m_2)/2 - (m_1^2 - e_1)         unbiased for Var y, as E[m_1^2] = mu^2 + e_1
-    Var v = e_2/4 + 4 mu^2 e_1 + 2 e_1^2    the last term: m_1 is nearly normal, its square is not
+    Var v = e_2/4 + 4 mu^2 e_1 + 2 e_1^2    last term: m_1 is nearly normal, its square is not
 
-and Var x = h^2 v, between 0 and h^2. The standard error depends on mu, which v is tied to: with
-mu^2 from m_1 alone, intervals cover 90% where the mean lies far from c. So whether a variance t is
-accepted is judged (as in a score test) with the mu^2 that suits t: the mean of m_1^2 - e_1 and
-(1 + m_2)/2 - t, each weighted by one over its variance.
+and Var x = h^2 v, which lies between 0 and h^2. The standard error depends on mu, which is related
+to v: with mu^2 estimated from m_1 alone, intervals cover 90% where the mean is far from c. So a
+variance t is accepted or not (as in a score test) with the mu^2 that fits t: the mean of
+m_1^2 - e_1 and (1 + m_2)/2 - t, weighted by the inverse of their variances.
 
 Reference: the delta method to second order; Rao 1948 (score tests).
 """
@@ -36,7 +36,7 @@ from sottovoce.core.randomness import Randomness
 from sottovoce.mechanisms.mechanism import Codes
 
 _NUMBER, _SQUARE = 0, 1
-# Of m_1. Beyond, its square is too far from normal for an interval that covers as it says.
+# Largest standard deviation of m_1: beyond it, its square is too far from normal for an interval.
 LARGEST_STDDEV = 0.1
 _ROUNDS_OF_WEIGHTS = 3
 
@@ -44,7 +44,16 @@ _ROUNDS_OF_WEIGHTS = 3
 @question
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VarianceQuestion(RandomizedQuestion):
-    """Half of the people are asked for their number in [lower, upper], half for its square."""
+    """A question about the variance: half of the people send their number, half its square.
+
+    Attributes:
+        lower: Lower bound; smaller numbers are clipped to it.
+        upper: Upper bound; larger numbers are clipped to it.
+        epsilon: Pure epsilon of one person's code.
+        bits: Bits of one person's code.
+        mechanism: Name of the mechanism.
+        public_seed: Seed of the public draw of who sends what.
+    """
 
     kind: ClassVar[str] = "variance"
     least_people: ClassVar[int] = 100
@@ -72,7 +81,20 @@ class VarianceQuestion(RandomizedQuestion):
         bits: int | None = None,
         mechanism: str = AUTO,
     ) -> "VarianceQuestion":
-        """The question with every choice made."""
+        """Build the question and make the choices that are left open.
+
+        Args:
+            lower: Lower bound of the numbers.
+            upper: Upper bound of the numbers.
+            epsilon: Pure epsilon of one person's code.
+            public_seed: Seed of the public draw of who sends what.
+            bits: The most bits of a code with "auto", else the bits of the mechanism; None is a
+                default.
+            mechanism: A mechanism, or "auto" for the one with the least worst-case variance.
+
+        Returns:
+            The question.
+        """
         found = randomizer_for(-1.0, 1.0, epsilon, bits, mechanism)
         return cls(
             lower=float(lower),
@@ -85,13 +107,14 @@ class VarianceQuestion(RandomizedQuestion):
 
     @property
     def randomizer(self) -> ScalarRandomizer:
-        """For either question: both answers lie in [-1, 1]."""
+        """The randomizer of either answer; both lie in [-1, 1]."""
         return ScalarRandomizer(
             lower=-1.0, upper=1.0, epsilon=self.epsilon, bits=self.bits, mechanism=self.mechanism
         )
 
     @property
     def half_width(self) -> float:
+        """Half the width of [lower, upper]."""
         return (self.upper - self.lower) / 2.0
 
     def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
@@ -123,8 +146,9 @@ class VarianceQuestion(RandomizedQuestion):
         notes: tuple[str, ...] = ()
         if e1 > LARGEST_STDDEV**2:
             notes = (
-                f"no interval: the noise of the mean is {math.sqrt(e1):.2g} of half the interval's "
-                f"width, above {LARGEST_STDDEV:g}; ask more people or raise epsilon",
+                f"no interval: the standard error of the mean is {math.sqrt(e1):.2g} times half "
+                f"the width of the bounds, above {LARGEST_STDDEV:g}; ask more people or raise "
+                "epsilon",
             )
         elif tally.people >= self.least_people:
             factor = intervals.student_factor(min(mean.people, square.people) - 1, confidence)
@@ -153,7 +177,10 @@ class VarianceQuestion(RandomizedQuestion):
 
 
 def _stddev(variance: Vector, mu2: float, square: float, e1: float, e2: float) -> Vector:
-    """Of v, if this were the variance: `mu2` and `square` estimate mu^2 and mu^2 + variance."""
+    """Return the standard deviation of v if `variance` were the true variance of y.
+
+    `mu2` and `square` are estimates of mu^2 and mu^2 + variance.
+    """
     found = np.full_like(variance, min(max(mu2, 0.0), 1.0))
     for _ in range(_ROUNDS_OF_WEIGHTS):
         own, other = 1.0 / (4.0 * found * e1 + 2.0 * e1**2), 4.0 / e2

@@ -1,9 +1,11 @@
-"""Attacks, and lower bounds on what leaks, to compare with what is certified.
+"""Attacks on models and messages, and audits that compare measured leakage with certified epsilon.
 
-    for finding in check("gauss_hermite"):  # the contract that every mechanism is held to
+    for finding in check("gauss_hermite"):  # the contract that every mechanism must meet
         print(finding)
 
-Membership attacks join with `register`. It imports runs and below.
+Audits return lower bounds on epsilon and delta that hold with a stated confidence. A lower bound
+above the certificate proves a fault; one below it proves nothing. Membership inference attacks of
+plug-ins are added with `register`. This package imports `sottovoce.runs` and the packages below it.
 """
 
 from typing import TYPE_CHECKING

@@ -1,14 +1,15 @@
-"""A round of the real algorithm, with canaries where gradients and local models come from.
+"""Rounds of the real algorithm with canaries in place of some gradients or local models.
 
-Canaries are contributions of known direction and huge norm. A canary replaces one record's
-gradient, or one client's local model, before anything is clipped. What happens to it then is the
-real thing: clip, sum, projection, rotation, mechanism, wire, ledger, channel. If it is out, zero
-stands in its place (zero-out), or its opposite (replace-one).
+A canary is a contribution of known direction and very large norm. It replaces one record's gradient
+or one client's local model before clipping. Everything after that is the real computation: clip,
+sum, projection, rotation, mechanism, wire format, ledger, channel. A canary that is out is replaced
+by zero (zero-out) or by its opposite (replace-one).
 
-Signs alternate from round to round, c_t = +1, -1, +1, ..., and so do those with which the released
-vectors y_t are added up. A canary's score is sum_t c_t <y_t, u>: what is the same in every round
-drops out of it, noise that was used twice too. Where each message is seen, the mean message of
-clients that always send zero is taken off: noise that clients share drops out too.
+The sign of the canaries alternates from round to round, c_t = +1, -1, +1, ..., and so does the sign
+with which the released vectors y_t are added up. The score of a canary with direction u is
+sum_t c_t <y_t, u>. What is the same in every round cancels (over an even number of rounds); this
+includes noise that was used twice. Where the auditor sees each message, the mean message of the
+clients that always send zero is subtracted, so noise that clients share cancels too.
 
 References: Jagielski et al. 2020 and Nasr et al. 2023 (gradient canaries); Andrew et al. 2024 (in
 federated learning, in one run).
@@ -31,16 +32,25 @@ from sottovoce.federated.algorithms.algorithm import Algorithm, Block, Combined,
 from sottovoce.learning.clients import ClientData, DenseRows, Rows, names_of, sizes_of
 from sottovoce.learning.task import Task
 
-_TIMES_THE_CLIP = 1000.0  # a clip that is wrong shows
+_TIMES_THE_CLIP = 1000.0  # So large that a missing or wrong clipping shows in the scores.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Canaries:
-    """Which client has which canary, in which direction, and whether it is in.
+    """The canaries of a run: their directions, their places, and which of them are in.
 
-    Canary i has the coordinates blocks[i], with the `signs` there. `hosts` are names, and `places`
-    the record that it replaces there (at client level the whole client is replaced). Clients in
-    `silent` contribute nothing else, and those of them that host no canary are the references.
+    Attributes:
+        blocks: The coordinates of each canary.
+        signs: The sign of each coordinate of the model; canary i has the direction
+            signs[blocks[i]]/sqrt(len(blocks[i])).
+        coins: +1 for each canary that is in, -1 for each that is out.
+        hosts: The name of the client that has each canary.
+        places: The position of the record that each canary replaces at its host. At client level
+            the whole client is replaced.
+        silent: Names of clients that contribute nothing but canaries. Those without a canary are
+            the references.
+        clip_norm: The clipping norm of the run.
+        adjacency: The adjacency of the run.
     """
 
     blocks: tuple[slice, ...]
@@ -57,7 +67,7 @@ class Canaries:
 
     @cached_property
     def hosted(self) -> dict[str, list[int]]:
-        """The canaries of each host."""
+        """The numbers of the canaries of each host."""
         found: dict[str, list[int]] = {}
         for number, host in enumerate(self.hosts):
             found.setdefault(host, []).append(number)
@@ -65,10 +75,11 @@ class Canaries:
 
     @property
     def references(self) -> frozenset[str]:
+        """The silent clients without a canary, whose messages are noise only."""
         return self.silent - set(self.hosts)
 
     def contribution(self, number: int, round_number: int) -> Vector:
-        """What stands in the canary's place in a round."""
+        """Return what the canary contributes in a round, before clipping."""
         out = -1.0 if self.adjacency is Adjacency.REPLACE_ONE else 0.0
         side = 1.0 if self.coins[number] > 0 else out
         size = side * _sign(round_number) * _TIMES_THE_CLIP * self.clip_norm
@@ -77,19 +88,20 @@ class Canaries:
         return row
 
     def scores(self, combined: Combined, round_number: int) -> Vector:
-        """What one round adds to both scores: rows by value, and by sign.
+        """Return what one round adds to both scores: a row by value and a row by sign.
 
-        Values are the best there is against Gaussian noise, signs against Laplace's. Messages count
-        by their weight, which undoes the division by a client's records.
+        The sum of values is the best statistic against Gaussian noise, the sum of signs against
+        Laplace noise. Messages are multiplied by their weights, which undoes the division by a
+        client's number of records.
         """
         found = np.zeros((2, len(self)))
-        for number, values in self._seen(combined):
+        for number, values in self._observed(combined):
             direction = self._direction(self.blocks[number])
             found[:, number] = values @ direction, np.sign(values) @ direction
         return _sign(round_number) * found
 
-    def _seen(self, combined: Combined) -> Iterator[tuple[int, Vector]]:
-        """What there is to see of each canary: its host's message, or else its part of the mean."""
+    def _observed(self, combined: Combined) -> Iterator[tuple[int, Vector]]:
+        """Yield (canary, values at its coordinates) of its host's message, or else of the mean."""
         if combined.each is None:
             yield from ((number, combined.mean[block]) for number, block in enumerate(self.blocks))
             return
@@ -112,25 +124,25 @@ def _sign(round_number: int) -> float:
 
 
 def blocks_of(dimension: int, count: int) -> tuple[slice, ...]:
-    """As many runs of coordinates, each as long as the others: orthogonal directions."""
+    """Split the coordinates into `count` blocks of equal length: orthogonal directions."""
     if not 1 <= count <= dimension:
         raise ParameterError(
-            f"{dimension} coordinates hold from 1 to {dimension} orthogonal canaries, got {count}; "
-            "ask for fewer"
+            f"{dimension} coordinates hold at most {dimension} orthogonal canaries, got {count}; "
+            f"choose a number from 1 to {dimension}"
         )
     size = dimension // count
     return tuple(slice(i * size, (i + 1) * size) for i in range(count))
 
 
 SCORES, ROUNDS = "canary_scores", "canary_rounds"
-_ROWS_TOGETHER = 1 << 22  # numbers of silent clients' gradients that are held at once
+_ROWS_TOGETHER = 1 << 22  # Entries of silent clients' gradients that are held at once.
 
 
 class CanaryTask(Task):
-    """The task with canaries in the place of some gradients or local models, for one round.
+    """A task with canaries in place of some gradients or local models, for one round.
 
-    `origin` is what a client that contributes nothing would send as its local model. Where records
-    are not `sampled` silent clients' zeros need not be added up, and are left out.
+    `origin` is the local model of a client that contributes nothing. If records are not `sampled`,
+    the zero gradients of silent clients do not change any sum and are left out.
     """
 
     def __init__(
@@ -154,11 +166,11 @@ class CanaryTask(Task):
         for start, stop, silent in _runs([name in self._canaries.silent for name in names]):
             total = sum(sizes[start:stop])
             if silent and not self._sampled:
-                yield from self._canaries_alone(names[start:stop], start)
+                yield from self._canary_rows(names[start:stop], start)
                 offset += total
                 continue
-            rows_of = self._silent if silent else super().sample_gradients
-            planted = self._planted(names[start:stop], sizes[start:stop])
+            rows_of = self._silent_rows if silent else super().sample_gradients
+            planted = self._planted_rows(names[start:stop], sizes[start:stop])
             seen = 0
             for owners, rows in rows_of(model, clients[start:stop]):
                 dense = _dense(rows)
@@ -173,7 +185,7 @@ class CanaryTask(Task):
 
     def first_steps(self, model: Vector, clients: Sequence[ClientData]) -> Rows | None:
         if any(self._is_replaced(name) for name in names_of(clients)):
-            return None  # they have no gradient: local models stand in
+            return None  # These clients have a local model and no gradient.
         return super().first_steps(model, clients)
 
     def local_models(
@@ -211,8 +223,8 @@ class CanaryTask(Task):
             moved += torch.from_numpy(row).to(self.device)
         return moved
 
-    def _planted(self, names: Sequence[str], sizes: Sequence[int]) -> dict[int, Tensor]:
-        """Canaries of these clients by the place of the record that they replace."""
+    def _planted_rows(self, names: Sequence[str], sizes: Sequence[int]) -> dict[int, Tensor]:
+        """Return the canaries of these clients by the position of the record they replace."""
         found, offset = {}, 0
         for name, size in zip(names, sizes, strict=True):
             for number in self._canaries.hosted.get(name, []):
@@ -221,12 +233,12 @@ class CanaryTask(Task):
         return found
 
     def _gradient(self, number: int) -> Tensor:
-        """What a step goes against."""
+        """Return the gradient of a canary: the negative of its contribution."""
         row = -self._canaries.contribution(number, self._round)
         return torch.from_numpy(row).to(self.device, torch.float32)
 
-    def _canaries_alone(self, names: Sequence[str], start: int) -> Iterator[tuple[Tensor, Rows]]:
-        """The canaries of silent clients, and no zeros beside them."""
+    def _canary_rows(self, names: Sequence[str], start: int) -> Iterator[tuple[Tensor, Rows]]:
+        """Yield the canaries of silent clients, without their zero gradients."""
         found = [
             (i, n) for i, name in enumerate(names) for n in self._canaries.hosted.get(name, [])
         ]
@@ -236,12 +248,12 @@ class CanaryTask(Task):
             owners = torch.tensor([i for i, _ in some], device=self.device) + start
             yield owners, DenseRows(torch.stack([self._gradient(number) for _, number in some]))
 
-    def _silent(
+    def _silent_rows(
         self,
         model: Vector,  # noqa: ARG002
         clients: Sequence[ClientData],
     ) -> Iterator[tuple[Tensor, Rows]]:
-        """Gradients of zero, for all records of some clients."""
+        """Yield gradients of zero for all records of some clients."""
         owners = torch.repeat_interleave(
             torch.arange(len(clients)), torch.tensor(sizes_of(clients))
         ).to(self.device)
@@ -255,7 +267,7 @@ def _dense(rows: Rows) -> Tensor:
 
 
 def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int, bool]]:
-    """Stretches of equal flags."""
+    """Yield (start, stop, flag) of each stretch of equal flags."""
     start = 0
     for stop in range(1, len(flags) + 1):
         if stop == len(flags) or flags[stop] != flags[start]:
@@ -265,10 +277,10 @@ def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int, bool]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryAlgorithm:
-    """The algorithm itself, with canaries among what clients contribute and scores in its state.
+    """An algorithm with canaries among the clients' contributions and their scores in its state.
 
-    The model goes on from real clients' messages alone where each message is seen (`gathers`), as
-    it would without an audit.
+    Where the server sees each message (`gathers`), the model is updated from the messages of real
+    clients only, as it would be without an audit.
     """
 
     inner: Algorithm
@@ -279,8 +291,8 @@ class CanaryAlgorithm:
     def __post_init__(self) -> None:
         if self.inner.uplinks != 1:
             raise ParameterError(
-                f"a client sends {self.inner.uplinks} vectors a round here, and canaries are for "
-                "one; audit the algorithm 'fedavg' with the same privacy"
+                f"canaries need an algorithm that sends one vector a round, and this one sends "
+                f"{self.inner.uplinks}; run the audit with 'fedavg' and the same privacy"
             )
 
     @property
@@ -306,13 +318,15 @@ class CanaryAlgorithm:
         return self.inner.weight(num_samples)
 
     def initialise(self, model: Vector) -> State:
+        """Return the inner algorithm's state with scores of zero."""
         own = {SCORES: np.zeros((2, len(self.canaries))), ROUNDS: np.zeros(1)}
         return {**self.inner.initialise(model), **own}
 
     def client_steps(
         self, task: Task, clients: Sequence[ClientData], step: Step
     ) -> Iterator[Block]:
-        # Where clients send models, and not changes of one, nothing is the zero vector.
+        # The local model of a client that contributes nothing: zero if clients send models, and the
+        # current model if they send its changes.
         origin = np.zeros_like(step.model) if self.sends_models else step.model
         sampled = self.inner.record_sampling_rate < 1.0
         planted = CanaryTask(task, self.canaries, step.round, origin, sampled=sampled)
@@ -324,13 +338,13 @@ class CanaryAlgorithm:
         number = int(state[ROUNDS][0]) + 1
         scores = state[SCORES] + self.canaries.scores(combined[0], number)
         inner = {name: value for name, value in state.items() if name not in (SCORES, ROUNDS)}
-        real = _without(combined[0], self.canaries.silent)
+        real = _drop_silent(combined[0], self.canaries.silent)
         model, after = self.inner.server_step(model, [real], inner)
         return model, {**after, SCORES: scores, ROUNDS: np.array([float(number)])}
 
 
-def _without(combined: Combined, silent: frozenset[str]) -> Combined:
-    """What real clients sent."""
+def _drop_silent(combined: Combined, silent: frozenset[str]) -> Combined:
+    """Return what the clients that are not silent sent."""
     if combined.each is None or not silent:
         return combined
     each = combined.each

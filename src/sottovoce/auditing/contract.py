@@ -1,12 +1,12 @@
-"""What every mechanism must keep, our own and plug-ins alike: the contract, as functions.
+"""The contract that every mechanism must meet, built-in or plug-in, as a list of checks.
 
-    for finding in check("whisper"): ...
+    for finding in check("gauss_hermite"): ...
 
-The tests hold every registered mechanism to it, and `sottovoce mechanism check NAME` is for authors
-of plug-ins. Samples follow the declared law; the law's divergences stay below what the event
-claims; so what is claimed holds for what is sampled, as far as the inputs that are tried go. A
-contract that holds is no proof. A mechanism that packs its codes itself must give the bytes of its
-`encode`.
+The tests apply it to every registered mechanism; authors of plug-ins run
+`sottovoce mechanism check NAME`. It checks that samples follow the declared law and that the
+divergences of the declared law stay below what the privacy event claims. Together: the claim holds
+for what is sampled, at the inputs that are tried. A contract that holds is no proof of privacy. A
+mechanism that packs its codes itself must produce the same bytes as its `encode`.
 """
 
 import contextlib
@@ -65,11 +65,12 @@ from sottovoce.protocol.message import Envelope, open_sealed, seal
 
 
 def packs_alike(mechanism: Mechanism, values: Vector) -> bool:
-    """Return whether packed rows are packed codes, for `values` and for what must be clipped."""
+    """Return whether `encode_packed` gives the packed codes of `encode`, clipped or not."""
     if not isinstance(mechanism, EncodesPacked):
         return True
     domain = mechanism.input_domain
-    longer = 0.5 if isinstance(domain, L1Ball) else 3.0  # a mean of records is not projected in L1
+    # A mean of records is not projected in L1, so there the second row stays inside the ball.
+    longer = 0.5 if isinstance(domain, L1Ball) else 3.0
     rows = np.stack([values, longer * values])
 
     def streams() -> list[Keystream]:
@@ -85,14 +86,18 @@ def packs_alike(mechanism: Mechanism, values: Vector) -> bool:
 
 ORDERS = (1.01, 1.5, 2.0, 3.0, 8.0, 32.0, 256.0)
 EPSILONS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
-# Across all contract tests some thousand comparisons are made: a false alarm once in 1e6 runs.
+# All contract tests together make some thousand comparisons, so a false alarm has probability of
+# about 1e-6 in a run of the tests.
 SMALLEST_P_VALUE = 1e-9
-_MESSAGES = 100  # samples that are drawn one by one, as a client draws them
-_TOO_LITTLE = "not compared: the declared law has two moments only; bring a test, and run an audit"
+_MESSAGES = 100  # Samples that are encoded as separate messages, as a client does.
+_TOO_LITTLE = (
+    "not compared: the declared law has two moments only; add a test of its divergences and run an "
+    "audit"
+)
 
 
 class ContractError(AssertionError):
-    """A mechanism does not keep the contract; the message says where."""
+    """An error that says where a mechanism does not meet the contract."""
 
 
 def _require(kept: object, broken: str) -> None:
@@ -102,17 +107,37 @@ def _require(kept: object, broken: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One example of a registered mechanism, on one of its domains."""
+    """One example of a registered mechanism, on one of its domains.
+
+    Attributes:
+        registration: The registered mechanism.
+        example: The parameters of the example.
+        domain: The input domain.
+    """
 
     registration: Registration
     example: Parameters
     domain: Domain
 
     def mechanism(self) -> Mechanism:
+        """Build the mechanism of this case.
+
+        Returns:
+            The mechanism on this domain with these parameters.
+        """
         return self.registration.build(self.domain, self.example)
 
     def with_size(self, *, dimension: int | None = None, records: int = 1) -> "Case | None":
-        """The same on a domain of another size; None for records where a domain has none."""
+        """Return the same case on a domain of another size.
+
+        Args:
+            dimension: The new dimension; None keeps it.
+            records: The number of records whose mean is the input.
+
+        Returns:
+            The new case, or None if `records` is above 1 and the domain is a `Box`, which holds one
+            record.
+        """
         changes = {} if dimension is None else {"dimension": dimension}
         if not isinstance(self.domain, Box):
             changes["records"] = records
@@ -128,7 +153,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What a check said of a case; `kept` is None where it could not be checked."""
+    """The outcome of one check for one case.
+
+    Attributes:
+        check: The name of the check.
+        case: The parameters and the domain, in words.
+        kept: Whether the check passed; None if it could not be made.
+        remark: What is wrong, or why the check could not be made; empty if it passed.
+    """
 
     check: str
     case: str
@@ -137,7 +169,7 @@ class Finding:
 
 
 def cases(registration: Registration) -> list[Case]:
-    """Every example on each of the mechanism's domains."""
+    """Return every example of a mechanism on each of its example domains."""
     return [
         Case(registration=registration, example=example, domain=domain)
         for example, domain in itertools.product(
@@ -147,7 +179,20 @@ def cases(registration: Registration) -> list[Case]:
 
 
 def check(kind: str) -> Iterator[Finding]:
-    """The whole contract on a registered mechanism, one finding for each check and case."""
+    """Check the whole contract for a registered mechanism.
+
+    Args:
+        kind: The registered name of the mechanism.
+
+    Returns:
+        An iterator over the findings: one for each case and check. An exception inside a check is a
+        finding, too.
+
+    Example:
+        >>> finding = next(check("laplace"))
+        >>> finding.check, finding.kept
+        ('samples follow the declared law', True)
+    """
     for case in cases(registry.find(kind)):
         for name, kept in CHECKS.items():
             try:
@@ -161,10 +206,10 @@ def check(kind: str) -> Iterator[Finding]:
 
 
 def samples_follow_the_law(mechanism: Mechanism, values: Vector, num_samples: int) -> None:
-    """Mean, and the whole law, of decoded samples are the declared ones.
+    """Check that the mean and the distribution of decoded samples are the declared ones.
 
-    The first samples are messages of their own; where coordinates are drawn one by one, the others
-    are made side by side, which takes a hundredth of the time.
+    The first samples are separate messages. Where coordinates are drawn independently, the others
+    are drawn as blocks of one long vector, which is about a hundred times faster.
     """
     law = mechanism.law(values)
     randomness, alone = SeededRandomness(20), min(num_samples, _MESSAGES)
@@ -178,11 +223,13 @@ def samples_follow_the_law(mechanism: Mechanism, values: Vector, num_samples: in
         others = drawn(mechanism, values, num_samples - alone, (20, "contract"))
         decoded = np.concatenate([decoded, others])
     if isinstance(law, PointLaw):
-        _require(np.allclose(decoded, law.centre, rtol=1e-6), "samples miss the declared point")
+        _require(
+            np.allclose(decoded, law.centre, rtol=1e-6), "samples differ from the declared point"
+        )
         return
     errors = (decoded.mean(axis=0) - law.mean()) / np.sqrt(law.variance() / num_samples + 1e-18)
     far = float(np.abs(errors).max())
-    _require(far < 7.0, f"the declared mean is missed by {far:.1f} standard errors at {values}")
+    _require(far < 7.0, f"the mean is {far:.1f} standard errors from the declared one at {values}")
     for what, p_value in p_values(law, decoded):
         _require(p_value > SMALLEST_P_VALUE, f"{what} at {values}: p = {p_value:.2g}")
 
@@ -190,21 +237,24 @@ def samples_follow_the_law(mechanism: Mechanism, values: Vector, num_samples: in
 def privacy_covers_the_divergence(
     mechanism: Mechanism, adjacency: Adjacency, *, seed: int = 5
 ) -> str | None:
-    """No neighbouring pair has a Renyi divergence or a delta above what the event claims.
+    """Check that no neighboring pair has a Renyi divergence or a delta above what the event claims.
 
-    `seed` draws some of the pairs. A law of moments says too little for that: such a mechanism
-    brings a test of its own.
+    `seed` draws some of the pairs. Return a remark instead if the declared law gives two moments
+    only: such a mechanism needs a test of its own.
     """
     event = mechanism.privacy(adjacency)
-    _require(event.adjacency is adjacency, f"asked under {adjacency}, it answers {event.adjacency}")
+    _require(
+        event.adjacency is adjacency, f"the event has adjacency {event.adjacency}, not {adjacency}"
+    )
     pairs = neighbours(mechanism.input_domain, adjacency, np.random.default_rng(seed))
     return _covers(mechanism, event, pairs)
 
 
 def privacy_covers_others_beside(mechanism: Mechanism, *, seed: int = 5) -> str | None:
-    """The same of zero-out where others' records are in the message too, as in sampled records.
+    """Check the zero-out claim when the message also contains other, sampled records.
 
-    A mechanism whose claim is against the input 0 alone says so, and is refused there.
+    The removed record then does not leave the input 0 behind. Mechanisms that claim privacy against
+    the input 0 alone say so; they are refused for sampled records and not checked here.
     """
     if isinstance(mechanism, Anchored) and mechanism.hides_only_against_zero:
         return None
@@ -224,33 +274,33 @@ def _covers(
         laws = law_of(first), law_of(second)
         if isinstance(laws[0], MomentLaw):
             return _TOO_LITTLE
-        broken = _divergence_above(laws, divergences) or _delta_above(laws, deltas)
+        broken = _excess_divergence(laws, divergences) or _excess_delta(laws, deltas)
         if broken:
             raise ContractError(f"{broken}, at {first} and {second} ({event.adjacency})")
     return None
 
 
-def _divergence_above(laws: tuple[Law, Law], claimed: Sequence[float]) -> str | None:
-    """A Renyi divergence above the one that is claimed, in words."""
+def _excess_divergence(laws: tuple[Law, Law], claimed: Sequence[float]) -> str | None:
+    """Return a sentence about a Renyi divergence above the claimed one, or None."""
     for order, most, found in zip(ORDERS, claimed, renyi_of(*laws, ORDERS), strict=True):
         if not found <= most * (1.0 + 1e-9) + 1e-12:
-            return f"Renyi divergence {found:.6g} of order {order:g} where {most:.6g} is claimed"
+            return f"Renyi divergence of order {order:g} is {found:.6g}, claimed {most:.6g}"
     return None
 
 
-def _delta_above(laws: tuple[Law, Law], claimed: Sequence[tuple[str, float, float]]) -> str | None:
-    """A delta above the one that an accountant has, in words."""
+def _excess_delta(laws: tuple[Law, Law], claimed: Sequence[tuple[str, float, float]]) -> str | None:
+    """Return a sentence about a delta above an accountant's, or None."""
     if num_outcomes(laws[0]) > MAX_OUTCOMES:
         return None
     delta_at = deltas_of(*laws)
     exact = {eps: delta_at(eps) for eps in EPSILONS}
     for name, eps, most in claimed:
         if not exact[eps] <= most * (1.0 + 1e-9) + 1e-12:
-            return f"delta {exact[eps]:.6g} at epsilon {eps:g} where {name} has {most:.6g}"
+            return f"delta at epsilon {eps:g} is {exact[eps]:.6g}, and '{name}' gives {most:.6g}"
     return None
 
 
-@functools.lru_cache(maxsize=1024)  # in many dimensions a mechanism claims the same
+@functools.lru_cache(maxsize=1024)  # Many dimensions have the same event.
 def _claimed_deltas(event: PrivacyEvent) -> list[tuple[str, float, float]]:
     found = []
     for accountant, eps in itertools.product(accountants(), EPSILONS):
@@ -260,13 +310,13 @@ def _claimed_deltas(event: PrivacyEvent) -> list[tuple[str, float, float]]:
 
 
 def codes_survive_the_wire(mechanism: Mechanism, values: Vector) -> None:
-    """Codes fit their format, survive the wire, and take exactly the bytes announced."""
+    """Check that codes fit their format, survive the wire and take exactly the announced bytes."""
     codes = mechanism.encode(values, SeededRandomness(3).stream("wire"))
     code_format = mechanism.code_format()
     _require(codes.dtype == code_format.dtype, f"codes are {codes.dtype}, not {code_format.dtype}")
     match code_format:
         case LevelCodes(levels=levels):
-            _require(codes.max() < levels, f"code {codes.max()} where there are {levels} levels")
+            _require(codes.max() < levels, f"code {codes.max()} is not below the {levels} levels")
         case Float32Codes():
             pass
         case _:
@@ -279,11 +329,18 @@ def codes_survive_the_wire(mechanism: Mechanism, values: Vector) -> None:
         code_format=code_format,
     )
     message = seal(codes, envelope)
-    _require(len(message) == envelope.total_bytes, f"a message of {len(message)} bytes")
+    _require(
+        len(message) == envelope.total_bytes,
+        f"a message has {len(message)} bytes, not {envelope.total_bytes}",
+    )
     payload = math.ceil(len(codes) * code_format.bits / 8)
-    _require(envelope.payload_bytes == payload, f"{payload} bytes are not what is announced")
+    _require(
+        envelope.payload_bytes == payload,
+        f"{envelope.payload_bytes} payload bytes are announced, and codes take {payload}",
+    )
     bits = len(codes) * code_format.bits / len(values)
-    _require(bits_per_coordinate(mechanism) == bits, f"{bits:g} bits a coordinate")
+    stated = bits_per_coordinate(mechanism)
+    _require(stated == bits, f"{stated:g} bits per coordinate are stated, and codes take {bits:g}")
     shape = mechanism.decode(codes).shape
     _require(shape == values.shape, f"decodes to {shape}, not {values.shape}")
     points = points_of(mechanism, most=256)
@@ -292,35 +349,39 @@ def codes_survive_the_wire(mechanism: Mechanism, values: Vector) -> None:
         every: Codes = drawn.astype(code_format.dtype)
         same = points.shape == (code_format.levels,)
         same = same and points[every].tobytes() == mechanism.decode(every).tobytes()
-        _require(same, "its points are not what its codes decode to")
+        _require(same, "`points` are not the values that codes decode to")
     same = np.array_equal(open_sealed(message, envelope), codes)
-    _require(same, "codes come back from the wire as others")
+    _require(same, "codes change on the wire")
     alike = packs_alike(mechanism, values)
-    _require(alike, "its encode_packed gives other bytes than its packed codes have")
+    _require(alike, "`encode_packed` gives other bytes than the packed codes of `encode`")
 
 
 def one_key_gives_one_message(mechanism: Mechanism) -> None:
-    """The same key gives the same codes, and no key serves twice."""
+    """Check that the same key gives the same codes and that no key is used twice."""
     domain = mechanism.input_domain
     values = domain.project(np.arange(domain.dimension, dtype=np.float64))
     streams = [SeededRandomness(9).stream("a") for _ in range(2)]
     first, second = (mechanism.encode(values, stream) for stream in streams)
-    _require(np.array_equal(first, second), "the same key gives other codes")
+    _require(np.array_equal(first, second), "the same key gives different codes")
     if mechanism.sampling == "none":
         return
     try:
         mechanism.encode(values, streams[0])
     except RandomnessError:
         return
-    raise ContractError("a key serves twice: draw from the keystream that is given, all of it once")
+    raise ContractError(
+        "a key can be used twice; draw from the given keystream, which refuses a second use"
+    )
 
 
 def nothing_is_changed(mechanism: Mechanism) -> None:
-    """A mechanism is immutable, can be hashed, and leaves its input alone."""
+    """Check that a mechanism is immutable and hashable and does not change its input."""
     for field in dataclasses.fields(mechanism):  # type: ignore[arg-type]
         with contextlib.suppress(dataclasses.FrozenInstanceError):
             setattr(mechanism, field.name, None)
-            raise ContractError(f"'{field.name}' can be changed: make it a frozen dataclass")
+            raise ContractError(
+                f"'{field.name}' can be changed; make the mechanism a frozen dataclass"
+            )
     hash(mechanism)
     domain = mechanism.input_domain
     values = domain.project(np.ones(domain.dimension))
@@ -340,7 +401,7 @@ _BAD_INPUTS: dict[str, Callable[[Vector], Vector]] = {
 
 
 def bad_input_is_refused(mechanism: Mechanism) -> None:
-    """Whatever is outside the domain is a DomainError; nothing is clamped."""
+    """Check that input outside the domain raises DomainError and is not clamped."""
     for what, change in _BAD_INPUTS.items():
         try:
             mechanism.encode(
@@ -352,7 +413,7 @@ def bad_input_is_refused(mechanism: Mechanism) -> None:
 
 
 def calibration_lands_just_inside(case: Case) -> str | None:
-    """The knob that calibration finds keeps the budget, and wastes next to nothing of it."""
+    """Check that calibration stays within the budget and uses almost all of it."""
     registration, domain = case.registration, case.domain
     if registration.knob is None:
         return None
@@ -363,14 +424,15 @@ def calibration_lands_just_inside(case: Case) -> str | None:
     )
     event = event_of(registration.build(domain, found))
     spent = epsilon(Repeated(event=event, count=10), 1e-6)
-    # Epsilon moves at most as the square of the knob, by as much as its tolerance leaves open.
+    # Epsilon changes at most as the square of the parameter, and the parameter is found up to its
+    # relative tolerance.
     least = 2.0 * min(0.9995, 1.0 - 2.5 * registration.knob.relative_tolerance)
-    _require(least < spent <= 2.0, f"calibrated to epsilon 2, it spends {spent:.6g}")
+    _require(least < spent <= 2.0, f"calibrated to epsilon 2, the mechanism spends {spent:.6g}")
     return None
 
 
 def parameters_have_no_defaults(case: Case) -> None:
-    """A parameter that is left out, or that nobody knows, is an error that names it."""
+    """Check that a missing or an unknown parameter raises an error that names it."""
     registration, example = case.registration, case.example
     for name in example:
         try:
@@ -378,12 +440,14 @@ def parameters_have_no_defaults(case: Case) -> None:
         except ParameterError as error:
             _require(name in str(error), f"the error does not name '{name}': {error}")
         else:
-            raise ContractError(f"'{name}' has a default; privacy parameters have none")
+            raise ContractError(
+                f"'{name}' has a default; remove it, privacy parameters must be given"
+            )
     try:
         registration.build(case.domain, {**example, "noise_multiplyer": 1.0})
     except UnknownNameError:
         return
-    raise ContractError("an unknown parameter is accepted")
+    raise ContractError("an unknown parameter is accepted; raise UnknownNameError")
 
 
 def _samples(case: Case) -> str | None:
@@ -408,13 +472,13 @@ def _privacy(case: Case) -> str | None:
 def _wire(case: Case) -> str | None:
     for dimension in (1, 7, 8, 101):
         sized = case.with_size(dimension=dimension)
-        assert sized is not None  # one record is possible everywhere
+        assert sized is not None  # Every domain can hold one record.
         for values in inputs(sized.domain, np.random.default_rng(2)):
             codes_survive_the_wire(sized.mechanism(), values)
     return None
 
 
-# A remark in place of None says what could not be checked.
+# Each check raises if it fails, and returns None or a remark that says what could not be checked.
 CHECKS: dict[str, Callable[[Case], str | None]] = {
     "samples follow the declared law": _samples,
     "the event covers the law's divergence": _privacy,

@@ -1,7 +1,8 @@
-"""Many real draws of one input: from the mechanism's own `encode`, fed with keystreams.
+"""Many samples of a mechanism's decoded output for one input, by its own `encode` and keystreams.
 
-Where coordinates are drawn one by one, a call holds many draws side by side, as blocks of one long
-vector, of which the domain then checks each. Others are drawn call by call, on several processes.
+Where coordinates are drawn independently, one call makes many draws as blocks of one long vector,
+and the domain checks each block. Other mechanisms are called once for each draw, in several
+processes.
 """
 
 import dataclasses
@@ -26,41 +27,44 @@ from sottovoce.mechanisms.mechanism import (
     StaircaseLaw,
 )
 
-_DRAWS_TOGETHER = 1 << 12  # in one call of encode, and so from one keystream
-_MAX_CELLS = 1 << 26  # of the law of all draws in one call: half a gigabyte
-_A_TASK = 20_000  # draws that a process makes before it is asked again
-_FEW_DRAWS = 100_000  # up to which no process is worth starting
+_DRAWS_TOGETHER = 1 << 12  # Draws in one call of encode, from one keystream.
+_MAX_CELLS = 1 << 26  # Entries of the law of all draws in one call: half a gigabyte.
+_DRAWS_PER_TASK = 20_000  # Draws that a process makes in one task.
+_FEW_DRAWS = 100_000  # Up to this number, starting processes takes longer than drawing.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _L2Blocks(L2Ball):
-    """Blocks of `block` coordinates, each in the ball by itself."""
+    """A vector of blocks of `block` coordinates, each in the L2 ball by itself."""
 
     block: int
 
     def check(self, values: ArrayLike) -> Vector:
-        return _checked(values, self.block, self.radius, 2)
+        return _check_blocks(values, self.block, self.radius, 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _L1Blocks(L1Ball):
-    """Blocks of `block` coordinates, each in the ball by itself."""
+    """A vector of blocks of `block` coordinates, each in the L1 ball by itself."""
 
     block: int
 
     def check(self, values: ArrayLike) -> Vector:
-        return _checked(values, self.block, self.radius, 1)
+        return _check_blocks(values, self.block, self.radius, 1)
 
 
-def _checked(values: ArrayLike, block: int, radius: float, order: int) -> Vector:
+def _check_blocks(values: ArrayLike, block: int, radius: float, order: int) -> Vector:
     vector = np.asarray(values, dtype=np.float64)
     norms = np.linalg.norm(vector.reshape(-1, block), ord=order, axis=1)
-    assert norms.max() <= radius * (1.0 + 1e-12)  # each was in the ball by itself
+    assert norms.max() <= radius * (1.0 + 1e-12)  # Each block was checked before.
     return vector
 
 
-def _side_by_side(mechanism: Mechanism, values: Vector, count: int) -> Mechanism | None:
-    """The mechanism on `count` inputs at once; None unless it declares the same law for each."""
+def _batch_mechanism(mechanism: Mechanism, values: Vector, count: int) -> Mechanism | None:
+    """Return the mechanism for `count` inputs at once.
+
+    Return None unless the law that it declares for each block is the law of a separate call.
+    """
     domain, dimension = mechanism.input_domain, len(values)
     if not isinstance(
         mechanism.law(values), FiniteLaw | GaussianLaw | LaplaceLaw | PointLaw | StaircaseLaw
@@ -69,7 +73,7 @@ def _side_by_side(mechanism: Mechanism, values: Vector, count: int) -> Mechanism
     long: Domain
     match domain:
         case L1Ball() | L2Ball():
-            # One coordinate's balls are all the same, and noise there is drawn for each by itself.
+            # In one dimension both balls are the same, and noise is drawn per coordinate.
             blocks = _L1Blocks if isinstance(domain, L1Ball) and dimension > 1 else _L2Blocks
             long = blocks(
                 dimension=count * dimension,
@@ -84,13 +88,13 @@ def _side_by_side(mechanism: Mechanism, values: Vector, count: int) -> Mechanism
     try:
         many = dataclasses.replace(mechanism, input_domain=long)  # type: ignore[type-var]
         all_of_them = many.law(np.tile(values, count))
-    except (SottovoceError, TypeError, ValueError):  # a plug-in need not take every dimension
+    except (SottovoceError, TypeError, ValueError):  # Plug-ins may refuse this dimension.
         return None
-    return many if _same(mechanism.law(values), all_of_them, count) else None
+    return many if _have_same_law(mechanism.law(values), all_of_them, count) else None
 
 
-def _same(one: Law, all_of_them: Law, count: int) -> bool:
-    """Whether every block's law is the one of a call of its own."""
+def _have_same_law(one: Law, all_of_them: Law, count: int) -> bool:
+    """Return whether the law of every block is the law of a separate call."""
     if type(one) is not type(all_of_them):
         return False
     if isinstance(one, FiniteLaw) and isinstance(all_of_them, FiniteLaw):
@@ -111,11 +115,14 @@ def drawn(
     processes: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Vector:
-    """Decoded draws of one input, a row each."""
+    """Draw decoded outputs for one input, one row each.
+
+    `label` is (seed, name of the side), from which the keystreams are derived.
+    """
     law = mechanism.law(values)
     cells = law.table.size if isinstance(law, FiniteLaw) else 1
     together = max(1, min(draws, _DRAWS_TOGETHER, _MAX_CELLS // cells))
-    many = _side_by_side(mechanism, values, together)
+    many = _batch_mechanism(mechanism, values, together)
     if many is not None:
         tiled = np.tile(values, together)
         rows = []
@@ -125,24 +132,26 @@ def drawn(
             if progress:
                 progress(min(draws, (number + 1) * together))
         return np.concatenate(rows)[:draws]
-    starts = range(0, draws, _A_TASK)
-    tasks = [(mechanism, values, start, min(_A_TASK, draws - start), label) for start in starts]
+    starts = range(0, draws, _DRAWS_PER_TASK)
+    tasks = [
+        (mechanism, values, start, min(_DRAWS_PER_TASK, draws - start), label) for start in starts
+    ]
     rows = []
     if processes <= 1 or draws <= _FEW_DRAWS:
         for task in tasks:
-            rows.append(_one_by_one(task))
+            rows.append(_draw_separately(task))
             if progress:
                 progress(sum(map(len, rows)))
         return np.concatenate(rows)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        for part in pool.map(_one_by_one, tasks):
+        for part in pool.map(_draw_separately, tasks):
             rows.append(part)
             if progress:
                 progress(sum(map(len, rows)))
     return np.concatenate(rows)
 
 
-def _one_by_one(task: tuple[Mechanism, Vector, int, int, tuple[int, str]]) -> Vector:
+def _draw_separately(task: tuple[Mechanism, Vector, int, int, tuple[int, str]]) -> Vector:
     mechanism, values, start, count, label = task
     numbers = range(start, start + count)
     return np.stack(

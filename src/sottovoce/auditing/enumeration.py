@@ -1,10 +1,11 @@
-"""The exact delta of neighbouring inputs, outcome by outcome.
+"""The exact delta between the laws of neighboring inputs, by enumeration of outcomes.
 
-delta(epsilon) = sum max(0, p - e^eps q) over all outcomes of the laws p and q of two neighbours.
-For a mechanism with an integer table the sum is made of the very integers that run, in fractions;
-for other finite laws, Gaussian noise, and Laplace or staircase noise on one coordinate, of what the
-mechanism declares, in float64 rounded down by 1e-12. The inputs that are compared are the extreme
-ones of a domain, and some at random.
+For the laws p and q of two neighbors, delta(epsilon) = sum max(0, p - e^eps q) over all outcomes.
+For a mechanism with an integer table, the sum is computed with fractions from the integers that the
+sampler uses. For other finite laws, for Gaussian noise, and for Laplace or staircase noise on one
+coordinate, it is computed from the declared law in float64 and rounded down (by a factor of
+1 - 1e-9 and then by 1e-12). The inputs that are compared are extreme points of the domain and some
+random points.
 """
 
 import dataclasses
@@ -39,38 +40,42 @@ from sottovoce.privacy.divergences import finite_hockey_stick, gaussian_delta
 
 
 def origin(domain: Domain) -> Vector:
-    """What stands in for a record under zero-out: the domain's point nearest to 0."""
+    """Return what replaces a record under zero-out: the point of the domain nearest to 0."""
     return domain.project(np.zeros(domain.dimension))
 
 
 def inputs(domain: Domain, generator: np.random.Generator) -> Iterator[Vector]:
-    """The origin, spikes, a flat vector on the boundary, and random ones."""
+    """Yield test inputs: the origin, spikes, a constant boundary vector and random points."""
     match domain:
         case L1Ball() | L2Ball():
-            domain = dataclasses.replace(domain, records=1)  # as each record, so the mean too
-            centre, reach = np.zeros(domain.dimension), domain.radius
+            domain = dataclasses.replace(domain, records=1)  # Records and means have the same ball.
+            center, reach = np.zeros(domain.dimension), domain.radius
         case Box():
             middle = (domain.lower + domain.upper) / 2.0
-            centre, reach = np.full(domain.dimension, middle), (domain.upper - domain.lower) / 2.0
+            center, reach = np.full(domain.dimension, middle), (domain.upper - domain.lower) / 2.0
         case _:
             raise ParameterError(
-                f"no extreme inputs are known for {type(domain).__name__}; audit a Box, an L1Ball "
-                "or an L2Ball"
+                f"no extreme inputs are known for the domain {type(domain).__name__}; use a Box, "
+                "an L1Ball or an L2Ball"
             )
     yield origin(domain)
     for sign in (1.0, -1.0):
-        spike = centre.copy()
+        spike = center.copy()
         spike[0] += sign * reach
         yield domain.check(spike)
-    yield domain.project(centre + 10.0 * reach)
+    yield domain.project(center + 10.0 * reach)
     for _ in range(3):
-        yield domain.project(centre + generator.normal(size=domain.dimension) * reach)
+        yield domain.project(center + generator.normal(size=domain.dimension) * reach)
 
 
 def neighbours(
     domain: Domain, adjacency: Adjacency, generator: np.random.Generator
 ) -> Iterator[tuple[Vector, Vector]]:
-    """Pairs that differ in one record: removed, or replaced by its opposite or another."""
+    """Yield pairs of inputs that differ in one record.
+
+    Under zero-out the record is replaced by the origin; under replace-one by its opposite and by
+    other records.
+    """
     records = domain.records if isinstance(domain, L1Ball | L2Ball) else 1
     for start in inputs(domain, generator) if records > 1 else (origin(domain),):
         for record in inputs(domain, generator):
@@ -88,10 +93,12 @@ def neighbours(
 def neighbours_beside_others(
     domain: Domain, generator: np.random.Generator
 ) -> Iterator[tuple[Vector, Vector]]:
-    """Pairs as far apart as a record that is left out, whatever else is in them.
+    """Yield pairs of inputs that differ by one removed record, with other records in both.
 
-    So it is where a client samples its own records and expects one: the sum may be any input.
-    Projection brings sums no further apart, but for L1 distances: there only what lies within.
+    Such pairs occur where a client samples its own records and divides by the expected number, here
+    1: the sum of the other records may be any input. Projection to the domain does not increase L2
+    or L_inf distances; it can increase L1 distances, so on an L1 ball only pairs that need no
+    projection are used.
     """
     for base in inputs(domain, generator):
         for record in inputs(domain, generator):
@@ -101,7 +108,10 @@ def neighbours_beside_others(
 
 
 def _halfway(domain: Domain, values: Vector) -> Vector:
-    """Between the middle and the input: two of them are half the domain's width apart at most."""
+    """Return the midpoint between the center of the domain and the input.
+
+    Two such points are at most half the domain's width apart.
+    """
     middle = (values + _opposite(domain, values)) / 2.0
     return (values + middle) / 2.0
 
@@ -110,15 +120,18 @@ def _opposite(domain: Domain, values: Vector) -> Vector:
     return domain.lower + domain.upper - values if isinstance(domain, Box) else -values
 
 
-# All outcomes of all coordinates together are enumerated up to this number.
+# Laws with more outcomes, over all coordinates together, are not enumerated.
 MAX_OUTCOMES = 5_000
 _ROUNDING = 1e-12
-_LARGEST_EPSILON = 1e12  # beyond it none is searched for
-_DIGITS = 60  # of e^epsilon, where it meets fractions
+_LARGEST_EPSILON = 1e12  # The search for epsilon ends here.
+_DIGITS = 60  # Digits of e^epsilon in the computation with fractions.
 
 
 def num_outcomes(law: Law) -> float:
-    """Outcomes to enumerate for a delta; 1 where there is a closed form, infinite where none is."""
+    """Return the number of outcomes to enumerate for a delta.
+
+    It is 1 where there is a closed form, and infinite where the delta is not computed.
+    """
     match law:
         case FiniteLaw():
             return float(len(law.points)) ** len(law.table)
@@ -131,27 +144,33 @@ def num_outcomes(law: Law) -> float:
 
 
 def delta_of(first: Law, second: Law, epsilon: float) -> float:
-    """The exact delta of two laws, by enumeration of every outcome of a product."""
+    """Return the exact delta of two laws; products are enumerated outcome by outcome.
+
+    It is 1 where `deltas_of` cannot compute it.
+    """
     return deltas_of(first, second)(epsilon)
 
 
 def deltas_of(first: Law, second: Law) -> Callable[[float], float]:
-    """The exact delta of two laws as a function of epsilon; outcomes are enumerated once."""
+    """Return the exact delta of two laws as a function of epsilon; outcomes are enumerated once.
+
+    The function is constant 1, the trivial bound, where the delta is not computed.
+    """
     match first, second:
         case FiniteLaw(), FiniteLaw():
             return partial(finite_hockey_stick, *_product(first, second))
         case JointLaw(), JointLaw():
             return partial(finite_hockey_stick, first.pmf, second.pmf)
-        case _ if _differing(first, second) == 0:
+        case _ if _num_differing(first, second) == 0:
             return lambda epsilon: 0.0  # noqa: ARG005
         case GaussianLaw(), GaussianLaw():
             return partial(
                 gaussian_delta, float(np.linalg.norm(first.centre - second.centre)) / first.stddev
             )
-        case LaplaceLaw(), LaplaceLaw() if _differing(first, second) == 1:
+        case LaplaceLaw(), LaplaceLaw() if _num_differing(first, second) == 1:
             shift = float(np.abs(first.centre - second.centre).max()) / first.scale
             return lambda epsilon: -math.expm1(min(0.0, (epsilon - shift) / 2.0))
-        case StaircaseLaw(), StaircaseLaw() if _differing(first, second) == 1:
+        case StaircaseLaw(), StaircaseLaw() if _num_differing(first, second) == 1:
             steps = float(np.abs(first.centre - second.centre).max()) / first.noise.step
             return partial(finite_hockey_stick, *_staircase_masses(first.noise, steps))
         case _:
@@ -159,18 +178,19 @@ def deltas_of(first: Law, second: Law) -> Callable[[float], float]:
 
 
 def _is_known(first: Law, second: Law) -> bool:
-    """Whether `delta_of` is a figure for this pair, and not merely the largest there could be."""
+    """Return whether `delta_of` computes this pair's delta and not the trivial bound 1."""
     if isinstance(first, LaplaceLaw | StaircaseLaw):
-        return _differing(first, second) <= 1
+        return _num_differing(first, second) <= 1
     return num_outcomes(first) <= MAX_OUTCOMES
 
 
-def _differing(first: Law, second: Law) -> int:
-    """On how many coordinates two laws have other centres."""
+def _num_differing(first: Law, second: Law) -> int:
+    """Return the number of coordinates on which the means of two laws differ."""
     return int(np.count_nonzero(first.mean() != second.mean()))
 
 
 def _product(first: FiniteLaw, second: FiniteLaw) -> tuple[Vector, Vector]:
+    """Return the probabilities of all outcomes of two product laws."""
     p, q = np.ones(1), np.ones(1)
     for row_p, row_q in zip(first.table, second.table, strict=True):
         p, q = np.outer(p, row_p).ravel(), np.outer(q, row_q).ravel()
@@ -178,11 +198,14 @@ def _product(first: FiniteLaw, second: FiniteLaw) -> tuple[Vector, Vector]:
 
 
 def _staircase_masses(noise: Staircase, shift: float) -> tuple[Vector, Vector]:
-    """Masses of every stretch on which both densities, `shift` steps apart, are constant."""
+    """Return the masses of each interval on which both densities are constant.
+
+    The two staircase densities are `shift` steps apart.
+    """
     reach = math.ceil(60.0 / noise.epsilon) + 2
     edges = (np.arange(reach)[:, None] + np.array([0.0, noise.nu])).ravel()
     marks = np.concatenate([edges, -edges, edges + shift, shift - edges])
-    marks = np.unique(marks.round(12))  # edges that differ by rounding are one
+    marks = np.unique(marks.round(12))  # Merge edges that differ by rounding only.
     middles, widths = (marks[1:] + marks[:-1]) / 2.0, np.diff(marks)
     decay = math.exp(-noise.epsilon)
     top = (1.0 - decay) / (2.0 * (noise.nu + decay * (1.0 - noise.nu)))
@@ -193,21 +216,24 @@ def _staircase_masses(noise: Staircase, shift: float) -> tuple[Vector, Vector]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pair:
-    """Two neighbours, in the order in which they are compared, and their delta in float64."""
+    """Two neighbors, in the order in which they are compared, and their delta in float64."""
 
     first: Vector
     second: Vector
     delta: Callable[[float], float]
 
     def certain_delta(self, mechanism: Mechanism, epsilon: float) -> float:
-        """The exact delta, rounded down."""
+        """Return the exact delta, rounded down."""
         if isinstance(mechanism, TableMechanism):
             return table_delta(mechanism, self.first, self.second, epsilon)
         return max(0.0, self.delta(epsilon) * (1.0 - 1e-9) - _ROUNDING)
 
 
 def table_delta(mechanism: TableMechanism, first: Vector, second: Vector, epsilon: float) -> float:
-    """The delta of the integers that run, exactly but for the 60th digit of e^epsilon."""
+    """Return the delta of the integer table, rounded down.
+
+    It is exact except for e^epsilon, which has 60 digits.
+    """
     with localcontext(prec=_DIGITS):
         factor = Fraction(Decimal(epsilon).exp())
     pairs = [(Fraction(1), Fraction(1))]
@@ -221,7 +247,7 @@ def table_delta(mechanism: TableMechanism, first: Vector, second: Vector, epsilo
 
 
 def table_rows(mechanism: TableMechanism, values: Vector) -> list[list[Fraction]]:
-    """The law of each coordinate's code: the table's rows, interpolated at the input."""
+    """Return the exact law of each coordinate's code: table rows interpolated at the input."""
     table, found = mechanism.table, []
     for position in mechanism.positions(values):
         k = int(
@@ -238,9 +264,9 @@ def table_rows(mechanism: TableMechanism, values: Vector) -> list[list[Fraction]
 def audit_by_enumeration(
     mechanism: Mechanism, adjacency: Adjacency, *, delta: float
 ) -> Verdict | None:
-    """The largest exact divergence found among neighbours.
+    """Return the largest exact delta found among neighboring inputs, compared with the certificate.
 
-    None where no law can be enumerated, or there is no guarantee to hold it against.
+    Return None if no law can be enumerated, or if the mechanism has no guarantee to compare with.
     """
     certificate = Certificate(event=mechanism.privacy(adjacency), delta=delta)
     pairs = list(_known_pairs(mechanism, adjacency))
@@ -260,7 +286,7 @@ def audit_by_enumeration(
         certified=certificate.epsilon,
         lower_bound=_epsilon_at(pairs, delta),
         points=tuple(points),
-        trials=f"{len(pairs)} ordered pairs of neighbours at {1 + len(points)} points",
+        trials=f"{len(pairs)} ordered pairs of neighbors at {1 + len(points)} points",
     )
 
 
@@ -274,12 +300,12 @@ def _known_pairs(mechanism: Mechanism, adjacency: Adjacency) -> Iterator[_Pair]:
 
 
 def _epsilon_at(pairs: list[_Pair], delta: float) -> float:
-    """An epsilon at which some pair's delta still exceeds `delta`."""
+    """Return an epsilon at which the delta of some pair still exceeds `delta`: a lower bound."""
     slack = delta * 1e-9 + _ROUNDING
     largest = 0.0
     for pair in pairs:
         if pair.delta(largest) <= delta + slack:
-            continue  # an earlier pair has a larger epsilon
+            continue  # An earlier pair has a larger epsilon.
         low, high = largest, 2.0 * largest + 1.0
         while high < _LARGEST_EPSILON and pair.delta(high) > delta + slack:
             low, high = high, 2.0 * high

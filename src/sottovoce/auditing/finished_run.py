@@ -1,4 +1,4 @@
-"""A run that is over, or has come to a checkpoint, with the data that its model was trained on."""
+"""A run that has finished or reached a checkpoint, with the data that its model was trained on."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +20,18 @@ from sottovoce.runs.spec import RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedRun:
-    """What an attacker or an auditor starts from.
+    """What an attack or an audit of a run starts from.
 
-    `spec` is the resolved one, noise and all. The training rows of `data` are those that clients
-    had: the members. Its test rows are none.
+    Attributes:
+        folder: The run's folder.
+        spec: The resolved spec, including the calibrated noise.
+        header: The content of run.json.
+        result: The result of the run; None if it has not finished.
+        rounds_done: Rounds up to the checkpoint.
+        model: The parameters at the checkpoint.
+        inputs: The clients, the task and the groups of the run.
+        data: Its training rows are the records of the clients (members), its test rows are
+            non-members.
     """
 
     folder: Path
@@ -36,17 +44,21 @@ class FinishedRun:
     data: Dataset
 
     def place_of(self, name: str) -> Path:
-        """Where a result is to be kept: refused now if it cannot be, not after hours of work."""
+        """Return the path for a result file.
+
+        Raise if it cannot be written, before hours of work and not after them.
+        """
         path = self.folder / name
         files.check_writable(path)
         return path
 
 
 def open_run(folder: Path, *, allow_code: bool = False) -> FinishedRun:
-    """The run in `folder`; an error unless it has a model, and the data are those it was fed.
+    """Return the run in `folder`.
 
-    A model of `kind` "module" is built by the code that run.json names: `allow_code` says that it
-    may be run.
+    Raise unless it has a checkpoint and the data are those that it was trained on. A model of
+    `kind` "module" is built by the code that run.json names; that code is executed only with
+    `allow_code`.
     """
     run_folder = RunFolder(folder)
     header = run_folder.header()
@@ -55,22 +67,22 @@ def open_run(folder: Path, *, allow_code: bool = False) -> FinishedRun:
     progress = run_folder.load_checkpoint()
     if progress is None:
         raise OutputError(
-            f"{folder} has no checkpoint, so there is no model to look at; let the run reach its "
-            "first one (--resume goes on)"
+            f"{folder} has no checkpoint and so no model; resume the run (--resume) until it has "
+            "written one"
         )
     if spec.data.sites:
         raise DataError(
-            f"the records of {folder} are at the sites of a federation, not here: what is attacked "
-            "or audited must be; simulate the spec with 'data.clients' in place of 'data.sites'"
+            f"the records of {folder} are at the sites of a federation, and an attack or audit "
+            "needs them here; simulate the spec with 'data.clients' in place of 'data.sites'"
         )
     schedule = SeededRandomness(spec.seed)
     data = load_data(spec, schedule)
     inputs = load_inputs(spec, data)
     if inputs.task.dimension != len(progress.model):
         raise DataError(
-            f"the model of {folder} has {len(progress.model)} parameters, and on the data of today "
-            f"it would have {inputs.task.dimension}; restore the data set '{spec.data.dataset}' as "
-            "it was"
+            f"the model of {folder} has {len(progress.model)} parameters, but on the present data "
+            f"it would have {inputs.task.dimension}; restore the data set '{spec.data.dataset}' of "
+            "the run"
         )
     _check_same_data(run_folder, inputs)
     private, _ = inputs.section.hold_out(data, schedule.generator("proxy"))
@@ -87,10 +99,14 @@ def open_run(folder: Path, *, allow_code: bool = False) -> FinishedRun:
 
 
 def _check_same_data(run_folder: RunFolder, inputs: Inputs) -> None:
-    """An attack on records that the model never saw would find nothing, and reassure wrongly."""
+    """Raise unless the data have the digest of the run.
+
+    An attack on records that the model was not trained on would find nothing, which would be
+    misleading.
+    """
     expected = run_folder.data_digest()
     if expected is not None and expected != digest_of(inputs.spec, inputs.clients, inputs.task):
         raise DataError(
-            f"the model of {run_folder.path} never saw these data: '{inputs.spec.data.dataset}' is "
-            "not what it was when the run was made; restore it, or run the spec again on it"
+            f"the data set '{inputs.spec.data.dataset}' has changed since the model of "
+            f"{run_folder.path} was trained on it; restore it, or run the spec again"
         )

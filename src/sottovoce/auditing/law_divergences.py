@@ -1,6 +1,6 @@
-"""Exact Renyi divergences of declared laws, computed apart from the accountants.
+"""Exact Renyi divergences of declared laws, and p-values of samples under a declared law.
 
-How likely samples are under the law that a mechanism declares.
+The divergences are computed without the accountants, so that they can check them.
 """
 
 import functools
@@ -30,11 +30,11 @@ from sottovoce.privacy.divergences import finite_renyi, log_sum_exp
 
 
 def p_values(law: Law, decoded: Vector) -> Iterator[tuple[str, float]]:
-    """How likely such samples are under the law, for each coordinate or for the whole vector."""
+    """Yield (name, p-value) of samples under a law, per coordinate or for the whole vector."""
     coordinates = range(decoded.shape[1])
     match law:
         case FiniteLaw():
-            # Codes that decode to the same number are one outcome.
+            # Codes that decode to the same value are one outcome.
             points, outcome_of = np.unique(law.points, return_inverse=True)
             for i in coordinates:
                 outcomes = nearest(points, decoded[:, i])
@@ -72,7 +72,7 @@ def p_values(law: Law, decoded: Vector) -> Iterator[tuple[str, float]]:
 
 
 def _staircase_cdf(law: StaircaseLaw) -> Callable[[Vector], Vector]:
-    """From the definition of the density: whole steps, and the higher and lower part of one."""
+    """Return the cumulative distribution function of staircase noise, from its density."""
     step, decay, nu = law.noise.step, math.exp(-law.noise.epsilon), law.noise.nu
     top = (1.0 - decay) / (2.0 * (nu + decay * (1.0 - nu)))
 
@@ -86,11 +86,12 @@ def _staircase_cdf(law: StaircaseLaw) -> Callable[[Vector], Vector]:
 
 
 def _chi_square(outcomes: NDArray[np.intp], pmf: Vector) -> float:
+    """Return the p-value of Pearson's chi-square test; 0 if the pmf does not sum to 1."""
     if not math.isclose(float(pmf.sum()), 1.0, rel_tol=1e-8):
-        return 0.0  # no law at all
+        return 0.0
     expected = pmf * len(outcomes)
     observed = np.bincount(outcomes, minlength=len(pmf)).astype(np.float64)
-    # Cells too rare for the chi-square approximation are pooled with their neighbour.
+    # Cells with an expected count below 5, too few for the chi-square approximation, are pooled.
     order = np.argsort(expected)
     keep = expected[order] >= 5.0
     pooled_expected = np.append(expected[order][keep], expected[order][~keep].sum())
@@ -106,7 +107,10 @@ def _chi_square(outcomes: NDArray[np.intp], pmf: Vector) -> float:
 
 
 def renyi_of(first: Law, second: Law, orders: Sequence[float]) -> list[float]:
-    """The exact Renyi divergences of two laws; for products they add up over coordinates."""
+    """Return the exact Renyi divergences of two laws at some orders; infinite where not computed.
+
+    For product laws they add up over coordinates.
+    """
     match first, second:
         case FiniteLaw(), FiniteLaw():
             return _renyi_of_product(first.table, second.table, orders)
@@ -134,15 +138,15 @@ def renyi_of(first: Law, second: Law, orders: Sequence[float]) -> list[float]:
 
 
 def _renyi_of_product(p: Vector, q: Vector, orders: Sequence[float]) -> list[float]:
-    """The sum over rows of log( sum p^a q^(1-a) ) / (a - 1), for all orders a at once."""
+    """Return the sum over rows of log( sum p^a q^(1-a) ) / (a - 1), for all orders a at once."""
     if np.any(p[q == 0.0] > 0.0):
         return [math.inf] * len(orders)
     a = np.asarray(orders)[:, None, None]
     weights = np.where(q > 0.0, q, 1.0)
     with np.errstate(divide="ignore"):
-        ratios = np.log1p((p - q) / weights)  # exact where p and q are close
-    # The sum of q (r^a - 1 - a (r - 1)) for r = p/q has no negative term, so nothing cancels; it
-    # is taken where no power is large, and elsewhere the logarithm of the sum itself.
+        ratios = np.log1p((p - q) / weights)  # This is accurate where p and q are close.
+    # The sum of q (r^a - 1 - a (r - 1)) for r = p/q has no negative term, so nothing cancels. It is
+    # used where no power is large; elsewhere the logarithm of the sum itself is used.
     powers = np.minimum(a * ratios, 30.0)
     near = np.log1p((q * (np.expm1(powers) - a * np.expm1(ratios))).sum(axis=2))
     top = np.max(a * ratios, axis=2, keepdims=True)
@@ -153,11 +157,14 @@ def _renyi_of_product(p: Vector, q: Vector, orders: Sequence[float]) -> list[flo
 
 @functools.lru_cache(maxsize=4096)
 def _staircase_renyi(epsilon: float, nu: float, shift: float, order: float) -> float:
-    """D_a of staircase noise: summed over every stretch on which both densities are constant."""
+    """Return D_a of staircase noise whose centers are `shift` steps apart.
+
+    It is a sum over the intervals on which both densities are constant.
+    """
     reach = math.ceil(60.0 / epsilon) + 2
     edges = (np.arange(reach)[:, None] + np.array([0.0, nu])).ravel()
     marks = np.concatenate([edges, -edges, edges + shift, shift - edges])
-    marks = np.unique(marks.round(12))  # edges that differ by rounding are one
+    marks = np.unique(marks.round(12))  # Merge edges that differ by rounding only.
     middles, widths = (marks[1:] + marks[:-1]) / 2.0, np.diff(marks)
     levels = [np.floor(np.abs(at) + 1.0 - nu) for at in (middles, middles - shift)]
     decay = math.exp(-epsilon)
@@ -167,7 +174,7 @@ def _staircase_renyi(epsilon: float, nu: float, shift: float, order: float) -> f
 
 
 def _laplace_renyi(shift: float, order: float) -> float:
-    """D_a of Laplace noise, `shift` scales apart (Mironov 2017, proposition 6)."""
+    """Return D_a of Laplace noise, `shift` scales apart (Mironov 2017, proposition 6)."""
     a = order
     weights = a / (2.0 * a - 1.0), (a - 1.0) / (2.0 * a - 1.0)
     excess = weights[0] * math.expm1(min(700.0, (a - 1.0) * shift))

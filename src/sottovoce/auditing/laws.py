@@ -1,8 +1,9 @@
-"""Do draws follow the law that was declared? The certificate is of that law and of no other.
+"""Statistical tests of whether draws follow the law that a mechanism declares.
 
-Cells are fixed before anything is drawn: every outcome of every coordinate, or both tails of the
-noise beyond some quantiles. In each the hits are binomial, so Clopper and Pearson's bounds hold,
-and the error is divided among all of them.
+A certificate is valid for the declared law only. The tests use cells that are fixed before anything
+is drawn: every outcome of every coordinate, or both tails of the noise beyond some quantiles. The
+number of hits in a cell is binomial, so Clopper and Pearson's bounds hold, and the error is divided
+among all cells.
 """
 
 import functools
@@ -28,7 +29,7 @@ from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise
 
 
 def remembered(mechanism: Mechanism) -> Callable[[Vector], Law]:
-    """The mechanism's law at an input, found once: an input has many neighbours."""
+    """Return the mechanism's `law` with a cache: an input occurs in many pairs of neighbors."""
 
     @functools.cache
     def at(values: bytes) -> Law:
@@ -38,15 +39,17 @@ def remembered(mechanism: Mechanism) -> Callable[[Vector], Law]:
 
 
 _TAILS = (0.5, 0.3, 0.1, 0.03, 0.01, 0.001)
-_ROUNDING = 1e-6  # of float32 values and float64 probabilities, far below what draws can show
+# Allows for rounding of float32 values and float64 probabilities, far below what draws can show.
+_ROUNDING = 1e-6
 
-Cell = tuple[str, float, int]  # what it is, its declared probability, hits
+Cell = tuple[str, float, int]  # (description, declared probability, hits)
 
 
 def refutation(law: Law, decoded: Vector, error: float) -> str | None:
-    """What speaks against the declared law, in words; wrong with chance `error` at most.
+    """Return a sentence that refutes the declared law, or None if the draws do not contradict it.
 
-    None where nothing does, or the law says too little.
+    If the law is right, the probability of a refutation is at most `error`. Return None, too, if
+    the law declares too little to be tested.
     """
     cells = list(_cells(law, decoded))
     if not cells:
@@ -68,6 +71,7 @@ def refutation(law: Law, decoded: Vector, error: float) -> str | None:
 
 
 def _cells(law: Law, decoded: Vector) -> Iterator[Cell]:
+    """Yield the cells of a law with their declared probabilities and hits."""
     match law:
         case FiniteLaw():
             points, outcome_of = np.unique(law.points, return_inverse=True)
@@ -92,12 +96,12 @@ def _cells(law: Law, decoded: Vector) -> Iterator[Cell]:
 
 
 def nearest(points: Vector, values: Vector) -> NDArray[np.intp]:
-    """Which of the sorted points each value is."""
+    """Return the index of the nearest of the sorted points for each value."""
     return np.searchsorted((points[1:] + points[:-1]) / 2.0, values)
 
 
 def nearest_rows(points: Vector, rows: Vector) -> NDArray[np.intp]:
-    """Which of the points each row is."""
+    """Return the index of the nearest point for each row."""
     distinct, outcome = np.unique(rows, axis=0, return_inverse=True)
     which = [int(np.abs(points - row).sum(axis=1).argmin()) for row in distinct]
     return np.array(which)[outcome.ravel()]
@@ -112,7 +116,7 @@ def _tails(noise: Noise, errors: Vector) -> Iterator[Cell]:
 
 
 def log_ratio(first: Law, second: Law, decoded: Vector) -> Vector | None:
-    """log p/q of each row under two declared laws; None where a law says too little."""
+    """Return log p/q of each row under two declared laws, or None where a law says too little."""
     match first, second:
         case FiniteLaw(), FiniteLaw():
             total = np.zeros(len(decoded))

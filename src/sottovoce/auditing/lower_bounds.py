@@ -1,23 +1,23 @@
-"""Lower bounds on what was given away: from draws of two neighbours, or from one run.
+"""Lower bounds on epsilon and delta, from draws of two neighbors or from one run with canaries.
 
-Two neighbours: their draws have scores. A set of scores is chosen on the first draws and counted on
-the others, which played no part in the choice. So the count is binomial whatever was tried before,
-and several statistics of the same draws may compete at no cost in confidence.
+Two neighbors: each draw has a score. A set of scores is chosen on the first draws and counted on
+the others, which played no part in the choice. So the count is binomial, whatever was tried to find
+the set, and several statistics of the same draws may compete at no cost in confidence.
 
-One run with many canaries: m coins S in {-1, 1}^m, fair and independent, say which canaries are in.
-Somebody who sees what was released guesses r of them, T in {-1, 0, 1}^m, and W guesses are right.
-If the release is (epsilon, delta)-DP for each coin, then for every v
+One run with m canaries: m fair independent coins S in {-1, 1}^m decide which canaries are in. An
+adversary who sees the release guesses r of the coins, T in {-1, 0, 1}^m, and W guesses are right.
+If the release is (epsilon, delta)-DP with respect to each coin, then for every v
 
     P(W >= v) <= f(v) + 2 m delta max_{1 <= i <= m} (f(v - i) - f(v))/i,
 
-f(v) = P(Bin(r, e^eps/(1 + e^eps)) >= v).
+    f(v) = P(Bin(r, e^eps/(1 + e^eps)) >= v).
 
-Why, for delta = 0: given T and the coins before it, the i-th coin is 1 with odds at most e^eps to
-1, for the release was as likely with either up to e^eps. So each guess is right with probability at
-most e^eps/(1 + e^eps), whatever the others were, and W is stochastically below that binomial. With
-delta > 0 a release is that of a pure one but on an event whose mass, over all coins, is 2 m delta
-at most; such mass does most for the tail where the fewest guesses are missing to v, which is what
-the maximum over i says.
+Proof idea for delta = 0: given T and the coins before the i-th, the i-th coin is 1 with odds of at
+most e^eps to 1, because the likelihoods of the release for its two values differ by at most a
+factor e^eps. So each guess is right with probability at most e^eps/(1 + e^eps), whatever the
+others were, and W is stochastically dominated by that binomial variable. For delta > 0 the release
+equals a pure DP one except on an event of mass at most 2 m delta over all coins. Such mass raises
+the tail most where the fewest right guesses are missing to v, hence the maximum over i.
 
 Reference: Steinke, Nasr and Jagielski 2023, theorem 5.2 and section D.
 """
@@ -38,22 +38,23 @@ from sottovoce.core import statistics as proportion_bounds
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
 
-# Shares of the canaries that are guessed, fixed beforehand: the error is divided among them.
+# Shares of the canaries that are guessed. They are fixed before the scores are seen, and the error
+# is divided among them.
 GUESSED = (0.05, 0.2, 1.0)
 _LARGEST_EPSILON = 50.0
 
 
 def p_value(*, canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """The most likely that so many right guesses are under (epsilon, delta)-DP."""
+    """Return the largest probability of `right` or more right guesses under (epsilon, delta)-DP."""
     tail, per_delta = _tail(canaries, guesses, right, epsilon)
     return min(1.0, tail + delta * per_delta)
 
 
 def _tail(canaries: int, guesses: int, right: int, epsilon: float) -> tuple[float, float]:
-    """f(v), and what each unit of delta adds to it."""
+    """Return f(v), and the amount that each unit of delta adds to it."""
     share = 1.0 / (1.0 + math.exp(-epsilon))
     steps = np.arange(1, min(right, canaries) + 1)
-    # Beyond `right` steps f(v - i) stays 1, and the quotient falls.
+    # Beyond `right` steps f(v - i) is 1, and the quotient decreases.
     lost = np.cumsum(binom.pmf(right - steps, guesses, share)) / steps
     tail = float(binom.sf(right - 1, guesses, share))
     return tail, 2.0 * canaries * float(lost.max(initial=0.0))
@@ -62,7 +63,10 @@ def _tail(canaries: int, guesses: int, right: int, epsilon: float) -> tuple[floa
 def epsilon_refuted(
     *, canaries: int, guesses: int, right: int, delta: float, error: float
 ) -> float:
-    """The largest epsilon whose p-value is at most `error`: a lower bound but for that chance."""
+    """Return the largest epsilon whose p-value is at most `error`, rounded down.
+
+    The true epsilon is above it except with probability `error`.
+    """
 
     def refuted(epsilon: float) -> bool:
         p = p_value(canaries=canaries, guesses=guesses, right=right, epsilon=epsilon, delta=delta)
@@ -71,7 +75,7 @@ def epsilon_refuted(
     if not refuted(0.0):
         return 0.0
     low, high = 0.0, _LARGEST_EPSILON
-    # Whoever refutes a larger epsilon has refuted the smaller ones, so any refuted one will do.
+    # Every refuted epsilon is a valid lower bound, so `low` is one at every step.
     while high - low > 1e-6:
         middle = (low + high) / 2.0
         low, high = (middle, high) if refuted(middle) else (low, middle)
@@ -79,9 +83,14 @@ def epsilon_refuted(
 
 
 def guesses_right(scores: Vector, coins: NDArray[np.int64], guesses: int) -> int:
-    """Right guesses, where the highest half of the scores is guessed in and the lowest out."""
+    """Count the right guesses, if the highest half of the scores is guessed in and the lowest out.
+
+    Half of the `guesses` go to either end; scores between them are not guessed.
+    """
     if guesses > len(scores):
-        raise ParameterError(f"{guesses} guesses need as many canaries, got {len(scores)}")
+        raise ParameterError(
+            f"guesses must be at most the number of canaries {len(scores)}, got {guesses}"
+        )
     order = np.argsort(scores, kind="stable")
     out, into = guesses // 2, guesses - guesses // 2
     wrong_side = np.count_nonzero(coins[order[len(order) - into :]] < 0)
@@ -98,7 +107,11 @@ def judge_one_run(
     method: str,
     guessed: Sequence[float] = GUESSED,
 ) -> Verdict:
-    """What the scores of all canaries prove; ties are no help, for order says nothing then."""
+    """Return what the scores of all canaries prove about the certificate.
+
+    Several numbers of guesses are tried, and the error is divided among them. Ties are ordered by
+    position, which does not depend on the coins.
+    """
     shares = Shares.of(confidence, len(certificate.curve))
     tried = sorted({max(1, round(share * len(scores))) for share in guessed})
     right = {guesses: guesses_right(scores, coins, guesses) for guesses in tried}
@@ -148,7 +161,7 @@ def judge_one_run(
 def delta_refuted(
     *, canaries: int, guesses: int, right: int, epsilon: float, error: float
 ) -> float:
-    """The largest delta at `epsilon` whose p-value is at most `error`."""
+    """Return the largest delta at `epsilon` whose p-value is at most `error`."""
     tail, per_delta = _tail(canaries, guesses, right, epsilon)
     if tail >= error:
         return 0.0
@@ -157,9 +170,10 @@ def delta_refuted(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hits:
-    """How often draws of two neighbours fell into one set that was fixed before.
+    """How often draws of two neighbors fell into one set that was fixed before.
 
-    The bounds hold together with probability 1 - error: half of it is for each side.
+    P(S) and Q(S) are the set's probabilities under the first and the second neighbor. Each bound
+    holds with probability 1 - error; half of the error goes to P(S) and half to Q(S).
     """
 
     first: int
@@ -168,11 +182,12 @@ class Hits:
     second_trials: int
 
     def delta(self, epsilon: float, error: float) -> float:
-        """At or below the true delta at `epsilon`: P(S) - e^eps Q(S).
+        """Return a lower bound of the true delta at `epsilon`: P(S) - e^eps Q(S).
 
-        At epsilon = 0 it is 2 r - 1, r the share of draws that the set tells right: one bound for
-        all of them is closer than two. They are not all right with the same probability, which
-        makes their sum's tail no heavier than the binomial's beyond its mean (Hoeffding 1956).
+        At epsilon = 0 and with as many draws of either neighbor it is 2 r - 1, where r is the share
+        of draws that the set classifies correctly; one bound on r is tighter than two bounds. The
+        draws of the two neighbors are correct with different probabilities; beyond its mean, the
+        tail of such a sum is no heavier than the binomial's (Hoeffding 1956).
         """
         if epsilon == 0.0 and self.first_trials == self.second_trials:
             right = self.first + self.second_trials - self.second
@@ -182,7 +197,7 @@ class Hits:
         return max(0.0, p - math.exp(min(epsilon + math.log(q), 700.0)))
 
     def epsilon(self, delta: float, error: float) -> float:
-        """At or below the true epsilon at `delta`: log((P(S) - delta)/Q(S))."""
+        """Return a lower bound of the true epsilon at `delta`: log((P(S) - delta)/Q(S))."""
         p, q = self._bounds(error)
         return max(0.0, math.log((p - delta) / q)) if p > delta else 0.0
 
@@ -195,28 +210,28 @@ class Hits:
 
 Expected = Literal["frequencies", "normal"]
 
-_THRESHOLDS = 512  # that are tried
-_DOUBT = 0.01
-_FEWEST = 8  # draws of each neighbour to choose by, and to count
+_THRESHOLDS = 512  # Number of thresholds that are tried for each statistic.
+_CHOICE_ERROR = 0.01
+_MIN_DRAWS = 8  # Least number of draws of each neighbor to choose a set, and to count.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """One statistic of every draw: larger speaks for the first neighbour."""
+    """One statistic of every draw; larger values speak for the first neighbor."""
 
     first: Vector
     second: Vector
 
     def part(self, start: int, stop: int | None) -> "Scores":
-        """Some draws of each, by their place."""
+        """Return the scores of the draws start to stop of each neighbor."""
         return Scores(first=self.first[start:stop], second=self.second[start:stop])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Set:
-    """Scores of statistic `number` that are at least `threshold`; or those below it.
+    """The set of draws whose statistic `number` is at least `threshold`, or below it.
 
-    Below speaks for the second neighbour: there it is the one whose hits are many.
+    A set `below` speaks for the second neighbor, so the neighbors change roles there.
     """
 
     number: int
@@ -224,6 +239,7 @@ class _Set:
     below: bool
 
     def hits(self, statistics: Sequence[Scores]) -> Hits:
+        """Count the draws of each neighbor in the set."""
         scores = statistics[self.number]
         first = int(np.count_nonzero(scores.first >= self.threshold))
         second = int(np.count_nonzero(scores.second >= self.threshold))
@@ -238,8 +254,8 @@ class _Set:
         return Hits(first=first, first_trials=trials[0], second=second, second_trials=trials[1])
 
 
-# What a set is worth, from the bounds on its probabilities under the two neighbours.
-_Worth = Callable[[Vector, Vector], Vector]
+# The lower bound that a set gives, from the bounds on its probabilities under the two neighbors.
+_Bound = Callable[[Vector, Vector], Vector]
 
 
 def judge(
@@ -252,33 +268,34 @@ def judge(
     method: str,
     expected: Expected = "frequencies",
 ) -> Verdict:
-    """What the scores prove; the first ones of each neighbour only say where to look.
+    """Return what the scores prove about the certificate.
 
-    The first `learning` have made the statistics themselves and say nothing new, so the next
-    `choosing` choose a set, and all others are counted.
+    The first `learning` draws of each neighbor were used to build the statistics and are not used
+    again. The next `choosing` draws choose a set. All others are counted.
 
-    What is `expected` of the others is that they fall as often as these did; or, where these are
-    few and sums of many rounds, that all are normal.
+    The choice assumes what the remaining draws will look like: the same frequencies (`expected` is
+    "frequencies"), or normal distributions ("normal"), for few scores that are sums over many
+    rounds. The bounds do not depend on this assumption.
     """
     start = learning + choosing
     rest_of = min(len(statistics[0].first), len(statistics[0].second)) - start
-    if min(choosing, rest_of) < _FEWEST:
+    if min(choosing, rest_of) < _MIN_DRAWS:
         raise ParameterError(
-            f"{choosing} draws of each neighbour to choose a set by and {rest_of} to count are too "
-            f"few; give at least {_FEWEST} for either"
+            f"there are {choosing} draws of each neighbor to choose a set and {rest_of} to count; "
+            f"give at least {_MIN_DRAWS} of either"
         )
     first = [scores.part(learning, start) for scores in statistics]
     rest = [scores.part(start, None) for scores in statistics]
     shares = Shares.of(confidence, len(certificate.curve))
     counted = len(rest[0].first), len(rest[0].second)
 
-    def best(worth: _Worth, error: float) -> Hits:
-        return _choose(first, worth, error, counted, expected).hits(rest)
+    def best(bound_of: _Bound, error: float) -> Hits:
+        return _choose(first, bound_of, error, counted, expected).hits(rest)
 
     def at_delta(p: Vector, q: Vector) -> Vector:
         return np.log(np.maximum(p - certificate.delta, 1e-300) / q)
 
-    def at_epsilon(epsilon: float) -> _Worth:
+    def at_epsilon(epsilon: float) -> _Bound:
         return lambda p, q: p - np.exp(min(epsilon, 700.0)) * q
 
     points = tuple(
@@ -299,46 +316,46 @@ def judge(
         certified=certificate.epsilon,
         lower_bound=best(at_delta, shares.at_delta).epsilon(certificate.delta, shares.at_delta),
         points=points,
-        trials=f"{counted[0]} and {counted[1]} draws counted, after {start} of each to choose by",
+        trials=f"{counted[0]} and {counted[1]} draws counted, {start} of each to choose a set",
     )
 
 
 def _choose(
     statistics: Sequence[Scores],
-    worth: _Worth,
+    bound_of: _Bound,
     error: float,
     counted: tuple[int, int],
     expected: Expected,
 ) -> _Set:
-    """The set that would be worth most if the draws to be counted fell as these did."""
+    """Return the set with the best bound if the counted draws fell as these did."""
     found: list[tuple[float, _Set]] = []
     for number, scores in enumerate(statistics):
         thresholds = _thresholds(scores, expected)
-        above = _above if expected == "frequencies" else _normal_above
+        above = _frequency_above if expected == "frequencies" else _normal_above
         first, second = above(scores.first, thresholds), above(scores.second, thresholds)
         for below in (False, True):
-            # Of one side the least, of the other the most that these draws allow for.
+            # Be pessimistic: a lower bound for one side, an upper bound for the other.
             p, q = (1.0 - second[1], 1.0 - first[0]) if below else (first[0], second[1])
             trials = counted[::-1] if below else counted
             low = proportion_bounds.lower(np.floor(p * trials[0]), trials[0], error / 2.0)
             high = proportion_bounds.upper(np.ceil(q * trials[1]), trials[1], error / 2.0)
-            values = worth(low, high)
+            values = bound_of(low, high)
             place = int(np.argmax(values))
             chosen = _Set(number=number, threshold=float(thresholds[place]), below=below)
             found.append((float(values[place]), chosen))
     return max(found, key=lambda one: one[0])[1]
 
 
-def _above(scores: Vector, thresholds: Vector) -> tuple[Vector, Vector]:
-    """How likely a score is at least a threshold, from below and from above.
+def _frequency_above(scores: Vector, thresholds: Vector) -> tuple[Vector, Vector]:
+    """Return a lower and an upper bound on the probability that a score is at least each threshold.
 
-    A set of few scores looks better than it is, for it was chosen: so its frequency is not taken
-    at its word.
+    A set is chosen because its frequency is extreme, so the frequency itself would promise too
+    much.
     """
     hits = len(scores) - np.searchsorted(np.sort(scores), thresholds)
     return (
-        proportion_bounds.lower(hits, len(scores), _DOUBT),
-        proportion_bounds.upper(hits, len(scores), _DOUBT),
+        proportion_bounds.lower(hits, len(scores), _CHOICE_ERROR),
+        proportion_bounds.upper(hits, len(scores), _CHOICE_ERROR),
     )
 
 
@@ -349,7 +366,7 @@ def _normal_above(scores: Vector, thresholds: Vector) -> tuple[Vector, Vector]:
 
 
 def _thresholds(scores: Scores, expected: Expected) -> Vector:
-    """All scores, or so many quantiles of them; the outer ones closer together."""
+    """Return all scores, or some quantiles of them that are denser at both ends."""
     distinct = np.unique(np.concatenate([scores.first, scores.second]))
     if expected == "normal":
         margin = 0.25 * float(np.ptp(distinct))
@@ -357,5 +374,6 @@ def _thresholds(scores: Scores, expected: Expected) -> Vector:
     if len(distinct) <= _THRESHOLDS:
         return distinct
     ramp = np.linspace(0.0, 1.0, _THRESHOLDS)
-    places = (ramp**2 * (3.0 - 2.0 * ramp)) * (len(distinct) - 1)  # denser at both ends
+    # The smoothstep function is flat, so places are denser, at both ends.
+    places = (ramp**2 * (3.0 - 2.0 * ramp)) * (len(distinct) - 1)
     return distinct[np.unique(places.astype(np.intp))]

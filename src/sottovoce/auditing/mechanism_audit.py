@@ -1,9 +1,8 @@
-"""A mechanism audited both ways: its law outcome by outcome, and what it really draws.
+"""Audits of a mechanism: exact enumeration of its declared law, and sampling of its real output.
 
-Many real draws of two neighbouring inputs, and what can be told of them.
-
-Two statistics compete: the likelihood ratio of the declared laws, and one that trusts no
-declaration, the frequencies of the outcomes themselves (or, where there are too many to count, the
+The sampling audit draws from two neighboring inputs and asks how well the draws can be told apart.
+Two statistics compete: the likelihood ratio of the declared laws, and one that does not rely on
+them, the observed frequencies of the outcomes (or, where there are too many outcomes to count, the
 projection on the difference of the inputs).
 """
 
@@ -33,7 +32,7 @@ from sottovoce.mechanisms.mechanism import Mechanism
 
 DRAWS = 1_000_000
 
-Progress = Callable[[int, int], None]  # draws made, and of how many
+Progress = Callable[[int, int], None]  # (draws made, draws in all)
 
 
 def audit_by_sampling(
@@ -47,11 +46,11 @@ def audit_by_sampling(
     processes: int = 1,
     progress: Progress | None = None,
 ) -> Verdict:
-    """What `draws` of each of two neighbours prove about the mechanism as it runs."""
+    """Return what `draws` samples of each of two neighbors prove about the mechanism."""
     parameter_rules.integer("draws", draws, low=200, high=10**9)
     share = Shares.of(confidence, 1).of_the_law / 2.0
     certificate = Certificate(event=mechanism.privacy(adjacency), delta=delta)
-    first, second = telling_pair(mechanism, adjacency, certificate)
+    first, second = _most_distinguishable_pair(mechanism, adjacency, certificate)
     made: list[Vector] = []
     for side, values in (("first", first), ("second", second)):
         note = None
@@ -63,7 +62,7 @@ def audit_by_sampling(
 
         made.append(drawn(mechanism, values, draws, (seed, side), processes, note))
     learning = choosing = draws // 20
-    statistics = [_by_outcome(made[0], made[1], first - second, learning)]
+    statistics = [_score_outcomes(made[0], made[1], first - second, learning)]
     laws = mechanism.law(first), mechanism.law(second)
     ratios = [log_ratio(*laws, decoded) for decoded in made]
     if ratios[0] is not None and ratios[1] is not None:
@@ -80,30 +79,35 @@ def audit_by_sampling(
     return dataclasses.replace(verdict, law_refuted=next(filter(None, found), None))
 
 
-def telling_pair(
+def _most_distinguishable_pair(
     mechanism: Mechanism, adjacency: Adjacency, certificate: Certificate
 ) -> tuple[Vector, Vector]:
-    """Neighbours that the declared laws tell apart best, or the farthest where none says."""
+    """Return the neighbors whose declared laws have the largest delta.
+
+    Delta is taken at half the certified epsilon, or at 1 without a certificate. Where it is not
+    known, the pair at the largest distance is returned.
+    """
     law_of = remembered(mechanism)
     middle = certificate.epsilon / 2.0 if np.isfinite(certificate.epsilon) else 1.0
 
-    def worth(pair: tuple[Vector, Vector]) -> tuple[float, float]:
+    def distinguishability(pair: tuple[Vector, Vector]) -> tuple[float, float]:
         laws = law_of(pair[0]), law_of(pair[1])
         known = num_outcomes(laws[0]) <= MAX_OUTCOMES
         apart = float(np.linalg.norm(pair[0] - pair[1]))
         return (delta_of(*laws, middle) if known else 0.0), apart
 
     pairs = neighbours(mechanism.input_domain, adjacency, np.random.default_rng(5))
-    return max(pairs, key=worth)
+    return max(pairs, key=distinguishability)
 
 
-def _by_outcome(first: Vector, second: Vector, difference: Vector, learning: int) -> Scores:
-    """The log-ratio of outcomes' frequencies; or the projection, where few are seen twice.
+def _score_outcomes(first: Vector, second: Vector, difference: Vector, learning: int) -> Scores:
+    """Return the log ratio of the outcomes' frequencies as scores.
 
-    Both are decided by the first draws, which no set is chosen by and none counted: an outcome that
-    is not among them speaks for neither.
+    Where few outcomes repeat, return the projection on `difference` instead. Both the choice and
+    the frequencies come from the first `learning` draws, which are not used again; an outcome that
+    does not occur among them has the score 0.
     """
-    outcomes = _numbered(np.concatenate([first, second]))
+    outcomes = _number_rows(np.concatenate([first, second]))
     sides = outcomes[: len(first)], outcomes[len(first) :]
     seen = [side[:learning] for side in sides]
     if len(np.unique(np.concatenate(seen))) > min(MAX_OUTCOMES, learning // 10):
@@ -114,8 +118,8 @@ def _by_outcome(first: Vector, second: Vector, difference: Vector, learning: int
     return Scores(first=ratios[sides[0]], second=ratios[sides[1]])
 
 
-def _numbered(rows: Vector) -> NDArray[np.intp]:
-    """A number for each row, the same where rows are."""
+def _number_rows(rows: Vector) -> NDArray[np.intp]:
+    """Return a number for each row; equal rows have equal numbers."""
     numbers = np.zeros(len(rows), dtype=np.intp)
     for column in rows.T:
         distinct, codes = np.unique(column, return_inverse=True)
@@ -125,25 +129,38 @@ def _numbered(rows: Vector) -> NDArray[np.intp]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MechanismAudit:
-    """`exact` is None where no law can be enumerated, or nothing is certified."""
+    """The results of both audits of a mechanism.
+
+    Attributes:
+        exact: The verdict of the enumeration; None if no law can be enumerated or nothing is
+            certified.
+        sampled: The verdict of the sampling.
+    """
 
     exact: Verdict | None
     sampled: Verdict
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
+        """The verdicts that there are, the exact one first."""
         return (self.sampled,) if self.exact is None else (self.exact, self.sampled)
 
     @property
     def violated(self) -> bool:
+        """Whether one of the audits found a violation of the certificate."""
         return any(verdict.violated for verdict in self.verdicts)
 
     @property
     def telling(self) -> Verdict:
-        """The one that found a violation, else the one that came closer to the certificate."""
+        """The verdict with a violation, or else the one with the larger lower bound."""
         return max(self.verdicts, key=lambda verdict: (verdict.violated, verdict.lower_bound))
 
     def plain(self) -> dict[str, Any]:
+        """Return the audit as plain data for JSON.
+
+        Returns:
+            The fields of `telling`, and the verdicts of all audits under "audits".
+        """
         return {
             **self.telling.plain(),
             "confidence": self.sampled.confidence,
@@ -163,7 +180,31 @@ def audit_mechanism(
     processes: int = 1,
     progress: Progress | None = None,
 ) -> MechanismAudit:
-    """Return both audits of one release: by exact enumeration, and by sampling."""
+    """Audit one release of a mechanism by exact enumeration and by sampling.
+
+    Args:
+        mechanism: The mechanism.
+        adjacency: "zero_out" or "replace_one".
+        delta: The delta at which epsilon is compared.
+        draws: Samples of each of two neighboring inputs.
+        confidence: Probability with which the bounds of the sampling hold.
+        seed: Seed of the samples; the same seed gives the same verdict.
+        processes: Processes for mechanisms that are sampled one message at a time.
+        progress: Called with the samples drawn so far and their total number.
+
+    Returns:
+        Both verdicts. A verdict that is violated proves that the mechanism is not as private as its
+        event claims; one that holds proves nothing.
+
+    Example:
+        >>> from sottovoce.core import L2Ball
+        >>> from sottovoce.mechanisms import Gaussian
+        >>> ball = L2Ball(dimension=2, radius=1.0)
+        >>> mechanism = Gaussian(input_domain=ball, noise_multiplier=2.0)
+        >>> audit = audit_mechanism(mechanism, "zero_out", delta=1e-5, draws=2000, seed=1)
+        >>> audit.violated
+        False
+    """
     adjacency = Adjacency.parse(adjacency)
     return MechanismAudit(
         exact=audit_by_enumeration(mechanism, adjacency, delta=delta),

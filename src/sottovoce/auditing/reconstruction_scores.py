@@ -1,8 +1,7 @@
-"""How good reconstructions are, with intervals, beside what needs no attack at all.
+"""Quality measures of reconstructed images, with intervals and baselines that need no attack.
 
-How near a reconstructed row is to its original is one number. Pixels lie in [-1/2, 1/2], as every
-loader scales them, so the data range is 1. MSE and MAE are for rows of any shape; PSNR is the MSE
-in decibels; SSIM is for images of at least 11 pixels a side.
+Pixels lie in [-1/2, 1/2], as every loader scales them, so the data range is 1. MSE and MAE apply to
+rows of any shape; PSNR is the MSE in decibels; SSIM applies to images of at least 11 x 11 pixels.
 """
 
 import math
@@ -18,67 +17,69 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.statistics import mean_and_half_width
 
 WINDOW, WINDOW_STDDEV = 11, 1.5
-_LEAST_MSE = 1e-10  # 100 dB: a copy has no finite PSNR, and means over images need one
+_LEAST_MSE = 1e-10  # 100 dB: the PSNR of a copy is infinite, and means need a finite value.
 _C1, _C2 = 0.01**2, 0.03**2  # (K1 L)^2 and (K2 L)^2 with the range L = 1
 
 Rows = NDArray[np.float32] | NDArray[np.float64]
 
 
 def mean_squared_errors(originals: Rows, others: Rows) -> Vector:
-    """The mean of squared differences of each row."""
-    return _mean_of_rows((_paired(originals, others)) ** 2)
+    """Return the mean squared difference of each row."""
+    return _mean_of_rows((_differences(originals, others)) ** 2)
 
 
 def mean_absolute_errors(originals: Rows, others: Rows) -> Vector:
-    """The mean of absolute differences of each row."""
-    return _mean_of_rows(np.abs(_paired(originals, others)))
+    """Return the mean absolute difference of each row."""
+    return _mean_of_rows(np.abs(_differences(originals, others)))
 
 
 def peak_signal_to_noise(originals: Rows, others: Rows) -> Vector:
-    """-10 log10(MSE) decibels of each row, at most 100."""
+    """Return -10 log10(MSE) of each row, in decibels, at most 100."""
     mse = np.maximum(mean_squared_errors(originals, others), _LEAST_MSE)
     return np.asarray(-10.0 * np.log10(mse))
 
 
 def has_similarity(row_shape: tuple[int, ...]) -> bool:
-    """Whether rows of this shape are images (channels, height, width) that the window fits."""
+    """Return whether rows are images (channels, height, width) large enough for SSIM."""
     return len(row_shape) == 3 and min(row_shape[1:]) >= WINDOW
 
 
 def structural_similarities(originals: Rows, others: Rows) -> Vector:
-    """SSIM of each image, the mean over windows and channels: 1 for a copy, about 0 for noise.
+    """Return the SSIM of each image, averaged over windows and channels.
 
-    (2 m_x m_y + C1)(2 s_xy + C2) / ((m_x^2 + m_y^2 + C1)(s_x^2 + s_y^2 + C2))
+        (2 m_x m_y + C1)(2 s_xy + C2) / ((m_x^2 + m_y^2 + C1)(s_x^2 + s_y^2 + C2))
 
     with means, variances and the covariance under a Gaussian window of 11 x 11 pixels and standard
-    deviation 1.5, wherever the whole window fits. Reference: Wang, Bovik, Sheikh and Simoncelli
-    2004, section III.
+    deviation 1.5, at every position where the whole window fits. It is 1 for a copy and about 0 for
+    noise. Reference: Wang, Bovik, Sheikh and Simoncelli 2004, section III.
     """
-    _paired(originals, others)
+    _differences(originals, others)
     if not has_similarity(originals.shape[1:]):
         raise ParameterError(
             f"SSIM compares images (channels, height, width) of at least {WINDOW} pixels a side, "
             f"got rows of shape {originals.shape[1:]}; use the mean squared error"
         )
-    # Brightness runs from 0: of signed numbers the first factor would compare signs.
+    # SSIM expects brightness that starts at 0: with signed values the first factor would compare
+    # signs.
     x, y = originals.astype(np.float64) + 0.5, others.astype(np.float64) + 0.5
-    mean_x, mean_y = _windowed(x), _windowed(y)
-    variance_x = _windowed(x * x) - mean_x**2
-    variance_y = _windowed(y * y) - mean_y**2
-    covariance = _windowed(x * y) - mean_x * mean_y
+    mean_x, mean_y = _window_means(x), _window_means(y)
+    variance_x = _window_means(x * x) - mean_x**2
+    variance_y = _window_means(y * y) - mean_y**2
+    covariance = _window_means(x * y) - mean_x * mean_y
     luminance = (2.0 * mean_x * mean_y + _C1) / (mean_x**2 + mean_y**2 + _C1)
     structure = (2.0 * covariance + _C2) / (variance_x + variance_y + _C2)
     return _mean_of_rows(luminance * structure)
 
 
 def matched(originals: Rows, others: Rows) -> NDArray[np.int64]:
-    """Which of `others` goes with each original: the pairing of least total squared error.
+    """Return the index of the row of `others` that is assigned to each original.
 
-    A mean gradient does not say in which order the images of a batch came.
+    The assignment has the least total squared error. It is needed because a mean gradient does not
+    reveal the order of the images in a batch.
     """
     from scipy.optimize import linear_sum_assignment
 
-    _paired(originals, others)
+    _differences(originals, others)
     x = originals.reshape(len(originals), -1).astype(np.float64)
     y = others.reshape(len(others), -1).astype(np.float64)
     costs = (x**2).sum(axis=1)[:, None] - 2.0 * x @ y.T + (y**2).sum(axis=1)
@@ -86,12 +87,12 @@ def matched(originals: Rows, others: Rows) -> NDArray[np.int64]:
     return np.asarray(chosen, dtype=np.int64)
 
 
-def _paired(originals: Rows, others: Rows) -> Vector:
-    """Differences, of as many rows and of the same shape."""
+def _differences(originals: Rows, others: Rows) -> Vector:
+    """Return the differences; raise unless both have as many rows of the same shape."""
     if originals.shape != others.shape or originals.ndim < 2 or not originals.size:
         raise ParameterError(
             f"originals of shape {originals.shape} and reconstructions of shape {others.shape} "
-            "cannot be compared; give as many rows of the same shape, at least one"
+            "cannot be compared; give the same number of rows, at least one, of the same shape"
         )
     return np.asarray(originals, dtype=np.float64) - others
 
@@ -100,8 +101,8 @@ def _mean_of_rows(values: Vector) -> Vector:
     return np.asarray(values.reshape(len(values), -1).mean(axis=1))
 
 
-def _windowed(images: Vector) -> Vector:
-    """Weighted means over every whole window, axis by axis: the Gaussian window is a product."""
+def _window_means(images: Vector) -> Vector:
+    """Return the means under the Gaussian window, computed axis by axis."""
     offsets = np.arange(WINDOW) - WINDOW // 2
     weights = np.exp(-(offsets**2) / (2.0 * WINDOW_STDDEV**2))
     weights /= weights.sum()
@@ -125,9 +126,9 @@ _RANGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """Means over the images of each update, one number an update; no SSIM where there is none.
+    """Measures of each update, averaged over its images; `ssim` is None where SSIM is not defined.
 
-    Images of one update share its noise and its search, so intervals are taken over updates.
+    Images of one update share its noise and its optimization, so intervals are over updates.
     """
 
     mse: Vector
@@ -136,14 +137,21 @@ class Scores:
     ssim: Vector | None
 
     def named(self) -> dict[str, Vector]:
+        """Return the measures that are defined, by name."""
         found = {"mse": self.mse, "mae": self.mae, "psnr": self.psnr}
         return found if self.ssim is None else {**found, "ssim": self.ssim}
 
 
 def scores(originals: Images, found: Images) -> Scores:
-    """Scores of (updates, images of each, *shape), each found image put to its best original."""
+    """Return the scores of reconstructions of shape (updates, images of each, *image shape).
+
+    Within each update the images are matched to the originals first.
+    """
     if originals.shape != found.shape:
-        raise ParameterError(f"{originals.shape} originals, {found.shape} reconstructions")
+        raise ParameterError(
+            f"reconstructions must have the shape of the originals {originals.shape}, got "
+            f"{found.shape}"
+        )
     similar = has_similarity(originals.shape[2:])
     rows: list[list[float]] = []
     for truth, unordered in zip(originals, found, strict=True):
@@ -163,29 +171,32 @@ def scores(originals: Images, found: Images) -> Scores:
 
 
 def baseline_guesses(originals: Images, auxiliary: NDArray[Any]) -> dict[str, Images]:
-    """One picture for all of them: plain grey, or the mean of other data."""
+    """Return the guesses that need no attack: a gray image, and the mean of other data."""
     middle = np.asarray(auxiliary, dtype=np.float64).mean(axis=0).astype(np.float32)
     return {GREY: np.zeros_like(originals), MEAN_IMAGE: np.zeros_like(originals) + middle}
 
 
 def baselines(originals: Images, auxiliary: NDArray[Any]) -> dict[str, Scores]:
-    """What guesses score that need no attack."""
+    """Return the scores of the guesses that need no attack."""
     guesses = baseline_guesses(originals, auxiliary)
     return {name: scores(originals, guess) for name, guess in guesses.items()}
 
 
 def interval(values: Vector) -> dict[str, float]:
-    """The mean over updates with Student's 95% interval."""
+    """Return the mean over updates with Student's 95% interval."""
     if len(values) < 2:
         raise ParameterError(
-            f"{len(values)} update has no interval; attack at least two (raise --images)"
+            f"an interval needs at least two updates, got {len(values)}; raise --images"
         )
     mean, half = mean_and_half_width(values.tolist(), CONFIDENCE)
     return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
 def summary(found: Scores) -> dict[str, dict[str, float] | None]:
-    """Each measure with its interval, which ends where the measure does; no SSIM is None."""
+    """Return each measure with its interval, cut to the measure's range.
+
+    Measures that are not defined are None.
+    """
     result: dict[str, dict[str, float] | None] = dict.fromkeys(_RANGES)
     for name, values in found.named().items():
         least, most = _RANGES[name]
@@ -195,7 +206,7 @@ def summary(found: Scores) -> dict[str, dict[str, float] | None]:
 
 
 def difference(one: Vector, other: Vector) -> dict[str, float]:
-    """The mean of one sample less that of another, with Welch's 95% interval."""
+    """Return the difference of two samples' means with Welch's 95% interval."""
     from scipy.special import stdtrit
 
     variances = [float(np.var(values, ddof=1)) / len(values) for values in (one, other)]
@@ -207,7 +218,10 @@ def difference(one: Vector, other: Vector) -> dict[str, float]:
 
 
 def gains(found: Scores, baseline: Scores) -> dict[str, dict[str, float]]:
-    """By how much the attack beats a baseline on the same images: above 0 is better, in pairs."""
+    """Return how much better the attack is than a baseline on the same images, with intervals.
+
+    Differences are taken update by update; positive means that the attack is better.
+    """
     pairs = {"mse": baseline.mse - found.mse, "mae": baseline.mae - found.mae}
     if found.ssim is not None and baseline.ssim is not None:
         pairs["ssim"] = found.ssim - baseline.ssim
@@ -215,5 +229,5 @@ def gains(found: Scores, baseline: Scores) -> dict[str, dict[str, float]]:
 
 
 def beats(gain: Mapping[str, float]) -> bool:
-    """Whether the whole interval lies above 0."""
+    """Return whether the whole interval lies above 0."""
     return gain["low"] > 0.0

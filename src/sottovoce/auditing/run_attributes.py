@@ -1,6 +1,6 @@
-"""Infer an attribute of the people who trained a finished run's model.
+"""Attribute inference against the people whose records trained a finished run's model.
 
-What attribute inference makes of a model, beside what needs no model or no training.
+The attack is compared with guesses that use no model, or a model without training.
 """
 
 import dataclasses
@@ -43,15 +43,16 @@ def attribute_scores(
     seed: int,
     baselines: dict[str, Labels] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Accuracy and F1 on the training rows of each way of guessing, learned on the test rows.
+    """Return accuracy and F1 on the training rows of each way of guessing, learned on test rows.
 
-    Each but the last is the same network: on the trained model's embeddings, on those of the model
-    that training started from, and on the rows themselves. What the first has over the others is
-    what the trained model adds. `baselines` are the others', if they are known already.
+    The same network guesses from the trained model's embeddings, from those of the initial model,
+    and from the rows themselves; the last guess is the majority value. What the first has over the
+    others is what the trained model adds. `baselines` are the guesses of the others, if they were
+    computed before.
     """
     truth, known = attribute_of(data, attribute)
     others = baselines or baseline_guesses(task, data, attribute, attack, seed=seed)
-    ours = _inferred(task, embedded(task, model, data), known, attack, seed)
+    ours = _infer_view(task, embedded(task, model, data), known, attack, seed)
     guesses = {MODEL: ours, **others}
     return {
         name: {
@@ -66,21 +67,22 @@ def attribute_scores(
 def baseline_guesses(
     task: Task, data: Dataset, attribute: str, attack: AttributeClassifier, *, seed: int
 ) -> dict[str, Labels]:
-    """What is guessed without the trained model."""
+    """Return the guesses that do not use the trained model, by name."""
     truth, known = attribute_of(data, attribute)
     others, own = _rows(data)
     views = {
         UNTRAINED: embedded(task, task.initial_model(), data),
         PIXELS: (others.reshape(len(others), -1), own.reshape(len(own), -1)),
     }
-    found = {name: _inferred(task, view, known, attack, seed) for name, view in views.items()}
+    found = {name: _infer_view(task, view, known, attack, seed) for name, view in views.items()}
     return found | {MAJORITY: majority(known, len(truth))}
 
 
-View = tuple[Embeddings, Embeddings]  # of other people, and of those who are asked about
+View = tuple[Embeddings, Embeddings]  # (test rows, training rows)
 
 
 def embedded(task: Task, model: Vector, data: Dataset) -> View:
+    """Return the model's embeddings of the test rows and of the training rows."""
     others, own = _rows(data)
     return embeddings_of(task, model, others), embeddings_of(task, model, own)
 
@@ -92,7 +94,7 @@ def _rows(data: Dataset) -> View:
     )
 
 
-def _inferred(
+def _infer_view(
     task: Task, view: View, known: Labels, attack: AttributeClassifier, seed: int
 ) -> Labels:
     others, own = view
@@ -100,7 +102,7 @@ def _inferred(
 
 
 def _gain(truth: Labels, ours: Labels, theirs: Labels) -> dict[str, float]:
-    """Accuracy that the model's embeddings have over another guess, in pairs, with its interval."""
+    """Return the trained model's gain in accuracy over another guess, with its paired interval."""
     pairs = (truth == ours).astype(float) - (truth == theirs)
     mean, half = mean_and_half_width(pairs.tolist())
     return {"mean": mean, "low": mean - half, "high": mean + half}
@@ -112,7 +114,10 @@ RESULT = ATTRIBUTES_NAME
 def attack_attributes(
     run: FinishedRun, wanted: str | None, attack: AttributeClassifier, *, seed: int
 ) -> dict[str, Any]:
-    """Attack, compare, and leave the result in the run's folder."""
+    """Run the attack and the baselines on a run, and write the result into the run's folder.
+
+    `wanted` is the attribute's name; None is the first attribute of the data set.
+    """
     attribute = named_attribute(run.data, wanted)
     place = run.place_of(RESULT)
     truth, known = attribute_of(run.data, attribute)
@@ -128,17 +133,17 @@ def attack_attributes(
         "f1": ours["f1"],
         "baselines": scores,
         "beats": {name: one["gain_of_the_model"]["low"] > 0.0 for name, one in scores.items()},
-        "setting": "The attacker has the model and knows the attribute of the test people; a "
-        "network of two layers learns it from the input of the model's last layer, and is asked "
-        "about the training people. F1 is the mean over values. Gains are differences in accuracy "
-        "on the same people.",
+        "setting": "The attacker has the model and knows the attribute of the people in the test "
+        "rows. A network of two layers learns it from the input of the model's last layer and "
+        "guesses it for the people in the training rows. F1 is the mean over values. Gains are "
+        "differences in accuracy on the same people.",
     }
     files.write_json(place, result, sort_keys=False, mode=files.PRIVATE)
     return result
 
 
 def chart(result: dict[str, Any]) -> ScatterChart:
-    """Accuracy of each way of guessing, with its interval."""
+    """Return a chart of the accuracy of each way of guessing, with its interval."""
     named = {MODEL: result, **result["baselines"]}
     return ScatterChart(
         title=f"Inferring '{result['attribute']}': accuracy of each guess",

@@ -1,12 +1,12 @@
-"""A run trained once more, in memory, with canaries: what its releases give away, measured.
+"""Audits of a run: train its spec again in memory, with canaries, and measure what leaks.
 
-clients   on the channel 'direct': audit clients join, each like one of the run's own clients but
-          for one canary. Their messages are seen one by one, so their scores are independent draws
-          of two neighbours, and the whole curve of the certificate is tested.
-one-run   on any channel: canaries in orthogonal directions among the records of the run's clients,
-          or in place of some clients, are guessed from what the channel lets be seen.
+clients   for the channel 'direct': audit clients join, each like one of the run's clients except
+          for one canary. Their messages are seen separately, so their scores are independent draws
+          of two neighbors, and the whole curve of the certificate is tested.
+one-run   for every channel: canaries in orthogonal directions, among the records of the run's
+          clients or in place of some clients, are guessed from what the channel reveals.
 
-The certificate is what the run itself charges for it.
+The certificate is the composition of the charges that the audited training itself makes.
 """
 
 import dataclasses
@@ -36,19 +36,22 @@ from sottovoce.runs.resolve import Resolved, resolve
 from sottovoce.runs.spec import RunSpec, SamplingSpec
 
 Method = Literal["clients", "one-run"]
-OnRound = Callable[[int, int], None]  # rounds done, and of how many
+OnRound = Callable[[int, int], None]  # (rounds done, rounds in all)
 
 _AUDIT_CLIENTS, _FEWEST_CLIENTS = 2000, 100
 _REFERENCES = 64
-_REAL_CLIENTS = 20  # that train beside audit clients: these do not look at the model
-_MOST_NUMBERS = 1 << 30  # of canaries' gradients in all rounds, unless more canaries are asked for
-_MOST_MESSAGES = 200_000  # likewise
+# Few real clients are enough, because the messages of audit clients do not depend on the model.
+_REAL_CLIENTS = 20
+# Limits on the entries of canaries' gradients and on their messages in all rounds, for the default
+# number of canaries.
+_MOST_NUMBERS = 1 << 30
+_MOST_MESSAGES = 200_000
 _CHOOSING_SHARE = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Planted:
-    """A run with canaries in it."""
+    """A resolved run and the canaries in it."""
 
     resolved: Resolved
     canaries: Canaries
@@ -56,7 +59,7 @@ class _Planted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Audited:
-    """Every canary's scores, and the certificate: what the client `account` was charged."""
+    """The scores of all canaries, and the certificate: the charges of the client `account`."""
 
     scores: Vector
     certificate: Certificate
@@ -73,7 +76,25 @@ def audit_run(
     seed: int | None = None,
     on_round: OnRound | None = None,
 ) -> dict[str, Any]:
-    """Audit a run's spec, and keep what was found in its folder."""
+    """Audit the spec of a finished run and write the result into the run's folder.
+
+    Args:
+        finished: The run, from `open_run`.
+        method: "clients" or "one-run"; None chooses "clients" if the channel reveals each message.
+        canaries: Number of canaries; None chooses what can be trained in reasonable time.
+        rounds: Number of rounds to audit; None audits as many as one client takes part in.
+        confidence: Probability with which the lower bounds hold.
+        seed: Seed of the canaries and the noise; None draws one, which the result records.
+        on_round: Called after each round with the rounds done and their total number.
+
+    Returns:
+        The verdict as plain data: the lower bound on epsilon, the certified epsilon, whether the
+        certificate is violated, and how the audit was made.
+
+    Raises:
+        ConfigError: The method does not fit the channel or the spec.
+        ParameterError: The confidence, or the number of canaries or rounds, is out of range.
+    """
     place = finished.place_of(AUDIT_NAME)
     found = audit_spec(
         finished.spec,
@@ -98,21 +119,24 @@ def audit_spec(
     seed: int | None = None,
     on_round: OnRound | None = None,
 ) -> dict[str, Any]:
-    """Train the spec with canaries; a lower bound on epsilon, the certificate and the gap."""
+    """Train a spec with canaries and return the lower bound on epsilon and the certificate.
+
+    The arguments are those of `audit_run`.
+    """
     direct = spec.channel.opened().shows_each
     if method is None:
         method = "clients" if direct else "one-run"
     if method == "clients" and not direct:
         raise ConfigError(
-            f"the channel '{spec.channel.kind}' lets nobody see a client's messages, which audit "
-            "clients are judged by; use --method one-run"
+            f"the method 'clients' needs each client's message, and the channel "
+            f"'{spec.channel.kind}' does not reveal it; use --method one-run"
         )
-    Shares.of(confidence, 1)  # refused here, before anything is trained
+    Shares.of(confidence, 1)  # This refuses a wrong confidence before anything is trained.
     seed = secrets.randbits(64) if seed is None else seed
-    resolved, whole = _once_more(spec, rounds, seed)
-    plant = _audit_clients if method == "clients" else _canaries_within
+    resolved, whole = _resolve_again(spec, rounds, seed)
+    plant = _add_audit_clients if method == "clients" else _replace_with_canaries
     planted = plant(resolved, canaries, SeededRandomness(seed).generator("canaries"))
-    audited = _trained(planted, on_round)
+    audited = _train(planted, on_round)
     scores, certificate, coins = audited.scores, audited.certificate, planted.canaries.coins
     if method == "clients":
         statistics = [Scores(first=row[coins > 0], second=row[coins < 0]) for row in scores]
@@ -128,11 +152,11 @@ def audit_spec(
         verdict = judge_one_run(
             scores[0], coins, certificate, confidence=confidence, method="canaries in one run"
         )
-    found = _described(verdict, planted, spec, whole)
+    found = _describe(verdict, planted, spec, whole)
     return {**found, "account": audited.account, "seed": seed}
 
 
-def _described(verdict: Verdict, planted: _Planted, spec: RunSpec, whole: int) -> dict[str, Any]:
+def _describe(verdict: Verdict, planted: _Planted, spec: RunSpec, whole: int) -> dict[str, Any]:
     resolved = planted.resolved
     rounds = resolved.spec.rounds
     return {
@@ -151,22 +175,23 @@ def _notes(rounds: int, whole: int, resolved: Resolved, spec: RunSpec) -> list[s
     notes = []
     if rounds < whole:
         notes.append(
-            f"{rounds} of {whole} rounds were audited: lower bound and certificate are of those"
+            f"{rounds} of {whole} rounds were audited; lower bound and certificate are for those"
         )
     if spec.runtime.messages == "none":
         notes.append("values were drawn in float32 and nothing was encoded, as in the run")
     if not resolved.section.enforces_budget:
-        notes.append("the certificate is the ledger's; the published epsilon is no bound")
+        notes.append("the certificate is the ledger's; the published epsilon is not a proven bound")
     if resolved.channel.noise_at_server:
-        notes.append("central noise: the audit sees the noisy means and nothing else")
+        notes.append("central noise: the audit sees only the noisy means")
     return notes
 
 
-def _once_more(spec: RunSpec, rounds: int | None, seed: int) -> tuple[Resolved, int]:
-    """The run as it was, in this process, under another name and so with other coins.
+def _resolve_again(spec: RunSpec, rounds: int | None, seed: int) -> tuple[Resolved, int]:
+    """Return the run, resolved to train in this process with new noise, and its rounds per client.
 
-    Every client takes part in as many rounds as a client of the run at most, which is the number
-    beside it, and in a row.
+    The second value is the largest number of rounds that a client of the run takes part in. In the
+    audit every client takes part in that many successive rounds. With central noise the sampling is
+    secret and part of what is certified, so all rounds and the sampling are kept.
     """
     central = spec.channel.opened().noise_at_server
     runtime = {"backend": "fast", "deterministic": False}
@@ -176,27 +201,34 @@ def _once_more(spec: RunSpec, rounds: int | None, seed: int) -> tuple[Resolved, 
     }
     resolved = resolve(load_inputs(spec.model_copy(update=update)))
     whole = spec.rounds
-    if not central:  # there every client pays for every round
+    if not central:  # With central noise every client is charged for every round.
         whole = resolved.sampling.most_participations(len(resolved.clients), spec.rounds)
     if rounds is not None:
         parameter_rules.integer(
-            "rounds", rounds, low=1, high=whole, remedy=f"a client takes part in {whole} at most"
+            "rounds",
+            rounds,
+            low=1,
+            high=whole,
+            remedy=f"a client takes part in at most {whole} rounds",
         )
     update["rounds"] = rounds or whole
-    if not central:  # there the sample is secret, and part of what is certified
+    if not central:
         update["sampling"] = SamplingSpec(kind="everyone")
     again = resolve(load_inputs(resolved.spec.model_copy(update=update)))
     return dataclasses.replace(again, run=f"audit-{seed:x}"), whole
 
 
-# -- where canaries go ----------------------------------------------------------------------------
+# -- placing canaries -----------------------------------------------------------------------------
 
 
-def _audit_clients(
+def _add_audit_clients(
     resolved: Resolved, canaries: int | None, generator: np.random.Generator
 ) -> _Planted:
-    """Audit clients like the smallest client of those that may spend most, half of them in."""
-    like = _like(resolved)
+    """Add audit clients with canaries, half of them in.
+
+    They are like the smallest client among those with the largest budget.
+    """
+    like = _template_client(resolved)
     dimension, size = resolved.task.dimension, resolved.clients.sizes[like]
     rows = size if resolved.algorithm.record_sampling_rate < 1.0 else 1
     rounds = resolved.spec.rounds
@@ -208,7 +240,7 @@ def _audit_clients(
         count,
         low=_FEWEST_CLIENTS,
         high=10**6,
-        remedy="half of them are in, and some of each half only say where to look",
+        remedy="half of them are in, and some of each half are used to choose a threshold",
     )
     names = [f"audit-{number:06d}" for number in range(count + _REFERENCES)]
     part = resolved.parts[like]
@@ -248,8 +280,8 @@ def _with_canaries(resolved: Resolved, planted: Canaries, *, gathers: bool) -> C
     )
 
 
-def _like(resolved: Resolved) -> int:
-    """The position of the smallest client among those with the largest budget."""
+def _template_client(resolved: Resolved) -> int:
+    """Return the position of the smallest client among those with the largest budget."""
     sizes = resolved.clients.sizes
 
     def rank(position: int) -> tuple[float, int]:
@@ -259,20 +291,24 @@ def _like(resolved: Resolved) -> int:
     return min(range(len(sizes)), key=rank)
 
 
-def _canaries_within(
+def _replace_with_canaries(
     resolved: Resolved, canaries: int | None, generator: np.random.Generator
 ) -> _Planted:
-    """Canaries among the records of the run's clients, or in place of every other client."""
+    """Replace up to half of the run's records by canaries, or of its clients at client level."""
     if len({id(part.mechanism) for part in resolved.parts}) > 1 and len(resolved.groups) > 1:
         raise ConfigError(
-            "clients with budgets of their own ('privacy.groups') have certificates of their own; "
-            "use --method clients, which audits the largest"
+            "groups of clients with different budgets ('privacy.groups') have different "
+            "certificates; use --method clients, which audits the largest"
         )
-    hosts, places = _places(resolved, generator)
+    hosts, places = _draw_positions(resolved, generator)
     most = min(len(hosts), resolved.task.dimension)
     count = min(most, _AUDIT_CLIENTS) if canaries is None else canaries
     parameter_rules.integer(
-        "canaries", count, low=10, high=most, remedy="there are no more places for them"
+        "canaries",
+        count,
+        low=10,
+        high=most,
+        remedy="at most half of the records or clients, and at most one per coordinate",
     )
     planted = Canaries(
         blocks=blocks_of(resolved.task.dimension, count),
@@ -289,8 +325,10 @@ def _canaries_within(
     return _Planted(resolved=dataclasses.replace(resolved, algorithm=algorithm), canaries=planted)
 
 
-def _places(resolved: Resolved, generator: np.random.Generator) -> tuple[list[str], list[int]]:
-    """Where canaries may go, in random order: half of all records, or of all clients."""
+def _draw_positions(
+    resolved: Resolved, generator: np.random.Generator
+) -> tuple[list[str], list[int]]:
+    """Draw the hosts and record positions of canaries: half of all records or clients."""
     names = resolved.clients.names
     if resolved.algorithm.unit is Unit.CLIENT:
         found = [(name, 0) for name in names]
@@ -308,30 +346,34 @@ def _places(resolved: Resolved, generator: np.random.Generator) -> tuple[list[st
 # -- training -------------------------------------------------------------------------------------
 
 
-def _trained(planted: _Planted, on_round: OnRound | None) -> _Audited:
-    """Every canary's scores after the run, and what its hosts were charged."""
+def _train(planted: _Planted, on_round: OnRound | None) -> _Audited:
+    """Train, and return the scores of all canaries and the certificate of their hosts."""
     resolved = planted.resolved
     with temporary_training(resolved) as training:
         progress = training.start()
         while progress.rounds_done < resolved.spec.rounds:
             outcome = training.step(progress)
             if isinstance(outcome, Halted):
-                raise ConfigError(f"the audit cannot run to its end: {outcome.reason}")
+                raise ConfigError(
+                    f"the audited training stopped early: {outcome.reason}; lower --rounds"
+                )
             progress, _ = outcome
             if on_round:
                 on_round(progress.rounds_done, resolved.spec.rounds)
-        certificate, account = _dearest(resolved, planted.canaries.hosted, training.record)
+        certificate, account = _largest_certificate(
+            resolved, planted.canaries.hosted, training.record
+        )
     scores = np.asarray(progress.algorithm_state[SCORES])
     return _Audited(scores=scores, certificate=certificate, account=account)
 
 
-def _dearest(
+def _largest_certificate(
     resolved: Resolved, hosts: Iterable[str], record: SpendingRecord
 ) -> tuple[Certificate, str]:
-    """The largest of the hosts' certificates, and whose it is.
+    """Return the largest of the hosts' certificates, and the host that it belongs to.
 
-    Every canary is within it. Mechanisms whose noise does not follow the number of records (a
-    table, integers on a grid) leave clients of other sizes with other accounts.
+    It holds for every canary. Hosts with different numbers of records can have different
+    certificates where a mechanism's noise does not scale with that number (tables, integer grids).
     """
     owners = {multiset(record.history(host)): host for host in sorted(hosts, reverse=True)}
     found = []

@@ -1,9 +1,9 @@
-"""Membership inference against a run: shadow models by its own recipe, then every attack.
+"""Membership inference against a run: train shadow models by the run's own spec, then attack.
 
-Shadow models are trained by the spec's own recipe, noise and all, on parts of a pool. They are kept
-as they finish: the same command goes on after an interruption.
-FOLDER/shadows-<recipe>-<first>-<last>.npz holds a block of models; the recipe is a hash of all that
-they follow from, so that a folder never serves models of another kind.
+Shadow models are trained by the resolved spec of the run, including its noise, on parts of a pool
+of records. They are saved as they finish, so the same command continues after an interruption.
+FOLDER/shadows-<recipe>-<first>-<last>.npz holds a block of models; <recipe> is a hash of everything
+that determines them, so models of another spec or other data are never reused.
 """
 
 import contextlib
@@ -46,15 +46,15 @@ from sottovoce.runs.inputs import device_of, task_of
 from sottovoce.runs.spec import RunSpec
 from sottovoce.runs.stacked_runs import train_many
 
-# Trains the models of these numbers and returns them as rows.
+# A function that trains the models of these numbers and returns them as rows.
 TrainBlock = Callable[[range], Vector]
-OnBlock = Callable[[int, int], None]  # models that are there, of how many
+OnBlock = Callable[[int, int], None]  # (models that exist, models in all)
 
 
 def kept_or_trained(
     folder: Path, recipe: str, count: int, *, block: int, train: TrainBlock, on_block: OnBlock
 ) -> Vector:
-    """`count` models as rows, in blocks; those that `folder` has are not trained again."""
+    """Return `count` models as rows; train those, in blocks, that `folder` does not have."""
     with files.explained("create", folder):
         folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
     found = []
@@ -74,12 +74,12 @@ def kept_or_trained(
 def _write(path: Path, models: Vector) -> None:
     buffer = io.BytesIO()
     np.savez(buffer, models=models)
-    # The owner's alone: they were trained on records, without privacy perhaps.
+    # Only the owner may read them: they were trained on records, perhaps without privacy.
     files.write_atomic(path, buffer.getvalue(), mode=0o600)
 
 
 def _read(path: Path, count: int) -> Vector | None:
-    """What an earlier attack kept; None unless it is whole."""
+    """Return the models that an earlier attack saved; None unless the file is complete."""
     if not path.is_file():
         return None
     try:
@@ -92,19 +92,24 @@ def _read(path: Path, count: int) -> Vector | None:
     return models if models.ndim == 2 and len(models) == count else None
 
 
-SHADOWS_VERSION = 1  # to be raised when the same recipe gives other models
-_TOGETHER = {"cpu": 8, "cuda": 128}  # models trained at once; what is lost by an interruption
+SHADOWS_VERSION = 1  # Raise it when the same recipe gives different models.
+# Models that are trained at once, and that an interruption loses.
+_TOGETHER = {"cpu": 8, "cuda": 128}
 
 Rows = NDArray[np.int64]
-# What is being done, how much of it is done, of how much, and a note.
+# (what is being done, steps done, steps in all, note)
 OnStep = Callable[[str, int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What models follow from: a resolved spec, a pool of records, and who trains on which rows.
+    """Everything that determines shadow models.
 
-    The training rows of `pool` are all records; shadow i trains on `rows[i]`.
+    Attributes:
+        spec: The resolved spec.
+        pool: A data set whose training rows are all records.
+        rows: The rows of the pool that each model trains on.
+        label: What the models are called in progress messages and seeds.
     """
 
     spec: RunSpec
@@ -114,6 +119,7 @@ class Recipe:
 
     @property
     def hash(self) -> str:
+        """A hash of the spec, the label, the pool and the rows; the device does not change it."""
         plain = self.spec.plain()
         plain["runtime"].pop("device")
         text = json.dumps([SHADOWS_VERSION, self.label, plain], sort_keys=True)
@@ -125,16 +131,17 @@ class Recipe:
         return hashed.hexdigest()
 
     def seed(self, number: int) -> int:
-        """Of one model; none of them has the target's."""
+        """Return the seed of one model; no model has the seed of the target."""
         generator = SeededRandomness(self.spec.seed).generator(self.label, number)
         return int(generator.integers(2**62))
 
 
-_STRIDE = 16  # of the features that are hashed: data are told apart, not sealed
+# Every 16th row of the features is hashed: this distinguishes data sets, it is no integrity check.
+_STRIDE = 16
 
 
 def shadow_models(recipe: Recipe, folder: Path, on_step: OnStep) -> Vector:
-    """The recipe's models as rows; those that `folder` has are not trained again."""
+    """Return the recipe's models as rows; train those that `folder` does not have."""
     count, rounds = len(recipe.rows), recipe.spec.rounds
     what = f"{recipe.label} models"
 
@@ -156,12 +163,20 @@ def shadow_models(recipe: Recipe, folder: Path, on_step: OnStep) -> Vector:
 RESULT, SHADOWS = MEMBERSHIP_NAME, "attack"
 USUAL_FPRS = (0.01, 0.001)
 USUAL_CANDIDATES = 2000
-_POINTS = 200  # of a curve
+_POINTS = 200  # Points of a curve.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is asked for: None are the usual candidates, or rates as far as they can be shown."""
+    """The settings of a membership inference attack on a run.
+
+    Attributes:
+        shadows: Number of shadow models.
+        candidates: Number of candidates; None is 2000, or as many as there are.
+        fprs: False positive rates; None is 0.01 and, if there are enough candidates, 0.001.
+        attacks: Names of the attacks.
+        device: Device for shadow models and attacks; None is the run's.
+    """
 
     shadows: int = 64
     candidates: int | None = None
@@ -171,29 +186,29 @@ class Plan:
 
 
 def attack(run: FinishedRun, plan: Plan, on_step: OnStep) -> tuple[dict[str, Any], LineChart]:
-    """What the attacks find, also written into the run's folder, and the ROC curves."""
+    """Run the attacks, write the result into the run's folder and return it with the ROC curves."""
     check_classifies(run.inputs.task)
-    for name in plan.attacks:  # before hours of training
+    for name in plan.attacks:  # An unknown name is an error before hours of training.
         ATTACKS.find(name)
     place = run.place_of(RESULT)
     randomness = SeededRandomness(run.spec.seed)
     chosen = _candidates(run.data, plan, randomness)
-    fprs = _rates(plan, len(chosen))
-    siege = _besieged(run, plan, chosen, randomness, on_step)
+    fprs = _choose_rates(plan, len(chosen))
+    attacker = _build_context(run, plan, chosen, randomness, on_step)
 
     def on_attack(name: str) -> None:
         on_step("attacks", list(plan.attacks).index(name), len(plan.attacks), name)
 
-    found = context.scored(siege, plan.attacks, randomness.generator("attack"), on_attack)
+    found = context.scored(attacker, plan.attacks, randomness.generator("attack"), on_attack)
     on_step("attacks", len(plan.attacks), len(plan.attacks), "done")
     verdicts = {name: Verdicts.of(one.scores[0], chosen.is_member) for name, one in found.items()}
-    control = plain(_control(siege, chosen))
+    control = plain(_control(attacker, chosen))
     result = {
         "run": str(run.folder),
         "shadows": plan.shadows,
         "candidates": len(chosen),
         "rounds": run.rounds_done,
-        **_accuracies(siege, chosen),
+        **_accuracies(attacker, chosen),
         "certificate": _certificate(run),
         "attacks": {
             name: measured(verdicts[name], one.threshold, fprs) for name, one in found.items()
@@ -214,8 +229,11 @@ def _candidates(data: Dataset, plan: Plan, randomness: SeededRandomness) -> Cand
     return choose(members, others, wanted, randomness.generator("candidates"))
 
 
-def _rates(plan: Plan, num_candidates: int) -> list[float]:
-    """The rates asked for; if none are, the first usual one and what further ones can be shown."""
+def _choose_rates(plan: Plan, num_candidates: int) -> list[float]:
+    """Return the false positive rates of the plan.
+
+    Without any, return the first usual rate and those of the others that the candidates can show.
+    """
 
     def check(fpr: float) -> None:
         roc.check_fpr(fpr, num_candidates // 2)
@@ -233,7 +251,7 @@ def _rates(plan: Plan, num_candidates: int) -> list[float]:
 
 
 def pool_of(data: Dataset) -> Dataset:
-    """All records as training rows, the members first."""
+    """Return the data set with all records as training rows, the members first."""
     return dataclasses.replace(
         data,
         train_features=np.concatenate([data.train_features, data.test_features]),
@@ -244,13 +262,14 @@ def pool_of(data: Dataset) -> Dataset:
     )
 
 
-def _besieged(
+def _build_context(
     run: FinishedRun,
     plan: Plan,
     chosen: Candidates,
     randomness: SeededRandomness,
     on_step: OnStep,
 ) -> Siege:
+    """Train the shadow models and return the context of the attacks."""
     masks = design(plan.shadows, len(chosen), randomness.generator("design"))
     pool = pool_of(run.data)
     rows = [np.sort(np.concatenate([chosen.known, chosen.rows[mask]])) for mask in masks]
@@ -261,7 +280,7 @@ def _besieged(
     recipe = Recipe(spec=spec, pool=pool, rows=rows)
     shadows = shadow_models(recipe, run.folder / SHADOWS, on_step)
     task = run.inputs.task
-    if plan.device is not None:  # where shadows are, the attacks are too
+    if plan.device is not None:  # The attacks run on the device of the shadow models.
         task = task_of(spec, run.data, SeededRandomness(spec.seed))
     features = np.array(pool.train_features[chosen.rows], dtype=np.float32)
     return Siege(
@@ -274,10 +293,13 @@ def _besieged(
     )
 
 
-def _accuracies(siege: Siege, chosen: Candidates) -> dict[str, Any]:
-    """How much better the target is on members: what is there to be found."""
-    outputs = outputs_of(siege.task, siege.targets, siege.features)[0]
-    right = (outputs.argmax(dim=1) == siege.labels).cpu().numpy()
+def _accuracies(attacker: Siege, chosen: Candidates) -> dict[str, Any]:
+    """Return the target's accuracy on members and on non-members, with intervals.
+
+    Their difference is the overfitting that an attack can exploit.
+    """
+    outputs = outputs_of(attacker.task, attacker.targets, attacker.features)[0]
+    right = (outputs.argmax(dim=1) == attacker.labels).cpu().numpy()
     found = {}
     for name, who in (("members", chosen.is_member), ("non_members", ~chosen.is_member)):
         count, total = int(right[who].sum()), int(who.sum())
@@ -292,7 +314,7 @@ def _certificate(run: FinishedRun) -> dict[str, Any]:
 
 
 def measured(verdicts: Verdicts, threshold: float, fprs: Sequence[float]) -> dict[str, Any]:
-    """Every figure of an attack with its interval and what guessing gives."""
+    """Return every measure of an attack, with its interval and the value of random guessing."""
     rates = [{"fpr": fpr, **plain(roc.true_positive_rate(verdicts, fpr))} for fpr in fprs]
     return {
         "tpr_at_fpr": rates,
@@ -302,11 +324,12 @@ def measured(verdicts: Verdicts, threshold: float, fprs: Sequence[float]) -> dic
 
 
 def plain(estimate: Estimate) -> dict[str, Any]:
+    """Return an estimate as plain data for JSON."""
     return {**dataclasses.asdict(estimate), "contains_chance": estimate.contains_chance}
 
 
 def verdict(attacks: dict[str, dict[str, Any]]) -> str:
-    """Where the attacks beat guessing, and where that cannot be told."""
+    """Return sentences that say where the attacks beat random guessing and where they do not."""
     sentences = []
     for name, found in attacks.items():
         figures = {f"TPR at {one['fpr']:g} FPR": one for one in found["tpr_at_fpr"]}
@@ -314,16 +337,19 @@ def verdict(attacks: dict[str, dict[str, Any]]) -> str:
         better = [f"{what} {_shown(one)}" for what, one in figures.items() if _above(one)]
         worse = [f"{what} {_shown(one)}" for what, one in figures.items() if _below(one)]
         if better:
-            sentences.append(f"{name} tells members from others: {', '.join(better)}.")
+            sentences.append(f"{name} separates members from non-members: {', '.join(better)}.")
         if worse:
             sentences.append(f"{name} is worse than guessing: {', '.join(worse)}.")
         if not better and not worse:
             sentences.append(f"{name}: every interval contains chance.")
-    return " ".join([*sentences, _by_luck(attacks)])
+    return " ".join([*sentences, _expected_by_chance(attacks)])
 
 
-def _by_luck(attacks: dict[str, dict[str, Any]]) -> str:
-    """How many of all figures miss chance: several looks see something sooner or later."""
+def _expected_by_chance(attacks: dict[str, dict[str, Any]]) -> str:
+    """Return a sentence with the number of intervals that do not contain chance.
+
+    Of many intervals some do not, even if nothing leaks.
+    """
     figures = [
         one
         for found in attacks.values()
@@ -331,8 +357,8 @@ def _by_luck(attacks: dict[str, dict[str, Any]]) -> str:
     ]
     missed = sum(_above(one) or _below(one) for one in figures)
     return (
-        f"{missed} of {len(figures)} intervals miss chance; where nothing leaks, one in twenty "
-        "does so by luck."
+        f"{missed} of {len(figures)} intervals do not contain chance; if nothing leaks, about one "
+        "in twenty does not."
     )
 
 
@@ -351,66 +377,71 @@ def _below(one: dict[str, Any]) -> bool:
 def _notes(plan: Plan, fprs: Sequence[float], chosen: Candidates) -> list[str]:
     notes = [
         f"Intervals are at {100 * roc.CONFIDENCE:g}% for these candidates and this one model; the "
-        "noise of another training is not in them. Chance does not prove that nothing leaks: it "
-        "says that these attacks found nothing."
+        "randomness of training is not included. An interval that contains chance does not prove "
+        "that nothing leaks: these attacks found nothing."
     ]
     if len(chosen.known):
         notes.append(
-            f"{len(chosen.known)} further members are known to the attacker: every shadow model "
-            "trained on them."
+            f"The attacker knows {len(chosen.known)} further members: every shadow model trained "
+            "on them."
         )
     missing = [fpr for fpr in USUAL_FPRS if not plan.fprs and fpr not in fprs]
     notes += [
-        f"The false-positive rate {fpr:g} is left out: it takes {round(2 / fpr)} candidates, and "
-        "shadow models for it."
+        f"The false positive rate {fpr:g} is left out: it needs {round(2 / fpr)} candidates and "
+        "more shadow models."
         for fpr in missing
     ]
     return notes
 
 
-def _control(siege: Siege, chosen: Candidates) -> Estimate:
-    """How well training rows are told from test rows by models that saw neither.
+def _control(attacker: Siege, chosen: Candidates) -> Estimate:
+    """Return how well shadow models that saw neither separate training rows from test rows.
 
-    Away from chance, the two follow different laws, and what tells members from others need not be
-    membership: the target was trained on rows of one law alone, and its shadows on both.
+    If it differs from chance, training and test rows follow different distributions, and what
+    separates members from non-members need not be membership: the target was trained on rows of one
+    distribution only, and its shadow models on both.
     """
     answers = confidences(
-        siege.task, siege.shadows, siege.features, siege.labels, [lambda records: records]
+        attacker.task,
+        attacker.shadows,
+        attacker.features,
+        attacker.labels,
+        [lambda records: records],
     )[:, :, 0]
-    unseen = ~siege.trained_on
+    unseen = ~attacker.trained_on
     means = (answers * unseen).sum(axis=0) / unseen.sum(axis=0)
     return roc.area(Verdicts.of(means, chosen.is_member))
 
 
 def _control_note(control: dict[str, Any]) -> str:
     return (
-        "Control: shadow models that saw neither are surer of a training row than of a test row "
-        f"with AUC {_shown(control)}. Away from chance the two follow different laws, and attacks "
-        "may tell members from others with nothing leaked."
+        "Control: shadow models that trained on neither separate training rows from test rows with "
+        f"AUC {_shown(control)}. If this differs from chance, the two follow different "
+        "distributions, and attacks may separate members from non-members although nothing leaked."
     )
 
 
 def roc_chart(verdicts: dict[str, Verdicts], title: str = "Membership inference") -> LineChart:
-    """ROC curves on log axes, with the diagonal of chance."""
+    """Return a chart of ROC curves on log axes, with the diagonal of random guessing."""
     lines = []
     for name, one in verdicts.items():
         points = [(x, y) for x, y in zip(*roc.curve(one), strict=True) if x > 0.0 and y > 0.0]
-        kept = _thinned(points)
+        kept = _thin(points)
         lines.append(Line(name=name, x=[x for x, _ in kept], y=[y for _, y in kept]))
     least = min(x for line in lines for x in line.x)
     lines.append(Line(name="chance", x=[least, 1.0], y=[least, 1.0]))
     return LineChart(
         title=title,
-        x_label="false-positive rate",
-        y_label="true-positive rate",
+        x_label="false positive rate",
+        y_label="true positive rate",
         lines=lines,
         x_log=True,
         y_log=True,
     )
 
 
-def _thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Few enough points for a picture, evenly on the log axis; ends stay."""
+def _thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return at most 200 points, evenly spaced on the log axis, with both ends."""
     if len(points) <= _POINTS:
         return list(points)
     logs = np.log([x for x, _ in points])

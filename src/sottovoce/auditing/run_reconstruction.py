@@ -1,4 +1,4 @@
-"""Reconstruct training images of a finished run: from what a client sends, or from the outputs."""
+"""Reconstruction of a run's training images, from a client's update or the model's outputs."""
 
 import dataclasses
 import math
@@ -64,7 +64,18 @@ OnStep = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to attack: `images` of the members, so many of them in each update (`batch`)."""
+    """The settings of a reconstruction attack.
+
+    Attributes:
+        method: "inversion" of updates, or "learned" from the model's outputs.
+        images: Number of training images to attack.
+        batch: Images of each update.
+        model_at: The model that is attacked: before training ("initial") or after it ("final").
+        known_labels: Whether the attacker knows the labels of the images.
+        inversion: Settings of gradient inversion.
+        learned: Settings of learned reconstruction.
+        seed: Seed of the choice of images and of the attack.
+    """
 
     method: Method
     images: int
@@ -80,21 +91,21 @@ class Request:
         parameter_rules.integer("batch", self.batch, low=1, high=MOST_IMAGES)
         if self.images % self.batch or self.images < 2 * self.batch:
             raise ParameterError(
-                f"--images {self.images} must be a multiple of --batch {self.batch}, and at least "
-                "twice it: one update has no interval"
+                f"--images must be a multiple of --batch {self.batch} and at least twice it, got "
+                f"{self.images}: an interval needs two updates"
             )
         if self.method == "learned" and self.batch > 1:
-            raise ParameterError("--batch is for the method 'inversion'; leave it out")
+            raise ParameterError("--batch applies to the method 'inversion' only; leave it out")
         if not self.known_labels and self.batch > 1:
             raise ParameterError(
-                "labels are inferred from the update of one image; set --batch 1, or let the "
-                "attacker know the labels"
+                "labels can be inferred only from the update of a single image; set --batch 1, or "
+                "let the attacker know the labels"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result as plain data, and what it was computed from, both (updates, batch, *shape)."""
+    """The result as plain data, with the images, both of shape (updates, batch, *image shape)."""
 
     result: dict[str, Any]
     originals: Images
@@ -104,13 +115,13 @@ class Outcome:
 def attack_reconstruction(
     run: FinishedRun, request: Request, *, on_step: OnStep | None = None
 ) -> Outcome:
-    """Attack, measure beside the baselines, and leave the result in the run's folder."""
+    """Run the attack, compare it with baselines and write the result into the run's folder."""
     _check_images(run)
     place = run.place_of(RESULT)
-    originals, labels = _chosen(run, request)
+    originals, labels = _choose_images(run, request)
     mismatch, unseen = None, None
     if request.method == "inversion":
-        found, mismatch = _inverted(run, request, originals, labels, on_step)
+        found, mismatch = _invert_updates(run, request, originals, labels, on_step)
     else:
         found, unseen = guessed_from_outputs(
             run.inputs.task,
@@ -137,14 +148,14 @@ def attack_reconstruction(
         "gain_over_mean_image": gain,
         "beats_mean_image": {name: beats(one) for name, one in gain.items()},
         "mse_less_on_own_rows": None if unseen is None else difference(unseen, measured.mse),
-        "setting": _setting(run, request),
+        "setting": _describe_setting(run, request),
     }
     files.write_json(place, result, sort_keys=False, mode=files.PRIVATE)
     return Outcome(result=result, originals=originals, found=found)
 
 
 def picture_grid(outcome: Outcome) -> ImageGrid:
-    """Originals beside reconstructions, the first few."""
+    """Return a chart of the first originals and their reconstructions."""
     shape = outcome.originals.shape[2:]
     originals = outcome.originals.reshape(-1, *shape)[:_SHOWN]
     found = _in_order(outcome).reshape(-1, *shape)[:_SHOWN]
@@ -155,7 +166,7 @@ def picture_grid(outcome: Outcome) -> ImageGrid:
             PictureRow(
                 name="original",
                 pictures=[
-                    Picture(source=data_uri(x.reshape(_drawn_shape(shape)))) for x in originals
+                    Picture(source=data_uri(x.reshape(_picture_shape(shape)))) for x in originals
                 ],
             ),
             PictureRow(name="reconstruction", pictures=pictures(originals, found)),
@@ -164,12 +175,12 @@ def picture_grid(outcome: Outcome) -> ImageGrid:
 
 
 def pictures(originals: Images, found: Images) -> list[Picture]:
-    """Found images, each with how near it is to its original."""
+    """Return the reconstructions with their SSIM, or their MSE where SSIM is not defined."""
     if reconstruction_scores.has_similarity(originals.shape[1:]):
         name, values = "SSIM", reconstruction_scores.structural_similarities(originals, found)
     else:
         name, values = "MSE", reconstruction_scores.mean_squared_errors(originals, found)
-    shape = _drawn_shape(originals.shape[1:])
+    shape = _picture_shape(originals.shape[1:])
     return [
         Picture(source=data_uri(image.reshape(shape)), caption=f"{name} {value:.2f}")
         for image, value in zip(found, values, strict=True)
@@ -177,33 +188,38 @@ def pictures(originals: Images, found: Images) -> list[Picture]:
 
 
 def _in_order(outcome: Outcome) -> Images:
+    """Return the reconstructions in the order of the originals that they match."""
     pairs = zip(outcome.originals, outcome.found, strict=True)
     return np.stack([found[reconstruction_scores.matched(truth, found)] for truth, found in pairs])
 
 
 def _check_images(run: FinishedRun) -> None:
-    """Rows must be what a person would recognise: pixels, not features computed from them."""
+    """Raise unless rows are pixels, and not features computed from them."""
     if run.spec.features:
         raise ConfigError(
-            "the model of this run sees features of images, not images; attack a run without "
-            "'features'"
+            "the model of this run is trained on features of images, not on images; choose a run "
+            "without 'features'"
         )
     if run.inputs.num_classes is None:
-        raise ConfigError("the run predicts numbers; reconstruction is for classes")
+        raise ConfigError(
+            "the run predicts numbers, and reconstruction needs class labels; choose a "
+            "classification"
+        )
     largest = float(np.abs(np.asarray(run.data.train_features[:1000])).max())
     if largest > 0.5 + 1e-6:
         raise DataError(
-            f"pixels must lie in [-1/2, 1/2], and one is {largest:.3g} from 0; give images as "
-            "bytes, or scale them"
+            f"pixels must lie in [-1/2, 1/2], got one of absolute value {largest:.3g}; give images "
+            "as bytes, or rescale them"
         )
 
 
-def _chosen(run: FinishedRun, request: Request) -> tuple[Images, NDArray[np.int64]]:
-    """Members drawn at random, in rows of as many as an update has."""
+def _choose_images(run: FinishedRun, request: Request) -> tuple[Images, NDArray[np.int64]]:
+    """Draw members at random and return them with their labels, (updates, batch, ...)."""
     available = len(run.data.train_labels)
     if request.images > available:
         raise ParameterError(
-            f"--images {request.images} exceeds the {available} training rows; ask for fewer"
+            f"--images must be at most the number of training rows {available}, got "
+            f"{request.images}"
         )
     generator = SeededRandomness(request.seed).generator("attacked images")
     rows = generator.choice(available, request.images, replace=False)
@@ -214,23 +230,27 @@ def _chosen(run: FinishedRun, request: Request) -> tuple[Images, NDArray[np.int6
 
 
 def sender_of(run: FinishedRun) -> Sender:
-    """How clients of the run send; records that a client would sample are taken to be in."""
+    """Return how clients of the run send an update.
+
+    A client that would sample its records is assumed to use all of them.
+    """
     spec = run.spec
     channel = channel_of(spec, len(run.inputs.clients))
     if not channel.shows_each:
         raise ConfigError(
-            f"nobody sees a single client's message here ({channel.describe()}); reconstruction "
-            "from updates is for the channel 'direct'. --method learned attacks the model itself"
+            f"the channel does not reveal a single client's message ({channel.describe()}), which "
+            "--method inversion needs; use --method learned, which attacks the model itself, or a "
+            "run with the channel 'direct'"
         )
     algorithm = run.inputs.algorithm
     if not isinstance(algorithm, SendsLocalWork):
         raise ConfigError(
-            f"what a client of '{spec.algorithm.kind}' sends depends on more than its images; use "
+            f"the updates of '{spec.algorithm.kind}' depend on more than the client's images; use "
             "--method learned, or a run of 'fedavg'"
         )
     if isinstance(algorithm.local_work, SampleClippedGradient):
         work = dataclasses.replace(algorithm.local_work, sampling_rate=1.0)
-        every: Any = algorithm  # algorithms are dataclasses
+        every: Any = algorithm  # Algorithms are dataclasses.
         algorithm = dataclasses.replace(every, local_work=work)
     mechanism = run.inputs.groups[0].mechanism
     registration = registry.find(mechanism.kind)
@@ -247,7 +267,7 @@ def sender_of(run: FinishedRun) -> Sender:
 
 
 def work_of(sender: Sender) -> Work:
-    """What the attacker simulates: the spec is public, and so is what clients do."""
+    """Return what clients compute, which the attacker knows because the spec is public."""
     algorithm = sender.algorithm
     assert isinstance(algorithm, SendsLocalWork), "sender_of has checked that"
     match algorithm.local_work:
@@ -257,13 +277,14 @@ def work_of(sender: Sender) -> Work:
             return ClippedMean(clip_norm=clip_norm)
 
 
-def _inverted(
+def _invert_updates(
     run: FinishedRun,
     request: Request,
     originals: Images,
     labels: NDArray[np.int64],
     on_step: OnStep | None,
 ) -> tuple[Images, NDArray[np.float64]]:
+    """Return the images that gradient inversion finds, and the mismatch of each update."""
     sender, task = sender_of(run), run.inputs.task
     initial = request.model_at == "initial"
     step = Step(
@@ -304,11 +325,11 @@ def guessed_from_outputs(
     *,
     seed: int,
 ) -> tuple[Images, Vector]:
-    """Guesses at `originals`, and the squared errors of guesses at rows that were not trained on.
+    """Return guesses of `originals`, and the squared errors of guesses of rows outside training.
 
-    Outputs on a row say something of the row whether or not it was trained on: only what is better
-    on a model's own rows has leaked in training. The control rows are taken from `others`, and the
-    decoder learns from the rest of them.
+    A model's outputs on a row carry information about the row whether or not it was trained on.
+    Only the part by which guesses are better on training rows has leaked in training. The control
+    rows are taken from `others`, and the decoder learns from the rest of them.
     """
     count = min(len(originals), len(others) // 2)
     unseen = np.asarray(others[:count], dtype=np.float32)
@@ -319,44 +340,48 @@ def guessed_from_outputs(
     return guesses[: len(originals), None], control
 
 
-def _setting(run: FinishedRun, request: Request) -> str:
-    """What was assumed, for whoever reads the figures."""
+def _describe_setting(run: FinishedRun, request: Request) -> str:
+    """Return the assumptions of the attack as text, for readers of the figures."""
     if request.method == "learned":
         return (
             "The attacker has the model, its outputs on training images, and test images to learn "
-            "a decoder from. Outputs tell of any image, trained on or not: what training leaks is "
-            "how much better training images are guessed than other test images, the control."
+            "a decoder from. Outputs carry information about every image, trained on or not: what "
+            "training leaks is how much better training images are guessed than other test images, "
+            "the control."
         )
     labels = "knows the labels" if request.known_labels else "infers the label from the update"
     several = "s" if request.batch > 1 else ""
     groups = run.inputs.groups
     whose = "the run's mechanism" if len(groups) == 1 else f"the mechanism of '{groups[0].where}'"
     rest = (
-        " Where noise is added, an attacker who knows all of a client's other records is in the "
-        "same place."
+        " Where noise is added, an attacker who knows all other records of a client is in the "
+        "same position."
         if run.spec.privacy.level == "sample"
         else ""
     )
     return (
         f"A client that has {request.batch} image{several} and nothing else sends one update "
         f"under {whose}, with one round's noise; the attacker reads what the server "
-        f"decodes, {labels}, and knows the model and the algorithm.{rest} Baselines: a grey "
+        f"decodes, {labels}, and knows the model and the algorithm.{rest} Baselines: a gray "
         "image, and the mean of the "
         f"{len(run.data.test_labels)} test images."
     )
 
 
 def has_pictures(spec: RunSpec, shape: tuple[int, ...]) -> None:
-    """Refuse a picture of rows that are none, before anything is computed."""
-    shape = _drawn_shape(shape)
+    """Raise, before anything is computed, if the rows cannot be drawn as pictures."""
+    shape = _picture_shape(shape)
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise ParameterError(
             f"--plot draws images of 1 or 3 channels, and rows of '{spec.data.dataset}' have shape "
-            f"{shape}; leave it out"
+            f"{shape}; leave --plot out"
         )
 
 
-def _drawn_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """As it is; a flat row that fills a square is drawn as one, in grey: digits come flat."""
+def _picture_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape in which a row is drawn.
+
+    A flat row that fills a square, such as a row of 'digits', is drawn as a gray image.
+    """
     side = math.isqrt(shape[0])
     return (1, side, side) if len(shape) == 1 and side * side == shape[0] else shape

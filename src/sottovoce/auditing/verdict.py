@@ -1,10 +1,10 @@
-"""What an audit holds a measurement against, and what it says.
+"""The certificate that an audit compares its measurement with, and the verdict.
 
-A certificate is an event, and so a whole curve delta(epsilon), not one point of it. At delta = 1e-5
-noise that is half of what was charged can hardly be seen; at epsilon = 0, where delta is the total
-variation, it is plain. So an audit looks at several points of the curve and shares its error among
-them: half for the epsilon at the certificate's own delta, a quarter for the rest of the curve, and
-a quarter for the question whether draws follow the law that the certificate is of.
+A certificate is a privacy event, which has a whole curve delta(epsilon) and not one point of it.
+Noise of half the certified size is hard to detect at delta = 1e-5, but easy to detect at
+epsilon = 0, where delta is the total variation distance. So an audit looks at several points of the
+curve and divides its error: half of it for epsilon at the certificate's own delta, a quarter for
+the other points of the curve, and a quarter for the test of whether draws follow the declared law.
 """
 
 import contextlib
@@ -23,13 +23,18 @@ from sottovoce.privacy.compositions import unhidden
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, basic_counts
 
 CONFIDENCE = 0.999
-# Where the curve is looked at, as fractions of the certified epsilon.
+# The points of the curve that are compared, as fractions of the certified epsilon.
 _FRACTIONS = (0.0, 0.125, 0.25, 0.5, 0.75)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Certificate:
-    """What was charged: an event, and the delta at which its epsilon is stated."""
+    """A privacy event that was charged, and the delta at which its epsilon is stated.
+
+    Attributes:
+        event: The event, which may be a composition.
+        delta: The delta.
+    """
 
     event: PrivacyEvent
     delta: float
@@ -39,18 +44,26 @@ class Certificate:
 
     @property
     def adjacency(self) -> Adjacency:
+        """The adjacency of the event."""
         return self.event.adjacency
 
     @cached_property
     def epsilon(self) -> float:
-        """The smallest sound epsilon at delta; infinite without a guarantee."""
-        if self._is_open:
+        """The smallest sound epsilon at `delta`; infinite without a guarantee."""
+        if self._has_no_guarantee:
             return math.inf
         return privacy_spent(self.event, self.delta).epsilon
 
     def delta_at(self, epsilon: float) -> float:
-        """The smallest sound delta at `epsilon`."""
-        if self._is_open:
+        """Return the smallest sound delta at an epsilon, over all accountants.
+
+        Args:
+            epsilon: The epsilon, at least 0.
+
+        Returns:
+            The delta; 1 without a guarantee.
+        """
+        if self._has_no_guarantee:
             return 1.0
         found = [1.0]
         for event in {self.event, unhidden(self.event)}:
@@ -63,20 +76,21 @@ class Certificate:
 
     @cached_property
     def curve(self) -> tuple[tuple[float, float], ...]:
-        """(epsilon, certified delta) where an audit looks beside the certificate's own delta."""
+        """The pairs (epsilon, certified delta) that an audit compares in addition to `delta`."""
         if not math.isfinite(self.epsilon):
             return ()
         epsilons = dict.fromkeys(fraction * self.epsilon for fraction in _FRACTIONS)
         return tuple((epsilon, self.delta_at(epsilon)) for epsilon in epsilons)
 
     @property
-    def _is_open(self) -> bool:
+    def _has_no_guarantee(self) -> bool:
+        """Whether a part of the event has no guarantee at all."""
         return any(isinstance(part, NonPrivate) for part in basic_counts(self.event))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One point of the curve: the delta that was certified, and one that is surely there."""
+    """One epsilon of the curve, with its certified delta and a proven lower bound of its delta."""
 
     epsilon: float
     certified_delta: float
@@ -84,15 +98,27 @@ class Point:
 
     @property
     def violated(self) -> bool:
+        """Whether the lower bound exceeds the certified delta."""
         return self.measured_delta > self.certified_delta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A lower bound on epsilon beside the certificate; wrong with chance 1 - confidence at most.
+    """The result of an audit: a lower bound on epsilon, compared with the certificate.
 
-    `certified` is infinite where nothing is guaranteed. `trials` says what was counted, in words,
-    and `law_refuted` what shows that draws do not follow the law that was certified.
+    All its bounds together are wrong with probability at most 1 - confidence.
+
+    Attributes:
+        method: How the audit was made, in words.
+        adjacency: The adjacency of the certificate.
+        delta: The delta at which epsilon is compared.
+        confidence: Probability with which all bounds hold; 1 for an exact computation.
+        certified: The certified epsilon; infinite without a guarantee.
+        lower_bound: The lower bound on epsilon.
+        points: Other points of the curve.
+        trials: What was counted, in words.
+        law_refuted: What shows that the draws do not follow the certified law; None if nothing
+            does.
     """
 
     method: str
@@ -107,6 +133,7 @@ class Verdict:
 
     @property
     def violated(self) -> bool:
+        """Whether one of the lower bounds exceeds the certificate or the law is refuted."""
         return (
             self.lower_bound > self.certified
             or any(point.violated for point in self.points)
@@ -115,12 +142,12 @@ class Verdict:
 
     @property
     def gap(self) -> float:
-        """How much of the certificate the audit did not find."""
+        """The certified epsilon minus the lower bound."""
         return self.certified - self.lower_bound
 
     @property
     def finding(self) -> str:
-        """In a sentence, with the point that shows it."""
+        """The verdict as a sentence, with the point that shows a violation."""
         sure = "" if self.confidence >= 1.0 else f", with confidence {self.confidence}"
         found = f"epsilon is at least {show_lower(self.lower_bound)}"
         if self.lower_bound > self.certified:
@@ -135,7 +162,7 @@ class Verdict:
                     f"{point.epsilon:.4f}, certified {point.certified_delta:.6g}{sure}"
                 )
         if self.law_refuted is not None:
-            return f"violated: what is drawn is not what was certified: {self.law_refuted}{sure}"
+            return f"violated: the draws do not follow the certified law: {self.law_refuted}{sure}"
         if not math.isfinite(self.certified):
             return f"nothing is certified; {found}{sure}"
         return (
@@ -144,7 +171,11 @@ class Verdict:
         )
 
     def plain(self) -> dict[str, Any]:
-        """As plain data; no guarantee is null."""
+        """Return the verdict as plain data for JSON.
+
+        Returns:
+            A dictionary; infinite values are None.
+        """
         return {
             "method": self.method,
             "adjacency": str(self.adjacency),
@@ -171,7 +202,15 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """The error of an audit, shared out beforehand: no more than all of it together."""
+    """The division of an audit's error among its bounds, fixed before anything is measured.
+
+    By the union bound all bounds together hold with the stated confidence.
+
+    Attributes:
+        at_delta: Error of the bound on epsilon at the certificate's delta.
+        at_each_point: Error of each other point of the curve.
+        of_the_law: Error of the test of the declared law.
+    """
 
     at_delta: float
     at_each_point: float
@@ -179,10 +218,10 @@ class Shares:
 
     @classmethod
     def of(cls, confidence: float, points: int) -> "Shares":
-        """An error, too, if `confidence` is none: whoever draws for long asks first."""
+        """Divide the error 1 - confidence; raise if the confidence is not in [0.5, 1)."""
         if not 0.5 <= confidence < 1.0:
             raise ParameterError(
-                f"confidence must be at least 0.5 and below 1, got {confidence!r}; 0.999 is usual"
+                f"confidence must be at least 0.5 and below 1, got {confidence!r}; use 0.999"
             )
         error = 1.0 - confidence
         return cls(

@@ -1,1 +1,1 @@
-"""What an attacker learns from a model or a message: one file for each attack."""
+"""Attacks on a model or on the messages of clients: one module for each attack."""

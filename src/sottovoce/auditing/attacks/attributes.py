@@ -1,7 +1,8 @@
-"""Attribute inference: what a model's inner representation says of people beside its own task.
+"""Attribute inference: guess an attribute of training records from a model's embeddings.
 
-The attacker has the model and some other people whose attribute is known. A network of two layers
-learns attribute from embedding on them, and is asked about the people who trained the model.
+The attribute is not what the model was trained to predict. The attacker has the model and other
+records whose attribute is known. A network with one hidden layer learns on them to predict the
+attribute from the embedding, and is then applied to the records that trained the model.
 
 References: Melis, Song, De Cristofaro and Shmatikov 2019; Mahloujifar, Ghosh and Chase 2022.
 """
@@ -30,7 +31,14 @@ Embeddings = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttributeClassifier:
-    """How the attacker's network of two layers is trained."""
+    """The training settings of the attacker's network.
+
+    Attributes:
+        hidden_units: Width of the hidden layer.
+        epochs: Passes over the records whose attribute is known.
+        learning_rate: Step size of AdamW.
+        weight_decay: Weight decay of AdamW.
+    """
 
     hidden_units: int = 64
     epochs: int = 40
@@ -46,7 +54,7 @@ class AttributeClassifier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """An estimate between its bounds."""
+    """An estimate with the bounds of its confidence interval."""
 
     mean: float
     low: float
@@ -54,12 +62,12 @@ class Interval:
 
 
 def named_attribute(data: Dataset, wanted: str | None) -> str:
-    """The attribute of that name, or the first one; an error that names those there are."""
+    """Return the attribute's name, or the first attribute of the data set if `wanted` is None."""
     known = list(data.train_attributes)
     if not known:
         raise DataError(
             f"dataset '{data.name}' has no attributes to infer; use 'digits', 'utkface-race', or "
-            f"an npz of your own with an array attribute_{wanted or 'NAME'}"
+            f"your own npz file with an array attribute_{wanted or 'NAME'}"
         )
     if wanted is not None and wanted not in known:
         raise UnknownNameError.among(f"attribute of '{data.name}'", wanted, known)
@@ -67,26 +75,30 @@ def named_attribute(data: Dataset, wanted: str | None) -> str:
 
 
 def attribute_of(data: Dataset, name: str) -> tuple[Labels, Labels]:
-    """The attribute of training and test rows; an error unless the test rows can teach it."""
+    """Return the attribute of the training rows and of the test rows.
+
+    Raise unless it varies and every value of the training rows also occurs among the test rows,
+    which the attacker learns from.
+    """
     named_attribute(data, name)
     own, others = data.train_attributes[name], data.test_attributes[name]
     values = np.unique(own)
     if len(np.unique(np.concatenate([own, others]))) < 2:
         raise DataError(
             f"attribute '{name}' has the value {values[0]} in every row: there is nothing to "
-            "infer; choose another"
+            "infer; choose another attribute"
         )
     missing = np.setdiff1d(values, others)
     if len(missing):
         raise DataError(
             f"no test row has the value {missing[0]} of attribute '{name}', so the attacker cannot "
-            "learn it; hold more data out"
+            "learn it; add test rows with this value"
         )
     return own, others
 
 
 def embeddings_of(task: Task, model: Vector, features: NDArray[np.float32]) -> Embeddings:
-    """What goes into the last linear layer for each row."""
+    """Return the input of the model's last linear layer for each row."""
     flat = task.tensor(model)
     parts = []
     with torch.no_grad():
@@ -105,12 +117,12 @@ def infer(
     seed: int,
     device: str = "cpu",
 ) -> Labels:
-    """The attribute of those who are `asked`, learned from those whose attribute is known."""
+    """Return the predicted attribute of the records `asked`, learned from records `known`."""
     values, targets = np.unique(attribute, return_inverse=True)
-    centre, spread = known.mean(axis=0), known.std(axis=0) + 1e-6
-    x = torch.from_numpy((known - centre) / spread).to(device)
+    center, spread = known.mean(axis=0), known.std(axis=0) + 1e-6
+    x = torch.from_numpy((known - center) / spread).to(device)
     y = torch.from_numpy(targets.astype(np.int64)).to(device)
-    # Weights and order come from torch's global generator, which is left as it was found.
+    # Initial weights and batch order come from torch's global generator; its state is restored.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         classifier = nn.Sequential(
@@ -127,34 +139,37 @@ def infer(
                 cross_entropy(classifier(x[part]), y[part]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
     with torch.no_grad():
-        scores = classifier(torch.from_numpy((asked - centre) / spread).to(device))
+        scores = classifier(torch.from_numpy((asked - center) / spread).to(device))
     return np.asarray(values[scores.argmax(dim=1).cpu().numpy()], dtype=np.int64)
 
 
 def majority(attribute: Labels, count: int) -> Labels:
-    """The commonest value for everybody: what needs no model at all."""
+    """Return the most frequent value `count` times: the guess that needs no model."""
     values, counts = np.unique(attribute, return_counts=True)
     return np.full(count, values[counts.argmax()], dtype=np.int64)
 
 
 def accuracy(truth: Labels, guesses: Labels, *, confidence: float = 0.95) -> Interval:
-    """The share of right guesses, with the interval of Clopper and Pearson 1934."""
+    """Return the share of right guesses, with the interval of Clopper and Pearson 1934."""
     total, right = len(truth), int((truth == guesses).sum())
     low, high = statistics.between(right, total, confidence)
     return Interval(mean=right / total, low=low, high=high)
 
 
 def macro_f1(truth: Labels, guesses: Labels) -> float:
-    """The mean over the values that occur of 2 hits / (2 hits + misses + false alarms)."""
+    """Return the mean F1 score over the values that occur in `truth`.
+
+    The F1 score of a value is 2 TP/(2 TP + FP + FN).
+    """
     return float(_macro_f1(_confusion(truth, guesses)[None])[0])
 
 
 def f1(
     truth: Labels, guesses: Labels, generator: np.random.Generator, *, confidence: float = 0.95
 ) -> Interval:
-    """The macro F1 score, with the percentile interval of resampled people (Efron 1979).
+    """Return the macro F1 score with the bootstrap percentile interval (Efron 1979).
 
-    Resampling people resamples the counts of who is taken for what: a multinomial draw.
+    Resampling records with replacement is the same as a multinomial draw of the confusion matrix.
     """
     counts = _confusion(truth, guesses)
     drawn = generator.multinomial(len(truth), counts.ravel() / len(truth), size=_RESAMPLES)
@@ -166,7 +181,7 @@ def f1(
 
 
 def _confusion(truth: Labels, guesses: Labels) -> Vector:
-    """(value, guessed value): how many people have the one and are taken for the other."""
+    """Return the confusion matrix: counts by (true value, guessed value)."""
     values = np.unique(np.concatenate([truth, guesses]))
     places = len(values) * np.searchsorted(values, truth) + np.searchsorted(values, guesses)
     counts = np.bincount(places, minlength=len(values) ** 2)
@@ -174,7 +189,7 @@ def _confusion(truth: Labels, guesses: Labels) -> Vector:
 
 
 def _macro_f1(counts: Vector) -> Vector:
-    """Of several tables of counts; a value that nobody has there does not count."""
+    """Return the macro F1 score of each confusion matrix; values with no record do not count."""
     hits = np.diagonal(counts, axis1=1, axis2=2)
     have, taken = counts.sum(axis=2), counts.sum(axis=1)
     scores = 2.0 * hits / np.maximum(have + taken, 1.0)

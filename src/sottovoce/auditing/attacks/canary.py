@@ -1,22 +1,24 @@
-"""The canary attack: ask about records near the candidate that give its membership away best.
+"""The canary attack: query records near the candidate that separate members from non-members best.
 
-For each candidate some queries x' climb, within an L_inf ball around it, the gap between shadow
-models that trained on it and those that did not, in standard deviations:
+For each candidate some queries x' are found by gradient ascent, within an L_inf ball around it, on
+the gap between shadow models that trained on the candidate and those that did not, in standard
+deviations:
 
     gap(x') = (mean_in phi(x') - mean_out phi(x'))/sqrt((var_in + var_out)/2)
 
-The likelihood ratio of `lira` then judges the target's answers to the candidate and its queries.
-Queries fit the very shadows that they were made with, so these serve for nothing else: laws are
-fitted on the other half, which keeps chance at chance whatever the queries are.
+The likelihood ratio of `lira` is then applied to the target's answers to the candidate and to its
+queries. The queries are fitted to the shadow models that they were made with, so those are not
+used again: the normal distributions are fitted on the other half of the shadow models. Without
+leakage the attack therefore performs as guessing does, whatever the queries are.
 
-Reference: Wen et al. 2023, "Canary in a coalmine" (which climbs losses, not a standardised gap).
+Reference: Wen et al. 2023, "Canary in a coalmine" (which optimizes losses, not a standardized gap).
 """
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sottovoce.auditing.attacks import context, lira
+from sottovoce.auditing.attacks import lira
 from sottovoce.auditing.attacks.context import (
     FEWEST_SHADOWS,
     Climb,
@@ -25,6 +27,7 @@ from sottovoce.auditing.attacks.context import (
     Query,
     Scored,
     Siege,
+    confidences,
     logit_confidences,
     register,
 )
@@ -32,15 +35,19 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DataError
 from sottovoce.learning.task import Task
 
-_TOGETHER = {"cpu": 1 << 24, "cuda": 1 << 31}  # numbers on their way through the models, at once
+# Activations that are held at once while models are evaluated.
+_TOGETHER = {"cpu": 1 << 24, "cuda": 1 << 31}
 
 
 def halves(num_shadows: int) -> tuple[slice, slice]:
-    """Shadows that make queries, and those that judge them; pairs of shadows stay together."""
+    """Split the shadow models into those that make queries and those that judge the answers.
+
+    Pairs of shadow models stay together, so each candidate is in half of either part.
+    """
     if num_shadows < 2 * FEWEST_SHADOWS:
         raise DataError(
             f"too few shadow models for the canary attack: it needs {FEWEST_SHADOWS} to make "
-            f"queries and as many others to judge them, and there are {num_shadows}; train "
+            f"queries and as many others to judge the answers, got {num_shadows}; train at least "
             f"{2 * FEWEST_SHADOWS} or leave this attack out"
         )
     middle = 2 * (num_shadows // 4)
@@ -53,42 +60,48 @@ def climbed(
     trained_on: Mask,
     features: Tensor,
     labels: Tensor,
-    climb: Climb,
+    search: Climb,
     seed: int,
 ) -> Tensor:
-    """(queries, candidates, ...): the queries that these models make for each candidate."""
+    """Search queries for each candidate by projected sign-gradient ascent on the gap.
+
+    Returns a tensor of shape (queries, candidates, *features).
+    """
     stack = task.tensor(models)
     inside = torch.from_numpy(trained_on).to(task.device)
     generator = torch.Generator(device=task.device).manual_seed(seed)
-    room = _TOGETHER.get(task.device.type, _TOGETHER["cpu"])
-    together = max(1, room // (task.elements_per_sample * len(stack)))
+    capacity = _TOGETHER.get(task.device.type, _TOGETHER["cpu"])
+    together = max(1, capacity // (task.elements_per_sample * len(stack)))
     made = []
-    for _ in range(climb.queries):
+    for _ in range(search.queries):
         parts = []
         for start in range(0, len(features), together):
             part = slice(start, start + together)
             origin = features[part]
             noise = torch.rand(origin.shape, generator=generator, device=origin.device)
-            query = origin + climb.reach * (2.0 * noise - 1.0)
-            for _ in range(climb.steps):
-                slope = _slope(task, stack, inside[:, part], query, labels[part])
-                query = query + climb.step * slope.sign()
-                query = torch.clamp(query, origin - climb.reach, origin + climb.reach)
+            query = origin + search.reach * (2.0 * noise - 1.0)
+            for _ in range(search.steps):
+                gradient = _gap_gradient(task, stack, inside[:, part], query, labels[part])
+                query = query + search.step * gradient.sign()
+                query = torch.clamp(query, origin - search.reach, origin + search.reach)
             parts.append(query)
         made.append(torch.cat(parts))
     return torch.stack(made)
 
 
-def _slope(task: Task, stack: Tensor, inside: Tensor, query: Tensor, labels: Tensor) -> Tensor:
+def _gap_gradient(
+    task: Task, stack: Tensor, inside: Tensor, query: Tensor, labels: Tensor
+) -> Tensor:
+    """Return the gradient of the summed gaps by the queries; NaN becomes 0."""
     given = query.detach().requires_grad_()
     outputs = task.stacked_outputs(stack, given.expand(len(stack), *given.shape))
     phi = logit_confidences(outputs, labels.expand(len(stack), -1))
-    (slope,) = torch.autograd.grad(gaps(phi, inside).sum(), given)
-    return torch.nan_to_num(slope)
+    (gradient,) = torch.autograd.grad(gaps(phi, inside).sum(), given)
+    return torch.nan_to_num(gradient)
 
 
 def gaps(phi: Tensor, inside: Tensor) -> Tensor:
-    """For each candidate how far phi (shadows, candidates) is apart, in standard deviations."""
+    """Return each candidate's gap in standard deviations, for phi (shadows, candidates)."""
     moments = []
     for chosen in (inside, ~inside):
         weights = chosen.to(phi.dtype)
@@ -101,27 +114,29 @@ def gaps(phi: Tensor, inside: Tensor) -> Tensor:
 
 
 def seed_of(generator: np.random.Generator) -> int:
+    """Draw a seed for torch from a NumPy generator."""
     return int(generator.integers(2**62))
 
 
 @register("canary", summary="queries near a record that give its membership away best", turn=4)
-def canary(siege: Siege, generator: np.random.Generator) -> Scored:
-    makers, judges = halves(len(siege.shadows))
+def canary(context: Siege, generator: np.random.Generator) -> Scored:
+    """Score candidates by LiRA on queries that were searched with half of the shadow models."""
+    makers, judges = halves(len(context.shadows))
     made = climbed(
-        siege.task,
-        siege.shadows[makers],
-        siege.trained_on[makers],
-        siege.features,
-        siege.labels,
-        siege.climb,
+        context.task,
+        context.shadows[makers],
+        context.trained_on[makers],
+        context.features,
+        context.labels,
+        context.climb,
         seed_of(generator),
     )
-    asked = torch.cat([siege.features[None], made])  # the candidate itself is a query too
+    asked = torch.cat([context.features[None], made])  # The candidate itself is also a query.
 
     def answers(models: Vector) -> Confidences:
         fixed: list[Query] = [lambda _, query=query: query for query in asked]  # type: ignore[misc]
-        return context.confidences(siege.task, models, siege.features, siege.labels, fixed)
+        return confidences(context.task, models, context.features, context.labels, fixed)
 
-    shadows, targets = answers(siege.shadows[judges]), answers(siege.targets)
-    scores = lira.online(shadows, siege.trained_on[judges], targets)
+    shadows, targets = answers(context.shadows[judges]), answers(context.targets)
+    scores = lira.online(shadows, context.trained_on[judges], targets)
     return Scored(scores=scores, threshold=lira.OWN_THRESHOLD)

@@ -1,27 +1,30 @@
-"""What a membership attack is given, what it answers, and the register of such attacks.
+"""The inputs and results of membership inference attacks, and the register of such attacks.
 
     @register("foo", summary="...")
-    def foo(siege: Siege, generator: np.random.Generator) -> Scored: ...
+    def foo(context: Siege, generator: np.random.Generator) -> Scored: ...
 
-Drop the file into `attacks/`, or name its module under the entry point group `sottovoce.attacks`
+Put the file into `attacks/`, or list its module under the entry point group `sottovoce.attacks`
 (see `sottovoce.core.registry`); then `sottovoce attack membership RUN --attack foo` runs it.
 
-All attacks on one or several targets use the same shadow models. Whose membership is guessed, and
-which shadow model trains on whom:
+All attacks on one or several target models use the same shadow models. The records are of two
+kinds:
 
-    candidates   as many members as non-members of the target; the attacker knows them all.
-    known        the target's other records: granted to the attacker, as differential privacy grants
-                 everything but one record, so shadow models are as large as their target.
+    candidates   as many members as non-members of the target; the attacker has all of them and
+                 guesses which are members.
+    known        the target's other training records. The attacker knows them, as differential
+                 privacy assumes for all records but one. Every shadow model trains on them, so
+                 shadow models have as many records as their target.
 
-Shadows come in pairs: one trains on a random half of the candidates, the other on the other half.
-So every candidate is in exactly half of them, and each shadow has half of the candidates.
+Shadow models come in pairs: one trains on a random half of the candidates, the other on the other
+half. So every candidate is in exactly half of the shadow models, and each shadow model has half of
+the candidates.
 
-What models say about records is the confidence in the true class, on a scale without ends:
+The attacks look at a model's confidence in the true class y of a record, on the logit scale:
 
     phi = log(p_y/(1 - p_y)) = z_y - log sum_{j != y} exp(z_j)
 
-Computed from the outputs z, so that a confidence of 1 - 1e-30 is a number like any other. It is
-about normal over retrained models (Carlini et al. 2022, section V.C).
+It is computed from the outputs z before the softmax, so that a confidence of 1 - 1e-30 does not
+round to 1. Over retrained models phi is approximately normal (Carlini et al. 2022, section V.C).
 """
 
 from collections.abc import Callable, Sequence
@@ -42,11 +45,17 @@ from sottovoce.learning.task import Task
 Query = Callable[[Tensor], Tensor]
 Confidences = NDArray[np.float64]
 
-_TOGETHER = {"cpu": 1 << 22, "cuda": 1 << 30}  # numbers on their way through the models, at once
+# Activations that are held at once while models are evaluated.
+_TOGETHER = {"cpu": 1 << 22, "cuda": 1 << 30}
 
 
 def queries(input_shape: Sequence[int]) -> dict[str, Query]:
-    """Ways to ask about a record: as it is and, of images, mirrored and moved by a pixel."""
+    """Return the queries that an attack makes about a record, by name.
+
+    A query maps a batch of records to the batch that the model is asked about: the records
+    themselves and, for images (channels, height, width), their mirror images and shifts by one
+    pixel.
+    """
     asked: dict[str, Query] = {"as it is": lambda x: x}
     if len(input_shape) == 3:
         asked["mirrored"] = lambda x: x.flip(-1)
@@ -56,41 +65,45 @@ def queries(input_shape: Sequence[int]) -> dict[str, Query]:
             ("right", -1, 1),
             ("left", -1, -1),
         ):
-            asked[f"moved {name}"] = _moved(axis, step)
+            asked[f"moved {name}"] = _shift_by(axis, step)
     return asked
 
 
-def _moved(axis: int, step: int) -> Query:
+def _shift_by(axis: int, step: int) -> Query:
     def moved(images: Tensor) -> Tensor:
         rolled = torch.roll(images, step, dims=axis)
         edge = 0 if step > 0 else images.shape[axis] - 1
-        rolled.select(axis, edge).copy_(images.select(axis, edge))  # the edge is repeated
+        rolled.select(axis, edge).copy_(images.select(axis, edge))  # repeat the edge
         return rolled
 
     return moved
 
 
 def logit_confidences(outputs: Tensor, labels: Tensor) -> Tensor:
-    """phi of outputs (..., classes) for labels (...)."""
+    """Return phi of the true class for outputs (..., classes) and labels (...)."""
     true = torch.nn.functional.one_hot(labels, outputs.shape[-1]).bool()
     others = torch.logsumexp(outputs.masked_fill(true, -torch.inf), dim=-1)
     return outputs.gather(-1, labels[..., None])[..., 0] - others
 
 
 def check_classifies(task: Task) -> None:
+    """Raise unless the task is a classification, which phi is defined for."""
     if task.objective != "classification":
         raise ParameterError(
-            "membership is guessed from the confidence in a class, and this model predicts "
-            "numbers; attack a classification"
+            "membership is inferred from the confidence in a class, and this model predicts "
+            "numbers; choose a run whose task is a classification"
         )
 
 
 @torch.no_grad()
 def outputs_of(task: Task, models: Vector, features: Tensor) -> Tensor:
-    """(models, records, classes): what every model puts out for every record, in blocks."""
-    room = _TOGETHER.get(task.device.type, _TOGETHER["cpu"])
-    records = max(1, min(len(features), room // task.elements_per_sample))
-    together = max(1, room // (task.elements_per_sample * records))
+    """Return the outputs of every model for every record, (models, records, classes).
+
+    They are computed in blocks, so that memory does not grow with the number of models.
+    """
+    capacity = _TOGETHER.get(task.device.type, _TOGETHER["cpu"])
+    records = max(1, min(len(features), capacity // task.elements_per_sample))
+    together = max(1, capacity // (task.elements_per_sample * records))
     stacked = task.tensor(models)
     blocks = []
     for start in range(0, len(stacked), together):
@@ -109,15 +122,15 @@ def _check_finite(outputs: Tensor) -> None:
     bad = int((~torch.isfinite(outputs)).flatten(start_dim=1).any(dim=1).sum())
     if bad:
         raise DataError(
-            f"{bad} of {len(outputs)} models diverged: what they put out is not finite; train with "
-            "a smaller learning rate"
+            f"the outputs of {bad} of {len(outputs)} models are not finite, because their training "
+            "diverged; train with a smaller learning rate"
         )
 
 
 def confidences(
     task: Task, models: Vector, features: Tensor, labels: Tensor, asked: Sequence[Query]
 ) -> Confidences:
-    """(models, records, queries): phi of every model on every record, however asked."""
+    """Return phi of every model for every record and query: (models, records, queries)."""
     found = [_answers(outputs_of(task, models, query(features)), labels) for query in asked]
     return np.stack(found, axis=-1)
 
@@ -130,13 +143,21 @@ def _answers(outputs: Tensor, labels: Tensor) -> Confidences:
 Rows = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-FEWEST_SHADOWS = 4  # two with each candidate, two without: a spread needs two
+# Two shadow models with each candidate and two without it: a variance needs two values.
+FEWEST_SHADOWS = 4
+# Scores of non-members for each false positive that the threshold allows.
 _SCORES_PER_ALARM = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """Rows of a pool in which the members come first; `is_member` says who is one."""
+    """The records whose membership is guessed, as row numbers of a pool that has the members first.
+
+    Attributes:
+        rows: Row numbers of the candidates.
+        is_member: Whether each candidate was a training record of the target.
+        known: Row numbers of the members that are no candidates; the attacker knows them.
+    """
 
     rows: Rows
     is_member: Mask
@@ -149,13 +170,13 @@ class Candidates:
 def choose(
     num_members: int, num_non_members: int, wanted: int, generator: np.random.Generator
 ) -> Candidates:
-    """`wanted` candidates at random, half of them members, of a pool with the members first."""
+    """Draw `wanted` candidates, half of them members, from a pool that has the members first."""
     each = wanted // 2
     most = 2 * min(num_members, num_non_members)
     if wanted % 2 or not 2 <= wanted <= most:
         raise ParameterError(
             f"candidates must be an even number from 2 to {most}, got {wanted}: half of them are "
-            f"members, of which there are {num_members}, and half of the {num_non_members} others"
+            f"drawn from {num_members} members and half from {num_non_members} non-members"
         )
     members = np.sort(generator.choice(num_members, each, replace=False))
     others = num_members + np.sort(generator.choice(num_non_members, each, replace=False))
@@ -167,13 +188,16 @@ def choose(
 
 
 def design(num_shadows: int, num_candidates: int, generator: np.random.Generator) -> Mask:
-    """(shadows, candidates): who trains on whom."""
+    """Draw which candidates each shadow model trains on: a mask of shape (shadows, candidates).
+
+    Rows 2 i and 2 i + 1 are complements of each other, so every candidate is in half of the rows.
+    """
     parameter_rules.integer(
         "shadows", num_shadows, low=FEWEST_SHADOWS, high=2**16, remedy="take more shadow models"
     )
     if num_shadows % 2:
         raise ParameterError(
-            f"shadows must be an even number, got {num_shadows}: every candidate is in half of them"
+            f"shadows must be an even number, got {num_shadows}: each candidate is in half of them"
         )
     masks = np.zeros((num_shadows, num_candidates), dtype=bool)
     for first in range(0, num_shadows, 2):
@@ -184,21 +208,31 @@ def design(num_shadows: int, num_candidates: int, generator: np.random.Generator
 
 
 def check_enough(num_shadows: int, num_candidates: int, fpr: float) -> None:
-    """Shadows without a candidate must give enough scores to place the attacker's threshold."""
+    """Raise unless there are enough scores of non-members to place a threshold at rate `fpr`.
+
+    Each shadow model scores the candidates that it did not train on, which gives
+    num_shadows num_candidates/2 scores of non-members; at least 10/fpr are required.
+    """
     have = num_shadows // 2 * num_candidates
     needed = int(np.ceil(_SCORES_PER_ALARM / fpr - 1e-9))
     if have < needed:
         raise DataError(
-            f"too few shadow models for the false-positive rate {fpr:g}: {num_shadows} of them "
-            f"give {have} scores of records that they never saw, and {needed} are needed; take "
-            f"{2 * -(-needed // num_candidates)} shadows or more candidates, or ask for a larger "
-            "rate"
+            f"too few shadow models for the false positive rate {fpr:g}: {num_shadows} of them "
+            f"give {have} scores of records that they did not train on, and {needed} are needed; "
+            f"use at least {2 * -(-needed // num_candidates)} shadow models or more candidates, or "
+            "choose a larger rate"
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Climb:
-    """How queries are made: how many a candidate, how far from it at most, in how many steps."""
+    """The settings of the search for queries near a candidate.
+
+    Attributes:
+        queries: Number of queries for each candidate.
+        reach: Radius of the L_inf ball around the candidate, in units of the features.
+        steps: Number of steps of projected sign-gradient ascent.
+    """
 
     queries: int = 2
     reach: float = 8.0 / 255.0
@@ -211,13 +245,20 @@ class Climb:
 
     @property
     def step(self) -> float:
-        """Twice the reach in all: from one side of the ball to the other."""
+        """The size of one step: all steps together cross the ball once, 2 reach/steps."""
         return 2.0 * self.reach / self.steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """(targets, candidates): what an attack says; above its own threshold it says "member"."""
+    """The scores that an attack gives to candidates.
+
+    Attributes:
+        scores: One score for each target and candidate, (targets, candidates). Larger means
+            "member".
+        threshold: Scores above it are counted as "member" for the balanced accuracy. It must not
+            depend on the targets' answers.
+    """
 
     scores: NDArray[np.float64]
     threshold: float
@@ -225,9 +266,16 @@ class Scored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Siege:
-    """What an attacker has: shadows and who they trained on, targets, the candidates' records.
+    """Everything that a membership attack may use: shadow models, targets and candidate records.
 
-    Models are rows; `trained_on` is (shadows, candidates).
+    Attributes:
+        task: The model architecture and loss.
+        shadows: Parameters of the shadow models, one row each.
+        trained_on: Which candidates each shadow model trained on, (shadows, candidates).
+        targets: Parameters of the models under attack, one row each.
+        features: The candidates' features, one row each.
+        labels: The candidates' class labels.
+        climb: Settings of the query search of the canary attack.
     """
 
     task: Task
@@ -246,20 +294,21 @@ class Siege:
 
     @property
     def queries(self) -> list[Query]:
+        """The queries of `queries` for records of this shape."""
         return list(queries(self.features.shape[1:]).values())
 
     @property
     def shadow_answers(self) -> Confidences:
-        """(shadows, candidates, queries): how sure shadows are of each record and its mirrors."""
-        return self._answered("shadows", self.shadows)
+        """The confidences phi of the shadow models: (shadows, candidates, queries)."""
+        return self._confidences_of("shadows", self.shadows)
 
     @property
     def target_answers(self) -> Confidences:
-        """(targets, candidates, queries), likewise."""
-        return self._answered("targets", self.targets)
+        """The confidences phi of the targets: (targets, candidates, queries)."""
+        return self._confidences_of("targets", self.targets)
 
-    def _answered(self, whose: str, models: Vector) -> Confidences:
-        """Several attacks ask the same; models are asked once."""
+    def _confidences_of(self, whose: str, models: Vector) -> Confidences:
+        """Return the confidences of some models, computed once for all attacks."""
         if whose not in self._answers:
             self._answers[whose] = confidences(
                 self.task, models, self.features, self.labels, self.queries
@@ -272,7 +321,7 @@ Attack = Callable[[Siege, np.random.Generator], Scored]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registered:
-    """An attack, what it does in a few words, and its turn among all that are asked for."""
+    """A registered attack, with its summary; `turn` orders the built-in attacks in reports."""
 
     attack: Attack
     summary: str
@@ -284,7 +333,18 @@ _RETURNS = instance(Scored, "sottovoce.auditing.Scored")
 
 
 def register(name: str, *, summary: str, turn: int = 100) -> Callable[[Attack], Attack]:
-    """Function decorator that enters a membership attack."""
+    """Return a decorator that registers a membership inference attack.
+
+    The attack is a function of a `Siege` and a NumPy generator that returns a `Scored`.
+
+    Args:
+        name: The name for `sottovoce attack membership RUN --attack NAME`.
+        summary: What the attack does, in a few words.
+        turn: Position among the attacks; smaller comes first.
+
+    Returns:
+        The decorator. It returns the function unchanged.
+    """
 
     def enter(attack: Attack) -> Attack:
         checked = held(ATTACKS, name, attack, _RETURNS)
@@ -299,36 +359,36 @@ OnAttack = Callable[[str], None]
 
 
 def _ignore(_attack: str) -> None:
-    """Nobody watches."""
+    pass
 
 
 def own_attacks() -> tuple[str, ...]:
-    """The names of our own attacks, in their turn; plug-ins are run where they are asked for."""
+    """Return the names of the built-in attacks in their order; plug-ins are not included."""
     known = ATTACKS.ours()
     return tuple(sorted(known, key=lambda name: known[name].turn))
 
 
 def scored(
-    siege: Siege,
+    context: Siege,
     attacks: Sequence[str],
     generator: np.random.Generator,
     on_attack: OnAttack = _ignore,
 ) -> dict[str, Scored]:
-    """Every attack's scores, in the order asked for."""
+    """Run some attacks and return their scores by name, in the order of `attacks`."""
     chosen = {name: ATTACKS.find(name).attack for name in attacks}
     found: dict[str, Scored] = {}
     for name, attack in chosen.items():
         on_attack(name)
-        found[name] = _checked(name, attack(siege, generator), siege)
+        found[name] = _check_scores(name, attack(context, generator), context)
     return found
 
 
-def _checked(name: str, scored: Scored, siege: Siege) -> Scored:
-    """Scores that are numbers, one for each target and candidate."""
-    wanted = len(siege.targets), len(siege.labels)
+def _check_scores(name: str, scored: Scored, context: Siege) -> Scored:
+    """Return the scores; raise unless there is one number for each target and candidate."""
+    wanted = len(context.targets), len(context.labels)
     if np.shape(scored.scores) != wanted or np.isnan(scored.scores).any():
         raise DataError(
-            f"attack '{name}' must give {wanted[0]} times {wanted[1]} numbers, one for each target "
-            f"and candidate, and gave {np.shape(scored.scores)}, or NaN; mend it"
+            f"attack '{name}' must return scores of shape {wanted}, one number for each target and "
+            f"candidate, but returned shape {np.shape(scored.scores)} or a NaN; correct the attack"
         )
     return scored

@@ -1,12 +1,12 @@
-"""Gradient inversion: images whose gradient points where a client's update points.
+"""Gradient inversion: find images whose simulated update has the direction of an observed one.
 
-    minimise over x in the box   1 - cos(update(x), observed) + weight * total variation(x)
+    minimize over x in the box   1 - cos(update(x), observed) + weight * total variation(x)
 
-by Adam on the sign of the gradient, in steps that shrink. `update` is what the client does, as far
-as it is public: the mean of clipped gradients of its records, or some local steps. The observed
-update is what the server decodes, so a mechanism's noise is in it, and nothing else is known.
+by Adam on the sign of the gradient, with decreasing steps. `update` simulates what the client
+computes, which is public: the mean of the clipped gradients of its records, or some local steps.
+The observed update is what the server decodes, so it contains the mechanism's noise.
 
-Many updates are inverted side by side, each from several starts.
+Many updates are inverted at once, each from several random starts.
 
 References: Geiping, Bauermeister, Droege and Moeller 2020; Zhao, Mopuri and Bilen 2020 (labels).
 """
@@ -26,12 +26,12 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.learning.task import Task
 
 MOST_IMAGES = 100
-_BOX = 0.5  # every loader scales pixels to [-1/2, 1/2]
+_BOX = 0.5  # Every loader scales pixels to [-1/2, 1/2].
 _STEP_DECAYS_AT = (3 / 8, 5 / 8, 7 / 8)
 _STEP_DECAY = 0.1
 _START_STDDEV = 0.2
-_TINY = 1e-12  # keeps the cosine of a gradient of 0 finite
-_MAX_ELEMENTS = 1 << 24  # parameters times images at once, on a CPU
+_TINY = 1e-12  # This keeps the cosine of a zero gradient finite.
+_MAX_ELEMENTS = 1 << 24  # Parameters times images that are processed at once on a CPU.
 _TIMES_ON_GPU = 32
 
 OnStep = Callable[[int, int], None]
@@ -39,14 +39,14 @@ OnStep = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClippedMean:
-    """The client sends the mean of its records' gradients, each clipped to a norm."""
+    """A client that sends the mean of its records' gradients, each clipped to `clip_norm`."""
 
     clip_norm: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSteps:
-    """The client sends how its model moved over some steps on all its records."""
+    """A client that sends the change of its model over local steps on all its records."""
 
     steps: int
     learning_rate: float
@@ -57,7 +57,14 @@ Work = ClippedMean | LocalSteps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inversion:
-    """How hard the attacker tries; of all `restarts` the one that matches best is kept."""
+    """The settings of the attack.
+
+    Attributes:
+        iterations: Steps of Adam.
+        restarts: Random starts for each update; the one with the smallest mismatch is kept.
+        total_variation: Weight of the total variation in the objective.
+        step_size: First step size of Adam.
+    """
 
     iterations: int = 1000
     restarts: int = 1
@@ -74,9 +81,14 @@ class Inversion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Observed updates as rows, each of the model that it was computed from; and known labels.
+    """Observed updates and what the attacker knows about them.
 
-    `labels` has a row of labels for each update, one for each of its images.
+    Attributes:
+        model: The model that all updates were computed from.
+        work: What clients compute.
+        observed: The decoded updates, one row each.
+        labels: The labels of each update's images, (updates, images of each).
+        image_shape: The shape of one image.
     """
 
     model: Vector
@@ -89,21 +101,21 @@ class Target:
         rows = len(self.observed)
         if self.labels.ndim != 2 or len(self.labels) != rows or not rows:
             raise ParameterError(
-                f"{rows} updates and labels of shape {self.labels.shape}; give a row of labels for "
-                "each update"
+                f"labels of shape {self.labels.shape} do not fit {rows} updates; give a row of "
+                "labels for each update"
             )
         parameter_rules.integer(
             "images of an update", self.labels.shape[1], low=1, high=MOST_IMAGES
         )
         if not np.abs(self.observed).max(axis=1).all():
             raise ParameterError(
-                "an update is 0 everywhere, and has no direction to match; was nothing sent?"
+                "an update is 0 in every coordinate and has no direction to match; remove it"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstruction:
-    """Images (updates, images of each, *image_shape), and 1 - cosine where each search ended."""
+    """Images (updates, images of each, *image_shape), and 1 - cosine of each update."""
 
     images: NDArray[np.float32]
     mismatch: Vector
@@ -117,7 +129,7 @@ def invert(
     *,
     on_step: OnStep | None = None,
 ) -> Reconstruction:
-    """Images that explain the observed updates; the generator draws where the searches start."""
+    """Return images that explain the observed updates; `generator` draws the starting points."""
     starts = (attack.restarts, *target.labels.shape, *target.image_shape)
     draws = generator.normal(scale=_START_STDDEV, size=starts).astype(np.float32)
     x = torch.from_numpy(draws.clip(-_BOX, _BOX)).flatten(end_dim=1).to(task.device)
@@ -140,7 +152,7 @@ def invert(
 
 
 def _best(x: Tensor, mismatch: Tensor, restarts: int) -> Reconstruction:
-    """Of each update's searches the one that matches best."""
+    """Return, for each update, the restart with the smallest mismatch."""
     by_restart = mismatch.reshape(restarts, -1)
     images = x.reshape(restarts, -1, *x.shape[1:])
     chosen = by_restart.argmin(dim=0)
@@ -152,7 +164,10 @@ def _best(x: Tensor, mismatch: Tensor, restarts: int) -> Reconstruction:
 
 
 def _directions(rows: Tensor) -> Tensor:
-    """Rows of length 1; the division is done in float64, where decoded noise does not overflow."""
+    """Return the rows scaled to length 1.
+
+    The division is done in float64, because decoded noise can overflow float32.
+    """
     norms: Tensor = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     return (rows / norms).float()
 
@@ -160,7 +175,7 @@ def _directions(rows: Tensor) -> Tensor:
 def _descent(
     task: Task, target: Target, attack: Inversion
 ) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Gradients of the objective by the images, and 1 - cosine, for many updates at once."""
+    """Return a function of (x, y, direction): the objective's gradient by x, and 1 - cosine."""
     model = task.tensor(target.model)
 
     def objective(x: Tensor, y: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
@@ -178,13 +193,16 @@ def _descent(
 
 
 def simulated_update(task: Task, model: Tensor, x: Tensor, y: Tensor, work: Work) -> Tensor:
-    """What a client with these images would send before it is privatised, to be differentiated."""
+    """Return the update that a client with these images would send before it is privatized.
+
+    It is differentiable by the images.
+    """
     if isinstance(work, LocalSteps):
         moved = model
         for _ in range(work.steps):
             moved = moved - work.learning_rate * grad(task.loss)(moved, x, y)
         return moved - model
-    if len(y) == 1:  # clipping one gradient keeps its direction
+    if len(y) == 1:  # Clipping a single gradient does not change its direction.
         gradient: Tensor = grad(task.loss)(model, x, y)
         return -gradient
     gradients = vmap(grad(task.loss), in_dims=(None, 0, 0))(model, x[:, None], y[:, None])
@@ -194,7 +212,10 @@ def simulated_update(task: Task, model: Tensor, x: Tensor, y: Tensor, work: Work
 
 
 def total_variation(images: Tensor) -> Tensor:
-    """The mean absolute difference of neighbouring pixels, down and across; 0 of flat rows."""
+    """Return the mean absolute difference of adjacent pixels, vertically plus horizontally.
+
+    It is 0 for rows that are no images.
+    """
     if images.ndim < 4:
         return torch.zeros((), device=images.device)
     down = (images[..., 1:, :] - images[..., :-1, :]).abs().mean()
@@ -203,15 +224,16 @@ def total_variation(images: Tensor) -> Tensor:
 
 
 def inferred_labels(task: Task, observed: Vector, num_classes: int) -> NDArray[np.int64]:
-    """The label of the one image behind each update, from the biases of the last layer.
+    """Infer the label of the single image behind each update from the biases of the last layer.
 
-    Under cross-entropy their gradient is softmax - onehot(label): the update, which goes down the
-    gradient, is positive at the label and nowhere else. Reference: Zhao, Mopuri and Bilen 2020.
+    Under cross-entropy the gradient by these biases is softmax - onehot(label). An update is a step
+    against the gradient, so it is positive at the label and at no other class. Reference: Zhao,
+    Mopuri and Bilen 2020.
     """
     name, shape = list(task.layout.items())[-1]
     if shape != (num_classes,):
         raise ParameterError(
-            f"labels are read from the biases of the last layer, and the model ends in '{name}' of "
-            f"shape {shape}, not in {num_classes} biases; give the labels"
+            f"labels are inferred from the biases of the last layer, but the model ends in "
+            f"'{name}' of shape {shape}, not in {num_classes} biases; give the labels"
         )
     return np.asarray(observed[:, -num_classes:].argmax(axis=1), dtype=np.int64)

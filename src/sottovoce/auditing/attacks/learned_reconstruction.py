@@ -1,11 +1,12 @@
-"""Images from a model's outputs: a decoder learned on other data, then refined on the model.
+"""Learned reconstruction: recover images from a model's outputs with a decoder.
 
-The attacker has rows of the same distribution as the training data, the model, and what the model
-puts out for the rows to be found. A decoder learns outputs -> rows on the attacker's own rows; each
-guess is then moved until the model's outputs on it are those that were seen.
+The attacker has rows from the distribution of the training data, the model, and the model's outputs
+for the rows to be recovered. A decoder learns the map from outputs to rows on the attacker's own
+rows. Each guess is then refined by gradient descent until the model's outputs on it match the
+observed ones.
 
-Outputs say little of a row beyond its class, so the guess to compare with is the mean of the
-attacker's rows, which needs no model at all.
+Outputs carry little information about a row beyond its class, so the baseline to compare with is
+the mean of the attacker's rows, which needs no model at all.
 
 References: Fredrikson, Jha and Ristenpart 2015; UDP-FL, appendix E.
 """
@@ -32,10 +33,16 @@ _LEAST_ROWS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedReconstruction:
-    """How the decoder is trained, and how far guesses are refined.
+    """The settings of the decoder's training and of the refinement.
 
-    `closeness` weighs the squared distance to the decoder's guess against the outputs' mismatch:
-    without it a refined row is noise that the model mistakes for the row.
+    Attributes:
+        epochs: Passes over the attacker's rows.
+        hidden_units: Width of both hidden layers.
+        learning_rate: Step size of Adam for the decoder.
+        refinements: Refinement steps for each guess.
+        refinement_rate: Step size of Adam for the refinement.
+        closeness: Weight of the squared distance to the decoder's guess against the mismatch of the
+            outputs. Without it, refinement finds adversarial noise that gives the right outputs.
     """
 
     epochs: int = 30
@@ -56,7 +63,7 @@ class LearnedReconstruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guesses:
-    """A row for each row that was to be found, before and after refinement."""
+    """One reconstructed row for each target row, before and after refinement."""
 
     decoded: NDArray[np.float32]
     refined: NDArray[np.float32]
@@ -71,34 +78,36 @@ def reconstruct_from_outputs(
     *,
     seed: int,
 ) -> Guesses:
-    """Guesses at `rows`, of which only the model's outputs are used."""
+    """Return guesses of `rows`; the rows are used only to compute the model's outputs."""
     if len(auxiliary) < _LEAST_ROWS:
         raise ParameterError(
-            f"the attacker has {len(auxiliary)} rows to learn from, and needs at least "
-            f"{_LEAST_ROWS}; hold more data out"
+            f"the attacker has {len(auxiliary)} rows to learn from but needs at least "
+            f"{_LEAST_ROWS}; add test rows"
         )
     flat = task.tensor(model)
     own = torch.from_numpy(np.array(auxiliary, dtype=np.float32)).to(task.device)
     known = _outputs(task, flat, own)
     seen = _outputs(task, flat, torch.from_numpy(np.array(rows, dtype=np.float32)).to(task.device))
-    centre, spread = known.mean(dim=0), known.std(dim=0) + 1e-6
-    known, seen = (known - centre) / spread, (seen - centre) / spread
+    center, spread = known.mean(dim=0), known.std(dim=0) + 1e-6
+    known, seen = (known - center) / spread, (seen - center) / spread
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        decoder = _decoder(known.shape[1], own[0].numel(), attack.hidden_units).to(task.device)
+        decoder = _build_decoder(known.shape[1], own[0].numel(), attack.hidden_units).to(
+            task.device
+        )
         _train(decoder, known, own.flatten(start_dim=1), attack)
     with torch.no_grad():
         decoded = _BOX * decoder(seen).reshape(len(seen), *own.shape[1:])
 
-    def normalised(x: Tensor) -> Tensor:
-        return (task.outputs(flat, x) - centre) / spread
+    def normalized(x: Tensor) -> Tensor:
+        return (task.outputs(flat, x) - center) / spread
 
-    refined = _refined(decoded, seen, normalised, attack)
+    refined = _refine(decoded, seen, normalized, attack)
     return Guesses(decoded=decoded.cpu().numpy(), refined=refined.cpu().numpy())
 
 
-def _decoder(inputs: int, outputs: int, hidden_units: int) -> nn.Module:
-    """Two hidden layers; tanh keeps pixels in the box."""
+def _build_decoder(inputs: int, outputs: int, hidden_units: int) -> nn.Module:
+    """Build a decoder with two hidden layers; tanh keeps its outputs in [-1, 1]."""
     return nn.Sequential(
         nn.Linear(inputs, hidden_units),
         nn.ReLU(),
@@ -122,18 +131,18 @@ def _train(decoder: nn.Module, known: Tensor, own: Tensor, attack: LearnedRecons
         schedule.step()
 
 
-def _refined(
+def _refine(
     guesses: Tensor,
     seen: Tensor,
     outputs: Callable[[Tensor], Tensor],
     attack: LearnedReconstruction,
 ) -> Tensor:
-    """Guesses moved until the model sees in them what it saw in the rows."""
+    """Refine guesses until the model's outputs on them match the observed outputs."""
     x = guesses.clone().requires_grad_()
     optimizer = torch.optim.Adam([x], lr=attack.refinement_rate)
     for _ in range(attack.refinements):
         optimizer.zero_grad()
-        # Sums over rows: what one row's refinement is does not depend on how many there are.
+        # The terms are summed over rows, so the refinement of a row does not depend on the others.
         mismatch = ((outputs(x) - seen) ** 2).mean(dim=1).sum()
         moved = ((x - guesses) ** 2).flatten(start_dim=1).mean(dim=1).sum()
         (mismatch + attack.closeness * moved).backward()  # type: ignore[no-untyped-call]

@@ -1,12 +1,16 @@
-"""The likelihood-ratio attack: how much likelier is the target's confidence with the record?
+"""LiRA, the likelihood ratio attack: compare the target's confidence with those of shadow models.
 
-    online    log N(phi; mu_in, Sigma_in) - log N(phi; mu_out, Sigma_out), for each candidate from
-              shadow models that trained on it and others that did not; above 0 says "member".
-    offline   how far phi lies above what shadows without the record say, in standard deviations;
-              for an attacker who cannot train on the candidates. Above 0 says "member".
+    online    log N(phi; mu_in, Sigma_in) - log N(phi; mu_out, Sigma_out). For each candidate, one
+              normal distribution is fitted to the shadow models that trained on it and one to those
+              that did not.
+    offline   how far phi lies above its mean over shadow models without the record, in standard
+              deviations; for an attacker who cannot train on the candidates.
 
-phi has an entry for each query of the record. Standard deviations are a candidate's own from 64
-shadows on, else shared by all candidates; correlations between queries always are.
+For both attacks, scores above 0 mean "member".
+
+phi has one entry for each query of the record. Each candidate has its own standard deviations if
+there are at least 64 shadow models; otherwise all candidates share them. The correlations between
+queries are always shared by all candidates.
 
 Reference: Carlini et al. 2022, "Membership inference attacks from first principles".
 """
@@ -26,40 +30,53 @@ from sottovoce.auditing.attacks.context import (
 )
 from sottovoce.core.errors import DataError
 
-OWN_THRESHOLD = 0.0  # of both attacks, whatever the answers are
-_OWN_SPREAD_FROM = 64  # shadows: fewer say too little of one candidate's spread (figure 9 there)
-_LEAST_STDDEV = 1e-6  # of confidences that all shadows agree on
+OWN_THRESHOLD = 0.0  # The threshold of both attacks does not depend on the answers.
+# Below this number of shadow models, a standard deviation per candidate is too uncertain (figure 9
+# of the reference).
+_OWN_SPREAD_FROM = 64
+_LEAST_STDDEV = 1e-6  # This avoids a division by 0 where all shadow models agree.
 
 Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normal:
-    """A normal law for each candidate: means and deviations (candidates, queries), correlations."""
+    """One normal distribution for each candidate, over its queries.
+
+    Attributes:
+        mean: Means, (candidates, queries).
+        stddev: Standard deviations, (candidates, queries).
+        precision: Inverse of the correlation matrix between queries, which all candidates share.
+        log_determinant: Logarithm of the determinant of the correlation matrix.
+    """
 
     mean: Confidences
     stddev: Confidences
-    precision: Confidences  # the inverse of the correlations between queries
+    precision: Confidences
     log_determinant: float
 
-    def standardised(self, phi: Confidences) -> Confidences:
+    def standardize(self, phi: Confidences) -> Confidences:
+        """Return phi minus its mean, in standard deviations."""
         return (phi - self.mean) / self.stddev
 
     def log_density(self, phi: Confidences) -> Scores:
-        """Up to the constant that all laws share."""
-        z = self.standardised(phi)
+        """Return the log density, without the constant that all distributions share."""
+        z = self.standardize(phi)
         squares = np.einsum("...i,ij,...j->...", z, self.precision, z)
         own: Scores = np.log(self.stddev).sum(axis=-1)
         return np.asarray(-0.5 * (squares + self.log_determinant) - own)
 
     def excess(self, phi: Confidences) -> Scores:
-        """How far all queries together lie above their means: standard normal under the law."""
+        """Return how far all queries together lie above their means.
+
+        This is a standard normal variable if phi follows the distribution.
+        """
         weights = self.precision.sum(axis=1)
-        return np.asarray(self.standardised(phi) @ weights / np.sqrt(weights.sum()))
+        return np.asarray(self.standardize(phi) @ weights / np.sqrt(weights.sum()))
 
 
 def fitted(phi: Confidences, chosen: Mask) -> Normal:
-    """The law of phi (shadows, candidates, queries) over the shadows that `chosen` names."""
+    """Fit the distribution of phi (shadows, candidates, queries) over the `chosen` shadows."""
     check_shadows(chosen)
     weights = chosen[:, :, None]
     counts = weights.sum(axis=0)
@@ -71,7 +88,7 @@ def fitted(phi: Confidences, chosen: Mask) -> Normal:
     stddev = np.maximum(np.sqrt(variance), _LEAST_STDDEV)
     correlations = _correlations((residuals / stddev)[chosen])
     sign, log_determinant = np.linalg.slogdet(correlations)
-    assert sign > 0, "correlations are kept away from singular ones"
+    assert sign > 0, "the shrunk correlation matrix is positive definite"
     return Normal(
         mean=mean,
         stddev=stddev,
@@ -80,9 +97,12 @@ def fitted(phi: Confidences, chosen: Mask) -> Normal:
     )
 
 
-def _correlations(standardised: Confidences) -> Confidences:
-    """Between queries, over all candidates; drawn a little to independence, to be regular."""
-    found = standardised.T @ standardised / len(standardised)
+def _correlations(standardized: Confidences) -> Confidences:
+    """Return the correlations between queries over all candidates.
+
+    They are shrunk by 1% towards the identity, so that the matrix is not singular.
+    """
+    found = standardized.T @ standardized / len(standardized)
     scale = np.sqrt(np.maximum(np.diag(found), _LEAST_STDDEV))
     correlations = found / np.outer(scale, scale)
     np.fill_diagonal(correlations, 1.0)
@@ -90,33 +110,39 @@ def _correlations(standardised: Confidences) -> Confidences:
 
 
 def check_shadows(chosen: Mask) -> None:
-    """Two shadows with each candidate and two without it are the least that has a spread."""
+    """Raise unless at least two shadow models are chosen for each candidate."""
     fewest = int(chosen.sum(axis=0).min())
     if fewest < FEWEST_SHADOWS // 2:
         raise DataError(
-            f"too few shadow models: a candidate is on one side in {fewest} of {len(chosen)}, and "
-            f"a spread needs {FEWEST_SHADOWS // 2}; train {FEWEST_SHADOWS} shadows or more"
+            f"too few shadow models: {fewest} of {len(chosen)} are on one side of a candidate "
+            f"(with or without it), and a variance needs {FEWEST_SHADOWS // 2}; train at least "
+            f"{FEWEST_SHADOWS} shadow models"
         )
 
 
 def online(shadows: Confidences, trained_on: Mask, target: Confidences) -> Scores:
-    """Log-likelihood ratios; `target` is (..., candidates, queries), of one or several targets."""
+    """Return the log likelihood ratios of the online attack.
+
+    `target` is (..., candidates, queries), of one or several targets.
+    """
     inside, outside = fitted(shadows, trained_on), fitted(shadows, ~trained_on)
     return inside.log_density(target) - outside.log_density(target)
 
 
 def offline(shadows: Confidences, trained_on: Mask, target: Confidences) -> Scores:
-    """The excess over shadows without the record."""
+    """Return the excess of `target` over shadow models that did not train on the record."""
     return fitted(shadows, ~trained_on).excess(target)
 
 
 @register("lira-offline", summary="how far above shadows without the record", turn=2)
-def lira_offline(siege: Siege, _generator: np.random.Generator) -> Scored:
-    scores = offline(siege.shadow_answers, siege.trained_on, siege.target_answers)
+def lira_offline(context: Siege, _generator: np.random.Generator) -> Scored:
+    """Score candidates by the offline attack."""
+    scores = offline(context.shadow_answers, context.trained_on, context.target_answers)
     return Scored(scores=scores, threshold=OWN_THRESHOLD)
 
 
 @register("lira-online", summary="likelihood ratio of shadows with and without", turn=3)
-def lira_online(siege: Siege, _generator: np.random.Generator) -> Scored:
-    scores = online(siege.shadow_answers, siege.trained_on, siege.target_answers)
+def lira_online(context: Siege, _generator: np.random.Generator) -> Scored:
+    """Score candidates by the online attack."""
+    scores = online(context.shadow_answers, context.trained_on, context.target_answers)
     return Scored(scores=scores, threshold=OWN_THRESHOLD)

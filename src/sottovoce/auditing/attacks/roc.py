@@ -1,7 +1,7 @@
-"""How well scores tell members from non-members, and how sure that is: 95% intervals throughout.
+"""Measures of how well scores separate members from non-members, with 95% confidence intervals.
 
-Larger scores say "member". Members and non-members are taken as independent draws; nothing is
-assumed about the scores themselves, which may tie.
+Larger scores mean "member". Members and non-members are treated as independent draws. Nothing is
+assumed about the distribution of the scores, which may have ties.
 """
 
 import math
@@ -23,7 +23,14 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A figure with its interval and what guessing gives."""
+    """A measured value with its confidence interval and the value that random guessing gives.
+
+    Attributes:
+        value: The measured value.
+        low: Lower end of the 95% interval.
+        high: Upper end of the 95% interval.
+        chance: The value for scores that do not depend on membership.
+    """
 
     value: float
     low: float
@@ -32,59 +39,64 @@ class Estimate:
 
     @property
     def contains_chance(self) -> bool:
+        """Whether the interval contains the value of random guessing."""
         return self.low <= self.chance <= self.high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdicts:
-    """Scores of members and of non-members, apart."""
+    """The scores of members and of non-members."""
 
     members: Scores
     non_members: Scores
 
     @classmethod
     def of(cls, scores: ArrayLike, is_member: ArrayLike) -> "Verdicts":
+        """Split scores by membership."""
         values = np.asarray(scores, dtype=np.float64)
         member = np.asarray(is_member, dtype=bool)
         if values.ndim != 1 or values.shape != member.shape:
             raise ParameterError(
                 f"scores of shape {values.shape} do not fit candidates of shape {member.shape}; "
-                "give one each"
+                "give one score for each candidate"
             )
         if np.isnan(values).any():
-            raise ParameterError("a score is not a number; an attack must decide about everyone")
+            raise ParameterError("a score is NaN; an attack must give every candidate a number")
         if member.all() or not member.any():
             raise DataError(
-                "all candidates are members, or none is: there is nothing to tell apart; take both"
+                "all candidates are members, or none is; give both members and non-members"
             )
         return cls(members=values[member], non_members=values[~member])
 
 
 def check_fpr(fpr: float, num_non_members: int) -> None:
-    """A false-positive rate that so many non-members can show."""
+    """Raise unless `fpr` is a rate that so many non-members can show: at least 1/fpr of them."""
     parameter_rules.inner_fraction("fpr", fpr)
     needed = math.ceil(1.0 / fpr - 1e-9)
     if num_non_members < needed:
         raise DataError(
-            f"too few non-members for the false-positive rate {fpr:g}: there are "
-            f"{num_non_members}, and one false alarm among {needed} is the least that can be seen; "
-            f"take {needed} non-members or more, or ask for a larger rate"
+            f"too few non-members for the false positive rate {fpr:g}: there are "
+            f"{num_non_members}, and {needed} are needed to observe one false positive; "
+            f"use at least {needed} non-members, or choose a larger rate"
         )
 
 
 def true_positive_rate(verdicts: Verdicts, fpr: float) -> Estimate:
-    """The share of members above the threshold that at most `fpr` of non-members exceed.
+    """Return the true positive rate at a false positive rate of at most `fpr`.
 
-    A score that ties with the threshold is not above it. The interval holds whatever the scores'
-    law: order statistics of the non-members enclose the threshold whose true rate is `fpr`, and
-    Clopper and Pearson's limits the share of members above each; half of the error goes to either.
+    The threshold is the lowest that at most `fpr` of the non-members exceed; a score equal to the
+    threshold is not above it. The interval is valid for every distribution of the scores: order
+    statistics of the non-members enclose the threshold whose true false positive rate is `fpr`, and
+    Clopper and Pearson's limits bound the share of members above each end. Each of the two steps
+    gets half of the error.
     """
     members, others = verdicts.members, np.sort(verdicts.non_members)[::-1]
     check_fpr(fpr, len(others))
     error = (1.0 - CONFIDENCE) / 4.0
     allowed = math.floor(fpr * len(others) + 1e-9)
     value = float(np.mean(members > _threshold(others, allowed)))
-    # False alarms at the true threshold are binomial: so many, but for `error` on either side.
+    # False positives at the true threshold are binomial: they lie between these two numbers, except
+    # with probability `error` on either side.
     fewest = int(binom.ppf(error, len(others), fpr))
     most = int(binom.isf(error, len(others), fpr))
     strict = int(np.sum(members > _threshold(others, fewest - 1)))
@@ -98,16 +110,17 @@ def true_positive_rate(verdicts: Verdicts, fpr: float) -> Estimate:
 
 
 def _threshold(descending: Scores, allowed: int) -> float:
-    """The score that at most `allowed` of the sorted scores exceed; fewer than none: infinity."""
+    """Return the score that at most `allowed` of the scores exceed; infinity if allowed < 0."""
     if allowed < 0:
         return math.inf
     return float(descending[allowed]) if allowed < len(descending) else -math.inf
 
 
 def balanced_accuracy(verdicts: Verdicts, threshold: float) -> Estimate:
-    """(TPR + TNR)/2 at a threshold that was fixed before anybody looked at the answers.
+    """Return (TPR + TNR)/2 at a threshold that was fixed before the answers were seen.
 
-    Clopper and Pearson's limits of both rates, joined by square-and-add (Newcombe 1998, method 10).
+    The interval joins Clopper and Pearson's limits of both rates by square-and-add (Newcombe 1998,
+    method 10).
     """
     hits = int(np.sum(verdicts.members > threshold))
     rejections = int(np.sum(verdicts.non_members <= threshold))
@@ -125,10 +138,11 @@ def balanced_accuracy(verdicts: Verdicts, threshold: float) -> Estimate:
 
 
 def area(verdicts: Verdicts) -> Estimate:
-    """The probability that a member scores above a non-member; ties count half.
+    """Return the AUC: the probability that a member scores above a non-member; ties count half.
 
-    DeLong's variance (DeLong, DeLong and Clarke-Pearson 1988), but at least what Hanley and McNeil
-    (1982) have at the limit itself: separated scores show no variance, and prove no certainty.
+    The interval uses DeLong's variance (DeLong, DeLong and Clarke-Pearson 1988), but it is at least
+    as wide as the score interval with the variance of Hanley and McNeil (1982): perfectly separated
+    scores have an estimated variance of 0, which is no proof of certainty.
     """
     members, others = verdicts.members, verdicts.non_members
     of_members = _share_below(members, others)
@@ -148,7 +162,7 @@ def area(verdicts: Verdicts) -> Estimate:
 
 
 def _share_below(scores: Scores, others: Scores) -> Scores:
-    """For each score, which share of the others lies below it; ties count half."""
+    """Return, for each score, the share of the others below it; ties count half."""
     ordered = np.sort(others)
     below = np.searchsorted(ordered, scores, side="left")
     upto = np.searchsorted(ordered, scores, side="right")
@@ -160,7 +174,7 @@ def _variance(values: Scores) -> float:
 
 
 def _score_limits(value: float, num_members: int, num_others: int, z: float) -> tuple[float, float]:
-    """Areas whose own variance makes `value` just plausible (Newcombe 2006, method 5)."""
+    """Return the AUCs whose own variance makes `value` just plausible (Newcombe 2006, method 5)."""
 
     def far(theta: float) -> bool:
         q1, q2 = theta / (2.0 - theta), 2.0 * theta**2 / (1.0 + theta)
@@ -171,10 +185,11 @@ def _score_limits(value: float, num_members: int, num_others: int, z: float) -> 
         ) / (num_members * num_others)
         return (value - theta) ** 2 > z**2 * variance
 
-    return _bisected(far, 0.0, value), _bisected(far, 1.0, value)
+    return _bisect(far, 0.0, value), _bisect(far, 1.0, value)
 
 
-def _bisected(far: Callable[[float], bool], outside: float, inside: float) -> float:
+def _bisect(far: Callable[[float], bool], outside: float, inside: float) -> float:
+    """Return the boundary of `far` between a point outside and a point inside, from outside."""
     for _ in range(60):
         middle = 0.5 * (outside + inside)
         outside, inside = (middle, inside) if far(middle) else (outside, middle)
@@ -182,7 +197,7 @@ def _bisected(far: Callable[[float], bool], outside: float, inside: float) -> fl
 
 
 def curve(verdicts: Verdicts) -> tuple[list[float], list[float]]:
-    """False- and true-positive rates of all thresholds, from the strictest on."""
+    """Return the false and true positive rates at all thresholds, the highest one first."""
     values = np.concatenate([verdicts.members, verdicts.non_members])
     thresholds = np.unique(values)[::-1]
     members, others = np.sort(verdicts.members), np.sort(verdicts.non_members)

@@ -1,9 +1,9 @@
-"""What the server reads of single clients: their updates, through the code that every round runs.
+"""The updates of single clients as the server decodes them, computed by the code of real rounds.
 
     client_steps -> project -> rotate -> charge -> encode -> seal -> open -> decode -> rotate back
 
-An attacker who sits at the server has just this, whatever the mechanism: float32 numbers with
-noise, levels, or one bit a coordinate.
+An attacker at the server has exactly this, for every mechanism: float32 values with noise, levels,
+or one bit per coordinate.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,15 +24,19 @@ from sottovoce.protocol.client import Refused, Request, privatise
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.server import RoundServer
 
-# The mechanism on a domain: a client's own follows from how many records it has.
+# Builds the mechanism for a domain; the domain of a client depends on its number of records.
 MechanismOn = Callable[[Domain], Mechanism]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sender:
-    """How clients of a run send an update: the algorithm, the mechanism, and what goes around it.
+    """How the clients of a run send an update.
 
-    `rotated` says whether updates are rotated first, as the resolved spec of a run does.
+    Attributes:
+        algorithm: The federated algorithm.
+        mechanism_on: Builds the mechanism for a client's domain.
+        adjacency: The adjacency of the run.
+        rotated: Whether updates are rotated first, as in the resolved spec of the run.
     """
 
     algorithm: Algorithm
@@ -44,7 +48,7 @@ class Sender:
 def true_updates(
     sender: Sender, task: Task, clients: Sequence[ClientData], step: Step
 ) -> list[Vector]:
-    """Each client's update before it is privatised: what never leaves."""
+    """Return each client's update before it is privatized; a real client never sends it."""
     rows: list[Vector] = []
     for block in sender.algorithm.client_steps(task, clients, step):
         for part in block.uplinks[0].blocks(64):
@@ -55,10 +59,10 @@ def true_updates(
 def decoded_updates(
     sender: Sender, task: Task, clients: Sequence[ClientData], step: Step
 ) -> Vector:
-    """What the server decodes of each client's message, a row a client, in their order.
+    """Return what the server decodes from each client's message: one row per client, in order.
 
-    The charges go to a ledger that is thrown away: this is an exercise on data that are at hand,
-    and releases nothing.
+    The charges go to a temporary ledger: this simulates an attack on data at hand and releases
+    nothing.
     """
     parts = tuple(_part(sender, task.dimension, client) for client in clients)
     rotation = None
@@ -79,10 +83,12 @@ def decoded_updates(
     server = RoundServer(plan, dimension=task.dimension, keeps_each=True)
     with temporary_ledger() as ledger:
         for outcome in privatise(plan, requests, ledger, step.randomness):
-            assert not isinstance(outcome, Refused), "nobody has a budget in a new ledger"
+            assert not isinstance(outcome, Refused), (
+                "a new ledger has no budgets that could refuse a charge"
+            )
             server.receive(outcome.part.client, outcome.message)
     each = server.each()
-    assert each is not None, "it was asked to keep each"
+    assert each is not None, "the server was told to keep each update"
     return np.stack([vector for _, vector in each])
 
 

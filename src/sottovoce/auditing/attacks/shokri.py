@@ -1,11 +1,11 @@
-"""Shokri's attack: learn from shadow models what members look like, one attack model a class.
+"""The attack of Shokri et al.: attack models, trained on shadow models, that recognize members.
 
-The shadows' class probabilities on records that they trained on, and on others, are the examples;
-an attack model (logistic regression) for each class tells the two apart, whichever record it is.
-Above 1/2 says "member".
+The examples are the class probabilities of the shadow models, on records that they trained on and
+on others. For each class, one attack model (logistic regression) learns to separate the two. It is
+shared by all records of the class. Scores above 1/2 mean "member".
 
-References: Shokri et al. 2017 (shadow models, one attack model a class); Salem et al. 2019 (sorted
-probabilities).
+References: Shokri et al. 2017 (shadow models, one attack model per class); Salem et al. 2019
+(sorted probabilities).
 """
 
 import numpy as np
@@ -24,13 +24,17 @@ from sottovoce.auditing.attacks.context import (
 from sottovoce.core.errors import DataError
 
 OWN_THRESHOLD = 0.5
-_MOST_EXAMPLES = 10_000  # of a class: more would only take longer
+_MOST_EXAMPLES = 10_000  # Per class; more examples cost time and do not improve the model.
 
 Features = NDArray[np.float64]
 
 
 def features_of(outputs: Tensor, labels: Tensor) -> Features:
-    """(..., classes): the logit of the true class's probability, then all logs, largest first."""
+    """Return the attack model's features, (..., 1 + classes).
+
+    They are the logit of the true class's probability, then the log probabilities of all classes in
+    descending order.
+    """
     phi = logit_confidences(outputs, labels)[..., None]
     logs = torch.log_softmax(outputs, dim=-1).sort(dim=-1, descending=True).values
     return torch.cat([phi, logs], dim=-1).to("cpu", torch.float64).numpy()
@@ -43,9 +47,9 @@ def scores(
     labels: Tensor,
     generator: np.random.Generator,
 ) -> NDArray[np.float64]:
-    """(targets, candidates): how likely each candidate is a member.
+    """Return the probability of membership of each candidate, (targets, candidates).
 
-    Outputs are (models, candidates, classes) of shadows and of targets.
+    `shadows` and `targets` are the outputs of the models, (models, candidates, classes).
     """
     known = features_of(shadows, labels.expand(len(shadows), -1))
     asked = features_of(targets, labels.expand(len(targets), -1))
@@ -66,13 +70,14 @@ def _check_both(label: int, answers: Mask) -> None:
     inside, outside = int(answers.sum()), int((~answers).sum())
     if not inside or not outside:
         raise DataError(
-            f"class {label} is missing: shadow models saw {inside} of its candidates and missed "
-            f"{outside}, and the attack model of a class needs both; take more candidates, or "
-            "shadows"
+            f"class {label} has {inside} examples of members and {outside} of non-members in the "
+            "shadow models, and its attack model needs both; use more candidates or more shadow "
+            "models"
         )
 
 
 def _likelihoods(examples: Features, answers: Mask, asked: Features) -> NDArray[np.float64]:
+    """Fit one attack model and return its probabilities of membership."""
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -83,8 +88,9 @@ def _likelihoods(examples: Features, answers: Mask, asked: Features) -> NDArray[
 
 
 @register("shokri", summary="an attack model for each class, trained on shadows", turn=1)
-def shokri(siege: Siege, generator: np.random.Generator) -> Scored:
-    shadows = outputs_of(siege.task, siege.shadows, siege.features)
-    targets = outputs_of(siege.task, siege.targets, siege.features)
-    found = scores(shadows, siege.trained_on, targets, siege.labels, generator)
+def shokri(context: Siege, generator: np.random.Generator) -> Scored:
+    """Score candidates by one attack model per class, trained on the shadow models."""
+    shadows = outputs_of(context.task, context.shadows, context.features)
+    targets = outputs_of(context.task, context.targets, context.features)
+    found = scores(shadows, context.trained_on, targets, context.labels, generator)
     return Scored(scores=found, threshold=OWN_THRESHOLD)
