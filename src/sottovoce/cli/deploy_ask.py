@@ -39,7 +39,8 @@ def ask(
         str | None, typer.Option(help="Levels between 0 and 1 [0.25,0.5,0.75].")
     ] = None,
     centre: Annotated[
-        str | None, typer.Option(help="The map's centre: LATITUDE,LONGITUDE.")
+        str | None,
+        typer.Option("--center", "--centre", help="The map's center: LATITUDE,LONGITUDE."),
     ] = None,
     side_km: Annotated[float | None, typer.Option(help="The map's side, in kilometres.")] = None,
     bits: PersonBits = None,
@@ -64,7 +65,7 @@ def ask(
         "bins": bins,
         "categories": word_list("--categories", categories) if categories else None,
         "quantiles": quantiles and number_list("--quantiles", quantiles),
-        "centre": centre and tuple(number_list("--centre", centre)),
+        "centre": centre and tuple(number_list("--center", centre)),
         "side_km": side_km,
         "bits": bits,
         "mechanism": mechanism,

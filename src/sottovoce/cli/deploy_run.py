@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sottovoce.cli.options import AllowCode, FederationFolder, Log, Overrides, SpecFile
-from sottovoce.cli.output import Json, print_result, print_warning, progress_bars, round_note, say
+from sottovoce.cli.output import Json, print_warning, progress_bars, round_note, say
+from sottovoce.cli.summary import print_result
 
 if TYPE_CHECKING:
     from sottovoce.deployment.machines.federation import Federation

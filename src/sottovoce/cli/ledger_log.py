@@ -9,7 +9,6 @@ import typer
 from sottovoce.cli.output import Json, print_json, print_table, print_warning, say
 
 _COLUMNS = ["time", "what", "run", "round", "epsilon", "total", "left", "note"]
-_NOTE_WIDTH = 36
 _MOST_RUNS = 10
 
 
@@ -48,7 +47,7 @@ def log(
         document = {"ok": not problems, "problems": problems, "charges_without_line": missing}
         print_json({**document, "entries": shown})
     else:
-        print_table(_COLUMNS, [_cells(entry) for entry in shown], prose_width=_NOTE_WIDTH)
+        print_table(_COLUMNS, [_cells(entry) for entry in shown])
         for problem in problems:
             say(problem)
         of = "" if len(shown) == len(entries) else f"{len(shown)} of "

@@ -53,21 +53,18 @@ def list_(as_json: Json = False) -> None:
         print_json(rows)
         return
     print_table(
-        ["kind", "parameters", "example", "sampling", "what it is"],
-        [
-            [
-                row["kind"],
-                ", ".join(row["parameters"]),
-                show(row["example"], "example"),
-                row["sampling_grade"],
-                row["summary"],
-            ]
-            for row in rows
-        ],
+        ["kind", "parameters of an example", "sampling", "what it is"],
+        [[row["kind"], _parameters(row), row["sampling_grade"], row["summary"]] for row in rows],
     )
     problems = [one.problem for one in registry.MECHANISMS.listed() if one.problem]
     for problem in [*problems, *broken]:
         say(f"left out: {problem}")
+
+
+def _parameters(row: dict[str, Any]) -> str:
+    """Return the example's parameters, and the names of those that it leaves out."""
+    others = [name for name in row["parameters"] if name not in row["example"]]
+    return ", ".join(filter(None, [show(row["example"], "example"), *others]))
 
 
 @app.command("show")

@@ -21,7 +21,7 @@ from sottovoce.cli.options import (
     option,
     spread,
 )
-from sottovoce.cli.output import Json, draw, print_json, print_table, say
+from sottovoce.cli.output import Json, draw, print_json, print_table, progress_bars, say
 
 if TYPE_CHECKING:
     from sottovoce.core.charts.lines import Line
@@ -69,7 +69,9 @@ def plan(
     check_plot(plot)
     # Here once more, so that a mistake is told in the names of options.
     secret_sample(asked.sampling_rate, asked.sampling, asked.sampling_hidden_by, named=option)
-    found = planned(**vars(asked))
+    with progress_bars() as bars:
+        bars.update("planning", 0, 1, "calibrating every mechanism")
+        found = planned(**vars(asked))
     result = found.to_dict()
     if plot is not None:
         _plot(plot, found.all_settings)
@@ -86,14 +88,31 @@ def _print(found: "Plan") -> None:
     from sottovoce.core.display import rounded
     from sottovoce.planning.plan import COLUMNS
 
-    print_table(COLUMNS, [one.cells() for one in found])
-    say(f"{found.explanation}.")
+    exact = [one.cells()[:-1] for one in found if one.sampling_grade == "exact"]
+    others = [one.cells()[:-1] for one in found if one.sampling_grade != "exact"]
+    if exact:
+        say("can be deployed (sampled exactly):")
+        print_table(COLUMNS[:-1], exact)
+    if others:
+        say("simulation only (float noise, which leaks in its last bits):")
+        print_table(COLUMNS[:-1], others)
+    say(f"{_to_deploy(found)}{found.explanation}.")
     say("Parameters are rounded here; --json has every digit.")
     if found.left_out:
         say("\nleft out:")
     for one in found.left_out:
         given = f" ({rounded(one.parameters)})" if one.parameters else ""
         say(f"  {one.mechanism}{given}: {one.reason}")
+
+
+def _to_deploy(found: "Plan") -> str:
+    """Return a sentence about the best mechanism that can be deployed, if another one is chosen."""
+    exact = next((one for one in found if one.sampling_grade == "exact"), None)
+    if exact is None:
+        return "No mechanism here is sampled exactly, so none can be deployed. Of all, "
+    if found[0].sampling_grade == "exact":
+        return ""
+    return f"To deploy, use {exact.mechanism}. Of all, "
 
 
 def _frontier(found: Iterable[Mapping[float, float]]) -> "Line":

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
+from sottovoce.cli.output import Json, print_json, print_table, print_wrapped, progress_bars, say
 
 _RUNS = "Folders of runs; of a federation's folder, or one of runs, all that are in it."
 
@@ -66,9 +66,11 @@ def _runs_in(folder: Path) -> list[Path]:
 def _summary(found: dict[str, Any]) -> dict[str, Any]:
     comparison = found["comparison"]
     return {
+        "statement": found["statement"],
         "runs": [
             {
                 "run": run["label"],
+                "statement": run["statement"],
                 "state": run["state"],
                 "rounds_done": run["rounds_done"],
                 "rounds": run["rounds"],
@@ -108,6 +110,8 @@ def _print(result: dict[str, Any]) -> None:
         ]
         for run in result["runs"]
     ]
+    for sentence in result["statement"]:
+        print_wrapped("", sentence, indent=0)
     print_table(["run", "rounds", "test accuracy", "epsilon", "out of budget"], rows)
     _print_sites(result["runs"])
     for run in result["runs"]:

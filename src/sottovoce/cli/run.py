@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -24,13 +24,16 @@ from sottovoce.cli.options import AllowCode, Log, Overrides, SpecFile
 from sottovoce.cli.output import (
     Json,
     print_json,
-    print_result,
     print_warning,
     progress_bars,
     round_note,
     say,
 )
+from sottovoce.cli.summary import print_result
 from sottovoce.core.errors import ConfigError, SottovoceError
+
+if TYPE_CHECKING:
+    from sottovoce.runs.checked import Checked
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
@@ -157,7 +160,14 @@ def run(
                 "--check is for a run that has not begun: leave out --resume and --log"
             )
         use(data_dir)
-        _check(spec, set_ or [], out, allow_code=allow_code, as_json=as_json)
+        with progress_bars():
+            checked = _checked(spec, set_ or [], out, allow_code=allow_code)
+        if as_json:
+            print_json(checked.to_dict())
+        else:
+            say(str(checked))
+        if not checked.would_run:
+            raise typer.Exit(2)
         return
     from sottovoce.runs.folder import RunFolder
     from sottovoce.runs.loading import check_code_allowed, load, load_for_run
@@ -198,10 +208,8 @@ def run(
     print_result(result, folder, as_json=as_json)
 
 
-def _check(
-    spec: Path, overrides: list[str], out: Path | None, *, allow_code: bool, as_json: bool
-) -> None:
-    """Print what a run would cost; exit 2 if it would be refused."""
+def _checked(spec: Path, overrides: list[str], out: Path | None, *, allow_code: bool) -> "Checked":
+    """Return what a run would cost, and every reason for which it would be refused."""
     from sottovoce.runs.checked import Checked, problems_of
     from sottovoce.runs.loading import data_folders, parse_assignments, read_all, read_table
 
@@ -230,9 +238,4 @@ def _check(
                     RunFolder(out).check_new()
             except SottovoceError as error:
                 checked = dataclasses.replace(checked, problems=(*checked.problems, str(error)))
-    if as_json:
-        print_json(checked.to_dict())
-    else:
-        say(str(checked))
-    if not checked.would_run:
-        raise typer.Exit(2)
+    return checked

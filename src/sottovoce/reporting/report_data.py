@@ -12,7 +12,8 @@ from typing import Any
 
 from sottovoce.core.display import show_epsilon, show_lower
 from sottovoce.core.errors import OutputError, ParameterError
-from sottovoce.reporting.words import facts, simulated_because
+from sottovoce.reporting.statement import Statement, simulated_because, statement_of, summary_of
+from sottovoce.reporting.words import facts
 from sottovoce.runs.accounts import accounts_of
 from sottovoce.runs.folder import ATTRIBUTES_NAME, AUDIT_NAME, MEMBERSHIP_NAME, RECONSTRUCTION_NAME
 from sottovoce.runs.loading import toml_text
@@ -201,7 +202,22 @@ def report_of(folders: Sequence[Path], on_run: OnRun | None = None) -> dict[str,
         runs.append(run_data(folder))
     for run, label in zip(runs, _labels(runs), strict=True):
         run["label"] = label
-    return {"runs": runs, "comparison": compared(runs) if len(runs) > 1 else None}
+    return {
+        "runs": runs,
+        "statement": _statement(runs),
+        "comparison": compared(runs) if len(runs) > 1 else None,
+    }
+
+
+def _statement(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the three sentences that the page opens with."""
+    if len(runs) == 1:
+        return list(runs[0]["statement"])
+    stated = {}
+    for run in runs:
+        protected, spent, assumes = run["statement"]
+        stated[run["label"]] = Statement(protected=protected, spent=spent, assumes=assumes)
+    return summary_of(stated)
 
 
 def run_data(folder: Path) -> dict[str, Any]:
@@ -216,6 +232,7 @@ def run_data(folder: Path) -> dict[str, Any]:
         "halted": (result or {}).get("halted"),
         "rounds_done": record.rounds_done,
         "rounds": spec.rounds,
+        "statement": statement_of(record, accounts["epsilon"], accounts["clients"]).sentences(),
         "facts": facts(record, accounts),
         "simulated_because": simulated_because(record),
         "regression": record.header.get("objective") == "regression",

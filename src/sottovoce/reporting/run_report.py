@@ -240,6 +240,7 @@ def render(report: Mapping[str, Any]) -> str:
         script=script(),
         title=" and ".join(run["label"] for run in runs) if len(runs) < 3 else f"{len(runs)} runs",
         runs=[_shown(run, number) for number, run in enumerate(runs, start=1)],
+        statement=report["statement"],
         comparison=comparison,
         compared=comparison_figures(runs, comparison) if comparison else [],
         accountants=_bounds_explained(),

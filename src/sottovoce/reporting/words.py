@@ -5,36 +5,21 @@ from typing import Any, assert_never
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.display import show_epsilon
-from sottovoce.protocol.channels.channel import ChannelFacts
+from sottovoce.reporting.statement import WEAK_EPSILON, channel_facts
 from sottovoce.runs.record import RunRecord, algorithm_facts
 from sottovoce.runs.site_counts import BY_SERVER, show_charged
 from sottovoce.runs.spec import RunSpec
-
-_PROMISES_LITTLE = 12.0  # an epsilon; odds may change by a factor of 160,000
 
 
 def facts(record: RunRecord, accounts: dict[str, Any]) -> list[tuple[str, str]]:
     """What a person who signs for the data should read first, as (question, answer)."""
     return [
         ("What was released", _released(record, private=accounts["epsilon"] is not None)),
-        ("Who sees it", _channel(record, private=accounts["epsilon"] is not None).seen_by),
+        ("Who sees it", channel_facts(record, private=accounts["epsilon"] is not None).seen_by),
         ("What is protected", _protected(record.spec, accounts)),
         ("How well", _how_well(record, accounts)),
         ("What that rests on", _rests_on(record, private=accounts["epsilon"] is not None)),
     ]
-
-
-def simulated_because(record: RunRecord) -> list[str]:
-    """Why the guarantee is a simulation's only; empty where it holds as it stands."""
-    spec, reasons = record.spec, []
-    if spec.randomness == "seeded" and record.header.get("sampling_grade") != "none":
-        reasons.append("its noise comes from a seed, and whoever has the seed can take it away")
-    if record.header.get("sampling_grade") == "float":
-        reasons.append("its noise is drawn in floating point, which leaks in the last digits")
-    if not _channel(record).shows_each:
-        name = spec.channel.kind.replace("_", " ")
-        reasons.append(f"its channel ({name}) is simulated, not a protocol between machines")
-    return reasons
 
 
 def _released(record: RunRecord, *, private: bool) -> str:
@@ -47,7 +32,7 @@ def _released(record: RunRecord, *, private: bool) -> str:
     if len({str(row["mechanism"]["kind"]) for row in _groups(record)}) > 1:
         mechanism = "mechanisms that differ by group"
     done = f"{record.rounds_done} of {spec.rounds} rounds"
-    channel = _channel(record)
+    channel = channel_facts(record)
     if channel.noise_at_server:
         return (
             f"After each of {done}, a mean of clients' updates: {record.dimension:,} numbers with "
@@ -79,12 +64,6 @@ def _groups(record: RunRecord) -> list[dict[str, Any]]:
     return [group for group in groups if isinstance(group["mechanism"], dict)]
 
 
-def _channel(record: RunRecord, *, private: bool = True) -> ChannelFacts:
-    """What the channel says of itself; a plug-in's words are in the run's header."""
-    told = ChannelFacts.read(record.header.get("channel"))
-    return told or record.spec.channel.opened().facts(private=private)
-
-
 def _protected(spec: RunSpec, accounts: dict[str, Any]) -> str:
     if accounts["epsilon"] is None:
         return "Nothing: values are sent as they are."
@@ -113,8 +92,8 @@ def _how_well(record: RunRecord, accounts: dict[str, Any]) -> str:
     stated = f"Epsilon {show_epsilon(epsilon)} at delta {delta:g}, for the client that spent most"
     if record.has_sites:
         stated += f", {BY_SERVER}, which charges every site that is asked{_charged(accounts)}"
-    if epsilon >= _PROMISES_LITTLE:
-        return f"{stated}. An epsilon this large promises next to nothing by itself.{seen}"
+    if epsilon >= WEAK_EPSILON:
+        return f"{stated}. An epsilon this large guarantees very little by itself.{seen}"
     odds = show_epsilon(math.exp(epsilon), 1)
     return (
         f"{stated}: whatever an observer held likely before, the run changes those odds by a "
@@ -137,7 +116,7 @@ def _charged(accounts: dict[str, Any]) -> str:
 def _if_seen_with_senders(record: RunRecord) -> str:
     """The epsilon if what the run hides, replies' senders or samples of records, were seen."""
     local = (record.result or {}).get("local_epsilon")
-    channel = _channel(record)
+    channel = channel_facts(record)
     if channel.noise_at_server or local is None:
         return ""
     if not channel.shows_each:
@@ -160,7 +139,7 @@ def _rests_on(record: RunRecord, *, private: bool) -> str:
         return found[0]
     clipped = "every sample's gradient" if spec.privacy.level == "sample" else "what it sends"
     noise = "draws its noise as announced."
-    if _channel(record).noise_at_server:
+    if channel_facts(record).noise_at_server:
         noise = "trusts the server, which draws the noise."
     found.append(
         f"Each client clips {clipped} (norm {spec.privacy.clip_norm:g}) and {noise} What was "
