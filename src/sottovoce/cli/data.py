@@ -50,17 +50,21 @@ def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
     if as_json:
         print_json({"folder": str(datasets.data_folder(data_dir)), "datasets": rows})
         return
-    say(f"data folder: {datasets.data_folder(data_dir)}")
+    folder = datasets.data_folder(data_dir)
+    say(f"data folder: {folder}")
     print_table(
         ["name", "what", "status", "where"],
-        [[row["name"], row["what"], row["status"], _where(row["files"])] for row in rows],
+        [[row["name"], row["what"], row["status"], _where(row["files"], folder)] for row in rows],
     )
 
 
-def _where(files: list[str]) -> str:
-    if len(files) < 2:
-        return "".join(files)
-    return f"{Path(files[0]).parent} ({len(files)} files)"
+def _where(files: list[str], folder: Path) -> str:
+    """Return the path of a data set's file, or of the folder of several, within the data folder."""
+    if not files:
+        return ""
+    path = Path(files[0]) if len(files) == 1 else Path(files[0]).parent
+    shown = path.relative_to(folder) if path.is_relative_to(folder) else path
+    return str(shown) if len(files) == 1 else f"{shown} ({len(files)} files)"
 
 
 def use(data_dir: Path | None) -> None:

@@ -107,10 +107,19 @@ def _print(found: "Plan") -> None:
 
 def _to_deploy(found: "Plan") -> str:
     """Return a sentence about the best mechanism that can be deployed, if another one is chosen."""
-    exact = next((one for one in found if one.sampling_grade == "exact"), None)
+    from sottovoce.mechanisms.registry import MECHANISMS
+
+    exact = next(
+        (
+            one
+            for one in found
+            if one.sampling_grade == "exact" and MECHANISMS.plug_in(one.mechanism) is None
+        ),
+        None,
+    )
     if exact is None:
-        return "No mechanism here is sampled exactly, so none can be deployed. Of all, "
-    if found[0].sampling_grade == "exact":
+        return "No mechanism of this package that fits is sampled exactly. Of all, "
+    if exact.mechanism == found.to_dict()["choice"]:
         return ""
     return f"To deploy, use {exact.mechanism}. Of all, "
 

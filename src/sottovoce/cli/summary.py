@@ -8,6 +8,7 @@ from sottovoce.cli.output import print_json, print_table, print_warning, print_w
 
 _SITES_SHOWN = 20
 _INDENT = 11
+_GROUP_HEADINGS = {"bits_per_coordinate": "bits", "ran_out": "ran out"}
 
 
 def print_result(result: dict[str, Any], folder: Path, *, as_json: bool) -> None:
@@ -43,6 +44,9 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     epsilon = result["epsilon"] if result["private"] else None
     statement = statement_of(record, epsilon, result["clients"])
     ended = f"halted after {result['rounds']}" if result["halted"] else f"{result['rounds']}"
+    why = f"; halted because {result['halted']}" if result["halted"] else ""
+    if result["mechanism_choice"]:
+        why += f"; chosen by 'auto': {result['mechanism_choice']}"
     bits = result["bits_per_coordinate"]
     size = "1 bit" if bits == 1 else f"{bits:.3g} bits"
     score = result.get("score", "accuracy")
@@ -50,9 +54,13 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         (
             "run",
             f"{result['name']}: {ended} of {record.spec.rounds} rounds, {len(result['clients'])} "
-            f"clients, {result['mechanism']['kind']} ({size} a coordinate)",
+            f"clients, {result['mechanism']['kind']} ({size} a coordinate){why}",
         ),
-        ("model", f"{score} {result['accuracy']:.4f}, loss {result['loss']:.4g} on test data"),
+        (
+            "model",
+            f"{score} {result['accuracy']:.4f}, loss {result['loss']:.4g} on test data; "
+            f"{result['dimension']:,} parameters",
+        ),
         ("protected", statement.protected),
         ("spent", statement.spent),
         ("assumes", statement.assumes),
@@ -94,8 +102,24 @@ def _print_sites(clients: list[dict[str, Any]]) -> None:
         say(f"{more}: see result.json, or result-clients.json.gz in the same folder")
 
 
+def _mechanism(group: dict[str, Any]) -> str:
+    """Return a group's mechanism with its parameters in a few digits."""
+    from sottovoce.core.display import rounded
+
+    match group["mechanism"]:
+        case {"kind": kind, **parameters}:
+            return f"{kind} {rounded(parameters)}".strip()
+        case other:
+            return show(other)
+
+
 def _print_groups(groups: list[dict[str, Any]]) -> None:
     columns = list(groups[0])
-    rows = [[show(row[column], column) for column in columns] for row in groups]
-    # Headings are wrapped at spaces.
-    print_table([column.replace("_", " ") for column in columns], rows)
+    rows = [
+        [
+            _mechanism(row) if column == "mechanism" else show(row[column], column)
+            for column in columns
+        ]
+        for row in groups
+    ]
+    print_table([_GROUP_HEADINGS.get(column, column) for column in columns], rows)
