@@ -1,4 +1,4 @@
-"""`sottovoce plan`: every mechanism at one budget, ranked by its error."""
+"""The command `sottovoce plan`, which ranks mechanisms by their error at one budget."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -30,27 +30,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """The budget, the update, and what may be ranked."""
+    """The options that describe the budget, the update and what is ranked."""
 
     epsilon: TotalEpsilon
     delta: Delta
     dimension: Annotated[int, typer.Option(help="Coordinates of an update.")]
     rounds: Rounds = 1
-    clip_norm: Annotated[float, typer.Option(help="The largest norm of an update.")] = 1.0
+    clip_norm: Annotated[float, typer.Option(help="The clipping norm of an update.")] = 1.0
     clip_geometry: Annotated[str, typer.Option(help="l2, l1 or linf.")] = "l2"
     records: Records = 1
     adjacency: AdjacencyName = "zero-out"
     sampling_rate: SamplingRate = None
     sampling: Sampling = "poisson"
     sampling_hidden_by: SamplingHiddenBy = "own-records"
-    bits: Annotated[float | None, typer.Option(help="The most bits a coordinate [any number].")] = (
+    bits: Annotated[float | None, typer.Option(help="The most bits per coordinate [no limit].")] = (
         None
     )
     all_settings: Annotated[
-        bool, typer.Option("--all-settings", help="Every setting tried, not only the best of each.")
+        bool,
+        typer.Option("--all-settings", help="List every setting tried, not only the best of each."),
     ] = False
     designs: Annotated[
-        bool, typer.Option("--designs", help="Rank also what takes a minute to calibrate.")
+        bool,
+        typer.Option("--designs", help="Also rank mechanisms that take a minute to calibrate."),
     ] = False
 
 
@@ -58,16 +60,19 @@ class PlanOptions:
 def plan(
     asked: PlanOptions,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw error against bits a coordinate (SVG).")
+        Path | None, typer.Option(help="Draw error against bits per coordinate (SVG).")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Which mechanism errs least within a budget: all of them calibrated, predicted and ranked."""
+    """Rank all mechanisms by their error, each calibrated to the same privacy budget.
+
+    Mechanisms that are sampled exactly can be deployed and are listed first.
+    """
     from sottovoce.planning.plan import plan as planned
     from sottovoce.planning.release import secret_sample
 
     check_plot(plot)
-    # Here once more, so that a mistake is told in the names of options.
+    # Checked here as well, so that a message names options as they are typed.
     secret_sample(asked.sampling_rate, asked.sampling, asked.sampling_hidden_by, named=option)
     with progress_bars() as bars:
         bars.update("planning", 0, 1, "calibrating every mechanism")
@@ -125,7 +130,7 @@ def _to_deploy(found: "Plan") -> str:
 
 
 def _frontier(found: Iterable[Mapping[float, float]]) -> "Line":
-    """The least error in so many bits or fewer."""
+    """Return the smallest error for each number of bits, over all mechanisms."""
     from sottovoce.core.charts.lines import Line
 
     best: dict[float, float] = {}
@@ -136,12 +141,12 @@ def _frontier(found: Iterable[Mapping[float, float]]) -> "Line":
 
 
 def _plot(path: Path, ranking: "Ranking") -> None:
-    """One curve for each mechanism, through its settings."""
+    """Draw a curve for each mechanism, through its settings."""
     from sottovoce.core.charts.lines import Line, LineChart
     from sottovoce.core.domains import geometry_of
 
     points: dict[str, dict[float, float]] = {}
-    for one in ranking.candidates:  # the best first: of equal bits it stays
+    for one in ranking.candidates:  # in order of error: the first one of equal bits is the best
         points.setdefault(one.kind, {}).setdefault(one.bits_per_coordinate, one.mse)
     setting = ranking.setting
     chart = LineChart(
@@ -150,8 +155,8 @@ def _plot(path: Path, ranking: "Ranking") -> None:
             f"rounds = {setting.rounds}, dimension = {setting.domain.dimension} "
             f"({geometry_of(setting.domain)})"
         ),
-        x_label="bits a coordinate",
-        y_label="mean squared error a coordinate",
+        x_label="bits per coordinate",
+        y_label="mean squared error per coordinate",
         lines=[
             _frontier(points.values()),
             *(
