@@ -15,7 +15,7 @@ def demo(
     seeds: Annotated[int, typer.Option(help="Runs of every variant, each with its own seed.")] = 8,
     as_json: Json = False,
 ) -> None:
-    """Train on the bundled digits without privacy and with two mechanisms, and compare."""
+    """Train on the bundled digits without privacy and at one (epsilon, delta), and compare."""
     with progress_bars() as bars:
         from sottovoce.runs.demo import run_demo  # torch takes a while to load
 
