@@ -159,8 +159,8 @@ def _say_what_holds(found: "LedgerTotal") -> None:
         )
     if math.isfinite(found.pure_epsilon):
         adaptive.append(
-            "these answers change the odds of any statement about one person or site by at most a "
-            f"factor e^{show(found.pure_epsilon, 'epsilon')}"
+            "these answers change the odds between neighboring data by at most a factor e^"
+            f"{show(found.pure_epsilon, 'epsilon')}"
         )
     say(
         "if requests were chosen after seeing earlier answers: "

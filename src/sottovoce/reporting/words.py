@@ -1,4 +1,4 @@
-"""A run in plain words: what was released, to whom, protecting what, and on what that rests."""
+"""Answers to five questions about a run: what was released, who sees it, what is protected."""
 
 import math
 from typing import Any, assert_never
@@ -12,13 +12,18 @@ from sottovoce.runs.spec import RunSpec
 
 
 def facts(record: RunRecord, accounts: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a person who signs for the data should read first, as (question, answer)."""
+    """Return five questions about a run's privacy with their answers.
+
+    Args:
+        record: The run as its folder has it.
+        accounts: What was spent, as `runs.accounts.accounts_of` returns it.
+    """
     return [
         ("What was released", _released(record, private=accounts["epsilon"] is not None)),
         ("Who sees it", channel_facts(record, private=accounts["epsilon"] is not None).seen_by),
         ("What is protected", _protected(record.spec, accounts)),
         ("How well", _how_well(record, accounts)),
-        ("What that rests on", _rests_on(record, private=accounts["epsilon"] is not None)),
+        ("What this assumes", _assumptions(record, private=accounts["epsilon"] is not None)),
     ]
 
 
@@ -36,7 +41,7 @@ def _released(record: RunRecord, *, private: bool) -> str:
     if channel.noise_at_server:
         return (
             f"After each of {done}, a mean of clients' updates: {record.dimension:,} numbers with "
-            f"noise from {mechanism}. The model that grows from these means is released too."
+            f"noise from {mechanism}. The model that is computed from these means is released too."
         )
     bits = record.header.get("bits_per_coordinate")
     size = f"{bits:.3g} bits" if isinstance(bits, int | float) else "bits"
@@ -45,16 +50,16 @@ def _released(record: RunRecord, *, private: bool) -> str:
     received = f"{sum(row['clients_received'] for row in rows):,} replies of clients"
     if channel.only_sums:
         received = f"sums over {received}"
-    drawn = f"drawn by {mechanism}" if private else f"sent as they are by {mechanism}"
-    bound = "; it can tell no more than they do" if channel.shows_each else ""
+    drawn = f"privatized by {mechanism}" if private else f"sent without noise by {mechanism}"
+    bound = "; it reveals no more than the replies do" if channel.shows_each else ""
     return (
         f"In {done}, {received}. Each describes {_sent(record)} in {size} a number, {drawn}. The "
-        f"model that grows from the replies is released too{bound}."
+        f"model that is computed from the replies is released too{bound}."
     )
 
 
 def _sent(record: RunRecord) -> str:
-    """What a client's reply is about."""
+    """Return what a client's reply describes."""
     sends = algorithm_facts(record.header).sends
     return sends.replace("{numbers}", f"{record.dimension:,} numbers")
 
@@ -66,12 +71,12 @@ def _groups(record: RunRecord) -> list[dict[str, Any]]:
 
 def _protected(spec: RunSpec, accounts: dict[str, Any]) -> str:
     if accounts["epsilon"] is None:
-        return "Nothing: values are sent as they are."
+        return "Nothing: values are sent without noise."
     sample = spec.privacy.level == "sample"
     what = "One training sample of a client" if sample else "Everything that one client contributes"
     match spec.privacy.adjacency:
         case Adjacency.ZERO_OUT:
-            change = "whether it contributed or a zero stood in its place"
+            change = "whether it contributed or a zero took its place"
         case Adjacency.REPLACE_ONE:
             change = "it from any other that might have been in its place"
         case _:
@@ -87,7 +92,7 @@ def _how_well(record: RunRecord, accounts: dict[str, Any]) -> str:
     if epsilon is None:
         return "There is no guarantee."
     if epsilon == 0.0:
-        return "Nobody has been charged yet."
+        return "No client has been charged yet."
     seen = _if_seen_with_senders(record)
     stated = f"Epsilon {show_epsilon(epsilon)} at delta {delta:g}, for the client that spent most"
     if record.has_sites:
@@ -95,26 +100,29 @@ def _how_well(record: RunRecord, accounts: dict[str, Any]) -> str:
     if epsilon >= WEAK_EPSILON:
         return f"{stated}. An epsilon this large guarantees very little by itself.{seen}"
     odds = show_epsilon(math.exp(epsilon), 1)
+    # Between two arbitrary contributions the bound of zero-out holds twice, by way of zero.
+    zero_out = record.spec.privacy.adjacency is Adjacency.ZERO_OUT
+    between = "that it contributed rather than a zero" if zero_out else "of any statement about it"
     return (
-        f"{stated}: whatever an observer held likely before, the run changes those odds by a "
-        f"factor of at most {odds} (e to the epsilon), save for cases about as rare as delta.{seen}"
+        f"{stated}: the run changes an observer's odds {between} by a factor of at most {odds} (e "
+        f"to the epsilon), except with a probability of about delta.{seen}"
     )
 
 
 def _charged(accounts: dict[str, Any]) -> str:
-    """What sites say instead, in a few words."""
+    """Return what sites say they charged."""
     sites = accounts["sites"]
     if sites is None:
         return ""
     told = show_charged(sites)
     return (
-        f" ({sites['rounds']} orders; {sites['answered']} were answered, {sites['refused']} "
+        f" ({sites['rounds']} requests; {sites['answered']} were answered, {sites['refused']} "
         f"refused; rounds that sites say they charged: {told})"
     )
 
 
 def _if_seen_with_senders(record: RunRecord) -> str:
-    """The epsilon if what the run hides, replies' senders or samples of records, were seen."""
+    """Return the epsilon if the senders of replies, or the sampled records, were known."""
     local = (record.result or {}).get("local_epsilon")
     channel = channel_facts(record)
     if channel.noise_at_server or local is None:
@@ -128,7 +136,7 @@ def _if_seen_with_senders(record: RunRecord) -> str:
     return ""
 
 
-def _rests_on(record: RunRecord, *, private: bool) -> str:
+def _assumptions(record: RunRecord, *, private: bool) -> str:
     spec = record.spec
     stated = (record.result or record.header).get("guarantee")
     found = [f"Stated formally: {stated}." if isinstance(stated, str) else ""]
@@ -138,12 +146,12 @@ def _rests_on(record: RunRecord, *, private: bool) -> str:
     if not private:
         return found[0]
     clipped = "every sample's gradient" if spec.privacy.level == "sample" else "what it sends"
-    noise = "draws its noise as announced."
+    noise = "adds its noise as specified."
     if channel_facts(record).noise_at_server:
-        noise = "trusts the server, which draws the noise."
+        noise = "trusts the server, which adds the noise."
     found.append(
-        f"Each client clips {clipped} (norm {spec.privacy.clip_norm:g}) and {noise} What was "
-        "chosen by looking at the data, such as a clip norm, a learning rate or the best of "
-        "several runs, is not covered."
+        f"Each client clips {clipped} (norm {spec.privacy.clip_norm:g}) and {noise} Settings that "
+        "were chosen by looking at the data, such as a clip norm, a learning rate or the best of "
+        "several runs, are not covered."
     )
     return " ".join(part for part in found if part)
