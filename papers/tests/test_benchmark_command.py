@@ -37,7 +37,7 @@ def measured(cli: Any, command: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("options", ["", "--bits 3 --threads 2", "--bits 8"])
 def test_privatise(cli: Any, options: str) -> None:
-    found = measured(cli, f"privatise --dimension 1001 {options}")
+    found = measured(cli, f"privatize --dimension 1001 {options}")
     speed, limit = found["coordinates_per_second"], found["limit_per_second"]
     assert found["fraction_of_limit"] == pytest.approx(speed / limit)
     assert found["dimension"] == 1001
@@ -47,7 +47,7 @@ def test_privatise(cli: Any, options: str) -> None:
 
 @pytest.mark.parametrize(("mechanism", "bits"), [("mvu", 3), ("discrete_gaussian", 16)])
 def test_privatise_other_mechanisms(cli: Any, mechanism: str, bits: int) -> None:
-    found = measured(cli, f"privatise --dimension 77 --mechanism {mechanism}")
+    found = measured(cli, f"privatize --dimension 77 --mechanism {mechanism}")
     assert (found["mechanism"], found["bits"]) == (mechanism, bits)
 
 
@@ -148,14 +148,14 @@ def test_an_epsilon_below_its_reference_exits_1(cli: Any, monkeypatch: pytest.Mo
 def test_without_torch_its_column_is_empty(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (privatise, aggregate):
         monkeypatch.setattr(module, "version", lambda _: None)
-    for command in ("privatise --dimension 50", "aggregate --dimension 50 --clients 2"):
+    for command in ("privatize --dimension 50", "aggregate --dimension 50 --clients 2"):
         found = measured(cli, command)
         assert found["ratio_to_torch"] is None
         assert "absent" in found["notes"]["torch"]
 
 
 def test_people_see_the_same_fields(cli: Any) -> None:
-    out = cli("benchmark", "privatise", "--dimension", 50, *QUICK.split()).out
+    out = cli("benchmark", "privatize", "--dimension", 50, *QUICK.split()).out
     assert "coordinates_per_second" in out
     assert "machine.processor" in out
 
@@ -163,14 +163,14 @@ def test_people_see_the_same_fields(cli: Any) -> None:
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        ("privatise --dimension 0", "dimension must be"),
-        ("privatise --dimension -3", "dimension must be"),
-        ("privatise --dimension 10000000000", "GB of memory"),
-        ("privatise --bits 0", "bits must be"),
-        ("privatise --bits 9", "bits must be"),
-        ("privatise --mechanism gaus_hermite", "did you mean 'gauss_hermite'"),
-        ("privatise --threads 0", "threads must be"),
-        ("privatise --seconds 0", "seconds must be"),
+        ("privatize --dimension 0", "dimension must be"),
+        ("privatize --dimension -3", "dimension must be"),
+        ("privatize --dimension 10000000000", "GB of memory"),
+        ("privatize --bits 0", "bits must be"),
+        ("privatize --bits 9", "bits must be"),
+        ("privatize --mechanism gaus_hermite", "did you mean 'gauss_hermite'"),
+        ("privatize --threads 0", "threads must be"),
+        ("privatize --seconds 0", "seconds must be"),
         ("aggregate --bits 9", "bits must be"),
         ("aggregate --clients 0", "clients must be"),
         ("aggregate --dimension 1000000000 --clients 100000", "GB of memory"),

@@ -218,10 +218,35 @@ def test_run_refuses_a_used_folder_and_resumes_it(cli: Any, spec: Path, tmp_path
     assert resumed == first
 
 
-def test_run_prints_fields_for_people(cli: Any, spec: Path, tmp_path: Path) -> None:
-    out = cli("run", spec, "--out", tmp_path / "run").out
-    for word in ("accuracy", "epsilon", "adjacency", "zero-out", "guarantee", "seeded"):
-        assert word in out
+def test_run_ends_with_six_lines_and_the_next_commands(
+    cli: Any, spec: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shown = cli("run", spec, "--out", folder)
+    summary, _, commands = shown.out.partition("\n\n")
+    names = [line.split()[0] for line in summary.splitlines() if line[:1].strip()]
+    assert names == ["run", "model", "protected", "spent", "assumes", "sent"]
+    text = " ".join(summary.split())
+    for words in (
+        "against anyone who sees the messages and the models, the server included",
+        "(sample level, adjacency zero-out)",
+        "(simulation only) of a budget of 4 at delta 1e-05 after 6 of 6 rounds, by the",
+        "simulation only: its noise comes from a seed",
+    ):
+        assert words in text
+    assert max(map(len, summary.splitlines())) <= 100
+    for command in ("report", "ledger show", "export"):
+        assert f"  sottovoce {command} {folder}" in commands
+
+
+def test_no_privacy_says_that_nothing_is_protected(cli: Any, spec: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare.toml"
+    lines = spec.read_text().splitlines(keepends=True)
+    bare.write_text("".join(line for line in lines if not line.startswith("epsilon")))
+    given = ("--set", "mechanism={kind='no_privacy'}", "--set", "rounds=1")
+    shown = cli("run", bare, "--out", tmp_path / "run", *given)
+    assert "protected  Nothing is protected by this run" in shown.out
+    assert "of a budget" not in shown.out
 
 
 def test_version_and_help_are_there(cli: Any) -> None:
@@ -300,7 +325,7 @@ def test_a_halted_run_ends_well_and_says_so(cli: Any, spec: Path, tmp_path: Path
     result = cli("run", spec, "--out", tmp_path / "run", "--set", loud)
     assert result.code == 0
     assert "warning: halted after 3 of 6 rounds" in result.err
-    assert "before round 4 only 0 of 4 clients" in result.out
+    assert "halted because before round 4 only 0 of 4 clients" in " ".join(result.out.split())
 
 
 def test_groups_are_shown_in_a_table_and_each_client_at_its_own_delta(
@@ -309,7 +334,11 @@ def test_groups_are_shown_in_a_table_and_each_client_at_its_own_delta(
     groups = "privacy.groups=[{clients=1, epsilon=1.0, delta=1e-7}]"
     result = cli("run", spec, "--out", tmp_path / "run", "--set", "rounds=2", "--set", groups)
     assert result.code == 0
-    assert "ran_out" in result.out
+    assert "ran out" in result.out
+    assert (
+        "clients have different budgets (epsilon 1 at delta 1e-07, 4 at delta 1e-05)"
+        in " ".join(result.out.split())
+    )
     first, *others = cli("ledger", "show", tmp_path / "run", "--json").json
     assert (first["budget"], first["delta"]) == (1.0, 1e-7)
     assert {row["delta"] for row in others} == {1e-5}

@@ -54,6 +54,12 @@ def test_a_plan_for_people(cli: Any) -> None:
     assert "has the smallest error" in shown.out
     assert "left out:" in shown.out
     assert "no_privacy: it gives no privacy" in shown.out
+    deployed, _, simulated = shown.out.partition("simulation only (float noise")
+    assert deployed.startswith("can be deployed (sampled exactly):")
+    assert "gauss_hermite" in deployed
+    assert "\n  gaussian " in simulated
+    tables = [line for line in shown.out.splitlines() if line.startswith("  ") and ":" not in line]
+    assert max(map(len, tables)) <= 100
 
 
 def test_the_page_about_plans_shows_what_the_command_prints(cli: Any) -> None:

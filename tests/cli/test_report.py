@@ -27,6 +27,8 @@ def test_a_page_is_written_and_its_figures_printed(cli: Any, folder: Path, tmp_p
     told = cli("report", folder, "--out", out)
     assert told.code == 0
     assert f"Report: {out}" in told.out
+    assert told.out.startswith("This run protects one training sample of a client")
+    assert run["statement"] == result["statement"]
 
 
 def test_the_page_is_report_html_here_unless_told(

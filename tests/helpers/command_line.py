@@ -29,6 +29,19 @@ class Shown:
 
     code: int
     text: str
+    out: str  # without errors and progress
+
+
+class _Copied(io.StringIO):
+    """Standard output, which is also written to where standard error goes."""
+
+    def __init__(self, copy: io.StringIO) -> None:
+        super().__init__()
+        self._copy = copy
+
+    def write(self, text: str) -> int:
+        self._copy.write(text)
+        return super().write(text)
 
 
 def call(
@@ -36,25 +49,26 @@ def call(
 ) -> Shown:
     """`sottovoce` with these words, in `folder` [here], with more in its environment."""
     printed, code = io.StringIO(), 0
+    out = _Copied(printed)
     with (
         mock.patch.object(typer.main, "get_command", parser),
         mock.patch.object(sys, "argv", ["sottovoce", *words]),
         mock.patch.dict(os.environ, environment or {}),
         inside(folder or Path.cwd()),
-        contextlib.redirect_stdout(printed),
+        contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(printed),
     ):
         try:
             main()  # always ends the process, as click's standalone mode does
         except SystemExit as ended:
             code = int(ended.code or 0)
-    return Shown(code=code, text=printed.getvalue())
+    return Shown(code=code, text=printed.getvalue(), out=out.getvalue())
 
 
 def printed_json(*words: str) -> Any:
     shown = call(*words, "--json")
     assert shown.code == 0, shown.text
-    return json.loads(shown.text)
+    return json.loads(shown.out)
 
 
 @contextlib.contextmanager

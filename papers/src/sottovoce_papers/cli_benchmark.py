@@ -11,7 +11,7 @@ import typer
 
 from sottovoce.cli.commands import register_command
 from sottovoce.cli.options import Device, takes
-from sottovoce.cli.output import Json, print_fields, print_json, say
+from sottovoce.cli.output import Json, print_fields, print_json, progress_bars, say
 
 app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 register_command("benchmark", app, module=__name__)
@@ -26,6 +26,10 @@ def benchmarks() -> None:
     """Measure speed on this machine: a wrong result exits 1, slowness never does."""
 
 
+# Commands by their earlier names, which are accepted and not listed.
+_EARLIER_NAMES = {"privatize": "privatise"}
+
+
 def _command(measure: Callable[..., dict[str, Any]]) -> None:
     """Add the command that takes what `measure` takes and prints what it returns."""
 
@@ -33,7 +37,9 @@ def _command(measure: Callable[..., dict[str, Any]]) -> None:
         from sottovoce_papers.benchmarks.measurement import WrongResult
 
         try:
-            found = measure(**given)
+            with progress_bars() as bars:
+                bars.update(measure.__name__, 0, 1, "measuring")
+                found = measure(**given)
         except WrongResult as wrong:
             say(f"wrong result, nothing was timed: {wrong}", err=True)
             raise typer.Exit(1) from None
@@ -43,11 +49,14 @@ def _command(measure: Callable[..., dict[str, Any]]) -> None:
             print_fields(dict(_lines(found)))
 
     last = inspect.signature(call).parameters["as_json"]
-    app.command()(takes([*inspect.signature(measure).parameters.values(), last], measure)(call))
+    command = takes([*inspect.signature(measure).parameters.values(), last], measure)(call)
+    app.command()(command)
+    if earlier := _EARLIER_NAMES.get(measure.__name__):
+        app.command(earlier, hidden=True)(command)
 
 
 @_command
-def privatise(
+def privatize(
     bits: Annotated[
         int | None, typer.Option(help="Bits a coordinate; the mechanism's usual ones if not given.")
     ] = None,

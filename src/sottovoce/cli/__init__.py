@@ -1,9 +1,9 @@
-"""The command line: one file for each noun.
+"""The command line of Sottovoce, with one file for each command or group of commands.
 
     python -m sottovoce plan --epsilon 2 --delta 1e-5 --dimension 10000
 
-Commands print what the other packages compute, a mistake in one line. Nothing imports it; it
-imports all others, each when its command is called, and typer and rich, which nobody else does.
+Commands print what the other packages compute; an error is one line. No other package imports this
+one. It imports the other packages when a command is called, and it alone imports typer and rich.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""`sottovoce attack`: what a run's model or messages give away."""
+"""The commands `sottovoce attack`, which measure what a run's model or messages leak."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,37 +9,43 @@ from sottovoce.cli.data import DataDir, use
 from sottovoce.cli.options import AllowCode, Device, FinishedRun, check_plot
 from sottovoce.cli.output import Json, draw, print_json, print_table, progress_bars, say
 
-app = typer.Typer(help="Attack a finished run: what does it give away?", no_args_is_help=True)
+app = typer.Typer(help="Attack a finished run to measure what it leaks.", no_args_is_help=True)
 
 
 @app.command()
 def membership(
     run: FinishedRun,
-    shadows: Annotated[int, typer.Option(help="Shadow models to train; an even number.")] = 64,
+    shadows: Annotated[int, typer.Option(help="Number of shadow models to train; even.")] = 64,
     candidates: Annotated[
         int | None,
-        typer.Option(help="Whose membership is guessed, half of them members; 2000 if there are."),
+        typer.Option(
+            help="Number of samples whose membership is guessed, half of them members [2000]."
+        ),
     ] = None,
     fpr: Annotated[
         list[float] | None,
-        typer.Option(help="False-positive rate of a TPR; repeatable [0.01, and 0.001 if it can]."),
+        typer.Option(
+            help="False-positive rate at which to report the TPR; repeatable [0.01, 0.001]."
+        ),
     ] = None,
     attack: Annotated[
         str,
         typer.Option(
-            help="shokri, lira-offline, lira-online, canary, a plug-in's name, or all of ours."
+            help="shokri, lira-offline, lira-online, canary, all of these, or a plug-in's name."
         ),
     ] = "all",
     device: Device = None,
     allow_code: AllowCode = False,
     data_dir: DataDir = None,
-    plot: Annotated[Path | None, typer.Option(help="Also draw it, into this SVG file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the ROC curves into this SVG file.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Who was in the training data? Shokri's attack, LiRA and canaries, with intervals.
+    """Guess who was in the training data: Shokri's attack, LiRA and canaries, with intervals.
 
-    Shadow models are trained by the run's own recipe and kept in RUN/attack: after an interruption
-    the same command goes on.
+    Shadow models are trained as the run was and kept in RUN/attack; after an interruption, run the
+    same command to continue.
     """
     check_plot(plot)
     use(data_dir)
@@ -76,8 +82,8 @@ def _print_membership(result: dict[str, Any]) -> None:
     print_table(["attack", *rates, "balanced accuracy", "AUC"], rows)
     inside, outside = result["accuracy_on_members"], result["accuracy_on_non_members"]
     say(
-        f"{result['verdict']}\n\nThe model is right on {_in_brackets(inside)} of members and on "
-        f"{_in_brackets(outside)} of others; {result['shadows']} shadow models, "
+        f"{result['verdict']}\n\nThe model's accuracy is {_in_brackets(inside)} on members and "
+        f"{_in_brackets(outside)} on others; {result['shadows']} shadow models, "
         f"{result['candidates']} candidates."
     )
     for note in result["notes"]:
@@ -93,29 +99,36 @@ def reconstruction(
     run: FinishedRun,
     method: Annotated[
         Literal["inversion", "learned"],
-        typer.Option(help="From the update that leaves a client, or from the model's outputs."),
+        typer.Option(
+            help="Reconstruct from the update that a client sends, or from the model's outputs."
+        ),
     ] = "inversion",
     images: Annotated[int, typer.Option(help="Training images to attack.")] = 8,
-    batch: Annotated[int, typer.Option(help="Images behind each update, at most 100.")] = 1,
+    batch: Annotated[int, typer.Option(help="Number of images in each update, at most 100.")] = 1,
     model_at: Annotated[
-        Literal["initial", "final"], typer.Option(help="The model that clients start from.")
+        Literal["initial", "final"],
+        typer.Option(help="The model from which the update is computed."),
     ] = "initial",
     labels: Annotated[
-        Literal["known", "inferred"], typer.Option(help="What the attacker knows of labels.")
+        Literal["known", "inferred"], typer.Option(help="Whether the attacker knows the labels.")
     ] = "known",
-    iterations: Annotated[int, typer.Option(help="Steps of the inversion.")] = 1000,
-    restarts: Annotated[int, typer.Option(help="Starts of the inversion; the best is kept.")] = 1,
+    iterations: Annotated[int, typer.Option(help="Optimization steps of the inversion.")] = 1000,
+    restarts: Annotated[
+        int, typer.Option(help="Random starts of the inversion; the best result is kept.")
+    ] = 1,
     total_variation: Annotated[
-        float, typer.Option(help="Weight of the images' smoothness.")
+        float, typer.Option(help="Weight of the total variation penalty.")
     ] = 1e-3,
-    epochs: Annotated[int, typer.Option(help="Epochs that the decoder is learned for.")] = 30,
-    seed: Annotated[int, typer.Option(help="Which images, which starts.")] = 1,
-    plot: Annotated[Path | None, typer.Option(help="An SVG of originals beside guesses.")] = None,
+    epochs: Annotated[int, typer.Option(help="Epochs for which the decoder is trained.")] = 30,
+    seed: Annotated[int, typer.Option(help="Seed that selects images and starts.")] = 1,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw originals and guesses into this SVG file.")
+    ] = None,
     allow_code: AllowCode = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Reconstruct training images of a run, and compare with guesses that need no attack.
+    """Reconstruct training images of a run and compare with guesses that need no attack.
 
     The result is also written to RUN/attack-reconstruction.json.
     """
@@ -135,7 +148,7 @@ def reconstruction(
             method=method,
             images=images,
             batch=batch,
-            # Outputs of a model that has not been trained say nothing of what it was trained on.
+            # The outputs of the initial model do not depend on the training images.
             model_at="final" if method == "learned" else model_at,
             known_labels=labels == "known",
             inversion=Inversion(
@@ -177,10 +190,10 @@ def _print_reconstruction(result: dict[str, Any], plot: Path | None) -> None:
         else "The attack does not beat the mean image, which needs no attack."
     )
     if leaked := result["mse_less_on_own_rows"]:
-        better = "better" if leaked["low"] > 0.0 else "not told apart from chance"
+        better = "significantly" if leaked["low"] > 0.0 else "not significantly"
         verdict += (
-            f" Training images are guessed with an MSE {_with_interval(leaked, 'g')} below that of "
-            f"images the model never saw: {better}."
+            f" The MSE on training images is {_with_interval(leaked, 'g')} below that on images "
+            f"the model never saw, {better}."
         )
     say(f"{verdict}\n{result['setting']}")
     if plot is not None:
@@ -191,17 +204,21 @@ def _print_reconstruction(result: dict[str, Any], plot: Path | None) -> None:
 def attributes(
     run: FinishedRun,
     attribute: Annotated[
-        str | None, typer.Option(help="Which [the first that the data set has].")
+        str | None, typer.Option(help="The attribute to infer [the first of the data set].")
     ] = None,
-    hidden_units: Annotated[int, typer.Option(help="Of the attacker's network.")] = 64,
-    epochs: Annotated[int, typer.Option(help="Epochs that the attacker learns for.")] = 40,
-    seed: Annotated[int, typer.Option(help="Of the attacker's network.")] = 1,
-    plot: Annotated[Path | None, typer.Option(help="An SVG of the accuracies.")] = None,
+    hidden_units: Annotated[int, typer.Option(help="Hidden units of the attacker's network.")] = 64,
+    epochs: Annotated[
+        int, typer.Option(help="Epochs for which the attacker's network is trained.")
+    ] = 40,
+    seed: Annotated[int, typer.Option(help="Seed of the attacker's network.")] = 1,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the accuracies into this SVG file.")
+    ] = None,
     allow_code: AllowCode = False,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Infer an attribute of the training people from the model's inner representation.
+    """Infer an attribute of the people in the training data from the model's embeddings.
 
     The result is also written to RUN/attack-attributes.json.
     """

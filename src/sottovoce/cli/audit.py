@@ -1,4 +1,4 @@
-"""`sottovoce audit`: does a certificate hold? Exit 1 where one does not."""
+"""The commands `sottovoce audit`, which test certified epsilons and exit with 1 on violations."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.mechanism import Mechanism
 
 app = typer.Typer(
-    help="Measure what leaks, and hold it against the certificate.", no_args_is_help=True
+    help="Measure what leaks and compare it with the certified epsilon.", no_args_is_help=True
 )
 
-Confidence = Annotated[float, typer.Option(help="With which a violation is one.")]
-Seed = Annotated[int | None, typer.Option(help="Repeat an audit [a fresh one].")]
+Confidence = Annotated[float, typer.Option(help="Confidence with which a violation is reported.")]
+Seed = Annotated[int | None, typer.Option(help="Seed, to repeat an audit [a new one].")]
 Plot = Annotated[
     Path | None, typer.Option(help="Draw certified and measured delta against epsilon (SVG).")
 ]
@@ -49,14 +49,16 @@ def mechanism_(
     dimension: Annotated[int, typer.Option(help="Coordinates of the input.")] = 1,
     clip_geometry: ClipGeometry = None,
     adjacency: AdjacencyName = "zero-out",
-    delta: Annotated[float, typer.Option(help="At which epsilon is compared.")] = 1e-5,
-    draws: Annotated[int, typer.Option(help="Of each of two neighbours.")] = 1_000_000,
+    delta: Annotated[float, typer.Option(help="The delta at which epsilons are compared.")] = 1e-5,
+    draws: Annotated[
+        int, typer.Option(help="Number of draws of each of two neighboring inputs.")
+    ] = 1_000_000,
     confidence: Confidence = 0.999,
     seed: Seed = None,
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """One release: its law enumerated exactly, and a million real draws of two neighbours."""
+    """Audit one release: enumerate its distribution, and sample two neighboring inputs."""
     import os
     import secrets
 
@@ -99,12 +101,14 @@ def run_(
     method: Annotated[
         Literal["clients", "one-run"] | None,
         typer.Option(
-            help="clients: audit clients join (channel 'direct'); one-run: canaries among the "
-            "run's own records or clients (any channel) [clients where it can be]."
+            help="clients: audit clients join the run (channel 'direct'); one-run: canaries among "
+            "the run's own records or clients (any channel) [clients if possible]."
         ),
     ] = None,
-    canaries: Annotated[int | None, typer.Option(help="How many [by what they cost].")] = None,
-    rounds: Annotated[int | None, typer.Option(help="Only so many rounds [all].")] = None,
+    canaries: Annotated[
+        int | None, typer.Option(help="Number of canaries [by their cost].")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="Number of rounds to train [all].")] = None,
     confidence: Confidence = 0.999,
     seed: Seed = None,
     plot: Plot = None,
@@ -112,7 +116,7 @@ def run_(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Train a run once more with canaries; what is found is kept in its folder, as audit.json."""
+    """Train a run again with canaries, and write the finding to audit.json in its folder."""
     check_plot(plot)
     use(data_dir)
     from sottovoce.auditing.finished_run import open_run
@@ -139,7 +143,7 @@ def run_(
 def _built(
     kind: str, param: list[str] | None, dimension: int, clip_geometry: str | None
 ) -> "Mechanism":
-    """The mechanism with the parameters given, or its registered example; on a small domain."""
+    """Return the mechanism with the given parameters, or its registered example."""
     import dataclasses
 
     from sottovoce.core.domains import clipped
@@ -208,14 +212,14 @@ def _draw(path: Path, title: str, result: dict[str, Any]) -> None:
 
     audits = result.get("audits", [result])
     if not audits[0]["profile"]:
-        raise ParameterError("nothing is certified, so there is no curve to draw; drop --plot")
+        raise ParameterError("nothing is certified, so there is no curve to draw; leave out --plot")
     epsilons = [point["epsilon"] for point in audits[0]["profile"]]
 
     def line(name: str, key: str, audit: dict[str, Any]) -> Line:
         return Line(name=name, x=epsilons, y=[point[key] for point in audit["profile"]])
 
     chart = LineChart(
-        title=f"Audit of {title}: certified delta, and what is surely there",
+        title=f"Audit of {title}: certified delta and its measured lower bound",
         x_label="epsilon",
         y_label="delta",
         lines=[

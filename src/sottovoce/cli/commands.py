@@ -1,12 +1,12 @@
-"""The register of commands: nouns of the command line, ours and those of plug-ins.
+"""The register of commands: those of this package and those of plug-ins.
 
     app = typer.Typer(help="...")
     register_command("whistle", app, module=__name__)      # `sottovoce whistle ...`
 
 A command is a typer app, or a function whose parameters typer reads. Name its module under the
-entry point group `sottovoce.commands` (see `sottovoce.core.registry`). Import heavy modules inside
+entry point group `sottovoce.commands` (see `sottovoce.core.registry`). Import large modules inside
 functions: the module is imported whenever one of its commands is called. `sottovoce --help` and
-shells that complete words import no plug-in but sottovoce-papers.
+shell completion import no plug-in except sottovoce-papers.
 """
 
 from collections.abc import Callable
@@ -23,15 +23,20 @@ COMMANDS: Register[Noun] = Register("command", places={})
 
 
 def register_command(name: str, noun: Noun, *, module: str) -> None:
-    """Enter a command under its noun."""
+    """Register a command.
+
+    Args:
+        name: The word after `sottovoce`.
+        noun: A typer app, or a function whose parameters typer reads.
+        module: The module that registers it, `__name__`.
+    """
     COMMANDS.enter(name, noun, module=module)
 
 
 class OpenGroup(typer.core.TyperGroup):
-    """The built-in commands, and those of plug-ins, each imported when it is called.
+    """The group of built-in commands and of plug-ins' commands, each imported when it is called.
 
-    A built-in command has its name whatever is installed; `sottovoce plugins` lists who else claims
-    it.
+    A plug-in cannot replace a built-in command; `sottovoce plugins` lists those that try.
     """
 
     def __init__(self, **given: Any) -> None:
@@ -39,17 +44,18 @@ class OpenGroup(typer.core.TyperGroup):
         self.on_load: Callable[[str, Any], None] = _ignore
 
     def add_ours(self) -> None:
-        """Put every command of ours that works here among the built-in ones."""
+        """Add the commands of sottovoce-papers, where it is installed, to the built-in ones."""
         for name in COMMANDS.names():
             if name not in self.commands and COMMANDS.find_ours(name) is not None:
                 self.commands[name] = self._loaded(name)
 
     def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands, the built-in ones first."""
         own = super().list_commands(ctx)
         return [*own, *(name for name in COMMANDS.names() if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command to be shown; of a plug-in, its name and where it is from."""
+        """Return a command for the help text; for a plug-in, its name and distribution only."""
         found = super().get_command(ctx, cmd_name)
         if found is not None or cmd_name not in COMMANDS.names():
             return found
@@ -59,7 +65,7 @@ class OpenGroup(typer.core.TyperGroup):
         return typer.core.TyperCommand(cmd_name, help=f"Plug-in of {sources}.")
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that is called, and import it if it is a plug-in's."""
+        """Return the command that is called, importing it if a plug-in defines it."""
         name = args[0]
         if name not in self.commands and not name.startswith("-"):
             if name in COMMANDS.names():
@@ -73,7 +79,7 @@ class OpenGroup(typer.core.TyperGroup):
         alone = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
         )
-        alone.callback()(_nothing)  # a group, though it has one command
+        alone.callback()(_nothing)  # makes a group although there is one command
         if isinstance(noun, typer.Typer):
             alone.add_typer(noun, name=name)
         else:

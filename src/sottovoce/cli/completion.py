@@ -1,9 +1,9 @@
-"""`sottovoce completion`: what a shell needs to complete commands, options and names.
+"""The command `sottovoce completion`, which prints scripts that complete words in a shell.
 
 A shell asks at every press of the key, so names are read from source files and folders: importing
-every mechanism and experiment would take seconds; of plug-ins, names are those of their entry
-points. Commands know nothing of this: their parameters are recognised by name, unless a command
-says itself (`autocompletion`) what may stand there, as a plug-in's may.
+every mechanism and experiment would take seconds. Names of plug-ins are those of their entry
+points. Parameters of commands are recognized by their names, unless a command lists their values
+itself (`autocompletion`), as a plug-in's command may.
 """
 
 import re
@@ -38,7 +38,7 @@ def completion(
 
 
 def answer(app: typer.Typer) -> None:
-    """Say what can stand where the shell's cursor is, and end the process."""
+    """Print what can stand at the shell's cursor, and end the process."""
     from typer.completion import completion_init  # type: ignore[attr-defined]
 
     completion_init()
@@ -50,7 +50,7 @@ def answer(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Item:
-    """One completion, with the fields that click's own have."""
+    """One completion, with the fields of click's `CompletionItem`."""
 
     value: str
     type: str = "plain"
@@ -77,7 +77,7 @@ def _completer(names: Names) -> Callable[[Any, str], list[_Item]]:
 
 
 def _names_for(path: tuple[str, ...], parameter: str) -> Names | None:
-    """What a parameter's values are, by its name and by the command that has it."""
+    """Return what lists a parameter's values, by its name and its command; None if unknown."""
     group = path[0] if path else ""
     match group, parameter:
         case (_, "mechanism") | ("mechanism" | "audit", "kind"):
@@ -91,12 +91,12 @@ def _names_for(path: tuple[str, ...], parameter: str) -> Names | None:
 
 
 def mechanisms() -> list[str]:
-    """The names under which mechanisms are registered, here and by plug-ins."""
+    """Return the names of mechanisms, those of plug-ins included."""
     return _registered("mechanisms", _PACKAGE / "mechanisms")
 
 
 def datasets() -> list[str]:
-    """The data sets that need no path; one that takes an argument ends in a colon."""
+    """Return the names of data sets; one that takes an argument ends in a colon."""
     return _registered("datasets", _PACKAGE / "learning" / "datasets")
 
 
@@ -106,21 +106,32 @@ def _registered(kinds: str, folder: Path) -> list[str]:
 
 
 def decorated(folder: Path, decorator: str) -> Iterator[str]:
-    """The first argument of a decorator, wherever it stands at the beginning of a line."""
+    """Yield the first argument of a decorator wherever it is at the beginning of a line.
+
+    Args:
+        folder: The folder whose source files are read.
+        decorator: The decorator's name.
+    """
     return matches(folder, rf'^@{decorator}\(\s*"([^"]+)"')
 
 
 def matches(folder: Path, pattern: str) -> Iterator[str]:
-    """What a pattern's group finds in the source files of a folder."""
+    """Yield what the group of a pattern matches in the source files of a folder.
+
+    Args:
+        folder: The folder, with its subfolders.
+        pattern: A regular expression with one group; `^` matches at every line.
+    """
     compiled = re.compile(pattern, re.MULTILINE)
     for file in folder.rglob("*.py"):
         yield from compiled.findall(file.read_text(encoding="utf-8"))
 
 
 def run_folders(incomplete: str) -> list[str]:
-    """Folders that hold a run, and others on the way to one, with a slash.
+    """Return folders that complete a path: runs, and other folders with a slash at the end.
 
-    Where nothing is typed yet, the runs of this folder and of runs/.
+    Args:
+        incomplete: What is typed; if empty, the runs in this folder and in runs/ are returned.
     """
     if not incomplete:
         return sorted(str(found.parent) for found in _found(Path(), ("*", "runs/*")))
@@ -140,5 +151,5 @@ def _found(place: Path, patterns: Sequence[str]) -> Iterator[Path]:
 def _folders(place: Path) -> list[Path]:
     try:
         return [one for one in place.expanduser().iterdir() if one.is_dir()]
-    except OSError:  # no such folder, or not to be looked into
+    except OSError:  # the folder does not exist or cannot be read
         return []

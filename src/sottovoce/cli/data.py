@@ -1,4 +1,4 @@
-"""`sottovoce data`: which datasets there are, where their files lie, and getting them."""
+"""The commands `sottovoce data`, which list, download and show data sets."""
 
 import os
 from pathlib import Path
@@ -17,11 +17,11 @@ from sottovoce.cli.output import (
     say,
 )
 
-app = typer.Typer(help="List, fetch and show datasets.", no_args_is_help=True)
+app = typer.Typer(help="List, download and show data sets.", no_args_is_help=True)
 
 DataDir = Annotated[
     Path | None,
-    typer.Option(help="Where the files lie [$SOTTOVOCE_DATA, else the user's cache folder]."),
+    typer.Option(help="The folder of data sets [$SOTTOVOCE_DATA, else the user's cache folder]."),
 ]
 DatasetName = Annotated[
     str, typer.Argument(metavar="NAME", help="A data set, as 'data list' shows it.")
@@ -43,34 +43,48 @@ def _row(entry: Any, data_dir: Path | None) -> dict[str, Any]:
 
 @app.command("list")
 def list_(data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Every dataset, and whether its files are there."""
+    """List every data set and whether its files are there."""
     from sottovoce.learning import datasets
 
     rows = [_row(entry, data_dir) for entry in datasets.entries()]
     if as_json:
         print_json({"folder": str(datasets.data_folder(data_dir)), "datasets": rows})
         return
-    say(f"data folder: {datasets.data_folder(data_dir)}")
+    folder = datasets.data_folder(data_dir)
+    say(f"data folder: {folder}")
     print_table(
         ["name", "what", "status", "where"],
-        [[row["name"], row["what"], row["status"], _where(row["files"])] for row in rows],
+        [[row["name"], row["what"], row["status"], _where(row["files"], folder)] for row in rows],
     )
 
 
-def _where(files: list[str]) -> str:
-    if len(files) < 2:
-        return "".join(files)
-    return f"{Path(files[0]).parent} ({len(files)} files)"
+def _where(files: list[str], folder: Path) -> str:
+    """Return the path of a data set's file, or of the folder of several, within the data folder."""
+    if not files:
+        return ""
+    path = Path(files[0]) if len(files) == 1 else Path(files[0]).parent
+    shown = path.relative_to(folder) if path.is_relative_to(folder) else path
+    return str(shown) if len(files) == 1 else f"{shown} ({len(files)} files)"
 
 
 def use(data_dir: Path | None) -> None:
-    """Make this the data folder, here and in processes that are started from here."""
+    """Set the data folder of this process and of those that it starts.
+
+    Args:
+        data_dir: The folder; None leaves it as it is.
+    """
     if data_dir is not None:
         os.environ["SOTTOVOCE_DATA"] = str(data_dir.expanduser().absolute())
 
 
 def fetch_missing(name: str, bars: Bars, data_dir: Path | None = None) -> None:
-    """Download a dataset's files, each with a bar, unless the data is there."""
+    """Download the files of a data set, with progress, unless they are there.
+
+    Args:
+        name: The data set.
+        bars: What reports the progress.
+        data_dir: The data folder; None for the usual one.
+    """
     from sottovoce.learning import datasets
 
     if datasets.where_found(name, data_dir) is not None:
@@ -85,18 +99,20 @@ def fetch_missing(name: str, bars: Bars, data_dir: Path | None = None) -> None:
 
 @app.command()
 def fetch(name: DatasetName, data_dir: DataDir = None, as_json: Json = False) -> None:
-    """Download a dataset's files, checked against their digests, unless the data is there."""
+    """Download the files of a data set and check their digests, unless they are there."""
     from sottovoce.learning import datasets
 
     folder = datasets.data_folder(data_dir)
-    datasets.files_to_fetch(name, data_dir)  # an unknown name, or nowhere to get it, is said first
+    datasets.files_to_fetch(
+        name, data_dir
+    )  # raises for a name that is unknown or cannot be fetched
     with progress_bars() as bars:
         fetch_missing(name, bars, data_dir)
     places = [str(path) for path in datasets.where_found(name, data_dir) or []]
     if as_json:
         print_json({"name": name, "folder": str(folder), "files": places})
         return
-    say("\n".join(places) or f"'{name}' needs no file of the data folder")
+    say("\n".join(places) or f"'{name}' needs no file in the data folder")
 
 
 @app.command()
@@ -104,25 +120,26 @@ def show(
     name: DatasetName,
     data_dir: DataDir = None,
     label_column: Annotated[
-        str | None, typer.Option(help="Of csv:PATH, the column of classes [the last].")
+        str | None, typer.Option(help="For csv:PATH, the column of labels [the last].")
     ] = None,
     owner_column: Annotated[
-        str | None, typer.Option(help="Of csv:PATH, the column that says whose a row is [none].")
+        str | None,
+        typer.Option(help="For csv:PATH, the column that names the owner of a row [none]."),
     ] = None,
     label: Annotated[
-        str, typer.Option(help="Of csv:PATH, what labels are: class, or number to predict.")
+        str, typer.Option(help="For csv:PATH, what labels are: class, or number to predict.")
     ] = "class",
     header: Annotated[
-        bool, typer.Option(help="Of csv:PATH, whether its first row holds names.")
+        bool, typer.Option(help="For csv:PATH, whether the first row has names.")
     ] = True,
     decimal: Decimal = ".",
     missing: Missing = "refuse",
     ignore_columns: Annotated[
-        str, typer.Option(help="Of csv:PATH, columns that are no features: a,b [none].")
+        str, typer.Option(help="For csv:PATH, columns to leave out: a,b [none].")
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """One dataset: shapes, classes, owners, and its note."""
+    """Show one data set: shapes, classes, owners and a note."""
     import numpy as np
 
     from sottovoce.core.errors import UnknownNameError

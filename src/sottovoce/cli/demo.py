@@ -1,4 +1,4 @@
-"""`sottovoce demo`: watch a model train on one private bit per coordinate."""
+"""The command `sottovoce demo`, which trains a model on one private bit per coordinate."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,8 +9,10 @@ from sottovoce.cli.output import Json, print_json, print_table, progress_bars, r
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where runs and report.html go.")] = Path("demo-run"),
-    seeds: Annotated[int, typer.Option(help="Repetitions of every variant.")] = 8,
+    out: Annotated[Path, typer.Option(help="The folder for runs and report.html.")] = Path(
+        "demo-run"
+    ),
+    seeds: Annotated[int, typer.Option(help="Runs of every variant, each with its own seed.")] = 8,
     as_json: Json = False,
 ) -> None:
     """Train on the bundled digits without privacy and at one (epsilon, delta), and compare."""
@@ -55,7 +57,7 @@ def _print(demo: dict[str, Any], report: Path) -> None:
         f"with header) per client and round.\n"
         f"Privacy: delta = {private['delta']:g}, adjacency {private['adjacency']}, "
         f"{private['guarantee']}.\n"
-        "The Gaussian's float noise is fit for simulation only; the bits are sampled exactly.\n"
+        "The Gaussian's float noise is for simulation only; the bits are sampled exactly.\n"
         f"{comparison['favourite'].capitalize()} against {comparison['reference']}: "
         f"{100 * comparison['accuracy_difference_mean']:+.2f} accuracy points "
         f"(95% interval {100 * comparison['accuracy_difference_low']:+.2f} to "

@@ -1,7 +1,4 @@
-"""`sottovoce deploy`: from an empty folder to a federation on several machines.
-
-`sottovoce deploy check`: is a site's folder, or an operator's, ready?
-"""
+"""The commands `sottovoce deploy`, which set up and run a federation on several machines."""
 
 import sys
 from collections.abc import Sequence
@@ -23,13 +20,13 @@ _FAILS = 1
 
 def check(
     folder: Annotated[
-        Path, typer.Argument(metavar="SITE_DIR", help="A site's folder, or a federation's.")
+        Path, typer.Argument(metavar="SITE_DIR", help="The folder of a site or of a federation.")
     ],
     as_json: Json = False,
 ) -> None:
-    """Look at clock, disk, ledger, policy, key, certificates, data and the way to the link.
+    """Check clock, disk, ledger, policy, key, certificates, data and the connection to the link.
 
-    Changes nothing. Exits with 1 if anything fails; each line that does comes with a remedy.
+    Nothing is changed. Exit with 1 if a check fails; its remedy is printed.
     """
     from sottovoce.deployment.machines.federation import FILE_NAME as FEDERATION_FILE
     from sottovoce.deployment.machines.federation import Federation
@@ -56,7 +53,7 @@ app = typer.Typer(help="Train on several machines, over Flower.", no_args_is_hel
 
 SitePath = Annotated[Path, typer.Argument(metavar="SITE_DIR", help="A site's folder.")]
 Background = Annotated[
-    bool, typer.Option("--background", help="Return when it is up; 'deploy stop' ends it.")
+    bool, typer.Option("--background", help="Return when it is running; 'deploy stop' ends it.")
 ]
 Days = Annotated[int, typer.Option(min=1, max=3650, help="How long the certificate is valid.")]
 _LINK_DAYS = 365
@@ -65,10 +62,10 @@ _REHEARSAL_ADDRESS = "127.0.0.1:9443"
 
 @app.command()
 def init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create.")],
     site: Annotated[list[str], typer.Option(help="A site's name; repeatable.")],
     address: Annotated[
-        str | None, typer.Option(help="HOST:PORT that sites dial to reach the link.")
+        str | None, typer.Option(help="HOST:PORT at which sites reach the link.")
     ] = None,
     host: Annotated[
         list[str] | None,
@@ -77,18 +74,22 @@ def init(
     days: Days = _LINK_DAYS,
     rehearsal: Annotated[
         bool,
-        typer.Option("--rehearsal", help=f"Make the sites too, here [{_REHEARSAL_ADDRESS}]."),
+        typer.Option(
+            "--rehearsal", help=f"Also create the sites, on this machine [{_REHEARSAL_ADDRESS}]."
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Make the operator's folder: certificates, and a list of sites."""
+    """Create the operator's folder, with certificates and a list of sites."""
     from sottovoce.core.errors import ParameterError
     from sottovoce.deployment.machines.address import Address
     from sottovoce.deployment.machines.federation import create_federation
     from sottovoce.deployment.machines.site_folder import create_rehearsal_sites
 
     if address is None and not rehearsal:
-        raise ParameterError("--address is missing: HOST:PORT that sites dial to reach the link")
+        raise ParameterError(
+            "--address is missing; give the HOST:PORT at which sites reach the link"
+        )
     federation = create_federation(
         folder,
         address=Address.parse(address or _REHEARSAL_ADDRESS),
@@ -103,20 +104,20 @@ def init(
         say(
             f"next: sottovoce deploy link {folder}"
             if rehearsal
-            else f"next: give {federation.authority} to the sites, and take their keys: "
+            else f"next: give {federation.authority} to the sites, and add their public keys: "
             f"sottovoce deploy certificates {folder} --add NAME node.pub"
         )
 
 
 @app.command()
 def join(
-    folder: Annotated[Path, typer.Argument(metavar="SITE_DIR", help="The folder to make.")],
+    folder: Annotated[Path, typer.Argument(metavar="SITE_DIR", help="The folder to create.")],
     link_: Annotated[str, typer.Option("--link", help="HOST:PORT of the link.")],
     name: Annotated[str, typer.Option("--as", help="This site's name in the federation.")],
     root_certificate: Annotated[Path, typer.Option(help="The operator's ca.crt.")],
     as_json: Json = False,
 ) -> None:
-    """Make a site's folder: its own key, and a policy to fill in."""
+    """Create a site's folder, with a key and a policy to fill in."""
     from sottovoce.deployment.machines.address import Address
     from sottovoce.deployment.machines.site_folder import create_site
 
@@ -135,15 +136,18 @@ def certificates(
     folder: FederationFolder,
     add: Annotated[
         tuple[str, Path] | None,
-        typer.Option(metavar="NAME KEY.pub", help="Take a site's public key."),
+        typer.Option(metavar="NAME KEY.pub", help="Add a site's public key."),
     ] = None,
     renew: Annotated[
-        bool, typer.Option("--renew", help="A new certificate for the link; restart it then.")
+        bool,
+        typer.Option(
+            "--renew", help="Issue a new certificate for the link; restart the link then."
+        ),
     ] = False,
     days: Days = _LINK_DAYS,
     as_json: Json = False,
 ) -> None:
-    """Show who can prove who they are, and until when; take a site's key; renew."""
+    """Show certificates and keys; add a site's public key; renew the link's certificate."""
     from sottovoce.core.errors import DeploymentError
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.deployment.machines.processes import state_of
@@ -151,7 +155,7 @@ def certificates(
     federation = Federation.read(folder)
     if add is not None:
         federation = federation.add_site(*add)
-        told = "the link takes the key when it starts"
+        told = "the link will use the key when it starts"
         if state_of(federation.link_folder):
             from sottovoce.flower.link import register_sites, running_link
 
@@ -159,7 +163,7 @@ def certificates(
                 refused = register_sites(federation, control)
             if refused:
                 raise DeploymentError(refused[0])
-            told = "the running link has taken the key; it need not be started again"
+            told = "the running link uses the key; it need not be restarted"
         say(told, err=True)
     if renew:
         federation.renew_certificate(days=days)
@@ -186,14 +190,14 @@ def _print_certificates(federation: "Federation", as_json: bool) -> None:
 
 @app.command()
 def link(folder: FederationFolder, background: Background = False) -> None:
-    """Run the link, which sites dial."""
+    """Run the link, the server process to which sites connect."""
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.flower.link import START_SECONDS, keep_link
 
     federation = Federation.read(folder)
 
     def tell(warnings: Sequence[str], end: str = "") -> None:
-        say(f"the link is up at {federation.address}{end}")
+        say(f"the link is running at {federation.address}{end}")
         for text in warnings:
             print_warning(text)
 
@@ -207,7 +211,7 @@ def link(folder: FederationFolder, background: Background = False) -> None:
 
 @app.command()
 def node(folder: SitePath, background: Background = False) -> None:
-    """Run a site's node, which answers the link as far as the site's policy allows."""
+    """Run a site's node, which answers requests that the site's policy allows."""
     from sottovoce.deployment.machines.site_folder import SiteFolder
     from sottovoce.deployment.site import warnings_of
     from sottovoce.flower.node import START_SECONDS, keep_node
@@ -215,7 +219,7 @@ def node(folder: SitePath, background: Background = False) -> None:
     site = SiteFolder.read(folder)
 
     def tell(connected: bool, end: str = "") -> None:
-        state = "connected to" if connected else "up and waits for"
+        state = "connected to" if connected else "running and waits for"
         say(f"the node of '{site.name}' is {state} {site.address}{end}")
         for text in warnings_of(site.file):
             print_warning(text)
@@ -234,7 +238,9 @@ def _start_in_background(
     from sottovoce.deployment.machines.processes import start_in_background, state_of
 
     if state_of(keeper_folder):
-        raise DeploymentError(f"it is already running; end it: sottovoce deploy stop {folder}")
+        raise DeploymentError(
+            f"it is already running; to end it run: sottovoce deploy stop {folder}"
+        )
     command = [sys.executable, "-m", "sottovoce", "deploy", what, str(folder)]
     return start_in_background(command, keeper_folder, timeout_seconds=seconds)
 
@@ -246,7 +252,7 @@ app.command()(check)
 
 @app.command()
 def status(folder: FederationFolder, as_json: Json = False) -> None:
-    """Is the link up, which sites are there, and how far are the runs?"""
+    """Show whether the link runs, which sites are connected, and the state of runs."""
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.flower.runs import status_of
 
@@ -272,12 +278,14 @@ def _run_cells(row: dict[str, Any]) -> list[str]:
 @app.command()
 def stop(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A federation's folder, or a site's.")
+        Path, typer.Argument(metavar="DIR", help="The folder of a federation or of a site.")
     ],
-    run: Annotated[int | None, typer.Option(help="Stop only this run; the link stays.")] = None,
+    run: Annotated[
+        int | None, typer.Option(help="Stop only this run; the link keeps running.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """End a link, a node or a run; everything can be started again."""
+    """Stop a link, a node or a run; each can be started again."""
     from sottovoce.core.errors import DeploymentError
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.deployment.machines.processes import end_leftovers, shown, stop_keeper
@@ -287,11 +295,13 @@ def stop(
     if run is not None:
         with running_link(Federation.read(folder)) as control:
             if not control.stop_run(run):
-                raise DeploymentError(f"run {run} could not be stopped; see 'deploy status'")
+                raise DeploymentError(
+                    f"run {run} could not be stopped; see 'sottovoce deploy status {folder}'"
+                )
         if as_json:
             print_json({"stopped": f"run {run}"})
         else:
-            say(f"run {run} is stopped; 'sottovoce deploy run ... --resume' goes on")
+            say(f"run {run} is stopped; 'sottovoce deploy run ... --resume' continues it")
         return
     keeper = keeper_folder(folder)
     what = f"the {keeper.name}"
@@ -303,4 +313,4 @@ def stop(
         return
     say(f"{what} is stopped" if stopped else f"{what} was not running")
     for process in left:
-        say(f"ended what was left of it: {shown(process)}")
+        say(f"also ended a process that was left: {shown(process)}")

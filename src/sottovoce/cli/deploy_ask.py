@@ -1,4 +1,4 @@
-"""`sottovoce deploy ask`: one question to the people of all sites, one code a person."""
+"""The command `sottovoce deploy ask`, which estimates a statistic over the people of all sites."""
 
 import time
 from pathlib import Path
@@ -29,7 +29,9 @@ def ask(
     statistic: Annotated[
         str, typer.Argument(help="mean, variance, histogram, quantiles or location.")
     ],
-    about: Annotated[str, typer.Option(help="What: a name in [columns] of the sites' files.")],
+    about: Annotated[
+        str, typer.Option(help="The column: a name in [columns] of the sites' files.")
+    ],
     epsilon: PersonEpsilon,
     lower: LowerIfAny = None,
     upper: UpperIfAny = None,
@@ -38,33 +40,38 @@ def ask(
     quantiles: Annotated[
         str | None, typer.Option(help="Levels between 0 and 1 [0.25,0.5,0.75].")
     ] = None,
-    centre: Annotated[
-        str | None, typer.Option(help="The map's centre: LATITUDE,LONGITUDE.")
+    center: Annotated[
+        str | None,
+        typer.Option("--center", "--centre", help="The map's center: LATITUDE,LONGITUDE."),
     ] = None,
-    side_km: Annotated[float | None, typer.Option(help="The map's side, in kilometres.")] = None,
+    side_km: Annotated[float | None, typer.Option(help="The map's side, in km.")] = None,
     bits: PersonBits = None,
     mechanism: AnswerMechanismIfAny = None,
     confidence: Confidence = 0.95,
-    minimum_sites: Annotated[int, typer.Option(help="Fewer answers are none.")] = 1,
-    deadline: Annotated[float, typer.Option(help="Seconds that sites may take.")] = 600.0,
-    out: Annotated[Path | None, typer.Option(help="A new folder [DIR/runs/NAME].")] = None,
+    minimum_sites: Annotated[
+        int, typer.Option(help="The least number of sites that must answer.")
+    ] = 1,
+    deadline: Annotated[
+        float, typer.Option(help="Seconds within which sites must answer.")
+    ] = 600.0,
+    out: Annotated[Path | None, typer.Option(help="The folder to create [DIR/runs/NAME].")] = None,
     as_json: Json = False,
 ) -> None:
-    """Ask the sites about their people; each answers as far as its own file and ledger allow."""
+    """Ask the sites about their people; each answers what its policy and ledger allow."""
     from sottovoce.analytics import intervals
     from sottovoce.analytics.estimates import question_for
     from sottovoce.core.errors import ParameterError
 
     intervals.check_confidence(confidence)
     if minimum_sites < 1 or not deadline > 0.0:
-        raise ParameterError("--minimum-sites must be at least 1, and --deadline positive")
+        raise ParameterError("--minimum-sites must be at least 1 and --deadline must be positive")
     given: dict[str, Any] = {
         "lower": lower,
         "upper": upper,
         "bins": bins,
         "categories": word_list("--categories", categories) if categories else None,
         "quantiles": quantiles and number_list("--quantiles", quantiles),
-        "centre": centre and tuple(number_list("--centre", centre)),
+        "centre": center and tuple(number_list("--center", center)),
         "side_km": side_km,
         "bits": bits,
         "mechanism": mechanism,
@@ -87,7 +94,7 @@ def ask(
 def _asked(
     folder: Path, question: Any, about: str, waiting: dict[str, Any], out: Path | None
 ) -> tuple[dict[str, Any], Path]:
-    """What the link's side wrote down, and where."""
+    """Return the estimate that the link's server wrote, and its folder."""
     from sottovoce.analytics.question import to_json
     from sottovoce.core import files
     from sottovoce.core.errors import DeploymentError, OutputError
@@ -109,15 +116,19 @@ def _asked(
             time.sleep(_POLL_SECONDS)
         bars.update(name, 1, 1, "done")
     if ended.failure is not None:
-        raise DeploymentError(f"the question failed: {ended.failure}")
+        raise DeploymentError(
+            f"the question failed: {ended.failure}; check 'sottovoce deploy status {folder}'"
+        )
     if not (path / ESTIMATE_NAME).exists():
-        raise DeploymentError(f"the question has ended without an estimate in {path}")
+        raise DeploymentError(
+            f"the question has ended, but {path} has no estimate; ask again with another --out"
+        )
     found: dict[str, Any] = files.read_json(path / ESTIMATE_NAME)
     return found, path
 
 
 def _free(folder: Path, name: str) -> Path:
-    """A new folder for every time that a question is asked."""
+    """Return a folder that does not exist yet: each time a question is asked it gets its own."""
     number = 1
     while (folder / f"{name}-{number}").exists():
         number += 1

@@ -1,4 +1,4 @@
-"""`sottovoce deploy run`: one spec over a federation, followed to its end."""
+"""The command `sottovoce deploy run`, which runs a spec on a federation and follows it."""
 
 import json
 import time
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sottovoce.cli.options import AllowCode, FederationFolder, Log, Overrides, SpecFile
-from sottovoce.cli.output import Json, print_result, print_warning, progress_bars, round_note, say
+from sottovoce.cli.output import Json, print_warning, progress_bars, round_note, say
+from sottovoce.cli.summary import print_result
 
 if TYPE_CHECKING:
     from sottovoce.deployment.machines.federation import Federation
@@ -25,13 +26,15 @@ def run(
     folder: FederationFolder,
     spec: SpecFile,
     set_: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder [DIR/runs/NAME].")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder to write [DIR/runs/NAME].")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     allow_code: AllowCode = False,
     log: Log = None,
     as_json: Json = False,
 ) -> None:
-    """Train as a spec says, on the sites' data; the run goes on if this command is interrupted."""
+    """Train as a spec says on the sites' data; the run continues if this command is interrupted."""
     from sottovoce.core.errors import OutputError
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.flower.link import running_link
@@ -68,8 +71,8 @@ def run(
             ended = _follow(control, run_id, run_folder, loaded, rounds_log)
         except KeyboardInterrupt:
             say(
-                f"the run goes on; watch it: sottovoce deploy status {folder}; "
-                f"stop it: sottovoce deploy stop {folder} --run {run_id}",
+                f"the run continues; to see it run: sottovoce deploy status {folder}; "
+                f"to stop it run: sottovoce deploy stop {folder} --run {run_id}",
                 err=True,
             )
             raise SystemExit(_INTERRUPTED) from None
@@ -77,14 +80,14 @@ def run(
         result = run_folder.result()
         if result is None:
             raise OutputError(
-                f"the run has ended, but {run_folder.path} holds no result; --resume it"
+                f"the run has ended, but {run_folder.path} has no result; run it with --resume"
             )
         rounds_log.finish(result)
     print_result(result, run_folder.path, as_json=as_json)
 
 
 def _check_folder(run_folder: "RunFolder", federation: Path, *, resume: bool) -> None:
-    """Say now what the link's side would say later."""
+    """Refuse a folder now that the link's server would refuse later."""
     from sottovoce.core.errors import OutputError
 
     path = run_folder.path
@@ -99,45 +102,46 @@ def _check_folder(run_folder: "RunFolder", federation: Path, *, resume: bool) ->
                 pass
         except OutputError as error:
             raise OutputError(
-                f"{error}. If it is a run of the link, 'sottovoce deploy status {federation}' "
-                f"shows it and 'sottovoce deploy stop {federation} --run ID' stops it; if the link "
-                f"was killed, 'sottovoce deploy stop {federation}' ends what is left of it"
+                f"{error}. If it is a run of the link, see 'sottovoce deploy status {federation}' "
+                f"and stop it with 'sottovoce deploy stop {federation} --run ID'; if the link was "
+                f"killed, end its remaining processes with 'sottovoce deploy stop {federation}'"
             ) from None
     if not resume and path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise OutputError(f"{path} is not empty; continue with --resume or choose another --out")
 
 
 def _check_clients(spec: "RunSpec", federation: "Federation") -> None:
-    """A run that waits for sites that will never come is noticed now."""
+    """Refuse a spec with clients that are not sites; the run would wait for them forever."""
     from sottovoce.core.errors import ConfigError
     from sottovoce.core.printable_text import client_name
 
     data = spec.data
     numbered = [client_name(number) for number in range(data.clients or 0)]
     clients = list(data.sites) or list(data.names) or numbered
-    strangers = [name for name in clients if name not in federation.sites]
-    if strangers:
+    unknown = [name for name in clients if name not in federation.sites]
+    if unknown:
         raise ConfigError(
-            f"the spec's client '{strangers[0]}' is no site of the federation; its sites are "
-            f"{', '.join(federation.sites)}: name them in 'data.names' (or 'data.sites')"
+            f"the spec's client '{unknown[0]}' is not a site of the federation; name its sites "
+            f"in 'data.names' (or 'data.sites'): {', '.join(federation.sites)}"
         )
     if ":" in data.dataset and not data.sites:
         raise ConfigError(
-            f"the dataset '{data.dataset}' is a file, and no site reads what a run names: say how "
-            "many records of its own each has in 'data.sites', or name a data set that all have"
+            f"the dataset '{data.dataset}' is a file, and sites read no file that a run names; "
+            "state in 'data.sites' how many records each site has, or name a data set that all "
+            "sites have"
         )
 
 
 def _check_before(spec: "RunSpec", run_folder: "RunFolder", *, resume: bool) -> None:
-    """Build the run here, for a mistake that the link's server would find a minute later.
+    """Build the run here, to find errors that the link's server would find a minute later.
 
-    Not where the link's server may know more than this shell: other data folders, other modules.
+    Skipped where the link's server may have data or modules that this shell does not have.
     """
     from sottovoce.flower.remote import check_buildable
     from sottovoce.learning import datasets
 
     _, colon, path = spec.data.dataset.partition(":")
-    elsewhere = bool(colon) and not Path(path).is_absolute()  # as older versions began runs
+    elsewhere = bool(colon) and not Path(path).is_absolute()  # as older versions wrote it
     if spec.model.user_factory is not None or elsewhere:
         return
     if datasets.where_found(spec.data.dataset) is None:
@@ -148,11 +152,13 @@ def _check_before(spec: "RunSpec", run_folder: "RunFolder", *, resume: bool) -> 
 def _follow(
     control: "Control", run_id: int, run_folder: "RunFolder", spec: "RunSpec", log: "Tracking"
 ) -> "RunStatus":
-    """Show and log rounds as they come, until the run has ended."""
+    """Show and log rounds until the run has ended; return how it ended."""
     logged = 0
     with progress_bars() as bars:
         while True:
-            status = control.run(run_id)  # before the rounds: none is missed at the end
+            status = control.run(
+                run_id
+            )  # read before the rounds, so that none is missed at the end
             rows = run_folder.metrics()
             if rows:
                 bars.update(spec.name, rows[-1]["round"], spec.rounds, round_note(rows[-1]))
@@ -169,11 +175,13 @@ def _check_end(ended: "RunStatus", federation: "Federation", run_folder: "RunFol
     from sottovoce.core.errors import DeploymentError
 
     if ended.failure is not None:
-        onward = "; --resume goes on, and no round is charged twice" if run_folder.exists else ""
+        remedy = (
+            "; use --resume to continue, no round is charged twice" if run_folder.exists else ""
+        )
         raise DeploymentError(
-            f"the run failed: {ended.failure}{onward} (its log: "
-            f"FLWR_HOME={federation.link_folder}/flower flwr log {ended.run_id} --show)"
+            f"the run failed: {ended.failure}{remedy}; to read its log run: "
+            f"FLWR_HOME={federation.link_folder}/flower flwr log {ended.run_id} --show"
         )
     if ended.was_stopped:
-        say(f"the run was stopped; --resume goes on in {run_folder.path}", err=True)
+        say(f"the run was stopped; use --resume to continue in {run_folder.path}", err=True)
         raise SystemExit(_INTERRUPTED)

@@ -1,7 +1,4 @@
-"""`sottovoce doctor`: what is installed, which kernels run, where data is looked for.
-
-`diagnose`: what is installed, which kernels run, where files are looked for, what is wrong.
-"""
+"""The command `sottovoce doctor`, which examines an installation and runs a self test."""
 
 import importlib.metadata
 import importlib.util
@@ -17,7 +14,7 @@ from typing import Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_fields, print_json, print_table, say
+from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars, say
 from sottovoce.cli.self_test import Check, self_test
 from sottovoce.core import extras, native, threads
 from sottovoce.core.errors import DeploymentError, SottovoceError
@@ -31,7 +28,15 @@ _FLOWER_PROGRAMS = ("flower-superlink", "flower-supernode", "flower-superexec")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """A package, its version (None if it is not installed), and what it is for."""
+    """A Python package that is used.
+
+    Attributes:
+        name: Its distribution.
+        version: The version; None if it is not installed.
+        needed: Whether nothing works without it.
+        purpose: What needs it.
+        install: The command that installs it.
+    """
 
     name: str
     version: str | None
@@ -42,7 +47,15 @@ class Package:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """What samples. `levels` are what this machine can run, the slowest first."""
+    """The kernels that encode and decode.
+
+    Attributes:
+        in_use: The level that is used.
+        levels: All levels that this machine can run, the slowest first.
+        cuda: Whether Triton kernels can run on a GPU.
+        threads: The number of threads.
+        compiler: The path of a C compiler; None if there is none.
+    """
 
     in_use: str
     levels: tuple[str, ...]
@@ -53,7 +66,16 @@ class Kernels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A folder, who chose it, and what is there."""
+    """A folder that is used.
+
+    Attributes:
+        what: What it is for.
+        path: Where it is.
+        chosen_by: The environment variable that sets it, or that it is the default.
+        exists: Whether it exists.
+        writable: Whether files can be written there.
+        holds: What was found in it.
+    """
 
     what: str
     path: str
@@ -65,7 +87,13 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """Something that is wrong or missing, and what to do; a `serious` one keeps from working."""
+    """Something that is wrong or missing.
+
+    Attributes:
+        problem: What is wrong.
+        remedy: What to do.
+        serious: Whether nothing works without the remedy.
+    """
 
     problem: str
     remedy: str
@@ -90,16 +118,16 @@ class Diagnosis:
 
     @property
     def usable(self) -> bool:
-        """Whether results of this installation can be believed."""
+        """Whether every self test passed."""
         return all(check.ok for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the diagnosis as plain data."""
         return {"usable": self.usable, **asdict(self)}
 
 
 def diagnose() -> Diagnosis:
-    """Look at this installation; only core packages are needed, and nothing is changed."""
+    """Return the state of this installation; only core packages are needed."""
     packages, problems = _packages(), []
     kernels, more = _kernels()
     problems += more
@@ -171,12 +199,12 @@ def _packages() -> tuple[Package, ...]:
 
 
 def _alias_version(one: extras.Optional) -> str | None:
-    """A package that came under another distribution's name, such as mlflow for mlflow-skinny."""
+    """Return the version of a module installed by another distribution, as mlflow-skinny's is."""
     return _version_of(one.module) if importlib.util.find_spec(one.module) else None
 
 
 def _missing(packages: tuple[Package, ...]) -> list[Problem]:
-    """What most people want, and core packages; other optional ones are no problem."""
+    """Return a problem for each missing package that is needed or commonly used."""
     wanted = ("torch", "scikit-learn")
     return [
         Problem(
@@ -206,8 +234,8 @@ def _kernels() -> tuple[Kernels, list[Problem]]:
         install = "" if compiler else "install a C compiler (gcc or clang), then "
         problems.append(
             Problem(
-                problem="the C kernels are not built, or are another version's: numpy gives the "
-                "same bits, more slowly",
+                problem="the C kernels are not built, or are those of another version: numpy "
+                "gives the same bits, more slowly",
                 remedy=f"{install}pip install --force-reinstall --no-cache-dir --no-deps sottovoce",
             )
         )
@@ -229,7 +257,7 @@ def _kernels() -> tuple[Kernels, list[Problem]]:
 
 
 def _cuda() -> bool:
-    """Whether Triton kernels can run; a torch that cannot be imported counts as none."""
+    """Return whether Triton kernels can run; not if torch cannot be imported."""
     from sottovoce.mechanisms.kernels import cuda
 
     try:
@@ -269,13 +297,13 @@ def _place(what: str, path: Path, variable: str, holds: str) -> Place:
 
 
 def _can_be_written(path: Path) -> bool:
-    """Whether files can be made in a folder, or the folder itself can be."""
+    """Return whether files can be written to a folder, or the folder can be created."""
     existing = next(one for one in (path, *path.absolute().parents) if one.exists())
     return existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
 
 
 def _programs() -> tuple[str, ...]:
-    """Programs that only some commands need: Flower's, for federations of machines."""
+    """Return the programs of Flower, which federations need, if it is installed."""
     return _FLOWER_PROGRAMS if importlib.util.find_spec("flwr") else ()
 
 
@@ -292,9 +320,9 @@ _UNUSABLE = 1
 
 
 def doctor(as_json: Json = False) -> None:
-    """What is installed, which kernels run, where data is looked for, and a self test."""
-
-    found = diagnose()
+    """Show what is installed, which kernels run and where data is, and run a self test."""
+    with progress_bars():
+        found = diagnose()
     if as_json:
         print_json(found.to_dict())
         raise typer.Exit(0 if found.usable else _UNUSABLE)
@@ -342,4 +370,4 @@ def doctor(as_json: Json = False) -> None:
 def _state(*, exists: bool, writable: bool) -> str:
     if not writable:
         return "not writable"
-    return "there" if exists else "made when needed"
+    return "exists" if exists else "created when needed"

@@ -1,7 +1,4 @@
-"""`sottovoce estimate`: private statistics of a csv file, each row a person.
-
-What the commands of `sottovoce estimate` do with a file, once they know what is asked.
-"""
+"""The commands `sottovoce estimate`, private statistics of a csv file; each row is a person."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -39,36 +36,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEstimate:
-    """The options of every such command: how the file is read, who is charged, what is said."""
+    """The options that all commands share: how to read the file, whom to charge, what to print."""
 
     confidence: Confidence = 0.95
     header: Annotated[
-        bool, typer.Option("--header/--no-header", help="Whether the first row names.")
+        bool, typer.Option("--header/--no-header", help="Whether the first row has names.")
     ] = True
     delimiter: Annotated[
-        str | None, typer.Option(help="Between cells [found in the first line].")
+        str | None, typer.Option(help="The sign between cells [found in the first line].")
     ] = None
-    encoding: Annotated[str, typer.Option(help="Of the file, such as latin-1.")] = "utf-8"
+    encoding: Annotated[str, typer.Option(help="The file's encoding, such as latin-1.")] = "utf-8"
     decimal: Decimal = "."
     missing: Missing = "refuse"
     missing_words: Annotated[
         list[str] | None,
-        typer.Option(help="What else stands for nothing, such as 99,unknown; repeatable."),
+        typer.Option(help="Words that mean a missing value, such as 99,unknown; repeatable."),
     ] = None
     ledger: Annotated[
-        Path | None, typer.Option(help="Charge the people's account in this file.")
+        Path | None, typer.Option(help="The ledger in which to charge the people's account.")
     ] = None
     budget: Annotated[
-        float | None, typer.Option(help="The account's budget: epsilon over all questions.")
+        float | None, typer.Option(help="The account's budget: total epsilon over all questions.")
     ] = None
     account: Annotated[
         str | None,
         typer.Option(
-            help="Whose data it is, with --ledger: all that is asked by this name adds up."
+            help="With --ledger, the name of the people's account; all questions add up there."
         ),
     ] = None
     seed: Annotated[
-        int | None, typer.Option(help="Repeatable noise, for simulation [the system's randomness].")
+        int | None,
+        typer.Option(help="Seed of repeatable noise, for simulation [the system's randomness]."),
     ] = None
     show_true: Annotated[
         bool,
@@ -87,7 +85,15 @@ class FileEstimate:
         plot: Path | None = None,
         **options: Any,
     ) -> None:
-        """Ask everybody in the file `data`, and print what was found; draw it into `plot`."""
+        """Estimate a statistic of the people in a file and print it.
+
+        Args:
+            statistic: The name of the statistic.
+            data: The csv file.
+            column: The column, or several; None for the only one.
+            plot: The file into which to draw a map.
+            options: The options of the question.
+        """
         from sottovoce.analytics import intervals
         from sottovoce.analytics.estimates import question_for, takes_people
         from sottovoce.analytics.truth import true_label
@@ -109,7 +115,7 @@ class FileEstimate:
                 return columns.words(on_bytes) if words else columns.numbers(on_bytes)
 
             charged = self._charge(asked, read)
-            found = self._ask(asked, read("privatising")).noted(charged)
+            found = self._ask(asked, read("privatizing")).noted(charged)
             true = self._true(asked, read("reading again")) if self.show_true else None
         self._draw(asked, found, plot)
         self._say(found, true, true_label(asked), plot)
@@ -129,7 +135,7 @@ class FileEstimate:
         )
 
     def _charge(self, asked: "Question", read: Any) -> str:
-        """Charge the people before anything is encoded; what the result says about it."""
+        """Charge the people before any value is encoded; return a note for the result."""
         from sottovoce.analytics.charging import charge, check_budget
         from sottovoce.analytics.result import NO_LEDGER
         from sottovoce.core.errors import ParameterError
@@ -138,15 +144,15 @@ class FileEstimate:
         if self.ledger is None:
             for option, value in (("budget", self.budget), ("account", self.account)):
                 if value is not None:
-                    raise ParameterError(f"--{option} is an account's in a ledger; give --ledger")
+                    raise ParameterError(f"--{option} needs a ledger; give --ledger")
             return NO_LEDGER
         if not self.account:
             raise ParameterError(
                 f"--ledger {self.ledger} needs --account, a name for the people whose data this "
-                "is. What is asked about them adds up by that name: give the same one with every "
-                "file that holds their data"
+                "is. Questions add up by that name: give the same name with every file that has "
+                "their data"
             )
-        for _ in read("checking"):  # a file with a mistake in it must not cost anybody anything
+        for _ in read("checking"):  # an error in the file must be found before charging
             pass
         return charge(self.ledger, self.account, asked, budget=self.budget)
 
@@ -167,7 +173,7 @@ class FileEstimate:
             from sottovoce.reporting.design_matrix import draw
 
             side_km = asked.side_km  # type: ignore[attr-defined]
-            title = f"{found.people} people, epsilon {found.epsilon:g} per kilometre"
+            title = f"{found.people} people, epsilon {found.epsilon:g} per km"
             draw(plot, found.details["density"], side_km=side_km, title=title)
 
     def _say(
@@ -205,7 +211,7 @@ def _shown(value: float | None) -> str:
 
 
 app = typer.Typer(
-    help="Estimate statistics of a csv file from a few private bits a person, with intervals.",
+    help="Estimate statistics of a csv file from a few private bits per person, with intervals.",
     no_args_is_help=True,
 )
 
@@ -214,7 +220,7 @@ Data = Annotated[Path, typer.Argument(metavar="DATA.csv", help="A csv file; each
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Options of a question about values between two bounds."""
+    """The options of a question about values between two bounds."""
 
     lower: Lower
     upper: Upper
@@ -223,12 +229,12 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Options that say which column is asked for, and how people answer."""
+    """The options that name the column and the mechanism of the answers."""
 
     column: Annotated[
         str | None,
         typer.Option(
-            help="The column: its name, or its number from 0 with --no-header [the only one]."
+            help="The column: its name, or with --no-header its number from 0 [the only one]."
         ),
     ] = None
     bits: PersonBits = None
@@ -238,14 +244,14 @@ class Answer:
 @app.command()
 @spread
 def mean(*, data: Data, bounds: Bounds, answer: Answer, file: FileEstimate) -> None:
-    """The mean of a column."""
+    """Estimate the mean of a column."""
     file.print("mean", data, **vars(bounds), **vars(answer))
 
 
 @app.command()
 @spread
 def variance(*, data: Data, bounds: Bounds, answer: Answer, file: FileEstimate) -> None:
-    """The variance of a column: half of the people are asked for their value, half its square."""
+    """Estimate the variance of a column; half of the people send their value, half its square."""
     file.print("variance", data, **vars(bounds), **vars(answer))
 
 
@@ -262,7 +268,7 @@ def histogram(
     answer: Answer,
     file: FileEstimate,
 ) -> None:
-    """The share of people in each bin or category."""
+    """Estimate the share of people in each bin or category."""
     words = word_list("--categories", categories) if categories else None
     bounds: dict[str, Any] = {"lower": lower, "upper": upper, "bins": bins, "categories": words}
     file.print("histogram", data, **bounds, epsilon=epsilon, **vars(answer))
@@ -278,7 +284,7 @@ def quantiles(
     answer: Answer,
     file: FileEstimate,
 ) -> None:
-    """Quantiles of a column, such as its median."""
+    """Estimate quantiles of a column, such as its median."""
     levels = number_list("--quantiles", quantiles)
     file.print("quantiles", data, **vars(bounds), **vars(answer), quantiles=levels)
 
@@ -290,22 +296,27 @@ def location(
     data: Data,
     latitude: Annotated[str, typer.Option(help="The column of latitudes, in degrees.")],
     longitude: Annotated[str, typer.Option(help="The column of longitudes, in degrees.")],
-    centre: Annotated[str, typer.Option(help="The map's centre: LATITUDE,LONGITUDE.")],
-    side_km: Annotated[float, typer.Option(help="The map's side, in kilometres.")],
-    epsilon: Annotated[float, typer.Option(help="Per kilometre between two places.")],
-    bits: Annotated[int | None, typer.Option(help="Of each of the two coordinates [3].")] = None,
-    cells: Annotated[int, typer.Option(help="Cells to a side of the density map.")] = 16,
+    center: Annotated[
+        str,
+        typer.Option("--center", "--centre", help="The map's center: LATITUDE,LONGITUDE."),
+    ],
+    side_km: Annotated[float, typer.Option(help="The map's side, in km.")],
+    epsilon: Annotated[float, typer.Option(help="Epsilon per km between two places.")],
+    bits: Annotated[
+        int | None, typer.Option(help="Bits of each of the two coordinates [3].")
+    ] = None,
+    cells: Annotated[int, typer.Option(help="Cells on each side of the density map.")] = 16,
     plot: Annotated[Path | None, typer.Option(help="Draw the density map: .svg or .png.")] = None,
     file: FileEstimate,
 ) -> None:
-    """The mean place and a density map, under geo-indistinguishability."""
+    """Estimate the mean place and a density map, under geo-indistinguishability."""
     check_plot(plot, ".png")
     file.print(
         "location",
         data,
         (latitude, longitude),
         plot,
-        centre=tuple(number_list("--centre", centre)),
+        centre=tuple(number_list("--center", center)),
         side_km=side_km,
         epsilon=epsilon,
         bits=bits,

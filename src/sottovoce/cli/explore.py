@@ -1,4 +1,4 @@
-"""`sottovoce explore`: move a mechanism's parameters in a browser, and see what they do."""
+"""The command `sottovoce explore`, which serves a page about mechanisms and their parameters."""
 
 import contextlib
 import os
@@ -12,18 +12,18 @@ from sottovoce.cli.output import say
 
 def explore(
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Where on this machine; 0 takes any free port.")
+        int, typer.Option(min=0, max=65535, help="The port on this machine; 0 takes any free one.")
     ] = 8765,
     no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Only print the address.")
+        bool, typer.Option("--no-browser", help="Print the address, open no browser.")
     ] = False,
 ) -> None:
-    """Serve a page, to this machine alone, where mechanisms can be tried out; Ctrl-C ends it."""
+    """Serve a page, on this machine only, that shows what mechanisms do; Ctrl-C ends it."""
     from sottovoce.reporting.explorer.server import open_server
 
     with open_server(port) as server:
         say(f"the explorer is at {server.address}; Ctrl-C ends it")
-        sys.stdout.flush()  # whoever reads this in a pipe waits for the address
+        sys.stdout.flush()  # a program that reads the pipe waits for the address
         if not no_browser:
             _open_browser(server.address)
         with contextlib.suppress(KeyboardInterrupt):
@@ -31,7 +31,7 @@ def explore(
 
 
 def _open_browser(address: str) -> None:
-    """A window, where there are windows: a browser in the terminal would take it over."""
+    """Open the address where there is a desktop; a browser in the terminal would take it over."""
     import webbrowser
 
     screens = ("DISPLAY", "WAYLAND_DISPLAY")

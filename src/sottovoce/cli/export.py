@@ -1,4 +1,4 @@
-"""`sottovoce export`: the trained model for others to load."""
+"""The command `sottovoce export`, which writes a trained model."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ def export(
     model: Annotated[Path, typer.Argument(help="The file to write, such as model.safetensors.")],
     as_json: Json = False,
 ) -> None:
-    """Write a run's model as safetensors, with its guarantee in the metadata."""
+    """Write a run's model as a safetensors file, with its guarantee in the metadata."""
     from sottovoce.runs.opened import export_model
 
     written = export_model(run, model)

@@ -1,4 +1,4 @@
-"""`sottovoce ledger`: who has spent what, and a site's ledger as files (create, backup, move)."""
+"""The commands `sottovoce ledger`, which read, verify, copy and move privacy ledgers."""
 
 import contextlib
 import json
@@ -23,10 +23,10 @@ def create(
     site: Annotated[Path, typer.Argument(metavar="SITE_DIR", help="A folder with a site.toml.")],
     as_json: Json = False,
 ) -> None:
-    """Make the ledger of a site whose site.toml was written by hand, once.
+    """Create the ledger of a site whose site.toml was written by hand.
 
-    'deploy join' and 'deploy init' make it with the folder. A site that has answered before
-    restores its ledger, or moves it: a new one would forget what was spent.
+    'deploy join' and 'deploy init' create it with the folder. For a site that has answered before,
+    restore its ledger or move it: a new one would forget what was spent.
     """
     from sottovoce.core.errors import ConfigError
     from sottovoce.deployment.site import SITE_FILE
@@ -35,14 +35,14 @@ def create(
 
     if not (site / SITE_FILE).is_file():
         raise ConfigError(
-            f"{site} is not a site's folder: it has no {SITE_FILE}; make one with 'sottovoce "
+            f"{site} is not a site's folder: it has no {SITE_FILE}; create one with 'sottovoce "
             "deploy join'"
         )
     seal.create(site)
     if as_json:
         print_json({"ledger": str(site / LEDGER_NAME)})
     else:
-        say(f"{site / LEDGER_NAME} is new, without charges; keep it with {seal.SEAL_NAME}")
+        say(f"{site / LEDGER_NAME} was created, without charges; keep it with {seal.SEAL_NAME}")
 
 
 def backup(
@@ -52,9 +52,9 @@ def backup(
     out: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
     as_json: Json = False,
 ) -> None:
-    """Copy a ledger, verified, into one file; also while it is in use.
+    """Verify a ledger and copy it into one file; it may be in use.
 
-    Going back to a copy forgets what was charged after it: a site refuses one that is older.
+    Going back to a copy forgets what was charged after it; a site refuses an older ledger.
     """
     from sottovoce.ledger.copies import back_up
 
@@ -64,38 +64,38 @@ def backup(
         print_json({"backup": str(out), **asdict(standing)})
     else:
         say(
-            f"{out} holds every charge up to now ({standing.charges}); going back to it forgets "
-            "what is charged later"
+            f"{out} has all {standing.charges} charges up to now; going back to it would forget "
+            "later charges"
         )
 
 
 def move(
-    old: Annotated[Path, typer.Argument(metavar="OLD_DIR", help="The folder that has the ledger.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW_DIR", help="A folder by 'deploy join'.")],
+    old: Annotated[Path, typer.Argument(metavar="OLD_DIR", help="The folder with the ledger.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW_DIR", help="A folder made by 'deploy join'.")],
     as_json: Json = False,
 ) -> None:
-    """Move a site's ledger to a new folder, such as one with a new key; both nodes are stopped.
+    """Move a site's ledger to a new folder, such as one with a new key; stop both nodes first.
 
-    The old folder does not answer any more. If it is interrupted, run it again.
+    The node of the old folder does not answer any more. After an interruption, run it again.
     """
     from sottovoce.deployment.machines.site_folder import move_ledger
 
     standing = move_ledger(old, new)
     before, after = _name_in(old), _name_in(new)
     if before is not None and after is not None and before != after:
-        print_warning(f"the account of '{before}' goes on as '{after}'")
+        print_warning(f"the account of '{before}' continues as '{after}'")
     if as_json:
         print_json({"from": str(old), "to": str(new), **asdict(standing)})
     else:
         say(
-            f"{new} goes on with the account of {old} ({standing.charges} charges), which does not "
-            "answer any more; copy into the new site.toml what the old one has of [policy], "
-            "[data], [columns], factories, app and longest_seconds"
+            f"{new} continues the account of {old} ({standing.charges} charges), whose node does "
+            "not answer any more; copy [policy], [data], [columns], factories, app and "
+            "longest_seconds from the old site.toml into the new one"
         )
 
 
 def _name_in(folder: Path) -> str | None:
-    """The name of the site whose folder it is, as far as its file says."""
+    """Return the name in a site's file; None if there is none."""
     from sottovoce.core.errors import ConfigError
     from sottovoce.deployment.machines.federation import read_table
     from sottovoce.deployment.site import SITE_FILE
@@ -106,13 +106,13 @@ def _name_in(folder: Path) -> str | None:
     return None
 
 
-app = typer.Typer(help="Read, check and copy a privacy ledger.", no_args_is_help=True)
+app = typer.Typer(help="Read, verify, copy and move privacy ledgers.", no_args_is_help=True)
 app.command()(create)
 app.command()(backup)
 app.command()(move)
 
 Where = Annotated[Path, typer.Argument(help="A run's folder, a site's folder, or a ledger file.")]
-Client = Annotated[str | None, typer.Option(help="Only this client.")]
+Client = Annotated[str | None, typer.Option(help="Show only this client.")]
 
 
 def _open(path: Path) -> "LedgerReader":
@@ -127,7 +127,7 @@ def _open(path: Path) -> "LedgerReader":
 
 
 def _check_seal(path: Path, ledger: "LedgerReader") -> None:
-    """Refuse a site's ledger that is not the one that was charged, by its seal and its receipt."""
+    """Raise LedgerError if a site's ledger is not the one that its seal and receipt record."""
     from sottovoce.deployment.site import SITE_FILE
     from sottovoce.deployment.witness import check_kept
     from sottovoce.ledger import seal
@@ -139,7 +139,14 @@ def _check_seal(path: Path, ledger: "LedgerReader") -> None:
 
 
 def open_whole(path: Path) -> "LedgerReader":
-    """Open a ledger whose figures hold: one that was altered, or is not the site's, is refused."""
+    """Open a ledger after checking that it was not altered and is the site's own.
+
+    Args:
+        path: The folder of a run or a site, or a ledger file.
+
+    Raises:
+        LedgerError: If the ledger was altered or is not the one that the site's seal records.
+    """
     ledger = _open(path)
     try:
         ledger.check_unaltered()
@@ -160,7 +167,7 @@ def _clients(ledger: "LedgerReader", client: str | None) -> list[str]:
 
 
 def _run_spec(path: Path) -> dict[str, Any] | None:
-    """The spec of the run whose folder this is, as plain data; None for other ledgers."""
+    """Return the spec of the run in this folder as plain data; None for other ledgers."""
     from sottovoce.runs.folder import RunFolder
 
     folder = RunFolder(path)
@@ -168,7 +175,7 @@ def _run_spec(path: Path) -> dict[str, Any] | None:
 
 
 def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
-    """A site's one account, which goes on under whatever name it has; None for other folders."""
+    """Return the row of a site's account, which has all of its charges; None for other folders."""
     from sottovoce.deployment.policy import Policy
     from sottovoce.deployment.site import SITE_FILE, read_site, warnings_of
     from sottovoce.ledger.records import FIRST_EVENT
@@ -183,7 +190,8 @@ def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
         counted = policy.filter(ledger.budget(FIRST_EVENT)).spent(history)
     limit = (policy.epsilon_total, policy.delta)
     row = _row(site.name, history, asked=delta, default=policy.delta, limit=limit)
-    # What the charges come to may be less than what the total counts, for the server chose them.
+    # The privacy filter may count more than the charges spend, because the server chose them
+    # adaptively; so what is left is computed from the filter's count.
     left = None if delta not in (None, policy.delta) else max(0.0, policy.epsilon_total - counted)
     warnings = warnings_of(path / SITE_FILE)
     return [{**row, "left": left, "counted": counted, "warnings": warnings}]
@@ -197,13 +205,13 @@ def show_(
     path: Where,
     client: Client = None,
     delta: Annotated[
-        float | None, typer.Option(help="Account at this delta, not at the budget's.")
+        float | None, typer.Option(help="Compute epsilon at this delta instead of the budget's.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What every client has spent, and what is left; a ledger that was altered is refused.
+    """Show what every client has spent and what is left; an altered ledger is refused.
 
-    Accounts of pure charges are told at delta 0, as the sum of their epsilons.
+    An account with only pure charges is shown at delta 0, as the sum of their epsilons.
     """
     from sottovoce.analytics.charging import is_pure_account
     from sottovoce.core import parameter_rules
@@ -215,7 +223,7 @@ def show_(
     if rows is None:
         rows, spec = [], _run_spec(path)
         is_servers = spec is not None and has_sites(spec)
-        # For clients without a budget of their own.
+        # The delta for clients that have no budget.
         run_delta = None if spec is None else float(spec["privacy"]["delta"])
         with open_whole(path) as ledger:
             for name in _clients(ledger, client):
@@ -243,12 +251,12 @@ def show_(
     for assumption in sorted({row["assumes"] for row in rows if row["assumes"]}):
         say(f"assuming that {assumption}")
     if is_servers:
-        say(f"all of it {BY_SERVER}; what a site has spent is in its own ledger")
+        say(f"all figures are {BY_SERVER}; what a site has spent is in its own ledger")
     if any("counted" in row for row in rows):
         say(
-            "epsilon assumes that what was asked was fixed beforehand; left is by the site's "
-            "privacy filter, which holds without that and may count more, all of it again with the "
-            "first event of another kind"
+            "epsilon assumes that all requests were fixed in advance; 'left' is computed by the "
+            "site's privacy filter, which does not assume that and may count more, and which "
+            "counts everything again at the first event of another kind"
         )
     for warning in [text for row in rows for text in row.get("warnings", [])]:
         print_warning(warning)
@@ -263,10 +271,10 @@ def _row(
     limit: tuple[float, float] | None,
     is_pure: bool = False,
 ) -> dict[str, Any]:
-    """One client's account, at the delta that is asked for, or else at the `default`.
+    """Return one client's account at the delta that was asked for, or else at `default`.
 
-    Of an account that `is_pure` it is the sum of the epsilons, at delta 0, unless a delta is asked
-    for.
+    For an account that `is_pure`, epsilon is the sum of its epsilons at delta 0, unless a delta
+    was asked for.
     """
     from sottovoce.analytics.charging import pure_left, pure_spent
     from sottovoce.core.errors import ParameterError
@@ -274,7 +282,7 @@ def _row(
 
     at = asked or default
     pure = pure_spent(history) if asked is None else math.inf
-    # Where nothing names a delta, the sum of pure charges needs none.
+    # Without any delta, the sum of pure charges is the only epsilon.
     is_pure = (is_pure or at is None) and math.isfinite(pure)
     if at is None and not is_pure:
         raise ParameterError(f"client '{client}' has no budget to take delta from; give --delta")
@@ -300,9 +308,9 @@ def _row(
 
 
 def _left(budget: float, epsilon: float) -> float:
-    """What is left of a budget, rounded down.
+    """Return what is left of a budget, rounded down.
 
-    It is no promise about the next charge, which may cost less beside the others than by itself.
+    The next charge may fit even if its own epsilon is larger, because composition is sublinear.
     """
     return max(0.0, math.nextafter(budget - epsilon, -math.inf)) if epsilon else budget
 
@@ -311,12 +319,12 @@ def _left(budget: float, epsilon: float) -> float:
 def export(
     path: Where,
     client: Client = None,
-    out: Annotated[Path | None, typer.Option(help="Write here instead of to stdout.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The file to write instead of stdout.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Every charge with its event, as JSON lines (with --json, as one array).
+    """Print every charge with its event as JSON lines (with --json, as one array).
 
-    A ledger that was altered is refused.
+    An altered ledger is refused.
     """
     from sottovoce.core.files import PRIVATE, write_atomic
 
@@ -332,9 +340,9 @@ def export(
 
 @app.command()
 def verify(path: Where, client: Client = None, as_json: Json = False) -> None:
-    """Check the ledger's integrity, its chain of rows and everyone's budget; exit 1 if it fails.
+    """Check a ledger's integrity, its chain of rows and all budgets; exit with 1 if it fails.
 
-    Of a site's folder also whether it is the ledger that was charged.
+    For a site's folder, also check that it is the ledger that the site's seal records.
     """
     from sottovoce.core.errors import LedgerError
 
@@ -347,7 +355,7 @@ def verify(path: Where, client: Client = None, as_json: Json = False) -> None:
         try:
             clients = _clients(ledger, client)
             charges = sum(1 for _ in ledger.rows(client))
-        except LedgerError as error:  # damage that keeps even names and charges from being read
+        except LedgerError as error:  # names and charges cannot be read either
             clients, charges = [], 0
             problems = problems or [str(error)]
     if client is not None:
@@ -370,9 +378,9 @@ def compare(
     second: Annotated[Path, typer.Argument(help="A copy of it, or what it was copied from.")],
     as_json: Json = False,
 ) -> None:
-    """Whether two copies of a ledger agree, and where they part; exit 1 if they do not agree.
+    """Compare two copies of a ledger; exit with 1 if they do not agree.
 
-    A ledger only grows, so of two honest copies one is the beginning of the other.
+    A ledger only grows, so of two unaltered copies one is the beginning of the other.
     """
     from sottovoce.ledger.copies import comparison
 

@@ -1,4 +1,4 @@
-"""`sottovoce ledger log`: a site's audit log, checked."""
+"""The command `sottovoce ledger log`, which verifies and prints a site's audit log."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,6 @@ import typer
 from sottovoce.cli.output import Json, print_json, print_table, print_warning, say
 
 _COLUMNS = ["time", "what", "run", "round", "epsilon", "total", "left", "note"]
-_NOTE_WIDTH = 36
 _MOST_RUNS = 10
 
 
@@ -17,17 +16,21 @@ def log(
     path: Annotated[Path, typer.Argument(metavar="SITE_DIR", help="A site's folder, or its log.")],
     run_name: Annotated[
         str | None,
-        typer.Option(help="Only runs and questions whose names begin so: a spec's hash, say."),
+        typer.Option(
+            help="Show only runs and questions whose names begin so, such as a spec's hash."
+        ),
     ] = None,
-    refused: Annotated[bool, typer.Option("--refused", help="Only refusals.")] = False,
+    refused: Annotated[bool, typer.Option("--refused", help="Show only refusals.")] = False,
     since: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only from this time on, UTC: 2026-05-31T12.")
+        str | None,
+        typer.Option(metavar="TIME", help="Show lines from this time on, UTC: 2026-05-31T12."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What a site charged, answered, refused and was told to allow; exit 1 if it was altered.
+    """Show what a site charged, answered and refused; exit with 1 if the log was altered.
 
-    Epsilon is what the round cost at the policy's delta; total and left are by the site's filter.
+    Epsilon is that of the round at the policy's delta; total and left are computed by the site's
+    privacy filter. Changes of the policy are listed, too.
     """
     from sottovoce.core.errors import OutputError, ParameterError
     from sottovoce.deployment import audit_file
@@ -37,7 +40,9 @@ def log(
     file = path / LOG_NAME if path.is_dir() else path
     if not file.is_file():
         seal.check_not_moved(file, seal.read(file.with_name(seal.SEAL_NAME)))
-        raise OutputError(f"{path} has no {LOG_NAME}: name a site's folder whose node was started")
+        raise OutputError(
+            f"{path} has no {LOG_NAME}; name the folder of a site whose node was started"
+        )
     start = None if since is None else audit_file.seconds_of(since)
     if since is not None and start is None:
         raise ParameterError(f"--since must be a time such as 2026-05-31T12:00, got {since!r}")
@@ -48,7 +53,7 @@ def log(
         document = {"ok": not problems, "problems": problems, "charges_without_line": missing}
         print_json({**document, "entries": shown})
     else:
-        print_table(_COLUMNS, [_cells(entry) for entry in shown], prose_width=_NOTE_WIDTH)
+        print_table(_COLUMNS, [_cells(entry) for entry in shown])
         for problem in problems:
             say(problem)
         of = "" if len(shown) == len(entries) else f"{len(shown)} of "
@@ -57,15 +62,15 @@ def log(
             _say_which_runs(entries, run_name)
         if missing:
             print_warning(
-                f"the ledger has {missing} charges that this log has no line for: the node ended "
-                "before they were written, or the log's end was cut off; the next start adds them"
+                f"the ledger has {missing} charges without a line in this log: the node ended "
+                "before it wrote them, or the end of the log is missing; start the node to add them"
             )
     if problems:
         raise typer.Exit(1)
 
 
 def _without_line(folder: Path, entries: list[dict[str, Any]]) -> int:
-    """How many charges of the ledger beside the log have no line."""
+    """Return how many charges of the ledger in the same folder have no line in the log."""
     from sottovoce.deployment.audit_file import LogState
     from sottovoce.ledger.ledger import LEDGER_NAME
     from sottovoce.ledger.reader import LedgerReader
@@ -80,14 +85,14 @@ def _without_line(folder: Path, entries: list[dict[str, Any]]) -> int:
 
 
 def _say_which_runs(entries: list[dict[str, Any]], run: str) -> None:
-    """Where no line is of the run that was asked for, say which there are."""
+    """Print the names of runs if none begins as asked."""
     if any(_is_wanted(entry, run, False, None) for entry in entries):
         return
     runs = list(dict.fromkeys(str(entry["run"]) for entry in entries if "run" in entry))
     latest = ", ".join(runs[: -_MOST_RUNS - 1 : -1])
     say(
-        f"no run has a name that begins with '{run}'; names are the hash of a spec and a random "
-        f"part, or those of questions. Runs, the latest first: {latest or 'none'}"
+        f"no run has a name that begins with '{run}'; the name of a run is the hash of its spec "
+        f"and a random part. Runs and questions, the latest first: {latest or 'none'}"
         f"{', ...' if len(runs) > _MOST_RUNS else ''}"
     )
 
@@ -126,7 +131,7 @@ def _note(entry: dict[str, Any]) -> str:
     if entry.get("times", 1) != 1:
         parts.append(f"(for {entry['times']} orders)")
     if entry.get("late"):
-        parts.append("noticed afterwards")
+        parts.append("written later")
     if "unlisted" in entry:
         parts.append(f"{entry['unlisted']} refusals have no line")
     return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""`sottovoce ledger total`: what one account has spent over several ledgers."""
+"""The command `sottovoce ledger total`, which adds up one account over several ledgers."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
 
 def check_one_ledger(expected: Path, path: Path) -> None:
-    """A folder of folders with ledgers, such as a federation's, is answered with their names."""
+    """Raise LedgerError for a folder that has no ledger while folders in it have.
+
+    Args:
+        expected: Where the ledger would be.
+        path: The folder that was named.
+
+    Raises:
+        LedgerError: With the names of the folders that have a ledger.
+    """
     from sottovoce.core.errors import LedgerError
 
     if not path.is_dir() or expected.exists():
@@ -23,8 +31,7 @@ def check_one_ledger(expected: Path, path: Path) -> None:
     inside += sorted(str(one.parent) for one in path.glob(f"*/{expected.name}"))
     if inside:
         raise LedgerError(
-            f"{path} has no ledger of its own, but folders in it have: name one of "
-            f"{', '.join(inside)}"
+            f"{path} has no ledger, but folders in it have; name one of {', '.join(inside)}"
         )
 
 
@@ -35,28 +42,29 @@ def total(
     client: Annotated[
         list[str] | None,
         typer.Option(
-            help="Whose charges: NAME, or PATH=NAME where the name in one ledger is another "
-            "(repeatable). A site's folder is one account and takes none."
+            help="The account: NAME, or PATH=NAME where a ledger has another name for it "
+            "(repeatable). A site's folder is one account and needs no name."
         ),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--every", help="Each name over all ledgers in which it occurs.")
+        bool, typer.Option("--every", help="Add up every name over all ledgers that have it.")
     ] = False,
     delta: Annotated[
-        float | None, typer.Option(help="Account at this delta; pure charges need none.")
+        float | None, typer.Option(help="Compute epsilon at this delta; pure charges need none.")
     ] = None,
     adjacency: Annotated[
         str | None,
-        typer.Option(help="replace-one also counts charges under zero-out, by way of zero."),
+        typer.Option(
+            help="zero-out or replace-one; replace-one also counts charges under zero-out."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What one person or site has spent over several ledgers; a copy of a ledger counts once.
+    """Add up what one person or site has spent over several ledgers; copies count once.
 
-    Every charge is counted, but for those of a copy whose rows are all in another of the ledgers.
-    Copies of a ledger that an earlier version began count in full: leave out those that were not
-    charged since they were copied.
-    Nothing is written, and a ledger that was altered is refused.
+    Every charge is counted, except those of a copy whose rows are all in another of the ledgers.
+    Copies of a ledger created by an earlier version are counted in full: leave out those that were
+    not charged since they were copied. Nothing is written, and an altered ledger is refused.
     """
     from sottovoce.core.errors import ParameterError
     from sottovoce.deployment.totals import ledger_total, ledger_totals
@@ -67,7 +75,7 @@ def total(
     ledgers = [str(path) for path in paths]
     if every:
         if client:
-            raise ParameterError("--every counts each name; leave --client away")
+            raise ParameterError("--every adds up every name; leave out --client")
         totals = ledger_totals(ledgers, delta=delta, adjacency=adjacency)
         if as_json:
             print_json([{"client": name, **one.to_dict()} for name, one in totals.items()])
@@ -80,7 +88,7 @@ def total(
         print_json(found.to_dict())
         return
     _print_total(found)
-    if delta is None and found.epsilon:  # the sum of pure charges: few are best told at delta 0
+    if delta is None and found.epsilon:  # for many pure charges a positive delta gives less
         lower = ledger_total(ledgers, delta=1e-5, client=name, names=names, adjacency=adjacency)
         if lower.epsilon < found.epsilon:
             smaller = show(lower.epsilon, "epsilon")
@@ -88,7 +96,7 @@ def total(
 
 
 def _names(given: Sequence[str], ledgers: Sequence[str]) -> tuple[str | None, dict[str, list[str]]]:
-    """(the name in all ledgers, the names in some); PATH= is one of the ledgers."""
+    """Return the name for all ledgers and the names for single ones, by path."""
     from sottovoce.core.errors import ParameterError
 
     anywhere: list[str] = []
@@ -97,19 +105,19 @@ def _names(given: Sequence[str], ledgers: Sequence[str]) -> tuple[str | None, di
         if "=" not in text:
             anywhere.append(text)
             continue
-        parts = text.split("=")  # a path may have the sign, and so may a name
+        parts = text.split("=")  # both the path and the name may contain the sign
         cuts = [("=".join(parts[:at]), "=".join(parts[at:])) for at in range(1, len(parts))]
         found = [(str(Path(path)), name) for path, name in cuts if str(Path(path)) in ledgers]
         if not found:
             raise ParameterError(
-                f"--client {text}: '{cuts[0][0]}' is none of the ledgers that are counted "
+                f"--client {text}: '{cuts[0][0]}' is not one of the ledgers "
                 f"({', '.join(ledgers)}); write PATH=NAME with one of them"
             )
         names.setdefault(found[0][0], []).append(found[0][1])
     if len(set(anywhere)) > 1:
         raise ParameterError(
-            f"one account is counted, and --client names {', '.join(sorted(set(anywhere)))}; for "
-            "names in one ledger write --client PATH=NAME, with the path as it is given"
+            f"--client must name one account, got {', '.join(sorted(set(anywhere)))}; if ledgers "
+            "have different names for it, write --client PATH=NAME with the path as given"
         )
     return (anywhere[0] if anywhere else None), names
 
@@ -127,7 +135,7 @@ def _print_total(found: "LedgerTotal") -> None:
     for note in found.notes:
         say(note)
     if len(found.ledgers) > 1:
-        say("the ledgers are added up as those of one person or site")
+        say("the total is for one person or site whose data is behind all of these ledgers")
     at = f"delta {show_delta(found.delta)}, {found.adjacency} per {found.unit}"
     by = f", by the {found.accountant} accountant" if found.accountant else ""
     say(f"epsilon {show(found.epsilon, 'epsilon')} at {at}{by}")
@@ -135,28 +143,28 @@ def _print_total(found: "LedgerTotal") -> None:
 
 
 def _say_what_holds(found: "LedgerTotal") -> None:
-    """What a total assumes, and what holds without that."""
+    """Print what a total assumes, and what holds without these assumptions."""
     from sottovoce.privacy.accounting import show_delta
 
     _say_assumptions(found.assumptions)
     if found.local_epsilon is not None:
         local = show(found.local_epsilon, "epsilon")
-        say(f"if every message and every sample is seen: epsilon {local}")
+        say(f"against an observer of every message, sender and sample: epsilon {local}")
     adaptive = []
     if found.limits is not None:
         epsilon, delta = found.limits
         adaptive.append(
-            f"the sites' limits, if they were fixed beforehand, keep everything that is ever "
-            f"answered within epsilon {show(epsilon, 'epsilon')} at delta {show_delta(delta)}"
+            f"the sites' limits, if they were fixed in advance, keep all answers within epsilon "
+            f"{show(epsilon, 'epsilon')} at delta {show_delta(delta)}"
         )
     if math.isfinite(found.pure_epsilon):
         adaptive.append(
-            "these answers change nobody's odds by more than a factor e^"
+            "these answers change the odds between neighboring data by at most a factor e^"
             f"{show(found.pure_epsilon, 'epsilon')}"
         )
     say(
-        "if something was asked in the light of earlier answers: "
-        + ("; ".join(adaptive) or "nothing is proved, for no limit was kept over these ledgers")
+        "if requests were chosen after seeing earlier answers: "
+        + ("; ".join(adaptive) or "no bound is proved, because no limit covers these ledgers")
     )
 
 
@@ -189,4 +197,4 @@ def _print_totals(totals: Mapping[str, "LedgerTotal"]) -> None:
     for note in dict.fromkeys(note for one in totals.values() for note in one.notes):
         say(note)
     _say_assumptions(dict.fromkeys(said for one in totals.values() for said in one.assumptions))
-    say("a name is taken for one person or site in all ledgers; name one with --client for more")
+    say("one name is taken to be one person or site in all ledgers; details: --client NAME")

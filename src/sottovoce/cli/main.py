@@ -1,8 +1,8 @@
-"""`sottovoce`: the entry point. A user's mistake is one line and exit 2; `--debug` shows where.
+"""The entry point of the command `sottovoce`.
 
-Plug-ins add commands, see `commands`.
-
-Standard output and error that are closed, or whose reader has gone, without a traceback.
+An error that the user can correct is printed in one line and ends with exit status 2; `--debug`
+adds the traceback. Plug-ins add commands, see `commands`. Closed standard streams, and pipes whose
+reader has ended, cause no traceback.
 """
 
 import os
@@ -40,16 +40,16 @@ from sottovoce.cli.output import print_json
 from sottovoce.core.printable_text import printable_lines
 from sottovoce.version import __version__
 
-# What a shell reports of a program that SIGPIPE ended, as it ends `yes | head -1`.
+# The exit status that a shell reports for a program ended by SIGPIPE, as in `yes | head -1`.
 READER_GONE = 141
 _STANDARD = {0: os.O_RDONLY, 1: os.O_WRONLY, 2: os.O_WRONLY}
 
 
 def reopen_closed() -> None:
-    """Put the null device where a standard stream was closed (`>&-`).
+    """Open the null device in place of standard streams that were closed (`>&-`).
 
-    Otherwise the first file that is opened, a ledger for one, would get the stream's number, and
-    whatever is printed would be written into it.
+    Otherwise the first file that is opened, such as a ledger, would get the number of the closed
+    stream, and printed text would be written into that file.
     """
     for number, mode in _STANDARD.items():
         try:
@@ -57,15 +57,18 @@ def reopen_closed() -> None:
         except OSError:
             _point_at_null(number, mode)
     for name, number in (("stdout", 1), ("stderr", 2)):
-        if getattr(sys, name) is None:  # Python's word for a stream that was closed
+        if getattr(sys, name) is None:  # as Python marks a closed stream
             setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def is_of_output(error: Exception) -> bool:
-    """Whether an error is that standard output or error cannot be written.
+    """Return whether an error was raised by writing to standard output or standard error.
 
-    Both are written by click and rich, and flushed by the entry point; files are not, and neither
-    are sockets.
+    Only click, typer and rich write to them, and only this module flushes them, so the module that
+    raised tells such an error from one about a file or a socket.
+
+    Args:
+        error: The error, with its traceback.
     """
     if not isinstance(error, OSError) or error.filename is not None:
         return False
@@ -75,13 +78,13 @@ def is_of_output(error: Exception) -> bool:
 
 
 def abandon() -> None:
-    """Keep the interpreter from complaining at exit of what it can no longer write."""
+    """Replace standard output and error by the null device, so that flushing cannot fail."""
     for number in (1, 2):
         _point_at_null(number, os.O_WRONLY)
 
 
 def tell(text: str) -> None:
-    """Print to standard error, if it can be written: the exit status tells the rest."""
+    """Print to standard error; if that fails, only the exit status reports the error."""
     try:
         typer.echo(text, err=True)
     except (OSError, ValueError):
@@ -97,24 +100,26 @@ def _point_at_null(number: int, mode: int) -> None:
 
 _INTERRUPTED = 130
 _FIRST_STEPS = f"""\
-Sottovoce {__version__}: federated learning and analytics in a whisper, a few private bits each.
+Sottovoce {__version__}: federated learning and analytics with a few private bits per message.
 
-  sottovoce demo               train privately on bundled data, in half a minute, and look at a page
-  sottovoce run SPEC.toml      train as a spec says; examples/ has some
-  sottovoce report RUN         a page about what was spent, learned and sent
-  sottovoce estimate mean DATA.csv --column age --lower 0 --upper 120 --epsilon 1   with interval
-  sottovoce plan --epsilon 2 --delta 1e-5 --rounds 100 --dimension 10000   which mechanism?
-  sottovoce doctor             what is installed, and whether it works
-  sottovoce --help             every command; each has a --help of its own
+  sottovoce demo               train on bundled data in half a minute and write a report
+  sottovoce run SPEC.toml      train as a spec says; the folder examples/ has specs
+  sottovoce report RUN         write a page about the privacy, accuracy and traffic of a run
+  sottovoce estimate mean DATA.csv --column age --lower 0 --upper 120 --epsilon 1
+                               estimate the mean of a column, with an interval
+  sottovoce plan --epsilon 2 --delta 1e-5 --rounds 100 --dimension 10000
+                               rank the mechanisms that keep a budget
+  sottovoce doctor             show what is installed and whether it works
+  sottovoce --help             list all commands; each has a --help
 
-In Python: import sottovoce, then sottovoce.simulate, plan, spend and estimate."""
-# Of typer's help only, which would print \\[default] where rich is installed but not asked to draw.
+In Python: import sottovoce, then use sottovoce.simulate, plan, spend and estimate."""
+# Typer's help would print \\[default] where rich is installed and its markup is off.
 typer.core.HAS_RICH = False
 
 app = typer.Typer(
     name="sottovoce",
     cls=commands.OpenGroup,
-    help="Federated learning in a whisper: a few differentially private bits per coordinate.",
+    help="Federated learning and analytics with a few differentially private bits per coordinate.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -161,11 +166,11 @@ def options(
     ),
     debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error."),
 ) -> None:
-    """Federated learning in a whisper: a few differentially private bits per coordinate."""
+    """Set the options of all commands."""
 
 
 def parser() -> commands.OpenGroup:
-    """Return the parser of all commands of ours, for whoever lists them."""
+    """Return the parser of all commands except those of plug-ins."""
     group = typer.main.get_command(app)
     assert isinstance(group, commands.OpenGroup)
     group.add_ours()
@@ -182,7 +187,7 @@ def _in_one_line(
     lineno: int,
     line: str | None = None,
 ) -> str:
-    """Missing kernels are for users to know; where in our code that was noticed is not."""
+    """Return a warning's text; for missing kernels without the place in the code."""
     from sottovoce.core.native import NativeMissingWarning
 
     if issubclass(category, NativeMissingWarning):
@@ -195,21 +200,21 @@ def main() -> None:
     reopen_closed()
     warnings.formatwarning = _in_one_line
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
-    debug = len(arguments) < len(sys.argv) - 1  # --debug is welcome anywhere on the line
+    debug = len(arguments) < len(sys.argv) - 1  # --debug may be anywhere on the line
     try:
-        code = _answer(arguments)
+        code = _run_command(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = _INTERRUPTED
     except Exception as error:
-        code = _told(error, arguments, debug=debug)
+        code = _report_error(error, arguments, debug=debug)
     if code == _INTERRUPTED:
         tell(f"interrupted; {_how_to_go_on(arguments)}")
     sys.exit(code)
 
 
-def _answer(arguments: list[str]) -> int:
-    """Do what is asked; the exit status."""
+def _run_command(arguments: list[str]) -> int:
+    """Run the command that the arguments name and return its exit status."""
     if completion.VARIABLE in os.environ:
         completion.answer(app)
     if not arguments:
@@ -218,17 +223,17 @@ def _answer(arguments: list[str]) -> int:
     try:
         return int(app(arguments, standalone_mode=False) or 0)
     except SystemExit as ended:
-        # typer ends with 1 for every broken pipe, a socket's too.
+        # Typer exits with 1 for every broken pipe, including those of sockets.
         if isinstance(ended.__context__, BrokenPipeError):
             raise ended.__context__ from None
         raise
 
 
-def _told(error: Exception, arguments: list[str], *, debug: bool) -> int:
-    """Say what went wrong, and return the exit status; a bug of ours is raised again."""
+def _report_error(error: Exception, arguments: list[str], *, debug: bool) -> int:
+    """Print what went wrong and return the exit status; raise again if it is a bug."""
     is_output = is_of_output(error)
     if is_output and isinstance(error, BrokenPipeError):
-        abandon()  # its reader has seen enough
+        abandon()  # the reader of the pipe has ended
         return READER_GONE
     message = mistakes.explain(error, is_output=is_output)
     if message is None:
@@ -238,7 +243,7 @@ def _told(error: Exception, arguments: list[str], *, debug: bool) -> int:
     tell(printable_lines(message))
     if is_output:
         abandon()
-    elif "--json" in arguments:  # a program that reads JSON finds some
+    elif "--json" in arguments:  # a program that reads stdout expects JSON
         try:
             print_json({"error": message.removeprefix("error: ")})
             sys.stdout.flush()
@@ -250,9 +255,9 @@ def _told(error: Exception, arguments: list[str], *, debug: bool) -> int:
 def _how_to_go_on(arguments: list[str]) -> str:
     if arguments[:1] in (["experiment"], ["attack"]):
         again = shlex.join(["sottovoce", *arguments])
-        return f"models that are finished are kept, and the same command goes on: {again}"
+        return f"finished models are kept; run the same command to continue: {again}"
     if arguments[:1] == ["report"]:
-        return "a page is written whole or not at all, so the same command begins anew"
+        return "no page was written; run the same command to start again"
     if arguments[:1] == ["audit"]:
-        return "an audit keeps nothing before its end, so the same command begins anew"
-    return "the same command begins anew"
+        return "an audit saves nothing before its end; run the same command to start again"
+    return "run the same command to start again"

@@ -1,4 +1,4 @@
-"""`sottovoce mechanism`: what there is, whether it keeps the contract, and MVU designs."""
+"""The commands `sottovoce mechanism`, which list, show, check and design mechanisms."""
 
 import dataclasses
 from pathlib import Path
@@ -40,39 +40,36 @@ def _row(registration: Any) -> dict[str, Any]:
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """Every registered mechanism."""
+    """List every registered mechanism."""
     from sottovoce.mechanisms import registry
 
     rows, broken = [], []
     for registration in registry.registrations():
         try:
             rows.append(_row(registration))
-        except SottovoceError as error:  # a plug-in whose example does not work
+        except SottovoceError as error:  # the example of a plug-in fails
             broken.append(str(error))
     if as_json:
         print_json(rows)
         return
     print_table(
-        ["kind", "parameters", "example", "sampling", "what it is"],
-        [
-            [
-                row["kind"],
-                ", ".join(row["parameters"]),
-                show(row["example"], "example"),
-                row["sampling_grade"],
-                row["summary"],
-            ]
-            for row in rows
-        ],
+        ["kind", "parameters of an example", "sampling", "what it is"],
+        [[row["kind"], _parameters(row), row["sampling_grade"], row["summary"]] for row in rows],
     )
     problems = [one.problem for one in registry.MECHANISMS.listed() if one.problem]
     for problem in [*problems, *broken]:
         say(f"left out: {problem}")
 
 
+def _parameters(row: dict[str, Any]) -> str:
+    """Return the example's parameters, and the names of those that it leaves out."""
+    others = [name for name in row["parameters"] if name not in row["example"]]
+    return ", ".join(filter(None, [show(row["example"], "example"), *others]))
+
+
 @app.command("show")
 def show_(kind: MechanismKind, as_json: Json = False) -> None:
-    """One mechanism: its parameters, an example, its formula and reference."""
+    """Show one mechanism: its parameters, an example, its formula and reference."""
     import inspect
 
     from sottovoce.mechanisms import registry
@@ -89,9 +86,10 @@ def show_(kind: MechanismKind, as_json: Json = False) -> None:
 
 @app.command()
 def check(kind: MechanismKind, as_json: Json = False) -> None:
-    """Hold a mechanism, yours or ours, to the contract: exit 1 where it does not keep it.
+    """Check that a mechanism, also a plug-in's, keeps the contract; exit with 1 if it does not.
 
-    Every example on each of its domains: samples, claimed privacy, codes, keys, input, calibration.
+    Every example is checked on each of its domains: samples, declared privacy, codes, keys, input
+    and calibration.
     """
     from sottovoce.auditing.contract import CHECKS, cases
     from sottovoce.auditing.contract import check as checked
@@ -114,7 +112,7 @@ def check(kind: MechanismKind, as_json: Json = False) -> None:
         say(
             f"{len(broken)} of {total} checks failed: '{kind}' does not keep the contract."
             if broken
-            else f"'{kind}' keeps the contract on these inputs, which is no proof."
+            else f"'{kind}' keeps the contract on these inputs; tests on inputs are not a proof."
         )
     if broken:
         raise typer.Exit(1)
@@ -127,24 +125,33 @@ _KEPT = {True: "yes", False: "NO", None: "not checked"}
 def design(
     kind: Annotated[str, typer.Argument(help="mvu, or metric_mvu (the same with --metric l1).")],
     epsilon: Annotated[
-        float, typer.Option(help="Over the whole interval; per unit of the metric with --metric.")
+        float,
+        typer.Option(
+            help="Epsilon over the whole interval; with --metric, per unit of the metric."
+        ),
     ],
-    output_bits: Annotated[int, typer.Option(help="Bits that are sent, 1 to 8.")],
-    input_bits: Annotated[int | None, typer.Option(help="2^bits input points, 1 to 10.")] = None,
+    output_bits: Annotated[int, typer.Option(help="Bits of a message, 1 to 8.")],
+    input_bits: Annotated[
+        int | None, typer.Option(help="Number of input points is 2^bits; 1 to 10.")
+    ] = None,
     continuous: Annotated[
-        bool, typer.Option("--continuous", help="Any input in the interval: no input points.")
+        bool, typer.Option("--continuous", help="Accept any input in the interval.")
     ] = False,
     metric: Annotated[
-        str | None, typer.Option(help="Metric DP instead: l1 or l2_squared, on [0, 1].")
+        str | None, typer.Option(help="Design for metric DP: l1 or l2_squared, on [0, 1].")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw matrix and alphabet (SVG).")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the matrix and the alphabet (SVG).")
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Save the design's two files here ($SOTTOVOCE_CACHE/designs is read)."),
+        typer.Option(
+            help="The folder for the design's two files ($SOTTOVOCE_CACHE/designs is read)."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Design the unbiased table of least variance on [0, 1], with its certificate."""
+    """Design the unbiased table of least variance on [0, 1], and certify it."""
     from sottovoce.core.errors import ParameterError, UnknownNameError
     from sottovoce.mechanisms.design import store
 
@@ -154,10 +161,10 @@ def design(
         metric = "l1"
     check_plot(plot)
     if (input_bits is None) != continuous:
-        raise ParameterError("give either --input-bits or --continuous")
+        raise ParameterError("give one of --input-bits and --continuous, not both")
     spec = store.spec_of(epsilon, input_bits, output_bits, metric)
     with progress_bars() as bars:
-        bars.update("solving", 0, 1, "some seconds unless known")
+        bars.update("solving", 0, 1, "some seconds, unless the design is stored")
         found = store.find(spec)
         bars.update("solving", 1, 1, "done")
         bars.update("bounding", 0, 1, "up to a minute for many bits at a large epsilon")
@@ -202,7 +209,7 @@ _METRIC_NOTES = {
 
 
 def _in_units(certificate: dict[str, float], unit: float) -> dict[str, float]:
-    """Epsilons as asked for: per unit of the metric, not of the design's slope."""
+    """Return a certificate with epsilons per unit of the metric, as they were asked for."""
     return {
         name: value * unit if name in ("dp_excess", "table_epsilon") else value
         for name, value in certificate.items()
@@ -212,7 +219,7 @@ def _in_units(certificate: dict[str, float], unit: float) -> dict[str, float]:
 def _print_design(result: dict[str, Any]) -> None:
     tables = ("alphabet", "inputs", "probabilities")
     fields = {name: value for name, value in result.items() if name not in tables}
-    # The epsilon asked for, and one that is proved not to exceed it: exact, not rounded up.
+    # These are printed exactly: the epsilon asked for, and one that is proved not to exceed it.
     fields |= {name: repr(fields[name]) for name in ("epsilon", "table_epsilon")}
     print_fields(fields)
     letters, rows = result["alphabet"], result["probabilities"]

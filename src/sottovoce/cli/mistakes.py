@@ -1,6 +1,6 @@
-"""What went wrong, in one line that says what to do.
+"""Messages for errors: what is wrong and what to do, in one line.
 
-What the operating system refused, in words: which file or connection, why, and what to do.
+Errors of the operating system are told by file or connection, with the reason and a remedy.
 """
 
 import difflib
@@ -18,20 +18,28 @@ from sottovoce.core import extras
 from sottovoce.core.errors import DeploymentError, SottovoceError, UnknownNameError, WireError
 from sottovoce.core.printable_text import printable, printable_lines
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 _ADDRESS = {errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}
 _NO_ROUTE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENOTCONN}
 _TOO_MANY = {errno.EMFILE, errno.ENFILE}
 
 
 def os_error(error: OSError, *, is_output: bool = False) -> str:
-    """Say what failed and what to do; with `is_output`, that standard output cannot be written."""
+    """Return a message for an error of the operating system.
+
+    Args:
+        error: The error.
+        is_output: Whether it was raised by writing to standard output.
+
+    Returns:
+        What failed, why, and what to do.
+    """
     reason = error.strerror or str(error) or type(error).__name__
     if is_output:
-        return f"cannot write to standard output: {reason}; free some space, or send it elsewhere"
+        return f"cannot write to standard output: {reason}; free some space, or redirect the output"
     if error.filename is not None:
         return _about_file(error, os.fsdecode(error.filename), reason)
-    if error.errno in _NO_ROOM:
+    if error.errno in _NO_SPACE:
         return f"cannot write a file: {reason}; free some space, or choose another place"
     if error.errno in _TOO_MANY:
         return f"{reason}; close other programs, or raise the limit (ulimit -n)"
@@ -43,7 +51,7 @@ def os_error(error: OSError, *, is_output: bool = False) -> str:
             f"a network connection failed: {reason}; check the address, and that the other side "
             "is running"
         )
-    return f"the operating system refused something: {reason}; --debug shows what"
+    return f"the operating system reported an error: {reason}; run with --debug to see where"
 
 
 def _about_file(error: OSError, name: str, reason: str) -> str:
@@ -53,12 +61,12 @@ def _about_file(error: OSError, name: str, reason: str) -> str:
         case PermissionError():
             return f"cannot open {name}: {reason}; check who owns it and its permissions"
         case IsADirectoryError():
-            return f"{name} is a folder, and a file is needed; name a file"
+            return f"{name} is a folder, but a file is needed; name a file"
         case NotADirectoryError():
             return f"a part of the path {name} is a file, not a folder; check the path"
         case FileExistsError():
             return f"{name} exists already; choose another name, or move it away"
-    if error.errno in _NO_ROOM:
+    if error.errno in _NO_SPACE:
         return f"cannot write {name}: {reason}; free some space, or choose another place"
     if error.errno in _TOO_MANY:
         return f"cannot open {name}: {reason}; close other programs, or raise the limit (ulimit -n)"
@@ -66,34 +74,39 @@ def _about_file(error: OSError, name: str, reason: str) -> str:
 
 
 _SHOWN_SPECS = 6
-# What people call commands that have other names.
+# Other words that users try, and the command that does it.
 _ALSO_CALLED = {"median": "quantiles", "count": "histogram", "train": "run", "simulate": "run"}
 
 
 def explain(error: Exception, *, is_output: bool = False) -> str | None:
-    """A user's mistake, or a state of the world, in one line; None for a bug of ours.
+    """Return a message for an error that a user can act on.
 
-    With `is_output` the error is that standard output cannot be written.
+    Args:
+        error: The error that ended a command.
+        is_output: Whether it was raised by writing to standard output.
+
+    Returns:
+        One line, which starts with 'error: '; None for a bug in this package.
     """
     if type(error).__name__ == "NoArgsIsHelpError":
         return str(error)
-    if isinstance(error, DeploymentError):  # the last lines of a log may stand in it
+    if isinstance(error, DeploymentError):  # it may quote the last lines of a log
         return f"error: {printable_lines(error)}"
     if isinstance(error, WireError):
         return f"error: {printable(error).rstrip('.')}. {error.remedy}"
     if isinstance(error, SottovoceError):
         return f"error: {printable(error)}"
-    if hasattr(error, "format_message"):  # a usage error, wherever typer keeps its click
+    if hasattr(error, "format_message"):  # a usage error of click or of typer's copy of it
         return f"error: {printable(_usage(error))}"
     if isinstance(error, ModuleNotFoundError):
         return _missing(error.name or "")
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
         return (
             "error: out of memory; train fewer clients in a round or a smaller model, or set "
-            "runtime.device = 'cpu'. A run goes on from its last checkpoint with --resume"
+            "runtime.device = 'cpu'. To continue a run from its last checkpoint use --resume"
         )
-    if isinstance(error, UnicodeEncodeError):  # half of a character, where a file's name is asked
-        return f"error: {error.object!r} is no text that could be written; correct that argument"
+    if isinstance(error, UnicodeEncodeError):  # a lone surrogate in an argument
+        return f"error: {error.object!r} cannot be encoded as text; correct that argument"
     if isinstance(error, OSError):
         return f"error: {printable(os_error(error, is_output=is_output))}"
     return None
@@ -107,7 +120,7 @@ def _missing(module: str) -> str | None:
 
 
 def _usage(error: Any) -> str:
-    """click's sentence, the value that it leaves out, and the nearest name."""
+    """Return click's message with the value that it leaves out and the nearest known name."""
     message = str(getattr(error, "message", "") or error.format_message()).rstrip(".")
     kind = type(error).__name__
     if kind == "NoSuchOption":
@@ -118,7 +131,9 @@ def _usage(error: Any) -> str:
         typed = message.partition("'")[2].rpartition("'")[0]
         near = _near_command(error, typed)
         return f"{message}{_did_you_mean(near)}; see --help"
-    message = " ".join(error.format_message().split()).rstrip(".")  # choices stand in lines
+    message = " ".join(error.format_message().split()).rstrip(
+        "."
+    )  # click lists choices in lines of their own
     if kind == "MissingParameter" and getattr(error.param, "name", "") == "spec":
         return f"{message}, a TOML file that says what to train{_specs_here(Path())}; see --help"
     if kind == "MissingParameter" and len(absent := _absent_options(error)) > 1:
@@ -127,7 +142,7 @@ def _usage(error: Any) -> str:
 
 
 def _absent_options(error: Any) -> list[str]:
-    """All options that the command needs and was not given: click names the first alone."""
+    """Return all required options that are missing; click names only the first."""
     typed = {word.partition("=")[0] for word in sys.argv}
     return [
         f"'{option.opts[0]}'"
@@ -145,7 +160,7 @@ def _near(name: str, known: Sequence[str]) -> str:
 
 
 def _near_command(error: Any, typed: str) -> str:
-    """A command of the same group, or one of that name in any other."""
+    """Return the nearest command of the same group, or one of that name in another group."""
     context = error.ctx
     typed = _ALSO_CALLED.get(typed, typed)
     if near := _near(typed, context.command.list_commands(context)):
@@ -165,7 +180,7 @@ def _paths(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]
 
 
 def _given(error: Any, message: str) -> str:
-    """The value that an option was given, where click's own message leaves it out."""
+    """Return the value that an option was given, where click's message leaves it out."""
     for option in getattr(getattr(error, "param", None), "opts", []):
         if option in sys.argv[:-1]:
             value = f"'{sys.argv[sys.argv.index(option) + 1]}'"
@@ -174,7 +189,7 @@ def _given(error: Any, message: str) -> str:
 
 
 def absent_spec(path: Path) -> str:
-    """The sentence for a spec that is not there: the nearest one, and some that are."""
+    """Return the message for a spec file that does not exist, with those that do."""
     specs = _specs(path.parent)
     near = _near(path.name, [one.name for one in specs])
     nearest = next((f", did you mean '{one}'?" for one in specs if near and one.name == near), "")
@@ -182,7 +197,7 @@ def absent_spec(path: Path) -> str:
 
 
 def _specs(folder: Path) -> list[Path]:
-    """TOML files in a folder, in examples/ and here, each once."""
+    """Return the TOML files in a folder, in examples/ and in the current folder, each once."""
     found = [file for place in (folder, Path("examples"), Path()) for file in _toml_in(place)]
     return list(dict.fromkeys(found))
 
@@ -198,7 +213,7 @@ def _toml_in(folder: Path) -> list[Path]:
 def _specs_here(folder: Path) -> str:
     specs = _specs(folder)
     if not specs:
-        return "; 'sottovoce run --example' prints one to begin with"
+        return "; run 'sottovoce run --example' to print one"
     some = ", ".join(str(one) for one in specs[:_SHOWN_SPECS])
     more = f" and {len(specs) - _SHOWN_SPECS} more" if len(specs) > _SHOWN_SPECS else ""
-    return f"; there are {some}{more}"
+    return f"; choose one of {some}{more}"

@@ -1,4 +1,4 @@
-"""Options and arguments that several commands take: one name, one meaning, one place."""
+"""Options and arguments that several commands take, and functions that read their values."""
 
 import csv
 import inspect
@@ -14,8 +14,10 @@ import typer
 if TYPE_CHECKING:
     from sottovoce.planning.release import Release
 
-FinishedRun = Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder.")]
-FederationFolder = Annotated[Path, typer.Argument(metavar="DIR", help="A federation's folder.")]
+FinishedRun = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+FederationFolder = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The folder of a federation.")
+]
 MechanismKind = Annotated[
     str, typer.Argument(metavar="KIND", help="A name from 'sottovoce mechanism list'.")
 ]
@@ -37,57 +39,68 @@ Log = Annotated[
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"] | None,
-    typer.Option(help="What trains models [what the spec says]."),
+    typer.Option(help="The device that trains models [as the spec says]."),
 ]
 
-# Of a question about people's values, in a file here or at the sites of a federation.
-Lower = Annotated[float, typer.Option(help="The least value, known beforehand; others are moved.")]
-Upper = Annotated[float, typer.Option(help="The largest value, known beforehand.")]
+# Options of a question about people's values, in a local file or at the sites of a federation.
+Lower = Annotated[
+    float,
+    typer.Option(help="The smallest value, chosen in advance; smaller values are raised to it."),
+]
+Upper = Annotated[
+    float,
+    typer.Option(help="The largest value, chosen in advance; larger values are lowered to it."),
+]
 LowerIfAny = Annotated[
     float | None,
-    typer.Option(help="The least value, known beforehand; others are moved."),
+    typer.Option(help="The smallest value, chosen in advance; smaller values are raised to it."),
 ]
-UpperIfAny = Annotated[float | None, typer.Option(help="The largest value, known beforehand.")]
-PersonEpsilon = Annotated[float, typer.Option(help="What a person's answer may tell: pure, local.")]
-PersonBits = Annotated[int | None, typer.Option(help="At most so many bits a person.")]
+UpperIfAny = Annotated[
+    float | None,
+    typer.Option(help="The largest value, chosen in advance; larger values are lowered to it."),
+]
+PersonEpsilon = Annotated[
+    float, typer.Option(help="Epsilon of each person's answer: pure, local DP.")
+]
+PersonBits = Annotated[int | None, typer.Option(help="The most bits a person sends.")]
 AnswerMechanism = Annotated[
-    str, typer.Option(help="How answers are privatised [the least variance].")
+    str, typer.Option(help="The mechanism that privatizes answers [least variance].")
 ]
 AnswerMechanismIfAny = Annotated[
-    str | None, typer.Option(help="How answers are privatised [the least variance].")
+    str | None, typer.Option(help="The mechanism that privatizes answers [least variance].")
 ]
-Confidence = Annotated[float, typer.Option(help="How often intervals cover, such as 0.95.")]
-Bins = Annotated[int | None, typer.Option(help="How many equal bins a histogram has [10].")]
+Confidence = Annotated[float, typer.Option(help="The confidence level of intervals, such as 0.95.")]
+Bins = Annotated[int | None, typer.Option(help="The number of equal bins of a histogram [10].")]
 Categories = Annotated[
     list[str] | None,
     typer.Option(
-        help="In place of bins: a public list, a,b,c or '\"New York, NY\",Boston'; repeatable; all "
-        "else counts as other."
+        help="Instead of bins: a public list of words, a,b,c or '\"New York, NY\",Boston'; "
+        "repeatable; other words are counted as 'other'."
     ),
 ]
 Decimal = Annotated[str, typer.Option(help="The decimal sign of a csv file: a point or a comma.")]
-Missing = Annotated[str, typer.Option(help="Rows with a missing cell: refuse or skip.")]
-
-# Of what a round releases, apart from the mechanism's own parameters.
-Delta = Annotated[float, typer.Option(help="The failure probability, such as 1e-5.")]
-Rounds = Annotated[int, typer.Option(help="How often a client takes part.")]
-TotalEpsilon = Annotated[float, typer.Option(help="The budget over all rounds.")]
-ClipGeometry = Annotated[
-    str | None, typer.Option(help="l2, l1 or linf [what the mechanism is made for].")
+Missing = Annotated[
+    str, typer.Option(help="What to do with rows that have a missing cell: refuse or skip.")
 ]
+
+# Options that say what a round releases, apart from the mechanism's own parameters.
+Delta = Annotated[float, typer.Option(help="The failure probability, such as 1e-5.")]
+Rounds = Annotated[int, typer.Option(help="The number of rounds in which a client takes part.")]
+TotalEpsilon = Annotated[float, typer.Option(help="The privacy budget over all rounds.")]
+ClipGeometry = Annotated[str | None, typer.Option(help="l2, l1 or linf [as the mechanism needs].")]
 Records = Annotated[
     int,
     typer.Option(
-        help="Contributions whose mean a message is: 1 at client level, a client's samples at "
-        "sample level."
+        help="Number of records that a message averages: 1 at client level, the client's samples "
+        "at sample level."
     ),
 ]
 AdjacencyName = Annotated[str, typer.Option(help="zero-out or replace-one.")]
 SamplingRate = Annotated[
     float | None,
     typer.Option(
-        help="Each round works on a secret sample of contributions (see --records), each taken "
-        "with this probability."
+        help="Each round uses a secret sample of records (see --records); this is the probability "
+        "of each."
     ),
 ]
 Sampling = Annotated[str, typer.Option(help="poisson or fixed-size.")]
@@ -95,23 +108,23 @@ SamplingHiddenBy = Annotated[
     str,
     typer.Option(
         help="What keeps the sample secret: own-records (a client samples its own records), "
-        "central-noise, secure-sum, or nothing (the server sees who sends: refused)."
+        "central-noise, secure-sum, or nothing (the server sees who sends; refused)."
     ),
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReleaseOptions:
-    """Options that say what a round releases."""
+    """The options that say what a round releases."""
 
     mechanism: Annotated[
         str, typer.Option("--mechanism", help="A name from 'sottovoce mechanism list'.")
     ]
     dimension: Annotated[
         int | None,
-        typer.Option(help="Coordinates of an update; needed where the cost depends on them."),
+        typer.Option(help="Coordinates of an update; needed where epsilon depends on them."),
     ] = None
-    clip_norm: Annotated[float, typer.Option(help="The largest norm of a contribution.")] = 1.0
+    clip_norm: Annotated[float, typer.Option(help="The clipping norm of a record.")] = 1.0
     clip_geometry: ClipGeometry = None
     records: Records = 1
     adjacency: AdjacencyName = "zero-out"
@@ -121,30 +134,45 @@ class ReleaseOptions:
     shuffled_clients: Annotated[
         int | None,
         typer.Option(
-            help="Messages that a shuffler mixes in each round, or a secret order in each epoch; "
-            "each of a whole client (--records 1), under --adjacency replace-one."
+            help="Number of messages that a shuffler mixes in each round, or a secret order in "
+            "each epoch; needs --records 1 and --adjacency replace-one."
         ),
     ] = None
     secure_sum_clients: Annotated[
         int | None,
-        typer.Option(help="Clients of whom a secure sum reveals nothing but the sum, at least."),
+        typer.Option(
+            help="The least number of clients in a secure sum, which reveals only the sum."
+        ),
     ] = None
 
     def release(self) -> "Release":
+        """Return the release that these options describe.
+
+        Raises:
+            ParameterError: If an option is wrong; the message names it as it is typed.
+        """
         from sottovoce.planning.release import release_of
 
         return release_of(**vars(self), named=option)
 
 
 def option(name: str) -> str:
-    """Return an argument's name as it is typed: --sampling-rate."""
+    """Return the name of an argument as it is typed, such as --sampling-rate."""
     return f"--{name.replace('_', '-')}"
 
 
 def takes(
     parameters: Iterable[inspect.Parameter], like: Callable[..., Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator: the command is called as `like` is, and takes these parameters."""
+    """Return a decorator that gives a command these parameters and another one's name.
+
+    Args:
+        parameters: What typer reads as arguments and options; they become keyword-only.
+        like: The function whose name and docstring the command takes.
+
+    Returns:
+        The decorator; the command is called with keyword arguments.
+    """
     named = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
 
     def decorated(call: Callable[..., None]) -> Callable[..., None]:
@@ -157,9 +185,12 @@ def takes(
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command that takes the fields of each parameter that is a dataclass as options.
+    """Return a command whose dataclass parameters are replaced by their fields as options.
 
-    So several commands can have the same options, in the order of the fields.
+    Several commands can so share options, which are listed in the order of the fields.
+
+    Args:
+        command: A function some of whose parameters are annotated with dataclasses.
     """
     own = inspect.signature(command).parameters
     groups: dict[str, Any] = {
@@ -180,36 +211,59 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_plot(plot: Path | None, *others: str) -> None:
-    """Check, before anything is computed, that --plot names a file that can be drawn."""
+    """Check before the computation that --plot names a file that can be written.
+
+    Args:
+        plot: The file, or None.
+        others: Endings that are allowed in addition to .svg.
+
+    Raises:
+        ParameterError: If the file has another ending.
+        OutputError: If its folder does not exist.
+    """
     from sottovoce.core.errors import OutputError, ParameterError
 
     if plot is None:
         return
     if plot.suffix not in (".svg", *others):
-        what = "a file that" if others else "SVG: name a file that"
         ends = " or ".join((".svg", *others))
-        raise ParameterError(f"--plot draws {what} ends in {ends}, got '{plot}'")
+        raise ParameterError(f"--plot must name a file that ends in {ends}, got '{plot}'")
     if not plot.parent.is_dir():
-        raise OutputError(f"there is no folder '{plot.parent}' for --plot; make it first")
+        raise OutputError(f"there is no folder '{plot.parent}' for --plot; create it first")
 
 
 def number_list(option: str, text: str) -> list[float]:
-    """Numbers with commas between them."""
+    """Return the numbers of a comma-separated list.
+
+    Args:
+        option: The option's name, for the message.
+        text: What was typed.
+
+    Raises:
+        ParameterError: If a part is no number.
+    """
     from sottovoce.core.errors import ParameterError
 
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise ParameterError(
-            f"{option} takes numbers with commas between them, got '{text}'"
+            f"{option} must be numbers with commas between them, got '{text}'"
         ) from None
 
 
 def word_list(option: str, texts: Sequence[str]) -> list[str]:
-    """Words with commas between them, as one line of csv; or one word each if several are given.
+    """Return the words of a comma-separated list, or one word of each of several texts.
 
-    A blank beside a comma is refused: 'New York, NY' may be one word or two, and which is never
-    decided by a look at the data.
+    A space next to a comma is refused: 'New York, NY' may be one word or two, and looking at the
+    data to decide would leak.
+
+    Args:
+        option: The option's name, for the message.
+        texts: What was typed, once for each time the option was given; each is a line of csv.
+
+    Raises:
+        ParameterError: If a text cannot be read, or can be read in two ways.
     """
     from sottovoce.core.errors import ParameterError
 
@@ -219,16 +273,16 @@ def word_list(option: str, texts: Sequence[str]) -> list[str]:
             parts = next(csv.reader([text], strict=True)) or [""]
         except csv.Error as error:
             raise ParameterError(
-                f"{option} cannot be read: {error} in {text!r}; quotes stand around a whole "
-                f"word, as in {option} '\"New York, NY\",Boston'"
+                f"{option} cannot be read: {error} in {text!r}; put quotes around whole words, "
+                f"as in {option} '\"New York, NY\",Boston'"
             ) from None
         stripped = [part.strip() for part in parts]
         if len(parts) > 1 and (len(texts) > 1 or parts != stripped):
             apart = [[word] for word in stripped] if len(texts) > 1 else [stripped]
             raise ParameterError(
-                f"{option} {shlex.quote(text)} can be read in two ways. For {len(parts)} words "
-                f"write {' '.join(_written(option, line) for line in apart)}; for one word write "
-                f"{_written(option, [text])}"
+                f"{option} {shlex.quote(text)} can be read in two ways; write "
+                f"{' '.join(_written(option, line) for line in apart)} for {len(parts)} words, or "
+                f"{_written(option, [text])} for one word"
             )
         words += stripped
     return words
@@ -241,7 +295,11 @@ def _written(option: str, words: Sequence[str]) -> str:
 
 
 def missing_way(text: str) -> Literal["refuse", "skip"]:
-    """What --missing says."""
+    """Return the value of --missing if it is a known one.
+
+    Raises:
+        UnknownNameError: If it is not.
+    """
     from sottovoce.core.errors import UnknownNameError
 
     if text == "refuse":

@@ -1,162 +1,234 @@
-"""How commands speak: a table or JSON on stdout, progress on stderr, quiet when nobody watches."""
+"""What commands print: tables, fields and JSON on stdout; warnings and progress on stderr."""
 
 import contextlib
 import json
+import textwrap
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import typer
 
+from sottovoce.core.display import is_numeric, text_fields
 from sottovoce.core.display import show as show
-from sottovoce.core.display import text_fields
 from sottovoce.core.files import PUBLIC, write_atomic
 from sottovoce.core.printable_text import printable, printable_data, printable_lines
 from sottovoce.runs.site_counts import round_note as round_note
 
-_PROSE_WIDTH = 24
-# Of a federation, where sites have ledgers of their own.
-_BY_SERVER = {
-    "epsilon": "server-counted epsilon",
-    "local_epsilon": "server-counted local_epsilon",
-    "clients_out_of_budget": "clients out of budget by the server's count",
-}
-_SITES_SHOWN = 20
+_TABLE_WIDTH = 100  # of tables and fields where stdout is no terminal
+_LONGEST_WORD = 30  # columns; a longer word without spaces, such as a path, may be broken
+_QUIET_SECONDS = 2.0  # shorter work prints no progress in pipes and files
+_SECONDS_BETWEEN_LINES = 5.0
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print lines in which nothing that others wrote moves the cursor or changes a colour."""
+    """Print lines; control characters in text that others wrote are written as \\uXXXX.
+
+    Args:
+        text: One line or several.
+        err: Whether to print to stderr.
+    """
     typer.echo(printable_lines(text), err=err)
 
 
 def print_json(value: Any) -> None:
+    """Print a value as indented JSON; infinite numbers are refused."""
     say(json.dumps(value, indent=2, allow_nan=False))
 
 
 def print_warning(text: str) -> None:
+    """Print one line on stderr that starts with 'warning: '."""
     say(f"warning: {printable(text)}", err=True)
 
 
-def print_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], *, prose_width: int | None = None
-) -> None:
-    """A table; numbers stand right, words left. Prose wraps on a narrow terminal, and only prose.
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table at most as wide as the terminal, or 100 columns where there is none.
 
-    Where even that does not fit, lines are longer than the terminal: nothing is cut. With a
-    `prose_width` prose wraps in files and pipes, too.
+    Numbers are aligned right, words left. Text is wrapped at spaces. Where wrapping is not enough,
+    the table is printed in parts, one below the other, each with the first column: no cell is cut.
+
+    Args:
+        columns: The headings.
+        rows: The cells of each row, in the order of `columns`.
     """
+    from rich.console import Console
+
+    columns, rows = printable_data(columns), printable_data(rows)
+    terminal = Console()
+    limit = terminal.width if terminal.is_terminal else _TABLE_WIDTH
+    cells = [[column, *(row[at] for row in rows)] for at, column in enumerate(columns)]
+    while cells:
+        least = [_least_width(column) for column in cells]
+        count = len(cells)
+        while count > 2 and _total_width(least[:count]) > limit:
+            count -= 1
+        _print_columns(cells[:count], least[:count], limit)
+        cells = [cells[0], *cells[count:]] if count < len(cells) else []
+
+
+def _total_width(widths: Sequence[int]) -> int:
+    """Return the width of a table with columns of these widths: borders and padding are 3 each."""
+    return sum(widths) + 3 * len(widths) + 1
+
+
+def _least_width(cells: Sequence[str]) -> int:
+    """Return the width at which no word of a column is broken, except for very long ones."""
+    from rich.cells import cell_len
+
+    longest = max((cell_len(word) for cell in cells for word in cell.split()), default=1)
+    return min(longest, _LONGEST_WORD)
+
+
+def _print_columns(cells: Sequence[Sequence[str]], least: Sequence[int], limit: int) -> None:
+    """Print columns, each a heading and its cells, after shrinking the widest to fit `limit`."""
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
 
-    columns, rows = printable_data(columns), printable_data(rows)
-    console = Console(markup=False, emoji=False)  # a client may be called '[red]'
+    widths = [max(map(cell_len, column)) for column in cells]
+    while _total_width(widths) > limit and any(map(int.__gt__, widths, least)):
+        shrinkable = [at for at, width in enumerate(widths) if width > least[at]]
+        widths[max(shrinkable, key=lambda at: widths[at])] -= 1
     table = Table(box=box.SIMPLE_HEAD)
-    narrowest, least_width = 2, prose_width or _PROSE_WIDTH
-    wraps = console.is_terminal or prose_width is not None
-    for column, *cells in zip(columns, *rows, strict=True):
-        width = max(map(len, (column, *cells)))
-        prose = wraps and any(len(cell) > least_width and " " in cell for cell in cells)
-        numeric = bool(cells) and all(cell[:1] in "0123456789-+.<" for cell in cells)
-        table.add_column(
-            column,
-            justify="right" if numeric else "left",
-            no_wrap=not prose,
-            min_width=least_width if prose else width,
-            overflow="fold",
-        )
-        narrowest += (least_width if prose else width) + 3
-    for row in rows:
+    for column, width in zip(cells, widths, strict=True):
+        side: Literal["right", "left"] = "right" if is_numeric(column[1:]) else "left"
+        table.add_column(column[0], justify=side, width=width, overflow="fold")
+    for row in zip(*(column[1:] for column in cells), strict=True):
         table.add_row(*row)
-    if narrowest > console.width:
-        console = Console(width=narrowest, markup=False, emoji=False)
+    # Markup is off because a client may be called '[red]'.
+    console = Console(width=max(limit, _total_width(widths)), markup=False, emoji=False)
     console.print(table, soft_wrap=False)
 
 
 def print_fields(fields: Mapping[str, object]) -> None:
-    """Names and values, one a line."""
-    say(text_fields(printable_data(fields)))
+    """Print names and values, one a line; values that are too long are wrapped at spaces."""
+    for line in text_fields(printable_data(fields)).split("\n"):
+        say(_wrapped(line, indent=2 + max(map(len, printable_data(fields)))))
+
+
+def print_wrapped(name: str, text: str, *, indent: int) -> None:
+    """Print a name and, from column `indent` on, a text in lines of at most 100 columns."""
+    say(_wrapped(f"{printable(name):<{indent}}{printable(text)}", indent=indent))
+
+
+def _wrapped(line: str, *, indent: int) -> str:
+    """Return a line in lines of at most 100 columns, all but the first of them indented."""
+    if len(line) <= _TABLE_WIDTH:
+        return line
+    begin, text = line[:indent], line[indent:]
+    lines = textwrap.wrap(
+        text, _TABLE_WIDTH - indent, break_long_words=False, break_on_hyphens=False
+    )
+    return begin + f"\n{' ' * indent}".join(lines)
 
 
 class Drawable(Protocol):
-    """A chart."""
+    """A chart that can be drawn as SVG."""
 
-    def svg(self) -> str: ...
+    def svg(self) -> str:
+        """Return the drawing as an SVG element."""
+        ...
 
 
 def draw(path: Path, chart: Drawable, *, mode: int = PUBLIC) -> None:
-    """Write a chart as an SVG file of its own."""
+    """Write a chart to an SVG file.
+
+    Args:
+        path: The file.
+        chart: What to draw.
+        mode: The file's permissions.
+    """
     from sottovoce.core.charts.style import standalone
 
     write_atomic(path, standalone(chart.svg()).encode(), mode=mode)
 
 
-def print_result(result: dict[str, Any], folder: Path, *, as_json: bool) -> None:
-    """What a run has come to."""
-    for warning in result["warnings"]:
-        print_warning(warning)
-    if as_json:
-        print_json({**result, "folder": str(folder)})
-        return
-    is_federation = any("answered" in row for row in result["clients"])
-    shown = {**result, "epsilon": result["epsilon"] if result["private"] else float("inf")}
-    for name in ("warnings", "groups", "clients"):
-        del shown[name]
-    if is_federation:
-        shown = {_BY_SERVER.get(name, name): value for name, value in shown.items()}
-    score = shown.pop("score", "accuracy")
-    shown = {score if name == "accuracy" else name: value for name, value in shown.items()}
-    print_fields({**shown, "folder": folder})
-    if len(result["groups"]) > 1:
-        _print_groups(result["groups"])
-    if is_federation:
-        _print_sites(result["clients"])
-
-
-def _print_sites(clients: list[dict[str, Any]]) -> None:
-    """What the server counted, what sites answered and what they say."""
-    from sottovoce.runs.site_counts import HEADINGS, counted_rows
-
-    rows, more = counted_rows({row["client"]: row for row in clients}, _SITES_SHOWN)
-    print_table(["site", *HEADINGS.values()], rows)
-    if more:
-        say(f"{more}: see result.json, or result-clients.json.gz beside it")
-
-
-def _print_groups(groups: list[dict[str, Any]]) -> None:
-    columns = list(groups[0])
-    print_table(columns, [[show(row[column], column) for column in columns] for row in groups])
-
-
 class Bars:
-    """Progress bars on stderr, one a task; does nothing where stderr is no terminal."""
+    """The progress of some work, reported on stderr; this one reports nothing."""
+
+    def update(self, name: str, completed: int, total: int, note: str) -> None:
+        """Note how far a task has come.
+
+        Args:
+            name: The task; several may run at a time.
+            completed: How much of it is done.
+            total: How much there is to do.
+            note: What else to show, such as the accuracy of the last round.
+        """
+
+
+class _TerminalBars(Bars):
+    """Progress bars, one a task, drawn by rich."""
 
     def __init__(self, progress: Any) -> None:
         self._progress = progress
         self._tasks: dict[str, Any] = {}
-        if progress is not None:
-            self._waiting = progress.add_task("preparing", total=None, note="")
+        self._waiting = progress.add_task("preparing", total=None, note="")
 
     def update(self, name: str, completed: int, total: int, note: str) -> None:
-        if self._progress is None:
-            return
         self._progress.update(self._waiting, visible=False)
         if name not in self._tasks:
             self._tasks[name] = self._progress.add_task(printable(name), total=total, note="")
         self._progress.update(self._tasks[name], completed=completed, note=printable(note))
 
 
+class _ProgressLines(Bars):
+    """A line every few seconds, for pipes and log files; none for work that is done at once."""
+
+    def __init__(self) -> None:
+        self._line, self._printed = "preparing", ""
+        self._start = time.monotonic()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._report, name="progress", daemon=True)
+        self._thread.start()
+
+    def update(self, name: str, completed: int, total: int, note: str) -> None:
+        noted = f"  {printable(note)}" if note else ""
+        self._line = f"{printable(name)}: {completed} of {total}{noted}"
+
+    def close(self) -> None:
+        """End the thread, and print the last state if earlier ones were printed."""
+        self._ended.set()
+        self._thread.join()
+        if self._printed not in ("", self._line):
+            self._print()
+
+    def _report(self) -> None:
+        wait = _QUIET_SECONDS
+        while not self._ended.wait(wait):
+            self._print()
+            wait = _SECONDS_BETWEEN_LINES
+
+    def _print(self) -> None:
+        self._printed = self._line
+        # stderr may be closed, and progress is no reason to stop the work.
+        with contextlib.suppress(OSError, ValueError):
+            say(f"{self._line}  ({time.monotonic() - self._start:.0f} s)", err=True)
+
+
 @contextlib.contextmanager
 def progress_bars() -> Iterator[Bars]:
-    """Bars that disappear into a plain last state when the work is done."""
+    """Report progress on stderr while the block runs: bars in a terminal, else some lines.
+
+    Yields:
+        What to call with the state of each task. Work that never calls it is reported as well,
+        as 'preparing' and the seconds since its start.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        yield Bars(None)
+        lines = _ProgressLines()
+        try:
+            yield lines
+        finally:
+            lines.close()
         return
     columns = (
         TextColumn("{task.description:<20}", markup=False),
@@ -166,4 +238,4 @@ def progress_bars() -> Iterator[Bars]:
         TextColumn("{task.fields[note]}", markup=False),
     )
     with Progress(*columns, console=console) as progress:
-        yield Bars(progress)
+        yield _TerminalBars(progress)

@@ -1,4 +1,4 @@
-"""`sottovoce plan`: every mechanism at one budget, ranked by its error."""
+"""The command `sottovoce plan`, which ranks mechanisms by their error at one budget."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ from sottovoce.cli.options import (
     option,
     spread,
 )
-from sottovoce.cli.output import Json, draw, print_json, print_table, say
+from sottovoce.cli.output import Json, draw, print_json, print_table, progress_bars, say
 
 if TYPE_CHECKING:
     from sottovoce.core.charts.lines import Line
@@ -30,27 +30,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions:
-    """The budget, the update, and what may be ranked."""
+    """The options that describe the budget, the update and what is ranked."""
 
     epsilon: TotalEpsilon
     delta: Delta
     dimension: Annotated[int, typer.Option(help="Coordinates of an update.")]
     rounds: Rounds = 1
-    clip_norm: Annotated[float, typer.Option(help="The largest norm of an update.")] = 1.0
+    clip_norm: Annotated[float, typer.Option(help="The clipping norm of an update.")] = 1.0
     clip_geometry: Annotated[str, typer.Option(help="l2, l1 or linf.")] = "l2"
     records: Records = 1
     adjacency: AdjacencyName = "zero-out"
     sampling_rate: SamplingRate = None
     sampling: Sampling = "poisson"
     sampling_hidden_by: SamplingHiddenBy = "own-records"
-    bits: Annotated[float | None, typer.Option(help="The most bits a coordinate [any number].")] = (
+    bits: Annotated[float | None, typer.Option(help="The most bits per coordinate [no limit].")] = (
         None
     )
     all_settings: Annotated[
-        bool, typer.Option("--all-settings", help="Every setting tried, not only the best of each.")
+        bool,
+        typer.Option("--all-settings", help="List every setting tried, not only the best of each."),
     ] = False
     designs: Annotated[
-        bool, typer.Option("--designs", help="Rank also what takes a minute to calibrate.")
+        bool,
+        typer.Option("--designs", help="Also rank mechanisms that take a minute to calibrate."),
     ] = False
 
 
@@ -58,18 +60,23 @@ class PlanOptions:
 def plan(
     asked: PlanOptions,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw error against bits a coordinate (SVG).")
+        Path | None, typer.Option(help="Draw error against bits per coordinate (SVG).")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Which mechanism errs least within a budget: all of them calibrated, predicted and ranked."""
+    """Rank all mechanisms by their error, each calibrated to the same privacy budget.
+
+    Mechanisms that are sampled exactly can be deployed and are listed first.
+    """
     from sottovoce.planning.plan import plan as planned
     from sottovoce.planning.release import secret_sample
 
     check_plot(plot)
-    # Here once more, so that a mistake is told in the names of options.
+    # Checked here as well, so that a message names options as they are typed.
     secret_sample(asked.sampling_rate, asked.sampling, asked.sampling_hidden_by, named=option)
-    found = planned(**vars(asked))
+    with progress_bars() as bars:
+        bars.update("planning", 0, 1, "calibrating every mechanism")
+        found = planned(**vars(asked))
     result = found.to_dict()
     if plot is not None:
         _plot(plot, found.all_settings)
@@ -86,8 +93,15 @@ def _print(found: "Plan") -> None:
     from sottovoce.core.display import rounded
     from sottovoce.planning.plan import COLUMNS
 
-    print_table(COLUMNS, [one.cells() for one in found])
-    say(f"{found.explanation}.")
+    exact = [one.cells()[:-1] for one in found if one.sampling_grade == "exact"]
+    others = [one.cells()[:-1] for one in found if one.sampling_grade != "exact"]
+    if exact:
+        say("can be deployed (sampled exactly):")
+        print_table(COLUMNS[:-1], exact)
+    if others:
+        say("simulation only (float noise, which leaks in its last bits):")
+        print_table(COLUMNS[:-1], others)
+    say(f"{_to_deploy(found)}{found.explanation}.")
     say("Parameters are rounded here; --json has every digit.")
     if found.left_out:
         say("\nleft out:")
@@ -96,8 +110,27 @@ def _print(found: "Plan") -> None:
         say(f"  {one.mechanism}{given}: {one.reason}")
 
 
+def _to_deploy(found: "Plan") -> str:
+    """Return a sentence about the best mechanism that can be deployed, if another one is chosen."""
+    from sottovoce.mechanisms.registry import MECHANISMS
+
+    exact = next(
+        (
+            one
+            for one in found
+            if one.sampling_grade == "exact" and MECHANISMS.plug_in(one.mechanism) is None
+        ),
+        None,
+    )
+    if exact is None:
+        return "No mechanism of this package that fits is sampled exactly. Of all, "
+    if exact.mechanism == found.to_dict()["choice"]:
+        return ""
+    return f"To deploy, use {exact.mechanism}. Of all, "
+
+
 def _frontier(found: Iterable[Mapping[float, float]]) -> "Line":
-    """The least error in so many bits or fewer."""
+    """Return the smallest error for each number of bits, over all mechanisms."""
     from sottovoce.core.charts.lines import Line
 
     best: dict[float, float] = {}
@@ -108,12 +141,12 @@ def _frontier(found: Iterable[Mapping[float, float]]) -> "Line":
 
 
 def _plot(path: Path, ranking: "Ranking") -> None:
-    """One curve for each mechanism, through its settings."""
+    """Draw a curve for each mechanism, through its settings."""
     from sottovoce.core.charts.lines import Line, LineChart
     from sottovoce.core.domains import geometry_of
 
     points: dict[str, dict[float, float]] = {}
-    for one in ranking.candidates:  # the best first: of equal bits it stays
+    for one in ranking.candidates:  # in order of error: the first one of equal bits is the best
         points.setdefault(one.kind, {}).setdefault(one.bits_per_coordinate, one.mse)
     setting = ranking.setting
     chart = LineChart(
@@ -122,8 +155,8 @@ def _plot(path: Path, ranking: "Ranking") -> None:
             f"rounds = {setting.rounds}, dimension = {setting.domain.dimension} "
             f"({geometry_of(setting.domain)})"
         ),
-        x_label="bits a coordinate",
-        y_label="mean squared error a coordinate",
+        x_label="bits per coordinate",
+        y_label="mean squared error per coordinate",
         lines=[
             _frontier(points.values()),
             *(

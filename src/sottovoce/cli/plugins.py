@@ -1,4 +1,4 @@
-"""`sottovoce plugins`: what is registered, where it is from, and what of it cannot be used."""
+"""The command `sottovoce plugins`, which lists everything that is registered."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,7 @@ from sottovoce.cli.output import Json, print_json, print_table, say
 if TYPE_CHECKING:
     from sottovoce.core.registry import Register
 
-# Where each register is: some of them bring torch, so they are imported one by one.
+# The module and name of each register; imported one by one, because some need torch.
 _REGISTERS = {
     "mechanism": "sottovoce.mechanisms.registry:MECHANISMS",
     "accountant": "sottovoce.privacy.accounting:ACCOUNTANTS",
@@ -28,10 +28,10 @@ _REGISTERS = {
 
 
 def plugins(as_json: Json = False) -> None:
-    """What is registered of each kind, where it is from, and what is broken.
+    """List what is registered of each kind, its distribution, and what cannot be used.
 
-    Plug-ins of other distributions are found by their entry points, and imported to see whether
-    they work; one that does not is listed with the reason.
+    Plug-ins of other distributions are found by their entry points and imported to see whether
+    they work; one that fails is listed with the reason.
     """
     rows = [row for kind, place in _REGISTERS.items() for row in _rows(kind, place)]
     if as_json:
@@ -50,7 +50,7 @@ def _rows(kind: str, place: str) -> list[dict[str, Any]]:
         register: Register[Any] = getattr(importlib.import_module(module), attribute)
         listed = register.listed()
     except ModuleNotFoundError as error:  # torch, or another extra, is not installed
-        if str(error.name).partition(".")[0] == "sottovoce_papers":  # nothing of that kind here
+        if str(error.name).partition(".")[0] == "sottovoce_papers":  # the papers are not installed
             return []
         problem = f"needs {error.name}: pip install 'sottovoce[learn]'"
         return [{"kind": kind, "name": "all", "from": "sottovoce", "problem": problem}]
@@ -66,6 +66,9 @@ def _summary(rows: list[dict[str, Any]]) -> str:
     foreign = [row for row in rows if row["from"] not in OUR_SOURCES]
     broken = sum(row["problem"] is not None for row in foreign)
     if not foreign:
-        return "No plug-ins are installed; docs/how-to/write-a-plug-in.md says how to write one."
+        return "No plug-ins are installed; see docs/how-to/write-a-plug-in.md to write one."
     number = "1 plug-in" if len(foreign) == 1 else f"{len(foreign)} plug-ins"
-    return f"{number}, {broken} of which cannot be used. What rests on a plug-in's word says so."
+    return (
+        f"{number}, {broken} of which cannot be used. Guarantees that depend on what a plug-in "
+        "declares say so."
+    )

@@ -1,4 +1,4 @@
-"""`sottovoce privacy`: what a mechanism spends, and what it takes to stay within a budget."""
+"""The commands `sottovoce privacy`, which account for a mechanism or calibrate it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,7 +26,7 @@ app = typer.Typer(help="Account for privacy, or calibrate to a budget.", no_args
 
 Param = Annotated[list[str] | None, typer.Option(help="A parameter as name=value; repeatable.")]
 AccountantName = Annotated[
-    str | None, typer.Option(help="The bound of this accountant alone [the smallest of all].")
+    str | None, typer.Option(help="Use only this accountant's bound [the smallest of all].")
 ]
 
 
@@ -46,7 +46,7 @@ def spend(
     accountant: AccountantName = None,
     as_json: Json = False,
 ) -> None:
-    """The epsilon that a client spends over some rounds."""
+    """Compute the epsilon that a client spends over some rounds."""
     from sottovoce.core import parameter_rules
     from sottovoce.planning.spending import checked_rounds, spent_by
 
@@ -70,22 +70,22 @@ def calibrate(
     rounds: Annotated[
         int | None,
         typer.Option(
-            help="How often a client takes part [1]; with every parameter given, the largest "
-            "number that fits is found."
+            help="The number of rounds in which a client takes part [1]; with every parameter "
+            "given, the largest number that fits is computed."
         ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The parameters, or the number of rounds, that just stay within (epsilon, delta)."""
+    """Find the parameter, or the number of rounds, that just keeps within (epsilon, delta)."""
     from sottovoce.planning.calibrate import calibrated_release
     from sottovoce.planning.spending import checked_rounds, spent_by
 
     setting, given = release.release(), _given(param)
     registration = setting.registration
-    knob = registration.knob.parameter if registration.knob else None
+    calibrated = registration.knob.parameter if registration.knob else None
     with progress_bars() as bars:
         bars.update("calibrating", 0, 1, "seconds, or up to a minute for designed tables")
-        if rounds is None and knob in given:
+        if rounds is None and calibrated in given:
             built = registration.build(setting.domain, given)
             rounds = _rounds(setting.terms(built), epsilon, delta)
         else:
@@ -102,11 +102,11 @@ def curve(
     delta: Delta,
     param: Param = None,
     rounds: Rounds = 1000,
-    points: Annotated[int, typer.Option(help="On how many numbers of rounds.")] = 20,
+    points: Annotated[int, typer.Option(help="The number of points of the curve.")] = 20,
     plot: Annotated[Path | None, typer.Option(help="Draw epsilon against rounds (SVG).")] = None,
     as_json: Json = False,
 ) -> None:
-    """How epsilon grows with the rounds, by every sound bound."""
+    """Compute how epsilon grows with the number of rounds, by every accountant."""
     from sottovoce.core import parameter_rules
     from sottovoce.planning.spending import FLOAT_GRADE, checked_rounds
     from sottovoce.privacy.events import Repeated
@@ -170,13 +170,13 @@ def _rounds(event: "PrivacyEvent", epsilon: float, delta: float) -> int:
     if not rounds:
         spent = privacy_spent(event, delta)
         raise ParameterError(
-            f"not even one round fits: it spends {spent}; ask for a larger epsilon or more noise"
+            f"one round alone spends {spent}, more than the budget; raise epsilon or the noise"
         )
     return rounds
 
 
 def _spread(rounds: int, points: int) -> list[int]:
-    """Numbers of rounds in geometric progression, the last one included."""
+    """Return numbers of rounds in geometric progression, the last one included."""
     if points == 1:
         return [rounds]
     return sorted({round(rounds ** (i / (points - 1))) for i in range(points)})
@@ -213,7 +213,7 @@ def _plot(
     if not lines:
         from sottovoce.core.errors import ParameterError
 
-        raise ParameterError("every bound is infinite, so there is nothing to draw")
+        raise ParameterError("every bound is infinite, so there is no curve; leave out --plot")
     chart = LineChart(
         title=f"Epsilon of {kind_of(mechanism)} at delta = {delta:g}, {adjacency}, by accountant",
         x_label="rounds",

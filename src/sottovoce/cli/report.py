@@ -1,25 +1,25 @@
-"""`sottovoce report`: one page about a run, or about several side by side."""
+"""The command `sottovoce report`, which writes a page about one run or several."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
+from sottovoce.cli.output import Json, print_json, print_table, print_wrapped, progress_bars, say
 
-_RUNS = "Folders of runs; of a federation's folder, or one of runs, all that are in it."
+_RUNS = "Folders of runs; for a folder of runs or of a federation, all runs in it."
 
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help=_RUNS)],
-    out: Annotated[Path, typer.Option(help="The page, one HTML file.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     as_json: Json = False,
 ) -> None:
-    """Privacy, accuracy and traffic of runs on one page that needs no network.
+    """Write a page about the privacy, accuracy and traffic of runs, which needs no network.
 
-    A run that still goes on is reported as far as it has come.
+    A run that has not ended is reported up to its last round.
     """
-    import jinja2 as jinja2  # its absence is told before anything is read
+    import jinja2 as jinja2  # if it is missing, say so before reading runs
 
     from sottovoce.core.files import check_writable
     from sottovoce.reporting.report_data import report_of
@@ -41,7 +41,7 @@ def report(
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """A run, or the runs of a folder of runs (a federation's are in its `runs`)."""
+    """Return a run, or the runs in a folder; those of a federation are in its `runs`."""
     from sottovoce.core.errors import OutputError
     from sottovoce.runs.folder import RunFolder
 
@@ -53,22 +53,25 @@ def _runs_in(folder: Path) -> list[Path]:
             return found
     if (folder / "site.toml").is_file():
         raise OutputError(
-            f"{folder} is a site's folder, and runs are the operator's; what the site has spent: "
-            f"sottovoce ledger show {folder}"
+            f"{folder} is a site's folder, but runs are in the operator's; to see what the site "
+            f"has spent run: sottovoce ledger show {folder}"
         )
     if (folder / "federation.toml").is_file():
         raise OutputError(
-            f"no run of the federation {folder} has begun yet; sottovoce deploy run {folder} SPEC"
+            f"no run of the federation {folder} has begun yet; start one: sottovoce deploy run "
+            f"{folder} SPEC"
         )
-    return [folder]  # whose reader says what is wrong with it
+    return [folder]  # its reader says what is wrong with it
 
 
 def _summary(found: dict[str, Any]) -> dict[str, Any]:
     comparison = found["comparison"]
     return {
+        "statement": found["statement"],
         "runs": [
             {
                 "run": run["label"],
+                "statement": run["statement"],
                 "state": run["state"],
                 "rounds_done": run["rounds_done"],
                 "rounds": run["rounds"],
@@ -85,14 +88,17 @@ def _summary(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _print_sites(runs: list[dict[str, Any]]) -> None:
-    """Of federations: what the server counted, what sites answered and what they say."""
+    """Print, for federations, what the server counted, what sites answered and what they say."""
     from sottovoce.runs.site_counts import BY_SERVER, HEADINGS, cells
 
     rows = [[run["run"], *cells(run["sites"])] for run in runs if run["sites"]]
     if rows:
         print_table(["run", *HEADINGS.values()], rows)
     if any(run["has_sites"] for run in runs):
-        say(f"Epsilon and budgets of these runs are {BY_SERVER}: it charges clients it asks.")
+        say(
+            f"Epsilon and budgets of federated runs are {BY_SERVER}, which charges every site that "
+            "it asks."
+        )
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -108,6 +114,8 @@ def _print(result: dict[str, Any]) -> None:
         ]
         for run in result["runs"]
     ]
+    for sentence in result["statement"]:
+        print_wrapped("", sentence, indent=0)
     print_table(["run", "rounds", "test accuracy", "epsilon", "out of budget"], rows)
     _print_sites(result["runs"])
     for run in result["runs"]:

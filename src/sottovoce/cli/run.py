@@ -1,6 +1,6 @@
-"""`sottovoce run`: one spec, one folder.
+"""The command `sottovoce run`, which trains as a spec says and writes a run folder.
 
-End a run on SIGINT or SIGTERM: save what is finished, and say in one line how to go on.
+SIGINT and SIGTERM end a run: finished rounds are saved, and a line says how to continue.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -24,19 +24,22 @@ from sottovoce.cli.options import AllowCode, Log, Overrides, SpecFile
 from sottovoce.cli.output import (
     Json,
     print_json,
-    print_result,
     print_warning,
     progress_bars,
     round_note,
     say,
 )
+from sottovoce.cli.summary import print_result
 from sottovoce.core.errors import ConfigError, SottovoceError
+
+if TYPE_CHECKING:
+    from sottovoce.runs.checked import Checked
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """The work was ended by a signal."""
+    """The error that a signal raises to end the work."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -44,26 +47,29 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """The signal that has come, if any."""
+    """The signal that has arrived, if any."""
 
     def __init__(self) -> None:
         self.number: int | None = None
 
     def check(self) -> None:
-        """Raise if a signal has come whose exception was lost, as it is in a finalizer."""
+        """Raise `Interrupted` if a signal arrived and its exception was lost, as in a finalizer."""
         if self.number is not None:
             raise Interrupted(self.number)
 
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Raise `Interrupted` here on the first signal; the second one ends the process at once.
+    """Turn the first SIGINT or SIGTERM into `Interrupted`; the second ends the process at once.
 
-    A signal that the process was told to ignore, as in a shell's background, stays ignored.
+    A signal that the process ignores, as in the background of a shell, stays ignored.
+
+    Yields:
+        The signal that has arrived; call its `check` after code that may swallow exceptions.
     """
     interruption = Interruption()
     if threading.current_thread() is not threading.main_thread():
-        yield interruption  # signals are the main thread's
+        yield interruption  # only the main thread may handle signals
         return
     before = {number: signal.getsignal(number) or signal.SIG_DFL for number in _STOPPING}
 
@@ -86,13 +92,13 @@ def interruptible() -> Iterator[Interruption]:
 def end(
     interrupt: KeyboardInterrupt, folder: Path | None, rounds: int, *, as_json: bool
 ) -> NoReturn:
-    """Say how far the run in `folder` has come and how to go on; exit with the signal's status.
+    """Print how far an interrupted run has come and how to continue it, and exit.
 
     Args:
-        interrupt: What ended the work.
+        interrupt: The exception that ended the work; its signal gives the exit status.
         folder: The run's folder, or None where the run had not begun.
-        rounds: How many rounds the spec has.
-        as_json: Whether stdout is read as JSON.
+        rounds: The number of rounds in the spec.
+        as_json: Whether to print JSON on stdout as well.
     """
     from sottovoce.runs.folder import RunFolder
 
@@ -102,11 +108,11 @@ def end(
     done = saved[0] if saved else 0
     again = ["sottovoce", *(word for word in sys.argv[1:] if word != "--debug")]
     if folder is None:
-        where = f"before the run began; begin it with: {shlex.join(again)}"
+        where = f"before the run began; start it with: {shlex.join(again)}"
     else:
         again += [] if "--resume" in again else ["--resume"]
         after = f"after round {done}" if done else "before the end of round 1"
-        where = f"{after} of {rounds}; go on with: {shlex.join(again)}"
+        where = f"{after} of {rounds}; continue with: {shlex.join(again)}"
     say(f"stopped by {name} {where}", err=True)
     if as_json:
         place = str(folder) if folder else None
@@ -123,41 +129,48 @@ def _print_example(wanted: bool) -> None:
 def run(
     spec: SpecFile,
     set_: Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder [runs/NAME].")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder to write [runs/NAME].")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
     check: Annotated[
         bool,
         typer.Option(
             "--check",
-            help="Print what the run would cost, and every refusal; charge and write nothing.",
+            help="Print what the run would cost and every reason to refuse it; train nothing.",
         ),
     ] = False,
     allow_code: AllowCode = False,
     data_dir: DataDir = None,
     log: Log = None,
-    example: Annotated[  # noqa: ARG001  (its callback has answered)
+    example: Annotated[  # noqa: ARG001  (its callback prints it)
         bool,
         typer.Option(
             "--example",
             callback=_print_example,
             is_eager=True,
-            help="Print a spec to begin with, and nothing else.",
+            help="Print an example of a spec and exit.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train as a spec says; results, ledger and checkpoints go into a run folder.
+    """Train as a spec says and write results, ledger and checkpoints into a run folder.
 
     With --check nothing is trained: it prints epsilon, bytes and estimates of time and memory, and
-    exits 0 if the spec would run, 2 if it would be refused or stop before its first round.
+    exits with 0 if the spec would run, 2 if it would be refused or stop before its first round.
     """
     if check:
         if resume or log:
             raise ConfigError(
-                "--check is for a run that has not begun: leave out --resume and --log"
+                "--check is for a run that has not begun; leave out --resume and --log"
             )
         use(data_dir)
-        _check(spec, set_ or [], out, allow_code=allow_code, as_json=as_json)
+        with progress_bars():
+            checked = _checked(spec, set_ or [], out, allow_code=allow_code)
+        if as_json:
+            print_json(checked.to_dict())
+        else:
+            say(str(checked))
+        if not checked.would_run:
+            raise typer.Exit(2)
         return
     from sottovoce.runs.folder import RunFolder
     from sottovoce.runs.loading import check_code_allowed, load, load_for_run
@@ -198,10 +211,8 @@ def run(
     print_result(result, folder, as_json=as_json)
 
 
-def _check(
-    spec: Path, overrides: list[str], out: Path | None, *, allow_code: bool, as_json: bool
-) -> None:
-    """Print what a run would cost; exit 2 if it would be refused."""
+def _checked(spec: Path, overrides: list[str], out: Path | None, *, allow_code: bool) -> "Checked":
+    """Return what a run would cost, and every reason for which it would be refused."""
     from sottovoce.runs.checked import Checked, problems_of
     from sottovoce.runs.loading import data_folders, parse_assignments, read_all, read_table
 
@@ -217,7 +228,7 @@ def _check(
         try:  # torch takes a while to load
             from sottovoce.runs.check import check_read
             from sottovoce.runs.folder import RunFolder
-        except ModuleNotFoundError:  # without it, what cannot be read is told all the same
+        except ModuleNotFoundError:  # without torch, errors in the spec are still reported
             if not read.problems:
                 raise
             checked = Checked(problems=read.problems)
@@ -230,9 +241,4 @@ def _check(
                     RunFolder(out).check_new()
             except SottovoceError as error:
                 checked = dataclasses.replace(checked, problems=(*checked.problems, str(error)))
-    if as_json:
-        print_json(checked.to_dict())
-    else:
-        say(str(checked))
-    if not checked.would_run:
-        raise typer.Exit(2)
+    return checked

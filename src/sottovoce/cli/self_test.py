@@ -1,4 +1,4 @@
-"""A quick self test: what must be true on a machine before any result of it is believed."""
+"""A quick self test of the parts on whose correctness every result depends."""
 
 import ssl
 import tempfile
@@ -26,7 +26,13 @@ _KEY = bytes(range(32))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was tried; `detail` is what came out, or what went wrong."""
+    """The result of one check.
+
+    Attributes:
+        name: What was checked.
+        ok: Whether it works.
+        detail: What was found, or what went wrong.
+    """
 
     name: str
     ok: bool
@@ -34,7 +40,7 @@ class Check:
 
 
 def self_test() -> tuple[Check, ...]:
-    """Every check, also after one that failed."""
+    """Return the results of all checks; a failed check does not stop the others."""
     return tuple(_tried(name, check) for name, check in _checks())
 
 
@@ -51,13 +57,13 @@ def _checks() -> Iterator[tuple[str, Callable[[], str]]]:
 def _tried(name: str, check: Callable[[], str]) -> Check:
     try:
         return Check(name=name, ok=True, detail=check())
-    except Exception as error:  # whatever it is, the next check may tell more
+    except Exception as error:  # any error is the result of this check; the next one runs
         reason = " ".join(str(error).split()) or "no reason given"
         return Check(name=name, ok=False, detail=f"{type(error).__name__}: {reason}")
 
 
 def _require(holds: bool | np.bool_, otherwise: str) -> None:
-    """An assertion that -O does not remove."""
+    """Raise an AssertionError unless `holds`; unlike `assert`, -O does not remove it."""
     if not holds:
         raise AssertionError(otherwise)
 
@@ -68,7 +74,7 @@ def _mechanism(levels: int) -> GaussHermite:
 
 
 def _accounting() -> str:
-    """Gaussian noise of 10 over 100 rounds at 1e-5 has 4.37718 (Balle and Wang 2018)."""
+    """Check epsilon of 100 Gaussian releases, noise 10, delta 1e-5: 4.37718 (Balle, Wang 2018)."""
     from sottovoce.mechanisms.gaussian import Gaussian
     from sottovoce.privacy.events import Repeated
 
@@ -76,12 +82,12 @@ def _accounting() -> str:
     mechanism = Gaussian(input_domain=ball, noise_multiplier=10.0)
     event = release_event(mechanism, adjacency=Adjacency.ZERO_OUT)
     spent = privacy_spent(Repeated(event=event, count=100), 1e-5)
-    _require(4.3771 < spent.epsilon < 4.3773, f"epsilon {spent.epsilon}, and 4.37718 is right")
+    _require(4.3771 < spent.epsilon < 4.3773, f"epsilon {spent.epsilon}, expected 4.37718")
     return str(spent)
 
 
 def _encoding(level: str) -> str:
-    """The same codes as numpy, which defines them, and a decoded vector of the right shape."""
+    """Check that a kernel gives the codes that numpy gives, and that they can be decoded."""
     update = np.random.default_rng(0).normal(size=_DIMENSION)
     for levels in (2, 8):
         mechanism = _mechanism(levels)
@@ -92,8 +98,8 @@ def _encoding(level: str) -> str:
             codes = mechanism.encode(values, Keystream(_KEY))
         _require(np.array_equal(codes, expected), f"codes of {levels} levels differ from numpy's")
         decoded = mechanism.decode(codes)
-        _require(decoded.shape == (_DIMENSION,), f"a vector of shape {decoded.shape}")
-        _require(np.isfinite(decoded).all(), "values that are not finite")
+        _require(decoded.shape == (_DIMENSION,), f"the decoded vector has shape {decoded.shape}")
+        _require(np.isfinite(decoded).all(), "decoded values are not finite")
     return f"{_DIMENSION} coordinates in 1 and 3 bits, the same codes as numpy"
 
 
@@ -108,19 +114,19 @@ def _randomness() -> str:
 def _designs() -> str:
     design = store.find(store.spec_of(3.0, 3, 3))
     certificate = design.certificate()
-    _require(certificate["table_epsilon"] <= 3.0, "a table that spends more than it says")
+    _require(certificate["table_epsilon"] <= 3.0, "a table spends more than its certificate says")
     return f"a table of 3 bits, certified at epsilon {certificate['table_epsilon']:.6g}"
 
 
 def _ledger() -> str:
-    """A charge is kept, and one beyond the budget is refused."""
+    """Check that a charge is kept and that one beyond the budget is refused."""
     event = release_event(_mechanism(2), adjacency=Adjacency.ZERO_OUT)
     cost = privacy_spent(event, 1e-5).epsilon
     budget = Budget(epsilon=1.5 * cost, delta=1e-5, adjacency=Adjacency.ZERO_OUT, unit=Unit.CLIENT)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.sqlite"
         with Ledger(path, create=True) as ledger:
-            ledger.set_budget("somebody", budget)
+            ledger.set_budget("client", budget)
             ledger.charge(_release(1), 1, event)
         with Ledger(path) as ledger:
             refused = False
@@ -129,7 +135,7 @@ def _ledger() -> str:
                     ledger.charge(_release(number), 1, event)
             except BudgetExhaustedError:
                 refused = True
-            _require(refused, "a charge beyond the budget was entered")
+            _require(refused, "a charge beyond the budget was accepted")
             problems = ledger.verify()
             _require(not problems, f"a new ledger is damaged: {problems[:1]}")
             charges = ledger.num_charges
@@ -137,7 +143,7 @@ def _ledger() -> str:
 
 
 def _certificates() -> str:
-    """What a federation's TLS rests on: an authority signs a link's certificate."""
+    """Check that an authority can sign a link's certificate, as TLS of a federation needs."""
     from sottovoce.deployment.machines import certificates
 
     with tempfile.TemporaryDirectory() as name:
@@ -159,4 +165,4 @@ def _certificates() -> str:
 
 
 def _release(number: int) -> Release:
-    return Release(unit=Unit.CLIENT, run="self test", client="somebody", round=number, uplink=0)
+    return Release(unit=Unit.CLIENT, run="self test", client="client", round=number, uplink=0)

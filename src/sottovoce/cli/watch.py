@@ -1,4 +1,4 @@
-"""`sottovoce watch`: a run that works, or has ended, in the terminal or in a line."""
+"""The command `sottovoce watch`, which shows the state of a run while it trains."""
 
 import contextlib
 import dataclasses
@@ -22,12 +22,16 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 40
 _BAR_WIDTH = 20
 _SITES_SHOWN = 12
-_STATE_COLOURS = {"finished": "green", "running": "cyan", "waiting": "yellow", "silent": "yellow"}
+_STATE_COLORS = {"finished": "green", "running": "cyan", "waiting": "yellow", "silent": "yellow"}
 
 
 def sparkline(values: Sequence[float | None], width: int = _SPARK_WIDTH) -> str:
-    """The values as blocks from lowest to highest, in at most `width` of them: each the last of
-    its share.
+    """Return values as block characters, from the lowest to the highest value.
+
+    Args:
+        values: The values; None where there is none.
+        width: The most characters; where there are more values, each character shows the last of
+            an equal share of them.
     """
     known = [value for value in values if value is not None]
     if len(known) > width:
@@ -40,7 +44,7 @@ def sparkline(values: Sequence[float | None], width: int = _SPARK_WIDTH) -> str:
 
 
 def show_bytes(count: float) -> str:
-    """A number of bytes in steps of a thousand."""
+    """Return a number of bytes with its unit, in powers of a thousand."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.3g} {unit}"
@@ -49,7 +53,7 @@ def show_bytes(count: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """A time to wait, in two units."""
+    """Return a time in its two largest units."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -61,6 +65,7 @@ def show_seconds(seconds: float) -> str:
 
 
 def epsilon_note(state: Mapping[str, Any]) -> str:
+    """Return what was spent, of what budget, and what is left."""
     from sottovoce.core.display import show_epsilon, show_left
     from sottovoce.runs.site_counts import BY_SERVER
 
@@ -77,12 +82,13 @@ def epsilon_note(state: Mapping[str, Any]) -> str:
 
 
 def replies_note(state: Mapping[str, Any]) -> str:
+    """Return how many clients answered in the last round."""
     last = state["last_round"]
     return f"{last['clients_received']} of {last['clients_asked']} answered" if last else ""
 
 
 def line(state: Mapping[str, Any]) -> str:
-    """The state in a line: for logs, and wherever there is no terminal."""
+    """Return the state in one line, for logs and pipes."""
     of = f" of {state['rounds']}" if state["rounds"] else ""
     parts = [f"round {state['rounds_done']}{of}"]
     if state["accuracy"] is not None:
@@ -99,7 +105,7 @@ def line(state: Mapping[str, Any]) -> str:
 
 
 def ending(state: Mapping[str, Any]) -> str:
-    """How a run ended, in a line."""
+    """Return one line that says how a run ended."""
     if state["state"] == "halted":
         return f"halted after {state['rounds_done']} of {state['rounds']} rounds: {state['halted']}"
     detail = f": {state['detail']}" if state.get("detail") else ""
@@ -107,7 +113,12 @@ def ending(state: Mapping[str, Any]) -> str:
 
 
 def panel(state: Mapping[str, Any], accuracies: Sequence[float | None]) -> "RenderableType":
-    """The whole view."""
+    """Return the view of a run for a terminal.
+
+    Args:
+        state: The state, as `live.describe` returns it.
+        accuracies: The accuracy of each round; None where it was not measured.
+    """
     from rich.console import Group
     from rich.panel import Panel
     from rich.table import Table
@@ -120,14 +131,14 @@ def panel(state: Mapping[str, Any], accuracies: Sequence[float | None]) -> "Rend
     for name, value in _fields(state, accuracies):
         grid.add_row(Text(name), Text(value) if isinstance(value, str) else value)
     notes = [Text(f"! {warning}", style="yellow") for warning in state["warnings"]]
-    colour = _STATE_COLOURS.get(state["state"], "red")
+    color = _STATE_COLORS.get(state["state"], "red")
     return Panel(
         Group(grid, *notes),
-        title=Text.assemble((state["name"], "bold"), "  ", (state["state"], colour)),
+        title=Text.assemble((state["name"], "bold"), "  ", (state["state"], color)),
         title_align="left",
         subtitle=Text(state["folder"], style="dim"),
         subtitle_align="right",
-        border_style=colour,
+        border_style=color,
     )
 
 
@@ -161,11 +172,11 @@ def _fields(
     return found
 
 
-def _bar(done: float, of: float, colour: str) -> "RenderableType":
+def _bar(done: float, of: float, color: str) -> "RenderableType":
     from rich.text import Text
 
     filled = int(_BAR_WIDTH * min(1.0, done / of))
-    bar = ("━" * filled, colour), ("━" * (_BAR_WIDTH - filled), "bright_black")
+    bar = ("━" * filled, color), ("━" * (_BAR_WIDTH - filled), "bright_black")
     return Text.assemble(*bar, f"  {done:g} of {of:g}")
 
 
@@ -205,7 +216,7 @@ def _replies(state: Mapping[str, Any]) -> str:
 
 
 def _counts(sites: Mapping[str, Mapping[str, Any]]) -> "RenderableType":
-    """What the server counted, what sites answered and what they say."""
+    """Return a table of what the server counted, what sites answered and what they say."""
     from rich.table import Table
     from rich.text import Text
 
@@ -232,23 +243,26 @@ def _sites(sites: Mapping[str, str]) -> "RenderableType":
 
 
 _SITES_EVERY_SECONDS = 5.0
-_LOOKS_KEPT = 30
+_READINGS_KEPT = 30
 _FEDERATION_FILE = "federation.toml"
 
 
 def watch(
     run: Annotated[
-        Path, typer.Argument(metavar="RUN", help="A run's folder, or a federation's: its last run.")
+        Path,
+        typer.Argument(
+            metavar="RUN", help="The folder of a run, or of a federation for its last run."
+        ),
     ],
     once: Annotated[bool, typer.Option("--once", help="Print the state and exit.")] = False,
     interval: Annotated[
-        float, typer.Option(min=0.05, max=3600, help="Seconds between two looks.")
+        float, typer.Option(min=0.05, max=3600, help="Seconds between two readings.")
     ] = 1.0,
     as_json: Json = False,
 ) -> None:
-    """Rounds, accuracy, epsilon, bytes and stragglers of a run while it works; it is only read."""
+    """Show rounds, accuracy, epsilon, bytes and missing replies of a run; nothing is changed."""
     watched = _Watched(run)
-    with contextlib.suppress(KeyboardInterrupt):  # the run goes on, and so does its user
+    with contextlib.suppress(KeyboardInterrupt):  # ends the view; the run continues
         if once:
             _print_once(watched, as_json)
         elif as_json or not _is_terminal():
@@ -258,7 +272,7 @@ def watch(
 
 
 class _Watched:
-    """What is looked at: a run folder, and the federation around it if there is one."""
+    """A run folder, and the federation that it belongs to, if any."""
 
     def __init__(self, path: Path) -> None:
         from sottovoce.core.errors import OutputError
@@ -270,18 +284,19 @@ class _Watched:
         elif (path.absolute().parent.parent / _FEDERATION_FILE).is_file():  # DIR/runs/NAME
             self._federation = path.absolute().parent.parent
         elif path.is_file():
-            raise OutputError(f"{path} is a file; name a run's folder, or a federation's")
+            raise OutputError(f"{path} is a file; name the folder of a run or of a federation")
         self._status: dict[str, Any] | None = None
         self._asked_at = -float("inf")
-        self._looks: list[tuple[float, int]] = []
+        self._readings: list[tuple[float, int]] = []
         self._reading: Reading | None = None
 
     @property
     def waits_for(self) -> str:
+        """That there is no run yet, in words."""
         return f"no run in {self._run or self._federation} yet"
 
     def look(self) -> dict[str, Any]:
-        """The state now."""
+        """Read the files and return the state."""
         from sottovoce.reporting.live import describe, read
 
         status = self._federation_status()
@@ -301,10 +316,11 @@ class _Watched:
 
     @property
     def accuracies(self) -> list[float | None]:
+        """The accuracy after each round, as last read."""
         return [row.get("accuracy") for row in self._reading.rows] if self._reading else []
 
     def rounds_after(self, number: int) -> Iterator[dict[str, Any]]:
-        """The states after the rounds that went by between two looks, without the last."""
+        """Yield the state after each round since round `number`, except for the last one."""
         from sottovoce.reporting.live import describe
 
         assert self._reading is not None
@@ -325,22 +341,23 @@ class _Watched:
         return latest_folder(federation) or federation.runs_folder / "none yet"
 
     def _speed(self, reading: "Reading") -> float | None:
-        """Rounds a second, as seen of late; none before two rounds went by.
+        """Return the rounds per second over the last readings; None before two rounds.
 
-        The time before the first round does not count: data is read, and sites are waited for.
+        The time before the first round is not counted: it is spent on reading data and on waiting
+        for sites.
         """
         now, done = time.monotonic(), reading.rounds_done
-        if self._looks and done < self._looks[-1][1]:
-            self._looks.clear()  # resumed from a checkpoint, or another run
-        if done and (not self._looks or done > self._looks[-1][1]):
-            self._looks = [*self._looks[-_LOOKS_KEPT:], (now, done)]
-        if not self._looks:
+        if self._readings and done < self._readings[-1][1]:
+            self._readings.clear()  # resumed from a checkpoint, or another run
+        if done and (not self._readings or done > self._readings[-1][1]):
+            self._readings = [*self._readings[-_READINGS_KEPT:], (now, done)]
+        if not self._readings:
             return None
-        (first, at_first), (last, at_last) = self._looks[0], self._looks[-1]
+        (first, at_first), (last, at_last) = self._readings[0], self._readings[-1]
         return (at_last - at_first) / (last - first) if at_last - at_first >= 2 else None
 
     def _federation_status(self) -> dict[str, Any] | None:
-        """Who is there, asked now and then; a link that does not answer is no reason to stop."""
+        """Return the federation's state, read every few seconds; a link may be unreachable."""
         from sottovoce.core.errors import SottovoceError
 
         if self._federation is None:
@@ -365,7 +382,7 @@ class _Watched:
 
 
 def _ended_otherwise(status: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """How the link says that a run without a result ended, if it did."""
+    """Return how a run without a result ended, if the link says so."""
     for run in reversed(status["runs"]):
         if run["folder"] == str(folder.absolute()):
             if run["state"] in ("finished:failed", "finished:stopped"):
@@ -398,7 +415,7 @@ def _print_once(watched: _Watched, as_json: bool) -> None:
 
     state = watched.look()
     if state["state"] == "waiting" and "federation" not in state:
-        raise OutputError(f"{watched.waits_for}; without --once it is waited for")
+        raise OutputError(f"{watched.waits_for}; leave out --once to wait for it")
     if as_json:
         print_json(state)
         return
@@ -408,7 +425,7 @@ def _print_once(watched: _Watched, as_json: bool) -> None:
 
 
 def _print_rounds(watched: _Watched, interval: float, as_json: bool) -> None:
-    """A line for each round from now on, and one for the end."""
+    """Print a line for each new round, and one for the end."""
     shown = None
     for state in _states(watched, interval):
         if shown is None and state["state"] == "waiting":

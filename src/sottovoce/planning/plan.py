@@ -216,6 +216,7 @@ def _times(ratio: float) -> str:
 
 
 COLUMNS = ["mechanism", "parameters", "mse", "times best", "bits", "bytes", "epsilon", "sampling"]
+_SIMULATION_ONLY = {"float": "float: simulation only"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,12 +309,22 @@ class Plan(Table[Planned]):
             if value is not None and name != "assumes"
         )
 
+    def shown_rows(self) -> list[list[str]]:
+        """Return the rows of a table for people: exactly sampled mechanisms first.
+
+        Float noise leaks in its last bits, so such mechanisms are listed below the others and
+        marked. Within both parts the order is that of the list.
+        """
+        rows = [one.cells() for one in self]
+        exact = [row for row in rows if row[-1] == "exact"]
+        rest = [[*row[:-1], _SIMULATION_ONLY.get(row[-1], row[-1])] for row in rows]
+        return exact + [row for row in rest if row[-1] != "exact"]
+
     def __str__(self) -> str:
-        rows = text_table(COLUMNS, [one.cells() for one in self])
-        return f"{rows}\n{self.explanation}."
+        return f"{text_table(COLUMNS, self.shown_rows())}\n{self.explanation}."
 
     def _repr_html_(self) -> str:
-        rows = display.table(COLUMNS, [one.cells() for one in self], caption=self._question())
+        rows = display.table(COLUMNS, self.shown_rows(), caption=self._question())
         return f"{rows}{display.note(f'{self.explanation}.')}"
 
 

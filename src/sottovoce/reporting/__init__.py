@@ -1,9 +1,9 @@
-"""Reports of runs, the live view, and the explorer of mechanisms.
+"""Reports about runs, the state of a run while it trains, and the explorer of mechanisms.
 
     write_report(report_of([Path("runs/first")]), Path("report.html"))
 
-Pages are self-contained and ask nobody else's server; the extra `report` brings what they are made
-with. It imports runs and below.
+Pages are single files that load nothing from the network. They need the extra `report`. This
+package imports `sottovoce.runs` and the packages below it.
 """
 
 from typing import TYPE_CHECKING

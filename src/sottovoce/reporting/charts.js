@@ -1,5 +1,5 @@
 "use strict";
-// A page's charts, tables and switches come alive. Nothing is fetched, nothing is kept.
+// Make the charts, tables and switches of a page interactive. Nothing is fetched or stored.
 (() => {
   const SVG = "http://www.w3.org/2000/svg";
   const make = (name, attributes = {}, text) => {
@@ -120,9 +120,9 @@
       cross.append(make("line", { x1: x, x2: x, y1: top, y2: bottom }));
       const list = make("table");
       for (const { series, y, text } of marks) {
-        cross.append(make("circle", { class: `dot ${this.data.series[series].colour}`, cx: x, cy: y, r: 4.5 }));
+        cross.append(make("circle", { class: `dot ${this.data.series[series].color}`, cx: x, cy: y, r: 4.5 }));
         const row = make("tr");
-        row.append(make("th", { class: `key ${this.data.series[series].colour}` }, this.data.series[series].name));
+        row.append(make("th", { class: `key ${this.data.series[series].color}` }, this.data.series[series].name));
         row.append(make("td", {}, text));
         list.append(row);
       }
@@ -179,7 +179,7 @@
     button.addEventListener("click", async () => {
       try {
         await navigator.clipboard.writeText(target.textContent);
-      } catch { // not allowed here: leave it selected, so that a key copies it
+      } catch { // not allowed here: select the text, so that the user can copy it
         getSelection().selectAllChildren(target);
         document.execCommand("copy");
       }
@@ -200,7 +200,7 @@
     name();
   }
 
-  // On paper nobody can open anything: short tables are, and long ones stay out.
+  // A printed page cannot be opened further: open short tables and leave out long ones.
   function opened() {
     const paper = matchMedia("print");
     const before = new Map();

@@ -1,4 +1,4 @@
-"""The demo's report: one page, no network, a table behind every picture."""
+"""The page of the demo: one file that needs no network, with a table for every chart."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,15 @@ from sottovoce.reporting.interactive import line_figure, script, templates
 
 
 def write_report(demo: Mapping[str, Any], path: Path) -> Path:
-    """Write the page and return its path."""
+    """Write the page of the demo.
+
+    Args:
+        demo: The demo's result, as `runs.demo.run_demo` returns it.
+        path: The HTML file to write.
+
+    Returns:
+        The path.
+    """
     environment = templates()
     environment.filters["epsilon"] = lambda value: show_epsilon(value, 3)
     template = environment.get_template("demo.html")
@@ -24,7 +32,7 @@ def write_report(demo: Mapping[str, Any], path: Path) -> Path:
         variants=demo["variants"],
         comparison=demo["comparison"],
         private=private,
-        favourite=next(r for r in private if r["variant"] == demo["comparison"]["favourite"]),
+        compared=next(r for r in private if r["variant"] == demo["comparison"]["favourite"]),
         accuracy=line_figure(
             _accuracy_chart(demo),
             identity="accuracy",
@@ -33,8 +41,8 @@ def write_report(demo: Mapping[str, Any], path: Path) -> Path:
         epsilon=line_figure(
             _epsilon_chart(private),
             identity="epsilon",
-            caption="The client that has spent most; each curve by the accountant that gives the "
-            "smallest sound bound.",
+            caption="Epsilon of the client that has spent most, by the accountant with the "
+            "smallest bound.",
         ),
     )
     write_atomic(path, page.encode())

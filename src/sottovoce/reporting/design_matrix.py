@@ -1,7 +1,4 @@
-"""Designs as pictures.
-
-A density map as a picture: SVG, or PNG for programs that take no SVG.
-"""
+"""Charts of designs, and of density maps as SVG or PNG."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,34 +11,47 @@ from sottovoce.core.charts.grids import HeatMap, MapPanel, Panel, png
 from sottovoce.core.charts.style import standalone
 from sottovoce.mechanisms.design.store import Design
 
-_PIXELS = 512  # about: the side of a PNG
+_PIXELS = 512  # the approximate side of a PNG
 _LIGHT, _DARK = np.array([253.0, 252.0, 249.0]), np.array([29.0, 111.0, 184.0])
 
 
 def draw(path: Path, density: Sequence[Sequence[float]], *, side_km: float, title: str) -> None:
-    """density[i][k] is the cell i-th from the west and k-th from the south."""
+    """Draw a density map into an SVG or PNG file.
+
+    Args:
+        path: The file; its ending chooses the format.
+        density: The share of people; density[i][k] is the cell i-th from the west and k-th from
+            the south.
+        side_km: The side of the map in km.
+        title: The title of the SVG.
+    """
     from_north = np.asarray(density, dtype=np.float64).T[::-1]
     if path.suffix == ".png":
         files.write_atomic(path, png(_pixels(from_north)))
         return
-    name = f"{side_km:g} km to a side, the north above"
+    name = f"{side_km:g} km on each side, north is up"
     panel = MapPanel(name=name, matrix=[[float(x) for x in row] for row in from_north])
     files.write_atomic(path, standalone(HeatMap(title=title, panels=[panel]).svg()).encode())
 
 
 def _pixels(matrix: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """From the page's colour for nobody to full ink for the fullest cell."""
+    """Return an image from the background color for 0 to the darkest for the largest density."""
     share = (matrix / matrix.max())[..., None]
-    coloured = (_LIGHT + share * (_DARK - _LIGHT)).round().astype(np.uint8)
+    colored = (_LIGHT + share * (_DARK - _LIGHT)).round().astype(np.uint8)
     scale = max(1, _PIXELS // len(matrix))
-    return np.ascontiguousarray(coloured.repeat(scale, axis=0).repeat(scale, axis=1))
+    return np.ascontiguousarray(colored.repeat(scale, axis=0).repeat(scale, axis=1))
 
 
-_CONTINUOUS_ROWS = 33  # inputs drawn where every input is one
+_CONTINUOUS_ROWS = 33  # inputs that are drawn where the inputs are an interval
 
 
 def matrix_panel(name: str, design: Design) -> Panel:
-    """A design as it is drawn: on [0, 1], letters in rising order, inputs evenly spaced."""
+    """Return the panel of a design on [0, 1], with the letters in increasing order.
+
+    Args:
+        name: The panel's title.
+        design: The design; the rows are its inputs, or evenly spaced ones if it is continuous.
+    """
     channel = design.channel
     order = np.argsort(channel.letters)
     inputs = channel.knots if design.spec.inputs else np.linspace(0.0, 1.0, _CONTINUOUS_ROWS)
@@ -54,7 +64,7 @@ def matrix_panel(name: str, design: Design) -> Panel:
 
 
 def matrix_chart(design: Design) -> HeatMap:
-    """One design's matrix and alphabet."""
+    """Return the chart of one design's matrix and alphabet."""
     name = f"epsilon = {design.spec.epsilon:g}"
     return HeatMap(
         title="Probability of each letter (columns) given the input (rows, 0 on top)",

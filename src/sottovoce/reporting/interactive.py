@@ -1,7 +1,7 @@
-"""Charts that answer: the drawing as it is, what is at each place of it, and the table behind.
+"""Charts for pages: the drawing, the data that a script reads, and the table of numbers.
 
-The drawing needs no script. `charts.js`, which pages carry inside, adds a crosshair with the values
-of every series, a legend that hides and shows them, and the other scale.
+The drawing needs no script. `charts.js`, which is included in pages, adds a crosshair with the
+values of every series, a legend that hides series, and a switch between scales.
 """
 
 import dataclasses
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _HERE = Path(__file__).parent
-_SQUASHED = 8.0  # ratio of the largest to the smallest last height that a linear axis shows badly
+_SQUASHED = 8.0  # ratio of the largest to the smallest last value above which a linear axis is bad
 
 
 def templates(*folders: Path) -> "Environment":
-    """Return the pages of this package, and of other `folders`, for jinja2.
+    """Return the jinja2 environment of the page templates.
 
-    What goes into them is text unless it is marked safe.
+    Values are escaped unless they are marked safe.
+
+    Args:
+        folders: Further folders with templates.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -40,14 +43,21 @@ def templates(*folders: Path) -> "Environment":
 
 
 def script() -> str:
-    """What makes the charts of a page answer, to stand at its end."""
+    """Return the script that makes the charts of a page interactive; it goes at the end."""
     return (_HERE / "charts.js").read_text(encoding="utf-8")
 
 
 def line_figure(
     chart: LineChart, *, identity: str, caption: str = "", log_switch: bool = False
 ) -> dict[str, Any]:
-    """A chart for `figure.html`; `log_switch` offers a logarithmic axis where all is positive."""
+    """Return a line chart for `figure.html`.
+
+    Args:
+        chart: The chart.
+        identity: The id of the figure on the page.
+        caption: The text below.
+        log_switch: Whether to offer a logarithmic axis, if all values are positive.
+    """
     charts = [chart]
     if log_switch and all(y > 0.0 for line in chart.lines for y in line.y):
         charts = [dataclasses.replace(chart, y_log=log) for log in (False, True)]
@@ -64,7 +74,7 @@ def line_figure(
         series.append(
             {
                 "name": line.name,
-                "colour": _colour(number),
+                "color": _color(number),
                 "grid": grids.index(grid),
                 "y": [[y for _, y in found[number]] for found in places],
                 "text": [chart.shown(y) for y in line.y],
@@ -78,7 +88,7 @@ def line_figure(
         "legend": [
             {
                 "name": line.name,
-                "sign": f'<line class="curve {_colour(number)}" x1="0" x2="26" y1="5" y2="5" '
+                "sign": f'<line class="curve {_color(number)}" x1="0" x2="26" y1="5" y2="5" '
                 f'stroke-dasharray="{dash(number)}"/>',
             }
             for number, line in enumerate(chart.lines)
@@ -88,14 +98,20 @@ def line_figure(
 
 
 def scatter_figure(chart: ScatterChart, *, identity: str, caption: str = "") -> dict[str, Any]:
-    """A chart of single points for `figure.html`; each is found by itself."""
+    """Return a scatter chart for `figure.html`; the pointer finds each point.
+
+    Args:
+        chart: The chart.
+        identity: The id of the figure on the page.
+        caption: The text below.
+    """
     series = []
     for number, (one, points) in enumerate(zip(chart.series, chart.pixels(), strict=True)):
         texts = [
             f"{chart.x_label} {x:.4g}, {chart.y_label} {y:.4g}"
             for x, y in zip(one.x, one.y, strict=True)
         ]
-        found = {"name": one.name, "colour": _colour(number), "points": points, "text": texts}
+        found = {"name": one.name, "color": _color(number), "points": points, "text": texts}
         series.append(found)
     return {
         **_described(chart, identity, caption),
@@ -103,14 +119,14 @@ def scatter_figure(chart: ScatterChart, *, identity: str, caption: str = "") -> 
         "scales": [],
         "chosen": 0,
         "legend": [
-            {"name": one.name, "sign": mark(number, f"dot {_colour(number)}", 13, 5)}
+            {"name": one.name, "sign": mark(number, f"dot {_color(number)}", 13, 5)}
             for number, one in enumerate(chart.series)
         ],
         "data": {"kind": "points", **_inside(chart), "series": series},
     }
 
 
-def _colour(number: int) -> str:
+def _color(number: int) -> str:
     return f"c{number % NUM_COLOURS}"
 
 

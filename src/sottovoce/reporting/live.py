@@ -1,4 +1,4 @@
-"""A run as it stands, read while it works: nothing is locked, and nothing is written."""
+"""The state of a run, read while it trains: no file is locked or written."""
 
 import math
 import time
@@ -30,18 +30,29 @@ _ROUND_FIELDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What the files of a run say at one moment; without a header the run is yet to come."""
+    """What the files of a run say at one moment.
+
+    Attributes:
+        folder: The run's folder.
+        header: What run.json has; None if the run has not begun.
+        rows: The rounds so far.
+        result: What result.json has; None before the run's end.
+        seconds_at_work: From the creation of the folder to the last round; None before that.
+        quiet_seconds: Since the last round.
+        is_held: Whether a process of this machine has the run locked; None if unknown.
+    """
 
     folder: Path
     header: Mapping[str, Any] | None
     rows: tuple[Mapping[str, Any], ...]
     result: Mapping[str, Any] | None
-    seconds_at_work: float | None  # from the folder's making to its last row
-    quiet_seconds: float  # since the last row
-    is_held: bool | None = None  # by a process of this machine; None where that cannot be told
+    seconds_at_work: float | None
+    quiet_seconds: float
+    is_held: bool | None = None
 
     @property
     def state(self) -> State:
+        """The state: 'silent' if no process has the run and no round came for a while."""
         if self.header is None:
             return "waiting"
         if self.result is None:
@@ -51,15 +62,24 @@ class Reading:
 
     @property
     def has_ended(self) -> bool:
+        """Whether there is a result."""
         return self.result is not None
 
     @property
     def rounds_done(self) -> int:
+        """The number of the last finished round."""
         return int(self.rows[-1]["round"]) if self.rows else 0
 
 
 def read(folder: Path) -> Reading:
-    """The run in `folder`, or in the folder that is to come; anything else is refused."""
+    """Return what the files of a run say now.
+
+    Args:
+        folder: The run's folder, which may not exist yet.
+
+    Raises:
+        OutputError: If the folder has something else, or is damaged.
+    """
     run_folder = RunFolder(folder)
     if not run_folder.exists:
         _check_empty(folder)
@@ -87,11 +107,15 @@ def read(folder: Path) -> Reading:
 
 
 def describe(reading: Reading, *, rounds_per_second: float | None = None) -> dict[str, Any]:
-    """A reading as plain data; without a speed that was seen, the mean since the folder was made.
+    """Return the state of a run as plain data.
 
-    Epsilon is the largest over clients, and null where there is no guarantee; what is left of the
-    budget is null where clients have several budgets, or none. Where clients are sites with ledgers
-    of their own, both are the server's count, and `sites` has what each answered and says.
+    Epsilon is the largest over clients, and null if there is no guarantee. What is left of the
+    budget is null if clients have different budgets or none. In a federation both are the server's
+    count, and `sites` has what each site answered and says it charged.
+
+    Args:
+        reading: What the files say.
+        rounds_per_second: The speed; None for the mean since the folder was created.
     """
     spec = _section((reading.header or {}).get("spec"))
     privacy, rows = _section(spec.get("privacy")), reading.rows
@@ -146,20 +170,25 @@ def _site_counts(reading: Reading) -> dict[str, Any]:
 
 
 def _check_empty(folder: Path) -> None:
-    """A folder of something else will not become a run; files in the making have a dot in front,
-    and a long list of clients is written before the run.json that names it."""
+    """Raise OutputError if a folder has files other than those written before run.json.
+
+    Temporary files start with a dot, and a long list of clients is written before run.json.
+    """
     if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder} is a file; name a run's folder, or a federation's")
+        raise OutputError(f"{folder} is a file; name the folder of a run or of a federation")
     names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
     if any(not name.startswith(".") and not name.endswith(client_lists.SUFFIX) for name in names):
         raise OutputError(
             f"{folder} is not a run folder: it has no run.json; name the folder that "
-            "'sottovoce run' or 'deploy run' writes (runs/NAME), or a federation's"
+            "'sottovoce run' or 'deploy run' writes (runs/NAME), or that of a federation"
         )
 
 
 def _is_held(path: Path) -> bool | None:
-    """Whether a process of this machine has locked a file, without locking it to find out."""
+    """Return whether a process of this machine has locked a file; None if unknown.
+
+    The list of locks is read, because locking the file to find out could disturb the run.
+    """
     try:
         held = [line.split() for line in _LOCKS.read_text().splitlines()]
         inode = str(path.stat().st_ino)
@@ -180,7 +209,7 @@ def _section(value: Any) -> Mapping[str, Any]:
 
 
 def _common_budget(header: Mapping[str, Any]) -> float | None:
-    """The budget that rows are measured against, if all clients share one."""
+    """Return the budget of every client; None if budgets differ or none is enforced."""
     privacy = _section(_section(header.get("spec")).get("privacy"))
     own = [group.get("epsilon") or group.get("delta") for group in privacy.get("groups") or ()]
     if any(own) or not algorithm_facts(header).enforces_budget:
@@ -190,14 +219,14 @@ def _common_budget(header: Mapping[str, Any]) -> float | None:
 
 
 def _left(budget: float | None, epsilon: float | None) -> float | None:
-    """What is left, rounded down: an epsilon that is shown must be there."""
+    """Return what is left of a budget, rounded down."""
     if budget is None or epsilon is None:
         return None
     return max(0.0, math.nextafter(budget - epsilon, -math.inf)) if epsilon else budget
 
 
 def _last_known(rows: tuple[Mapping[str, Any], ...], name: str) -> Any:
-    """Of the last round in which the model was tested."""
+    """Return a value of the last round in which the model was tested."""
     return next((row[name] for row in reversed(rows) if row.get(name) is not None), None)
 
 
@@ -210,7 +239,7 @@ def _missing(row: Mapping[str, Any]) -> int:
 
 
 def _warnings(reading: Reading, described: Mapping[str, Any]) -> list[str]:
-    """What a person should look at now; of a run that has ended, what its result says."""
+    """Return warnings about the last round, or those of the result of a run that has ended."""
     if reading.result is not None:
         return list(reading.result.get("warnings") or ())
     found = []
@@ -221,20 +250,20 @@ def _warnings(reading: Reading, described: Mapping[str, Any]) -> list[str]:
     if last.get("clients_unreachable"):
         found.append(f"{last['clients_unreachable']} clients could not be reached")
     for client, reason in list((rows_last.get("unanswered") or {}).items())[:_SILENT_CLIENTS_TOLD]:
-        found.append(f"nothing of '{client}' counted in the last round: {reason}")
+        found.append(f"no reply of '{client}' was used in the last round: {reason}")
     if last.get("replies_dropped"):
-        found.append(f"{last['replies_dropped']} replies were not what was announced")
+        found.append(f"{last['replies_dropped']} replies did not match the plan and were dropped")
     if last and not last.get("clients_asked"):
-        found.append(f"nobody was asked in the last round: {why_nobody_was_asked(rows_last)}")
+        found.append(f"no client was asked in the last round: {why_nobody_was_asked(rows_last)}")
     speed, quiet = described["rounds_per_second"], reading.quiet_seconds
     if reading.state == "silent":
         found.append(
-            f"no round for {quiet:.0f} seconds, and no process of this machine is at work on it: "
-            "if it was interrupted, --resume goes on; a round that was charged and not finished is "
-            "counted in the ledger ('sottovoce ledger show'), and not here"
+            f"no round for {quiet:.0f} seconds, and no process of this machine runs it; if it was "
+            "interrupted, continue with --resume. A round that was charged but not finished is "
+            "counted in the ledger ('sottovoce ledger show') and not here"
         )
     elif reading.header and quiet > max(_QUIET_SECONDS, _QUIET_ROUNDS / speed if speed else 0.0):
         found.append(
-            f"no round for {quiet:.0f} seconds; if the run was interrupted, --resume goes on"
+            f"no round for {quiet:.0f} seconds; if it was interrupted, continue with --resume"
         )
     return found

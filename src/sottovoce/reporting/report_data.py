@@ -1,9 +1,4 @@
-"""Run folders as plain data for a page: every figure that a report shows, and nothing else.
-
-Several runs side by side: are they comparable, and which does no other beat?
-
-What audits and attacks have found of a run, as tables that a page can show.
-"""
+"""The data of a report: what run folders, audits and attacks say, and how runs compare."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +7,8 @@ from typing import Any
 
 from sottovoce.core.display import show_epsilon, show_lower
 from sottovoce.core.errors import OutputError, ParameterError
-from sottovoce.reporting.words import facts, simulated_because
+from sottovoce.reporting.statement import Statement, simulated_because, statement_of, summary_of
+from sottovoce.reporting.words import facts
 from sottovoce.runs.accounts import accounts_of
 from sottovoce.runs.folder import ATTRIBUTES_NAME, AUDIT_NAME, MEMBERSHIP_NAME, RECONSTRUCTION_NAME
 from sottovoce.runs.loading import toml_text
@@ -22,7 +18,14 @@ Finding = dict[str, Any]  # title, verdict, alarm, columns, rows, notes
 
 
 def findings(folder: Path) -> list[Finding]:
-    """One for each file that an audit or an attack has left."""
+    """Return the findings of audits and attacks in a run's folder.
+
+    Args:
+        folder: The run's folder.
+
+    Raises:
+        OutputError: If a file is damaged.
+    """
     found = []
     for name, keys, told in _KINDS:
         data = read_finding(folder / name, keys)
@@ -32,7 +35,8 @@ def findings(folder: Path) -> list[Finding]:
             found.append(told(data))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise OutputError(
-                f"{folder / name} is damaged: {type(error).__name__} at {error}; make it again"
+                f"{folder / name} is damaged: {type(error).__name__} at {error}; delete it and "
+                "run the audit or attack again"
             ) from None
     return found
 
@@ -41,11 +45,11 @@ def _audit(data: dict[str, Any]) -> Finding:
     certified, lower = data["certified"], data["lower_bound"]
     rows = [
         ["certified to be at most", "none" if certified is None else show_epsilon(certified)],
-        ["surely at least", "infinite" if lower is None else show_lower(lower)],
+        ["measured to be at least", "infinite" if lower is None else show_lower(lower)],
         ["at delta", f"{data['delta']:g}"],
         ["with confidence", f"{data['confidence']:g}"],
         ["by", str(data["method"])],
-        ["what was counted", str(data["trials"])],
+        ["trials", str(data["trials"])],
     ]
     return {
         "title": "Audit: does the certificate hold?",
@@ -118,9 +122,9 @@ def _attributes(data: dict[str, Any]) -> Finding:
     }
 
 
-def _interval(one: dict[str, Any], centre: str = "mean") -> str:
-    """A figure with its 95% interval."""
-    return f"{one[centre]:.4g} ({one['low']:.4g} to {one['high']:.4g})"
+def _interval(one: dict[str, Any], middle: str = "mean") -> str:
+    """Return a figure with its 95% interval."""
+    return f"{one[middle]:.4g} ({one['low']:.4g} to {one['high']:.4g})"
 
 
 _KINDS: tuple[tuple[str, tuple[str, ...], Callable[[dict[str, Any]], Finding]], ...] = (
@@ -131,7 +135,7 @@ _KINDS: tuple[tuple[str, tuple[str, ...], Callable[[dict[str, Any]], Finding]], 
 )
 
 
-# Without these in common, a smaller epsilon or a higher accuracy says nothing.
+# Runs that differ in one of these are not comparable by epsilon or accuracy.
 _MUST_AGREE = {
     "dataset": "data set",
     "level": "unit that is protected",
@@ -141,7 +145,11 @@ _MUST_AGREE = {
 
 
 def compared(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What keeps runs from being compared, what to beware of, and the frontier's runs."""
+    """Return why runs are not comparable, notes about them, and those on the Pareto frontier.
+
+    Args:
+        runs: The data of each run, as `run_data` returns it, with its label.
+    """
     figures = [run["figures"] for run in runs]
     obstacles = [
         f"the {what} differs ({', '.join(sorted({str(one[key]) for one in figures}))})"
@@ -149,12 +157,12 @@ def compared(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         if len({one[key] for one in figures}) > 1
     ]
     notes = [
-        "If the same people's data went into several of these runs, what they gave away adds up."
+        "If the same people's data went into several of these runs, their privacy losses add up."
     ]
     if len({one["channel"] for one in figures}) > 1:
-        notes.append("The runs trust different parties: see who sees what.")
+        notes.append("The runs trust different parties: see who sees it in each section.")
     if any(run["state"] == "unfinished" for run in runs):
-        notes.append("Unfinished runs are shown as far as they have come.")
+        notes.append("Unfinished runs are shown up to their last round.")
     points = [
         (one["accuracy"], one["epsilon"], one["total_bytes_up_per_client"]) for one in figures
     ]
@@ -167,10 +175,13 @@ def compared(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def frontier(points: Sequence[tuple[float | None, float | None, float | None]]) -> list[int]:
-    """Which (accuracy, epsilon, bytes) no other beats: more accurate, more private and smaller.
+    """Return the numbers of the points on the Pareto frontier.
 
-    i is beaten if some j is at least as good in all three and better in one. An epsilon of None is
-    infinite; a point without accuracy or bytes has no place.
+    A point is not on it if another one is at least as good in all three and better in one.
+
+    Args:
+        points: (accuracy, epsilon, bytes); an epsilon of None is infinite, and a point without
+            accuracy or bytes is left out.
     """
     placed = {
         number: (-accuracy, float("inf") if epsilon is None else epsilon, size)
@@ -187,11 +198,23 @@ def frontier(points: Sequence[tuple[float | None, float | None, float | None]]) 
     ]
 
 
-OnRun = Callable[[int, int, str], None]  # runs read, of how many, and the next one's folder
+OnRun = Callable[[int, int, str], None]  # number of runs read, of how many, the next folder
 
 
 def report_of(folders: Sequence[Path], on_run: OnRun | None = None) -> dict[str, Any]:
-    """All runs and, where there are several, how they compare; the same folders, the same data."""
+    """Return the data of a report about one run or several.
+
+    Args:
+        folders: The folders of the runs.
+        on_run: Called before each run is read.
+
+    Returns:
+        The runs, the sentences that the page opens with, and how several runs compare; the same
+        folders give the same data.
+
+    Raises:
+        ParameterError: If a folder is named twice.
+    """
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise ParameterError("a run folder is named twice; name each once")
     runs = []
@@ -201,11 +224,30 @@ def report_of(folders: Sequence[Path], on_run: OnRun | None = None) -> dict[str,
         runs.append(run_data(folder))
     for run, label in zip(runs, _labels(runs), strict=True):
         run["label"] = label
-    return {"runs": runs, "comparison": compared(runs) if len(runs) > 1 else None}
+    return {
+        "runs": runs,
+        "statement": _statement(runs),
+        "comparison": compared(runs) if len(runs) > 1 else None,
+    }
+
+
+def _statement(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the three sentences that the page opens with."""
+    if len(runs) == 1:
+        return list(runs[0]["statement"])
+    stated = {}
+    for run in runs:
+        protected, spent, assumes = run["statement"]
+        stated[run["label"]] = Statement(protected=protected, spent=spent, assumes=assumes)
+    return summary_of(stated)
 
 
 def run_data(folder: Path) -> dict[str, Any]:
-    """One run: its state, words for people, figures, rows of rounds, clients, findings, spec."""
+    """Return the data of one run: state, text, figures, rounds, clients, findings and spec.
+
+    Args:
+        folder: The run's folder.
+    """
     record = read_record(folder)
     accounts = accounts_of(record)
     spec, result = record.spec, record.result
@@ -216,6 +258,7 @@ def run_data(folder: Path) -> dict[str, Any]:
         "halted": (result or {}).get("halted"),
         "rounds_done": record.rounds_done,
         "rounds": spec.rounds,
+        "statement": statement_of(record, accounts["epsilon"], accounts["clients"]).sentences(),
         "facts": facts(record, accounts),
         "simulated_because": simulated_because(record),
         "regression": record.header.get("objective") == "regression",
@@ -235,7 +278,7 @@ def run_data(folder: Path) -> dict[str, Any]:
 
 
 def _labels(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The name of each run, with its folder or a number where two have the same."""
+    """Return the label of each run: its name, with its folder or a number if not unique."""
     names = Counter(run["name"] for run in runs)
     labels = [
         run["name"] if names[run["name"]] == 1 else f"{run['name']} ({run['folder']})"
@@ -255,7 +298,7 @@ def _state(record: RunRecord) -> str:
 
 
 def _figures(record: RunRecord, accounts: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers that runs are compared by."""
+    """Return the numbers by which runs are compared."""
     spec, rows = record.spec, record.rows
     last = record.result or next((row for row in reversed(rows) if row["accuracy"] is not None), {})
     clients = len(record.header.get("clients", [])) or len(accounts["clients"])
@@ -288,9 +331,10 @@ def _figures(record: RunRecord, accounts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _ran_out(record: RunRecord, accounts: Mapping[str, Any]) -> int:
-    """Clients without budget for another round; before the end, those missed in the last one.
+    """Return how many clients have no budget for another round.
 
-    In a federation that is the server's count: a site may refuse on its own account.
+    For a run that has not ended: how many were out of budget in the last round. In a federation
+    this is the server's count; a site may refuse by its own ledger.
     """
     if record.result is None:
         return int(record.rows[-1]["clients_out_of_budget"]) if record.rows else 0
@@ -302,41 +346,41 @@ def _doubts(record: RunRecord, accounts: Mapping[str, Any]) -> list[str]:
     stated = record.header["spec_hash"]
     if stated != record.spec.hash:
         found.append(
-            f"the spec in run.json has hash {record.spec.hash}, not {stated} as stated: it was "
-            "edited, or written by another version"
+            f"the spec in run.json has hash {record.spec.hash}, but the file states {stated}: it "
+            "was edited, or written by another version"
         )
     last = record.rows[-1]["accuracy"] if record.rows else None
     claimed = (record.result or {}).get("accuracy")
     if last is not None and claimed is not None and abs(last - claimed) > 1e-9:
         found.append(
-            f"result.json says accuracy {claimed:.4f}, and the last round in metrics.jsonl has "
+            f"result.json has accuracy {claimed:.4f}, but the last round in metrics.jsonl has "
             f"{last:.4f}: one of them was edited"
         )
     missed = sum(row["clients_asked"] - row["clients_received"] for row in record.rows)
     if missed and record.has_sites:
         found.append(
-            f"{missed} replies that were asked for did not count: refused, late, lost or not as "
-            "announced; the server counts them as charged, and a site that refused was not charged"
+            f"{missed} requested replies were not used: refused, late, lost or not as planned; the "
+            "server counts them as charged, while a site that refused was not charged"
         )
     elif missed:
         found.append(
-            f"{missed} replies that were asked for did not count: late, lost or not as announced; "
-            "they are charged all the same"
+            f"{missed} requested replies were not used: late, lost or not as planned; they are "
+            "charged nevertheless"
         )
     return found
 
 
 def _repeat(record: RunRecord) -> dict[str, str]:
-    """A command that makes the run again, and what that would mean."""
+    """Return a command that repeats the run, and what repeating it means."""
     if record.spec.runtime.backend == "flower":
         command = "sottovoce deploy run FEDERATION spec.toml --out AGAIN"
     else:
         command = "sottovoce run spec.toml --out AGAIN"
     if record.spec.randomness == "seeded":
-        note = "The noise comes from the seed, so the same messages are made again."
+        note = "The noise comes from the seed, so the messages will be the same."
     else:
         note = (
-            "The noise will be fresh. Two runs on the same people's data spend twice: their "
-            "epsilons add up."
+            "The noise will be new. Two runs on the same people's data spend twice: their "
+            "privacy losses add up."
         )
     return {"command": command, "note": note}

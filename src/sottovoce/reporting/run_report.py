@@ -1,4 +1,4 @@
-"""The page about one run or several: for who signs for the data, and for who trains; its charts."""
+"""The page about one run or several, with its charts and tables."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,16 @@ from sottovoce.runs.site_counts import BY_SERVER, HEADINGS, show_charged
 Run = Mapping[str, Any]
 Figure = dict[str, Any]
 
-_WIDE_RANGE = 8.0  # ratio beyond which an axis is logarithmic
+_WIDE_RANGE = 8.0  # ratio of the largest to the smallest value above which an axis is logarithmic
 
 
 def privacy_figure(run: Run, identity: str) -> Figure | None:
-    """Every accountant's bound by round, with the budget; None where nothing is guaranteed."""
+    """Return the chart of every accountant's bound by round; None if nothing is guaranteed.
+
+    Args:
+        run: The run's data.
+        identity: The id of the figure on the page.
+    """
     accounts = run["accounts"]
     marks = accounts["bounds"]
     names = dict.fromkeys(name for mark in marks for name in mark["bounds"])
@@ -41,21 +46,26 @@ def privacy_figure(run: Run, identity: str) -> Figure | None:
     if accounts["budget"] is not None:
         rounds = [mark["round"] for mark in marks]
         lines.append(Line(name="budget", x=rounds, y=[accounts["budget"]] * len(rounds)))
-    whose = f"'{accounts['client']}'" if accounts["client"] else "whoever had spent most"
+    whose = f"'{accounts['client']}'" if accounts["client"] else "the client that had spent most"
     delta = f"{run['figures']['delta']:g}"
     counted = f" {BY_SERVER}" if run["has_sites"] else ""
     chart = _chart("Epsilon by round, every bound", "epsilon", lines, "epsilon")
     return line_figure(
         chart,
         identity=identity,
-        caption=f"What {whose} has spent{counted}, at delta {delta}. Each curve is an upper bound "
-        "that is proved; the lowest counts.",
+        caption=f"What {whose} has spent{counted}, at delta {delta}. Each curve is a proved upper "
+        "bound; the smallest one is reported.",
         log_switch=True,
     )
 
 
 def training_figures(run: Run, identity: str) -> list[Figure]:
-    """Accuracy and loss on test data, where they were measured."""
+    """Return charts of accuracy and loss on test data, if they were measured.
+
+    Args:
+        run: The run's data.
+        identity: The beginning of the figures' ids.
+    """
     found = []
     score = "1 - mean absolute error" if run["regression"] else "accuracy"
     for key, name in (("accuracy", score), ("loss", "loss")):
@@ -68,7 +78,12 @@ def training_figures(run: Run, identity: str) -> list[Figure]:
 
 
 def traffic_figures(run: Run, identity: str) -> list[Figure]:
-    """Bytes of each round, all clients together, and a client's bytes so far."""
+    """Return charts of the bytes of each round, and of the bytes per client so far.
+
+    Args:
+        run: The run's data.
+        identity: The beginning of the figures' ids.
+    """
     rows, clients = run["rows"], run["figures"]["clients"]
     if not rows:
         return []
@@ -87,7 +102,7 @@ def traffic_figures(run: Run, identity: str) -> list[Figure]:
         line_figure(
             chart,
             identity=f"{identity}-round",
-            caption="Up is what clients send, down is the model that they get.",
+            caption="Up: sent by clients. Down: the model that clients receive.",
             log_switch=True,
         )
     ]
@@ -100,12 +115,12 @@ def traffic_figures(run: Run, identity: str) -> list[Figure]:
             )
             for name, key in (("up", "total_bytes_up"), ("down", "total_bytes_down"))
         ]
-        chart = _chart("Bytes of a client so far", "bytes", so_far, "bytes")
+        chart = _chart("Bytes per client so far", "bytes", so_far, "bytes")
         found.append(
             line_figure(
                 chart,
                 identity=f"{identity}-sum",
-                caption="With headers, on average over all clients.",
+                caption="With headers, averaged over all clients.",
                 log_switch=True,
             )
         )
@@ -113,32 +128,48 @@ def traffic_figures(run: Run, identity: str) -> list[Figure]:
 
 
 def audit_figure(profile: Sequence[Mapping[str, float]], identity: str) -> Figure | None:
-    """The certified curve of an audit above what was surely there."""
+    """Return the chart of the certified delta of an audit and its measured lower bound.
+
+    Args:
+        profile: The points of both curves.
+        identity: The id of the figure on the page.
+
+    Returns:
+        The chart; None if there are no points.
+    """
     if not profile:
         return None
     epsilons = [point["epsilon"] for point in profile]
     lines = [
         Line(name=name, x=epsilons, y=[point[key] for point in profile])
-        for name, key in (("certified", "certified_delta"), ("surely there", "measured_delta"))
+        for name, key in (
+            ("certified", "certified_delta"),
+            ("at least, measured", "measured_delta"),
+        )
     ]
     chart = LineChart(
-        title="Certified delta by epsilon, and what the audit found",
+        title="Certified delta by epsilon, and the measured lower bound",
         x_label="epsilon",
         y_label="delta",
         lines=lines,
         frame=HALF,
     )
-    caption = "The certificate holds where its curve lies above the other."
+    caption = "A lower bound above the certified curve would be a violation."
     return line_figure(chart, identity=identity, caption=caption)
 
 
 def comparison_figures(runs: Sequence[Run], comparison: Mapping[str, Any]) -> list[Figure]:
-    """Accuracy against epsilon and bytes with the frontier, then accuracy and epsilon by round."""
+    """Return charts that compare runs: the frontiers, then accuracy and epsilon by round.
+
+    Args:
+        runs: The data of the runs.
+        comparison: What `compared` returns for them.
+    """
     found = [
         figure
         for key, x_label in (
             ("epsilon", "epsilon"),
-            ("total_bytes_up_per_client", "bytes that a client sent"),
+            ("total_bytes_up_per_client", "bytes sent per client"),
         )
         if (figure := _frontier_figure(runs, key, x_label, comparison))
     ]
@@ -158,7 +189,7 @@ def comparison_figures(runs: Sequence[Run], comparison: Mapping[str, Any]) -> li
 def _frontier_figure(
     runs: Sequence[Run], key: str, x_label: str, comparison: Mapping[str, Any]
 ) -> Figure | None:
-    """Accuracy against what it cost, with the best that each cost buys."""
+    """Return the chart of accuracy against a cost, with the Pareto frontier if comparable."""
     measured = [run for run in runs if run["figures"]["accuracy"] is not None]
     placed = [run for run in measured if run["figures"][key]]
     if not placed:
@@ -186,7 +217,7 @@ def _frontier_figure(
     caption = (
         "Up and to the left is better. Dashed: the best accuracy at this cost or less."
         if comparable
-        else "No frontier is drawn: these runs do not promise the same."
+        else "No frontier is drawn: these runs have different guarantees."
     )
     if chart.levels:
         caption += f" Dotted: {', '.join(level.name for level in chart.levels)}."
@@ -206,30 +237,42 @@ def _chart(
     )
 
 
-_CLIENTS_SHOWN = 50  # at a time
-_MOST_CLIENTS = 5000  # whose rows the page holds
+_CLIENTS_SHOWN = 50  # rows of clients that are shown at a time
+_MOST_CLIENTS = 5000  # rows of clients that the page contains
 _FURTHER_BOUNDS = {
-    "local": "as if every message were seen with its sender",
-    "smallest": "the smallest of all, as the run noted it",
-    "budget": "what the client may spend in all",
+    "local": "the bound if every message were seen with its sender",
+    "smallest": "the smallest of all bounds, as the run recorded it",
+    "budget": "what the client may spend in total",
 }
 
 
 def _bounds_explained() -> dict[str, str]:
-    """What each line of the epsilon picture is, in a few words."""
+    """Return an explanation of each line in the chart of epsilon."""
     own = {name: known.summary for name, known in ACCOUNTANTS.ours().items()}
     return {**own, **_FURTHER_BOUNDS}
 
 
 def write_report(report: Mapping[str, Any], path: Path) -> int:
-    """Write the page and return its size in bytes."""
+    """Write the page about runs.
+
+    Args:
+        report: The data, as `report_of` returns it.
+        path: The HTML file to write.
+
+    Returns:
+        The size of the page in bytes.
+    """
     content = render(report).encode()
     write_atomic(path, content)
     return len(content)
 
 
 def render(report: Mapping[str, Any]) -> str:
-    """One self-contained page; the same report gives the same text."""
+    """Return the page as text, in one file without links to others.
+
+    Args:
+        report: The data, as `report_of` returns it; the same data gives the same text.
+    """
     environment = templates()
     environment.filters |= {"epsilon": _epsilon, "size": _size, "cell": _cell, "left": _left}
     environment.filters["charged"] = show_charged
@@ -240,6 +283,7 @@ def render(report: Mapping[str, Any]) -> str:
         script=script(),
         title=" and ".join(run["label"] for run in runs) if len(runs) < 3 else f"{len(runs)} runs",
         runs=[_shown(run, number) for number, run in enumerate(runs, start=1)],
+        statement=report["statement"],
         comparison=comparison,
         compared=comparison_figures(runs, comparison) if comparison else [],
         accountants=_bounds_explained(),
@@ -247,7 +291,7 @@ def render(report: Mapping[str, Any]) -> str:
 
 
 def _shown(run: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """A run with its charts and the rows of its clients."""
+    """Return a run's data with its charts and the table of its clients."""
     privacy = privacy_figure(run, f"run-{number}-epsilon")
     return {
         **run,
@@ -267,10 +311,10 @@ def _shown(run: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def _client_table(clients: Sequence[Mapping[str, Any]], *, has_sites: bool) -> dict[str, Any]:
-    """Who has run out first, then who has spent most; so many as a page can hold.
+    """Return the table of clients: those out of budget first, then by what they spent.
 
-    Of a federation, what the server counted, what sites answered and what they say they charged are
-    columns of their own.
+    For a federation, what the server counted, what sites answered and what they say they charged
+    are separate columns.
     """
 
     def rank(row: Mapping[str, Any]) -> tuple[bool, float]:
@@ -315,14 +359,14 @@ def _epsilon(value: float | None) -> str:
 
 
 def _left(row: Mapping[str, Any]) -> str:
-    """What is left of a budget, rounded down."""
+    """Return what is left of a budget, rounded down."""
     if row["budget"] is None or row["epsilon"] is None:
         return "none"
     return show_left(max(0.0, row["budget"] - row["epsilon"]))
 
 
 def _size(value: float | None) -> str:
-    """Bytes for people, in powers of a thousand."""
+    """Return a number of bytes with its unit, in powers of a thousand."""
     if value is None:
         return "none"
     for unit in ("bytes", "kB", "MB", "GB"):
@@ -334,7 +378,7 @@ def _size(value: float | None) -> str:
 
 
 def _cell(value: object) -> str:
-    """A figure in a table."""
+    """Return the text of a value in a table."""
     match value:
         case None:
             return "none"

@@ -1,40 +1,30 @@
-"""A run in plain words: what was released, to whom, protecting what, and on what that rests."""
+"""Answers to five questions about a run: what was released, who sees it, what is protected."""
 
 import math
 from typing import Any, assert_never
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.display import show_epsilon
-from sottovoce.protocol.channels.channel import ChannelFacts
+from sottovoce.reporting.statement import WEAK_EPSILON, channel_facts
 from sottovoce.runs.record import RunRecord, algorithm_facts
 from sottovoce.runs.site_counts import BY_SERVER, show_charged
 from sottovoce.runs.spec import RunSpec
 
-_PROMISES_LITTLE = 12.0  # an epsilon; odds may change by a factor of 160,000
-
 
 def facts(record: RunRecord, accounts: dict[str, Any]) -> list[tuple[str, str]]:
-    """What a person who signs for the data should read first, as (question, answer)."""
+    """Return five questions about a run's privacy with their answers.
+
+    Args:
+        record: The run as its folder has it.
+        accounts: What was spent, as `runs.accounts.accounts_of` returns it.
+    """
     return [
         ("What was released", _released(record, private=accounts["epsilon"] is not None)),
-        ("Who sees it", _channel(record, private=accounts["epsilon"] is not None).seen_by),
+        ("Who sees it", channel_facts(record, private=accounts["epsilon"] is not None).seen_by),
         ("What is protected", _protected(record.spec, accounts)),
         ("How well", _how_well(record, accounts)),
-        ("What that rests on", _rests_on(record, private=accounts["epsilon"] is not None)),
+        ("What this assumes", _assumptions(record, private=accounts["epsilon"] is not None)),
     ]
-
-
-def simulated_because(record: RunRecord) -> list[str]:
-    """Why the guarantee is a simulation's only; empty where it holds as it stands."""
-    spec, reasons = record.spec, []
-    if spec.randomness == "seeded" and record.header.get("sampling_grade") != "none":
-        reasons.append("its noise comes from a seed, and whoever has the seed can take it away")
-    if record.header.get("sampling_grade") == "float":
-        reasons.append("its noise is drawn in floating point, which leaks in the last digits")
-    if not _channel(record).shows_each:
-        name = spec.channel.kind.replace("_", " ")
-        reasons.append(f"its channel ({name}) is simulated, not a protocol between machines")
-    return reasons
 
 
 def _released(record: RunRecord, *, private: bool) -> str:
@@ -47,11 +37,11 @@ def _released(record: RunRecord, *, private: bool) -> str:
     if len({str(row["mechanism"]["kind"]) for row in _groups(record)}) > 1:
         mechanism = "mechanisms that differ by group"
     done = f"{record.rounds_done} of {spec.rounds} rounds"
-    channel = _channel(record)
+    channel = channel_facts(record)
     if channel.noise_at_server:
         return (
             f"After each of {done}, a mean of clients' updates: {record.dimension:,} numbers with "
-            f"noise from {mechanism}. The model that grows from these means is released too."
+            f"noise from {mechanism}. The model that is computed from these means is released too."
         )
     bits = record.header.get("bits_per_coordinate")
     size = f"{bits:.3g} bits" if isinstance(bits, int | float) else "bits"
@@ -60,16 +50,16 @@ def _released(record: RunRecord, *, private: bool) -> str:
     received = f"{sum(row['clients_received'] for row in rows):,} replies of clients"
     if channel.only_sums:
         received = f"sums over {received}"
-    drawn = f"drawn by {mechanism}" if private else f"sent as they are by {mechanism}"
-    bound = "; it can tell no more than they do" if channel.shows_each else ""
+    drawn = f"privatized by {mechanism}" if private else f"sent without noise by {mechanism}"
+    bound = "; it reveals no more than the replies do" if channel.shows_each else ""
     return (
         f"In {done}, {received}. Each describes {_sent(record)} in {size} a number, {drawn}. The "
-        f"model that grows from the replies is released too{bound}."
+        f"model that is computed from the replies is released too{bound}."
     )
 
 
 def _sent(record: RunRecord) -> str:
-    """What a client's reply is about."""
+    """Return what a client's reply describes."""
     sends = algorithm_facts(record.header).sends
     return sends.replace("{numbers}", f"{record.dimension:,} numbers")
 
@@ -79,20 +69,14 @@ def _groups(record: RunRecord) -> list[dict[str, Any]]:
     return [group for group in groups if isinstance(group["mechanism"], dict)]
 
 
-def _channel(record: RunRecord, *, private: bool = True) -> ChannelFacts:
-    """What the channel says of itself; a plug-in's words are in the run's header."""
-    told = ChannelFacts.read(record.header.get("channel"))
-    return told or record.spec.channel.opened().facts(private=private)
-
-
 def _protected(spec: RunSpec, accounts: dict[str, Any]) -> str:
     if accounts["epsilon"] is None:
-        return "Nothing: values are sent as they are."
+        return "Nothing: values are sent without noise."
     sample = spec.privacy.level == "sample"
     what = "One training sample of a client" if sample else "Everything that one client contributes"
     match spec.privacy.adjacency:
         case Adjacency.ZERO_OUT:
-            change = "whether it contributed or a zero stood in its place"
+            change = "whether it contributed or a zero took its place"
         case Adjacency.REPLACE_ONE:
             change = "it from any other that might have been in its place"
         case _:
@@ -108,36 +92,39 @@ def _how_well(record: RunRecord, accounts: dict[str, Any]) -> str:
     if epsilon is None:
         return "There is no guarantee."
     if epsilon == 0.0:
-        return "Nobody has been charged yet."
+        return "No client has been charged yet."
     seen = _if_seen_with_senders(record)
     stated = f"Epsilon {show_epsilon(epsilon)} at delta {delta:g}, for the client that spent most"
     if record.has_sites:
         stated += f", {BY_SERVER}, which charges every site that is asked{_charged(accounts)}"
-    if epsilon >= _PROMISES_LITTLE:
-        return f"{stated}. An epsilon this large promises next to nothing by itself.{seen}"
+    if epsilon >= WEAK_EPSILON:
+        return f"{stated}. An epsilon this large guarantees very little by itself.{seen}"
     odds = show_epsilon(math.exp(epsilon), 1)
+    # Between two arbitrary contributions the bound of zero-out holds twice, by way of zero.
+    zero_out = record.spec.privacy.adjacency is Adjacency.ZERO_OUT
+    between = "that it contributed rather than a zero" if zero_out else "of any statement about it"
     return (
-        f"{stated}: whatever an observer held likely before, the run changes those odds by a "
-        f"factor of at most {odds} (e to the epsilon), save for cases about as rare as delta.{seen}"
+        f"{stated}: the run changes an observer's odds {between} by a factor of at most {odds} (e "
+        f"to the epsilon), except with a probability of about delta.{seen}"
     )
 
 
 def _charged(accounts: dict[str, Any]) -> str:
-    """What sites say instead, in a few words."""
+    """Return what sites say they charged."""
     sites = accounts["sites"]
     if sites is None:
         return ""
     told = show_charged(sites)
     return (
-        f" ({sites['rounds']} orders; {sites['answered']} were answered, {sites['refused']} "
+        f" ({sites['rounds']} requests; {sites['answered']} were answered, {sites['refused']} "
         f"refused; rounds that sites say they charged: {told})"
     )
 
 
 def _if_seen_with_senders(record: RunRecord) -> str:
-    """The epsilon if what the run hides, replies' senders or samples of records, were seen."""
+    """Return the epsilon if the senders of replies, or the sampled records, were known."""
     local = (record.result or {}).get("local_epsilon")
-    channel = _channel(record)
+    channel = channel_facts(record)
     if channel.noise_at_server or local is None:
         return ""
     if not channel.shows_each:
@@ -149,7 +136,7 @@ def _if_seen_with_senders(record: RunRecord) -> str:
     return ""
 
 
-def _rests_on(record: RunRecord, *, private: bool) -> str:
+def _assumptions(record: RunRecord, *, private: bool) -> str:
     spec = record.spec
     stated = (record.result or record.header).get("guarantee")
     found = [f"Stated formally: {stated}." if isinstance(stated, str) else ""]
@@ -159,12 +146,12 @@ def _rests_on(record: RunRecord, *, private: bool) -> str:
     if not private:
         return found[0]
     clipped = "every sample's gradient" if spec.privacy.level == "sample" else "what it sends"
-    noise = "draws its noise as announced."
-    if _channel(record).noise_at_server:
-        noise = "trusts the server, which draws the noise."
+    noise = "adds its noise as specified."
+    if channel_facts(record).noise_at_server:
+        noise = "trusts the server, which adds the noise."
     found.append(
-        f"Each client clips {clipped} (norm {spec.privacy.clip_norm:g}) and {noise} What was "
-        "chosen by looking at the data, such as a clip norm, a learning rate or the best of "
-        "several runs, is not covered."
+        f"Each client clips {clipped} (norm {spec.privacy.clip_norm:g}) and {noise} Settings that "
+        "were chosen by looking at the data, such as a clip norm, a learning rate or the best of "
+        "several runs, are not covered."
     )
     return " ".join(part for part in found if part)

@@ -1,1 +1,1 @@
-"""The mechanism explorer: move a parameter, see what it does; a page served to this machine."""
+"""The mechanism explorer, a page on this machine that shows what parameters do."""

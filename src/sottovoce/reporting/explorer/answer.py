@@ -1,9 +1,8 @@
-"""What a mechanism does at a budget: its table, its bias and variance, its bytes, its epsilon.
+"""The answers of the explorer: a mechanism's table, bias, variance, bytes and epsilon at a budget.
 
-Everything comes from the library that trains: the same calibration, laws and accountants.
-
-The table of a finite law is cut to what a picture needs: few rows, few columns, nothing lost in
-sum. What one takes home is a spec, commands and Python that say the same as the sliders.
+Calibration, output distributions and accountants are those of runs. The table of a finite
+distribution is reduced to the rows and columns that a chart can show. A spec, commands and Python
+code that repeat the answer are part of it.
 """
 
 import dataclasses
@@ -33,7 +32,15 @@ from sottovoce.reporting.explorer.question import Question
 
 
 def recipe(question: Question, parameters: Parameters) -> dict[str, Any]:
-    """Ready to copy; there is no spec where a run could not use the mechanism."""
+    """Return a spec, commands and Python code that use the mechanism.
+
+    Args:
+        question: The question.
+        parameters: The calibrated parameters.
+
+    Returns:
+        The texts; the spec is None, with a reason, if runs cannot use the mechanism.
+    """
     return {
         "spec": spec(question) if _can_be_run(question) else None,
         "no_spec": None if _can_be_run(question) else _no_spec(question),
@@ -44,9 +51,9 @@ def recipe(question: Question, parameters: Parameters) -> dict[str, Any]:
 
 
 def spec(question: Question) -> str:
-    """A run at this budget on the data and model that come along, to be replaced.
+    """Return a spec at this budget, with a bundled data set and model to be replaced.
 
-    The knob is left to the run: it depends on the model's own dimension.
+    The calibrated parameter is left out: the run computes it for the dimension of its model.
     """
     mechanism = [f"{name} = {json.dumps(value)}" for name, value in question.free.items()]
     lines = [
@@ -54,11 +61,11 @@ def spec(question: Question) -> str:
         "seed = 1",
         f"rounds = {question.rounds}",
         "",
-        "[data]                      # yours; see 'sottovoce data list'",
+        "[data]                      # replace it; see 'sottovoce data list'",
         'dataset = "digits"',
         "clients = 10",
         "",
-        f"[model]                     # yours; explored with {question.dimension} coordinates",
+        f"[model]                     # replace it; explored with {question.dimension} coordinates",
         'kind = "linear"',
         "",
         "[algorithm]",
@@ -74,7 +81,7 @@ def spec(question: Question) -> str:
         f"epsilon = {question.epsilon!r}",
         f"delta = {question.delta!r}",
         "",
-        "[mechanism]                 # what is missing here is calibrated to the budget",
+        "[mechanism]                 # the parameter left out is calibrated to the budget",
         f'kind = "{question.mechanism}"',
         *mechanism,
     ]
@@ -82,12 +89,12 @@ def spec(question: Question) -> str:
 
 
 def plan(question: Question) -> str:
-    """The command that ranks every mechanism at this budget."""
+    """Return the command that ranks every mechanism at this budget."""
     return _command("plan", question, ["--rounds", str(question.rounds)])
 
 
 def calibrate(question: Question) -> str:
-    """The command that finds this mechanism's parameters, to the seventh digit."""
+    """Return the command that calibrates this mechanism to seven digits."""
     words = ["--mechanism", question.mechanism, "--rounds", str(question.rounds)]
     for name, value in question.free.items():
         words += ["--param", f"{name}={value}"]
@@ -95,7 +102,7 @@ def calibrate(question: Question) -> str:
 
 
 def _command(name: str, question: Question, more: list[str]) -> str:
-    # Planning starts from the updates, calibration from where the mechanism takes them.
+    # Planning takes the domain of the updates, calibration that of the mechanism's input.
     domain = question.updates if name == "plan" else question.domain
     words = [
         *("--epsilon", f"{question.epsilon!r}", "--delta", f"{question.delta!r}"),
@@ -107,7 +114,12 @@ def _command(name: str, question: Question, more: list[str]) -> str:
 
 
 def python(question: Question, parameters: Parameters) -> str:
-    """The mechanism itself, as it is drawn."""
+    """Return Python code that builds the mechanism.
+
+    Args:
+        question: The question.
+        parameters: The calibrated parameters.
+    """
     domain = question.domain
     where = f'"{geometry_of(domain)}", {domain.dimension}, {clip_norm_of(domain)!r}'
     given = ",\n".join(f"    {json.dumps(n)}: {v!r}" for n, v in parameters.items())
@@ -120,27 +132,31 @@ def python(question: Question, parameters: Parameters) -> str:
 
 
 def _can_be_run(question: Question) -> bool:
-    """Runs clip updates in l2."""
+    """Return whether a run can use the mechanism; runs clip updates in l2."""
     made_for = {type(domain).__name__ for domain in question.registration.example_domains}
     return question.clip_geometry == "l2" and "L2Ball" in made_for
 
 
 def _no_spec(question: Question) -> str:
     return (
-        f"Runs clip updates in l2, and this is '{question.mechanism}' under "
-        f"{question.clip_geometry}: take the Python below, or choose l2."
+        f"Runs clip updates in l2, but this is '{question.mechanism}' under "
+        f"{question.clip_geometry}: use the Python code below, or choose l2."
     )
 
 
 MOST_COLUMNS = 64
-_NEGLIGIBLE = 1e-4  # of probability, outside of what is drawn
+_NEGLIGIBLE = 1e-4  # the largest probability of letters that are not drawn
 
 
 def table_of(inputs: Vector, laws: Sequence[Law]) -> dict[str, Any] | None:
-    """P(letter | input) for each input; None where a coordinate is not one of finitely many.
+    """Return the probability of each letter given each input; None if outputs are not finite.
 
-    Letters at both ends that hardly ever come are left out, and of too many letters neighbours are
-    drawn as one: its probability is the sum, and its letter their middle.
+    Letters at both ends with negligible probability are left out. Where there are too many letters,
+    adjacent ones are merged: the probability is their sum, and the letter their mean.
+
+    Args:
+        inputs: The inputs.
+        laws: The output distribution of each input.
     """
     rows = [law.table[0] for law in laws if isinstance(law, FiniteLaw)]
     first = laws[0]
@@ -164,7 +180,7 @@ def table_of(inputs: Vector, laws: Sequence[Law]) -> dict[str, Any] | None:
 
 
 def _drawn(matrix: Vector) -> tuple[int, int]:
-    """The columns between which all but a negligible share lies, whatever the input."""
+    """Return the range of columns that has all but negligible probability for every input."""
     if matrix.shape[1] <= MOST_COLUMNS:
         return 0, matrix.shape[1]
     below = np.cumsum(matrix, axis=1).max(axis=0)
@@ -174,14 +190,14 @@ def _drawn(matrix: Vector) -> tuple[int, int]:
     return low, max(high, low + 1)
 
 
-_TOLERANCE = 1e-4  # of the knob; the value found keeps the budget whatever it is
+_TOLERANCE = 1e-4  # of the calibrated parameter; any value that is found keeps the budget
 _CURVE_POINTS, _SHORTEST_CURVE, _INPUTS = 13, 10, 49
 _REFERENCE = "gaussian"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """A mechanism that keeps the budget, and what it really spends."""
+    """A mechanism that is calibrated to a budget, and what it spends."""
 
     registration: Registration
     parameters: Parameters
@@ -190,6 +206,7 @@ class Calibrated:
 
     @property
     def bytes_per_message(self) -> int:
+        """The bytes of a message, header included."""
         domain = self.mechanism.input_domain
         bits = self.mechanism.code_format().payload_bits(domain.dimension)
         return HEADER_BYTES + (bits + 7) // 8
@@ -197,7 +214,7 @@ class Calibrated:
 
 @lru_cache(maxsize=256)
 def answer(question: Question) -> dict[str, Any]:
-    """The answer as plain data; what is not finite is null."""
+    """Return the answer to a question as plain data; infinite numbers are null."""
     found = _calibrated_for(question)
     mse = predict(found.registration, found.parameters, found.mechanism, question.updates)
     described = {
@@ -226,7 +243,7 @@ def answer(question: Question) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def curve(question: Question) -> dict[str, Any]:
-    """How epsilon grows with the rounds, by every accountant that has a bound."""
+    """Return how epsilon grows with the rounds, by every accountant that has a bound."""
     found = _calibrated_for(question)
     event = _terms(question)(found.mechanism)
     last = max(question.rounds, _SHORTEST_CURVE)
@@ -253,14 +270,14 @@ def _calibrated_for(question: Question) -> Calibrated:
     if isinstance(domain, registration.slow_on) and not question.slow:
         raise ParameterError(
             f"every value that calibration tries for '{question.mechanism}' is a design to solve "
-            "here, which takes a minute or more; allow that to have it"
+            "here, which takes a minute or more; allow computations of a minute"
         )
     return _calibrated(registration, domain, question.free, question)
 
 
 @lru_cache(maxsize=64)
 def _reference_for(question: Question) -> Calibrated:
-    """The Gaussian mechanism at the same budget, on a ball that holds the updates."""
+    """Return the Gaussian mechanism at the same budget, on a ball that contains the updates."""
     domain = (
         question.updates if question.clip_geometry == "l2" else enclosing_ball(question.updates)
     )
@@ -280,12 +297,15 @@ def _calibrated(
         relative_tolerance=_TOLERANCE,
     )
     mechanism, spent = _spent_with(registration, domain, parameters, question)
-    rounder = _rounder(registration, parameters)
-    with_rounder = _spent_with(registration, domain, rounder, question)
-    if with_rounder[1].epsilon <= question.epsilon:
-        parameters, (mechanism, spent) = rounder, with_rounder
-    if spent.epsilon > question.epsilon:  # 'auto' may not see what calibration saw
-        raise ParameterError(f"calibrated, it spends {spent}, above epsilon {question.epsilon:g}")
+    rounded = _rounded(registration, parameters)
+    with_rounded = _spent_with(registration, domain, rounded, question)
+    if with_rounded[1].epsilon <= question.epsilon:
+        parameters, (mechanism, spent) = rounded, with_rounded
+    if spent.epsilon > question.epsilon:  # 'auto' may choose differently than in calibration
+        raise ParameterError(
+            f"the calibrated mechanism spends {spent}, above epsilon {question.epsilon:g}; choose "
+            "another epsilon or setting"
+        )
     return Calibrated(
         registration=registration, parameters=parameters, mechanism=mechanism, spent=spent
     )
@@ -303,15 +323,18 @@ def _spent_with(
     return mechanism, privacy_spent(Repeated(event=event, count=question.rounds), question.delta)
 
 
-def _rounder(registration: Registration, parameters: Parameters) -> Parameters:
-    """The same with four digits of the knob: designs for round values are shipped, or kept."""
+def _rounded(registration: Registration, parameters: Parameters) -> Parameters:
+    """Return the parameters with four digits of the calibrated one.
+
+    Designs for such values are shipped or already stored.
+    """
     assert registration.knob is not None
-    knob = registration.knob.parameter
-    return {**parameters, knob: float(f"{parameters[knob]:.4g}")}
+    name = registration.knob.parameter
+    return {**parameters, name: float(f"{parameters[name]:.4g}")}
 
 
 def _reference(question: Question, mse: float) -> dict[str, Any]:
-    # Whatever is asked about, the reference is the same question to the Gaussian mechanism.
+    # The reference is the Gaussian mechanism for the same budget and update.
     same = dataclasses.replace(question, mechanism=_REFERENCE, variant=0, bits=1, slow=False)
     found = _reference_for(same)
     reference = predict(found.registration, found.parameters, found.mechanism, question.updates)
@@ -346,15 +369,15 @@ def _describe_spent(spent: PrivacySpent) -> dict[str, Any]:
 
 
 def _typical(question: Question) -> float:
-    """The size of a coordinate of an update of full norm, if all are alike."""
+    """Return the size of a coordinate of an update of full norm whose coordinates are equal."""
     power = {"l2": 0.5, "l1": 1.0, "linf": 0.0}[question.clip_geometry]
     return question.clip_norm * float(np.float64(question.dimension) ** -power)
 
 
 def _law(question: Question, found: Calibrated) -> dict[str, Any]:
-    """Mean and variance of what is read, as functions of what was there; and the table.
+    """Return bias and variance of a decoded coordinate by its value, and the table of letters.
 
-    Of a mechanism that is not coordinatewise, those of the first coordinate where all others are 0.
+    For a mechanism that is not coordinatewise, the other coordinates are 0.
     """
     mechanism = found.mechanism
     if found.registration.coordinatewise:

@@ -1,5 +1,5 @@
-// Charts at the width they are shown in, so that text stays readable on a phone. Each has a name, a
-// readout under the pointer, and a table behind it.
+// Charts drawn at the width of the page, so that text stays readable on a phone. Each has a name, a
+// readout under the pointer, and a table of its numbers.
 
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 250, LEFT = 58, RIGHT = 12, TOP = 10, BOTTOM = 42;
@@ -44,7 +44,7 @@ function linearTicks(low, high, wanted) {
   const rough = (high - low) / wanted, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((n) => n * power).find((size) => size >= rough * 0.999);
   const ticks = [];
-  const slack = 1e-3 * (high - low) / step;  // a clip has headroom for rounding: its end is a tick
+  const slack = 1e-3 * (high - low) / step;  // the clipping norm has headroom for rounding, and its end is a tick
   for (let n = Math.ceil(low / step - slack); n <= high / step + slack; n++) ticks.push(n * step);
   return ticks.map((tick) => Number(tick.toPrecision(12)));
 }
@@ -94,7 +94,7 @@ function drawAxes(svg, width, height, x, y, labels) {
   drawn(svg, "text", { x: middle, y: height - 6, "text-anchor": "middle", class: "name" }, labels.x);
 }
 
-// A table with everything a picture shows.
+// A table of all numbers in a chart.
 export function numbers(columns, rows) {
   const head = element("tr", {}, ...columns.map((name) => element("th", { scope: "col" }, name)));
   const body = rows.map((row) => element("tr", {}, ...row.map((cell) => element("td", {}, cell))));
@@ -110,8 +110,8 @@ function readout(figure) {
     at(x, y, lines) {
       box.hidden = false;
       box.replaceChildren(...lines.map((line) => element("div", {}, line)));
-      const room = figure.clientWidth - box.offsetWidth;
-      box.style.left = `${Math.max(0, Math.min(room, x + 12))}px`;
+      const free = figure.clientWidth - box.offsetWidth;
+      box.style.left = `${Math.max(0, Math.min(free, x + 12))}px`;
       box.style.top = `${Math.max(0, y - box.offsetHeight - 8)}px`;
     },
     away() { box.hidden = true; },
@@ -121,7 +121,7 @@ function readout(figure) {
 function legend(lines) {
   return element("ul", { class: "legend" }, ...lines.map((line) => {
     const key = canvas(26, 8, null);
-    drawn(key, "line", { class: `curve c${line.colour}`, x1: 0, x2: 26, y1: 4, y2: 4, "stroke-dasharray": line.dash || "" });
+    drawn(key, "line", { class: `curve c${line.color}`, x1: 0, x2: 26, y1: 4, y2: 4, "stroke-dasharray": line.dash || "" });
     return element("li", {}, key, line.name);
   }));
 }
@@ -139,11 +139,11 @@ export function lineChart(figure, { name, x, lines, labels, xLog = false, yLog =
       const value = line.y[n];
       return value === null || (yLog && value <= 0) ? [] : [`${across.scale(at)},${up.scale(value)}`];
     });
-    const looks = { class: `curve c${line.colour}`, points: points.join(" "), "stroke-dasharray": line.dash || "" };
+    const looks = { class: `curve c${line.color}`, points: points.join(" "), "stroke-dasharray": line.dash || "" };
     drawn(svg, "polyline", looks);
     if (points.length === 1) {
       const [cx, cy] = points[0].split(",");
-      drawn(svg, "circle", { class: `dot c${line.colour}`, cx, cy, r: 4 });
+      drawn(svg, "circle", { class: `dot c${line.color}`, cx, cy, r: 4 });
     }
   }
   if (here !== null) {
@@ -175,7 +175,7 @@ export function lineChart(figure, { name, x, lines, labels, xLog = false, yLog =
   svg.addEventListener("pointerleave", () => { said.away(); hand.setAttribute("visibility", "hidden"); });
 }
 
-// Inputs across, letters upwards, probability as strength; below, the letters where they really lie.
+// Inputs across, letters upward, probability as opacity; below, the positions of the letters.
 export function heatMap(figure, { name, inputs, table, end }) {
   const width = Math.max(280, figure.clientWidth), open = figure.querySelector("details")?.open;
   const { letters, matrix } = table, count = letters.length;
@@ -200,7 +200,7 @@ export function heatMap(figure, { name, inputs, table, end }) {
   for (const tick of across.ticks)
     drawn(svg, "text", { x: across.scale(tick), y: bottom + 18, "text-anchor": "middle" }, show(tick));
   const middle = (LEFT + width - RIGHT) / 2;
-  drawn(svg, "text", { x: middle, y: height - 6, "text-anchor": "middle", class: "name" }, "coordinate x (across); letter that is read (up)");
+  drawn(svg, "text", { x: middle, y: height - 6, "text-anchor": "middle", class: "name" }, "coordinate x (across); decoded letter (up)");
   const columns = ["x", ...letters.map((letter) => show(letter))];
   const behind = numbers(columns, inputs.map((x, i) => [show(x), ...matrix[i].map((value) => value.toFixed(4))]));
   behind.open = Boolean(open);
@@ -211,7 +211,7 @@ export function heatMap(figure, { name, inputs, table, end }) {
     const i = Math.floor(((event.clientX - box.left) * zoom - LEFT) / step);
     const j = Math.floor((bottom - (event.clientY - box.top) * zoom) / cell);
     if (!matrix[i] || matrix[i][j] === undefined) { said.away(); return; }
-    const words = [`x = ${show(inputs[i])}, read as ${show(letters[j])}`, `probability ${show(matrix[i][j])}`];
+    const words = [`x = ${show(inputs[i])}, decoded as ${show(letters[j])}`, `probability ${show(matrix[i][j])}`];
     said.at(event.clientX - box.left, event.clientY - box.top, words);
   });
   svg.addEventListener("pointerleave", () => said.away());

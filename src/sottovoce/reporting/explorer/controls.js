@@ -37,7 +37,7 @@ export class Controls {
     byId("controls").addEventListener("submit", (event) => event.preventDefault());
   }
 
-  // What is asked, or null while a box holds no number.
+  // The question, or null while a box has no number.
   question() {
     const asked = { mechanism: byId("mechanism").value, variant: Number(byId("variant").value || 0) };
     for (const { id } of SLIDERS) {
@@ -103,7 +103,7 @@ export class Controls {
     range.setAttribute("aria-valuetext", String(value));
   }
 
-  // A mechanism that is made for other updates, or for more bits, brings its own.
+  // Change geometry and bits where the mechanism does not support the present ones.
   #mechanismChosen() {
     const chosen = this.#describe(), geometry = byId("clip_geometry");
     if (!chosen.geometries.includes(geometry.value) && !chosen.geometries.includes("l2"))

@@ -1,4 +1,4 @@
-// The page: asks while sliders move, draws what comes back, and says what went wrong.
+// The page: asks when a control changes, draws the answer, and shows errors.
 
 import { element, heatMap, lineChart, show } from "/charts.js";
 import { Controls, PRESETS } from "/controls.js";
@@ -75,36 +75,36 @@ function card(name, figure, detail) {
 
 function draw() {
   const { question, answer } = last, { spent, gaussian, law } = answer;
-  const knob = answer.calibrated, bits = answer.bits_per_coordinate;
-  const others = Object.entries(answer.parameters).filter(([name]) => name !== knob);
-  const assumes = spent.assumes ? `; if ${spent.assumes}` : "";
+  const calibrated = answer.calibrated, bits = answer.bits_per_coordinate;
+  const others = Object.entries(answer.parameters).filter(([name]) => name !== calibrated);
+  const assumes = spent.assumes ? `; assuming that ${spent.assumes}` : "";
   byId("cards").replaceChildren(
-    card("epsilon, really spent", spent.shown, `at delta ${show(spent.delta)}, ${spent.adjacency}, by the ${spent.accountant} accountant${assumes}`),
+    card("epsilon spent", spent.shown, `at delta ${show(spent.delta)}, ${spent.adjacency}, by the ${spent.accountant} accountant${assumes}`),
     card("error, against a Gaussian", `${show(gaussian.times_the_error)} ×`, `mean square ${show(answer.mse)} a coordinate; the Gaussian has ${show(gaussian.variance)}`),
     card("a message", count(answer.bytes_per_message), `${show(bits)} ${bits === 1 ? "bit" : "bits"} a coordinate and ${answer.header_bytes} bytes of header; ${show(gaussian.times_fewer_bytes)} times smaller than float32`),
-    card(`calibrated ${knob.replaceAll("_", " ")}`, show(answer.parameters[knob]), others.map(([name, value]) => `${name} = ${typeof value === "number" ? show(value) : value}`).join(", ") || `over ${question.rounds} ${question.rounds === 1 ? "round" : "rounds"}`),
+    card(`calibrated ${calibrated.replaceAll("_", " ")}`, show(answer.parameters[calibrated]), others.map(([name, value]) => `${name} = ${typeof value === "number" ? show(value) : value}`).join(", ") || `over ${question.rounds} ${question.rounds === 1 ? "round" : "rounds"}`),
   );
   drawMatrix(question, answer);
   const spike = law.coordinatewise ? "" : " (all other coordinates 0)";
   const bias = withoutRounding(law);
   byId("bias-note").textContent = bias.some((value) => value !== 0)
-    ? "How far the mean of what is read lies from the coordinate x that was there."
-    : "None: the mean of what is read is the coordinate x that was there, wherever it lies.";
+    ? "The mean of the decoded coordinate minus the coordinate x."
+    : "None: the mean of the decoded coordinate is x, for every x.";
   lineChart(byId("bias"), {
     name: `Bias of ${question.mechanism} by coordinate${spike}`, x: law.inputs, labels: { x: `coordinate x${spike}` },
-    lines: [{ name: "bias", y: bias, colour: 1 }],
+    lines: [{ name: "bias", y: bias, color: 1 }],
   });
   lineChart(byId("variance"), {
     name: `Variance of ${question.mechanism} by coordinate${spike}, and the Gaussian's`, x: law.inputs, labels: { x: `coordinate x${spike}` },
     lines: [
-      { name: question.mechanism, y: law.variance, colour: 1 },
-      { name: "gaussian, same budget", y: law.inputs.map(() => gaussian.variance), colour: 2, dash: "6 4" },
+      { name: question.mechanism, y: law.variance, color: 1 },
+      { name: "gaussian, same budget", y: law.inputs.map(() => gaussian.variance), color: 2, dash: "6 4" },
     ],
   });
   drawRecipe(answer.recipe);
 }
 
-// A bias that float64 made, and no mechanism, is drawn as the 0 that it is.
+// A bias that comes only from rounding in float64 is drawn as 0.
 function withoutRounding({ inputs, bias, variance }) {
   const size = Math.abs(inputs[0]) + Math.sqrt(Math.max(...variance));
   return Math.max(...bias.map(Math.abs)) < 1e-9 * size ? bias.map(() => 0) : bias;
@@ -115,14 +115,14 @@ function drawMatrix(question, { law, typical_coordinate }) {
   if (table === null) {
     note.textContent = law.coordinatewise
       ? "A coordinate is sent as a float32 number: there is no finite alphabet, and no table."
-      : "Codes stand for the whole update and not for one coordinate each: there is no table of a coordinate.";
+      : "A code describes the whole update, not one coordinate: there is no table of a coordinate.";
     figure.replaceChildren();
     return;
   }
-  const together = table.letters_together > 1 ? `, ${table.letters_together} neighbours drawn as one` : "";
-  const left = table.drawn_letters < table.all_letters ? `; ${table.drawn_letters} of them are drawn, the others hardly ever come` : "";
+  const together = table.letters_together > 1 ? `, ${table.letters_together} adjacent ones drawn as one` : "";
+  const left = table.drawn_letters < table.all_letters ? `; ${table.drawn_letters} of them are drawn, the others have negligible probability` : "";
   const small = question.dimension > 1 && question.clip_geometry !== "linf" ? ` A typical coordinate of a full update is ${show(typical_coordinate)}.` : "";
-  note.textContent = `With what probability a coordinate x is read as each of ${table.all_letters} letters${together}${left}.${small}`;
+  note.textContent = `The probability that a coordinate x is decoded as each of ${table.all_letters} letters${together}${left}.${small}`;
   heatMap(figure, {
     name: `Matrix of ${question.mechanism}: probability of each of ${table.letters.length} letters, by coordinate`,
     inputs: law.inputs, table, end: law.inputs.at(-1),
@@ -135,10 +135,10 @@ function drawCurve() {
   lineChart(byId("epsilon-curve"), {
     name: `Epsilon of ${question.mechanism} over the rounds, by accountant`,
     x: curve.rounds, xLog: curve.rounds.at(-1) >= 20, labels: { x: "rounds" },
-    lines: names.map((name, n) => ({ name, y: curve.bounds[name], colour: n + 1, dash: ["", "6 4", "2 3", "8 3 2 3"][n % 4] })),
+    lines: names.map((name, n) => ({ name, y: curve.bounds[name], color: n + 1, dash: ["", "6 4", "2 3", "8 3 2 3"][n % 4] })),
     here: question.rounds, mark: { y: curve.budget, name: `budget ${show(curve.budget)}` },
   });
-  byId("epsilon-note").textContent = `Every sound bound; the smallest one counts: ${curve.shown[now]} after ${question.rounds} ${question.rounds === 1 ? "round" : "rounds"}, by the ${curve.accountant[now]} accountant.`;
+  byId("epsilon-note").textContent = `Every accountant's bound; the smallest is reported: ${curve.shown[now]} after ${question.rounds} ${question.rounds === 1 ? "round" : "rounds"}, by the ${curve.accountant[now]} accountant.`;
 }
 
 function drawRecipe(recipe) {

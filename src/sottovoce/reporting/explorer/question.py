@@ -1,4 +1,4 @@
-"""What is asked of the explorer: a mechanism, a budget, an update. Absurd sizes are refused."""
+"""The questions that the explorer answers: a mechanism, a budget and an update, within limits."""
 
 import math
 from collections.abc import Mapping
@@ -14,18 +14,29 @@ from sottovoce.mechanisms.registry import Parameters, Registration
 from sottovoce.planning.candidates import domain_for
 
 MAX_DIMENSION, MAX_ROUNDS, MAX_BITS = 10**8, 10**6, 16
-# Of a mechanism whose law is that of the whole update: more would be minutes.
+# The limit for mechanisms that are not coordinatewise; larger updates would take minutes.
 MAX_WHOLE_DIMENSION = 10**6
-MAX_RELEASES, MAX_RELEASES_SLOW = 10**5, 10**8  # some seconds; a minute or two
+MAX_RELEASES, MAX_RELEASES_SLOW = 10**5, 10**8  # they take some seconds; a minute or two
 GEOMETRIES = ("l2", "l1", "linf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One mechanism at a budget; `variant` counts the settings that `variants` lists.
+    """A question about one mechanism at a privacy budget.
 
-    slow      also what takes a minute: every value tried is a design to solve, or a composition of
-              very many releases.
+    Attributes:
+        mechanism: The mechanism's name.
+        variant: Which of the settings that `variants` lists, from 0.
+        bits: Bits per coordinate, where the mechanism has such a parameter.
+        epsilon: The budget over all rounds.
+        delta: The failure probability.
+        rounds: The number of rounds in which a client takes part.
+        dimension: The coordinates of an update.
+        clip_norm: The clipping norm of an update.
+        clip_geometry: 'l2', 'l1' or 'linf'.
+        adjacency: 'zero-out' or 'replace-one'.
+        slow: Whether to compute what takes a minute: calibration that solves a design for every
+            value, or the composition of very many releases.
     """
 
     mechanism: str
@@ -57,7 +68,7 @@ class Question:
         self._check_releases()
 
     def _check_releases(self) -> None:
-        """In a box each coordinate is a release of its own, and all of them are composed."""
+        """Raise if too many releases would be composed; in a box each coordinate is one."""
         if not isinstance(self.domain, Box):
             return
         releases, most = (
@@ -65,7 +76,7 @@ class Question:
             MAX_RELEASES_SLOW if self.slow else MAX_RELEASES,
         )
         if releases > most:
-            slowly = "" if self.slow else ", or allow what takes a minute"
+            slowly = "" if self.slow else ", or allow computations of a minute"
             raise ParameterError(
                 f"under linf '{self.mechanism}' releases each coordinate in each round, and here "
                 f"{releases:.3g} releases would be composed, above {most:g}; ask for fewer "
@@ -74,9 +85,16 @@ class Question:
 
     @classmethod
     def from_plain(cls, given: Any) -> Self:
-        """The question that plain data asks; a whole number will do for any number."""
+        """Return the question in plain data; integers are accepted as numbers.
+
+        Args:
+            given: The fields by name, as JSON has them.
+
+        Raises:
+            ParameterError: If the data has another form.
+        """
         if not isinstance(given, Mapping):
-            raise ParameterError("a question is an object of names and values")
+            raise ParameterError("a question must be an object of names and values")
         kinds = {field.name: field.type for field in fields(cls)}
         for name, value in given.items():
             if name not in kinds:
@@ -85,26 +103,27 @@ class Question:
                 wanted = _WORDS[kinds[name]]
                 raise ParameterError(f"{name} must be {wanted}, got {value!r}")
         if "mechanism" not in given:
-            raise ParameterError("a question names a 'mechanism'")
+            raise ParameterError("a question must name a 'mechanism'")
         return cls(**{name: _as(kinds[name], value) for name, value in given.items()})
 
     @property
     def registration(self) -> Registration:
+        """The registration of the mechanism."""
         return registry.find(self.mechanism)
 
     @property
     def updates(self) -> Domain:
-        """Where updates lie."""
+        """The domain of the updates."""
         return clipped(self.clip_geometry, self.dimension, self.clip_norm)
 
     @property
     def domain(self) -> Domain:
-        """Where the mechanism takes them: there, or in a Euclidean ball around."""
+        """The mechanism's input domain: that of the updates, or a Euclidean ball around it."""
         return domain_for(self.registration, self.updates)
 
     @property
     def free(self) -> dict[str, Any]:
-        """Every parameter but the one that calibration finds."""
+        """Every parameter except the one that is calibrated."""
         registration = self.registration
         chosen = dict(variants(registration)[self.variant])
         if bits_parameter(registration):
@@ -112,14 +131,14 @@ class Question:
         return chosen
 
 
-_ELSEWHERE = "ask 'sottovoce plan' or 'privacy spend', which go further"
+_ELSEWHERE = "use 'sottovoce plan' or 'privacy spend', which have no such limit"
 _WORDS: dict[Any, str] = {
     str: "a text",
     bool: "true or false",
     int: "a whole number",
     float: "a number",
 }
-# How a number of bits is called among a mechanism's parameters.
+# The names that mechanisms have for the number of bits, or of levels.
 _BITS_NAMES = ("bits", "output_bits", "levels")
 
 
@@ -130,7 +149,7 @@ def _is_a(value: Any, kind: Any) -> bool:
 
 
 def _as(kind: Any, value: Any) -> Any:
-    """A number as the float it is; one that no float holds is infinite, and refused as such."""
+    """Return a number as a float; one that is too large becomes infinite and is refused later."""
     if kind is not float:
         return value
     try:
@@ -140,7 +159,7 @@ def _as(kind: Any, value: Any) -> Any:
 
 
 def bits_parameter(registration: Registration) -> str | None:
-    """The parameter that says how many bits a coordinate takes, if there is one."""
+    """Return the parameter that sets the bits per coordinate, if there is one."""
     return next((name for name in _BITS_NAMES if name in registration.parameters), None)
 
 
@@ -151,7 +170,7 @@ def _with_bits(registration: Registration, bits: int) -> dict[str, int]:
 
 
 def variants(registration: Registration) -> tuple[Parameters, ...]:
-    """The settings that planning tries, bits and knob apart: the other choices there are."""
+    """Return the settings that planning tries, without bits and the calibrated parameter."""
     found: list[Parameters] = []
     for setting in registration.settings:
         rest = {name: value for name, value in setting.items() if name not in _BITS_NAMES}
@@ -161,7 +180,7 @@ def variants(registration: Registration) -> tuple[Parameters, ...]:
 
 
 def offered() -> list[dict[str, Any]]:
-    """Every mechanism that can be calibrated, for a list to choose from."""
+    """Return a description of every mechanism that can be calibrated."""
     return [
         {
             "kind": one.kind,

@@ -1,10 +1,8 @@
-"""A server for this machine alone: a page, and the answers that it asks for.
+"""The explorer's HTTP server, which serves a page and its answers on this machine only.
 
-It listens on the loopback address only. A page elsewhere could still send a browser here under a
-name of its own (DNS rebinding), so a request must name this server as its host, and a page that
-posts must come from it.
-
-The page's files, which lie beside this one; its look is that of the reports.
+It listens on the loopback address. Another page could still send a browser here under a name of its
+own (DNS rebinding), so a request must name this server as its host, and a page that posts must come
+from this server. The page's files are in this folder; its style is that of the reports.
 """
 
 import json
@@ -30,7 +28,7 @@ _HTML, _CSS, _JS = "text/html; charset=utf-8", "text/css; charset=utf-8", "text/
 
 @cache
 def files() -> dict[str, tuple[str, bytes]]:
-    """What can be asked for, each with its kind."""
+    """Return the files that are served, by path, with their content types."""
     own = {name: (_FOLDER / name).read_bytes() for name in ("explore.html", "explore.css")}
     scripts = ("explore.js", "charts.js", "controls.js")
     return {
@@ -54,17 +52,28 @@ _POLICY = (
 
 
 class Superseded(Exception):
-    """The page has moved on: a newer question of the same kind waits."""
+    """The error that a question is outdated, because the page has asked a newer one."""
 
 
 class Turns:
-    """One computation at a time; of what a page asks, only the newest is worth it."""
+    """A queue of one computation at a time, in which a page's newest question replaces others."""
 
     def __init__(self) -> None:
         self._computing = threading.Lock()
         self._newest: dict[tuple[str, str], int] = {}
 
     def compute(self, path: str, page_name: str, number: int, question: Question) -> dict[str, Any]:
+        """Wait for the turn and return the answer.
+
+        Args:
+            path: Which answer is asked for.
+            page_name: The page that asks.
+            number: The number of the question, which grows with each one of the page.
+            question: The question.
+
+        Raises:
+            Superseded: If the page has asked a newer question.
+        """
         key = (page_name, path)
         if len(self._newest) > _MOST_PAGES:
             self._newest.clear()
@@ -76,7 +85,7 @@ class Turns:
 
 
 class Explorer(ThreadingHTTPServer):
-    """Serves the page at `address`."""
+    """The HTTP server of the explorer."""
 
     daemon_threads = True
 
@@ -86,19 +95,21 @@ class Explorer(ThreadingHTTPServer):
 
     @property
     def port(self) -> int:
+        """The port at which it listens."""
         return int(self.server_address[1])
 
     @property
     def address(self) -> str:
+        """The URL of the page."""
         return f"http://{LOOPBACK}:{self.port}/"
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """What this server may be called in a request."""
+        """The names of this server that a request may have."""
         return (f"{LOOPBACK}:{self.port}", f"localhost:{self.port}")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that hangs up is no error; anything else is ours."""
+        """Report an error, unless the browser has closed the connection."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -110,6 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
+        """Send a file of the page, or the list of mechanisms."""
         if not self._is_for_us():
             return
         path = self.path.partition("?")[0]
@@ -123,10 +135,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(HTTPStatus.OK, *found)
 
     def do_POST(self) -> None:
+        """Send the answer to a question."""
         if not self._is_for_us():
             return
         if self.path not in _ANSWERS:
-            self.close_connection = True  # its body is not read, and is no next request
+            self.close_connection = True  # the body is not read and must not be taken for a request
             self._send_json(HTTPStatus.NOT_FOUND, {"error": f"there is nothing at {self.path}"})
             return
         try:
@@ -141,35 +154,37 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_json(HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(error)})
         except Exception:
             traceback.print_exc()
-            said = "this is a bug of Sottovoce; the terminal shows where"
+            said = "this is a bug in Sottovoce; see the terminal, and report it"
             self._send_json(HTTPStatus.INTERNAL_SERVER_ERROR, {"error": said})
         else:
             self._send_json(HTTPStatus.OK, found)
 
     def _is_for_us(self) -> bool:
-        """Whether the request names this server, and comes from its own page if from any."""
+        """Return whether a request names this server and, if it has an origin, comes from it."""
         host, origin = self.headers.get("Host", ""), self.headers.get("Origin")
         ours = host in self.server.hosts
         if ours and origin in (None, *(f"http://{name}" for name in self.server.hosts)):
             return True
         self.close_connection = True
-        said = f"this page is for this machine alone: open {self.server.address}"
+        said = f"this page is for this machine only: open {self.server.address}"
         self._send_json(HTTPStatus.FORBIDDEN, {"error": said})
         return False
 
     def _body(self) -> dict[str, Any]:
         length = self.headers.get("Content-Length", "")
-        short = len(length) <= len(str(_MOST_BODY_BYTES))  # not every digit string is read as int
+        short = len(length) <= len(
+            str(_MOST_BODY_BYTES)
+        )  # int() refuses very long strings of digits
         if not length.isdecimal() or not short or int(length) > _MOST_BODY_BYTES:
             self.close_connection = True
-            raise ParameterError(f"a question has at most {_MOST_BODY_BYTES} bytes")
+            raise ParameterError(f"a question must have at most {_MOST_BODY_BYTES} bytes")
         try:
             found = bounded_json.loads(self.rfile.read(int(length)))
             int(found.get("number", 0))
         except bounded_json.BoundsError as error:
             raise ParameterError(f"a question {error}; send a smaller one") from None
         except (ValueError, OverflowError, AttributeError, TypeError):
-            raise ParameterError("a question is a JSON object, with a 'question' in it") from None
+            raise ParameterError("a request must be a JSON object with a 'question'") from None
         assert isinstance(found, dict)
         return found
 
@@ -192,11 +207,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: the terminal is for what its user should know."""
+        """Log nothing, because requests do not concern the user of the terminal."""
 
 
 def open_server(port: int) -> Explorer:
-    """The server at `port`, or at any free one for 0; a port in use names one that is free."""
+    """Return a server that listens at a port.
+
+    Args:
+        port: The port; 0 for any free one.
+
+    Raises:
+        ParameterError: If the port cannot be used; the message names a free one.
+    """
     try:
         return Explorer(port)
     except OSError as error:
@@ -204,5 +226,6 @@ def open_server(port: int) -> Explorer:
     with Explorer(0) as other:
         free = other.port
     raise ParameterError(
-        f"port {port} cannot be had: {reason}; --port {free} is free now, and --port 0 takes any"
+        f"port {port} cannot be used: {reason}; choose --port {free}, which is free, or --port 0 "
+        "for any"
     )

@@ -1,0 +1,269 @@
+"""Three sentences about a run's privacy to be quoted: what is protected, spent and assumed."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.display import show_epsilon
+from sottovoce.protocol.channels.channel import ChannelFacts
+from sottovoce.runs.record import RunRecord, algorithm_facts
+from sottovoce.runs.site_counts import BY_SERVER
+
+_GRADE = re.compile(r" \(simulation only: [^()]*\)$")
+_ASSUMES = "it assumes that "
+_PROTECTS = "This run protects "
+_BUDGETS_SHOWN = 5
+WEAK_EPSILON = 12.0  # from here on odds may change by a factor of more than 160,000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """What a run guarantees, in three sentences.
+
+    Attributes:
+        protected: What is protected, against whom, at which level and under which adjacency.
+        spent: The largest epsilon over clients, its delta and accountant, and of what budget.
+        assumes: What must be true for the other two, what is public, and whether the guarantee
+            holds for a simulation only.
+    """
+
+    protected: str
+    spent: str
+    assumes: str
+
+    def sentences(self) -> list[str]:
+        """Return the three sentences in the order in which they are read."""
+        return [self.protected, self.spent, self.assumes]
+
+
+def statement_of(
+    record: RunRecord, epsilon: float | None, clients: Sequence[Mapping[str, Any]]
+) -> Statement:
+    """Return the statement of a run that has ended, was halted or is still running.
+
+    Args:
+        record: The run as its folder has it.
+        epsilon: The largest epsilon over clients at the run's delta; None if none is finite.
+        clients: The rows of clients (`budget`, `delta`, `epsilon`, `ran_out`); empty where they
+            are not known yet.
+
+    Returns:
+        The three sentences. A run without a finite epsilon gets sentences that say so.
+    """
+    if epsilon is None:
+        return _nothing_protected(record, clients)
+    return Statement(
+        protected=_protected(record),
+        spent=_spent(record, epsilon, clients),
+        assumes=_assumes(record),
+    )
+
+
+def summary_of(statements: Mapping[str, Statement]) -> list[str]:
+    """Return three sentences about several runs.
+
+    Args:
+        statements: The statement of each run, by its label.
+
+    Returns:
+        What is protected in which runs, what each spent, and that spending adds up.
+    """
+    protected: dict[str, list[str]] = {}
+    for label, one in statements.items():
+        protected.setdefault(one.protected.rstrip("."), []).append(label)
+    return [
+        " ".join(_protects(text, labels) for text, labels in protected.items()),
+        " ".join(f"{_labels([label])}: {one.spent}" for label, one in statements.items()),
+        "Each run rests on the assumptions in its own section below; if the same people's data "
+        "went into several of these runs, what the runs spent adds up, and 'sottovoce ledger "
+        "total' computes the sum.",
+    ]
+
+
+def _protects(text: str, labels: Sequence[str]) -> str:
+    if not text.startswith(_PROTECTS):
+        return f"{_labels(labels)}: {text}."
+    verb = "protects" if len(labels) == 1 else "each protect"
+    return f"{_labels(labels)} {verb} {text.removeprefix(_PROTECTS)}."
+
+
+def _labels(labels: Sequence[str]) -> str:
+    return f"{'Run' if len(labels) == 1 else 'Runs'} {', '.join(labels)}"
+
+
+def channel_facts(record: RunRecord, *, private: bool = True) -> ChannelFacts:
+    """Return what the channel says about itself; for a plug-in, from the run's header."""
+    told = ChannelFacts.read(record.header.get("channel"))
+    return told or record.spec.channel.opened().facts(private=private)
+
+
+def simulated_because(record: RunRecord) -> list[str]:
+    """Return the reasons why the guarantee holds for a simulation only; empty if there are none."""
+    spec, reasons = record.spec, []
+    grade = record.header.get("sampling_grade")
+    if spec.randomness == "seeded" and grade != "none":
+        reasons.append("its noise comes from a seed, and anyone who has the seed can subtract it")
+    if grade == "float":
+        reasons.append("its noise is drawn in floating point, which leaks in the last digits")
+    if not channel_facts(record).shows_each:
+        name = spec.channel.kind.replace("_", " ")
+        reasons.append(f"its channel ({name}) is simulated, not a protocol between machines")
+    return reasons
+
+
+def _nothing_protected(record: RunRecord, clients: Sequence[Mapping[str, Any]]) -> Statement:
+    delta = record.spec.privacy.delta
+    if record.header.get("sampling_grade") == "none":
+        why = "clients' values are sent without noise"
+    else:
+        without = sum(row["epsilon"] is None for row in clients)
+        who = f"{without} of {len(clients)} clients" if without else "at least one client"
+        why = f"no accountant proves a finite epsilon at delta {delta:g} for {who}"
+    return Statement(
+        protected=f"Nothing is protected by this run: {why}, so there is no differential privacy "
+        "guarantee against anyone.",
+        spent="There is no epsilon to report and no budget was kept, because nothing is "
+        "guaranteed.",
+        assumes="No assumption changes this; to protect the data, train with a mechanism that "
+        "adds noise ('sottovoce plan' ranks them).",
+    )
+
+
+def _protected(record: RunRecord) -> str:
+    privacy = record.spec.privacy
+    sample = privacy.level == "sample"
+    what = "one training sample of a client" if sample else "everything that one client contributes"
+    match privacy.adjacency:
+        case Adjacency.ZERO_OUT:
+            change = "whether it contributed or a zero took its place"
+        case Adjacency.REPLACE_ONE:
+            change = "it from any other that might have been in its place"
+        case _:
+            assert_never(privacy.adjacency)
+    return (
+        f"{_PROTECTS}{what} against {_observer(record)}: how well they can tell {change} "
+        f"is limited ({privacy.level} level, adjacency {privacy.adjacency})."
+    )
+
+
+def _observer(record: RunRecord) -> str:
+    """Return against whom the guarantee holds, by what the channel reveals."""
+    channel = channel_facts(record)
+    if channel.noise_at_server:
+        return (
+            "anyone who sees the noisy means and the models, but not against the server, which "
+            "sees every update"
+        )
+    if channel.shows_each:
+        return "anyone who sees the messages and the models, the server included"
+    if channel.only_sums:
+        return "anyone, the server included, who sees only sums of messages, and the models"
+    return (
+        "anyone, the server included, who sees the messages without their senders, and the models"
+    )
+
+
+def _spent(record: RunRecord, epsilon: float, clients: Sequence[Mapping[str, Any]]) -> str:
+    spec, result = record.spec, record.result
+    rounds = f"after {record.rounds_done} of {spec.rounds} rounds"
+    if result is None:
+        rounds = f"{rounds} (the run has not ended)"
+    elif result.get("halted"):
+        rounds = f"{rounds} (the run was halted)"
+    of, more = _budget(record, clients)
+    if epsilon == 0.0:
+        return f"No client has been charged {rounds}, so no privacy has been spent{of}{more}."
+    grade = " (simulation only)" if simulated_because(record) else ""
+    accountant = (result or {}).get("accountant")
+    by = f"the {accountant} accountant" if accountant else "the smallest of the proved bounds"
+    counted = ""
+    if record.has_sites:
+        counted = (
+            f"; this is {BY_SERVER}, which charges every site that it asks, and what a site has "
+            "spent is in the site's own ledger"
+        )
+    if epsilon >= WEAK_EPSILON:
+        more = f"{more}; an epsilon of {WEAK_EPSILON:g} or more guarantees very little by itself"
+    return (
+        f"The client that spent most has been charged epsilon {show_epsilon(epsilon)}{grade}{of} "
+        f"at delta {spec.privacy.delta:g} {rounds}, by {by}{more}{counted}."
+    )
+
+
+def _budget(record: RunRecord, clients: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Return the budget to name after epsilon, or else a clause about budgets for the end."""
+    privacy = record.spec.privacy
+    budgets = {(row["budget"], row["delta"]) for row in clients}
+    if not budgets:
+        if privacy.groups and algorithm_facts(record.header).enforces_budget:
+            return "", "; clients have different budgets"
+        enforced = algorithm_facts(record.header).enforces_budget
+        budgets = {(privacy.epsilon if enforced else None, privacy.delta)}
+    limits = sorted((epsilon, delta) for epsilon, delta in budgets if epsilon is not None)
+    if not limits:
+        return "", "; no budget was set"
+    if len(budgets) == 1:
+        ((epsilon, delta),) = limits
+        if delta == privacy.delta:
+            return f" of a budget of {epsilon:.15g}", ""
+        return "", f"; each client's budget is epsilon {epsilon:.15g} at delta {delta:g}"
+    shown = [f"{epsilon:.15g} at delta {delta:g}" for epsilon, delta in limits[:_BUDGETS_SHOWN]]
+    shown += ["others"] if len(limits) > _BUDGETS_SHOWN else []
+    shown += ["none"] if len(limits) < len(budgets) else []
+    out = sum(bool(row["ran_out"]) for row in clients)
+    ended = f", and {out} of {len(clients)} have none left for another round" if out else ""
+    return "", f"; clients have different budgets (epsilon {', '.join(shown)}){ended}"
+
+
+def _assumes(record: RunRecord) -> str:
+    spec = record.spec
+    clipped = "every sample's gradient" if spec.privacy.level == "sample" else "what it sends"
+    channel = channel_facts(record)
+    noise = "adds its noise as specified"
+    if channel.noise_at_server:
+        noise = "the server adds the noise as specified"
+    found = [f"each client clips {clipped} to norm {spec.privacy.clip_norm:g} and {noise}"]
+    if not channel.shows_each:
+        described = (record.result or {}).get("channel")
+        told = described if isinstance(described, str) else channel.seen_by.rstrip(".")
+        found.append(f"the channel works as described ({told})")
+    assumed, public = _remarks(record)
+    found += assumed
+    found.append(
+        "and that no setting, such as a clip norm, a learning rate or the best of several runs, "
+        "was chosen by looking at the data"
+    )
+    parts = [f"This assumes that {', that '.join(found[:-1])}, {found[-1]}", *public]
+    if local := _without_the_channel(record, channel):
+        parts.append(local)
+    if reasons := simulated_because(record):
+        parts.append(f"the guarantee is of a simulation only: {', and '.join(reasons)}")
+    return f"{'; '.join(parts)}."
+
+
+def _remarks(record: RunRecord) -> tuple[list[str], list[str]]:
+    """Return what the formal guarantee assumes and what it says is public, each once."""
+    stated = (record.result or record.header).get("guarantee")
+    parts = _GRADE.sub("", stated).split("; ")[1:] if isinstance(stated, str) else []
+    assumed = [part.removeprefix(_ASSUMES) for part in parts if part.startswith(_ASSUMES)]
+    more = (record.result or {}).get("assumes")
+    if isinstance(more, str):
+        assumed += more.split("; ")
+    public = [part for part in parts if not part.startswith(_ASSUMES) and part not in assumed]
+    return list(dict.fromkeys(assumed)), list(dict.fromkeys(public))
+
+
+def _without_the_channel(record: RunRecord, channel: ChannelFacts) -> str:
+    """Return the epsilon against those who see what the channel or the sampling hides."""
+    if channel.noise_at_server:
+        return "nothing is protected against the server itself, which gets updates without noise"
+    local = (record.result or {}).get("local_epsilon")
+    if local is None:
+        return ""
+    if not channel.shows_each:
+        return f"an observer of every message and its sender has epsilon {show_epsilon(local)}"
+    if record.spec.privacy.record_sampling_rate < 1.0:
+        return f"an observer who knows which records were sampled has epsilon {show_epsilon(local)}"
+    return ""
