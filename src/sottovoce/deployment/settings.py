@@ -70,8 +70,7 @@ class PrivateSettings:
             )
 
     def calibrated(self, dimension: int, num_rounds: int) -> Mechanism:
-        """Return the mechanism whose noise keeps the budget if a client takes part in every "
-        "round."""
+        """Return the mechanism whose noise keeps the budget of a client that joins every round."""
         registration = registry.find(self.mechanism)
         domain = L2Ball(dimension=dimension, radius=float(self.clip_norm))
         found = registration.calibrated(

@@ -167,8 +167,8 @@ def _channel(spec: RunSpec, num_clients: int) -> Channel:
     for register, kind in ((CHANNELS, spec.channel.kind), (SAMPLINGS, spec.sampling.kind)):
         if not register.is_ours(kind):
             raise PolicyError(
-                f"the run's {register.kind} '{kind}' is a plug-in, and a site runs no plug-in for "
-                "an order; use one of Sottovoce's own"
+                f"the run's {register.kind} '{kind}' is not one of Sottovoce's own, and a site "
+                "imports no plug-in for an order; use one of Sottovoce's own"
             )
     spec.channel.opened().check_order()
     return channel_of(spec, num_clients)
@@ -191,8 +191,8 @@ def _check_harmless(spec: RunSpec, site: Site) -> None:
         for kind in kinds:
             if not register.is_ours(kind):
                 raise PolicyError(
-                    f"the run's {register.kind} '{kind}' is a plug-in, and a site runs no plug-in "
-                    "for an order; use one of Sottovoce's own"
+                    f"the run's {register.kind} '{kind}' is not one of Sottovoce's own, and a site "
+                    "imports no plug-in for an order; use one of Sottovoce's own"
                 )
     if ":" in spec.data.dataset and not spec.data.sites:
         raise PolicyError(

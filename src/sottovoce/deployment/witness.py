@@ -4,8 +4,7 @@ With each reply a site states the position of its ledger and signs that with its
 keeps the newest statement, countersigns it with the link's key, and returns the receipt. A site
 whose folder was restored from an older copy then meets a receipt that it has signed itself and that
 its ledger does not match. No one else can make such a receipt, since it needs the site's key. The
-site trusts the server only to return receipts: a server that withholds them weakens the check and
-gains nothing else.
+check relies on the server to return receipts: without one, a restored older folder is not noticed.
 
 What is signed is a list of fields, each preceded by its length (32 bits, big endian).
 """
@@ -216,8 +215,7 @@ class Receipt:
 
     @classmethod
     def from_plain(cls, plain: object) -> Self:
-        """Return the receipt in JSON data, signatures unchecked; raise WireError if it is not "
-        "one."""
+        """Return the receipt in JSON data, signatures unchecked; raise WireError if it is none."""
         signed = ("signature", "link_signature", "link_certificate")
         keys = {"federation", "site", "key", *STATE_KEYS, *signed}
         if not isinstance(plain, dict) or set(plain) != keys:
@@ -236,10 +234,10 @@ class Receipt:
 
 
 def check_kept(ledger: LedgerReader, folder: Path) -> None:
-    """Raise RolledBackError if a ledger is older than the receipt in its folder, or is another ledger.
+    """Raise RolledBackError if a ledger is older than the receipt in its folder, or another one.
 
-    The receipt's signatures were checked when it arrived; the file is trusted as the ledger next to
-    it.
+    The receipt's signatures were checked when it arrived; the file is trusted like the ledger next
+    to it.
     """
     kept = read_kept(folder)
     problem = kept and kept.statement.state.problem_in(ledger)
