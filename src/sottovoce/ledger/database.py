@@ -320,7 +320,7 @@ class Database:
 
     def _busy_remedy(self) -> str:
         return (
-            f"another process has held its lock for {_BUSY_SECONDS:g} s (on Linux, "
+            f"another process has kept it locked for {_BUSY_SECONDS:g} s (on Linux, "
             f"'fuser {self.path}' names it); try again when that process is done, nothing is lost"
         )
 

@@ -150,7 +150,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(content)
     except ValueError:
-        raise DeploymentError(f"{path} is not a PEM certificate; restore or renew it") from None
+        raise DeploymentError(f"{path} is not a certificate in PEM; restore or renew it") from None
 
 
 def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:

@@ -59,8 +59,8 @@ def name_of(text: object, *, what: str) -> str:
     """Return a name that fits a folder, a host and a key's comment without quoting."""
     if not isinstance(text, str) or not _NAME.fullmatch(text):
         raise ConfigError(
-            f"{what} must have 1 to 63 characters a-z, 0-9, '-' and '_' and start with a letter or "
-            f"digit, got {text!r}"
+            f"{what} must be 1 to 63 characters of a-z, 0-9, '-' and '_' and start with a letter "
+            f"or digit, got {text!r}"
         )
     return text
 
