@@ -191,7 +191,7 @@ def test_a_policy_that_is_not_filled_in_and_a_full_disk_fail(
     monkeypatch.setattr(checks, "_LEAST_FREE_BYTES", 2**80)
     site.file.write_text(site.file.read_text().replace("epsilon_total", "epsilon_totl"))
     found = by_name(check_site(site))
-    assert "lacks epsilon_total and has 'epsilon_totl'" in found["policy"].detail
+    assert "lacks epsilon_total and has the unknown key 'epsilon_totl'" in found["policy"].detail
     assert found["free disk"].state == "FAILS"
 
 

@@ -87,7 +87,7 @@ def test_a_ledger_that_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
     site = SiteFolder.read(tmp_path / "fed" / "sites" / "ada")
     assert site.ledger_problem() is None
     (site.folder / LEDGER_NAME).unlink()
-    with pytest.raises(DeploymentError, match=r"ledger\.sqlite is gone"):
+    with pytest.raises(DeploymentError, match=r"ledger\.sqlite, with 0 charges, is missing"):
         keep_node(site, on_ready=lambda _: None)
     assert not (site.folder / LEDGER_NAME).exists()
 

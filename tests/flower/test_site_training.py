@@ -728,7 +728,7 @@ def test_at_sample_level_a_wrong_count_is_refused_and_the_right_one_told_at_home
     with pytest.raises(ConfigError, match="must be right") as refused:
         compute(order, site)
     assert str(RECORDS["ada"]) not in str(refused.value)
-    assert f"there are {RECORDS['ada']}" in caplog.text
+    assert f"but it has {RECORDS['ada']}" in caplog.text
     assert charges(site) == 0
 
 

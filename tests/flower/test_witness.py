@@ -360,7 +360,7 @@ def test_a_statement_that_goes_back_is_told_and_not_kept_until_the_ledger_is_bac
     assert warning.startswith("it states 1 charges and 1 messages, but stated 3 and 3 before")
     charge(site, 2, 3, run="another")
     assert state(site, store, newest) == newest
-    assert "other charges than before" in status_of(federation)["ledger_warnings"]["a"]
+    assert "as before, but different ones" in status_of(federation)["ledger_warnings"]["a"]
     restore(site, whole)
     assert state(site, store, newest) == newest
     assert status_of(federation)["ledger_warnings"] == {}
