@@ -221,7 +221,7 @@ def test_a_link_does_not_start_with_a_certificate_that_sites_refuse(
     (fed / "federation.toml").write_text(text.replace("127.0.0.1", "10.0.0.9"))
     result = cli("deploy", "link", fed)
     assert result.code == 2
-    assert "not for '10.0.0.9'; 'sottovoce deploy certificates" in result.err
+    assert "not for '10.0.0.9'; run 'sottovoce deploy certificates" in result.err
     assert not (fed / "link" / "link.log").exists()
 
 
@@ -236,7 +236,7 @@ def test_an_expired_certificate_stops_link_and_node_with_a_sentence(
     certificate = fed.absolute() / "certificates" / "link.crt"
     refused = cli("deploy", "link", fed)
     assert refused.code == 2
-    assert f"{certificate} expired on {day:%Y-%m-%d}; 'sottovoce deploy certif" in refused.err
+    assert f"{certificate} expired on {day:%Y-%m-%d}; run 'sottovoce deploy certif" in refused.err
     status = cli("deploy", "status", fed)
     assert f"warning: {certificate} expired" in status.err
     with serving(certificate, certificate.with_name("link.key")) as port:

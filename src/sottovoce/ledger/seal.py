@@ -30,8 +30,6 @@ _RESTORE_REMEDY = (
     "a new folder with 'sottovoce deploy join' and lower the limits in its policy by what was "
     "spent, which 'sottovoce ledger log' shows"
 )
-
-
 _ONE_LEDGER_REMEDY = (
     "a site has one ledger, created once. Use the one that is there, or choose a folder that has "
     "none"

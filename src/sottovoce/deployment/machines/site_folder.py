@@ -161,7 +161,7 @@ class SiteFolder:
 
 
 def keeper_folder(folder: Path) -> Path:
-    """Return the folder of a node or link, even if the file of its site or federation is damaged."""
+    """Return the folder of a node or link, even if the file of the site or federation is bad."""
     node, link = folder.absolute() / "node", folder.absolute() / "link"
     if (folder / FILE_NAME).is_file():
         return node
