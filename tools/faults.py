@@ -416,8 +416,8 @@ FAULTS = (
     Fault(
         "A site's total holds for orders that depend on earlier answers",
         "deployment/site.py",
-        "begins = bool(dues) and not history and first is None",
-        "begins = bool(dues)",
+        "begins = bool(pending) and not history and first is None",
+        "begins = bool(pending)",
     ),
     Fault(
         "Bits of any logits: fifth powers",

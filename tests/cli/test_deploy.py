@@ -104,7 +104,7 @@ def test_an_operator_and_a_site_on_two_machines(cli: Any, tmp_path: Path) -> Non
     [
         (["--site", "a"], "--address is missing"),
         (["--address", "nowhere", "--site", "a"], "an address must be HOST:PORT"),
-        (["--address", "h:1", "--site", "a", "--site", "a"], "named twice"),
+        (["--address", "h:1", "--site", "a", "--site", "a"], "listed twice"),
         (["--address", "h:1", "--site", "a/b"], "a site's name must be"),
         (["--address", "h:1", "--site", "a", "--host", "x y"], "a host must be"),
         (["--address", "h:1", "--site", "a", "--days", "0"], "--days"),
@@ -194,7 +194,7 @@ def test_the_operators_commands_say_what_a_sites_folder_is(cli: Any, tmp_path: P
     _init(cli, tmp_path / "fed")
     result = cli("deploy", "status", tmp_path / "fed" / "sites" / "a")
     assert result.code == 2
-    assert "is a site's folder, and this command is for the operator's" in result.err
+    assert "is a site's folder, but this command needs the operator's" in result.err
 
 
 def test_what_needs_the_link_says_how_to_start_it(cli: Any, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_a_link_does_not_start_with_a_certificate_that_sites_refuse(
     (fed / "federation.toml").write_text(text.replace("127.0.0.1", "10.0.0.9"))
     result = cli("deploy", "link", fed)
     assert result.code == 2
-    assert "not for '10.0.0.9'; 'sottovoce deploy certificates" in result.err
+    assert "not for '10.0.0.9'; run 'sottovoce deploy certificates" in result.err
     assert not (fed / "link" / "link.log").exists()
 
 
@@ -236,7 +236,7 @@ def test_an_expired_certificate_stops_link_and_node_with_a_sentence(
     certificate = fed.absolute() / "certificates" / "link.crt"
     refused = cli("deploy", "link", fed)
     assert refused.code == 2
-    assert f"{certificate} expired on {day:%Y-%m-%d}; 'sottovoce deploy certif" in refused.err
+    assert f"{certificate} expired on {day:%Y-%m-%d}; run 'sottovoce deploy certif" in refused.err
     status = cli("deploy", "status", fed)
     assert f"warning: {certificate} expired" in status.err
     with serving(certificate, certificate.with_name("link.key")) as port:
@@ -244,7 +244,7 @@ def test_an_expired_certificate_stops_link_and_node_with_a_sentence(
         site.write_text(site.read_text().replace("9443", str(port)))
         refused = cli("deploy", "node", site.parent)
     assert refused.code == 2
-    assert "shows a certificate that is refused: certificate has expired" in refused.err
+    assert "is refused: certificate has expired" in refused.err
     assert not (site.parent / "node" / "node.log").exists()
     assert cli("deploy", "certificates", fed, "--renew").code == 0
     assert cli("deploy", "status", fed, "--json").json["problem"] is None

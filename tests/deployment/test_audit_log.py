@@ -241,7 +241,9 @@ def test_a_change_of_the_policy_is_logged_at_the_next_order(tmp_path: Path) -> N
     assert found[1] == {"epsilon_total": [500.0, 400.0], "rounds_per_day": [None, 5]}
     assert found[2]["rounds_per_day"] == [5, None]
     assert found[2]["smallest_cohort"] == [1, 99]
-    assert entries(changed)[-1]["reason"] == "10 clients are asked, and the smallest cohort is 99"
+    assert entries(changed)[-1]["reason"] == (
+        "10 clients are asked, but the site's 'smallest_cohort' is 99; ask more clients"
+    )
 
 
 # -- rounds a day ------------------------------------------------------------------------------
@@ -312,7 +314,7 @@ def test_a_clock_that_was_far_ahead_is_named_and_a_new_log_is_the_way_out(
     answered(site, asked(2))
     for later in (0.0, 30 * DAY):
         clock[0] = start + later
-        with pytest.raises(PolicyError, match=f"on record is of {ahead}, which is in the future"):
+        with pytest.raises(PolicyError, match=f"in the log is of {ahead}, which is in the future"):
             answered(site, asked(3))
     (tmp_path / LOG_NAME).rename(tmp_path / "old.jsonl")
     restart()

@@ -62,7 +62,7 @@ def test_a_folder_that_holds_anything_is_left_alone(tmp_path: Path) -> None:
         ('name = "f"\naddress = "h:1"\nsites = "a"', "'sites' must be a list"),
         ('name = 3\naddress = "h:1"\nsites = []', "'name': input should be a valid string"),
         ('name = "f"\naddress = "h"\nsites = []', "toml: an address must be HOST:PORT"),
-        ('name = "f"\naddress = "h:1"\nsites = ["a", "a"]', "the site 'a' is named twice"),
+        ('name = "f"\naddress = "h:1"\nsites = ["a", "a"]', "the site 'a' is listed twice"),
         ('name = "f"\naddress = "h:1"\nsites = ["a/b"]', "a site's name must be"),
         (
             'name = "f"\naddress = "h:1"\nsites = [1]',
@@ -96,7 +96,7 @@ def test_sites_hand_in_their_keys(federation: Federation, tmp_path: Path) -> Non
     assert Federation.read(federation.folder).sites == ("a", "b", "c")
     with pytest.raises(DeploymentError, match="is already the key of 'a'"):
         federation.add_site("b", a.folder / "node.pub")
-    with pytest.raises(DeploymentError, match="exists and stays"):
+    with pytest.raises(DeploymentError, match="exists and is not replaced"):
         federation.add_site("a", a.folder / "node.pub")
     with pytest.raises(ConfigError, match="a site's name must be"):
         federation.add_site("../x", a.folder / "node.pub")
@@ -120,7 +120,7 @@ def test_a_changed_address_asks_for_a_new_certificate(federation: Federation) ->
     changed = Federation.read(federation.folder)
     problem = changed.certificate_problem()
     assert problem is not None
-    assert "not for 'other.example.org'; 'sottovoce deploy certificates" in problem
+    assert "not for 'other.example.org'; run 'sottovoce deploy certificates" in problem
     changed.renew_certificate(days=7)
     assert changed.certificate_problem() is None
 

@@ -89,18 +89,18 @@ def test_a_smallest_noise_multiplier_holds_where_there_is_one() -> None:
     policy = dataclasses.replace(POLICY, smallest_noise_multiplier=0.5)
     for noise in (None, 0.5, 3.0):
         policy.check_terms(dataclasses.replace(TERMS, noise_multiplier=noise))
-    with pytest.raises(PolicyError, match=r"multiplier is 0.4999, and the smallest .* is 0.5"):
+    with pytest.raises(PolicyError, match=r"multiplier is 0.4999, but 'smallest_.*' is 0.5"):
         policy.check_terms(dataclasses.replace(TERMS, noise_multiplier=0.4999))
     assert policy.beyond_noise_floor == []
     mixed = dataclasses.replace(policy, mechanisms=("gauss_hermite", "cldp", "mvu"))
     assert mixed.beyond_noise_floor == ["cldp", "mvu"]
-    with pytest.raises(PolicyError, match=r"means nothing here: none of .*cldp, mvu"):
+    with pytest.raises(PolicyError, match=r"has no effect: none of .*cldp, mvu"):
         dataclasses.replace(policy, mechanisms=("cldp", "mvu"))
 
 
 def test_the_noise_of_an_order_is_what_counts(tmp_path: Path) -> None:
     site = a_site(tmp_path, smallest_noise_multiplier=8.1)
-    with pytest.raises(PolicyError, match=r"noise multiplier is 8, and"):
+    with pytest.raises(PolicyError, match=r"noise multiplier is 8, but"):
         site.answer(asked(), KEYS, never, keep_from=1)
 
 

@@ -66,12 +66,12 @@ def test_terms_within_the_policy_pass() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"mechanism": "mvu"}, r"'mvu' is not allowed \(allowed: 'gauss_hermite', 'gaussian'\)"),
+        ({"mechanism": "mvu"}, r"'mvu' is not allowed.*\('gauss_hermite', 'gaussian'\)"),
         ({"mechanism": "no_such"}, "'no_such' is not allowed"),
-        ({"level": Unit.SAMPLE}, "'sample', and 'client' is allowed"),
-        ({"adjacency": Adjacency.REPLACE_ONE}, "replace-one, and zero-out is allowed"),
-        ({"cohort": 4}, "smallest cohort is 5"),
-        ({"cohort": -1}, "smallest cohort is 5"),
+        ({"level": Unit.SAMPLE}, "'sample' is not allowed.*'client'"),
+        ({"adjacency": Adjacency.REPLACE_ONE}, "replace-one is not allowed.*zero-out"),
+        ({"cohort": 4}, "'smallest_cohort' is 5"),
+        ({"cohort": -1}, "'smallest_cohort' is 5"),
         ({"channel": Shuffler(minimum_clients=2)}, "'trust_server' is false"),
         ({"channel": SecureSum(minimum_clients=2)}, "'trust_server' is false"),
         ({"mechanism": "gaussian"}, "'float_noise' is false"),
@@ -128,7 +128,7 @@ def test_every_mechanism_that_draws_in_floating_point_needs_its_switch() -> None
 
 
 def test_a_policy_without_mechanisms_allows_none() -> None:
-    with pytest.raises(PolicyError, match="allowed: none"):
+    with pytest.raises(PolicyError, match=r"\(none\)"):
         dataclasses.replace(POLICY, mechanisms=()).check_terms(TERMS)
 
 
@@ -140,7 +140,7 @@ def test_a_round_may_cost_exactly_what_is_allowed_and_not_one_ulp_more() -> None
     generous = dataclasses.replace(POLICY, epsilon_total=1e6)
     dataclasses.replace(generous, epsilon_per_round=cost).check_spending([], [due()])
     below = dataclasses.replace(generous, epsilon_per_round=math.nextafter(cost, 0.0))
-    with pytest.raises(PolicyError, match="is allowed in a round"):
+    with pytest.raises(PolicyError, match="'epsilon_per_round' is"):
         below.check_spending([], [due()])
 
 
@@ -151,7 +151,7 @@ def test_a_round_with_two_uplinks_costs_both() -> None:
     generous = dataclasses.replace(POLICY, epsilon_total=1e6)
     dataclasses.replace(generous, epsilon_per_round=both).check_spending([], dues)
     below = dataclasses.replace(generous, epsilon_per_round=math.nextafter(both, 0.0))
-    with pytest.raises(PolicyError, match="is allowed in a round"):
+    with pytest.raises(PolicyError, match="'epsilon_per_round' is"):
         below.check_spending([], dues)
 
 
@@ -161,7 +161,7 @@ def test_a_plan_may_cost_exactly_the_total_and_not_one_ulp_more(before: int) -> 
     exact = dataclasses.replace(POLICY, epsilon_per_round=1e6, epsilon_total=total)
     exact.check_spending([(EVENT, before)], [due()], exact.set_aside(EVENT, before + 1))
     below = dataclasses.replace(exact, epsilon_total=math.nextafter(total, 0.0))
-    with pytest.raises(PolicyError, match="is allowed in all"):
+    with pytest.raises(PolicyError, match="'epsilon_total' is"):
         below.check_spending([(EVENT, before)], [due()], below.set_aside(EVENT, before + 1))
 
 
@@ -177,7 +177,7 @@ def test_events_that_the_server_could_choose_by_the_answers_are_held_to_the_filt
     more = dataclasses.replace(policy, epsilon_total=1.1 * total)
     more.check_spending(history, [due()], more.set_aside(EVENT, 3))
     whole = dataclasses.replace(policy, epsilon_total=epsilon_of((EVENT, 9)))
-    with pytest.raises(PolicyError, match="the first run's plan needs all of delta"):
+    with pytest.raises(PolicyError, match="the first run's plan uses all of delta"):
         whole.check_spending(history[:1], [due(history[1][0])], whole.set_aside(EVENT, 9))
 
 
@@ -204,7 +204,7 @@ def test_repeated_events_of_one_due_count_as_often_as_they_say() -> None:
     limit = epsilon_of((EVENT, 2))
     generous = dataclasses.replace(POLICY, epsilon_total=1e6)
     below = dataclasses.replace(generous, epsilon_per_round=math.nextafter(limit, 0.0))
-    with pytest.raises(PolicyError, match="is allowed in a round"):
+    with pytest.raises(PolicyError, match="'epsilon_per_round' is"):
         below.check_spending([], [due(twice)])
 
 
@@ -218,7 +218,7 @@ def test_a_table_says_what_the_policy_is() -> None:
 @pytest.mark.parametrize("missing", list(TABLE))
 def test_a_field_that_is_missing_is_named(missing: str) -> None:
     table = {name: value for name, value in TABLE.items() if name != missing}
-    with pytest.raises(PolicyError, match=f"nothing about '{missing}'; fill it in"):
+    with pytest.raises(PolicyError, match=f"lacks '{missing}'; add what"):
         from_table(table)
 
 
@@ -324,7 +324,7 @@ def test_a_site_file_is_read(tmp_path: Path) -> None:
         (SITE.replace('"ada"', "3"), "'name': input should be a valid string, got 3"),
         ('name = "ada"', "'policy' is missing"),
         ('name = "ada"\npolicy = 3', "'policy' must be a table"),
-        ('name = "ada"\n[policy]', "nothing about 'mechanisms'"),
+        ('name = "ada"\n[policy]', "lacks 'mechanisms'"),
         (SITE + "seeded = true", "unknown key of .policy. 'seeded'; did you mean"),
         ("nam = 3\n" + SITE, "unknown key 'nam'; did you mean 'name'"),
         (SITE.replace("1e-6", "nan"), "delta must lie strictly between"),

@@ -73,7 +73,7 @@ def test_ledger_show_leaves_a_site_s_ledger_of_an_earlier_version_as_it_is(tmp_p
 def test_classes_that_each_site_would_number_for_itself_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "site.toml"
     path.write_text(SITE + '\n[data]\ndataset = "hf:/srv/images"\nclasses = 3\n')
-    with pytest.raises(PolicyError, match="numbers classes as it finds them"):
+    with pytest.raises(PolicyError, match="numbers classes in the order of their occurrence"):
         read_site(path)
 
 

@@ -134,7 +134,7 @@ def test_a_policy_of_another_kind_than_the_ledgers_charges_fails(
     assert f'{key} = "{was}" again' in found.detail
     with pytest.raises(DeploymentError, match=f'{key} = "{was}" again'):
         keep_node(site, on_ready=lambda _: None)
-    assert any("the total is the smaller" in warning for warning in warnings_of(site.file))
+    assert any("which is smaller" in warning for warning in warnings_of(site.file))
 
 
 def test_a_folder_whose_account_was_moved_says_where_it_is(
@@ -166,7 +166,7 @@ def test_a_key_with_a_password_is_refused_with_the_way_to_remove_it(site: SiteFo
     locked += _texts(public, bytes(160))
     key.write_text(f"{header}\n{base64.b64encode(locked).decode()}\n{end}\n")
     found = by_name(check_site(site))["key"]
-    remove = "is protected by a password.*remove it: ssh-keygen -p"
+    remove = "is protected by a password.*remove the password: ssh-keygen -p"
     assert found.state == "FAILS"
     assert re.search(remove, found.detail)
     for use in (
@@ -191,7 +191,7 @@ def test_a_policy_that_is_not_filled_in_and_a_full_disk_fail(
     monkeypatch.setattr(checks, "_LEAST_FREE_BYTES", 2**80)
     site.file.write_text(site.file.read_text().replace("epsilon_total", "epsilon_totl"))
     found = by_name(check_site(site))
-    assert "lacks epsilon_total and has 'epsilon_totl'" in found["policy"].detail
+    assert "lacks epsilon_total and has the unknown key 'epsilon_totl'" in found["policy"].detail
     assert found["free disk"].state == "FAILS"
 
 

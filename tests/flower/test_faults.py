@@ -215,9 +215,9 @@ def test_a_run_that_every_site_refuses_stops_and_says_why(
     assert status.state == "finished:failed"
     assert "2 rounds in a row, up to round 2, brought fewer than 1 replies" in status.details
     assert f"'{SITES[0]}': the round costs epsilon" in status.details
-    assert "0.01 is allowed in a round" in status.details
+    assert "'epsilon_per_round' is 0.01" in status.details
     assert f"'{SITES[1]}': {NO_SITE}" in status.details
-    assert "0.01 is allowed in all" in status.details
+    assert "'epsilon_total' is 0.01" in status.details
     assert site_attempts(run) == {}
     server = attempts(run.out / "ledger.sqlite", run.name)
     assert server == {(site, number): 1 for site in SITES for number in (1, 2)}
@@ -261,7 +261,7 @@ def test_a_stock_node_answers_under_a_policy_or_not_at_all(
             assert received(answered.finish()) == [3]
     finally:
         running.start_node(LAST)
-    assert f"nothing of '{LAST}': {NO_SITE}" in refused.log()
+    assert f"no message of '{LAST}': {NO_SITE}" in refused.log()
     assert (LAST, 1) not in site_attempts(refused)
     assert_ledgers_agree(answered)
     assert_model_is_simulators(answered, tmp_path / "simulated")

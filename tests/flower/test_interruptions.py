@@ -112,7 +112,7 @@ def test_two_runs_at_once_share_the_sites_and_one_too_many_is_refused(
     status = third.wait_to_end()
     assert status.state == "finished:failed"
     for site in SITES:
-        assert f"'{site}': it would have spent epsilon" in status.details
-    assert "is allowed in all" in status.details
+        assert f"'{site}': the site would have spent epsilon" in status.details
+    assert "'epsilon_total' is" in status.details
     assert rounds_done(third.out) == 0
     assert site_attempts(third) == {}

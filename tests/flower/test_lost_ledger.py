@@ -41,9 +41,9 @@ def link_to_nothing(ledger: Path) -> None:
 
 # What happens to the ledger of each site, and what its node says.
 LOSSES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "removed": (remove, "ledger.sqlite is gone, with 1 charge: restore its newest copy"),
-    "emptied": (truncate, "ledger.sqlite is empty: restore it from a backup"),
-    "linked": (link_to_nothing, "ledger.sqlite is a link to a file that is gone"),
+    "removed": (remove, "ledger.sqlite, with 1 charge, is missing; restore the ledger"),
+    "emptied": (truncate, "ledger.sqlite is empty; restore it from a backup"),
+    "linked": (link_to_nothing, "ledger.sqlite is a link to a missing file"),
 }
 
 
@@ -103,5 +103,5 @@ def test_a_running_node_stops_when_its_ledger_is_lost(tmp_path: Path) -> None:
             # All of its folder from before the answer, with a ledger and a seal that match.
             shutil.rmtree(site.folder)
             shutil.copytree(tmp_path / f"{name}-before", site.folder)
-            witnessed = "it holds fewer charges than the 1 that were witnessed"
+            witnessed = "it has fewer charges than the 1 that were witnessed"
             assert witnessed in running.deploy("node", site.folder, code=2)

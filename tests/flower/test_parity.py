@@ -227,7 +227,7 @@ def test_a_node_whose_ledger_is_lost_sends_nothing_and_stops(
     (row,) = start_run(running, {**table, "name": "lost", "rounds": 1}, tmp_path / "run").finish()
     assert row["clients_received"] == len(sites) - 1
     eventually(lambda: state_of(site.node_folder) is None)
-    reason = f"{LEDGER_NAME} is gone, with {ROUNDS} charges: restore its newest copy"
+    reason = f"{LEDGER_NAME}, with {ROUNDS} charges, is missing; restore the ledger"
     assert reason in (site.node_folder / "keeper.log").read_text()
     assert not ledger.exists()
     assert json.loads((site.folder / seal.SEAL_NAME).read_text())["charges"] == ROUNDS
@@ -236,7 +236,7 @@ def test_a_node_whose_ledger_is_lost_sends_nothing_and_stops(
     # All of its folder from before the first round, with a ledger and a seal that match.
     shutil.rmtree(site.folder)
     shutil.copytree(run.out.parent / "before" / site.name, site.folder)
-    witnessed = f"it holds fewer charges than the {ROUNDS} that were witnessed"
+    witnessed = f"it has fewer charges than the {ROUNDS} that were witnessed"
     assert witnessed in running.deploy("node", site.folder, code=2)
 
 

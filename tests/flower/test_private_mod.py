@@ -220,11 +220,11 @@ def test_the_environment_may_name_the_site(
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"parameters": {"levels": 2, "noise_multiplier": 0.5}}, "is allowed in all"),
+        ({"parameters": {"levels": 2, "noise_multiplier": 0.5}}, "'epsilon_total' is"),
         ({"mechanism": "gaussian", "parameters": {"noise_multiplier": 9.0}}, "is not allowed"),
-        ({"adjacency": "replace-one"}, "the adjacency is replace-one"),
-        ({"cohort": 0}, "the smallest cohort is 1"),
-        ({"client": "bob"}, "this site is 'ada', not 'bob'"),
+        ({"adjacency": "replace-one"}, "adjacency replace-one is not allowed"),
+        ({"cohort": 0}, "'smallest_cohort' is 1"),
+        ({"client": "bob"}, "this site is 'ada', but the request is for 'bob'"),
         ({"num_examples": True}, "'public_counts' is false"),
         ({"mechanism": "nonsense"}, "unknown mechanism"),
         ({"dimension": 0}, "not valid"),

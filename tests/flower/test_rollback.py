@@ -15,7 +15,7 @@ from sottovoce.ledger.ledger import Ledger
 pytest.importorskip("flwr")
 pytestmark = REAL_PROCESSES  # test_parity has the quick case
 
-REASON = "it holds fewer charges than the 2 that were witnessed"
+REASON = "it has fewer charges than the 2 that were witnessed"
 
 
 SITE, *_ = site_names(1)

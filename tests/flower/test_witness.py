@@ -259,12 +259,12 @@ def _signed_by_the_link_alone(receipt: Receipt, federation: Federation, _: Path)
 @pytest.mark.parametrize(
     ("forge", "reason"),
     [
-        (_more_charges, "does not bear this site's signature"),
+        (_more_charges, "does not have this site's signature"),
         (_of_another_site, "it is for 'b'"),
         (_of_another_federation, "of another federation"),
-        (_countersigned_by_nobody, "does not bear the link's signature"),
-        (_by_another_authority, "not of this federation's authority"),
-        (_signed_by_the_link_alone, "does not bear this site's signature"),
+        (_countersigned_by_nobody, "does not have the link's signature"),
+        (_by_another_authority, "not issued by this federation's authority"),
+        (_signed_by_the_link_alone, "does not have this site's signature"),
     ],
 )
 def test_nobody_stops_a_site_with_a_receipt_that_is_not_its_own(
@@ -357,10 +357,10 @@ def test_a_statement_that_goes_back_is_told_and_not_kept_until_the_ledger_is_bac
     restore(site, older)
     assert state(site, store, newest) == newest
     (warning,) = status_of(federation)["ledger_warnings"].values()
-    assert warning.startswith("it states 1 charges and 1 messages, where it had stated 3 and 3")
+    assert warning.startswith("it states 1 charges and 1 messages, but stated 3 and 3 before")
     charge(site, 2, 3, run="another")
     assert state(site, store, newest) == newest
-    assert "other charges than before" in status_of(federation)["ledger_warnings"]["a"]
+    assert "as before, but different ones" in status_of(federation)["ledger_warnings"]["a"]
     restore(site, whole)
     assert state(site, store, newest) == newest
     assert status_of(federation)["ledger_warnings"] == {}

@@ -109,7 +109,7 @@ def test_a_budget_whose_client_is_gone_is_a_problem_and_no_crash(tmp_path: Path)
     db.commit()
     db.close()
     with Ledger(path) as ledger:
-        assert any("cannot be found again" in problem for problem in ledger.verify())
+        assert any("budget cannot be found" in problem for problem in ledger.verify())
 
 
 def test_an_error_of_sqlite_that_is_no_text_is_a_ledger_error(tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_an_altered_message_is_not_sent_again(tmp_path: Path) -> None:
     path = filled(tmp_path / "l.db")
     alter(path, "UPDATE messages SET message = 'another' WHERE charge = 1")
     with Ledger(path, create=True) as ledger:
-        with pytest.raises(LedgerError, match="not the one that was sent"):
+        with pytest.raises(LedgerError, match="differs from the one that was sent"):
             ledger.latest(rel(0))
         assert ledger.latest(rel(1)) is not None
 
@@ -180,7 +180,7 @@ def test_copies_are_compared(cli: Any, tmp_path: Path) -> None:
         ledger.charge(rel(20, "bob"), 0, GaussianNoise(mu=1.0, adjacency=Z))
     parted = cli("ledger", "compare", first, second)
     assert parted.code == 1
-    assert "they part at charge 6" in parted.out
+    assert "diverge at charge 6" in parted.out
     assert "budgets: the same 1" in parted.out
 
     alter(second, "UPDATE spending SET count = 1")

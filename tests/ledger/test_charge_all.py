@@ -109,8 +109,8 @@ def test_who_is_out_of_budget_stops_nobody_else(path: Path) -> None:
 @pytest.mark.parametrize(
     ("bad", "error", "message"),
     [
-        (a_due("bob", 1), LedgerError, "client 'bob', round 1, uplink 0, attempt 0 has been"),
-        (a_due("ada", 2), LedgerError, "client 'ada', round 2, uplink 0, attempt 0 has been"),
+        (a_due("bob", 1), LedgerError, "client 'bob', round 1, uplink 0, attempt 0 was charged"),
+        (a_due("ada", 2), LedgerError, "client 'ada', round 2, uplink 0, attempt 0 was charged"),
         (a_due("bob", 2, unit=Unit.SAMPLE), AdjacencyMismatchError, "per client in this ledger"),
         (
             a_due("bob", 2, event=PureDp(epsilon=0.1, adjacency=REPLACE_ONE)),

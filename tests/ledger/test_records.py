@@ -61,6 +61,6 @@ def test_a_tally_keeps_the_budgets_that_it_was_given() -> None:
     tally.set_budgets({"b": small})
     assert tally.able(1).tolist() == [True, False, True]
     for other in ({"b": BUDGET}, {"a": BUDGET, "b": BUDGET}):
-        with pytest.raises(LedgerError, match="set once"):
+        with pytest.raises(LedgerError, match="cannot be replaced"):
             tally.set_budgets(other)
     assert tally.able(1).tolist() == [True, False, True]

@@ -127,17 +127,17 @@ def change_the_seal(folder: Path, **changes: int) -> None:
 
 
 LOSSES: dict[Callable[[Path], None], str] = {
-    remove: r"is gone, with 3 charges: restore its newest copy.*deploy join.*lower its limits",
-    truncate: "is empty: restore it from a backup",
+    remove: r"with 3 charges, is missing; restore the ledger.*deploy join.*lower the limits",
+    truncate: "is empty; restore it from a backup",
     cut_short: "restore it from a backup",
     overwrite: "file is not a database; restore it from a backup",
-    link_to_nothing: "is a link to a file that is gone",
-    replace_by_new: "is another ledger, with 0 charges; this site's, with 3 charges, is gone",
-    replace_by_older: "is an older copy, with 3 charges where 4 were made",
-    replace_by_one_without_the_message: "is an older copy, with 0 messages where 1 were made",
-    replace_by_one_that_parted: "its first 4 charges are not those that this site has made",
+    link_to_nothing: "is a link to a missing file",
+    replace_by_new: "with 0 charges; this site's ledger, with 3 charges, is missing",
+    replace_by_older: "is an older copy: it has 3 charges, but 4 were made",
+    replace_by_one_without_the_message: "is an older copy: it has 0 messages, but 1 were made",
+    replace_by_one_that_parted: "its first 4 charges are not those of this site",
     remove_the_seal: "has no seal",
-    remove_both: "so is its seal; restore both",
+    remove_both: "and its seal are missing; restore both",
     damage_the_seal: r"ledger\.seal is damaged",
     nest_the_seal: r"ledger\.seal is damaged",
     count_beyond_sqlite: r"ledger\.seal is damaged",
@@ -223,7 +223,7 @@ def test_a_ledger_of_an_earlier_version_gets_a_seal_once(
     with caplog.at_level(logging.WARNING):
         opened(site).close()
         opened(site).close()
-    assert caplog.text.count("has a seal from now on (3 charges)") == 1
+    assert caplog.text.count("a seal for its 3 charges was created") == 1
     remove_the_seal(site)
     with pytest.raises(LedgerLostError, match="has no seal"):
         opened(site)
@@ -245,7 +245,7 @@ def test_a_site_s_ledger_is_made_once(site: Path, left: str) -> None:
     for path in list(site.iterdir()):
         if path.name != left:
             path.unlink()
-    with pytest.raises(LedgerError, match=f"{left} is there already"):
+    with pytest.raises(LedgerError, match=f"{left} exists"):
         seal.create(site)
     assert [path.name for path in site.iterdir()] == [left]
 

@@ -205,7 +205,9 @@ def test_a_ledger_of_an_unknown_version_is_left_alone(
     db.commit()
     db.close()
     before = path.read_bytes()
-    with pytest.raises(LedgerError, match=rf"version {number}.*reads 3.*nothing was changed"):
+    with pytest.raises(
+        LedgerError, match=rf"version {number}.*reads version 3.*nothing was changed"
+    ):
         Ledger(path, create=create)
     assert path.read_bytes() == before
 
@@ -300,6 +302,6 @@ def test_a_reader_changes_nothing(tmp_path: Path) -> None:
 def test_a_lost_identity_is_an_alteration(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.db", create=True) as ledger:
         ledger._db.execute("UPDATE meta SET identity = 'none'")
-        assert "lost its identity" in ledger.verify()[0]
-        with pytest.raises(LedgerError, match="lost its identity"):
+        assert "no valid identity" in ledger.verify()[0]
+        with pytest.raises(LedgerError, match="no valid identity"):
             ledger.charge(release("ada", 1), 0, EVENT)

@@ -1,9 +1,10 @@
-"""Sites, policies, orders, questions, keys, processes: what a federation needs.
+"""Sites, policies, orders, questions, keys and processes of a federation on several machines.
 
     ledger_total(["sites/a", "sites/b"], delta=1e-5)  # one account over several ledgers
 
-A site answers with the code that it has installed, what its own policy allows, and charges its own
-ledger first. Whatever engine carries the messages: it imports runs and below, and no Flower.
+A site runs only code that it has installed, answers only what its own policy allows, and charges
+its own ledger before anything leaves. The package is independent of the engine that carries the
+messages: it imports `runs` and the packages below it, but not Flower.
 """
 
 from typing import TYPE_CHECKING

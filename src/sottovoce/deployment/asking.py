@@ -1,9 +1,10 @@
-"""One question over a federation: charge, ask, add up what comes, and say what it tells.
+"""One question to the sites of a federation: charge, ask, add the tallies, estimate.
 
-Whoever is asked has been charged. A reply counts if it is a tally of this question, once per site
-and before the deadline; everything else is dropped and counted.
+The server charges its own ledger for every site before it asks, whether or not the site answers. A
+reply counts if it is a tally of this question, is the first of its site, and comes before the
+deadline. Every other reply is dropped and counted as dropped. The folder of a question:
 
-question.json    what was asked, of whom, about what
+question.json    what was asked, of which sites, about what
 ledger.sqlite    what each site's people were charged with, by the server's account
 estimate.json    the estimate, once there is one
 """
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import sottovoce.analytics.estimates  # noqa: F401  (which knows every kind of question)
+import sottovoce.analytics.estimates  # noqa: F401  (registers every kind of question)
 from sottovoce.analytics.question import Question, to_dict
 from sottovoce.analytics.result import Estimate
 from sottovoce.analytics.tallies import Tally, added
@@ -40,9 +41,16 @@ QUESTION_NAME, ESTIMATE_NAME = "question.json", "estimate.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asking:
-    """A question to sites that a `post` reaches; `run` names it in every ledger.
+    """A question to sites.
 
-    An answer of fewer than `minimum_sites` is none.
+    Attributes:
+        question: The question.
+        about: Name of what it is about, which each site's own file maps to a column.
+        run: Name of the question in every ledger.
+        sites: Names of the sites.
+        deadline_seconds: Seconds to wait for replies.
+        minimum_sites: With fewer replies there is no estimate.
+        confidence: Confidence level of the interval.
     """
 
     question: Question
@@ -56,7 +64,7 @@ class Asking:
 
 @dataclass(slots=True)
 class _Inbox:
-    """Tallies as they come; of each site the first reply is the one that counts."""
+    """Tallies in the order of arrival; the first reply of each site is the one that counts."""
 
     question: Question
     asked: frozenset[str]
@@ -68,6 +76,7 @@ class _Inbox:
 
     @property
     def settled(self) -> bool:
+        """Whether every site has answered or failed."""
         return len(self.tallies) + len(self.failed) == len(self.asked)
 
     def take(self, reply: Reply) -> None:
@@ -75,7 +84,7 @@ class _Inbox:
         site = reply.client
         if site not in self.asked or site in self.tallies or site in self.failed:
             self.dropped += 1
-            _LOG.warning("a reply of '%s' is dropped: it was not asked, or has answered", site)
+            _LOG.warning("a reply of '%s' is dropped: it was not asked, or answered before", site)
             return
         if reply.blobs is None:
             self.failed[site] = reply.failure or "no reason given"
@@ -101,16 +110,16 @@ def ask(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> Estimate:
-    """Ask every site that is there once, and estimate from what they answer in time."""
+    """Ask every reachable site once and estimate from the replies that come in time."""
     reached = sorted(post.reachable(asking.sites))
     if len(reached) < asking.minimum_sites:
         raise DeploymentError(
-            f"{len(reached)} of {len(asking.sites)} sites are online, and the question needs "
-            f"{asking.minimum_sites}; nobody was asked or charged. Start their nodes"
+            f"{len(reached)} of {len(asking.sites)} sites are online, but the question needs "
+            f"{asking.minimum_sites}; no site was asked or charged. Start the nodes of the sites"
         )
     files.write_json(folder / QUESTION_NAME, _written(asking, reached), mode=files.PRIVATE)
     _charge(asking, reached, folder / LEDGER_NAME)
-    parcels = {
+    requests = {
         site: _inquiry(asking, site, number, len(reached)) for number, site in enumerate(reached)
     }
     reply_bytes = largest_tally_bytes(asking.question)
@@ -121,7 +130,7 @@ def ask(
     )
     announce(reply_bytes, seconds=asking.deadline_seconds)
     ends = clock() + asking.deadline_seconds
-    post.send(parcels, expires_seconds=asking.deadline_seconds)
+    post.send(requests, expires_seconds=asking.deadline_seconds)
     while True:
         for reply in post.collect():
             inbox.take(reply)
@@ -135,7 +144,7 @@ def ask(
 
 
 def run_name(question: Question, about: str, number: str) -> str:
-    """A question's name in ledgers; `number` is new for every time it is asked."""
+    """Return a question's name in ledgers; `number` must be new each time it is asked."""
     digest = hashlib.sha256(f"{to_dict(question)}{about}".encode()).hexdigest()
     return f"question-{digest[:12]}-{number}"
 
@@ -152,7 +161,7 @@ def _inquiry(asking: Asking, site: str, number: int, cohort: int) -> Inquiry:
 
 
 def _charge(asking: Asking, sites: Sequence[str], path: Path) -> None:
-    """The server's own account of what it asked for, before it asks."""
+    """Charge the server's own ledger for all sites before they are asked."""
     with Ledger(path, create=True) as ledger:
         ledger.charge_all(
             [
@@ -186,18 +195,19 @@ def _estimated(asking: Asking, inbox: _Inbox, folder: Path) -> Estimate:
     told = printable_text.reasons_told(inbox.failed)
     if len(inbox.tallies) < asking.minimum_sites:
         raise DeploymentError(
-            f"{len(inbox.tallies)} of {len(inbox.asked)} sites have answered, and the question "
-            f"needs {asking.minimum_sites}; {told}the server's own ledger counts all who "
-            "were asked as charged, but a site that refused has charged nothing"
+            f"{len(inbox.tallies)} of {len(inbox.asked)} sites have answered, but the question "
+            f"needs {asking.minimum_sites}; {told}check the sites' logs and ask again. The "
+            "server's own ledger counts every site that was asked as charged, but a site that "
+            "refused has charged nothing"
         )
     total: Tally | None = None
-    for site in sorted(inbox.tallies):  # not in the order of arrival: sums must not depend on it
+    for site in sorted(inbox.tallies):  # by name: a sum must not depend on the order of arrival
         tally = inbox.tallies[site]
         total = tally if total is None else added(total, tally)
     assert total is not None
     found = asking.question.estimate(total, asking.confidence)
     notes = [f"asked of {len(inbox.asked)} sites, of which {len(inbox.tallies)} have answered"]
-    notes += [f"nothing of '{site}': {reason}" for site, reason in sorted(inbox.failed.items())]
+    notes += [f"no answer of '{site}': {reason}" for site, reason in sorted(inbox.failed.items())]
     found = found.noted(*notes)
     sites = {
         "sites": {

@@ -1,12 +1,12 @@
-"""An append-only file of JSON lines, each with a digest chained from the line before.
+"""An append-only file of JSON lines with chained digests, and the state that its lines describe.
 
-A line is written whole, with the file locked, and synced before the writer goes on; nothing is ever
-rewritten. The digest covers the line before it, so a line that was edited, removed or moved is
-found by `verified`. Two things it cannot find: lines cut off at the end, and a chain that somebody
-has computed again. A line that a crash left half written stays where it is: the next one begins on
-a line of its own and is chained from the last whole one.
+A line is written as a whole, with the file locked, and synced before the writer continues; nothing
+is rewritten. Each digest covers the line and the digest before it, so `verified` finds a line that
+was edited, removed or moved. It cannot find lines that were cut off at the end, nor a chain that
+was computed again. A line that a crash left incomplete stays in the file: the next line starts on
+its own and is chained from the last complete one.
 
-What a site's audit log says so far: the state that its next line follows from.
+`LogState` is what a site's audit log says so far, from which its next line follows.
 """
 
 import contextlib
@@ -26,15 +26,16 @@ from sottovoce.ledger import records
 
 Entry = dict[str, Any]
 CHAIN = "chain"
-_MOST_NESTED = 8  # no line of ours is nested half as deep
-_ENDING = re.compile(rb'"chain": *"([0-9a-f]{32})"}')  # of a whole line
+_MOST_NESTED = 8  # lines are nested less than half as deep
+_ENDING = re.compile(rb'"chain": *"([0-9a-f]{32})"}')  # the end of a complete line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """A line of the file.
 
-    Without an entry it is half a line, which a crash left, or, with a problem, no line of ours.
+    Without an entry it is an incomplete line that a crash left or, with a problem, a line that this
+    program did not write.
     """
 
     number: int
@@ -49,10 +50,10 @@ class Position:
     num_bytes: int = 0
     num_lines: int = 0
     end: bytes = b""
-    mid_line: bool = False  # the last line has no end: one more line needs one first
+    mid_line: bool = False  # the last line has no newline, so the next one starts with one
 
     def advance(self, content: bytes) -> Iterator[Line]:
-        """The lines of what comes next in the file, which may end in half a line."""
+        """Yield the lines of the next content of the file, whose last line may be incomplete."""
         if not content:
             return
         self.mid_line = not content.endswith(b"\n")
@@ -73,10 +74,10 @@ class Position:
 
 
 def _parsed(raw: bytes) -> tuple[Entry | None, bytes | None]:
-    """The entry of a line and its digest.
+    """Return the entry of a line and its digest.
 
-    No digest for half a line; no entry for a whole one that no entry is written as: what is not
-    JSON, a number that overflows or is very long, or lists within lists.
+    There is no digest for an incomplete line. There is no entry for a complete line that no entry
+    is written as: text that is not JSON, a number that overflows or is very long, or deep nesting.
     """
     try:
         entry = bounded_json.loads(raw, most_nested=_MOST_NESTED, finite=True)
@@ -93,7 +94,7 @@ def _rendered(entry: Entry, previous: bytes) -> bytes:
 
 
 def read_lines(path: Path, position: Position | None = None) -> Iterator[Line]:
-    """The lines from `position` on, which moves along; none where there is no file."""
+    """Yield the lines from `position` on and advance it; none if there is no file."""
     position = position or Position()
     try:
         with files.explained("read", path), path.open("rb") as file:
@@ -107,7 +108,7 @@ def read_lines(path: Path, position: Position | None = None) -> Iterator[Line]:
 
 
 def verified(path: Path) -> tuple[list[Entry], list[str]]:
-    """All entries, and what is wrong with the chain: nothing, if no line was altered or removed."""
+    """Return all entries, and what is wrong with the chain: empty if no line was altered."""
     entries, problems = [], []
     for line in read_lines(path):
         if line.entry is not None:
@@ -119,7 +120,7 @@ def verified(path: Path) -> tuple[list[Entry], list[str]]:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[int]:
-    """The file, private and locked, to be read and appended to; OutputError where that fails."""
+    """Open the file for reading and appending, private and locked; OutputError if that fails."""
     with files.explained("write", path):
         is_new = not path.exists()
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, files.PRIVATE)
@@ -133,13 +134,13 @@ def opened(path: Path) -> Iterator[int]:
 
 
 def identity(handle: int) -> tuple[int, int, int]:
-    """Which file it is, and its size."""
+    """Return the device, inode and size of an open file."""
     found = os.fstat(handle)
     return found.st_dev, found.st_ino, found.st_size
 
 
 def tail(handle: int, position: Position) -> list[Line]:
-    """What others have appended since, within `opened`."""
+    """Return the lines that other processes have appended since; call it inside `opened`."""
     content = bytearray()
     while part := os.pread(handle, 1 << 20, position.num_bytes + len(content)):
         content += part
@@ -147,7 +148,7 @@ def tail(handle: int, position: Position) -> list[Line]:
 
 
 def append(handle: int, position: Position, entries: Sequence[Entry]) -> None:
-    """Write entries, one line each, and return when they are on disk; within `opened`."""
+    """Write entries, one line each, and return when they are on disk; call it inside `opened`."""
     if not entries:
         return
     lines, end = [], position.end
@@ -166,8 +167,8 @@ def append(handle: int, position: Position, entries: Sequence[Entry]) -> None:
 
 
 DAY_SECONDS = 24 * 3600.0
-_LAST_TIME = 253402300799.0  # 9999-12-31T23:59:59Z, after which there is no text for a time
-# Lines that anybody who reaches the link can cause: so many at once, and then one a minute.
+_LAST_TIME = 253402300799.0  # 9999-12-31T23:59:59Z, the last time that can be written
+# Everyone who reaches the link can cause lines: at most this many at once, then one a minute.
 _BURST_LINES, _SECONDS_A_LINE = 20.0, 60.0
 
 CHARGED, AGAIN, REFUSED = "charged", "answered again", "refused"
@@ -175,23 +176,23 @@ POLICY, STARTED, STOPPED, WARNING = "policy changed", "started", "stopped", "war
 
 
 def wall_clock() -> float:
-    """Seconds since 1970, by the machine's clock."""
+    """Return the seconds since 1970 by the machine's clock."""
     return time.time()
 
 
 def steady_clock() -> float:
-    """Seconds that only grow, for as long as this process lives."""
+    """Return the seconds of a clock that never goes back while this process lives."""
     return time.monotonic()
 
 
 def time_text(seconds: float) -> str:
-    """A time in UTC, to the millisecond, as lines have it."""
+    """Return a time in UTC to the millisecond, as lines contain it."""
     shown = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return shown.replace("+00:00", "Z")
 
 
 def seconds_of(text: object) -> float | None:
-    """The time that a line has; None for anything else."""
+    """Return the time in a line; None if it is not a time."""
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:
@@ -202,12 +203,20 @@ def seconds_of(text: object) -> float | None:
 
 @dataclass(slots=True)
 class LogState:
-    """The log as far as it was read.
+    """The content of an audit log as far as it was read.
 
-    `charges` is how many of the ledger's charges have their line, and `link` the digest of the last
-    of them, by which the ledger is known to be the same. `latest` is the largest time of
-    any line: a clock that was set back does not bring a round's day to its end, nor make a round
-    forgotten, for every line counts as of the latest time up to it.
+    Attributes:
+        position: How far the file was read.
+        charges: Number of the ledger's charges that have a line.
+        link: Chain link of the last of these charges, by which the ledger is recognized.
+        latest: Largest time of any line of a charge. A charged round counts as of the latest time
+            up to its line, so a clock that was set back neither ends a day of rounds early nor
+            makes a round forgotten.
+        rounds: Time of each (run, round) that was charged.
+        policy: The policy as the last lines state it.
+        warned: What warnings were about since the policy changed.
+        records: Number of records of the site, if a line has stated it.
+        problems: Number of lines that do not follow from those before.
     """
 
     position: Position = field(default_factory=Position)
@@ -221,16 +230,19 @@ class LogState:
     problems: int = 0
 
     def take(self, line: Line) -> None:
-        """Follow one line; what no line of ours has is passed over."""
+        """Update the state by one line; unknown content is ignored."""
         self.problems += line.problem is not None
         if line.entry is not None:
             self.take_entry(line.entry)
 
     def take_entry(self, entry: Entry) -> None:
-        if entry.get("what") == "charged":  # others tell no rounds: a wrong clock costs nothing
+        """Update the state by one entry."""
+        if (
+            entry.get("what") == "charged"
+        ):  # only these lines count rounds, so a wrong clock in others has no effect
             self.latest = max(self.latest, seconds_of(entry.get("time")) or 0.0)
         charges, records = entry.get("charges"), entry.get("records")
-        if type(charges) is int and 0 <= charges < 2**63:  # as a ledger counts
+        if type(charges) is int and 0 <= charges < 2**63:  # the range of a ledger's count
             self.charges, self.link = charges, entry.get("link")
         if type(records) is int and records > 0:
             self.records = records
@@ -238,32 +250,35 @@ class LogState:
             case "charged":
                 run, number = entry.get("run"), entry.get("round")
                 if isinstance(run, str) and type(number) is int:
-                    # The first time counts: a later line of a round is not another round, unless
-                    # that was more than a day ago.
+                    # The first line of a round counts: a later one is not another round, unless the
+                    # first is more than a day old.
                     first = self.rounds.pop((run, number), self.latest)
                     is_old = first <= self.latest - DAY_SECONDS
                     self.rounds[run, number] = self.latest if is_old else first
                     self._forget()
             case "policy changed" if isinstance(changes := entry.get("changes"), Mapping):
                 self.policy.update({key: new for key, (_, new) in _pairs(changes)})
-                self.warned.clear()  # what was warned of may be another thing now
+                self.warned.clear()  # the warnings may differ under the new policy
             case "warning":
                 self.warned.add(str(entry.get("about")))
 
     def rounds_within_a_day(self, now: float) -> set[tuple[str, int]]:
-        """The rounds of the last 24 hours, by the clock or by the log, whichever is later."""
+        """Return the rounds of the last 24 hours, by the later of clock and log."""
         since = max(now, self.latest) - DAY_SECONDS
         return {key for key, at in self.rounds.items() if at > since}
 
     def _forget(self) -> None:
-        """Drop rounds that are a day old by the log itself: the clock alone may be wrong."""
+        """Drop rounds that are a day old by the log itself, since the clock may be wrong."""
         since = self.latest - DAY_SECONDS
         oldest = min(self.rounds.values())
-        if oldest <= since - DAY_SECONDS:  # a day's rounds at once: not all of them at every line
+        if (
+            oldest <= since - DAY_SECONDS
+        ):  # a day's rounds at once, so that not every line scans all
             self.rounds = {key: at for key, at in self.rounds.items() if at > since}
 
 
 def _pairs(changes: Mapping[str, Any]) -> list[tuple[str, tuple[Any, Any]]]:
+    """Return the (old, new) values of a policy change, by key."""
     found = []
     for key, value in changes.items():
         if isinstance(value, list) and len(value) == 2:
@@ -273,7 +288,7 @@ def _pairs(changes: Mapping[str, Any]) -> list[tuple[str, tuple[Any, Any]]]:
 
 @dataclass(slots=True)
 class Throttle:
-    """How many lines others may still cause: a bucket that fills by one a minute."""
+    """A limit on the lines that others can cause: a bucket that gains one token a minute."""
 
     tokens: float = _BURST_LINES
     filled_at: float = field(default_factory=lambda: steady_clock())
@@ -281,10 +296,10 @@ class Throttle:
     last: tuple[object, ...] | None = None
 
     def listed(self, key: tuple[object, ...]) -> int | None:
-        """Count one more; how many the next line stands for, None where there is to be none.
+        """Count one more event; return how many events the next line stands for, None for no line.
 
-        What is the same as the last one that was listed is listed again once the bucket is full:
-        a minute after it, as long as nothing else comes.
+        An event that equals the last listed one is listed again only when the bucket is full: at
+        the earliest after a minute, and only if nothing else comes.
         """
         now = steady_clock()
         gained = (now - self.filled_at) / _SECONDS_A_LINE

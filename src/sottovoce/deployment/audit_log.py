@@ -1,23 +1,24 @@
-"""A site's audit log: what it charged, answered, refused and was told to allow, line by line.
+"""A site's audit log: one line for each charge, answer, refusal and change of its policy.
 
-audit.jsonl lies beside the ledger. A line is on disk before the message that it is about leaves:
-where it cannot be written nothing leaves, the charge stays, and whoever asks again gets the stored
-bytes. Every line has `time` (UTC) and `what`:
+The file audit.jsonl is in the ledger's folder. A line is on disk before the message that it is
+about leaves. If it cannot be written, nothing leaves and the charge stays; a server that asks again
+gets the stored bytes. Every line has `time` (UTC) and `what`:
 
-charged          run, round, mechanism; epsilon, which the round costs at the policy's delta; total
-                 and left, as the site's filter counts; charges, how many the ledger has, and link,
-                 their digest. `late`: it was noticed afterwards, for the process ended between
-                 the charge and the line
+charged          run, round, mechanism; epsilon, the cost of the round at the policy's delta; total
+                 and left, by the site's privacy filter; charges, the number in the ledger, and
+                 link, their digest. `late`: the line was written afterwards, because the process
+                 ended between the charge and the line
 answered again   stored bytes, or a charge that had released nothing: nothing new was charged
 refused          reason, which is public
-policy changed   changes: for each key of [policy] its old and its new value
+policy changed   changes: the old and the new value of each key of [policy]
 started, stopped the process that answers
 warning          about, reason
 
-Whoever reaches the link can be refused, and ask again, as often as they like: lines that differ
-from the one before come 20 at once and then one a minute; what has the run and the reason of the
-last one gets another line when the 20 are there again, a minute later at the earliest. `times` says
-for how many orders a line stands, those before it that have none included.
+Everyone who reaches the link can cause refusals as often as they like, so these lines are limited.
+Lines that differ from the one before come at most 20 at once and then one a minute. A line with the
+run and the reason of the last one is repeated only when all 20 are available again, at the earliest
+after a minute. `times` says for how many orders a line stands, including those before it that have
+no line.
 """
 
 import dataclasses
@@ -45,14 +46,14 @@ from sottovoce.version import __version__
 LOG_NAME = "audit.jsonl"
 _LOG = printable_text.logger()
 _LONGEST_TEXT = 300
-_CLOCK_SECONDS = 60.0  # a clock that is adjusted by less was not wrong
+_CLOCK_SECONDS = 60.0  # tolerance: a clock that is adjusted by less was not wrong
 _BUDGET, _DELTA, _NOISE, _CHAIN, _LEDGER = "budget", "delta", "noise floor", "log", "ledger"
 _ROUND = "round"
 
 
 @dataclass(slots=True)
 class _Open:
-    """A log that this process writes: what it says so far, and who is held back."""
+    """A log that this process writes: the state of its content, and which file it is."""
 
     state: LogState
     identity: tuple[int, int]
@@ -65,13 +66,14 @@ _GUARD = threading.RLock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderName:
-    """What a line says of the order that it is about, as far as it is known."""
+    """The part of an order that a line states, as far as it is known."""
 
     run: str | None = None
     round: int | None = None
     mechanism: str | None = None
 
     def plain(self) -> Entry:
+        """Return the fields as JSON data, with long text cut."""
         given = {"run": self.run, "round": self.round, "mechanism": self.mechanism}
         return {
             key: _short(value) if isinstance(value, str) else value for key, value in given.items()
@@ -80,41 +82,47 @@ class OrderName:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditLog:
-    """The log of one site under the policy that it has now."""
+    """The audit log of one site under its current policy."""
 
     path: Path
     policy: Policy
 
-    def check(self, ledger: LedgerReader, dues: Sequence[Due]) -> None:
-        """Refuse rounds beyond `rounds_per_day`; whoever charges asks within the transaction.
+    def check(self, ledger: LedgerReader, pending: Sequence[Due]) -> None:
+        """Raise if the charges would exceed `rounds_per_day`.
 
-        Rounds in the ledger that have no line yet count as charged now.
+        Called inside the transaction that charges. Rounds in the ledger that have no line yet count
+        as charged now.
+
+        Args:
+            ledger: The site's ledger.
+            pending: The charges to be made.
 
         Raises:
-            PolicyError: there were enough rounds today.
-            OutputError: the log cannot be opened, so that nothing may be charged.
+            PolicyError: The limit of rounds within 24 hours is reached.
+            OutputError: The log cannot be opened, so nothing may be charged.
         """
         with _GUARD, audit_file.opened(self.path) as handle:
             state = self._read(handle)
             limit = self.policy.rounds_per_day
-            if limit is None or not dues:
+            if limit is None or not pending:
                 return
             unlisted = {(run, number) for run, number, _ in ledger.charges_after(state.charges)}
             now = audit_file.wall_clock()
             charged = state.rounds_within_a_day(now) | unlisted
-        asked = {(due.release.run, due.release.round) for due in dues}
+        asked = {(due.release.run, due.release.round) for due in pending}
         if len(charged | asked) > limit:
             raise PolicyError(
                 f"{len(charged)} rounds were charged within 24 hours, and 'rounds_per_day' is "
-                f"{limit}; {_when_again(state, now)}"
+                f"{limit}; {_retry_remedy(state, now)}"
             )
 
     def answered(
         self, ledger: LedgerReader, order: OrderName, *, charged: bool, records: int | None = None
     ) -> None:
-        """Write down what an answer cost, before it leaves; OutputError where that fails.
+        """Write what an answer cost before it leaves; raise OutputError if that fails.
 
-        `charged`: this answer was charged. `records` is how many the site has, if it knows.
+        `charged` says whether this answer was charged. `records` is the site's number of records,
+        if known.
         """
         with _GUARD, audit_file.opened(self.path) as handle:
             state = self._read(handle)
@@ -125,14 +133,17 @@ class AuditLog:
             if entries:
                 total = entries[-1].get("total")
                 entries[-1] |= {} if records is None else {"records": records}
-            elif not charged:  # else somebody else's line has it already
+            elif not charged:  # if it was charged, another process has written its line
                 entries = self._again(order)
             found = self._warnings(state, records or state.records, total)
             new = {about: text for about, text in found.items() if about not in state.warned}
             self._append(handle, state, [*entries, *_warning_lines(new)])
 
     def refused(self, reason: str, order: OrderName) -> bool:
-        """Write down a refusal; True if it has a line of its own. A refusal never fails by it."""
+        """Write a refusal and return whether it has a line of its own.
+
+        An error while writing is logged and does not raise: the refusal stands without it.
+        """
         with _GUARD:
             times = self._throttle.listed((audit_file.REFUSED, order.run, reason))
             if times is None:
@@ -144,16 +155,16 @@ class AuditLog:
                     line = _entry(audit_file.REFUSED, **fields)
                     self._append(handle, state, [*self._policy_changes(state), line])
             except SottovoceError as error:
-                _LOG.error("a refusal is not in the audit log: %s", error)
+                _LOG.error("a refusal could not be written to the audit log: %s", error)
         return True
 
     def started(self, ledger: Path, *, records: int | None = None) -> list[str]:
-        """Write down that answers begin; what the site should be warned of, every time.
+        """Write that the site starts to answer, and return the warnings for its owner.
 
-        `records` is how many the site has, where no answer has told.
+        `records` is the site's number of records, used if no answer has stated it.
 
         Raises:
-            OutputError: the log cannot be written, so that nothing could be answered.
+            OutputError: The log cannot be written, so nothing could be answered.
         """
         with _GUARD, audit_file.opened(self.path) as handle:
             state = self._read(handle)
@@ -164,7 +175,7 @@ class AuditLog:
         return list(found.values())
 
     def stopped(self) -> None:
-        """Write down that answers end, and how many refusals have no line."""
+        """Write that the site stops to answer, and how many refusals have no line."""
         with _GUARD, audit_file.opened(self.path) as handle:
             unlisted = self._throttle.unlisted
             line = _entry(audit_file.STOPPED, **({"unlisted": unlisted} if unlisted else {}))
@@ -172,7 +183,7 @@ class AuditLog:
             self._throttle.unlisted = 0
 
     def warnings(self, ledger: Path, *, records: int | None = None) -> list[str]:
-        """What the site should be warned of now; nothing is written."""
+        """Return the current warnings for the site's owner; nothing is written."""
         state = LogState()
         for line in audit_file.read_lines(self.path, state.position):
             state.take(line)
@@ -181,18 +192,18 @@ class AuditLog:
         return [*noticed, *found.values()]
 
     def check_writable(self) -> None:
-        """Refuse a log that no answer could be written to: OutputError."""
+        """Raise OutputError if the log cannot be written."""
         with audit_file.opened(self.path):
             pass
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------
 
     @property
     def _throttle(self) -> Throttle:
         return _THROTTLES.setdefault(self.path.absolute(), Throttle())
 
     def _read(self, handle: int) -> LogState:
-        """What the log says up to its end, others' lines included."""
+        """Return the state of the log up to its end, including lines of other processes."""
         identity = audit_file.identity(handle)
         known = _OPEN.pop(self.path.absolute(), None)
         if known is None or known.identity != identity[:2] or identity[2] < _size(known):
@@ -206,13 +217,15 @@ class AuditLog:
         try:
             audit_file.append(handle, state.position, entries)
         except BaseException:
-            _OPEN.pop(self.path.absolute(), None)  # half a line may be there: read it again
+            _OPEN.pop(
+                self.path.absolute(), None
+            )  # an incomplete line may be there, so the file is read again
             raise
         for entry in entries:
             state.take_entry(entry)
 
     def _policy_changes(self, state: LogState) -> list[Entry]:
-        """One line if the policy is not the one that the log knows."""
+        """Return one line if the policy differs from the one in the log, else none."""
         now = _plain(self.policy)
         changes = {
             key: [state.policy.get(key), now.get(key)]
@@ -224,17 +237,18 @@ class AuditLog:
     def _charges(
         self, ledger: LedgerReader, state: LogState, order: OrderName, *, charged: bool
     ) -> list[Entry]:
-        """A line for each round that the ledger has charged and the log does not know."""
+        """Return a line for each round that the ledger has charged and the log does not have."""
         entries: list[Entry] = []
         count, new = ledger.num_charges, ledger.charges_after(state.charges)
         if not _is_same(ledger, state):
             text = (
-                f"the ledger has {count} charges, and they are not those that this log knows "
-                f"({state.charges}): an older copy of it has forgotten what was spent since"
+                f"the ledger has {count} charges, and they are not the {state.charges} of this "
+                "log: it may be an older copy, without what was spent since. Restore the newest "
+                "ledger"
             )
             link = ledger.head_after(count)
             entries += _warning_lines({_LEDGER: text}, charges=count, link=link)
-            # This order's own line is written all the same.
+            # The line of this order's own charge is still written.
             every = ledger.charges_after(0) if charged else []
             new = [one for one in every if one[:2] == (order.run, order.round)]
         by_round: dict[tuple[str, int], list[PrivacyEvent]] = {}
@@ -259,7 +273,7 @@ class AuditLog:
         return [_entry(audit_file.AGAIN, **order.plain(), times=times)] if times else []
 
     def _total(self, ledger: LedgerReader) -> dict[str, float]:
-        """What was spent over all runs, as the filter counts, and what is left of the total."""
+        """Return what the site's filter counts as spent over all runs, and what is left."""
         history = ledger.everything(self.policy.level)
         spent = self.policy.filter(ledger.budget(FIRST_EVENT)).spent(history)
         return {"total": spent, "left": max(0.0, self.policy.epsilon_total - spent)}
@@ -267,7 +281,7 @@ class AuditLog:
     def _account(
         self, path: Path, state: LogState, records: int | None
     ) -> tuple[dict[str, str], list[Entry]]:
-        """All warnings, by what they are about, and lines for charges that have none yet."""
+        """Return all warnings by topic, and lines for charges that have none yet."""
         records = state.records or records
         if not path.is_file():
             return self._warnings(state, records, None), []
@@ -275,36 +289,39 @@ class AuditLog:
             with LedgerReader(path) as ledger, ledger.snapshot():
                 late = self._charges(ledger, state, OrderName(), charged=False)
                 total = self._total(ledger)["total"]
-        except SottovoceError as error:  # nothing is answered on it; the node may still wait
+        except (
+            SottovoceError
+        ) as error:  # nothing is answered on this ledger, but the node may wait for a repair
             return {_LEDGER: str(error), **self._warnings(state, records, None)}, []
         return self._warnings(state, records, total), late
 
     def _warnings(
         self, state: LogState, records: int | None, total: float | None
     ) -> dict[str, str]:
-        """What to warn of, where so much was spent in all (None: nothing new)."""
+        """Return the warnings by topic; `total` is what was spent, None if that is unknown."""
         policy, found = self.policy, {}
         if policy.beyond_noise_floor:
             found[_NOISE] = (
                 f"'smallest_noise_multiplier' does not apply to "
                 f"{', '.join(policy.beyond_noise_floor)}, which have no noise multiplier, nor to "
-                "questions; 'epsilon_per_round' and 'epsilon_if_sampled' limit those"
+                "questions; use 'epsilon_per_round' and 'epsilon_if_sampled' to limit those"
             )
         if policy.epsilon_per_round > policy.epsilon_total:
             found[_ROUND] = (
-                f"'epsilon_per_round' is {policy.epsilon_per_round:g}, and 'epsilon_total' is "
-                f"{policy.epsilon_total:g}: the total is the smaller, so it limits a round, too"
+                f"'epsilon_per_round' is {policy.epsilon_per_round:g}, but 'epsilon_total' is "
+                f"{policy.epsilon_total:g}, which is smaller and so limits a round, too; lower "
+                "'epsilon_per_round'"
             )
         if records is not None and policy.delta >= 1.0 / records:
             found[_DELTA] = (
-                f"delta is {policy.delta:g}, and there are {records} records: at 1/{records} or "
-                "more a message may give one of them away entirely and keep the policy; set delta "
-                f"well below {1.0 / records:.1g}"
+                f"delta is {policy.delta:g}, and there are {records} records: with a delta of "
+                f"1/{records} or more, a message may reveal one of them entirely and still satisfy "
+                f"the policy; set delta well below {1.0 / records:.1g}"
             )
         if state.problems:
             found[_CHAIN] = (
                 f"{self.path} was altered: {state.problems} of its lines do not follow from those "
-                "before; see 'sottovoce ledger log'"
+                "before; run 'sottovoce ledger log' to see them"
             )
         if total is not None and total >= policy.warn_at * policy.epsilon_total:
             found[_BUDGET] = self._budget_warning(total)
@@ -320,14 +337,17 @@ class AuditLog:
         )
 
 
-def _when_again(state: LogState, now: float) -> str:
-    """What to do about a day's rounds that are used up; in years, where a clock was far ahead."""
+def _retry_remedy(state: LogState, now: float) -> str:
+    """Return what to do about a day's rounds that are used up.
+
+    If the clock was far ahead once, rounds may be refused for years; the text says so.
+    """
     if state.latest <= now + _CLOCK_SECONDS:
         return "ask again later"
     return (
-        f"the latest charge on record is of {time_text(state.latest)}, which is in the future, and "
-        "rounds count from then on: the site's clock was ahead, or is behind now. See "
-        "'rounds_per_day' in docs/deployment.md for the way out"
+        f"the latest charge in the log is of {time_text(state.latest)}, which is in the future, so "
+        "the 24 hours start then: the site's clock was ahead, or is behind now. See "
+        "'rounds_per_day' in docs/deployment.md for what to do"
     )
 
 
@@ -341,12 +361,12 @@ def _entry(what: str, **fields: Any) -> Entry:
 
 
 def _is_same(ledger: LedgerReader, state: LogState) -> bool:
-    """Whether the ledger begins with the charges that the log knows."""
+    """Return whether the ledger starts with the charges that the log has."""
     return state.charges == 0 or ledger.head_after(state.charges) == state.link
 
 
 def _warning_lines(found: dict[str, str], **fields: Any) -> list[Entry]:
-    """Lines for warnings, which the process's own log has too."""
+    """Return lines for warnings, and write the warnings to the process's log."""
     for text in found.values():
         _LOG.warning("%s", text)
     return [
@@ -360,7 +380,7 @@ def _short(text: str) -> str:
 
 
 def _plain(policy: Policy) -> dict[str, Any]:
-    """The policy as JSON has it."""
+    """Return the policy as JSON data."""
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in dataclasses.asdict(policy).items()

@@ -1,4 +1,4 @@
-"""Ledgers as they were at one moment, and which of them have the rows of others."""
+"""Ledgers as of one moment, and which of them contain the rows of others."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,10 +19,22 @@ from sottovoce.ledger.records import FIRST_EVENT, Standing
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """A ledger as it was at one moment. `site` is the name of the site whose account it is.
+    """A ledger as of one moment.
 
-    `held_by` are the numbers of all ledgers that have every row of it, its own among them;
-    `repeated` are its runs of which another ledger may have the same messages.
+    Attributes:
+        path: The path as it was given.
+        file: The ledger file.
+        inode: Device and inode of the file.
+        standing: The position of the ledger.
+        clients: Names of all clients in the ledger.
+        rows: Charges by client.
+        runs: All runs in the ledger.
+        site: Name of the site whose account it is, if it is a site's.
+        policy: The site's policy.
+        admitted: Whether the site's filter admits everything that was charged.
+        number: Number of the ledger among those that are compared.
+        held_by: Numbers of the ledgers that have every row of this one, its own included.
+        repeated: Its runs of which another ledger may have the same messages.
     """
 
     path: str
@@ -40,24 +52,27 @@ class Opened:
     repeated: frozenset[str] = frozenset()
 
     def holds(self, other: "Opened") -> bool:
-        """Whether all rows of another are in this ledger, charges and messages."""
+        """Return whether this ledger has all rows of another, charges and messages."""
         mine, its = self.standing, other.standing
         if its.charges > mine.charges or its.messages > mine.messages:
             return False
         if self.inode == other.inode:
             return True
-        # Two runs of one spec share what an earlier version's ledger is given for an identity, and
-        # their charges have no random numbers: a copy of it is not told from another run.
+        # A ledger of an earlier version has a derived identity, which two runs of one spec share,
+        # and its charges have no random numbers. A copy cannot be told from another run then.
         if its.identity != mine.identity or its.identity.startswith(DERIVED):
             return False
-        with LedgerReader(self.file) as ledger:  # which only grows
+        with LedgerReader(self.file) as ledger:  # it may have grown since, but never shrinks
             return (
                 ledger.head_after(its.charges) == its.charges_head
                 and ledger.head_after(its.messages, "messages") == its.messages_head
             )
 
     def repeats(self, other: "Opened") -> frozenset[str]:
-        """Runs of which both may have the same messages: of a copy that went on, or of one seed."""
+        """Return the runs of which both ledgers may have the same messages.
+
+        These are runs of a copy that was charged further, and runs of one seed.
+        """
         if self.number in other.held_by or other.number in self.held_by:
             return frozenset()
         shared = self.runs & other.runs
@@ -66,7 +81,7 @@ class Opened:
         return frozenset(run for run in shared if SEEDED_NAME.fullmatch(run))
 
     def root(self, among: Iterable["Opened"]) -> int:
-        """The number of the longest ledger that has every row of this one."""
+        """Return the number of the longest ledger that has every row of this one."""
         holders = [one for one in among if one.number in self.held_by]
         longest = max(
             holders, key=lambda one: (one.standing.charges, one.standing.messages, -one.number)
@@ -75,9 +90,10 @@ class Opened:
 
 
 def open_ledger(shown: str, names: tuple[str, ...]) -> Opened:
-    """Read the charges of some clients, or of all, while others may go on charging.
+    """Read the charges of some clients, or of all, while other processes may charge.
 
-    A ledger that was altered, or is not the one that its site was charged in, is refused.
+    Raises LedgerError for a ledger that was altered, or that is not the one that its site has
+    charged.
     """
     path = Path(shown)
     file = path / LEDGER_NAME if path.is_dir() else path
@@ -122,14 +138,14 @@ def open_ledger(shown: str, names: tuple[str, ...]) -> Opened:
 
 
 def sum_up(values: Iterable[float]) -> float:
-    """The sum of some numbers, rounded up where no float is it."""
+    """Return the sum of some numbers, rounded up if no float equals it."""
     exact = sum(map(Fraction, values), Fraction())
     nearest = float(exact)
     return math.nextafter(nearest, math.inf) if Fraction(nearest) < exact else nearest
 
 
 def compared(opened: Sequence[Opened]) -> list[Opened]:
-    """The same, each with its number and with what others have of it."""
+    """Return the ledgers with their numbers and with what other ledgers have of them."""
     numbered = [
         replace(
             one,

@@ -1,13 +1,14 @@
-"""What the server asks of one site, and what comes back, as bytes.
+"""Requests of the server to one site, and the site's replies, as bytes.
 
-An order is for one round, and public: the spec, the client's mechanism, and the model that the
-server has released. A site takes from it what to compute, never what its data are: how many records
-it has, and so how far one of them moves the update, it knows itself.
+An order asks a site to train for one round. It is public: the spec, the client's mechanism, and the
+model that the server has released. The site takes from it what to compute, but nothing about its
+own data: the number of its records, and hence how far one of them moves the update, comes from the
+site itself.
 
-An inquiry is about a site's people, and public, too: the question, and the name of what it is
-about, which each site's own file explains. Every person's value becomes one code; the site adds its
-people's codes up, which tells no more than the codes, and sends the tally. How many people there
-are is public.
+An inquiry asks a question about a site's people. It is public as well: the question, and the name
+of what it is about, which each site's own file maps to a column. Every person's value becomes one
+code. The site adds the codes of its people, which reveals no more than the codes, and sends the
+tally. The number of people is public.
 """
 
 import functools
@@ -26,26 +27,26 @@ from sottovoce.core import bounded_json
 from sottovoce.core.errors import DomainError, WireError
 from sottovoce.runs.sections import problem_in
 
-ORDER = "order"  # the part of a message that holds it
+ORDER = "order"  # the part of a message that contains the order
 REFUSED = "refused"  # the part of a reply that says why there is no message
-ROUNDS_CHARGED = "rounds_charged"  # in how many rounds of the run the site was charged, it says
-STATEMENT = "ledger"  # what the site states about its ledger, signed
-_BESIDE = {ROUNDS_CHARGED, STATEMENT}  # parts of a reply that may come with any other
+ROUNDS_CHARGED = "rounds_charged"  # the number of rounds of the run that the site has charged
+STATEMENT = "ledger"  # the site's signed statement about its ledger
+_OPTIONAL = {ROUNDS_CHARGED, STATEMENT}  # parts that any reply may have
 MOST_VECTORS = 16
-# The spec of 65,536 sites, each with its name of 40 letters in three lists, takes 8.7 MiB.
+# The spec of 65,536 sites with names of 40 letters in three lists takes 8.7 MiB.
 MOST_JSON_BYTES = 16 * 2**20
 MOST_VALUES = 2**19
-_MOST_NESTED = 32  # a spec has tables in tables in tables, and then it ends
-_LARGEST = 2**32 - 1  # of a count: rounds on the wire are no larger
+_MOST_NESTED = 32  # a spec is nested far less deep
+_LARGEST = 2**32 - 1  # the largest count, as for rounds on the wire
 _LONGEST_NAME = 256
 _LONGEST_REASON = 300
 Blobs = Mapping[str, bytes]
 
 
 def printable_name(value: object) -> str:
-    """Return a name that can go into ledgers and logs: text that can be written, on one line."""
+    """Return a name that fits into ledgers and logs: printable text on one line."""
     if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME or not value.isprintable():
-        raise WireError(f"a name has 1 to {_LONGEST_NAME} letters, all printable")
+        raise WireError(f"a name must be text of 1 to {_LONGEST_NAME} characters, all printable")
     return value
 
 
@@ -57,13 +58,17 @@ CountFromOne = Annotated[Count, Field(ge=1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the server asks of one site: its fields but `vectors` are a table that is public.
+    """A request of the server to one site; all fields except `vectors` form one public table.
 
-    `cohort` is how many sites are asked. `receipt` is what the server has witnessed of the site's
-    ledger, if it has anything; it is read where the keys are that it is checked against.
+    Attributes:
+        run: Name of the run in ledgers.
+        client: Name of the site.
+        cohort: Number of sites that the server says it asks.
+        receipt: What the server has witnessed of the site's ledger, if anything. It is checked
+            where the keys for it are.
     """
 
-    part: ClassVar[str]  # of a message: it holds the table
+    part: ClassVar[str]  # the part of a message that contains the table
     version: ClassVar[int]
     message_type: ClassVar[str]
 
@@ -73,23 +78,28 @@ class Request:
     receipt: Table | None = None
 
     def with_receipt(self, receipt: Mapping[str, Any] | None) -> Self:
+        """Return the request with a receipt for the site's ledger."""
         return replace(self, receipt=receipt)
 
     def table(self) -> dict[str, bytes]:
-        """Return the table as it travels."""
+        """Return the table as it is sent."""
         public = {"version": self.version, **{key: getattr(self, key) for key in self._keys()}}
         return {self.part: json.dumps(public, separators=(",", ":"), allow_nan=False).encode()}
 
     @classmethod
     def read(cls, text: bytes, **parts: tuple[bytes, ...]) -> Self:
-        """Return the request in a table that travelled, with other parts; or WireError."""
+        """Return the request in a table that was received; raise WireError if it is not one."""
         public = strict_json(f"the {cls.part}", text)
         if not isinstance(public, dict) or repr(public.pop("version", None)) != str(cls.version):
             raise WireError(
-                f"this side reads an {cls.part} of version {cls.version}; install the same version"
+                f"this side reads version {cls.version} of an {cls.part}, and another version "
+                "arrived; install the same version of Sottovoce on both sides"
             )
         if set(public) != set(cls._keys()):
-            raise WireError(f"an {cls.part} has {', '.join(sorted(cls._keys()))}")
+            raise WireError(
+                f"an {cls.part} must have exactly the keys {', '.join(sorted(cls._keys()))}, and "
+                "other keys arrived"
+            )
         try:
             found: Self = _adapter(cls).validate_python(  # type: ignore[arg-type]
                 {**public, **parts}
@@ -110,12 +120,15 @@ def _adapter(request: type[Request]) -> TypeAdapter[Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order(Request):
-    """One client's part of a round.
+    """One client's part of a training round.
 
-    `spec` is the resolved spec and `mechanism` the client's own, its `kind` among its parameters,
-    both as plain data. A site that has records of only some of the `classes` needs to know how many
-    there are. Rounds before `keep_from` will never be asked for again. `vectors` are the model and
-    what else goes down, packed as the spec says.
+    Attributes:
+        spec: The resolved spec as JSON data.
+        round: Number of the round.
+        mechanism: The client's mechanism: its `kind` and its parameters.
+        classes: Number of classes of the run, since a site may have records of only some of them.
+        keep_from: Rounds before this one are never asked for again.
+        vectors: The model and the other vectors that are sent down, packed as the spec says.
     """
 
     part: ClassVar[str] = ORDER
@@ -130,25 +143,27 @@ class Order(Request):
     vectors: tuple[bytes, ...]
 
     def blobs(self) -> dict[str, bytes]:
-        """As it travels."""
+        """Return the order as it is sent."""
         blobs = {f"vector{number}": vector for number, vector in enumerate(self.vectors)}
         return {**self.table(), **blobs}
 
 
 def read_order(blobs: Blobs) -> Order:
-    """The order in a server's message, or WireError."""
+    """Return the order in a server's message; raise WireError if it is not one."""
     if len(blobs) > 1 + MOST_VECTORS:
-        raise WireError(f"an order has at most {MOST_VECTORS} vectors")
+        raise WireError(
+            f"an order must have at most {MOST_VECTORS} vectors, got {len(blobs) - 1} parts"
+        )
     names = [f"vector{number}" for number in range(len(blobs) - 1)]
     if set(blobs) != {ORDER, *names}:
-        raise WireError("an order has 'order' and vectors, counted from 0")
+        raise WireError("an order must have the part 'order' and vectors numbered from 0")
     return Order.read(blobs[ORDER], vectors=tuple(blobs[name] for name in names))
 
 
 def strict_json(
     what: str, text: bytes, *, most_bytes: int = MOST_JSON_BYTES, most_values: int = MOST_VALUES
 ) -> object:
-    """What JSON in the strict sense says; WireError, before it is parsed, if it is too large."""
+    """Parse strict JSON; raise WireError, before parsing, if it is too large."""
     try:
         return bounded_json.loads(
             text,
@@ -162,7 +177,7 @@ def strict_json(
 
 
 def reply_blobs(messages: list[bytes], rounds_charged: int | None = None) -> dict[str, bytes]:
-    """A client's sealed messages, by uplink, as they travel, and what its ledger says, if it does.
+    """Return a client's sealed messages, by uplink, as they are sent.
 
     `rounds_charged` is in how many rounds of the run the site's own ledger has charges.
     """
@@ -171,7 +186,7 @@ def reply_blobs(messages: list[bytes], rounds_charged: int | None = None) -> dic
 
 
 def refusal_blobs(reason: str, rounds_charged: int | None = None) -> dict[str, bytes]:
-    """Why a site sends no message, which is public, and what its ledger says, if it does."""
+    """Return the refusal of a site as it is sent; its reason is public."""
     return {REFUSED: reason[:_LONGEST_REASON].encode(errors="replace"), **_report(rounds_charged)}
 
 
@@ -180,40 +195,40 @@ def _report(rounds_charged: int | None) -> dict[str, bytes]:
 
 
 def read_reply(blobs: Blobs, *, uplinks: int) -> list[bytes]:
-    """The sealed messages of a reply, unopened; WireError if there is anything else in it."""
+    """Return the sealed messages of a reply unopened; raise WireError for other parts."""
     wanted = [f"uplink{number}" for number in range(uplinks)]
-    if set(blobs) - _BESIDE != set(wanted):
-        raise WireError(f"a reply has {', '.join(wanted)} and nothing else")
+    if set(blobs) - _OPTIONAL != set(wanted):
+        raise WireError(f"a reply must have {', '.join(wanted)} and no other part")
     return [blobs[name] for name in wanted]
 
 
 def read_refusal(blobs: Blobs) -> str | None:
-    """Why a site refuses, in its own words; None where it does not."""
+    """Return why a site refuses, in its own words; None if it does not refuse."""
     if REFUSED not in blobs:
         return None
-    if set(blobs) - _BESIDE != {REFUSED}:
-        raise WireError("a refusal has its reason and no messages")
+    if set(blobs) - _OPTIONAL != {REFUSED}:
+        raise WireError("a refusal must have its reason and no messages")
     reason = blobs[REFUSED][: 4 * _LONGEST_REASON].decode(errors="replace")
     return reason[:_LONGEST_REASON] or "no reason given"
 
 
 def read_rounds_charged(blobs: Blobs) -> int | None:
-    """In how many rounds of the run a site says it was charged; None where it says nothing.
+    """Return in how many rounds of the run a site claims to be charged; None without a claim.
 
-    It is the site's word, to be shown beside the server's own count, and decides nothing.
+    The claim is unverified. It is shown next to the server's own count and decides nothing.
     """
     text = blobs.get(ROUNDS_CHARGED)
     if text is None:
         return None
     if len(text) > len(str(_LARGEST)) or not text.isdigit() or int(text) > _LARGEST:
-        raise WireError(f"'{ROUNDS_CHARGED}' of a reply is a whole number from 0 to {_LARGEST}")
+        raise WireError(f"'{ROUNDS_CHARGED}' of a reply must be an integer from 0 to {_LARGEST}")
     return int(text)
 
 
-INQUIRY, TALLY = "inquiry", "tally"  # the one part of a message, there and back
+INQUIRY, TALLY = "inquiry", "tally"  # the only part of the request and of the reply
 MOST_SITES = 2**16
-MOST_PEOPLE = 2**32  # of one site: people are numbered over all sites
-# Of a float32 code less the middle of the bounds: what is larger nobody can have sent.
+MOST_PEOPLE = 2**32  # of one site; people are numbered over all sites
+# The largest square of a float32 code minus the middle of the bounds.
 _MOST_SQUARE = (2.0 * float(np.finfo(np.float32).max)) ** 2
 _LONGEST_NUMBER = 32  # bytes of a number in a tally, with its comma and brackets
 _SPARE = 1024  # bytes and values around a tally's numbers
@@ -226,7 +241,7 @@ class Inquiry(Request):
     part: ClassVar[str] = INQUIRY
     version: ClassVar[int] = 2
     message_type: ClassVar[str] = "query"
-    round: ClassVar[int] = 1  # everybody is asked once
+    round: ClassVar[int] = 1  # a question has one round
 
     cohort: Annotated[int, Field(strict=True, ge=1, le=MOST_SITES)]
     first: Annotated[int, Field(strict=True, ge=0, le=MOST_SITES * MOST_PEOPLE)]
@@ -234,19 +249,19 @@ class Inquiry(Request):
     question: Table
 
     def blobs(self) -> dict[str, bytes]:
-        """As it travels."""
+        """Return the inquiry as it is sent."""
         return self.table()
 
 
 def read_inquiry(blobs: Blobs) -> Inquiry:
-    """The inquiry in a server's message, or WireError."""
+    """Return the inquiry in a server's message; raise WireError if it is not one."""
     if set(blobs) != {INQUIRY}:
-        raise WireError(f"an inquiry is the part '{INQUIRY}' and nothing else")
+        raise WireError(f"an inquiry must have the part '{INQUIRY}' and no other part")
     return Inquiry.read(blobs[INQUIRY])
 
 
 def tally_bytes(tally: Tally) -> bytes:
-    """A tally as it travels: whole counts, or moments to the last bit."""
+    """Return a tally as it is sent: whole counts, or moments to the last bit."""
     match tally:
         case CodeCounts():
             plain = {"counts": tally.counts.tolist()}
@@ -256,7 +271,7 @@ def tally_bytes(tally: Tally) -> bytes:
 
 
 def largest_tally_bytes(question: Question) -> int:
-    """Return the most bytes that a tally of this question has: no number is longer than 25."""
+    """Return the most bytes of a tally of this question; no number is longer than 25."""
     like = _empty_tally(question)
     numbers = like.counts if isinstance(like, CodeCounts) else like.sums
     return 64 + 26 * numbers.size + 3 * len(numbers)
@@ -267,12 +282,12 @@ def _empty_tally(question: Question) -> Tally:
 
 
 def read_tally(blobs: Blobs, question: Question) -> Tally:
-    """The tally of a site's reply, checked against the question; WireError for anything else.
+    """Return the tally of a site's reply, checked against the question; raise WireError otherwise.
 
-    That the counts are those of honest codes nobody can check: whoever is asked may lie.
+    A site can send counts of codes that no mechanism drew; this cannot be detected.
     """
     if set(blobs) - {STATEMENT} != {TALLY}:
-        raise WireError(f"a reply has the part '{TALLY}' and nothing else")
+        raise WireError(f"a reply must have the part '{TALLY}' and no other part")
     like = _empty_tally(question)
     numbers = like.counts if isinstance(like, CodeCounts) else like.sums
     plain = strict_json(
@@ -282,7 +297,7 @@ def read_tally(blobs: Blobs, question: Question) -> Tally:
         most_values=_SPARE + len(numbers) + numbers.size,
     )
     if not isinstance(plain, dict) or len(plain) != 1:
-        raise WireError("a tally is 'counts' or 'moments'")
+        raise WireError("a tally must be a table with the one key 'counts' or 'moments'")
     ((name, rows),) = plain.items()
     match like:
         case CodeCounts() if name == "counts":
@@ -294,46 +309,48 @@ def read_tally(blobs: Blobs, question: Question) -> Tally:
             _check_moments(sums)
             tally = Moments(sums=sums)
         case _:
-            raise WireError(f"a tally of '{name}' is no answer to this question")
+            raise WireError(f"a tally of '{name}' does not answer this question")
     if isinstance(question, HistogramQuestion):
         try:
             question.check_rows(tally)
         except DomainError as error:
             raise WireError(str(error)) from None
     if not 1 <= tally.people <= MOST_PEOPLE:
-        raise WireError(f"a tally is of 1 to {MOST_PEOPLE} people, got {tally.people}")
+        raise WireError(f"a tally must be of 1 to {MOST_PEOPLE} people, got {tally.people}")
     return tally
 
 
 def _numbers(rows: object, shape: tuple[int, ...], dtype: type) -> Any:
     whole = dtype is np.int64
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
-        raise WireError("a tally is rows of numbers")
+        raise WireError("a tally must be a list of rows of numbers")
     wanted = (int,) if whole else (int, float)
     if any(type(number) not in wanted for row in rows for number in row):
-        raise WireError("a tally holds numbers only")
+        raise WireError("a tally must contain numbers only")
     if [len(row) for row in rows] != [shape[1]] * shape[0]:
-        raise WireError(f"a tally of this question has {shape[0]} rows of {shape[1]} numbers")
+        raise WireError(f"a tally of this question must have {shape[0]} rows of {shape[1]} numbers")
     try:
         return np.asarray(rows, dtype=dtype).reshape(shape)
     except OverflowError:
-        raise WireError("a count is too large") from None
+        raise WireError(f"a count must be at most {MOST_PEOPLE}, got a larger number") from None
 
 
 def _check_counts(counts: Any) -> None:
     if counts.size and not 0 <= int(counts.min()) <= int(counts.max()) <= MOST_PEOPLE:
-        raise WireError(f"a count is a whole number from 0 to {MOST_PEOPLE}")
+        raise WireError(f"a count must be an integer from 0 to {MOST_PEOPLE}")
 
 
 def _check_moments(sums: Any) -> None:
-    """People are counted in whole numbers, and no sum is larger than its squares allow."""
+    """Raise WireError for counts of people or sums that no codes can have."""
     people, totals, squares = sums.T
     if not (np.isfinite(sums).all() and (people >= 0).all() and (people == np.rint(people)).all()):
-        raise WireError("moments are finite, and people are counted in whole numbers")
+        raise WireError("moments must be finite, and the numbers of people must be integers")
     if (people > MOST_PEOPLE).any() or (squares < 0).any():
-        raise WireError(f"moments are of at most {MOST_PEOPLE} people, their squares not negative")
+        raise WireError(
+            f"moments must be of at most {MOST_PEOPLE} people, with squares that are not negative"
+        )
     if (squares > MOST_PEOPLE * _MOST_SQUARE).any():
-        raise WireError("a sum of squares is larger than any float32 codes have")
+        raise WireError("a sum of squares is larger than float32 codes can have")
     with np.errstate(over="ignore"):
         if (totals**2 > people * squares * (1.0 + 1e-9)).any():
-            raise WireError("a sum is larger than its squares allow")
+            raise WireError("a sum is larger than its sum of squares allows")

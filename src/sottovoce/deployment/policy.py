@@ -1,28 +1,30 @@
-"""What a site allows, in a file that the site owns; whatever it does not allow is refused.
+"""A site's policy: what the site allows, in a file that the site owns.
 
-A run's submitter chooses the spec and may choose the code. So the site decides by itself, from its
-own file and its own ledger, before it trains, and again in the transaction that charges. Without a
-file nothing is answered. Every reason for a refusal is public: it depends on the request, the file
-and the ledger, never on the data.
+The submitter of a run chooses the spec and may choose the code, so a site does not rely on either.
+It decides from its own file and its own ledger, before it trains and again in the transaction that
+charges. Without a policy nothing is answered, and what the policy does not allow is refused. Every
+reason for a refusal is public: it depends on the request, the file and the ledger, never on the
+data.
 
-Floors under what a sampled record gets: noise and sampling rate below which a site refuses.
+A policy also sets minimum noise and sampling rates for a record that is sampled, because
+(epsilon, delta) alone does not protect such a record. A record that a round samples with
+probability q is sampled in T rounds with probability at most qT, so releasing it without any noise
+is (0, qT)-DP: with qT <= delta, rounds that give a sampled record no protection satisfy a policy of
+(epsilon, delta). More generally, if a round is (e, d)-DP for the records in its sample, then it is
+(log(1 + q (e^e - 1)), q d)-DP overall; so a bound at delta on the whole bounds the failure
+probability for a record in the sample only by d = delta/q.
 
-(epsilon, delta) alone is no floor. A record that a round works on with probability q is touched in
-T rounds with probability at most qT, so releasing it without any noise is (0, qT)-DP: with
-qT <= delta a policy of (epsilon, delta) is kept by rounds that protect nobody whom they touch.
-More generally, a sample that is (e, d)-DP for the records in it is (log(1 + q (e^e - 1)), q d)-DP:
-a bound at delta on the whole bounds the failures for a record in the sample by d = delta/q only.
+So a round on a secret sample must satisfy two conditions that do not rely on the sampling:
 
-So two things are asked of a round on a secret sample, neither of which counts on the sample:
-
-epsilon_if_sampled       the round without its sample is (epsilon_if_sampled, delta)-DP: what holds
-                         for a record that is in the sample, by any mechanism
-smallest_sampling_rate   q is at least 100 delta, so that d = delta/q is at most 1%. One round above
-                         delta is enough to exclude qT <= delta, whatever T is, so the number of
-                         rounds, which the server would tell, is not needed.
+epsilon_if_sampled       The round without its sampling is (epsilon_if_sampled, delta)-DP. This is
+                         the guarantee of a record that is in the sample, for any mechanism.
+smallest_sampling_rate   q is at least 100 delta, so d = delta/q is at most 1%. Since q > delta in
+                         each round, qT <= delta is excluded for every T; the number of rounds,
+                         for which the site would rely on the server, is not needed.
 
 DP-SGD at noise multiplier 0.4 has epsilon 33 in the sample at delta 1e-5 (40 at 1e-8) under
-replace-one, 13 under zero-out. Where a site lets an unsampled round cost more, so may this.
+replace-one, and 13 under zero-out. Where a site allows an unsampled round to cost more, the default
+of `epsilon_if_sampled` is that larger number.
 """
 
 import dataclasses
@@ -54,37 +56,43 @@ _NOISE_MULTIPLIER = "noise_multiplier"
 def check_sampled(
     event: PrivacyEvent, *, delta: float, epsilon_if_sampled: float, smallest_sampling_rate: float
 ) -> None:
-    """Refuse a round that protects too little what is in its sample, or samples too rarely.
+    """Raise if a round protects a sampled record too little or samples too rarely.
+
+    Args:
+        event: The event of the whole round.
+        delta: Delta of the policy.
+        epsilon_if_sampled: Largest epsilon of the round for a record in its sample.
+        smallest_sampling_rate: Smallest probability with which a record may be sampled.
 
     Raises:
-        PolicyError: with a reason that follows from the event and the limits.
+        PolicyError: A limit is violated; the reason follows from the event and the limits.
     """
     rates = [part.rate for part in basic_counts(event) if isinstance(part, Sampled)]
     if not rates:
-        return  # nothing is amplified by a sample: `epsilon_per_round` says it all
+        return  # no amplification by sampling: `epsilon_per_round` is the only limit
     if not min(rates) >= smallest_sampling_rate:
         raise PolicyError(
-            f"each record is sampled with probability {min(rates):g}, and "
-            f"'smallest_sampling_rate' is {smallest_sampling_rate:g}: at delta {delta:g} next to "
-            "nothing would be promised to a record that is sampled"
+            f"each record is sampled with probability {min(rates):g}, but "
+            f"'smallest_sampling_rate' is {smallest_sampling_rate:g}: at delta {delta:g} a record "
+            "that is sampled would get almost no guarantee; raise the sampling rate"
         )
     seen = unhidden(event, samples_too=True)
     if not within(seen, delta, epsilon_if_sampled):
         epsilon = show_epsilon(privacy_spent(seen, delta).epsilon)
         raise PolicyError(
-            f"the round costs a record that is sampled epsilon {epsilon} at delta {delta:g}, and "
+            f"the round costs a record that is sampled epsilon {epsilon} at delta {delta:g}, but "
             f"'epsilon_if_sampled' is {epsilon_if_sampled:g}; add noise"
         )
 
 
 def noise_multiplier_of(mechanism: Mechanism) -> float | None:
-    """Return the noise of a mechanism in units of what one record moves; None if it has none."""
+    """Return the noise multiplier of a mechanism; None if it has none."""
     found = getattr(mechanism, _NOISE_MULTIPLIER, None)
     return None if found is None else float(found)
 
 
 def without_noise_multiplier(kinds: Iterable[str]) -> list[str]:
-    """Return the mechanisms for which a smallest noise multiplier means nothing."""
+    """Return those mechanisms that have no noise multiplier."""
     return [kind for kind in kinds if _NOISE_MULTIPLIER not in registry.find(kind).parameters]
 
 
@@ -93,10 +101,16 @@ E = TypeVar("E", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What is asked of a site, as far as it can be said before its data are looked at.
+    """The terms of a request, as far as they are known before the site's data are read.
 
-    `mechanism` is a kind, `cohort` how many clients are asked, `grade` whose keys are used.
-    `noise_multiplier` is the mechanism's, if it has one and it is known yet.
+    Attributes:
+        mechanism: Kind of the mechanism.
+        level: Unit that is protected, a sample or the whole client.
+        adjacency: Adjacency of the guarantee.
+        channel: Channel between the clients and the server.
+        cohort: Number of clients that the server says it asks.
+        grade: Source of the keys: the system, or a seed.
+        noise_multiplier: The mechanism's noise multiplier, if it has one and it is known yet.
     """
 
     mechanism: str
@@ -109,7 +123,7 @@ class Terms:
 
     @classmethod
     def of(cls, plan: RoundPlan, part: ClientPlan, *, cohort: int, grade: Grade) -> Self:
-        """The terms of a plan."""
+        """Return the terms of a client's part of a round."""
         return cls(
             mechanism=registry.kind_of(part.mechanism),
             level=plan.unit,
@@ -123,26 +137,40 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The most that a site gives away, and to whom.
+    """The most that a site spends, and under which conditions.
 
-    Epsilons are at `delta`, under `adjacency`, for one `level` (a sample, or the whole client);
-    `epsilon_total` covers everything in the site's ledger, by a privacy filter: it holds against a
-    server that chooses each order by all earlier answers, as long as the limits stay what they are.
-    `smallest_cohort` is how many clients a round must ask; the server says how many it asks, and
-    could lie.
+    All epsilons are at `delta`, under `adjacency`, for one `level`. `epsilon_total` covers
+    everything in the site's ledger by a privacy filter: it holds against a server that chooses each
+    order by all earlier answers, as long as the limits are not changed. `smallest_cohort` relies on
+    the server, which states how many clients it asks and could lie.
 
-    trust_server        charge less where the *server* is trusted to shuffle, or to reveal sums only
-    float_noise         mechanisms whose noise is drawn in floating point, which leaks low bits
-    seeded_randomness   keys that whoever knows the seed can make: for tests, no privacy at all
-    public_counts       say of how many examples an update is made, in the clear and uncharged
+    Attributes:
+        mechanisms: Kinds of mechanisms that are allowed.
+        level: Unit that is protected, a sample or the whole client.
+        adjacency: Adjacency under which everything is charged.
+        epsilon_per_round: Largest epsilon of one round.
+        epsilon_total: Largest epsilon over everything in the ledger.
+        delta: Delta at which all epsilons are computed.
+        smallest_cohort: Smallest number of clients that a round must ask.
+        trust_server: Allow charges that rely on the server to shuffle, or to reveal only sums.
+        float_noise: Allow mechanisms that draw noise in floating point, whose low bits leak.
+        seeded_randomness: Allow keys that follow from a seed. Anyone who knows the seed can derive
+            them: for tests only, without any privacy.
+        public_counts: Send the number of examples of an update in the clear and uncharged.
+        epsilon_if_sampled: Largest epsilon of a round for a record in its sample. Default: 40, or
+            `epsilon_per_round` if that is larger.
+        smallest_sampling_rate: Smallest probability with which a round may sample a record.
+            Default: 100 delta, at most 1.
+        smallest_noise_multiplier: Smallest noise multiplier of mechanisms that have one. Default:
+            no limit.
+        rounds_per_day: Most rounds that are charged within 24 hours, questions included. Default:
+            no limit.
+        warn_at: Fraction of `epsilon_total` from which on the site is warned.
 
-    Floors, whatever the epsilons (`deployment.floors` says why, and which defaults):
-
-    epsilon_if_sampled          the most that a round may cost a record that is in its sample
-    smallest_sampling_rate      the least probability with which a round may sample a record
-    smallest_noise_multiplier   the least noise of mechanisms that have a noise multiplier
-    rounds_per_day              rounds that are charged within 24 hours, questions among them
-    warn_at                     the share of `epsilon_total` from which on the site is warned
+    Raises:
+        UnknownNameError: A mechanism is not registered.
+        ParameterError: A number is out of range.
+        PolicyError: `smallest_noise_multiplier` applies to none of the mechanisms.
     """
 
     mechanisms: tuple[str, ...]
@@ -164,7 +192,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         for kind in self.mechanisms:
-            registry.find(kind)  # a misspelt name allows nothing; better said at once
+            registry.find(kind)  # raises for a misspelled name, which would allow nothing
         for name in ("epsilon_per_round", "epsilon_total"):
             parameter_rules.positive(name, getattr(self, name))
         parameter_rules.delta(self.delta)
@@ -183,9 +211,9 @@ class Policy:
             parameter_rules.positive("smallest_noise_multiplier", self.smallest_noise_multiplier)
             if self.mechanisms and len(self.beyond_noise_floor) == len(self.mechanisms):
                 raise PolicyError(
-                    "'smallest_noise_multiplier' means nothing here: none of the allowed "
-                    f"mechanisms ({', '.join(self.mechanisms)}) has a noise multiplier; limit "
-                    "them by 'epsilon_per_round' and 'epsilon_if_sampled'"
+                    "'smallest_noise_multiplier' has no effect: none of the allowed mechanisms "
+                    f"({', '.join(self.mechanisms)}) has a noise multiplier; remove it, and use "
+                    "'epsilon_per_round' and 'epsilon_if_sampled' to limit them"
                 )
 
     @property
@@ -197,61 +225,85 @@ class Policy:
 
     @property
     def largest_if_sampled(self) -> float:
-        """`epsilon_if_sampled`, or its default."""
+        """The value of `epsilon_if_sampled`, or its default."""
         if self.epsilon_if_sampled is not None:
             return self.epsilon_if_sampled
         return max(EPSILON_IF_SAMPLED, self.epsilon_per_round)
 
     @property
     def least_sampling_rate(self) -> float:
-        """`smallest_sampling_rate`, or its default."""
+        """The value of `smallest_sampling_rate`, or its default."""
         if self.smallest_sampling_rate is not None:
             return self.smallest_sampling_rate
         return min(1.0, SAMPLING_RATE_IN_DELTAS * self.delta)
 
     def check_terms(self, terms: Terms) -> None:
-        """Refuse what is not allowed whatever it costs."""
+        """Raise if a request is not allowed, whatever it costs.
+
+        Args:
+            terms: The terms of the request.
+
+        Raises:
+            PolicyError: The policy forbids the mechanism, level, adjacency, cohort, channel, noise
+                or keys.
+        """
         kind = terms.mechanism
         if kind not in self.mechanisms:
             allowed = ", ".join(f"'{name}'" for name in self.mechanisms) or "none"
-            raise PolicyError(f"mechanism '{kind}' is not allowed (allowed: {allowed})")
+            raise PolicyError(
+                f"mechanism '{kind}' is not allowed; use one of the site's 'mechanisms' ({allowed})"
+            )
         if terms.level is not self.level:
-            raise PolicyError(f"the level is '{terms.level}', and '{self.level}' is allowed")
+            raise PolicyError(
+                f"level '{terms.level}' is not allowed; use the site's level, '{self.level}'"
+            )
         if terms.adjacency is not self.adjacency:
             raise PolicyError(
-                f"the adjacency is {terms.adjacency}, and {self.adjacency} is allowed"
+                f"adjacency {terms.adjacency} is not allowed; use the site's adjacency, "
+                f"{self.adjacency}"
             )
-        if not terms.cohort >= self.smallest_cohort:  # which NaN is not
+        if not terms.cohort >= self.smallest_cohort:  # also refuses NaN
             raise PolicyError(
-                f"{terms.cohort} clients are asked, and the smallest cohort is "
-                f"{self.smallest_cohort}"
+                f"{terms.cohort} clients are asked, but the site's 'smallest_cohort' is "
+                f"{self.smallest_cohort}; ask more clients"
             )
         if not self.trust_server and not terms.channel.shows_each:
             raise PolicyError(
-                f"the charge relies on the server ({terms.channel.describe()}); "
-                "'trust_server' is false"
+                f"the charge relies on the server ({terms.channel.describe()}), but 'trust_server' "
+                "is false at this site; use the direct channel, or set 'trust_server' at the site "
+                "if it trusts the server"
             )
         if not terms.channel.serves(terms.cohort):
             raise PolicyError(
-                f"{terms.cohort} clients are asked, too few for {terms.channel.describe()}; "
-                "nothing could be released"
+                f"{terms.cohort} clients are asked, too few for {terms.channel.describe()}, so "
+                "nothing could be released; ask more clients"
             )
         if not self.float_noise and registry.find(kind).sampling == "float":
             raise PolicyError(
-                f"mechanism '{kind}' draws its noise in floating point; 'float_noise' is false"
+                f"mechanism '{kind}' draws its noise in floating point, but 'float_noise' is false "
+                "at this site; use a mechanism with exact sampling"
             )
         if not self.seeded_randomness and terms.grade == "seeded":
-            raise PolicyError("keys would come from a seed; 'seeded_randomness' is false")
+            raise PolicyError(
+                "keys would come from a seed, but 'seeded_randomness' is false at this site; use "
+                "the system's randomness"
+            )
         least, noise = self.smallest_noise_multiplier, terms.noise_multiplier
         if least is not None and noise is not None and not noise >= least:
             raise PolicyError(
-                f"the noise multiplier is {noise:g}, and the smallest that is allowed is {least:g}"
+                f"the noise multiplier is {noise:g}, but 'smallest_noise_multiplier' is {least:g} "
+                "at this site; add noise"
             )
 
     def filter(self, first: Budget | None) -> PrivacyFilter:
-        """What the total means; `first` is what was set aside for the first event.
+        """Return the privacy filter that enforces `epsilon_total`.
 
-        None for a ledger that an earlier version began: half of delta, whatever its first event is.
+        Args:
+            first: The part of delta that was reserved for the first event. None for a ledger that
+                an earlier version started: half of delta, whatever its first event is.
+
+        Returns:
+            The filter.
         """
         return PrivacyFilter(
             epsilon=self.epsilon_total,
@@ -260,7 +312,15 @@ class Policy:
         )
 
     def set_aside(self, event: PrivacyEvent, planned: int) -> Budget:
-        """What the first order of all, which plans so many charges of its event, fixes for good."""
+        """Return the reservation that the first order of a ledger fixes permanently.
+
+        Args:
+            event: The event of the first order.
+            planned: Number of charges of this event that the order's plan has.
+
+        Returns:
+            A budget whose delta is reserved for the first event.
+        """
         limits = {"epsilon": self.epsilon_total, "delta": self.delta}
         return Budget(
             epsilon=min(self.epsilon_total, parameter_rules.MAX_EPSILON),
@@ -272,23 +332,30 @@ class Policy:
     def check_spending(
         self,
         history: History,
-        dues: Sequence[Due],
+        pending: Sequence[Due],
         first: Budget | None = None,
         *,
         this_round: History = (),
     ) -> None:
-        """Refuse a round that costs more than a round may, or than is left.
+        """Raise if a round costs more than is allowed in a round, or than is left in total.
 
-        `this_round` is what the ledger has charged for the same round already: a server that asks
-        twice for parts of a round does not get more than one round's epsilon.
+        Args:
+            history: Everything in the site's ledger.
+            pending: The charges to be made.
+            first: What was reserved for the first event; see `filter`.
+            this_round: What the ledger has already charged for the same round. A server that asks
+                twice for parts of a round gets no more than one round's epsilon.
+
+        Raises:
+            PolicyError: A limit would be exceeded, or an earlier message of the round is not kept.
         """
-        for due in dues:
+        for due in pending:
             if due.attempt:
-                # Its message may have been seen and is not kept: another one would cost again.
+                # Its message may have been seen and is not kept. Another message would cost again.
                 raise PolicyError(f"{due.release} was answered before; start a new run")
-        if not dues:
+        if not pending:
             return
-        asked = [(due.event, 1) for due in dues]
+        asked = [(due.event, 1) for due in pending]
         now, after = multiset([*this_round, *asked]), [*history, *asked]
         check_sampled(
             now,
@@ -298,35 +365,36 @@ class Policy:
         )
         if not within(now, self.delta, self.epsilon_per_round):
             raise PolicyError(
-                f"the round costs epsilon {self._epsilon(now)} at delta {self.delta:g}, and "
-                f"{self.epsilon_per_round:g} is allowed in a round"
+                f"the round costs epsilon {self._epsilon(now)} at delta {self.delta:g}, but "
+                f"'epsilon_per_round' is {self.epsilon_per_round:g} at this site; add noise"
             )
         filter_ = self.filter(first)
         if not filter_.admits(after):
-            alone = "" if filter_.takes_others else "the first run's plan needs all of delta; "
+            alone = "" if filter_.takes_others else "the first run's plan uses all of delta; "
             raise PolicyError(
-                f"{alone}it would have spent epsilon {show_epsilon(filter_.spent(after))} at delta "
-                f"{self.delta:g}, for orders that may depend on earlier answers, and "
-                f"{self.epsilon_total:g} is allowed in all"
+                f"{alone}the site would have spent epsilon {show_epsilon(filter_.spent(after))} at "
+                f"delta {self.delta:g} in total, for orders that may depend on earlier answers, "
+                f"but its 'epsilon_total' is {self.epsilon_total:g}; ask for fewer rounds or add "
+                "noise"
             )
 
     def _epsilon(self, event: PrivacyEvent) -> str:
         return show_epsilon(privacy_spent(event, self.delta).epsilon)
 
 
-# What only the site can say: there are no defaults.
+# Keys without a default, which only the site can decide.
 NEEDED = [one.name for one in dataclasses.fields(Policy) if one.default is dataclasses.MISSING]
 
 
 def from_table(table: Mapping[str, Any]) -> Policy:
-    """The policy that a TOML table holds; every field without a default must be there."""
+    """Return the policy in a TOML table; every field without a default must be present."""
     fields = {field.name: field for field in dataclasses.fields(Policy)}
     for name in table:
         if name not in fields:
             raise UnknownNameError.among("key of [policy]", name, fields)
     missing = [f"'{name}'" for name in NEEDED if name not in table]
     if missing:
-        raise PolicyError(f"[policy] says nothing about {', '.join(missing)}; fill it in")
+        raise PolicyError(f"[policy] lacks {', '.join(missing)}; add what the site allows")
     for name, field in fields.items():
         if field.type is bool and not isinstance(table.get(name, False), bool):
             raise PolicyError(f"[policy] {name} must be true or false, got {table[name]!r}")

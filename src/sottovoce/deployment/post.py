@@ -1,12 +1,13 @@
-"""Between server and clients: what the rounds need of whoever carries orders and replies.
+"""The transport between a server and its clients, limits on reply sizes, and witnessed transports.
 
-The largest reply that a running server waits for, announced to the gate in front of the link.
+`Post` is what a server needs of a program that carries requests and replies. It trusts no reply.
 
-Before a server asks, it writes how many bytes one reply may have, and until when, into a file of
-its own in the link's folder; the gate refuses a longer one by its declared length. The folder's
-name is in the environment of the servers that a link starts; elsewhere nothing is announced.
+Before a server asks, it announces the largest reply that it waits for, in bytes, and until when, in
+a file of its own in the link's folder. The gate in front of the link refuses a longer reply by its
+declared length. The environment of the servers that a link starts names that folder; without it
+nothing is announced.
 
-A post whose orders bring receipts for the sites' ledgers, and whose replies bring statements.
+`WitnessedPost` adds receipts for the sites' ledgers to requests, and takes statements from replies.
 """
 
 import contextlib
@@ -24,14 +25,14 @@ from sottovoce.deployment.orders import STATEMENT, Blobs
 from sottovoce.deployment.witness import Receipt
 
 FOLDER_VARIABLE = "SOTTOVOCE_REPLIES_DUE"
-# Around a reply's own bytes: Flower's metadata, a refusal's reason, what the site's ledger says.
+# Bytes around a reply's messages: Flower's metadata, a refusal's reason, statements of the site.
 OVERHEAD_BYTES = 2**16
 _FRESH_NS = 2 * 10**9
-_GRACE_SECONDS = 60.0  # a late reply is refused by Flower, in words that its node understands
+_GRACE_SECONDS = 60.0  # a late reply should be refused by Flower, whose answer the node understands
 
 
 def announce(reply_bytes: int, *, seconds: float) -> None:
-    """Tell the gate that replies of up to `reply_bytes` may come within the next `seconds`."""
+    """Announce to the gate that replies of up to `reply_bytes` may come within `seconds`."""
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return
@@ -39,12 +40,12 @@ def announce(reply_bytes: int, *, seconds: float) -> None:
         if until < time.time():
             path.unlink(missing_ok=True)
     due = {"bytes": reply_bytes, "until": time.time() + seconds + _GRACE_SECONDS}
-    # It stays when this process ends, since replies may still be on their way.
+    # The file stays when this process ends, because replies may still be on their way.
     files.write_json(Path(folder) / f"{os.getpid()}.json", due, mode=files.PRIVATE)
 
 
 def _announced(folder: Path) -> Iterator[tuple[Path, int, float]]:
-    """Yield each announcement: its file, the bytes, and until when."""
+    """Yield each announcement: its file, the bytes, and the time until which it holds."""
     for path in folder.glob("*.json"):
         with contextlib.suppress(OutputError, KeyError, TypeError, ValueError):
             due = files.read_json(path)
@@ -52,27 +53,27 @@ def _announced(folder: Path) -> Iterator[tuple[Path, int, float]]:
 
 
 def check_length(blobs: Mapping[str, bytes] | None, most_bytes: int) -> None:
-    """Raise WireError for a reply that is longer than any that is due, before it is parsed."""
+    """Raise WireError for a reply that is longer than expected, before it is parsed."""
     length = sum(map(len, blobs.values())) if blobs else 0
     if length > most_bytes:
-        raise WireError(f"a reply of {length} bytes, where at most {most_bytes} are due")
+        raise WireError(f"a reply must have at most {most_bytes} bytes, got {length}")
 
 
 class RepliesDue:
-    """What the servers of a link have announced; read again whenever the folder changes."""
+    """The announcements of a link's servers, read again whenever the folder changes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._changed_ns = -1
-        self._due: list[tuple[int, float]] = []  # bytes, and until when
+        self._due: list[tuple[int, float]] = []  # (bytes, until when)
 
     def largest_bytes(self) -> int:
-        """Return the most bytes that a reply may have now, 0 where nobody waits for one."""
+        """Return the most bytes that a reply may have now; 0 if no server waits for one."""
         try:
             changed_ns = self._folder.stat().st_mtime_ns
         except OSError:
             return 0
-        # A folder that has just changed may change again within the same tick of its clock.
+        # A folder that has just changed may change again without a new modification time.
         is_fresh = time.time_ns() - changed_ns < _FRESH_NS
         if is_fresh or changed_ns != self._changed_ns:
             self._changed_ns = changed_ns
@@ -82,14 +83,18 @@ class RepliesDue:
 
 
 class Parcel(Protocol):
-    """What one client is sent: bytes, as a message of this type of Flower's, in this round."""
+    """A request to one client: bytes, with a type of message of Flower's and a round."""
 
     message_type: ClassVar[str]
 
     @property
-    def round(self) -> int: ...
+    def round(self) -> int:
+        """The round that the request belongs to."""
+        ...
 
-    def blobs(self) -> dict[str, bytes]: ...
+    def blobs(self) -> dict[str, bytes]:
+        """Return the request as it is sent."""
+        ...
 
 
 P = TypeVar("P", bound=Parcel, contravariant=True)
@@ -97,7 +102,14 @@ P = TypeVar("P", bound=Parcel, contravariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Something that came back for an order: `blobs`, or why there are none."""
+    """A reply to a request: `blobs`, or the reason why there are none.
+
+    Attributes:
+        client: Name of the client that replied.
+        blobs: The parts of the reply, unchecked; None if it failed.
+        failure: Why there is no reply.
+        total_bytes: Bytes that were received for it.
+    """
 
     client: str
     blobs: Blobs | None
@@ -106,22 +118,28 @@ class Reply:
 
 
 class Post(Protocol[P]):
-    """Carries parcels to clients by name, and replies back; trusts no reply."""
+    """A transport that carries requests to clients by name and replies back; it trusts no reply."""
 
     def reachable(self, clients: Sequence[str]) -> frozenset[str]:
-        """Which of these can be asked now."""
+        """Return those clients that can be asked now."""
         ...
 
     def send(self, orders: Mapping[str, P], *, expires_seconds: float) -> int:
-        """Ask; replies to earlier orders are no longer collected. The bytes that were sent."""
+        """Send requests and return the number of bytes sent.
+
+        Replies to earlier requests are no longer collected.
+        """
         ...
 
     def traffic(self) -> tuple[int, int] | None:
-        """All bytes so far from clients and to them, control and all; None if nobody counts."""
+        """Return all bytes so far from clients and to clients, with control messages.
+
+        None if the bytes are not counted.
+        """
         ...
 
     def collect(self) -> Iterable[Reply]:
-        """Whatever has come since the last call."""
+        """Return the replies that have come since the last call."""
         ...
 
 
@@ -129,28 +147,30 @@ _LOG = printable_text.logger()
 
 
 class Witness(Protocol):
-    """Who keeps what sites have stated."""
+    """A keeper of the statements that sites make about their ledgers."""
 
     def receipt(self, site: str) -> Receipt | None:
         """Return the newest receipt for a site's ledger, if there is one."""
         ...
 
     def take(self, site: str, statement: bytes, *, answered: Receipt | None) -> None:
-        """Keep a site's statement, which came with its reply to an order with this receipt."""
+        """Keep a site's statement that came with its reply to a request with this receipt."""
         ...
 
 
 class Receiptable(Parcel, Protocol):
-    """What can bring a receipt along."""
+    """A request that can carry a receipt."""
 
-    def with_receipt(self, receipt: Mapping[str, Any] | None) -> Self: ...
+    def with_receipt(self, receipt: Mapping[str, Any] | None) -> Self:
+        """Return the request with a receipt for the site's ledger."""
+        ...
 
 
 R = TypeVar("R", bound=Receiptable)
 
 
 class WitnessedPost(Generic[R]):
-    """Another post's, with receipts and statements. No run stops because the witness fails."""
+    """A transport that adds receipts and takes statements; a failing witness stops no run."""
 
     def __init__(self, post: Post[R], witness: Witness) -> None:
         self._post = post
@@ -159,6 +179,7 @@ class WitnessedPost(Generic[R]):
         self.reachable, self.traffic = post.reachable, post.traffic
 
     def send(self, orders: Mapping[str, R], *, expires_seconds: float) -> int:
+        """Send the requests, each with the newest receipt for its site's ledger."""
         self._sent = {site: self._receipt(site) for site in orders}
         return self._post.send(
             {
@@ -169,6 +190,7 @@ class WitnessedPost(Generic[R]):
         )
 
     def collect(self) -> Iterator[Reply]:
+        """Yield the replies without their statements, which go to the witness."""
         for reply in self._post.collect():
             statement = (reply.blobs or {}).get(STATEMENT)
             if reply.blobs is None or statement is None or reply.client not in self._sent:
@@ -177,7 +199,9 @@ class WitnessedPost(Generic[R]):
             try:
                 self._witness.take(reply.client, statement, answered=self._sent[reply.client])
             except SottovoceError as error:
-                _LOG.warning("what '%s' states about its ledger is lost: %s", reply.client, error)
+                _LOG.warning(
+                    "the statement of '%s' about its ledger is not kept: %s", reply.client, error
+                )
             blobs = {name: blob for name, blob in reply.blobs.items() if name != STATEMENT}
             yield dataclasses.replace(reply, blobs=blobs)
 
@@ -185,10 +209,10 @@ class WitnessedPost(Generic[R]):
         try:
             return self._witness.receipt(site)
         except SottovoceError as error:
-            _LOG.warning("'%s' is sent no receipt for its ledger: %s", site, error)
+            _LOG.warning("no receipt for its ledger is sent to '%s': %s", site, error)
             return None
 
 
 def witnessed(post: Post[R], witness: Witness | None) -> Post[R]:
-    """Return the post, with a witness where there is one."""
+    """Return the transport with a witness, or unchanged without one."""
     return post if witness is None else WitnessedPost(post, witness)

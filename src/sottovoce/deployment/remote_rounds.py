@@ -1,10 +1,12 @@
-"""Rounds with clients elsewhere: ask, wait no longer than the deadline, believe nothing.
+"""Training rounds with clients on other machines, whose replies are checked and waited for.
 
-Whoever is asked has been charged. A reply counts if it opens under the plan: its round, its
-parameters, its length, its codes, once per client. Everything else is dropped and counted.
+Every client that is asked has been charged before, whether or not it answers. A reply counts if it
+opens under the plan: its round, parameters, length and codes, once per client. Every other reply is
+dropped and counted as dropped. No round takes longer than its deadline.
 
-A round's total bytes are all that passed the link while it lasted, polls and refusals included (and
-what other runs sent at the same time); where nobody counts, they are the messages themselves.
+The total bytes of a round are all bytes that passed the link while it lasted, including polls,
+refusals and what other runs sent at the same time. If the link does not count, they are the bytes
+of the messages.
 """
 
 import math
@@ -25,16 +27,20 @@ from sottovoce.protocol.message import open_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 _LOG = printable_text.logger()
-# Replies are looked for often at first, and less often the longer a round takes.
+# Shortest and longest pause between polls; the pause grows with the time that a round takes.
 _POLL_SECONDS = (0.1, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
-    """How long a round is waited for, and how many replies will do.
+    """How long a round is waited for, and how many replies are sufficient.
 
-    A round closes with `enough` of its replies, a fraction, or at its deadline. `idle_rounds` with
-    fewer than `minimum_replies` in a row end the run.
+    Attributes:
+        deadline_seconds: Seconds after which a round closes.
+        enough: Fraction of the asked clients whose replies close the round earlier.
+        minimum_replies: With fewer replies a round does not count.
+        idle_rounds: Number of consecutive rounds with fewer than `minimum_replies` that ends the
+            run.
     """
 
     deadline_seconds: float
@@ -45,16 +51,26 @@ class Patience:
 
 @dataclass(slots=True)
 class _Progress:
-    """What changes from round to round: when this one began, and those that came to nothing."""
+    """State between rounds: when the current one started, and rounds without enough replies."""
 
     round_started: float = 0.0
     idle_rounds: int = 0
-    reasons: dict[str, str] = field(default_factory=dict)  # by client, of idle rounds
+    reasons: dict[str, str] = field(default_factory=dict)  # of idle rounds, by client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteRounds(ChargedRounds):
-    """Clients that a `post` reaches; `spec` is the resolved one, as plain data."""
+    """Rounds with clients that a transport reaches.
+
+    Attributes:
+        spec: The resolved spec as JSON data.
+        classes: Number of classes, if the run predicts classes.
+        downlink: Format of the vectors that are sent to clients.
+        post: The transport.
+        patience: Deadlines and required numbers of replies.
+        clock: Returns seconds that never go back.
+        pause: Sleeps for a number of seconds.
+    """
 
     spec: dict[str, Any]
     classes: int | None
@@ -63,22 +79,25 @@ class RemoteRounds(ChargedRounds):
     patience: Patience
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
-    _so_far: _Progress = field(default_factory=_Progress, init=False, repr=False, compare=False)
+    _progress: _Progress = field(default_factory=_Progress, init=False, repr=False, compare=False)
 
     def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
-        # One deadline for both: waiting for sites, and waiting for their replies.
-        self._so_far.round_started = self.clock()
-        # Not super(): a class with slots is made anew, and super() would look for the old one.
+        # One deadline covers waiting for sites and waiting for their replies.
+        """Run one round and return its sum; DeploymentError after too many idle rounds."""
+        self._progress.round_started = self.clock()
+        # Not super(): a dataclass with slots is a new class, and super() would refer to the old
+        # one.
         collected = ChargedRounds.collect(self, number, cohort, start)
-        if cohort:  # a round for which nobody was drawn says nothing about the sites
+        if cohort:  # an empty cohort says nothing about the sites
             self._count_idle(number, collected.clients_received)
         return collected
 
     def _reachable(self, cohort: Sequence[int]) -> Sequence[int]:
-        """Who can be asked; waits for the fewest that a round needs, for half of its time.
+        """Return the clients that can be asked.
 
-        Nobody, if they do not come: the round could not count, and would cost all the same. The
-        other half is for replies: whoever is asked too late pays for nothing.
+        Waits for `minimum_replies` clients for at most half of the round's time. If fewer come,
+        none is asked: the round could not count, but would be charged. The other half is for
+        replies, since a client that is asked too late is charged for a reply that does not count.
         """
         names = [self.parts[i].client for i in cohort]
         needed = self.patience.minimum_replies
@@ -87,15 +106,15 @@ class RemoteRounds(ChargedRounds):
             half = self.patience.deadline_seconds / 2.0
             if len(reached) >= min(len(names), needed) or self._left() <= half:
                 offline = [name for name in names if name not in reached]
-                self._so_far.reasons.update(dict.fromkeys(offline, "it is offline"))
+                self._progress.reasons.update(dict.fromkeys(offline, "it is offline"))
                 if len(reached) < needed:
                     return []
                 return [i for i in cohort if self.parts[i].client in reached]
             self.pause(_POLL_SECONDS[-1])
 
     def _left(self) -> float:
-        """Seconds until the round's deadline."""
-        return self.patience.deadline_seconds - (self.clock() - self._so_far.round_started)
+        """Return the seconds until the round's deadline."""
+        return self.patience.deadline_seconds - (self.clock() - self._progress.round_started)
 
     def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> Served:
         if not asked:
@@ -109,7 +128,7 @@ class RemoteRounds(ChargedRounds):
         before = self.post.traffic()
         sent_bytes = self.post.send(orders, expires_seconds=self._left())
         inbox = _Inbox(plan, parts, servers, most_bytes=reply_bytes + OVERHEAD_BYTES)
-        # Rounded first: 1/1.1 of 55 is 50, and not a bit more.
+        # Rounded first, so that 1/1.1 of 55 is 50 despite the rounding error of the product.
         wanted = max(1, math.ceil(round(len(asked) * self.patience.enough, 9)))
         while True:
             for reply in self.post.collect():
@@ -121,7 +140,7 @@ class RemoteRounds(ChargedRounds):
             waited = self.patience.deadline_seconds - left
             self.pause(min(longest, max(shortest, waited / 20.0), left))
         inbox.close()
-        self._so_far.reasons.update(inbox.failed)
+        self._progress.reasons.update(inbox.failed)
         up, down = _passed(before, self.post.traffic()) or (inbox.total_bytes, sent_bytes)
         return Served(
             servers=servers,
@@ -146,41 +165,42 @@ class RemoteRounds(ChargedRounds):
                 "kind": registry.kind_of(part.mechanism),
                 **registry.parameters_of(part.mechanism),
             },
-            keep_from=plan.round,  # every round before this one is in a checkpoint
+            keep_from=plan.round,  # every earlier round is in a checkpoint
             classes=self.classes,
             vectors=tuple(vectors),
         )
 
     def _count_idle(self, number: int, received: int) -> None:
-        """Stop after too many rounds without replies, and say what was heard instead."""
+        """Raise DeploymentError after too many rounds without replies, with the reasons."""
         if received >= self.patience.minimum_replies:
-            self._so_far.idle_rounds = 0
-            self._so_far.reasons.clear()
+            self._progress.idle_rounds = 0
+            self._progress.reasons.clear()
             return
-        self._so_far.idle_rounds += 1
-        if self._so_far.idle_rounds >= self.patience.idle_rounds:
+        self._progress.idle_rounds += 1
+        if self._progress.idle_rounds >= self.patience.idle_rounds:
             raise DeploymentError(
-                f"{self._so_far.idle_rounds} rounds in a row, up to round {number}, brought fewer "
-                f"than {self.patience.minimum_replies} replies; "
-                f"{printable_text.reasons_told(self._so_far.reasons)}if sites refused, "
-                "ask for less (a lower privacy.epsilon), or let the sites allow more; "
-                "otherwise look at the sites' logs; then resume the run"
+                f"{self._progress.idle_rounds} rounds in a row, up to round {number}, brought "
+                f"fewer than {self.patience.minimum_replies} replies; "
+                f"{printable_text.reasons_told(self._progress.reasons)}if sites refused, lower "
+                "privacy.epsilon or ask the sites to allow more; otherwise check the sites' logs. "
+                "Then resume the run"
             )
 
 
 def _passed(
     before: tuple[int, int] | None, after: tuple[int, int] | None
 ) -> tuple[int, int] | None:
-    """What passed between two counts; None if nobody counted, or started over."""
+    """Return the bytes that passed between two counts; None if not counted or started over."""
     if before is None or after is None or after[0] < before[0] or after[1] < before[1]:
         return None
     return after[0] - before[0], after[1] - before[1]
 
 
 class _Inbox:
-    """The replies of a round, checked as they come, and added up in the order of the plan.
+    """The replies of a round, checked when they come and added in the order of the plan.
 
-    So the sum does not depend on who was quickest, and memory holds only what came out of order.
+    So the sum does not depend on the order of arrival, and memory holds only what came out of
+    order.
     """
 
     def __init__(
@@ -200,21 +220,22 @@ class _Inbox:
         self._waiting: dict[str, list[bytes]] = {}
         self._received: set[str] = set()
         self._replies: dict[str, SiteReply] = {}
-        self.failed: dict[str, str] = {}  # whose reply does not count, and why
+        self.failed: dict[str, str] = {}  # why a client's reply does not count, by client
         self.dropped = 0
         self.total_bytes = 0
 
     @property
     def received(self) -> int:
+        """Number of replies that count."""
         return len(self._received)
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more can come."""
+        """Whether every client has answered or failed."""
         return len(self._received) + len(self.failed) == len(self._order)
 
     def take(self, reply: Reply) -> None:
-        """Count a reply in, or drop it."""
+        """Check a reply and keep it, or drop it."""
         self.total_bytes += reply.total_bytes
         client = reply.client
         try:
@@ -227,10 +248,10 @@ class _Inbox:
             charged = None if blobs is None else read_rounds_charged(blobs)
             refusal = reply.failure or "no reason given" if blobs is None else read_refusal(blobs)
             if blobs is None or refusal is not None:
-                # A site that refuses, or is gone: no message, so nothing to be dropped.
+                # The site refused or failed, so there is no message to drop.
                 self.failed[client] = refusal or "no reason given"
                 self._replies[client] = SiteReply(outcome="refused", rounds_charged=charged)
-                _LOG.warning("round %d: nothing of '%s': %s", self._plan.round, client, refusal)
+                _LOG.warning("round %d: no message of '%s': %s", self._plan.round, client, refusal)
                 return
             messages = read_reply(blobs, uplinks=len(self._servers))
             for uplink, message in enumerate(messages):
@@ -238,7 +259,7 @@ class _Inbox:
         except WireError as error:
             self.dropped += 1
             if client in self._parts and client not in self._received:
-                # Its first reply is the one that counts.
+                # The first reply of a client is the one that counts.
                 self.failed.setdefault(client, str(error))
                 self._replies.setdefault(client, SiteReply(outcome="dropped"))
             _LOG.warning("round %d: a reply is dropped: %s", self._plan.round, error)
@@ -246,21 +267,21 @@ class _Inbox:
         self._received.add(client)
         self._replies[client] = SiteReply(outcome="counted", rounds_charged=charged)
         self._waiting[client] = messages
-        self._hand_on()
+        self._add_in_order()
 
     def sites(self) -> dict[str, SiteReply]:
-        """What came of everyone who was asked, in the order of the plan."""
+        """Return the outcome of every client that was asked, in the order of the plan."""
         silent = SiteReply(outcome="silent")
         return {client: self._replies.get(client, silent) for client in self._order}
 
     def close(self) -> None:
-        """Nothing more is waited for: what came out of order is added up."""
+        """Stop to wait, and add what came out of order."""
         for client in self._order:
             if client not in self._received:
                 self.failed.setdefault(client, "it did not answer in time")
-        self._hand_on()
+        self._add_in_order()
 
-    def _hand_on(self) -> None:
+    def _add_in_order(self) -> None:
         while self._next < len(self._order):
             client = self._order[self._next]
             messages = self._waiting.pop(client, None)

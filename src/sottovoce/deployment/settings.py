@@ -1,14 +1,14 @@
-"""What a Flower app's run config says about privacy, under the keys that begin with 'sottovoce'.
+"""Privacy settings in a Flower app's run config, under the keys that start with 'sottovoce'.
 
     [tool.flwr.app.config.sottovoce]
     epsilon = 8.0                   # of each client, over the whole run
     delta = 1e-5
     clip-norm = 1.0                 # of the whole update
     mechanism = "gauss_hermite"     # the default
-    bits = 1                        # a coordinate; the default where the mechanism has levels
+    bits = 1                        # per coordinate; the default if the mechanism has levels
     adjacency = "zero-out"          # the default; or "replace-one"
-    ledger = "/var/server.sqlite"   # what the server has asked for [kept for the run only]
-    public-num-examples = false     # true: clients say of how many examples an update is made
+    ledger = "/var/server.sqlite"   # the server's ledger [default: one for this run only]
+    public-num-examples = false     # true: clients send the number of examples of an update
     parameters.<name> = ...         # any other parameter of the mechanism
 
 Flower joins nested tables with dots, so these arrive as 'sottovoce.epsilon' and so on.
@@ -36,7 +36,18 @@ DEFAULT_MECHANISM = "gauss_hermite"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateSettings:
-    """What is spent on what; the noise follows from it once dimension and rounds are known."""
+    """The privacy settings of a run; the noise also depends on dimension and number of rounds.
+
+    Attributes:
+        mechanism: Kind of the mechanism.
+        parameters: Its parameters except the calibrated one.
+        clip_norm: L2 norm to which a whole update is clipped.
+        epsilon: Budget of each client over the whole run.
+        delta: Delta of the budget.
+        adjacency: Adjacency of the guarantee.
+        ledger: The server's ledger file; None for a temporary one.
+        public_num_examples: Whether clients send the number of examples in the clear.
+    """
 
     mechanism: str
     parameters: Mapping[str, Any]
@@ -51,15 +62,15 @@ class PrivateSettings:
         parameter_rules.epsilon(self.epsilon)
         parameter_rules.delta(self.delta)
         parameter_rules.clip_norm("clip-norm", self.clip_norm)
-        made_for = registry.find(self.mechanism).example_domains
-        if not any(isinstance(domain, L2Ball) for domain in made_for):
+        domains = registry.find(self.mechanism).example_domains
+        if not any(isinstance(domain, L2Ball) for domain in domains):
             raise ParameterError(
-                f"mechanism '{self.mechanism}' is not made for a whole update clipped in L2; "
-                f"choose '{DEFAULT_MECHANISM}', or another from `sottovoce plan`"
+                f"mechanism '{self.mechanism}' does not privatize an update that is clipped in L2 "
+                f"as a whole; choose '{DEFAULT_MECHANISM}', or another from 'sottovoce plan'"
             )
 
     def calibrated(self, dimension: int, num_rounds: int) -> Mechanism:
-        """The mechanism whose noise keeps the budget if a client takes part in every round."""
+        """Return the mechanism whose noise keeps the budget of a client that joins every round."""
         registration = registry.find(self.mechanism)
         domain = L2Ball(dimension=dimension, radius=float(self.clip_norm))
         found = registration.calibrated(
@@ -74,7 +85,7 @@ class PrivateSettings:
 
 
 def settings_of(run_config: Mapping[str, Any]) -> PrivateSettings:
-    """The settings in a run config; a key that means nothing is refused."""
+    """Return the settings in a run config; raise UnknownNameError for an unknown key."""
     own = {
         key.removeprefix(PREFIX): value
         for key, value in run_config.items()
@@ -86,8 +97,8 @@ def settings_of(run_config: Mapping[str, Any]) -> PrivateSettings:
     missing = [f"'{PREFIX}{key}'" for key in _REQUIRED if key not in own]
     if missing:
         raise ConfigError(
-            f"the run config says nothing about {', '.join(missing)}; privacy has no defaults, so "
-            "add them under [tool.flwr.app.config.sottovoce]"
+            f"the run config lacks {', '.join(missing)}, which have no defaults; add them under "
+            "[tool.flwr.app.config.sottovoce]"
         )
     public = own.get("public-num-examples", False)
     if not isinstance(public, bool):
@@ -106,7 +117,10 @@ def settings_of(run_config: Mapping[str, Any]) -> PrivateSettings:
 
 
 def _parameters_of(kind: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """What the mechanism takes beside its knob: as given, by bits, or of its own choice."""
+    """Return the mechanism's parameters except the calibrated one.
+
+    They are given, follow from the number of bits, or are chosen automatically.
+    """
     registration = registry.find(kind)
     given = {
         key.removeprefix(_PARAMETERS): value
@@ -121,14 +135,14 @@ def _parameters_of(kind: str, own: Mapping[str, Any]) -> dict[str, Any]:
 def _from_bits(
     registration: registry.Registration, bits: int | str | None, given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The parameter that says how much is sent of a coordinate."""
+    """Return the parameter that sets the number of bits per coordinate."""
     names = [name for name in ("levels", "bits", "output_bits") if name in registration.parameters]
     if bits is None:
         return {"levels": 2} if names[:1] == ["levels"] else {}
     if not names or names[0] in given:
-        why = f"'{names[0]}' is given too" if names else "it sends what it sends"
+        why = f"'{names[0]}' is given too" if names else "its number of bits is fixed"
         raise ConfigError(
-            f"'{PREFIX}bits' says nothing to mechanism '{registration.kind}': {why}; leave it out"
+            f"'{PREFIX}bits' has no effect on mechanism '{registration.kind}': {why}; remove it"
         )
     if bits == "auto":
         return {names[0]: "auto"}

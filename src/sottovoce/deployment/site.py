@@ -1,11 +1,13 @@
-"""One site: its file, its ledger, and the only way by which anything leaves it.
+"""One site: its file, its ledger, and the only function by which anything leaves it.
 
-site.toml       name, [policy], [link], [data] if its records are its own, and [columns] if it
+The folder of a site has these files:
+
+site.toml       name, [policy], [link], [data] if the site has its own records, and [columns] if it
                 answers questions about its people
-ledger.sqlite   beside it: everything that was ever charged, over all runs
-ledger.seal     which ledger that is, and how many charges it must hold
-witness.json    the newest receipt of the site's federation for it, if there is one
-audit.jsonl     beside it: what was charged, answered and refused, line by line
+ledger.sqlite   everything that was ever charged, over all runs
+ledger.seal     identity and position that this ledger must have
+witness.json    the newest receipt of the site's federation for the ledger, if there is one
+audit.jsonl     what was charged, answered and refused, one line each
 """
 
 import contextlib
@@ -41,33 +43,44 @@ from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.runs.sections import Section, problem_in
 
 _LOG = printable_text.logger()
-LEDGER_LOST = 4  # the exit status of a worker whose site must stop
+LEDGER_LOST = 4  # exit status of a worker whose site must stop
 
 
 class Rules(Protocol):
-    """What a site allows: a `Policy`, but for simulated sites."""
+    """What a site allows: a `Policy`, or other rules for simulated sites."""
 
-    def check_terms(self, terms: Terms) -> None: ...
+    def check_terms(self, terms: Terms) -> None:
+        """Raise PolicyError if a request is not allowed, whatever it costs."""
+        ...
 
-    def set_aside(self, event: PrivacyEvent, planned: int) -> Budget | None: ...
+    def set_aside(self, event: PrivacyEvent, planned: int) -> Budget | None:
+        """Return what the first order of a ledger reserves permanently."""
+        ...
 
     def check_spending(
         self,
         history: History,
-        dues: Sequence[Due],
+        pending: Sequence[Due],
         first: Budget | None = None,
         *,
         this_round: History = (),
-    ) -> None: ...
+    ) -> None:
+        """Raise PolicyError if the charges cost more than is allowed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """One client's part of a round as the server announces it.
 
-    `cohort` is how many clients are asked in the round, `rounds` in how many rounds of the run this
-    one will be asked at most. A server that says another number gains nothing: see `Site.permit`.
-    `records` is how many the site has, where that is known: it is for the site's own warnings.
+    Attributes:
+        plan: The plan of the round.
+        part: The client's part of the plan.
+        cohort: Number of clients that are asked in the round, by the server's own statement.
+        uplinks: Number of vectors that the client sends.
+        rounds: The most rounds of the run in which this client will be asked. A server gains
+            nothing by a wrong number; see `Site.permit`.
+        records: Number of the site's records if it is known, for the site's own warnings.
     """
 
     plan: RoundPlan
@@ -80,11 +93,16 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRecords:
-    """Where a site's records are, and how they are read: the site says so, and not who asks.
+    """Where a site's records are and how they are read, which only the site decides.
 
-    Bounds or classes of a server's choice would be questions: that reading fails, or does not,
-    answers them, and nobody is charged. `csv` is for tables, as in a spec; `classes` is how many
-    classes there are, whichever of them the site has (None: numbers are predicted, or `csv` says).
+    If a server could choose bounds or classes, whether reading fails would answer a question about
+    the data without a charge.
+
+    Attributes:
+        dataset: The data set, as in a spec.
+        csv: How a table is read, as in a spec.
+        classes: Number of classes, including those of which the site has no record. None if numbers
+            are predicted, or if `csv` states the classes.
     """
 
     dataset: str
@@ -94,7 +112,12 @@ class OwnRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnColumn:
-    """What a question may be about: a column of the site's own table, or two that are a place."""
+    """What a question may be about: one column of the site's own table, or two for a place.
+
+    Attributes:
+        csv: The table.
+        columns: The column, or the columns of latitude and longitude.
+    """
 
     csv: Path
     columns: tuple[str, ...]
@@ -102,7 +125,12 @@ class OwnColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """How a site and its federation know each other: the site's own key, the operator's ca.crt."""
+    """The keys by which a site and its federation authenticate each other.
+
+    Attributes:
+        private_key: The site's private key.
+        authority: The operator's certificate ca.crt.
+    """
 
     private_key: Path
     authority: Path
@@ -110,18 +138,22 @@ class Keys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Who answers: under this name, within this policy, on the account of this ledger.
+    """A site that answers under one name, within one policy, on one ledger.
 
-    `records` are the site's own; None where the spec's own data are shared out.
-    `columns` are what questions about its people may be about, by the names that they use.
-    `factories` are the functions that a spec may name to make a model ("package.module:function").
-    An order that takes more than `longest_seconds` is given up.
-    `keys` are those of its federation, if it has one that works with keys.
-    `log` is the site's audit log; simulated sites have none.
-    `app` is a Flower ClientApp ("package.module:app") that the site has installed, for runs whose
-    server is not ours: it trains, and what it trains leaves through `private_mod`.
-    `seal` says which ledger it is, and how far it has come; None for simulated sites, whose ledger
-    is made when it is first charged.
+    Attributes:
+        name: Name of the site.
+        policy: What the site allows.
+        ledger: The site's ledger, over all runs.
+        records: The site's own records; None if the spec's data are divided among the sites.
+        columns: What questions may be about, by the names that questions use.
+        factories: Functions that a spec may name to build a model ("package.module:function").
+        app: A Flower ClientApp ("package.module:app") that the site has installed, for runs with
+            another server. It trains, and its update leaves through `private_mod`.
+        longest_seconds: An order that takes longer is aborted.
+        keys: Keys of its federation, if the federation uses keys.
+        seal: File with the identity and position of the ledger. None for simulated sites, whose
+            ledger is created at the first charge.
+        log: The site's audit log; None for simulated sites.
     """
 
     name: str
@@ -137,7 +169,15 @@ class Site:
     log: Path | None = None
 
     def open_ledger(self) -> Ledger:
-        """Open the site's account; LedgerLostError where it is not the one that was charged."""
+        """Open the site's ledger.
+
+        Returns:
+            The ledger, which the caller closes.
+
+        Raises:
+            LedgerLostError: The ledger does not match its seal.
+            RolledBackError: The ledger is older than the newest receipt for it.
+        """
         if self.seal is None:
             return Ledger(self.ledger, create=True)
         ledger = seals.open_sealed(self.ledger, self.seal)
@@ -149,10 +189,16 @@ class Site:
         return ledger
 
     def settle(self, charged: Standing) -> None:
-        """Make what was `charged` last, before a message leaves; an error, and nothing leaves.
+        """Make the last charges permanent before a message leaves; on an error nothing may leave.
 
-        The file is opened anew: it may have been removed or replaced while somebody trained.
-        Afterwards it is whole without its log, and its seal is up to date.
+        The file is opened again, because it may have been removed or replaced during training.
+        Afterwards the file is complete without its log, and its seal is up to date.
+
+        Args:
+            charged: The position of the ledger after the charges.
+
+        Raises:
+            LedgerLostError: The file no longer has these charges.
         """
         if self.seal is None:
             return
@@ -162,42 +208,69 @@ class Site:
 
     @property
     def audit_log(self) -> AuditLog | None:
-        """The site's audit log under its policy; None where it keeps none."""
+        """The site's audit log under its policy; None if it keeps none."""
         if self.log is None or not isinstance(self.policy, Policy):
             return None
         return AuditLog(path=self.log, policy=self.policy)
 
     def note_refusal(self, reason: str, order: OrderName) -> bool:
-        """Write a refusal to the audit log; False if it is one of too many to be listed."""
+        """Write a refusal to the audit log.
+
+        Args:
+            reason: Why the site refuses; public.
+            order: The order that it refuses.
+
+        Returns:
+            False if there were too many refusals to list this one.
+        """
         log = self.audit_log
         return log is None or log.refused(reason, order)
 
     def note_start(self) -> None:
-        """Write to the audit log that answers begin; OutputError where it cannot be written."""
+        """Write to the audit log that the site starts to answer.
+
+        Raises:
+            OutputError: The log cannot be written.
+        """
         if self.audit_log is not None:
             self.audit_log.started(self.ledger, records=self.count_own_records())
 
     def note_stop(self) -> None:
-        """Write to the audit log that answers end."""
+        """Write to the audit log that the site stops to answer."""
         if self.audit_log is not None:
             self.audit_log.stopped()
 
     def count_own_records(self) -> int | None:
-        """About how many records the smallest of the site's own tables has; None without any."""
+        """Return about how many records the smallest of the site's own tables has.
+
+        Returns:
+            The number of lines; None without a readable table.
+        """
         tables = {column.csv for column in self.columns.values()}
         if self.records is not None and self.records.dataset.startswith("csv:"):
             tables.add(Path(self.records.dataset.removeprefix("csv:")))
         counts = []
         for table in tables:
-            with contextlib.suppress(SottovoceError, OSError):  # whoever reads it will say so
+            with contextlib.suppress(SottovoceError, OSError):  # reported when the table is read
                 counts.append(CsvColumns(path=table, columns=("",)).count_lines())
         return min(counts, default=None)
 
     def check_terms(self, client: str, terms: Terms) -> None:
-        """Refuse what the policy does not allow; whoever reads the site's data asks this first."""
+        """Raise if the policy does not allow a request; call it before the site's data are read.
+
+        Args:
+            client: The name under which the site is asked.
+            terms: The terms of the request.
+
+        Raises:
+            PolicyError: The name is another site's, or the policy forbids the terms.
+        """
         if client != self.name:
-            # Another name would have another account.
-            raise PolicyError(f"this site is '{self.name}', not '{client}'")
+            # Under another name the site would have another account.
+            raise PolicyError(
+                f"this site is '{self.name}', but the request is for '{client}'; use the site's "
+                "own name"
+            )
         self.policy.check_terms(terms)
 
     def answer(
@@ -208,29 +281,47 @@ class Site:
         *,
         keep_from: int,
     ) -> list[bytes]:
-        """The sealed message of every uplink, or an error and nothing.
+        """Return the sealed message of every uplink, or raise and release nothing.
 
-        Checked before `train` runs, checked again where it is charged, and charged before a single
-        code is drawn. Asked once more, it sends the bytes it sent before, as long as it keeps
-        them: messages of rounds before `keep_from` are dropped.
+        The limits are checked before `train` runs and again in the transaction that charges; the
+        charge is durable before any code is drawn. If the same release is asked for again, the
+        stored bytes are sent, as long as they are kept.
+
+        Args:
+            asked: The client's part of the round.
+            randomness: Source of the keys.
+            train: Computes the vectors; called only if the policy allows the round.
+            keep_from: Messages of rounds before this one are discarded.
+
+        Returns:
+            The message of each uplink.
+
+        Raises:
+            PolicyError: The policy does not allow the round, or `train` returned another number of
+                vectors.
+            BudgetExhaustedError: The ledger has a budget that does not cover the round.
+            LedgerError: The ledger was altered, lost or rolled back.
+            OutputError: The audit log cannot be written.
         """
         terms = Terms.of(asked.plan, asked.part, cohort=asked.cohort, grade=randomness.grade)
         self.check_terms(asked.part.client, terms)
         planned = asked.rounds * asked.uplinks
         charged: list[Due] = []
 
-        def permit(dues: Sequence[Due]) -> None:
-            self.permit(ledger, dues, planned=planned, charging=True)
-            charged.extend(dues)
+        def permit(pending: Sequence[Due]) -> None:
+            self.permit(ledger, pending, planned=planned, charging=True)
+            charged.extend(pending)
 
         with self.open_ledger() as ledger:
-            self.permit(ledger, _dues(asked, ledger, randomness), planned=planned)
+            self.permit(ledger, _pending_charges(asked, ledger, randomness), planned=planned)
             requests = [
                 Request(part=asked.part, uplink=uplink, values=_finite(values))
                 for uplink, values in enumerate(train())
             ]
             if len(requests) != asked.uplinks:
-                raise PolicyError(f"{asked.uplinks} vectors are asked for, not {len(requests)}")
+                raise PolicyError(
+                    f"training must return {asked.uplinks} vectors, got {len(requests)}"
+                )
             outcomes = privatise(asked.plan, requests, ledger, randomness, permit=permit)
             ledger.discard_messages(asked.plan.run, before_round=keep_from)
             messages = []
@@ -247,9 +338,15 @@ class Site:
         return messages
 
     def rounds_charged(self, run: str) -> int | None:
-        """In how many rounds of a run this site was charged; None if its ledger cannot say.
+        """Return in how many rounds of a run this site was charged, for the server's information.
 
-        It is told to the server beside an answer. No answer that is paid for fails because of it.
+        An error here is logged and does not raise, because the answer is already charged.
+
+        Args:
+            run: Name of the run.
+
+        Returns:
+            The number of rounds; None if the ledger cannot be read.
         """
         if not self.ledger.is_file():
             return None
@@ -257,50 +354,68 @@ class Site:
             with self.open_ledger() as ledger:
                 return ledger.rounds_charged(run).get(self.name, 0)
         except Exception as error:
-            _LOG.warning("the server is not told what was charged: %s", error)
+            _LOG.warning("the number of charged rounds is not sent to the server: %s", error)
             return None
 
     def permit(
-        self, ledger: Ledger, dues: Sequence[Due], *, planned: int, charging: bool = False
+        self, ledger: Ledger, pending: Sequence[Due], *, planned: int, charging: bool = False
     ) -> None:
-        """Refuse what costs more than a round may, or than is left of the site's account.
+        """Raise if charges exceed the limit of a round, or what is left of the site's account.
 
-        With the first charge of all the ledger keeps what its order's plan (`planned` charges of
-        one event) sets aside of delta: before anything is answered, and never changed.
+        With the first charge of a ledger, the part of delta that the order's plan reserves for its
+        event is stored before anything is answered, and never changed. So a server that states a
+        wrong `planned` only changes how delta is divided, not what `epsilon_total` bounds.
+
+        Args:
+            ledger: The site's ledger.
+            pending: The charges to be made.
+            planned: Number of charges of the event that the run plans, by the server's statement.
+            charging: Whether this is the check inside the transaction that charges.
+
+        Raises:
+            PolicyError: The policy does not allow the charges.
+            LedgerError: The ledger was altered.
+            OutputError: The audit log cannot be opened.
         """
-        ledger.check_unaltered()  # before anything is trained or read on the strength of it
+        ledger.check_unaltered()  # before training or reading data relies on it
         if self.audit_log is not None:
-            self.audit_log.check(ledger, dues)
+            self.audit_log.check(ledger, pending)
         elif isinstance(self.policy, Policy) and self.policy.rounds_per_day is not None:
-            raise PolicyError("'rounds_per_day' needs an audit log, and this site keeps none")
-        # Under a new name it is the same site: the whole ledger is its account.
-        history = ledger.everything(dues[0].release.unit) if dues else []
+            raise PolicyError(
+                "'rounds_per_day' needs an audit log, and this site keeps none; set the site's "
+                "'log', or remove 'rounds_per_day'"
+            )
+        # The whole ledger is one account, since a site with a new name has the same records.
+        history = ledger.everything(pending[0].release.unit) if pending else []
         first = ledger.budget(FIRST_EVENT)
-        begins = bool(dues) and not history and first is None
+        begins = bool(pending) and not history and first is None
         if begins:
-            first = self.policy.set_aside(dues[0].event, planned)
-        rounds = {(due.release.run, due.release.round) for due in dues}
+            first = self.policy.set_aside(pending[0].event, planned)
+        rounds = {(due.release.run, due.release.round) for due in pending}
         this_round = [one for run, number in rounds for one in ledger.events_of(run, number)]
-        self.policy.check_spending(history, dues, first, this_round=this_round)
+        self.policy.check_spending(history, pending, first, this_round=this_round)
         if begins and charging and first is not None:
             ledger.set_budget(FIRST_EVENT, first)
 
 
 def _finite(values: Vector) -> Vector:
-    """Zero in place of what diverged: an error would tell about the data, and cost nothing."""
+    """Return the values, or zeros if any is not finite.
+
+    An error instead would reveal something about the data without a charge.
+    """
     if np.isfinite(values).all():
         return values
-    _LOG.warning("an update diverged; zero is sent in its place")
+    _LOG.warning("an update is not finite; zeros are privatized in its place")
     return np.zeros_like(values)
 
 
-def _dues(asked: Asked, ledger: Ledger, randomness: Randomness) -> list[Due]:
-    """What the round would be charged with, if it were charged now."""
+def _pending_charges(asked: Asked, ledger: Ledger, randomness: Randomness) -> list[Due]:
+    """Return the charges that the round would need now."""
     releases = [asked.plan.release(asked.part.client, uplink) for uplink in range(asked.uplinks)]
     earlier = ledger.latest_of(releases)
     event = asked.plan.event(asked.part)
-    dues = [amount_due(event, one, earlier.get(one), randomness) for one in releases]
-    return [due for due in dues if due is not None]
+    pending = [amount_due(event, one, earlier.get(one), randomness) for one in releases]
+    return [due for due in pending if due is not None]
 
 
 def _order(asked: Asked) -> OrderName:
@@ -313,7 +428,7 @@ _Text = Annotated[str, Field(min_length=1)]
 
 
 class LinkTable(Section):
-    """How a node reaches the link; what of it is needed is the node's affair."""
+    """The table [link]: how a node reaches the link."""
 
     address: str
     root_certificate: _Text | None = None
@@ -322,7 +437,7 @@ class LinkTable(Section):
 
 
 class DataTable(Section):
-    """[data]: the site's own records."""
+    """The table [data]: the site's own records."""
 
     dataset: _Text
     csv: dict[str, Any] = Field(default_factory=dict)
@@ -330,7 +445,10 @@ class DataTable(Section):
 
 
 class ColumnTable(Section):
-    """[columns.age] csv = "people.csv", column = "age" (a place: latitude and longitude)."""
+    """One table of [columns], such as [columns.age] csv = "people.csv", column = "age".
+
+    A place has `latitude` and `longitude` instead of `column`.
+    """
 
     csv: _Text
     column: _Text | None = None
@@ -339,7 +457,7 @@ class ColumnTable(Section):
 
 
 class SiteTable(Section):
-    """What site.toml holds."""
+    """The content of site.toml."""
 
     name: _Text
     policy: dict[str, Any]
@@ -352,16 +470,16 @@ class SiteTable(Section):
 
 
 def read_site(path: Path) -> Site:
-    """The site that a file describes; without a policy there is none."""
+    """Return the site that a file describes; raise PolicyError if it has no valid policy."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PolicyError(
             f"cannot read the site's file {path}: {error.strerror or error}; without a policy "
-            "nothing is answered"
+            "nothing is answered, so restore the file or make one with 'sottovoce deploy join'"
         ) from None
     except (ValueError, RecursionError) as error:  # neither UTF-8 nor TOML, or nested too deep
-        raise PolicyError(f"{path} is not valid TOML: {error}") from None
+        raise PolicyError(f"{path} is not valid TOML: {error}; correct the file") from None
     try:
         return _site(SiteTable.model_validate(table), path.parent)
     except ValidationError as error:
@@ -371,7 +489,7 @@ def read_site(path: Path) -> Site:
 
 
 def warnings_of(path: Path) -> list[str]:
-    """What the owner of a site's file should know before it answers more, by its log and ledger."""
+    """Return what the owner of a site's file should know, by its log and ledger."""
     site = read_site(path)
     if site.audit_log is None:
         return []
@@ -379,12 +497,12 @@ def warnings_of(path: Path) -> list[str]:
 
 
 def account_problem(site: Site, ledger: LedgerReader) -> str | None:
-    """Why nothing could be charged under the site's policy: level and adjacency of the ledger.
+    """Return why nothing could be charged under the site's policy; None if it could.
 
-    Charges of two kinds do not add up, so that every order would be refused.
+    Charges under two levels or adjacencies do not add up, so every order would be refused.
     """
     policy = site.policy
-    assert isinstance(policy, Policy)  # what a file holds
+    assert isinstance(policy, Policy)  # a file contains no other rules
     try:
         found = {str(event.adjacency) for event, _ in ledger.everything(policy.level)}
         key, ours = "adjacency", str(policy.adjacency)
@@ -395,10 +513,10 @@ def account_problem(site: Site, ledger: LedgerReader) -> str | None:
     if not others:
         return None
     return (
-        f'[policy] {key} is "{ours}", and {site.ledger} has charges under "{others[0]}", which do '
-        f'not add up with it: every order would be refused. Set {key} = "{others[0]}" again, or '
-        "make a new folder with 'sottovoce deploy join': an account of its own, and what both "
-        "spend adds up"
+        f'[policy] {key} is "{ours}", but {site.ledger} has charges under "{others[0]}". These do '
+        f'not add up, so every order would be refused. Set {key} = "{others[0]}" again, or make a '
+        "new folder with 'sottovoce deploy join'. That folder has a separate account, and the "
+        "privacy loss of a person is the sum of both"
     )
 
 
@@ -425,12 +543,14 @@ def _site(table: SiteTable, folder: Path) -> Site:
 def _records(data: DataTable, folder: Path) -> OwnRecords:
     dataset = data.dataset
     if dataset.startswith("hf:"):
-        # Its classes are numbered as they are found: a site that lacks one would train on others.
+        # Its classes are numbered in the order of their occurrence, so a site that lacks a class
+        # would number the others differently.
         raise PolicyError(
-            "[data] dataset: 'hf:' numbers classes as it finds them; use npz: or csv:"
+            "[data] dataset: 'hf:' numbers classes in the order of their occurrence, which differs "
+            "between sites; use npz: or csv:"
         )
     kind, colon, text = dataset.partition(":")
-    if colon and (folder / text).is_file():  # beside site.toml, as [columns] are
+    if colon and (folder / text).is_file():  # relative to site.toml, as in [columns]
         dataset = f"{kind}:{(folder / text).absolute()}"
     return OwnRecords(dataset=dataset, csv=data.csv, classes=data.classes)
 
@@ -440,6 +560,7 @@ def _column(name: str, given: ColumnTable, folder: Path) -> OwnColumn:
     columns = (given.column,) if place == (None, None) else place
     if None in columns or (given.column is not None and columns == place):
         raise PolicyError(
-            f"[columns.{name}] needs 'column', or 'latitude' and 'longitude', beside 'csv'"
+            f"[columns.{name}] must have 'csv' and either 'column' or both 'latitude' and "
+            "'longitude'"
         )
     return OwnColumn(csv=folder / given.csv, columns=tuple(filter(None, columns)))

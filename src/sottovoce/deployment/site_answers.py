@@ -1,8 +1,8 @@
-"""A site's answer to a question about its people: checked, charged, then one code a person.
+"""A site's answer to a question about its people: checked, charged, then one code per person.
 
-The policy is the one for training: its mechanisms, its epsilons, which are those of one person (a
-sample), and its adjacency, which must be replace-one. The whole is charged to the same ledger,
-before a single code is drawn; asked once more, the site sends the bytes that it sent before.
+The policy is the one for training: its mechanisms, its epsilons, which apply to one person (a
+sample), and its adjacency, which must be replace-one. The answer is charged to the same ledger
+before any code is drawn. If the same question is asked again, the site sends the stored bytes.
 """
 
 import contextlib
@@ -35,15 +35,15 @@ from sottovoce.ledger.records import Release
 from sottovoce.protocol.channels.channel import Direct
 from sottovoce.protocol.charging import amount_due
 
-# People's values in batches, for a question; what the site's file, or its app, names.
+# Yields people's values in batches, for a question. The site's file or its app names them.
 Values = Callable[[Question], Iterable[ArrayLike]]
 
 
 def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes:
-    """The tally of the site's people, or an error and nothing.
+    """Return the tally of the site's people, or raise and release nothing.
 
-    Nothing is read, and no table solved, before the policy has allowed it; a value that cannot be
-    read costs nothing.
+    Nothing is read and no table is solved before the policy has allowed it. A value that cannot be
+    read raises before the charge.
     """
     with _explained():
         question = questions.described(inquiry.question)
@@ -57,7 +57,10 @@ def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes
     )
     site.check_terms(inquiry.client, terms)
     if inquiry.about not in columns:
-        raise PolicyError(f"this site answers no questions about '{inquiry.about}'")
+        raise PolicyError(
+            f"this site answers no questions about '{inquiry.about}'; ask the site to add it to "
+            "[columns] of its file"
+        )
     with site.open_ledger() as ledger:
         message = _charged(inquiry, question, site, columns[inquiry.about], ledger)
         charged = ledger.standing()
@@ -68,7 +71,7 @@ def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes
 def _charged(
     inquiry: Inquiry, question: Question, site: Site, values: Values, ledger: Ledger
 ) -> bytes:
-    """The tally that was stored before, or a new one, charged and stored."""
+    """Return the stored tally, or a new one that is charged and stored."""
     randomness = SystemRandomness()
     release = _release(inquiry, question)
     order = OrderName(run=release.run, round=release.round, mechanism=question.mechanism_kind)
@@ -77,21 +80,24 @@ def _charged(
         if site.audit_log is not None:
             site.audit_log.answered(ledger, order, charged=False)
         return earlier.message
-    # A charge beside which nothing was stored has released nothing: it pays for this answer.
+    # A charge without a stored message has released nothing, so it pays for this answer.
     due = amount_due(question.event, release, earlier, randomness)
-    dues = [due] if due else []
-    site.permit(ledger, dues, planned=1)
+    pending = [due] if due else []
+    site.permit(ledger, pending, planned=1)
     with _explained():
         questions.check_tables(question, inquiry.question)
     batches = [np.asarray(batch) for batch in values(question)]
     if not any(len(batch) for batch in batches):
-        raise DataError(f"there are no people in '{inquiry.about}'")
+        raise DataError(
+            f"there are no people in '{inquiry.about}'; check the table that [columns] of the "
+            "site's file names"
+        )
     with ledger.transaction():
-        site.permit(ledger, dues, planned=1, charging=True)
-        charges = [ledger.charge(one.release, one.attempt, one.event) for one in dues]
+        site.permit(ledger, pending, planned=1, charging=True)
+        charges = [ledger.charge(one.release, one.attempt, one.event) for one in pending]
     tally = tally_of(question, batches, randomness, first=inquiry.first)
     charge = charges[0] if charges else earlier
-    assert charge is not None  # nothing was due, for an earlier charge serves
+    assert charge is not None  # without a pending charge, an earlier one pays
     message = tally_bytes(tally)
     ledger.store_message(charge, message)
     if site.audit_log is not None:
@@ -105,15 +111,23 @@ def _explained() -> Iterator[None]:
     try:
         yield
     except SottovoceError as error:
-        raise PolicyError(f"the question is not valid: {error}") from None
+        raise PolicyError(
+            f"the question is not valid: {error}; correct the question at the server"
+        ) from None
 
 
 def _release(inquiry: Inquiry, question: Question) -> Release:
-    """Another question, or one about something else, is another release, whatever its run."""
+    """Return the release of an inquiry, whose run contains a digest of the question.
+
+    So another question, or one about something else, is another release even under the same run.
+    """
     digest = inquiry.question.get("digest")
     if not isinstance(digest, str):
-        raise PolicyError("the question is not valid: it has no digest of its tables")
-    # Its word is taken for now: where the digest is not the tables' own, nothing is answered.
+        raise PolicyError(
+            "the question is not valid: it has no digest of its tables; ask with the same version "
+            "of Sottovoce"
+        )
+    # The digest is checked later: if it is not that of the tables, nothing is answered.
     plain = questions.to_dict(question, digest)
     asked = {"question": plain, "about": inquiry.about, "first": inquiry.first}
     name = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
@@ -127,15 +141,15 @@ def _release(inquiry: Inquiry, question: Question) -> Release:
 
 
 def own_columns(site: Site) -> dict[str, Values]:
-    """What the site's file names, read only when it is asked for."""
+    """Return what the site's file names, to be read only when a question needs it."""
     return {name: partial(_read, column) for name, column in site.columns.items()}
 
 
 def _read(column: OwnColumn, question: Question) -> Iterator[ArrayLike]:
-    """Everybody's value; whoever has none counts as the middle, or as another word.
+    """Yield everyone's value; a missing one counts as the middle of the range, or as another word.
 
-    Left out, or refused, such people would show in the number of people, or in an error that
-    nobody is charged for: whether a cell is a number would be told.
+    If people without a value were left out or raised an error, the number of people or the error
+    would reveal without a charge whether a cell is a number.
     """
     table = CsvColumns(path=column.csv, columns=column.columns, missing="keep")
     if isinstance(question, HistogramQuestion) and question.categories is not None:
@@ -147,7 +161,7 @@ def _read(column: OwnColumn, question: Question) -> Iterator[ArrayLike]:
 
 
 def _middle(question: Question) -> float | tuple[float, float]:
-    """A public value that anybody could have."""
+    """Return a public value in the question's range."""
     if isinstance(question, PlacesQuestion):
         return question.latitude, question.longitude
     assert isinstance(

@@ -1,4 +1,4 @@
-"""What a site computes for an order: its own data, the spec's algorithm, sealed messages."""
+"""Computation of an order at a site: own data, the spec's algorithm, sealed messages."""
 
 import dataclasses
 import json
@@ -59,7 +59,7 @@ _LOG = printable_text.logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """What stays the same from round to round."""
+    """What stays the same from round to round: task, algorithm, and the site's data."""
 
     task: Task
     algorithm: Algorithm
@@ -68,10 +68,14 @@ class _Place:
 
 
 def compute(order: Order, site: Site) -> list[bytes]:
-    """The sealed messages that answer an order, charged to the site's ledger."""
+    """Return the sealed messages that answer an order, charged to the site's ledger.
+
+    The policy is checked before anything is read, imported or built, since an error after that may
+    depend on the data.
+    """
     spec = parse(order.spec, "the order's spec")
     kind, parameters = _mechanism(order)
-    # Before anything is read, imported or built: what fails there may depend on the data.
+    # Before anything is read, imported or built: an error there may depend on the data.
     site.check_terms(order.client, _terms(order, spec, kind))
     if spec.data.sites:
         spec = _without_server_side(spec)
@@ -90,7 +94,7 @@ def compute(order: Order, site: Site) -> list[bytes]:
     size = place.client.num_samples
     part = ClientPlan(
         client=order.client,
-        # On the site's own domain: how far a record moves the update follows from its own data.
+        # The domain is the site's own: how far a record moves the update follows from its data.
         mechanism=_built(kind, algorithm.domain(dimension, size), parameters),
         weight=algorithm.weight(size),
     )
@@ -134,7 +138,7 @@ def _mechanism(order: Order) -> tuple[str, dict[str, Any]]:
     given = dict(order.mechanism)
     kind = given.pop("kind", None)
     if not isinstance(kind, str):
-        raise ConfigError("an order names its mechanism's 'kind'")
+        raise ConfigError("the mechanism of an order must have a 'kind'")
     return kind, given
 
 
@@ -142,7 +146,9 @@ def _built(kind: str, domain: Domain, given: Mapping[str, Any]) -> Mechanism:
     try:
         return registry.find(kind).build(domain, given)
     except SottovoceError as error:
-        raise ConfigError(f"the order's mechanism: {error}") from None
+        raise ConfigError(
+            f"the order's mechanism is not valid: {error}; correct it at the server"
+        ) from None
 
 
 def _terms(order: Order, spec: RunSpec, kind: str) -> Terms:
@@ -157,23 +163,26 @@ def _terms(order: Order, spec: RunSpec, kind: str) -> Terms:
 
 
 def _channel(spec: RunSpec, num_clients: int) -> Channel:
-    # No order makes a site import a plug-in.
+    # An order must not make a site import a plug-in.
     for register, kind in ((CHANNELS, spec.channel.kind), (SAMPLINGS, spec.sampling.kind)):
         if not register.is_ours(kind):
             raise PolicyError(
-                f"the run's {register.kind} '{kind}' is none of Sottovoce's own; sites use those "
-                "only"
+                f"the run's {register.kind} '{kind}' is not one of Sottovoce's own, and a site "
+                "imports no plug-in for an order; use one of Sottovoce's own"
             )
     spec.channel.opened().check_order()
     return channel_of(spec, num_clients)
 
 
 def _check_harmless(spec: RunSpec, site: Site) -> None:
-    """An order must not make a site read or fetch files, or call functions, of its choice."""
+    """Raise PolicyError if an order would make the site read files or call code of its choice."""
     check_federation(spec)
     factory = spec.model.user_factory
     if factory is not None and factory not in site.factories:
-        raise PolicyError(f"the model factory '{factory}' is not among the site's 'factories'")
+        raise PolicyError(
+            f"the model factory '{factory}' is not allowed; ask the site to add it to 'factories' "
+            "of its file"
+        )
     for register, kinds in (
         (models.MODELS, [spec.model.kind]),
         (FEATURES, [step.kind for step in spec.features]),
@@ -182,46 +191,51 @@ def _check_harmless(spec: RunSpec, site: Site) -> None:
         for kind in kinds:
             if not register.is_ours(kind):
                 raise PolicyError(
-                    f"the run's {register.kind} '{kind}' is none of Sottovoce's own; sites use "
-                    "those only"
+                    f"the run's {register.kind} '{kind}' is not one of Sottovoce's own, and a site "
+                    "imports no plug-in for an order; use one of Sottovoce's own"
                 )
     if ":" in spec.data.dataset and not spec.data.sites:
         raise PolicyError(
-            f"the dataset '{spec.data.dataset}' is a file; a site reads its own, which [data] of "
-            "its file names, for runs with 'data.sites'"
+            f"the dataset '{spec.data.dataset}' is a file, and a site reads no file that an order "
+            "names; use 'data.sites', for which the site reads what [data] of its own file names"
         )
     if not spec.data.sites and datasets.where_found(spec.data.dataset) is None:
         raise PolicyError(
-            f"the dataset '{spec.data.dataset}' is not here, and no order makes a site fetch it; "
-            f"use 'sottovoce data fetch {spec.data.dataset}'"
+            f"the dataset '{spec.data.dataset}' is not installed at the site, and an order does "
+            f"not make it download; run 'sottovoce data fetch {spec.data.dataset}' at the site"
         )
     for step in (table.opened() for table in spec.features):
         for file in files_of(step):
-            raise PolicyError(f"the public images '{file}' are a file of the server's")
+            raise PolicyError(
+                f"the public images '{file}' are a file of the server, and a site reads no file "
+                "that an order names; remove the feature step"
+            )
 
 
 def _check_vectors(spec: RunSpec, order: Order) -> None:
-    """Refuse more vectors than the algorithm reads, or of other sizes, before any is decoded."""
+    """Raise WireError for too many vectors or other sizes, before any is decoded."""
     if not order.vectors:
-        raise WireError("an order brings the model")
+        raise WireError("an order must have at least one vector, the model; none arrived")
     most = traits_of(spec).most_vectors_down
     if len(order.vectors) > most:
         raise WireError(
-            f"{len(order.vectors)} vectors arrived, and the algorithm '{spec.algorithm.kind}' "
-            f"reads at most {most}; server and client need the same version"
+            f"{len(order.vectors)} vectors arrived, but the algorithm '{spec.algorithm.kind}' "
+            f"reads at most {most}; install the same version at server and client"
         )
     if len(sizes := {len(vector) for vector in order.vectors}) > 1:
         raise WireError(
-            f"vectors of {min(sizes)} and of {max(sizes)} bytes arrived, and all have the model's "
-            "size; server and client need the same version"
+            f"vectors of {min(sizes)} and of {max(sizes)} bytes arrived, but all must have the "
+            "model's size; install the same version at server and client"
         )
 
 
 def _on_own_records(spec: RunSpec, order: Order, site: Site) -> RunSpec:
-    """The spec on the records that the site's file names, read as that file says."""
+    """Return the spec with the records that the site's file names, read as that file says."""
     own = site.records
     if own is None:
-        raise PolicyError("the run wants this site's own records; name them in [data] of its file")
+        raise PolicyError(
+            "the run uses this site's own records, and the site's file names none; add [data] to it"
+        )
     data: dict[str, Any] = {"dataset": own.dataset, "sites": dict(spec.data.sites)}
     if own.dataset.startswith("csv:"):
         data["csv"] = dict(own.csv)
@@ -229,26 +243,26 @@ def _on_own_records(spec: RunSpec, order: Order, site: Site) -> RunSpec:
         found = parse({**spec.plain(), "data": data}, "[data] of the site's file")
     except ConfigError as error:
         _LOG.error("%s", error)
-        raise PolicyError("[data] of the site's file is not right; see the site's log") from None
+        raise PolicyError("[data] of the site's file is not valid; see the site's log") from None
     table = found.data.csv
     if table is not None and spec.data.csv not in (None, table):
         raise PolicyError(
-            "'data.csv' is not what [data.csv] of the site's file says; agree on one table"
+            "'data.csv' of the run differs from [data.csv] of the site's file; make both equal"
         )
     by_list = table is not None and table.label == "class"
     classes = len(table.classes) if table is not None and by_list else own.classes
     if order.classes != classes:
         raise PolicyError(
-            f"the run has {order.classes or 'no'} classes, and [data] of the site's file says "
-            f"{classes or 'none'}; agree on their number"
+            f"the run has {order.classes or 'no'} classes, but [data] of the site's file has "
+            f"{classes or 'none'}; make both numbers equal"
         )
     return found
 
 
 def _without_server_side(spec: RunSpec) -> RunSpec:
-    """What the server makes of messages is its own affair, and no reason to read records."""
+    """Return the spec without what only the server computes, which needs no records."""
     if RECIPES.find_ours(spec.algorithm.kind) is None:
-        return spec  # refused below, and not imported before
+        return spec  # a plug-in is refused later, and not imported before
     return with_section(spec, section_of(spec).at_site())
 
 
@@ -258,7 +272,7 @@ def _place(
     model_bytes: int,
     name: str,
     classes: int | None,
-    stamps: tuple[Stamp, ...],  # noqa: ARG001  records that change are read anew
+    stamps: tuple[Stamp, ...],  # noqa: ARG001  (part of the key: changed records are read again)
 ) -> _Place:
     spec = parse(json.loads(spec_text), "the order's spec")
     if spec.runtime.deterministic:
@@ -269,7 +283,9 @@ def _place(
     _check_size(spec, data, model_bytes)
     inputs = load_inputs(spec, data)
     if name not in inputs.clients.names:
-        raise PolicyError(f"this site is '{name}', which is no client of the run")
+        raise PolicyError(
+            f"this site is '{name}', which is not a client of the run; add it to the run's clients"
+        )
     return _Place(
         task=inputs.task,
         algorithm=inputs.algorithm,
@@ -279,36 +295,38 @@ def _place(
 
 
 def _check_size(spec: RunSpec, data: Dataset, model_bytes: int) -> None:
-    """The model must be what arrived, before it takes any memory."""
+    """Raise WireError if the model does not have the size that arrived, before building it."""
     if spec.model.user_factory is not None:
-        return  # a function that the site allows
+        return  # the site allows this function, whose model is built later
     try:
         with torch.device("meta"):
             module = models.build(spec.model.opened(), data.input_shape, data.num_outputs)
     except ParameterError as error:
-        raise ConfigError(f"the order's model: {error}") from None
+        raise ConfigError(f"the order's model is not valid: {error}; correct the spec") from None
     dimension = sum(tensor.numel() for tensor in module.parameters())
     if dimension > MAX_DIMENSION or payload_bytes(dimension, spec.runtime.downlink) != model_bytes:
         raise WireError(
-            f"{model_bytes} bytes arrived for a model of {dimension} numbers; server and client "
-            "need the same model and the same runtime.downlink"
+            f"{model_bytes} bytes arrived for a model of {dimension} numbers; use the same model "
+            "and the same runtime.downlink at server and client"
         )
 
 
 def _client(inputs: Inputs, name: str, own: Dataset | None) -> ClientData:
     if own is None:
         return inputs.clients[inputs.clients.names.index(name)]
-    # A site tests nothing: what a loader holds out is its record like any other.
+    # A site evaluates no model, so records that a loader holds out for testing are used as well.
     features = np.concatenate([own.train_features, own.test_features]).astype(np.float32)
     labels = np.concatenate([own.train_labels, own.test_labels])
     declared = inputs.spec.data.sites[name]
     if inputs.algorithm.unit is Unit.SAMPLE and len(labels) != declared:
-        # The server reads the error: it is told that the number is wrong, and the site which is
-        # right. Agreeing on it is for people.
-        _LOG.error("'data.sites' has %d records of '%s'; there are %d", declared, name, len(labels))
+        # The server sees the error, so it contains only that the number is wrong. The right number
+        # goes to the site's log, and people agree on it.
+        _LOG.error(
+            "'data.sites' has %d records of '%s', but it has %d", declared, name, len(labels)
+        )
         raise ConfigError(
-            f"'data.sites' says that '{name}' has {declared} records, which is not so; at sample "
-            "level the number is public and must be right: ask the site, whose log has it"
+            f"'data.sites' says that '{name}' has {declared} records, which is wrong; at sample "
+            "level the number is public and must be right. Ask the site, whose log has it"
         )
     return ClientData(
         name=name, features=torch.from_numpy(features), labels=torch.from_numpy(labels)

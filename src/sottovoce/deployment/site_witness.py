@@ -1,6 +1,6 @@
-"""A site and its witness: what it states about its ledger, and when it refuses to go on.
+"""A site's side of the witness: statements about its ledger, and refusal of an older ledger.
 
-witness.json   beside the ledger: the newest receipt that the site has been given
+The file witness.json in the ledger's folder is the newest receipt that the site has been given.
 """
 
 import json
@@ -32,13 +32,14 @@ _LOG = printable_text.logger()
 
 
 def check_witnessed(site: Site, given: Mapping[str, Any] | None) -> None:
-    """Refuse to go on from a ledger that a receipt shows to be older, or another: RolledBackError.
+    """Raise RolledBackError if a receipt shows that the ledger is older, or is another one.
 
-    `given` comes from the server or the link, and counts only with this site's own signature and
-    the link's. One that the ledger does not match is kept: the site stays stopped, link or no link.
+    `given` comes from the server or the link. It counts only with this site's own signature and the
+    link's. A receipt that the ledger does not match is kept, so the site stays stopped, whether or
+    not the link sends it again.
     """
     kept, told = read_kept(site.ledger.parent), None if given is None else _own(site, given)
-    with site.open_ledger() as ledger:  # which is held against what is kept
+    with site.open_ledger() as ledger:  # compares it with the kept receipt as well
         problem = told and told.statement.state.problem_in(ledger)
     if told is not None and (
         problem or kept is None or told.statement.state.exceeds(kept.statement.state)
@@ -50,15 +51,15 @@ def check_witnessed(site: Site, given: Mapping[str, Any] | None) -> None:
 
 
 def statement_part(site: Site) -> dict[str, bytes]:
-    """Return the part of a reply that states how far the ledger has come; none without a key.
+    """Return the part of a reply that states the position of the ledger; empty without a key.
 
-    An answer that is paid for does not fail because of it.
+    An error here is logged and does not raise, because the answer is already charged.
     """
     if site.keys is None or not site.ledger.is_file():
         return {}
     try:
         key, authority = _loaded(site.keys)
-        with Ledger(site.ledger) as ledger:  # whatever is wrong with it
+        with Ledger(site.ledger) as ledger:  # without checks: the statement is about what is there
             state = LedgerState.of(ledger)
         statement = Statement(
             federation=authority_digest(authority),
@@ -68,7 +69,7 @@ def statement_part(site: Site) -> dict[str, bytes]:
         )
         plain = {**state.to_plain(), "signature": to_text(statement.sign(key))}
     except Exception as error:
-        _LOG.warning("the server is not told how far the ledger has come: %s", error)
+        _LOG.warning("the server gets no statement about the ledger: %s", error)
         return {}
     return {STATEMENT: json.dumps(plain, separators=(",", ":")).encode()}
 
@@ -79,7 +80,10 @@ def key_name(keys: Keys) -> str:
 
 
 def _own(site: Site, given: Mapping[str, Any]) -> Receipt | None:
-    """The receipt, if it is for this site's own statement; nobody stops a site with another."""
+    """Return a receipt if it is for this site's own statement, else None.
+
+    A receipt without this site's signature is ignored, so no one else can stop a site.
+    """
     if site.keys is None:
         return None
     key, authority = _loaded(site.keys)
@@ -95,6 +99,7 @@ def _own(site: Site, given: Mapping[str, Any]) -> Receipt | None:
 
 
 def _loaded(keys: Keys) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    """Return the site's private key and the federation's certificate."""
     with files.explained("read", keys.authority):
         certificate = keys.authority.read_bytes()
     try:

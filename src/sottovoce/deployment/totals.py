@@ -1,4 +1,7 @@
-"""`ledger_total`: what one person or site has spent over several ledgers."""
+"""Totals over several ledgers: what one person or site has spent in all of them.
+
+`ledger_total` computes one account, `ledger_totals` all accounts by name.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,12 +30,12 @@ from sottovoce.privacy.events import NonPrivate, PrivacyEvent, basic_counts
 History = list[tuple[PrivacyEvent, int]]
 
 _WHY: dict[Counted, str] = {
-    "seen": "are counted as if every message and every sample were seen: two ledgers have charges "
-    "of their run, or the account has two names in it, and no channel hides two messages",
-    "one seed": "have no bound: two ledgers of a seeded run have the same noise, and not shown to "
-    "be on the same input; whoever sees both takes the noise away",
-    "one noise": "have no bound: the account has two names in their run, whose messages were not "
-    "stored, so that both may be in one sum, with one noise",
+    "seen": "are counted without amplification by a channel or by sampling: two ledgers have "
+    "charges of their run, or the account has two names in it, and no channel hides two messages",
+    "one seed": "have no bound: two ledgers of a seeded run have the same noise, and the inputs "
+    "are not shown to be equal; the noise cancels in the difference of both messages",
+    "one noise": "have no bound: the account has two names in their run, and no messages were "
+    "stored, so both may be in one sum with one noise",
 }
 
 FIXED = (
@@ -45,8 +48,13 @@ FIXED = (
 class LedgerShare:
     """One ledger's part of a total.
 
-    `epsilon` is that of all `charges` of the account in this ledger, each as the total counts it;
-    `counted` of them are in the total, the others are another ledger's too.
+    Attributes:
+        path: The ledger as it was given.
+        account: Name of the account in this ledger.
+        charges: Number of charges of the account in this ledger.
+        counted: Number of these charges that are in the total; the others are also in another
+            ledger.
+        epsilon: Epsilon of all `charges`, each counted as in the total.
     """
 
     path: str
@@ -60,16 +68,25 @@ class LedgerShare:
 class LedgerTotal:
     """What one account has spent over several ledgers.
 
-    epsilon        the smallest sound bound for events that were fixed beforehand.
-    assumptions    what else it rests on, in sentences.
-    local_epsilon  where something was charged as hidden, what holds if nothing of it is: never
-                   below epsilon. None where nothing was.
-    pure_epsilon   the sum of all pure epsilons: these answers change nobody's odds by more than
-                   its exponential, however they were asked for. Infinite if a charge has none.
-    limits         (epsilon, delta) that the sites' own limits add up to, where all ledgers are
-                   sites', no two of them copies, and nothing that was hidden is counted as seen: it
-                   holds whatever was asked in the light of earlier answers. Else None.
-    notes          what was counted once, what twice, and what was converted.
+    Attributes:
+        epsilon: The smallest sound bound for events that were fixed beforehand; infinite without a
+            guarantee.
+        delta: Delta of the bound.
+        adjacency: Adjacency of the guarantee; None without charges.
+        unit: What is protected, a sample or a client; None without charges.
+        accountant: The accountant that gave the smallest bound.
+        bounds: Epsilon by every accountant that applies.
+        assumptions: What else the bound relies on, in sentences.
+        local_epsilon: Epsilon if no channel or sampling hides anything, where something was charged
+            as hidden; never below `epsilon`. None where nothing was.
+        pure_epsilon: Sum of all pure epsilons. These answers change the odds of any fact about a
+            unit by a factor of at most its exponential, however they were asked for. Infinite if a
+            charge has no pure epsilon.
+        limits: (epsilon, delta) to which the sites' own limits add up. It holds even if questions
+            were chosen in the light of earlier answers. None unless all ledgers are sites', no two
+            are copies, and nothing that was charged as hidden is counted as seen.
+        ledgers: The part of each ledger.
+        notes: What was counted once, what twice, and what was converted.
     """
 
     epsilon: float
@@ -87,10 +104,15 @@ class LedgerTotal:
 
     @property
     def charges(self) -> int:
+        """Number of charges in the total."""
         return sum(share.counted for share in self.ledgers)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, the same as `ledger total --json` prints; no guarantee is None."""
+        """Return the total as JSON data, as `ledger total --json` prints it.
+
+        Returns:
+            The fields; an infinite epsilon is None.
+        """
         found: dict[str, Any] = finite(
             {
                 "epsilon": self.epsilon,
@@ -136,33 +158,37 @@ def ledger_total(
 ) -> LedgerTotal:
     """Return what one account has spent over several ledgers; nothing is written.
 
-    A site's folder is one account, whatever names are in it. In other ledgers the account is
-    `client`, or what `names` says for that path, or the only client that there is.
+    A site's folder is one account, under whatever names it was charged. In other ledgers the
+    account is `client`, or what `names` says for that path, or the only client in it.
 
     Args:
-        ledgers: folders of runs, sites and questions, and ledger files.
-        delta: where the total is told; None for charges that are all pure, whose sum needs none.
-        client: the account's name in every ledger that `names` does not mention.
-        names: for a path as it stands in `ledgers`, the account's names there.
-        adjacency: 'replace-one' converts charges under zero-out, so that both can be counted.
+        ledgers: Folders of runs, sites and questions, and ledger files.
+        delta: Delta at which the total is computed. None if all charges are pure, whose sum needs
+            none.
+        client: Name of the account in every ledger that `names` does not mention.
+        names: The account's names in a ledger, by its path as in `ledgers`.
+        adjacency: 'replace-one' converts charges under zero-out, so that both can be added.
 
     Returns:
-        The total, with what each ledger has to do with it.
+        The total, with the part of each ledger.
 
     Raises:
-        LedgerError: for a ledger that is missing or was altered.
-        AdjacencyMismatchError: for charges that do not add up.
+        ParameterError: No ledger is named, or a delta is needed and missing.
+        UnknownNameError: A name or path does not occur.
+        LedgerError: A ledger is missing or was altered, or the account in it is ambiguous.
+        AdjacencyMismatchError: Charges do not add up.
     """
     paths = [str(path) for path in ledgers]
     if not paths:
-        raise ParameterError("no ledger is named; name at least one")
+        raise ParameterError("no ledger was given; name at least one")
     given = {path: tuple(dict.fromkeys(chosen)) for path, chosen in (names or {}).items()}
     for path in given:
         if path not in paths:
             raise UnknownNameError.among("ledger", path, paths)
     anywhere = () if client is None else (client,)
     opened = compared([open_ledger(path, given.get(path, anywhere)) for path in paths])
-    beyond = None if any(one.site is None for one in opened) else anywhere  # a name for no ledger
+    # If all ledgers are sites', a given client name applies to none of them and is refused.
+    beyond = None if any(one.site is None for one in opened) else anywhere
     accounts = [_account(one, given.get(one.path, beyond), anywhere) for one in opened]
     return _total(opened, accounts, delta, _adjacency(adjacency))
 
@@ -173,9 +199,21 @@ def ledger_totals(
     delta: float | None = None,
     adjacency: str | Adjacency | None = None,
 ) -> dict[str, LedgerTotal]:
-    """Return the total of each name, over all ledgers in which it occurs; see `ledger_total`.
+    """Return the total of each name over all ledgers in which it occurs.
 
-    Everything in a site's folder is of the site's name.
+    Everything in a site's folder belongs to the site's name.
+
+    Args:
+        ledgers: Folders of runs, sites and questions, and ledger files.
+        delta: Delta at which the totals are computed; see `ledger_total`.
+        adjacency: See `ledger_total`.
+
+    Returns:
+        The total by name.
+
+    Raises:
+        LedgerError: A ledger is missing or was altered.
+        AdjacencyMismatchError: Charges do not add up.
     """
     opened = compared([open_ledger(str(path), ()) for path in ledgers])
     found: dict[str, None] = {}
@@ -196,12 +234,12 @@ def _adjacency(name: str | Adjacency | None) -> Adjacency | None:
 def _account(
     one: Opened, names: tuple[str, ...] | None, anywhere: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Whose charges count in a ledger."""
+    """Return the names whose charges count in a ledger."""
     if one.site is not None:
         if names:
             raise LedgerError(
-                f"{one.path} is the site '{one.site}', and its whole ledger is one account, "
-                f"whatever name it went by; leave --client away. What '{names[0]}' was charged: "
+                f"{one.path} is the folder of site '{one.site}', whose whole ledger is one "
+                f"account; remove --client. To see what '{names[0]}' was charged, run: "
                 f"sottovoce ledger show {one.path} --client {names[0]}"
             )
         return one.clients
@@ -210,7 +248,7 @@ def _account(
         if name not in one.clients:
             found = UnknownNameError.among("client", name, one.clients)
             raise UnknownNameError(
-                f"{one.path}: {found}; say who it is there with --client '{one.path}=NAME', or "
+                f"{one.path}: {found}; name the account there with --client '{one.path}=NAME', or "
                 "leave this ledger out"
             )
     if chosen:
@@ -219,8 +257,8 @@ def _account(
         some = ", ".join(one.clients[:3])
         raise LedgerError(
             f"{one.path} has the accounts of {len(one.clients)} clients ({some}"
-            f"{', ...' if len(one.clients) > 3 else ''}); name one with --client, or ask for "
-            "--every one of them"
+            f"{', ...' if len(one.clients) > 3 else ''}); name one with --client, or use --every "
+            "for all of them"
         )
     return one.clients
 
@@ -249,7 +287,7 @@ def _total(
     pure = pure_spent(history)
     if delta is None and not math.isfinite(pure) and not _has_no_bound(history):
         raise ParameterError(
-            "not all charges are pure, so epsilon is told at a delta; give --delta"
+            "not all charges are pure, so epsilon depends on a delta; give --delta"
         )
     spent = spent_on(history, delta, pure) if history else None
     raw = [event for event, *_ in charged(merged.counts)]
@@ -257,7 +295,7 @@ def _total(
     shares = [
         LedgerShare(
             path=one.path,
-            account=one.site if one.site is not None else ", ".join(chosen) or "nobody",
+            account=one.site if one.site is not None else ", ".join(chosen) or "none",
             charges=len(source.entries),
             counted=number,
             epsilon=_epsilon(_history(events(own), wanted), delta),
@@ -270,7 +308,8 @@ def _total(
     local = None
     if any(without_promises(event) != event for event in raw):
         seen = _history([(without_promises(event), count) for event, count in counted], wanted)
-        # An accountant of hidden events may be less tight, and what is seen costs no less.
+        # Without hiding the loss is no smaller, but the bound could be, because accountants of
+        # hidden events may be less tight.
         local = max(epsilon, _epsilon(seen, delta))
     return LedgerTotal(
         epsilon=epsilon,
@@ -279,7 +318,7 @@ def _total(
         unit=unit,
         accountant=spent.accountant if spent else None,
         bounds=dict(spent.bounds) if spent else {},
-        # What an event rests on is lost where it is converted.
+        # Conversion removes the assumptions of an event, so they are added here.
         assumptions=tuple(dict.fromkeys([*spent.assumptions, *needed])) if spent else (),
         local_epsilon=local,
         pure_epsilon=pure,
@@ -295,41 +334,41 @@ def _one_kind(
     opened: Sequence[Opened],
     sources: Sequence[Source],
 ) -> tuple[Adjacency | None, Unit | None, list[str]]:
-    """The one adjacency and unit of the total, and what had to be converted to them."""
+    """Return the adjacency and unit of the total, and notes on what is converted to them."""
     adjacencies = {event.adjacency for event, _, _ in charged(merged.counts)}
     units = {unit for _, unit, _ in charged(merged.counts)}
     notes = []
     if asked is None and len(adjacencies) > 1:
         raise AdjacencyMismatchError(
             f"charges under {' and '.join(sorted(adjacencies))} do not add up "
-            f"({_where(opened, sources)}); --adjacency replace-one counts those under zero-out by "
-            "way of zero, at twice the distance, or count them apart"
+            f"({_where(opened, sources)}); use --adjacency replace-one, which converts those under "
+            "zero-out at twice the distance, or ask for separate totals"
         )
     if asked is Adjacency.ZERO_OUT and Adjacency.REPLACE_ONE in adjacencies:
         raise AdjacencyMismatchError(
-            "charges under replace-one are not counted under zero-out; ask for --adjacency "
-            "replace-one, or count them apart"
+            "charges under replace-one cannot be converted to zero-out; use --adjacency "
+            "replace-one, or ask for separate totals"
         )
     wanted = asked or next(iter(adjacencies), None)
     if wanted is Adjacency.REPLACE_ONE and Adjacency.ZERO_OUT in adjacencies:
         notes.append(
-            "charges under zero-out are counted under replace-one by way of zero: twice the "
-            "distance, and nothing for a sample or a channel that hides them"
+            "charges under zero-out are converted to replace-one by way of zero: at twice the "
+            "distance, without amplification by sampling or a channel"
         )
     if len(units) > 1:
         if wanted is not Adjacency.REPLACE_ONE:
             raise AdjacencyMismatchError(
                 f"charges per sample and per client do not add up under {wanted} "
-                f"({_where(opened, sources)}); under --adjacency replace-one a charge per client "
-                "covers a sample of the client, or count them apart"
+                f"({_where(opened, sources)}); use --adjacency replace-one, under which a charge "
+                "per client covers each of its samples, or ask for separate totals"
             )
-        notes.append("charges per client are counted for a sample, which they cover")
+        notes.append("charges per client are counted for a sample of the client, which they cover")
     unit = Unit.SAMPLE if len(units) > 1 else next(iter(units), None)
     return wanted, unit, notes
 
 
 def _where(opened: Sequence[Opened], sources: Sequence[Source]) -> str:
-    """Which ledger has which kind of charges."""
+    """Return which ledger has which kinds of charges, as text."""
     found = []
     for one, source in zip(opened, sources, strict=True):
         kinds = {
@@ -341,7 +380,7 @@ def _where(opened: Sequence[Opened], sources: Sequence[Source]) -> str:
 
 
 def _history(events: Iterable[tuple[PrivacyEvent, int]], adjacency: Adjacency | None) -> History:
-    """Events with their counts, all of them under `adjacency`."""
+    """Return events with their counts, all of them under `adjacency`."""
     found: dict[PrivacyEvent, int] = {}
     for event, count in events:
         one = as_replace_one(event) if event.adjacency is not adjacency else event
@@ -360,10 +399,10 @@ def _epsilon(history: History, delta: float | None) -> float:
 def _limits(
     opened: Sequence[Opened], merged: Merged, adjacency: Adjacency | None, unit: Unit | None
 ) -> tuple[float, float] | None:
-    """What the limits of sites add up to; None unless everything is within a site's limits.
+    """Return the sum of the sites' limits; None unless everything is within a site's limits.
 
-    Two copies of a site share a beginning, and are no two interactions. What a site counts as
-    hidden must be so, in the total too.
+    Two copies of a site share a beginning, so they are not two separate interactions. What a site
+    counts as hidden must be counted as hidden in the total as well.
     """
     if not merged.counts or any(how != "as charged" for *_, how in merged.counts):
         return None
@@ -371,7 +410,7 @@ def _limits(
     if len({one.standing.identity for one in sites}) < len(sites):
         return None
     policies = []
-    for one in sites:  # also those that have answered nothing yet
+    for one in sites:  # including those that have answered nothing yet
         if one.policy is None or not one.admitted:
             return None
         if (one.policy.adjacency, one.policy.level) != (adjacency, unit):
@@ -381,18 +420,18 @@ def _limits(
 
 
 def _overlaps(opened: Sequence[Opened], merged: Merged) -> list[str]:
-    """What was counted once although it is in two ledgers, what was not, and what as seen."""
+    """Return notes on charges that are in two ledgers, and on charges that are counted as seen."""
     found = []
     for (number, other), count in sorted(merged.same.items()):
         first, second = opened[number].path, opened[other].path
-        found.append(f"{count} charges of {first} are those of {second}, and are counted once")
+        found.append(f"{count} charges of {first} are also in {second}, and are counted once")
     for (number, other), count in sorted(merged.doubtful.items()):
         first, second = opened[number].path, opened[other].path
         found.append(
             f"{count} charges of {first} have the run, client and round of charges of {second}, "
-            "and neither ledger has all rows of the other: both are counted. If one is the "
-            "server's account of what the other answered, or a copy of a ledger that an earlier "
-            "version began, and was not charged since it was copied, leave it out"
+            "and neither ledger has all rows of the other, so both are counted. Leave one out if "
+            "it is the server's account of what the other answered, or a copy of a ledger of an "
+            "earlier version that was not charged after it was copied"
         )
     for how, why in _WHY.items():
         count = merged.number(how)

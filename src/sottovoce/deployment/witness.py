@@ -1,11 +1,12 @@
 """Statements of sites about their ledgers, and the receipts that a server gives for them.
 
-With each reply a site states how far its ledger has come, and signs that with its own key. The
-server keeps the newest statement, countersigns it with the link's key, and hands the receipt back.
-A site whose folder was restored from an older copy then meets a receipt that it signed itself and
-that its ledger cannot match. Nobody else can make such a receipt: it takes the site's key.
+With each reply a site states the position of its ledger and signs that with its own key. The server
+keeps the newest statement, countersigns it with the link's key, and returns the receipt. A site
+whose folder was restored from an older copy then meets a receipt that it has signed itself and that
+its ledger does not match. No one else can make such a receipt, since it needs the site's key. The
+check relies on the server to return receipts: without one, a restored older folder is not noticed.
 
-What is signed is a list of fields, each with its length (32 bits, big endian) before it.
+What is signed is a list of fields, each preceded by its length (32 bits, big endian).
 """
 
 import base64
@@ -29,36 +30,38 @@ from sottovoce.deployment.orders import printable_name
 from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import Standing
 
-WITNESS_NAME = "witness.json"  # beside a site's ledger
-MOST_BYTES = 16 * 1024  # of a statement or a receipt as text: each is far shorter
+WITNESS_NAME = "witness.json"  # in the folder of a site's ledger
+MOST_BYTES = 16 * 1024  # of a statement or receipt as text, which is far shorter
 _STATEMENT_LABEL = b"sottovoce: statement of a site about its ledger, version 1"
 _RECEIPT_LABEL = b"sottovoce: receipt of a link for a statement, version 1"
 _SIGNATURE = ec.ECDSA(hashes.SHA384())
-_MOST_COUNT = 2**63 - 1  # what SQLite can count
+_MOST_COUNT = 2**63 - 1  # SQLite's largest number of rows
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_LINK = re.compile(r"[0-9a-f]{32}")  # of a chain, or a ledger's identity
+_LINK = re.compile(r"[0-9a-f]{32}")  # a chain link, or a ledger's identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerState(Standing):
-    """How far a ledger has come, as it is stated to others: both chains only grow."""
+    """The position of a ledger as it is stated to others; both chains only grow."""
 
     @classmethod
     def of(cls, ledger: LedgerReader) -> Self:
+        """Return the position of a ledger now."""
         return cls(**asdict(ledger.standing()))
 
     @property
     def counts(self) -> tuple[int, int]:
+        """The numbers of charges and messages."""
         return self.charges, self.messages
 
     def exceeds(self, other: "LedgerState") -> bool:
-        """Whether another state of the same ledger lies before this one."""
+        """Return whether this state of a ledger comes after another state of it."""
         return self.counts != other.counts and all(
             mine >= its for mine, its in zip(self.counts, other.counts, strict=True)
         )
 
     def problem_in(self, ledger: LedgerReader) -> str | None:
-        """Return why a ledger has not come from this state; None if it has."""
+        """Return why a ledger does not continue this state; None if it does."""
         with ledger.snapshot():
             now = ledger.standing()
             if now.identity != self.identity:
@@ -72,25 +75,28 @@ class LedgerState(Standing):
             }
         for table, (count, witnessed, found) in heads.items():
             if found is None:
-                return f"it holds fewer {table} than the {count} that were witnessed"
+                return f"it has fewer {table} than the {count} that were witnessed"
             if found != witnessed:
                 return f"its first {count} {table} are not those that were witnessed"
         return None
 
     def to_plain(self) -> dict[str, Any]:
+        """Return the state as JSON data."""
         return asdict(self)
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """Read a state that comes from elsewhere; WireError if it is not one."""
+        """Return the state in JSON data from elsewhere; raise WireError if it is not one."""
         links = [plain["identity"]]
         for key in ("charges", "messages"):
             if type(plain[key]) is not int or not 0 <= plain[key] <= _MOST_COUNT:
-                raise WireError(f"'{key}' of a statement is a count")
-            if plain[key] or plain[f"{key}_head"] != "":  # empty before the first row
+                raise WireError(
+                    f"'{key}' of a statement must be an integer from 0 to {_MOST_COUNT}"
+                )
+            if plain[key] or plain[f"{key}_head"] != "":  # the head is empty before the first row
                 links.append(plain[f"{key}_head"])
         if not all(isinstance(text, str) and _LINK.fullmatch(text) for text in links):
-            raise WireError("a ledger's identity and heads are 32 hexadecimal digits")
+            raise WireError("a ledger's identity and heads must be 32 hexadecimal digits")
         return cls(**{key: plain[key] for key in STATE_KEYS})
 
 
@@ -99,10 +105,15 @@ STATE_KEYS = tuple(field.name for field in fields(Standing))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """Which site says what about its ledger, in which federation, under which key.
+    """What a site states about its ledger, in which federation and under which key.
 
-    `federation` and `key` are SHA-256 of the authority's certificate and of the site's public key:
-    what a site has said in one federation, or under an earlier key, is nothing in another.
+    A statement counts only in its federation and under its key.
+
+    Attributes:
+        federation: SHA-256 of the authority's certificate.
+        site: Name of the site.
+        key: SHA-256 of the site's public key.
+        state: The position of the ledger.
     """
 
     federation: str
@@ -111,23 +122,31 @@ class Statement:
     state: LedgerState
 
     def signed(self) -> bytes:
-        """Return what a site signs."""
+        """Return the bytes that a site signs."""
         state = (str(value) for value in self.state.to_plain().values())
         texts = (self.federation, self.site, self.key, *state)
         return _fields(_STATEMENT_LABEL, *(text.encode() for text in texts))
 
     def sign(self, key: ec.EllipticCurvePrivateKey) -> bytes:
+        """Return the site's signature."""
         return key.sign(self.signed(), _SIGNATURE)
 
     def is_signed(self, signature: bytes, key: ec.EllipticCurvePublicKey) -> bool:
+        """Return whether a signature is valid under the key that the statement names."""
         return key_digest(key) == self.key and _verifies(key, signature, self.signed())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """A statement with its site's signature, and the link's over both.
+    """A statement with its site's signature, and the link's signature over both.
 
-    The link's certificate comes with it, so a receipt outlives the renewal of that certificate.
+    The link's certificate is included, so a receipt outlives the renewal of that certificate.
+
+    Attributes:
+        statement: What the site states.
+        signature: The site's signature.
+        link_signature: The link's signature over statement and signature.
+        link_certificate: The link's certificate (DER).
     """
 
     statement: Statement
@@ -144,6 +163,7 @@ class Receipt:
         key: ec.EllipticCurvePrivateKey,
         certificate: x509.Certificate,
     ) -> Self:
+        """Return a receipt for a signed statement, signed with the link's key."""
         seen = _fields(_RECEIPT_LABEL, statement.signed(), signature)
         return cls(
             statement=statement,
@@ -155,10 +175,10 @@ class Receipt:
     def problem(
         self, *, site: str, key: ec.EllipticCurvePublicKey, authority: x509.Certificate
     ) -> str | None:
-        """Return why this is no receipt for that site's own statement; None if it is one.
+        """Return why this is not a valid receipt for that site's own statement; None if it is.
 
-        Dates are not checked: that a certificate has ended since takes nothing from what was signed
-        under it.
+        Dates are not checked: a certificate that has expired since does not invalidate what was
+        signed under it.
         """
         if self.statement.federation != authority_digest(authority):
             return "it is of another federation"
@@ -167,21 +187,22 @@ class Receipt:
         if self.statement.key != key_digest(key):
             return "it is for another key"
         if not self.statement.is_signed(self.signature, key):
-            return "its statement does not bear this site's signature"
+            return "its statement does not have this site's signature"
         try:
             certificate = x509.load_der_x509_certificate(self.link_certificate)
             certificate.verify_directly_issued_by(authority)
         except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-            return "its certificate is not of this federation's authority"
+            return "its certificate was not issued by this federation's authority"
         link = certificate.public_key()
         seen = _fields(_RECEIPT_LABEL, self.statement.signed(), self.signature)
         if not isinstance(link, ec.EllipticCurvePublicKey) or not _verifies(
             link, self.link_signature, seen
         ):
-            return "it does not bear the link's signature"
+            return "it does not have the link's signature"
         return None
 
     def to_plain(self) -> dict[str, Any]:
+        """Return the receipt as JSON data."""
         return {
             "federation": self.statement.federation,
             "site": self.statement.site,
@@ -194,15 +215,15 @@ class Receipt:
 
     @classmethod
     def from_plain(cls, plain: object) -> Self:
-        """Read a receipt, signatures unchecked; WireError if it is not one."""
+        """Return the receipt in JSON data, signatures unchecked; raise WireError if it is none."""
         signed = ("signature", "link_signature", "link_certificate")
         keys = {"federation", "site", "key", *STATE_KEYS, *signed}
         if not isinstance(plain, dict) or set(plain) != keys:
-            raise WireError(f"a receipt has {', '.join(sorted(keys))}")
+            raise WireError(f"a receipt must have exactly the keys {', '.join(sorted(keys))}")
         printable_name(plain["site"])
         for key in ("federation", "key"):
             if not isinstance(plain[key], str) or not _DIGEST.fullmatch(plain[key]):
-                raise WireError(f"'{key}' of a receipt is a SHA-256 digest")
+                raise WireError(f"'{key}' of a receipt must be a SHA-256 digest in hexadecimal")
         statement = Statement(
             federation=plain["federation"],
             site=plain["site"],
@@ -213,9 +234,10 @@ class Receipt:
 
 
 def check_kept(ledger: LedgerReader, folder: Path) -> None:
-    """Refuse a ledger that is older than the receipt in its folder, or another: RolledBackError.
+    """Raise RolledBackError if a ledger is older than the receipt in its folder, or another one.
 
-    The receipt's signatures were checked when it came; it counts as the ledger beside it does.
+    The receipt's signatures were checked when it arrived; the file is trusted like the ledger next
+    to it.
     """
     kept = read_kept(folder)
     problem = kept and kept.statement.state.problem_in(ledger)
@@ -224,7 +246,7 @@ def check_kept(ledger: LedgerReader, folder: Path) -> None:
 
 
 def read_kept(folder: Path) -> Receipt | None:
-    """Return the receipt that is kept in a site's folder, if there is one."""
+    """Return the receipt in a site's folder, if there is one."""
     path = folder / WITNESS_NAME
     try:
         with files.explained("read", path):
@@ -232,43 +254,47 @@ def read_kept(folder: Path) -> Receipt | None:
     except (ValueError, RecursionError):  # WireError is a ValueError
         raise LedgerError(
             f"{path} is damaged; restore it, or remove it and start the node while its link is up, "
-            "which hands it out again"
+            "which sends the receipt again"
         ) from None
 
 
 def rolled_back(problem: str) -> RolledBackError:
+    """Return the error for a ledger that does not match its receipt."""
     return RolledBackError(
-        f"the site's ledger is not the one that its federation has witnessed: {problem}. What it "
-        "has forgotten was spent all the same; nothing is answered before the newest ledger is back"
+        f"the site's ledger is not the one that its federation has witnessed: {problem}. The "
+        "charges that it lacks were spent, so nothing is answered; restore the newest ledger from "
+        "a backup"
     )
 
 
 def key_digest(key: ec.EllipticCurvePublicKey) -> str:
-    """Return the name of a public key: SHA-256 of its SubjectPublicKeyInfo."""
+    """Return SHA-256 of a public key's SubjectPublicKeyInfo, which names the key."""
     content = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(content).hexdigest()
 
 
 def authority_digest(certificate: x509.Certificate) -> str:
-    """Return the name of a federation: SHA-256 of its authority's certificate."""
+    """Return SHA-256 of an authority's certificate, which names the federation."""
     return hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
 
 
 def to_text(content: bytes) -> str:
+    """Return bytes in base64."""
     return base64.b64encode(content).decode()
 
 
 def from_text(text: object) -> bytes:
-    """Return the bytes in base64; WireError if it is anything else."""
+    """Return the bytes in base64 text; raise WireError if it is anything else."""
     try:
         if isinstance(text, str) and len(text) <= MOST_BYTES:
             return base64.b64decode(text, validate=True)
     except ValueError:
         pass
-    raise WireError("a signature or certificate is base64")
+    raise WireError("a signature or certificate must be text in base64")
 
 
 def _fields(*parts: bytes) -> bytes:
+    """Return the parts, each preceded by its length."""
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 

@@ -1,10 +1,10 @@
-"""What each client has spent, in SQLite or in memory.
+"""Ledgers that record what each client has spent, in SQLite or in memory.
 
-    with Ledger("books.sqlite", create=True) as ledger:
+    with Ledger("ledger.sqlite", create=True) as ledger:
         print(ledger.spent("clinic-3", delta=1e-5))
 
-It stores events and never refunds; epsilon is computed anew from them. It imports privacy and
-core.
+A ledger stores privacy events, never epsilons, and never refunds a charge. Epsilon is recomputed
+from the events with the installed accountants. The package imports `privacy` and `core`.
 """
 
 from typing import TYPE_CHECKING

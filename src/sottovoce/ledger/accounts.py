@@ -1,6 +1,6 @@
-"""What some clients have spent and may spend: read in a few queries, then asked for each charge.
+"""Spending and budgets of some clients, read in a few queries and checked for each new charge.
 
-Clients mostly share a history, so each question about the accountants is asked once.
+Most clients share a history, so each distinct question is put to the accountants once.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,13 +15,17 @@ from sottovoce.privacy.accounting import privacy_spent, within
 from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import PrivacyEvent
 
-# How often each event was charged, in the order of first use; None is an event that is gone.
+# Number of charges by event, in the order of first use. The key None stands for an event whose
+# row is missing.
 History = dict[str | None, int]
-Before = tuple[str, int]  # (run, round): that run's charges from that round on do not count
+Before = tuple[str, int]  # (run, round): charges of that run from that round on are not counted
 
 
 class Accounts:
-    """A snapshot of some clients' accounts; charges that are `add`ed count from then on."""
+    """A snapshot of the spending and budgets of some clients.
+
+    Charges that are passed to `add` count from then on.
+    """
 
     def __init__(self, db: Database, clients: Iterable[str], *, before: Before | None = None):
         names = list(dict.fromkeys(clients))
@@ -34,41 +38,43 @@ class Accounts:
         self._verdicts: dict[tuple[object, ...], str | None] = {}
 
     def refusal(self, due: Due, text: str) -> BudgetExhaustedError | None:
-        """Why a client cannot pay; other units and adjacencies than its own raise.
+        """Return why a client's budget does not cover a charge; None if it does.
 
-        `text` is the event as the ledger stores it.
+        `text` is the event as the ledger stores it. Raises AdjacencyMismatchError if the client is
+        accounted under another unit or adjacency.
         """
         release = due.release
         client = release.client
         check_unit(client, release.unit, self._units.get(client, ()))
         history = self._histories.get(client, {})
         budget = self._budgets.get(client)
-        # Equal budgets are one object here, and looking at it is quicker than comparing.
-        question = (tuple(history.items()), text, id(budget))
-        if question not in self._verdicts:
-            self._verdicts[question] = _verdict(str(release), history, due.event, budget)
-        reason = self._verdicts[question]
+        # Equal budgets are one object here, and comparing identities is faster than values.
+        key = (tuple(history.items()), text, id(budget))
+        if key not in self._verdicts:
+            self._verdicts[key] = _verdict(str(release), history, due.event, budget)
+        reason = self._verdicts[key]
         return BudgetExhaustedError(f"{release}: {reason}") if reason else None
 
     def add(self, due: Due, text: str) -> None:
-        """Count a charge."""
+        """Count a charge in this snapshot."""
         client = due.release.client
         history = self._histories.setdefault(client, {})
         history[text] = history.get(text, 0) + 1
         self._units.setdefault(client, {str(due.release.unit)})
 
 
-def texts_of(dues: Sequence[Due]) -> list[str]:
-    """The event of each due as the ledger stores it; most share one object."""
+def texts_of(pending: Sequence[Due]) -> list[str]:
+    """Return the event of each pending charge as the ledger stores it."""
+    # Most pending charges share one event object, which is then written once.
     written: dict[int, str] = {}
-    for due in dues:
+    for due in pending:
         if id(due.event) not in written:
             written[id(due.event)] = to_json(due.event)
-    return [written[id(due.event)] for due in dues]
+    return [written[id(due.event)] for due in pending]
 
 
 def _verdict(who: str, history: History, event: PrivacyEvent, budget: Budget | None) -> str | None:
-    """What would be wrong with one more event, in words; None if nothing."""
+    """Return why one more event would exceed the budget; None if it would not."""
     past = composition(history)
     check_adjacency(who, event.adjacency, past, budget)
     if budget is None:
@@ -79,11 +85,13 @@ def _verdict(who: str, history: History, event: PrivacyEvent, budget: Budget | N
     spent = privacy_spent(after, budget.delta)
     return (
         f"epsilon would reach {show_epsilon(spent.epsilon)} at delta {budget.delta:g} "
-        f"({budget.adjacency}), above the budget {budget.epsilon:.15g}; nothing is sent"
+        f"({budget.adjacency}), above the budget of {budget.epsilon:.15g}; nothing is charged or "
+        "sent. Ask this client for fewer or noisier releases; a budget cannot be raised"
     )
 
 
 def composition(history: History) -> list[tuple[PrivacyEvent, int]]:
+    """Return the events of a history with their counts."""
     return [(from_json(text), count) for text, count in history.items()]
 
 
@@ -93,31 +101,40 @@ def check_adjacency(
     past: Iterable[tuple[PrivacyEvent, int]],
     budget: Budget | None,
 ) -> None:
-    """A client's charges and budget have one adjacency: two say different things."""
+    """Raise AdjacencyMismatchError unless a client's charges and budget have this adjacency.
+
+    Epsilons under two adjacencies bound different things and do not add up.
+    """
     if budget is not None and budget.adjacency is not adjacency:
         raise AdjacencyMismatchError(
-            f"{who}: the event is {adjacency}, the budget {budget.adjacency}"
+            f"{who}: the event is charged under {adjacency}, but the budget is under "
+            f"{budget.adjacency}; use {budget.adjacency} for this run"
         )
     for event, _ in past:
         if event.adjacency is not adjacency:
             raise AdjacencyMismatchError(
-                f"{who}: this is {adjacency}, but the client has charges under {event.adjacency} "
-                "in this ledger; go on under that one (another ledger forgets what was spent)"
+                f"{who}: adjacency {adjacency} was given, but the client has charges under "
+                f"{event.adjacency} in this ledger; use {event.adjacency}. A new ledger is no "
+                "remedy: it would omit what was spent"
             )
 
 
 def check_unit(client: str, unit: Unit, present: Iterable[str]) -> None:
-    """A client's charges protect one unit: epsilons of samples and clients do not add up."""
+    """Raise AdjacencyMismatchError unless a client's charges protect this unit.
+
+    Epsilons per sample and per client bound different things and do not add up.
+    """
     for other in present:
         if other != unit:
             raise AdjacencyMismatchError(
-                f"client '{client}' is accounted per {other} in this ledger, and this is "
-                f"per {unit}; go on per {other} (another ledger forgets what was spent)"
+                f"client '{client}' is accounted per {other} in this ledger, but this charge is "
+                f"per {unit}; use the unit '{other}'. A new ledger is no remedy: it would omit "
+                "what was spent"
             )
 
 
 def budgets(db: Database, clients: Sequence[str]) -> dict[str, Budget]:
-    """The budgets of those who have one."""
+    """Return the budgets of those clients that have one."""
     made: dict[tuple[object, ...], Budget] = {}
     found = {}
     for client, *row in db.of_many(
@@ -135,18 +152,20 @@ def _budget(client: str, epsilon: float, delta: float, adjacency: str, unit: str
     try:
         return Budget(epsilon=epsilon, delta=delta, adjacency=Adjacency(adjacency), unit=Unit(unit))
     except ValueError as error:
-        raise LedgerError(f"the budget of client '{client}' is damaged: {error}") from None
+        raise LedgerError(
+            f"the budget of client '{client}' is damaged: {error}; restore the ledger from a backup"
+        ) from None
 
 
 def histories(
     db: Database, clients: Sequence[str] | None = None, *, before: Before | None = None
 ) -> dict[str, History]:
-    """How often each event was charged to each client (to everyone, without `clients`)."""
+    """Return how often each event was charged to each client, or to all without `clients`."""
     return _histories(db, _counted(db, clients), before)
 
 
 def _counted(db: Database, clients: Sequence[str] | None) -> list[tuple[str, int, str, int]]:
-    """(client, event, unit, count) of some clients, or of all."""
+    """Return (client, event, unit, count) of some clients, or of all."""
     statement = "SELECT client, event, unit, count FROM spending"
     if clients is None:
         rows = db.all(f"{statement} ORDER BY client, event")
@@ -160,12 +179,15 @@ def _counted(db: Database, clients: Sequence[str] | None) -> list[tuple[str, int
 
 
 def check_counted(client: object, event: object, unit: object, count: object) -> None:
-    """SQLite keeps whatever it is given in any column: only what we write is counted."""
+    """Raise LedgerError for a row of `spending` that this program cannot have written.
+
+    SQLite stores values of any type in any column, so the types are checked here.
+    """
     kinds = type(client), type(event), type(unit), type(count)
     if kinds != (str, int, str, int) or not isinstance(count, int) or count < 1:
         raise LedgerError(
-            f"what is counted as spent is damaged (client {client!r}, count {count!r}); restore "
-            "the ledger from a backup"
+            f"the table 'spending' is damaged (client {client!r}, count {count!r}); restore the "
+            "ledger from a backup"
         )
 
 

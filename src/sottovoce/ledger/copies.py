@@ -1,19 +1,20 @@
-"""Whole copies of a ledger, the releases that several record, and where two copies part.
+"""Backups of a ledger, comparison of two copies, and merging of one account over several ledgers.
 
-A copy is one file, of one moment, verified before it gets its name.
+A backup is one file that holds the state of one moment and is verified before it gets its name.
 
-A row counts for each ledger that it is in. Rows are taken for one only where one file has all rows
-of the other, charges and messages: the same file by another path, a copy, or an older copy. Every
-commit draws a number that its chain covers, so two ledgers that went on apart are never taken for
-copies, whatever they answered.
+Merging counts a row once for each ledger that holds it. Rows of two files count as one only where
+one file has all rows of the other, charges and messages: the same file under another path, a copy,
+or an older copy. Every commit draws a random number that its chain covers, so two ledgers that
+were charged separately are never taken for copies, whatever they answered.
 
-Where an account has charges of one run in two ledgers, its messages may be in two sums or shuffles,
-and where it has two names in a run, both are in one. So may those of others, repeated, if a run was
-copied and went on in both, or was made twice with one seed: then two sums may differ by a single
-message. Nothing hides it: all that was hidden in that run counts as if it were seen.
+If an account has charges of one run in two ledgers, its messages may be in two sums or shuffles;
+if it has two names in a run, both messages are in the same one. The messages of other clients may
+be repeated as well, if a run was copied and continued in both places, or was made twice with one
+seed: then two sums may differ by a single message. No channel hides a message in these cases, so
+everything of that run is counted without the channel's amplification.
 
-Each row's link is a digest of everything up to it, so two copies are the same up to a row exactly
-if their links of that row are: where they part is the first row whose links differ.
+Each row's chain link is a digest of all rows up to it, so two copies agree up to a row exactly if
+their links of that row are equal. They diverge at the first row whose links differ.
 """
 
 import re
@@ -46,8 +47,15 @@ _TABLES: tuple[Chain, ...] = ("charges", "budgets", "messages")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parting:
-    """One table of two copies: how many rows they share, and how many each has beyond them."""
+class TableComparison:
+    """A comparison of one table of two copies.
+
+    Attributes:
+        table: The table.
+        shared: Number of rows at the beginning that both copies have.
+        only_first: Number of further rows of the first copy.
+        only_second: Number of further rows of the second copy.
+    """
 
     table: Chain
     shared: int
@@ -56,41 +64,44 @@ class Parting:
 
     @property
     def agree(self) -> bool:
+        """Whether both copies have the same rows."""
         return not self.only_first and not self.only_second
 
     @property
     def parts_at(self) -> str | None:
-        """The first row that the copies do not share, if both went on, each its own way."""
+        """The first row that differs, if both copies were charged separately; else None."""
         if self.only_first and self.only_second:
             return f"{self.table.removesuffix('s')} {self.shared + 1}"
         return None
 
     def plain(self) -> dict[str, Any]:
+        """Return the comparison as JSON data."""
         return {**asdict(self), "agree": self.agree, "parts_at": self.parts_at}
 
     def sentence(self) -> str:
+        """Return the comparison as a sentence."""
         if self.agree:
             return f"{self.table}: the same {self.shared}"
         if self.parts_at:
             return (
-                f"{self.table}: they part at {self.parts_at}; the first goes on with "
-                f"{self.only_first}, the second with {self.only_second} others: neither is a copy "
-                "of the other any more, and each forgets what the other has charged"
+                f"{self.table}: the copies diverge at {self.parts_at}; the first continues with "
+                f"{self.only_first} rows and the second with {self.only_second} others. Neither "
+                "is a copy of the other any more, and neither has the charges of the other"
             )
         longer = "first" if self.only_first else "second"
         more = self.only_first or self.only_second
         return (
             f"{self.table}: the same {self.shared}, then {more} that only the {longer} has; "
-            f"go on with the {longer}"
+            f"use the {longer}"
         )
 
 
-def comparison(first: LedgerReader, second: LedgerReader) -> list[Parting]:
-    """Two whole ledgers, table by table; neither is trusted more than the other."""
-    return [_parting(table, first, second) for table in _TABLES]
+def comparison(first: LedgerReader, second: LedgerReader) -> list[TableComparison]:
+    """Compare two whole ledgers table by table; neither is trusted more than the other."""
+    return [_compare_table(table, first, second) for table in _TABLES]
 
 
-def _parting(table: Chain, first: LedgerReader, second: LedgerReader) -> Parting:
+def _compare_table(table: Chain, first: LedgerReader, second: LedgerReader) -> TableComparison:
     shared, lengths = 0, [0, 0]
     together = True
     for links in zip_longest(first.links(table), second.links(table)):
@@ -98,7 +109,7 @@ def _parting(table: Chain, first: LedgerReader, second: LedgerReader) -> Parting
             lengths[place] += link is not None
         together = together and links[0] == links[1]
         shared += together
-    return Parting(
+    return TableComparison(
         table=table,
         shared=shared,
         only_first=lengths[0] - shared,
@@ -106,7 +117,8 @@ def _parting(table: Chain, first: LedgerReader, second: LedgerReader) -> Parting
     )
 
 
-# The run of a spec whose randomness is seeded: the same name, and noise, whatever the data.
+# The name of a run whose randomness is seeded. It follows from the spec alone, so two runs of one
+# spec have the same name and the same noise even if their data differ.
 SEEDED_NAME = re.compile(r"[0-9a-f]{16}")
 
 Counted = Literal["as charged", "seen", "one seed", "one noise"]
@@ -115,9 +127,13 @@ Counts = Counter[tuple[str, Unit, Counted]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The rows of one account in one file. `root` is the file that has all rows of this one.
+    """The rows of one account in one ledger file.
 
-    `repeated` are runs of which another ledger may have the same messages, of whatever client.
+    Attributes:
+        number: Number of the file.
+        root: Number of the longest file that has all rows of this one.
+        entries: Charges of the account.
+        repeated: Runs of which another ledger may have the same messages, of any client.
     """
 
     number: int
@@ -128,13 +144,15 @@ class Source:
 
 @dataclass(slots=True, kw_only=True)
 class Merged:
-    """What several sources record.
+    """The charges of several sources, merged.
 
-    counts    how often each event is counted, and how
-    own       the same for all rows of each source, by themselves
-    counted   how many rows of each source are in `counts`
-    same      (source, other): rows of a source that are counted as the other's
-    doubtful  (source, other): rows that are counted although the other has one of the same name
+    Attributes:
+        counts: How often each event is counted, and how.
+        own: The same over all rows of each source separately.
+        counted: Number of rows of each source that are in `counts`.
+        same: For (source, other), the number of rows of the source that are counted as the other's.
+        doubtful: For (source, other), the number of rows that are counted although the other has a
+            row of the same name.
     """
 
     counts: Counts = field(default_factory=Counter)
@@ -144,23 +162,23 @@ class Merged:
     doubtful: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def number(self, counted: Counted) -> int:
-        """How many releases are counted so."""
+        """Return the number of releases that are counted in this way."""
         return sum(count for (*_, how), count in self.counts.items() if how == counted)
 
 
 def charged(counts: Counts) -> list[tuple[PrivacyEvent, Unit, int]]:
-    """(event, unit, count) as they were charged, in the order of first use."""
+    """Return (event, unit, count) as they were charged, in the order of first use."""
     return [(from_json(text), unit, count) for (text, unit, _), count in counts.items()]
 
 
 def events(counts: Counts) -> list[tuple[PrivacyEvent, int]]:
-    """(event, count) as they are counted."""
+    """Return (event, count) as they are counted in the total."""
     return [(_event(text, how), count) for (text, _, how), count in counts.items()]
 
 
 def merge(sources: Sequence[Source]) -> Merged:
-    """Count every release of some sources, and those that they are shown to share once."""
-    # Where a file has all rows of another, they are counted in that one.
+    """Count every release of some sources, and once those that sources are shown to share."""
+    # If a file has all rows of another, they are counted as that file's.
     order = sorted(range(len(sources)), key=lambda one: sources[one].root != sources[one].number)
     releases: dict[tuple[int, int], tuple[int, Entry]] = {}
     merged = Merged(counted=[0] * len(sources))
@@ -186,13 +204,14 @@ def merge(sources: Sequence[Source]) -> Merged:
 
 
 class _Rules:
-    """How each release is counted, by what else there is of its run."""
+    """Rules for counting a release, by what else is recorded of its run."""
 
     def __init__(self, releases: Iterable[tuple[int, Entry]], repeated: frozenset[str]) -> None:
         self._repeated = repeated
         self._ledgers: dict[str, set[int]] = {}
         self._names: dict[str, set[str]] = {}
-        # Of messages that a seed may have drawn: with system randomness they have none.
+        # Only messages that may be drawn from a seed: those from system randomness have no
+        # commitment.
         self._commitments: dict[object, list[bytes | None]] = {}
         for root, entry in releases:
             self._ledgers.setdefault(_run(entry), set()).add(root)
@@ -201,15 +220,18 @@ class _Rules:
                 self._commitments.setdefault(entry.key, []).append(entry.commitment)
 
     def counted(self, entry: Entry) -> Counted:
+        """Return how a release is counted."""
         commitments = self._commitments.get(entry.key, [])
         is_seeded = any(commitments) or SEEDED_NAME.fullmatch(entry.run) is not None
-        # The same keystream on the same input is the same message; on another it gives both away.
+        # The same keystream on the same input gives the same message. On two inputs the noise
+        # cancels in the difference of both messages.
         is_same = None not in commitments and len(set(commitments)) == 1
         if len(commitments) > 1 and is_seeded and not is_same:
             return "one seed"
         run, is_repeated = _run(entry), entry.run in self._repeated
         several_names = len(self._names[run]) > 1
-        # Noise that is added once, to a sum, has no message, and its event is that of a message.
+        # Noise that is added once, to a sum, has no stored message, but its event is the same as
+        # that of a message.
         if not entry.is_stored and _is_noise(entry.event):
             if is_repeated and is_seeded:
                 return "one seed"
@@ -220,7 +242,7 @@ class _Rules:
 
 
 def _run(entry: Entry) -> str:
-    """The name of its run; a site adds to the name of a question what it was asked."""
+    """Return the name of the run, without the suffix by which a site marks a question."""
     return entry.run.partition("/")[0]
 
 
@@ -248,7 +270,7 @@ def _is_noise(text: str) -> bool:
 
 
 def _find_doubtful(releases: Iterable[tuple[int, Entry]], merged: Merged) -> None:
-    """Releases of one name that are counted for two sources."""
+    """Count the releases of the same name that are counted for two sources."""
     first: dict[object, int] = {}
     for place, entry in releases:
         known = first.setdefault((_run(entry), *entry.key[1:]), place)
@@ -257,9 +279,19 @@ def _find_doubtful(releases: Iterable[tuple[int, Entry]], merged: Merged) -> Non
 
 
 def back_up(ledger: LedgerReader, path: Path) -> Standing:
-    """Write a copy of a whole ledger to a new file, its owner's alone; return how far it goes.
+    """Write a verified copy of a whole ledger to a new file that only its owner can read.
 
-    Others may go on charging meanwhile. A file that is there already is left alone.
+    Other processes may continue to charge the ledger meanwhile. An existing file is not replaced.
+
+    Args:
+        ledger: The ledger to copy.
+        path: The file to create.
+
+    Returns:
+        The position of the copy: its number of charges and messages, and their chain links.
+
+    Raises:
+        LedgerError: The ledger or its copy is damaged, or `path` exists.
     """
     check_whole(ledger)
     before = ledger.standing()
@@ -271,20 +303,20 @@ def back_up(ledger: LedgerReader, path: Path) -> Standing:
         with LedgerReader(temporary) as copy:
             check_whole(copy)
             if copy.head_after(before.charges) != before.charges_head:
-                raise LedgerError(f"the copy {path} is not what was copied; check the disk")
+                raise LedgerError(f"the copy {path} differs from the ledger; check the disk")
             standing = copy.standing()
         with files.explained("write", path):
             if not files.place_new(temporary, path):
-                raise LedgerError(f"{path} is there already; choose another name")
+                raise LedgerError(f"{path} exists; choose another name")
     finally:
         temporary.unlink(missing_ok=True)
     return standing
 
 
 def check_whole(ledger: LedgerReader) -> None:
-    """Refuse a ledger in which anything is wrong."""
+    """Raise LedgerError for a ledger in which anything is wrong."""
     for problem in ledger.verify():
         raise LedgerError(
-            f"{problem}; a ledger that is not whole is not copied ('sottovoce ledger verify' lists "
-            "everything that is wrong)"
+            f"{problem}; a damaged ledger is not copied. Run 'sottovoce ledger verify' for a list "
+            "of everything that is wrong, and restore the ledger from a backup"
         )

@@ -1,19 +1,19 @@
-"""The SQLite file under the ledger: schema, durable transactions, errors with a remedy.
+"""The SQLite file of a ledger: its schema, durable transactions, and errors that name a remedy.
 
-A ledger of an earlier version becomes one of this version. The tables:
+A ledger of an earlier version is converted to this version when it is opened. The tables:
 
-charges    one row for each attempt at a release. `commitment` is that of version 1, whose digests
-           cover it. In newer rows it is NULL, but for the first of each commit: there it is a
-           random number, so that the chains of two ledgers that went on apart differ, whatever
-           was charged and answered.
-messages   what was encoded under a charge, from the moment it may leave. A row is never deleted: a
-           discarded message leaves its digests behind, so that whatever has no row never left.
-           Without a commitment the first of each commit has a random number in its place, too.
-spending   how often each event was charged to each client: the charges counted, by a trigger, so
-           that no charge can be entered without it.
-meta       length and end of each chain, so that rows missing at the end are noticed; the identity
-           of the ledger; and whether it is `bound`: 0 only for a ledger that an earlier version
-           made and that no site has taken over since.
+charges    One row for each attempt at a release. `commitment` is used by version 1, whose digests
+           cover it. In newer rows it is NULL, except in the first row of each commit, where it is
+           a random number. So the chains of two ledgers that were charged separately differ,
+           whatever was charged and answered.
+messages   What was encoded under a charge, written before it may leave. A row is never deleted: a
+           discarded message leaves its digests, so a charge without a row has released nothing.
+           If there is no commitment, the first row of each commit has a random number there, too.
+spending   How often each event was charged to each client. A trigger counts the charges, so no
+           charge can be entered without being counted.
+meta       Length and last link of each chain, so that rows missing at the end are noticed; the
+           identity of the ledger; and `bound`, which is 0 only for a ledger that an earlier
+           version made and that no site has used since.
 """
 
 import contextlib
@@ -32,10 +32,10 @@ from sottovoce.ledger import records
 
 SCHEMA_VERSION = 3
 EARLIER_VERSIONS = (1, 2)
-NONCE_BYTES = 8  # of a random number in the place of a commitment, which is longer
-# Begins an identity that was worked out and not drawn: two ledgers may share it.
+NONCE_BYTES = 8  # size of a random number in place of a commitment, which is longer
+# Prefix of an identity that was derived instead of drawn at random: two ledgers may share it.
 DERIVED = "0" * 8
-COUNTING = "every_charge_counts"  # the trigger without which a charge would cost nothing
+COUNTING = "every_charge_counts"  # the trigger that adds each charge to `spending`
 
 SCHEMA = (
     """CREATE TABLE meta (
@@ -49,7 +49,7 @@ SCHEMA = (
         epsilon REAL NOT NULL, delta REAL NOT NULL, adjacency TEXT NOT NULL, unit TEXT NOT NULL,
         chain BLOB NOT NULL)""",
     "CREATE TABLE events (id INTEGER PRIMARY KEY, json TEXT NOT NULL UNIQUE)",
-    # Rounds come one after another, so with the round first the index grows at its end.
+    # Rounds arrive in order, so an index that starts with the round grows at its end.
     """CREATE TABLE charges (
         id INTEGER PRIMARY KEY AUTOINCREMENT, run TEXT NOT NULL, client TEXT NOT NULL,
         round INTEGER NOT NULL, uplink INTEGER NOT NULL, attempt INTEGER NOT NULL,
@@ -65,7 +65,8 @@ SCHEMA = (
     """CREATE TABLE messages (
         id INTEGER PRIMARY KEY AUTOINCREMENT, charge INTEGER NOT NULL UNIQUE REFERENCES charges(id),
         commitment BLOB, digest BLOB, message BLOB, chain BLOB NOT NULL)""",
-    # An earlier version's way to discard, in a process that had the file open before.
+    # Blocks the DELETE by which an earlier version discards messages, in a process that opened the
+    # file before its conversion.
     """CREATE TRIGGER no_message_is_forgotten BEFORE DELETE ON messages BEGIN
         SELECT RAISE(ABORT, 'messages are discarded, not deleted'); END""",
     "CREATE INDEX messages_kept ON messages (charge) WHERE message IS NOT NULL",
@@ -73,20 +74,20 @@ SCHEMA = (
 
 
 def triggers() -> dict[str, str]:
-    """The triggers of a ledger, by name, as SQLite keeps them."""
+    """Return the triggers of a ledger by name, as SQLite stores them."""
     found = [statement for statement in SCHEMA if statement.startswith("CREATE TRIGGER")]
     return {statement.split()[2]: statement for statement in found}
 
 
 def create(connection: sqlite3.Connection) -> None:
-    """The tables of an empty ledger, within the transaction around it."""
+    """Create the tables of an empty ledger inside the caller's transaction."""
     for statement in SCHEMA:
         connection.execute(statement)
     _begin(connection, identity=secrets.token_hex(16), bound=True)
 
 
 def migrate(connection: sqlite3.Connection, version: int) -> None:
-    """Bring a ledger of version 1 or 2 up to date, within the transaction around it."""
+    """Convert a ledger of version 1 or 2 to this version inside the caller's transaction."""
     if version == 1:
         _migrate_from_1(connection)
         return
@@ -108,10 +109,10 @@ def _begin(connection: sqlite3.Connection, *, identity: str, bound: bool) -> Non
 
 
 def _derived(connection: sqlite3.Connection) -> str:
-    """An identity for a ledger that has none: the same for every copy of it, however old.
+    """Return an identity for a ledger that has none; it is the same for all copies of a ledger.
 
-    It follows from the first charge, which all copies share, and so do two runs of one spec.
-    Without a charge one is drawn.
+    It is derived from the first charge, which all copies have. Two runs of one spec also have the
+    same first charge, hence the same derived identity. Without a charge the identity is random.
     """
     first = connection.execute("SELECT chain FROM charges ORDER BY id LIMIT 1").fetchone()
     if first is None or not isinstance(first[0], bytes):
@@ -123,9 +124,9 @@ def _derived(connection: sqlite3.Connection) -> str:
 def _migrate_from_1(connection: sqlite3.Connection) -> None:
     """Copy a ledger of version 1 into tables of this version.
 
-    Charges, budgets and events are copied as they are, with their digests: what was damaged before
-    is found damaged after. Version 1 deleted discarded messages, so a charge without one may have
-    been sent: each gets a row that says so, with the commitment that its charge has.
+    Charges, budgets and events keep their digests, so damage from before is still detected after.
+    Version 1 deleted discarded messages, so a charge without a message may have been sent: each
+    gets a message row that says so, with the commitment of its charge.
     """
     (*ends,) = connection.execute(
         "SELECT charges, charges_end, budgets, budgets_end FROM meta"
@@ -167,23 +168,24 @@ def _migrate_from_1(connection: sqlite3.Connection) -> None:
 
 
 _BUSY_SECONDS = 30.0
-_NAMES_TOGETHER = 1000  # well below the number of variables that SQLite allows in a statement
+_NAMES_TOGETHER = 1000  # well below the number of parameters that SQLite allows in a statement
 
 
 Access = Literal["read", "write", "create"]
 
 
 class Database:
-    """One connection; sqlite3 errors come out as LedgerError.
+    """One connection to a ledger file; errors of sqlite3 are raised as LedgerError.
 
-    With `read` nothing is changed: a ledger of an earlier version is brought up to date in memory.
-    With `create` an empty ledger is made where nothing has the name yet.
+    With access `read` the file is not changed: a ledger of an earlier version is converted in
+    memory. With `create` an empty ledger is made if the path does not exist.
     """
 
     def __init__(self, path: Path, access: Access) -> None:
-        # Absolute, so that ':memory:' is a file like any other: a ledger must outlive its process.
+        # Absolute, so that ':memory:' names a file: a ledger must outlive its process.
         self.path = path.absolute()
-        has_log = self._log.exists()  # before the file: whoever makes the file makes the log later
+        # Checked before the file: a process that creates the ledger creates its log last.
+        has_log = self._log.exists()
         if access == "create" and not os.path.lexists(self.path):
             self._create(has_log=has_log)
         self._check_file(path)
@@ -198,39 +200,43 @@ class Database:
             raise
 
     def close(self) -> None:
+        """Close the connection."""
         self._connection.close()
 
     @property
     def in_transaction(self) -> bool:
+        """Whether a transaction or snapshot is open."""
         return self._connection.in_transaction
 
     @property
     def version_of_others(self) -> int:
-        """A number that changes whenever another connection has changed the file."""
+        """A number that changes whenever another connection changes the file."""
         return int(self.one("PRAGMA data_version")[0])
 
     def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """Execute one statement; errors of sqlite3 are not converted."""
         return self._connection.execute(statement, values)
 
     def all(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Every row of a query."""
+        """Return all rows of a query."""
         with self.explained("read"):
             return self.execute(statement, values).fetchall()
 
     def one(self, statement: str, values: Sequence[Any] = ()) -> Any:
-        """The first row of a query, or None."""
+        """Return the first row of a query, or None."""
         with self.explained("read"):
             return self.execute(statement, values).fetchone()
 
     def each(self, statement: str) -> Iterator[Any]:
-        """The rows of a query one by one, for tables that are larger than memory should be."""
+        """Yield the rows of a query one by one, without holding the table in memory."""
         with self.explained("read"):
             yield from self.execute(statement)
 
     def of_many(self, statement: str, names: Sequence[Any], *values: Any) -> Iterator[Any]:
-        """The rows of a query with `IN ({names})` at its end, for however many names.
+        """Yield the rows of a query that contains `IN ({names})`, for any number of names.
 
-        Names are bound one by one: SQL and JSON text would not bring every name back as it was.
+        The names are bound as parameters, in several statements if there are many. SQL or JSON text
+        would not preserve every name exactly.
         """
         for start in range(0, len(names), _NAMES_TOGETHER):
             part = names[start : start + _NAMES_TOGETHER]
@@ -238,11 +244,12 @@ class Database:
             yield from self.all(statement.replace("{names}", marks), (*values, *part))
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Execute one statement for each row of values."""
         self._connection.executemany(statement, rows)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, and on disk when it is left."""
+        """Run the block in one transaction that is on disk when the block ends."""
         with self.explained("write to"):
             try:
                 self.execute("BEGIN IMMEDIATE")
@@ -254,14 +261,14 @@ class Database:
                 raise
 
     def checkpoint(self) -> None:
-        """Bring all commits from the log into the file, which is then whole without its log.
+        """Move all commits from the log into the file, which is then complete without its log.
 
-        Waits for readers of earlier commits. Not possible within a transaction.
+        Waits for readers of earlier commits. Cannot be called inside a transaction.
         """
         deadline = time.monotonic() + _BUSY_SECONDS
         while self._is_checkpoint_busy():
             if time.monotonic() > deadline:
-                raise LedgerError(f"cannot write to the ledger {self.path}: {self._when_busy()}")
+                raise LedgerError(f"cannot write to the ledger {self.path}: {self._busy_remedy()}")
             time.sleep(0.02)  # SQLite does not wait for the checkpoint of another connection
 
     def _is_checkpoint_busy(self) -> bool:
@@ -270,14 +277,16 @@ class Database:
         return bool(is_busy)
 
     def copy_to(self, path: Path) -> None:
-        """Write a copy, of one moment and without a log, to a file that is empty or absent."""
+        """Write a copy of one moment, without a log, to a file that is empty or absent."""
         with self.explained("copy"), contextlib.closing(sqlite3.connect(path)) as copy:
             self._connection.backup(copy)
-            copy.execute("PRAGMA journal_mode = WAL")  # as a new one, also if it was in memory
+            copy.execute(
+                "PRAGMA journal_mode = WAL"
+            )  # as in a new ledger, also for a copy of memory
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Everything read within is of one moment, whatever others write meanwhile."""
+        """Let all reads of the block see one moment, whatever other processes write."""
         with self.explained("read"):
             self.execute("BEGIN")
             try:
@@ -287,10 +296,10 @@ class Database:
 
     @contextlib.contextmanager
     def explained(self, action: str) -> Iterator[None]:
-        """Turn SQLite's errors into one sentence."""
+        """Convert errors of SQLite to a LedgerError that names a remedy."""
         try:
             yield
-        # Of a damaged file even the name in SQLite's own error may be no text.
+        # SQLite's error for a damaged file may contain bytes that are not text.
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise LedgerError(
                 f"cannot {action} the ledger {self.path}: {error}; {self._remedy(error)}"
@@ -298,52 +307,54 @@ class Database:
 
     def _remedy(self, error: Exception) -> str:
         if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
-            return self._when_busy()
+            return self._busy_remedy()
         if isinstance(error, sqlite3.ProgrammingError) and "closed" in str(error):
-            return "it was closed in this program; open it again"
+            return "this program closed it before; open it again"
         if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
             return "check the disk's free space and the file's permissions"
-        restore = "restore it from a backup: a new ledger would forget what was spent"
-        is_other = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB
-        if is_other and self.path.suffix != ".sqlite":
-            return f"name a folder with a ledger, or a ledger file; if it was one, {restore}"
+        restore = "restore it from a backup; a new ledger would omit what was spent"
+        is_not_sqlite = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB
+        if is_not_sqlite and self.path.suffix != ".sqlite":
+            return f"name a folder with a ledger, or a ledger file; if this was a ledger, {restore}"
         return restore
 
-    def _when_busy(self) -> str:
+    def _busy_remedy(self) -> str:
         return (
             f"another process has kept it locked for {_BUSY_SECONDS:g} s (on Linux, "
-            f"'fuser {self.path}' names it); try again when it is done: nothing is lost"
+            f"'fuser {self.path}' names it); try again when that process is done, nothing is lost"
         )
 
     @property
     def _log(self) -> Path:
-        """SQLite's log of commits that are not in the file itself yet."""
+        """SQLite's log of commits that are not yet in the file."""
         return self._file.with_name(f"{self._file.name}-wal")
 
     @property
     def _file(self) -> Path:
-        """Where the ledger itself lies: SQLite keeps the log there, not beside a link to it."""
+        """The ledger file itself: SQLite keeps its log there, not next to a link."""
         return Path(os.path.realpath(self.path))
 
     def _check_file(self, given: Path) -> None:
-        """Refuse what is no file with anything in it: SQLite would make an empty ledger of it."""
-        restore = "restore it from a backup; a new ledger would forget what was spent"
+        """Raise LedgerError for an absent or empty file, which SQLite would initialize."""
+        remedy = "restore it from a backup, because a new ledger would omit what was spent"
         if self.path.is_symlink() and not self.path.exists():
-            raise LedgerError(f"{self.path} is a link to a file that is gone: {restore}")
+            raise LedgerError(f"{self.path} is a link to a missing file; {remedy}")
         if not self.path.is_file():
             raise LedgerError(
-                f"no ledger at {given}; name a run folder or a ledger file (if one was there, "
-                "restore it; a new one is made by Ledger(path, create=True))"
+                f"no ledger at {given}; name a run folder or a ledger file. If a ledger was there, "
+                "restore it from a backup; Ledger(path, create=True) creates a new one"
             )
         if not self.path.stat().st_size:
-            raise LedgerError(f"{self.path} is empty: {restore} (remove it if it never held one)")
+            raise LedgerError(
+                f"{self.path} is empty; {remedy}. Remove the file if it never held a ledger"
+            )
 
     def _is_archived(self) -> bool:
-        """Whether the ledger lies, whole, where nothing can be written."""
+        """Return whether the ledger is complete and in a folder that is read-only."""
         return not os.access(self._file.parent, os.W_OK) and not self._log.exists()
 
     def _connect(self, *, archived: bool) -> sqlite3.Connection:
-        # SQLite wants to write beside a database even to read it, unless it is told not to.
+        # SQLite writes files next to a database even to read it, unless the URI forbids it.
         target = f"{self._file.as_uri()}?immutable=1" if archived else self.path
         return sqlite3.connect(target, uri=archived, isolation_level=None, timeout=_BUSY_SECONDS)
 
@@ -351,17 +362,19 @@ class Database:
         try:
             self.execute("ROLLBACK")
         except sqlite3.Error:
-            # Never go on inside a transaction of unknown state; reopening recovers the file.
+            # The state of the transaction is unknown; reopening the file recovers it.
             self._connection.close()
 
     def _open(self, *, read_only: bool) -> None:
         if "meta" not in self._tables():
-            raise LedgerError(f"{self.path} is not a Sottovoce ledger")
+            raise LedgerError(
+                f"{self.path} is not a Sottovoce ledger; name a ledger file or a run folder"
+            )
         if self._version() in EARLIER_VERSIONS:
             if read_only:
                 self._copy_to_memory()
             with self.transaction():
-                version = self._version()  # another process may have been first
+                version = self._version()  # another process may have converted it
                 if version in EARLIER_VERSIONS:
                     migrate(self._connection, version)
         if read_only:
@@ -369,10 +382,11 @@ class Database:
         version = self._version()
         if version != SCHEMA_VERSION:
             raise LedgerError(
-                f"{self.path} has ledger version {version}, this Sottovoce reads "
-                f"{SCHEMA_VERSION}; nothing was changed: use the Sottovoce that wrote it"
+                f"{self.path} has ledger version {version}, but this version of Sottovoce reads "
+                f"version {SCHEMA_VERSION}; nothing was changed. Use the version of Sottovoce "
+                "that wrote it"
             )
-        # FULL: a commit is on disk before the caller goes on, even if the power fails.
+        # FULL: a commit is on disk before the caller continues, so it survives a power failure.
         self.execute("PRAGMA synchronous = FULL")
         self.execute("PRAGMA foreign_keys = ON")
 
@@ -381,7 +395,7 @@ class Database:
         return "no" if row is None else row[0]
 
     def _copy_to_memory(self) -> None:
-        """What is not brought up to date where it lies is read from a copy."""
+        """Replace the connection by a copy in memory, which can be converted."""
         copy = sqlite3.connect(":memory:", isolation_level=None)
         self._connection.backup(copy)
         self._connection.close()
@@ -391,18 +405,19 @@ class Database:
         return {row[0] for row in self.execute("SELECT name FROM sqlite_master")}
 
     def _create(self, *, has_log: bool) -> None:
-        """Make an empty ledger under another name first: it is whole, or it is not there.
+        """Create an empty ledger under a temporary name and rename it: it is complete or absent.
 
-        Where another process is first, its ledger is the one that is opened.
+        If another process is faster, its ledger is the one that is opened.
         """
         if has_log:
             raise LedgerError(
-                f"{self.path} is gone, but its log {self._log} is there: restore both from a "
-                "backup; a new ledger would forget what was spent"
+                f"{self.path} is missing, but its log {self._log} exists; restore both from a "
+                "backup, because a new ledger would omit what was spent"
             )
         temporary = self.path.with_name(f".{self.path.name[:100]}.{secrets.token_hex(8)}")
         try:
-            # Its owner's alone: it holds messages with their senders until they are discarded.
+            # Readable by its owner only: it holds messages with their senders until they are
+            # discarded.
             os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, files.PRIVATE))
             with (
                 self.explained("open"),

@@ -1,13 +1,13 @@
-"""Charges per client in SQLite: before encoding, never refunded, durable before anything leaves.
+"""A durable ledger in SQLite that is charged before encoding and never refunds.
 
-The ledger stores events, never epsilons; epsilon is recomputed from them by today's accountants.
-A charge is keyed (run, client, round, uplink, attempt). The sealed message is stored beside it, so
-that a retry sends the same bytes again instead of releasing anything new; a charge beside which
-nothing was ever stored has released nothing, and may still be used.
+The ledger stores events, never epsilons; the installed accountants recompute epsilon from them. A
+charge is identified by (run, client, round, uplink, attempt). The sealed message is stored with its
+charge before it is sent, so a retry sends the same bytes again and releases nothing new. A charge
+without a stored message has released nothing and may still be used.
 
-Charges, budgets and stored messages carry digests chained from row to row, so a row that was
-edited, removed or reordered by hand is noticed: by `verify`, and before anything is written. It is
-no protection against someone who recomputes the chain.
+Charges, budgets and stored messages carry digests that are chained from row to row. A row that was
+edited, removed or reordered by hand is detected by `verify` and before anything is written. The
+chain is unkeyed: it does not protect against someone who recomputes it.
 """
 
 import contextlib
@@ -25,42 +25,70 @@ from sottovoce.ledger.records import Budget, Cell, Charge, Due, Release
 from sottovoce.ledger.verification import Chain
 from sottovoce.privacy.events import PrivacyEvent
 
-_Row = tuple[tuple[Cell, ...], tuple[Any, ...]]  # what its digest covers, and what is stored
+_Row = tuple[tuple[Cell, ...], tuple[Any, ...]]  # (what its digest covers, what is stored)
 
 LEDGER_NAME = "ledger.sqlite"  # in the folder of a run, a site or a question
 
 
 class Ledger(LedgerReader):
-    """A file of charges. Use as a context manager; several processes may share it.
+    """A ledger file that can be charged; use it as a context manager.
 
-    The file must be there: a new one in its place would forget what was spent. With `create` an
-    empty ledger is made where nothing has the name yet.
+    Several processes may share the file. It must exist, since a new file in its place would omit
+    what was spent; with `create` an empty ledger is made if the path does not exist.
+
+    Args:
+        path: The ledger file.
+        create: Whether to make an empty ledger if there is no file.
+
+    Raises:
+        LedgerError: There is no ledger at `path`, or it cannot be read.
     """
 
     def __init__(self, path: Path | str, *, create: bool = False) -> None:
         self._open(Path(path), "create" if create else "write")
 
     def checkpoint(self) -> None:
-        """Make the file whole without the log beside it, so that a copy of it has every charge."""
+        """Move all commits into the file, so that a copy of the file has every charge."""
         self._db.checkpoint()
 
     def bind(self) -> None:
-        """Note that the ledger has a seal: from now on a missing one is a loss."""
+        """Record that the ledger has a seal; from then on a missing seal means a lost ledger."""
         with self._db.transaction():
             self._db.execute("UPDATE meta SET bound = 1")
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
-        """Group charges or messages into one durable commit (a whole cohort costs one sync)."""
+        """Group charges or messages into one durable commit, so that a whole cohort costs one sync.
+
+        Returns:
+            A context manager. The commit is on disk when it ends; an error undoes all of it.
+        """
         return self._db.transaction()
 
     def set_budgets(self, budgets: Mapping[str, Budget]) -> None:
-        """Give clients their budgets in one durable commit."""
+        """Give clients their budgets in one durable commit.
+
+        Args:
+            budgets: The budget of each client.
+
+        Raises:
+            LedgerError: A client already has another budget.
+            AdjacencyMismatchError: A client was charged under another unit or adjacency.
+        """
         with self.transaction():
             for client, budget in budgets.items():
                 self.set_budget(client, budget)
 
     def set_budget(self, client: str, budget: Budget) -> None:
-        """Give a client its budget, once: nobody can raise it later."""
+        """Give a client its budget, which cannot be changed later.
+
+        Args:
+            client: Name of the client.
+            budget: The most that it may spend.
+
+        Raises:
+            LedgerError: The client already has another budget.
+            AdjacencyMismatchError: The client was charged under another unit or adjacency.
+        """
         with self._writing():
             present = self.budget(client)
             if present == budget:
@@ -80,27 +108,51 @@ class Ledger(LedgerReader):
             self._append("budgets", "client, epsilon, delta, adjacency, unit", [(row, row)])
 
     def charge(self, release: Release, attempt: int, event: PrivacyEvent) -> Charge:
-        """Enter a charge, or raise BudgetExhaustedError and enter nothing."""
+        """Charge one release durably, before anything of it is encoded.
+
+        Args:
+            release: What is charged for.
+            attempt: Number of the attempt, from 0.
+            event: The privacy event of the release.
+
+        Returns:
+            The charge.
+
+        Raises:
+            BudgetExhaustedError: The client's budget does not cover it; nothing is charged.
+            LedgerError: The attempt was charged before, or the ledger was altered.
+        """
         (outcome,) = self.charge_all([Due(release=release, attempt=attempt, event=event)])
         if isinstance(outcome, BudgetExhaustedError):
             raise outcome
         return outcome
 
-    def charge_all(self, dues: Sequence[Due]) -> list[Charge | BudgetExhaustedError]:
-        """Enter charges in one commit; nothing is entered for those whose budget has no room.
+    def charge_all(self, pending: Sequence[Due]) -> list[Charge | BudgetExhaustedError]:
+        """Charge several releases in one commit, except those that a budget does not cover.
 
-        Each is checked against the client's whole history, with those before it in `dues`. A charge
-        that is there already, or of another unit or adjacency than its client's, raises, and then
-        nothing is entered for anybody.
+        Each charge is checked against the client's whole history, including those before it in
+        `pending`.
+
+        Args:
+            pending: The charges to make.
+
+        Returns:
+            For each pending charge the charge, or the error for which it was not made.
+
+        Raises:
+            LedgerError: An attempt was charged before, or the ledger was altered. Nothing is
+                charged to any client then.
+            AdjacencyMismatchError: A charge has another unit or adjacency than its client's
+                account. Nothing is charged to any client then.
         """
-        texts = accounts.texts_of(dues)
+        texts = accounts.texts_of(pending)
         with self._writing():
-            book = Accounts(self._db, (due.release.client for due in dues))
-            self._check_not_charged(dues)
-            refusals = [count_in(book, due, text) for due, text in zip(dues, texts, strict=True)]
+            book = Accounts(self._db, (due.release.client for due in pending))
+            self._check_not_charged(pending)
+            refusals = [count_in(book, due, text) for due, text in zip(pending, texts, strict=True)]
             accepted = [
                 (due, text)
-                for due, text, refusal in zip(dues, texts, refusals, strict=True)
+                for due, text, refusal in zip(pending, texts, refusals, strict=True)
                 if refusal is None
             ]
             ids = iter(self._enter(accepted))
@@ -108,20 +160,37 @@ class Ledger(LedgerReader):
             Charge(id=next(ids), release=due.release, attempt=due.attempt, event=due.event)
             if refusal is None
             else refusal
-            for due, refusal in zip(dues, refusals, strict=True)
+            for due, refusal in zip(pending, refusals, strict=True)
         ]
 
     def store_message(
         self, charge: Charge, message: bytes, commitment: bytes | None = None
     ) -> None:
-        """Keep the sealed message, so that a retry sends these bytes and no others."""
+        """Store a sealed message, so that a retry sends exactly these bytes.
+
+        Args:
+            charge: The charge that pays for the message.
+            message: The bytes to be sent.
+            commitment: A keyed digest of what is encoded, where the same keystream can be derived
+                again.
+
+        Raises:
+            LedgerError: Another message is stored for the charge.
+        """
         self.store_messages([(charge, message, commitment)])
 
     def store_messages(self, sealed: Sequence[tuple[Charge, bytes, bytes | None]]) -> None:
-        """Keep sealed messages, each with a commitment to what it encodes, in one commit.
+        """Store sealed messages in one commit.
 
-        A charge pays for one message: whoever comes second with other bytes is refused, and must
-        not send them. A discarded message may come back, if it is the same.
+        A charge pays for one message. If two processes encode under one charge, the second is
+        refused and must not send its bytes. A discarded message may be stored again if it is the
+        same.
+
+        Args:
+            sealed: (charge, message, commitment) of each message; see `store_message`.
+
+        Raises:
+            LedgerError: Another message is stored for a charge. Nothing is stored then.
         """
         with self._writing():
             stored = {
@@ -145,8 +214,9 @@ class Ledger(LedgerReader):
                     again.append((message, charge.id))
                 else:
                     raise LedgerError(
-                        f"{charge.release}, attempt {charge.attempt} has another message already; "
-                        "this one is not sent (a retry sends the other)"
+                        f"another message is stored for {charge.release}, attempt "
+                        f"{charge.attempt}; this one must not be sent. Repeat the round: a retry "
+                        "sends the stored message"
                     )
             self._append("messages", "charge, commitment, digest, message", new)
             self._db.execute_many(
@@ -154,7 +224,12 @@ class Ledger(LedgerReader):
             )
 
     def discard_messages(self, run: str, before_round: int) -> None:
-        """Drop stored messages of finished rounds; their charges and digests stay."""
+        """Discard stored messages of finished rounds; their charges and digests stay.
+
+        Args:
+            run: Name of the run.
+            before_round: Messages of earlier rounds are discarded.
+        """
         with self._writing():
             self._db.execute(
                 "UPDATE messages SET message = NULL WHERE message IS NOT NULL AND EXISTS "
@@ -162,12 +237,12 @@ class Ledger(LedgerReader):
                 (run, before_round),
             )
 
-    # -- inside ----------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------
 
-    def _check_not_charged(self, dues: Sequence[Due]) -> None:
-        """Every attempt is charged once, in the ledger and in one call."""
+    def _check_not_charged(self, pending: Sequence[Due]) -> None:
+        """Raise LedgerError if an attempt is charged twice, here or in the ledger."""
         earlier: set[tuple[object, ...]] = set()
-        for (run, number), clients in by_round([due.release for due in dues]).items():
+        for (run, number), clients in by_round([due.release for due in pending]).items():
             earlier.update(
                 self._db.of_many(
                     "SELECT run, client, round, uplink, attempt FROM charges "
@@ -177,17 +252,19 @@ class Ledger(LedgerReader):
                     number,
                 )
             )
-        for due in dues:
+        for due in pending:
             key = (*due.release.key, due.attempt)
             if key in earlier:
-                raise LedgerError(f"{due} has been charged before")
+                raise LedgerError(
+                    f"{due} was charged before; resume the run, or start one with a new name"
+                )
             earlier.add(key)
 
-    def _enter(self, dues: Sequence[tuple[Due, str]]) -> list[int]:
-        """Write checked charges; their ids, in order."""
-        if not dues:
+    def _enter(self, pending: Sequence[tuple[Due, str]]) -> list[int]:
+        """Write checked charges and return their ids in order."""
+        if not pending:
             return []
-        texts = list(dict.fromkeys(text for _, text in dues))
+        texts = list(dict.fromkeys(text for _, text in pending))
         self._db.execute_many(
             "INSERT OR IGNORE INTO events (json) VALUES (?)", ((text,) for text in texts)
         )
@@ -197,20 +274,21 @@ class Ledger(LedgerReader):
         last = self._db.one("SELECT seq FROM sqlite_sequence WHERE name = 'charges'")
         if last and type(last[0]) is not int:
             raise LedgerError(
-                f"the ledger {self._db.path} has lost count of its charges; restore it"
+                f"the ledger {self._db.path} has a damaged count of its charges; restore it from a "
+                "backup"
             )
         first = (last[0] if last else 0) + 1
         rows: list[_Row] = []
-        for number, (due, text) in enumerate(dues, start=first):
+        for number, (due, text) in enumerate(pending, start=first):
             release = due.release
             key = (*release.key, due.attempt, str(release.unit))
-            # The last place is version 1's commitment, which its digests cover.
+            # The last column held the commitment in version 1, and digests still cover it.
             drawn = None if rows else _nonce()
             content = (*key, text, records.as_hex(drawn))
             rows.append((content, (number, *key, events_by_text[text], drawn)))
         columns = "id, run, client, round, uplink, attempt, unit, event, commitment"
         self._append("charges", columns, rows)
-        return list(range(first, first + len(dues)))
+        return list(range(first, first + len(pending)))
 
     def _append(
         self,
@@ -218,7 +296,7 @@ class Ledger(LedgerReader):
         columns: str,
         rows: Sequence[_Row],
     ) -> None:
-        """Write (what the digest covers, what is stored) and move the end of the chain on."""
+        """Write (what the digest covers, what is stored) for each row and extend the chain."""
         if not rows:
             return
         count, end = verification.chain_end(self._db, table)
@@ -232,7 +310,7 @@ class Ledger(LedgerReader):
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """The surrounding transaction, or one of its own; nothing is added to an altered ledger."""
+        """Use the current transaction or start one; refuse to write to an altered ledger."""
         if self._db.in_transaction:
             self.check_unaltered()
             yield
@@ -244,7 +322,7 @@ class Ledger(LedgerReader):
 
 @contextlib.contextmanager
 def temporary_ledger() -> Iterator[Ledger]:
-    """Open a new ledger that is thrown away afterwards, with all that was charged."""
+    """Open a new ledger that is deleted afterwards with everything in it."""
     with (
         tempfile.TemporaryDirectory(prefix="sottovoce-") as folder,
         Ledger(Path(folder) / LEDGER_NAME, create=True) as ledger,
@@ -253,18 +331,19 @@ def temporary_ledger() -> Iterator[Ledger]:
 
 
 def _nonce() -> bytes:
-    """What tells the rows of a commit from those of any copy of the ledger."""
+    """Return a random number that distinguishes a commit from those of any copy of the ledger."""
     return secrets.token_bytes(database.NONCE_BYTES)
 
 
 def _is_the_same(
     stored: Sequence[bytes | None], message: bytes, digest: bytes, commitment: bytes | None
 ) -> bool:
-    """Whether a message is the one stored before, or one that was discarded and came back."""
+    """Return whether a message equals the stored one, or the one that was discarded."""
     old_commitment, old_digest, old_message = stored
     if old_message is not None:
         return old_message == message
     if old_digest is not None:
         return old_digest == digest
-    # Discarded by version 1, which kept no digest: the same key and input give the same message.
+    # Version 1 discarded messages without a digest. The same key and input give the same message,
+    # which an equal commitment shows.
     return commitment is not None and old_commitment == commitment

@@ -1,4 +1,4 @@
-"""What can be asked of a ledger."""
+"""Read access to a ledger: charges, budgets, spending, and verification."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from sottovoce.privacy.events import PrivacyEvent
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A charge, whether its message was stored, and the commitment to what a seeded one encodes."""
+    """A charge, whether its message was stored, and the commitment of a seeded message."""
 
     id: int
     run: str
@@ -36,21 +36,31 @@ class Entry:
 
     @property
     def key(self) -> tuple[str, str, int, int, int]:
+        """The columns (run, client, round, uplink, attempt)."""
         return self.run, self.client, self.round, self.uplink, self.attempt
 
     @classmethod
     def of_row(cls, *row: Any) -> "Entry":
+        """Return the entry in a row; LedgerError if it is damaged."""
         try:
             cells = [*row[:6], Unit(row[6]), row[7], bool(row[8]), _commitment(row[9])]
             return cls(*cells)
         except ValueError as error:
-            raise LedgerError(f"charge {row[0]} is damaged: {error}; restore the ledger") from None
+            raise LedgerError(
+                f"charge {row[0]} is damaged: {error}; restore the ledger from a backup"
+            ) from None
 
 
 class LedgerReader:
-    """A file of charges, to be read; `Ledger` adds what changes anything.
+    """A ledger file that is only read; `Ledger` adds the methods that change it.
 
-    The file is left as it is, also where an earlier version has written it.
+    The file is not changed, even if an earlier version wrote it. Use it as a context manager.
+
+    Args:
+        path: The ledger file.
+
+    Raises:
+        LedgerError: There is no ledger at `path`, or it cannot be read.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -67,25 +77,38 @@ class LedgerReader:
         self.close()
 
     def close(self) -> None:
+        """Close the file."""
         self._db.close()
 
     def copy_to(self, path: Path) -> None:
-        """Write a copy, of one moment, to an empty file; `copies.back_up` verifies it, too."""
+        """Write a copy of one moment to an empty file; `back_up` also verifies it.
+
+        Args:
+            path: A file that is empty or absent.
+        """
         self._db.copy_to(path)
 
     @property
     def path(self) -> Path:
+        """The ledger file."""
         return self._db.path
 
     def snapshot(self) -> contextlib.AbstractContextManager[None]:
-        """Answers to all questions within are of one moment, while others go on charging."""
+        """Let all reads of a block see one moment, while other processes may charge.
+
+        Returns:
+            A context manager.
+        """
         return self._db.snapshot()
 
     def check_unaltered(self) -> None:
-        """Refuse a ledger that was altered by hand, or damaged: LedgerError.
+        """Raise if the ledger was altered by hand or damaged.
 
-        Reads everything once. After that this object's own charges are the only changes, until
-        SQLite says that somebody else has written; then everything is read again.
+        The first call reads everything. Later calls read everything again only if SQLite reports
+        that another connection has written, since otherwise this object made all changes.
+
+        Raises:
+            LedgerError: A row was changed, removed, reordered or miscounted.
         """
         if not self._db.in_transaction:
             with self.snapshot():
@@ -97,11 +120,29 @@ class LedgerReader:
             self._found_whole_at = version
 
     def latest(self, release: Release) -> Charge | None:
-        """The newest attempt at a release, if there is one."""
+        """Return the newest attempt at a release, if there is one.
+
+        Args:
+            release: What was charged for.
+
+        Returns:
+            The charge with the largest attempt, or None.
+        """
         return self.latest_of([release]).get(release)
 
     def latest_of(self, releases: Sequence[Release]) -> dict[Release, Charge]:
-        """The newest attempt at each release that has one; one of another unit raises."""
+        """Return the newest attempt at each release that has one.
+
+        Args:
+            releases: What was charged for.
+
+        Returns:
+            The charge with the largest attempt of each release that was charged.
+
+        Raises:
+            AdjacencyMismatchError: A release was charged for another unit.
+            LedgerError: A stored message differs from the one that was sent.
+        """
         wanted = {release.key: release for release in releases}
         found: dict[Release, Charge] = {}
         for (run, number), clients in by_round(releases).items():
@@ -129,12 +170,13 @@ class LedgerReader:
                 release = wanted.get((run, client, number, uplink))
                 if release is None or (release in found and found[release].attempt > attempt):
                     continue
-                # Equal events of two units are two things: one pays nothing for the other.
+                # An equal event under another unit is another guarantee, so its charge does not
+                # count.
                 accounts.check_unit(client, release.unit, [unit])
                 if message is not None and not verification.is_message(message, digest):
                     raise LedgerError(
-                        f"{release}: the stored message is not the one that was sent; restore the "
-                        "ledger from a backup"
+                        f"{release}: the stored message differs from the one that was sent; "
+                        "restore the ledger from a backup"
                     )
                 found[release] = Charge(
                     id=row_id,
@@ -147,22 +189,36 @@ class LedgerReader:
                 )
         return found
 
-    def affords(self, dues: Sequence[Due], *, before: Before | None = None) -> frozenset[str]:
-        """Clients who could pay for all their `dues`. Nothing is entered, nothing is promised.
+    def affords(self, pending: Sequence[Due], *, before: Before | None = None) -> frozenset[str]:
+        """Return the clients whose budgets cover all their pending charges.
 
-        `before` = (run, round): as it was before that round of that run.
+        Nothing is charged or reserved.
+
+        Args:
+            pending: Charges that could be made.
+            before: (run, round); charges of that run from that round on are not counted.
+
+        Returns:
+            Names of those clients of `pending` that could pay for all of them.
         """
-        book = Accounts(self._db, (due.release.client for due in dues), before=before)
-        texts = accounts.texts_of(dues)
+        book = Accounts(self._db, (due.release.client for due in pending), before=before)
+        texts = accounts.texts_of(pending)
         short = {
             due.release.client
-            for due, text in zip(dues, texts, strict=True)
+            for due, text in zip(pending, texts, strict=True)
             if count_in(book, due, text) is not None
         }
-        return frozenset(due.release.client for due in dues) - short
+        return frozenset(due.release.client for due in pending) - short
 
     def clients(self) -> list[str]:
-        """Everyone with a charge or a budget."""
+        """Return the names of all clients with a charge or a budget.
+
+        Returns:
+            The names in alphabetical order.
+
+        Raises:
+            LedgerError: A name is damaged.
+        """
         rows = self._db.all(
             "SELECT client FROM spending UNION SELECT client FROM budgets WHERE client != ? "
             "ORDER BY client",
@@ -170,18 +226,36 @@ class LedgerReader:
         )
         for (name,) in rows:
             if not isinstance(name, str):
-                raise LedgerError(f"a client's name is damaged ({name!r}); restore the ledger")
+                raise LedgerError(
+                    f"a client's name is damaged ({name!r}); restore the ledger from a backup"
+                )
         return [row[0] for row in rows]
 
     def budget(self, client: str) -> Budget | None:
+        """Return a client's budget.
+
+        Args:
+            client: Name of the client.
+
+        Returns:
+            The budget; None if it has none.
+        """
         return accounts.budgets(self._db, [client]).get(client)
 
     def budgets(self) -> dict[str, Budget]:
-        """The budget of everyone who has one."""
+        """Return the budgets of all clients that have one.
+
+        Returns:
+            The budget by client.
+        """
         return accounts.budgets(self._db, self.clients())
 
     def histories(self) -> dict[str, PrivacyEvent]:
-        """Everything that was charged to each client, as one event; equal ones are one object."""
+        """Return everything that was charged to each client, as one composed event.
+
+        Returns:
+            The event by client. Clients with equal histories share one object.
+        """
         made: dict[tuple[tuple[str | None, int], ...], PrivacyEvent] = {}
         found = {}
         for client, history in accounts.histories(self._db).items():
@@ -192,9 +266,15 @@ class LedgerReader:
         return found
 
     def charges_by_round(self, client: str, run: str) -> list[tuple[int, PrivacyEvent, int]]:
-        """(round, event, count) of a client in a run, in the order of rounds.
+        """Return the charges of a client by round of one run.
 
-        Charges of other runs come first, as of round 0.
+        Args:
+            client: Name of the client.
+            run: Name of the run.
+
+        Returns:
+            (round, event, count) in the order of rounds. Charges of other runs come first, as round
+            0.
         """
         rows = self._db.all(
             "SELECT CASE WHEN run = ?2 THEN round ELSE 0 END AS at, json, COUNT(*) FROM charges "
@@ -205,15 +285,31 @@ class LedgerReader:
         return [(number, from_json(text), count) for number, text, count in rows]
 
     def history(self, client: str) -> list[tuple[PrivacyEvent, int]]:
-        """Every event charged to a client, with its count."""
+        """Return every event charged to a client.
+
+        Args:
+            client: Name of the client.
+
+        Returns:
+            (event, count) in the order of first use.
+        """
         found = accounts.histories(self._db, [client])
         return accounts.composition(found.get(client, {}))
 
     def everything(self, unit: Unit) -> list[tuple[PrivacyEvent, int]]:
-        """Every event charged to anybody, in the order of first use, with its count.
+        """Return every event charged to any client.
 
-        A charge of another unit raises.
-        For a ledger that is one site's own: whatever name it went by, its records are the same.
+        This is the account of a ledger that belongs to one site: under whatever names the site was
+        charged, its records are the same.
+
+        Args:
+            unit: The unit that all charges must protect.
+
+        Returns:
+            (event, count) in the order of first use.
+
+        Raises:
+            AdjacencyMismatchError: A charge protects another unit.
         """
         found: accounts.History = {}
         for client, event, of_unit, text, count in self._db.all(
@@ -226,20 +322,33 @@ class LedgerReader:
         return accounts.composition(found)
 
     def spent(self, client: str, delta: float) -> PrivacySpent | None:
-        """What a client has spent; None if nothing."""
+        """Return what a client has spent over everything in the ledger.
+
+        Args:
+            client: Name of the client.
+            delta: Delta at which epsilon is computed.
+
+        Returns:
+            The composed guarantee; None without a charge.
+        """
         history = self.history(client)
         return privacy_spent(compositions.multiset(history), delta) if history else None
 
     def largest_spent(
         self, delta: float, *, through: tuple[str, int] | None = None
     ) -> PrivacySpent | None:
-        """What the client that has spent most has spent; None if nobody has.
+        """Return what the client that has spent most has spent.
 
-        `through` = (run, round): rounds of that run after `round` do not count yet.
+        Args:
+            delta: Delta at which epsilon is computed.
+            through: (run, round); rounds of that run after `round` are not counted.
+
+        Returns:
+            The guarantee with the largest epsilon; None without a charge.
         """
         before = None if through is None else (through[0], through[1] + 1)
         histories = accounts.histories(self._db, before=before)
-        # Clients mostly share a history: each distinct one is accounted once.
+        # Most clients share a history, so each distinct one is accounted once.
         totals = [
             privacy_spent(compositions.multiset(accounts.composition(dict(history))), delta)
             for history in {tuple(history.items()) for history in histories.values()}
@@ -247,7 +356,14 @@ class LedgerReader:
         return max(totals, key=lambda spent: spent.epsilon, default=None)
 
     def rounds_charged(self, run: str) -> dict[str, int]:
-        """In how many rounds of a run each client was charged."""
+        """Return in how many rounds of a run each client was charged.
+
+        Args:
+            run: Name of the run.
+
+        Returns:
+            The number of rounds by client; clients without a charge are absent.
+        """
         rows = self._db.all(
             "SELECT client, COUNT(DISTINCT round) FROM charges WHERE run = ? GROUP BY client",
             (run,),
@@ -255,7 +371,15 @@ class LedgerReader:
         return dict(rows)
 
     def events_of(self, run: str, number: int) -> list[tuple[PrivacyEvent, int]]:
-        """Return how often each event was charged for a round of a run, to whomever."""
+        """Return how often each event was charged for a round, over all clients.
+
+        Args:
+            run: Name of the run.
+            number: The round.
+
+        Returns:
+            (event, count).
+        """
         rows = self._db.all(
             "SELECT json, COUNT(*) FROM charges JOIN events ON events.id = charges.event "
             "WHERE run = ? AND round = ? GROUP BY json",
@@ -264,7 +388,14 @@ class LedgerReader:
         return [(from_json(text), count) for text, count in rows]
 
     def charges_after(self, count: int) -> list[tuple[str, int, PrivacyEvent]]:
-        """(run, round, event) of every charge but the first `count`, in order."""
+        """Return every charge except the first ones.
+
+        Args:
+            count: Number of charges to leave out.
+
+        Returns:
+            (run, round, event) in the order of charging.
+        """
         rows = self._db.all(
             "SELECT run, round, json FROM charges JOIN events ON events.id = charges.event "
             "WHERE charges.id > ? ORDER BY charges.id",
@@ -273,7 +404,14 @@ class LedgerReader:
         return [(run, number, from_json(text)) for run, number, text in rows]
 
     def rows(self, client: str | None = None) -> Iterator[dict[str, object]]:
-        """The charges in order, as plain data."""
+        """Yield the charges in order, as JSON data.
+
+        Args:
+            client: Only the charges of this client; None for all.
+
+        Yields:
+            One dictionary for each charge.
+        """
         names = [
             "id",
             "run",
@@ -294,15 +432,21 @@ class LedgerReader:
             (client,),
         ):
             if text not in plain:
-                from_json(text)  # refuses what is no event
+                from_json(text)  # raises for anything that is not an event
                 plain[text] = json.loads(text)
             event = plain[text]
             yield dict(zip(names, (*values, event, bool(stored)), strict=True))
 
     def entries(self, clients: Sequence[str]) -> list["Entry"]:
-        """The charges of some clients, in order.
+        """Return the charges of some clients in order.
 
-        Ask within a `snapshot`, after `check_unaltered`.
+        Call it inside a `snapshot`, after `check_unaltered`.
+
+        Args:
+            clients: Names of the clients.
+
+        Returns:
+            The charges, with whether a message was stored.
         """
         rows = self._db.of_many(
             "SELECT charges.id, run, client, round, uplink, attempt, unit, json, "
@@ -314,16 +458,24 @@ class LedgerReader:
         return sorted((Entry.of_row(*row) for row in rows), key=lambda entry: entry.id)
 
     def runs(self) -> frozenset[str]:
-        """The runs that anybody was charged for."""
+        """Return the runs for which any client was charged.
+
+        Returns:
+            The names of the runs.
+        """
         return frozenset(run for (run,) in self._db.all("SELECT DISTINCT run FROM charges"))
 
     @property
     def num_charges(self) -> int:
-        """How many charges were ever made: a ledger only grows."""
+        """The number of charges ever made; a ledger only grows."""
         return verification.chain_end(self._db, "charges")[0]
 
     def standing(self) -> Standing:
-        """Return which ledger this is, how many charges and messages it holds, and their links."""
+        """Return the identity of the ledger and the length and last link of its chains.
+
+        Returns:
+            The position of the ledger now.
+        """
         if not self._db.in_transaction:
             with self.snapshot():
                 return self.standing()
@@ -338,9 +490,16 @@ class LedgerReader:
         )
 
     def head_after(self, count: int, table: verification.Chain = "charges") -> str | None:
-        """Return the chain link after that many rows, in hexadecimal; None if there are fewer.
+        """Return the chain link after a number of rows.
 
-        Two ledgers with the same link after a number of charges hold the same charges up to there.
+        Two ledgers with the same link after a number of charges have the same charges up to there.
+
+        Args:
+            count: Number of rows.
+            table: The chain.
+
+        Returns:
+            The link in hexadecimal, empty for 0 rows; None if there are fewer rows.
         """
         if count < 0:
             return None
@@ -349,15 +508,29 @@ class LedgerReader:
 
     @property
     def is_bound(self) -> bool:
-        """Whether a missing seal is a loss: not so for what an earlier version has left."""
+        """Whether a missing seal means a loss; False for ledgers of earlier versions."""
         return bool(self._db.one("SELECT bound FROM meta") != (0,))
 
     def links(self, table: verification.Chain) -> Iterator[bytes]:
-        """The link of each row of a chain, in order: a digest of all rows up to it."""
+        """Yield the link of each row of a chain in order; a link is a digest of all rows up to it.
+
+        Args:
+            table: The chain.
+
+        Yields:
+            The links.
+        """
         yield from verification.links(self._db, table)
 
     def discarded_messages(self, run: str) -> bool:
-        """Whether rounds before the run's last one have charges but no messages any more."""
+        """Return whether messages of rounds before a run's last one were discarded.
+
+        Args:
+            run: Name of the run.
+
+        Returns:
+            Whether such a round has a charge whose message is gone.
+        """
         found = self._db.one(
             "SELECT 1 FROM charges JOIN messages ON messages.charge = charges.id "
             "WHERE run = ?1 AND round < (SELECT MAX(round) FROM charges WHERE run = ?1) "
@@ -367,17 +540,21 @@ class LedgerReader:
         return found is not None
 
     def verify(self) -> list[str]:
-        """Everything that is wrong with the ledger, in sentences; empty if all is well."""
+        """Return everything that is wrong with the ledger.
+
+        Returns:
+            One sentence for each problem; empty if the ledger is intact.
+        """
         return verification.problems(self._db)
 
 
 def _commitment(stored: bytes | None) -> bytes | None:
-    """A commitment; None for the random number that stands in its place."""
+    """Return a stored commitment; None for the random number that replaces it."""
     return None if isinstance(stored, bytes) and len(stored) == NONCE_BYTES else stored
 
 
 def count_in(book: Accounts, due: Due, text: str) -> BudgetExhaustedError | None:
-    """Count a charge in, or say why it cannot be paid."""
+    """Add a charge to an account and return None, or return why the budget does not cover it."""
     refusal = book.refusal(due, text)
     if refusal is None:
         book.add(due, text)
@@ -385,7 +562,7 @@ def count_in(book: Accounts, due: Due, text: str) -> BudgetExhaustedError | None
 
 
 def by_round(releases: Iterable[Release]) -> dict[tuple[str, int], list[str]]:
-    """The clients of each (run, round), which is how the table is sorted."""
+    """Return the clients of each (run, round), the order in which the table is sorted."""
     found: dict[tuple[str, int], dict[str, None]] = {}
     for release in releases:
         found.setdefault((release.run, release.round), {})[release.client] = None

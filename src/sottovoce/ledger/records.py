@@ -1,6 +1,7 @@
-"""What the ledger holds, as plain values, and what can be asked of any record of spending.
+"""Plain values that a ledger holds, and the protocol of every record of spending.
 
-Digests chained from row to row, so that an edited, removed or reordered row is noticed.
+Rows carry digests that are chained from row to row, so an edited, removed or reordered row is
+detected.
 """
 
 import hashlib
@@ -21,35 +22,48 @@ Cell = str | int | float | None
 _DIGEST_BYTES = 16
 
 
-@lru_cache(maxsize=1 << 16, typed=True)  # names and events come again and again
+@lru_cache(maxsize=1 << 16, typed=True)  # the same names and events recur
 def _as_json(cell: Cell) -> str:
     return json.dumps(cell)
 
 
 def link(previous: bytes, row: tuple[Cell, ...]) -> bytes:
-    """BLAKE2b-128(previous link, row as a JSON array)."""
+    """Return the chain link of a row, a digest of the previous link and the row.
+
+    The link is BLAKE2b-128(previous link || row as a JSON array).
+    """
     text = ",".join([_as_json(cell) for cell in row])
     return digest(previous + f"[{text}]".encode())
 
 
 def digest(content: bytes) -> bytes:
+    """Return the BLAKE2b-128 digest of some bytes."""
     return hashlib.blake2b(content, digest_size=_DIGEST_BYTES).digest()
 
 
 def as_hex(content: bytes | None) -> str | None:
-    """Bytes as a row holds them for its digest."""
+    """Return bytes in hexadecimal, the form in which a row's digest covers them."""
     return None if content is None else content.hex()
 
 
-# An account that is nobody's: its budget is what a site's first order set aside for its event.
+# The name of an account that belongs to no client. Its budget is the part of delta that a site's
+# first order reserved for its event.
 FIRST_EVENT = "(first event)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """The most a client may spend, over everything in the ledger.
+    """The most that a client may spend over everything in the ledger.
 
-    `adjacency` and `unit` may be given as words; they are zero-out and client unless given.
+    Attributes:
+        epsilon: Largest epsilon at `delta`, over all runs in the ledger.
+        delta: Delta at which epsilon is computed.
+        adjacency: Adjacency of the guarantee; a word such as "replace-one" is accepted.
+        unit: What is protected, a sample or a client; a word is accepted.
+
+    Example:
+        >>> print(Budget(epsilon=8.0, delta=1e-5))
+        epsilon 8 at delta 1e-05, zero-out, per client
     """
 
     epsilon: float
@@ -69,17 +83,33 @@ class Budget:
         )
 
     def check_not_replacing(self, present: "Budget | None", client: str) -> None:
-        """Refuse to take the place of another budget, which might be smaller."""
+        """Raise if this budget would replace a different one, which might be smaller.
+
+        Args:
+            present: The client's budget, if it has one.
+            client: The client's name, for the message.
+
+        Raises:
+            LedgerError: `present` is another budget.
+        """
         if present is not None and present != self:
             raise LedgerError(
-                f"client '{client}' has another budget already ({present}), and this is "
-                f"{self}; a budget is set once"
+                f"client '{client}' already has the budget {present}, which cannot be replaced by "
+                f"{self}; use the budget that is set"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One vector that a client is asked to send, and what it protects."""
+    """One vector that a client is asked to send.
+
+    Attributes:
+        unit: What the charge protects, a sample or the whole client.
+        run: Name of the run.
+        client: Name of the client.
+        round: Round of the run, from 0 to 2^32 - 1.
+        uplink: Number of the vector within the round, from 0 to 255.
+    """
 
     unit: Unit
     run: str
@@ -92,19 +122,29 @@ class Release:
             given = getattr(self, name)
             value = parameter_rules.integer(name, given, low=0, high=high)
             if value is not given:
-                object.__setattr__(self, name, value)  # a plain int, whatever came in
+                object.__setattr__(
+                    self, name, value
+                )  # a plain int, also if a NumPy integer was given
 
     def __str__(self) -> str:
         return f"client '{self.client}', round {self.round}, uplink {self.uplink}"
 
     @property
     def key(self) -> tuple[str, str, int, int]:
+        """The columns (run, client, round, uplink) by which the ledger finds the release."""
         return self.run, self.client, self.round, self.uplink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
-    """A charge that is to be made."""
+    """A charge that has not been made yet.
+
+    Attributes:
+        release: The release to charge for.
+        attempt: 0 for the first attempt; larger where an earlier message may have left and cannot
+            be sent again.
+        event: The privacy event to charge.
+    """
 
     release: Release
     attempt: int
@@ -115,55 +155,60 @@ class Due:
 
 
 class SpendingRecord(Protocol):
-    """What the clients of a run have been charged, wherever that is written down.
+    """A record of what the clients of a run have been charged.
 
-    `Ledger` is durable, and charged release by release; `Tally` is in memory, and counts rounds.
-    How each is charged is the business of the backend that holds it.
+    `Ledger` is durable and is charged release by release. `Tally` is in memory and counts rounds.
+    The backend that holds the record decides when it is charged.
     """
 
     @property
     def num_charges(self) -> int:
-        """How many charges have been made."""
+        """The number of charges that have been made."""
         ...
 
     def set_budgets(self, budgets: Mapping[str, Budget]) -> None:
-        """Give clients their budgets, each once: nobody can raise one later."""
+        """Give clients their budgets; a budget cannot be changed later."""
         ...
 
     def history(self, client: str) -> list[tuple[PrivacyEvent, int]]:
-        """Every event charged to a client, with its count."""
+        """Return every event charged to a client, with its count."""
         ...
 
     def spent(self, client: str, delta: float) -> PrivacySpent | None:
-        """What a client has spent; None if nothing."""
+        """Return what a client has spent; None if nothing."""
         ...
 
     def largest_spent(
         self, delta: float, *, through: tuple[str, int] | None = None
     ) -> PrivacySpent | None:
-        """What the client that has spent most has spent; None if nobody has.
+        """Return what the client that has spent most has spent; None if no client has a charge.
 
-        `through` = (run, round): rounds of that run after `round` do not count yet.
+        With `through` = (run, round), rounds of that run after `round` are not counted.
         """
         ...
 
     def rounds_charged(self, run: str) -> dict[str, int]:
-        """In how many rounds of a run each client was charged."""
+        """Return in how many rounds of a run each client was charged."""
         ...
 
     def discard_messages(self, run: str, before_round: int) -> None:
-        """Drop stored messages of finished rounds, if there are any; their charges stay."""
+        """Discard stored messages of finished rounds; their charges stay."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Which ledger it is, and how far it has come: what a copy or a new one cannot match.
+    """The identity of a ledger and the extent of its chains, by which an older copy is detected.
 
-    `identity` is drawn when a ledger is made (32 hexadecimal digits). A head is the chain link of
-    the last row, in hexadecimal, and empty while there is none. Messages count as well as charges:
-    a copy that has a charge but not yet the message that it paid for would send another one under
-    the same charge.
+    Messages count as well as charges: a copy that has a charge but not the message that the charge
+    paid for would send another message under the same charge.
+
+    Attributes:
+        identity: 32 hexadecimal digits, drawn when the ledger is created.
+        charges: Number of charges.
+        charges_head: Chain link of the last charge in hexadecimal; empty without charges.
+        messages: Number of stored messages, discarded ones included.
+        messages_head: Chain link of the last message in hexadecimal; empty without messages.
     """
 
     identity: str
@@ -177,10 +222,19 @@ class Standing:
 class Charge:
     """A charge in the ledger, and what became of it.
 
-    not sealed                   nothing encoded under it has left: messages are stored first.
-    sealed, with a message       these bytes may have left.
-    sealed, without a message    it was discarded. `commitment` is a keyed digest of what was
-                                 encoded, kept where the keystream could come back.
+    If it is not sealed, nothing encoded under it has left, since messages are stored before they
+    are sent. If it is sealed and has a message, these bytes may have left. If it is sealed without
+    a message, the bytes may have left and were discarded.
+
+    Attributes:
+        id: Row of the charge.
+        release: What was charged for.
+        attempt: Number of the attempt, from 0.
+        event: The privacy event that was charged.
+        sealed: Whether a message was ever stored for it.
+        commitment: A keyed digest of what was encoded, kept where the same keystream can be derived
+            again; else None.
+        message: The stored bytes; None if there are none or they were discarded.
     """
 
     id: int

@@ -1,10 +1,10 @@
-"""The seal of a site's ledger: which ledger it is, and how far it had come when a message left.
+"""The seal of a site's ledger: its identity and its position when the last message left.
 
-It is a small file beside the ledger, written after each charge and before its message leaves. A
-ledger that is gone, emptied, replaced by another or by an older copy does not match it, and the
-site stops: going on would forget what was spent. A ledger may be ahead of its seal, for a process
-can be killed between the two; nothing has left then. It is no protection against someone who
-changes both files.
+The seal is a small file in the ledger's folder, written after each charge and before its message
+leaves. A ledger that is missing, emptied, or replaced by another ledger or an older copy does not
+match its seal, and the site stops: continuing would omit what was spent. A ledger may be ahead of
+its seal, because a process can be killed between the charge and the seal; no message has left then.
+The seal does not protect against someone who changes both files.
 """
 
 import os
@@ -21,23 +21,31 @@ from sottovoce.ledger.records import Standing
 from sottovoce.ledger.verification import Chain
 
 SEAL_NAME = "ledger.seal"
-_MOST_BYTES = 2**16  # two paths and some numbers
-_LARGEST_COUNT = 2**63 - 1  # of rows in SQLite
+_MOST_BYTES = 2**16  # enough for two paths and some numbers
+_LARGEST_COUNT = 2**63 - 1  # SQLite's largest number of rows
 _LOG = printable_text.logger()
 _Kind = TypeVar("_Kind", bound=LedgerReader)
-_RESTORE = (
-    "restore its newest copy; if none is as new, make a new folder with 'sottovoce deploy join', "
-    "and lower its limits by what was spent, which 'sottovoce ledger log' shows"
+_RESTORE_REMEDY = (
+    "restore the ledger and its seal from the newest backup. If there is no backup that new, make "
+    "a new folder with 'sottovoce deploy join' and lower the limits in its policy by what was "
+    "spent, which 'sottovoce ledger log' shows"
+)
+_ONE_LEDGER_REMEDY = (
+    "a site has one ledger, created once. Use the one that is there, or choose a folder that has "
+    "none"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seal:
-    """What a ledger must match; while a ledger is being moved, no ledger matches it.
+    """The position that a ledger must match; while a ledger is being moved, no ledger matches.
 
-    `moved_to` is the folder where the account goes on, `arriving_from` the one that a move, which
-    was not finished, is from. An account that `has_left` is whole in the other folder: a ledger
-    that turns up here again is an older copy.
+    Attributes:
+        standing: The position of the ledger when the seal was written.
+        moved_to: The folder where the account continues, if it was moved.
+        arriving_from: The folder of an unfinished move to this one.
+        has_left: Whether the other folder has the whole account; a ledger that is found here then
+            is an older copy.
     """
 
     standing: Standing
@@ -46,30 +54,32 @@ class Seal:
     has_left: bool = False
 
     def write(self, path: Path) -> None:
-        """Replace the file, durably and whole."""
+        """Replace the file durably and as a whole."""
         moves = {key: getattr(self, key) for key in ("moved_to", "arriving_from", "has_left")}
         plain = asdict(self.standing) | {key: value for key, value in moves.items() if value}
         files.write_json(path, plain, mode=files.PRIVATE)
 
 
 def read(path: Path) -> Seal | None:
-    """Return the seal in a file; None if there is none."""
+    """Return the seal in a file; None if there is no file."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise LedgerError(f"cannot read {path}: {error.strerror or error}") from error
+        raise LedgerError(
+            f"cannot read {path}: {error.strerror or error}; check the file's permissions"
+        ) from error
     try:
         return _seal_in(bounded_json.loads(text, most_bytes=_MOST_BYTES))
     except (ValueError, TypeError, KeyError):
         raise LedgerLostError(
-            f"{path} is damaged, and without it nobody knows whether the ledger beside it is whole;"
-            f" restore both from one backup, the newest: {_RESTORE}"
+            f"{path} is damaged, so the ledger next to it cannot be checked; {_RESTORE_REMEDY}"
         ) from None
 
 
 def _seal_in(plain: Any) -> Seal:
+    """Return the seal in JSON data; raise ValueError, TypeError or KeyError if it is none."""
     standing = Standing(**{field.name: plain[field.name] for field in fields(Standing)})
     seal = Seal(
         standing=standing,
@@ -79,7 +89,8 @@ def _seal_in(plain: Any) -> Seal:
     )
     heads = (standing.identity, standing.charges_head, standing.messages_head)
     folders = (folder for folder in (seal.moved_to, seal.arriving_from) if folder is not None)
-    if any(b"\0" in os.fsencode(text) for text in (*heads, *folders)):  # which refuses no text
+    # os.fsencode raises TypeError for anything that is not text.
+    if any(b"\0" in os.fsencode(text) for text in (*heads, *folders)):
         raise TypeError
     for count in (standing.charges, standing.messages):
         if type(count) is not int or not 0 <= count <= _LARGEST_COUNT:
@@ -88,29 +99,31 @@ def _seal_in(plain: Any) -> Seal:
 
 
 def create(folder: Path) -> None:
-    """Make a site's ledger and its seal, both new."""
+    """Create a site's ledger and its seal; raise LedgerError if either exists."""
     ledger, seal = folder / LEDGER_NAME, folder / SEAL_NAME
     if os.path.lexists(seal):
-        raise LedgerError(f"{seal} is there already: a site has one ledger, made once")
+        raise LedgerError(f"{seal} exists; {_ONE_LEDGER_REMEDY}")
     with Ledger(ledger, create=True) as made:
         if made.num_charges:
-            raise LedgerError(f"{ledger} is there already: a site has one ledger, made once")
+            raise LedgerError(f"{ledger} exists and has charges; {_ONE_LEDGER_REMEDY}")
         Seal(standing=made.standing()).write(seal)
 
 
 def open_sealed(ledger: Path, seal: Path) -> Ledger:
-    """Open a site's ledger, or raise LedgerLostError where it does not match its seal.
+    """Open a site's ledger for charging; raise LedgerLostError if it does not match its seal.
 
-    A ledger that an earlier version has made gets its seal now.
+    A ledger that an earlier version made has no seal yet and gets it now.
     """
-    found = read(seal)  # before the ledger, which others may be charging: it is never behind
+    # Read before the ledger: other processes may be charging, and a ledger is never behind its
+    # seal.
+    found = read(seal)
     check_there(ledger, found)
     opened = _opened(ledger, Ledger)
     try:
         if found is None and not opened.is_bound:
             settle(opened, seal)
             _LOG.warning(
-                "%s, made by an earlier version, has a seal from now on (%d charges)",
+                "%s was made by an earlier version; a seal for its %d charges was created",
                 ledger,
                 opened.num_charges,
             )
@@ -125,7 +138,7 @@ def open_sealed(ledger: Path, seal: Path) -> Ledger:
 
 
 def open_to_read(ledger: Path, seal: Path) -> LedgerReader:
-    """Open a site's ledger to be read, as `open_sealed` does; nothing is changed, no seal made."""
+    """Open a site's ledger for reading; check it as `open_sealed` does, change nothing."""
     found = read(seal)
     check_there(ledger, found)
     opened = _opened(ledger, LedgerReader)
@@ -138,20 +151,21 @@ def open_to_read(ledger: Path, seal: Path) -> LedgerReader:
 
 
 def check(opened: LedgerReader, seal: Seal | None, path: Path) -> None:
-    """Refuse a ledger that does not match its seal: LedgerLostError."""
+    """Raise LedgerLostError if a ledger does not match its seal."""
     check_there(path, seal)
     if seal is None:
         if not opened.is_bound:
-            return  # made by an earlier version, and no site has answered with it since
+            return  # an earlier version made it, and no site has answered with it since
         raise LedgerLostError(
-            f"{path} has no seal: {path.with_name(SEAL_NAME)} is gone, and without it nobody knows "
-            f"whether this is the ledger that was charged; restore both from one backup: {_RESTORE}"
+            f"{path} has no seal: {path.with_name(SEAL_NAME)} is missing, so it cannot be checked "
+            "that this is the ledger that was charged; "
+            f"{_RESTORE_REMEDY}"
         )
     sealed, found = seal.standing, opened.standing()
     if found.identity != sealed.identity:
         raise LedgerLostError(
-            f"{path} is another ledger, with {_charges(found.charges)}; this site's, with "
-            f"{_charges(sealed.charges)}, is gone: {_RESTORE}"
+            f"{path} is another ledger, with {_charges(found.charges)}; this site's ledger, with "
+            f"{_charges(sealed.charges)}, is missing; {_RESTORE_REMEDY}"
         )
     chains: tuple[tuple[Chain, int, str], ...] = (
         ("charges", sealed.charges, sealed.charges_head),
@@ -161,64 +175,69 @@ def check(opened: LedgerReader, seal: Seal | None, path: Path) -> None:
         there = opened.head_after(count, table)
         if there is None:
             raise LedgerLostError(
-                f"{path} is an older copy, with {getattr(found, table)} {table} where {count} were "
-                f"made: {_RESTORE}"
+                f"{path} is an older copy: it has {getattr(found, table)} {table}, but {count} "
+                f"were made; {_RESTORE_REMEDY}"
             )
         if there != head:
             raise LedgerLostError(
                 f"{path} is a copy that was charged elsewhere: its first {count} {table} are "
-                f"not those that this site has made: {_RESTORE}"
+                f"not those of this site; {_RESTORE_REMEDY}"
             )
 
 
 def settle(ledger: Ledger, seal: Path) -> None:
-    """Bring a ledger's file and its seal up to its last charge, before a message leaves.
+    """Move all commits into the ledger's file and update its seal, before a message leaves.
 
-    Where the account is being moved it raises LedgerLostError, and nothing leaves.
+    Raises LedgerLostError where the account is being moved or the ledger was replaced; the caller
+    must not send anything then.
     """
     ledger.checkpoint()
-    with ledger.transaction():  # one process at a time, so that no seal goes back
+    with ledger.transaction():  # one process at a time, so that no older seal replaces a newer one
         before, now = read(seal), Seal(standing=ledger.standing())
         check_there(ledger.path, before)
         if before is not None and before.standing.identity != now.standing.identity:
-            raise LedgerLostError(f"{ledger.path} was replaced by another ledger: {_RESTORE}")
+            raise LedgerLostError(
+                f"{ledger.path} was replaced by another ledger; {_RESTORE_REMEDY}"
+            )
         if before != now:
             now.write(seal)
 
 
 def check_there(path: Path, seal: Seal | None) -> None:
-    """Refuse a place from which, by its seal, a ledger is gone: LedgerLostError."""
+    """Raise LedgerLostError if the seal says that a ledger should be here and it is missing."""
     check_not_moved(path, seal)
     if seal is not None and not os.path.lexists(path):
         charges = _charges(seal.standing.charges)
-        raise LedgerLostError(f"{path} is gone, with {charges}: {_RESTORE}")
+        raise LedgerLostError(f"{path}, with {charges}, is missing; {_RESTORE_REMEDY}")
 
 
 def check_not_moved(path: Path, seal: Seal | None) -> None:
-    """Refuse a place whose account, by its seal, is in another folder, or on its way."""
+    """Raise LedgerLostError if the seal says that the account is in another folder."""
     if seal is not None and seal.moved_to is not None:
         raise LedgerLostError(
-            f"the ledger of {path.parent} was moved to {seal.moved_to}, where the account goes on; "
-            f"if that was interrupted: sottovoce ledger move {path.parent} {seal.moved_to}"
+            f"the ledger of {path.parent} was moved to {seal.moved_to}; use that folder. If the "
+            f"move was interrupted, run: sottovoce ledger move {path.parent} {seal.moved_to}"
         )
     if seal is not None and seal.arriving_from is not None:
         raise LedgerLostError(
-            f"a move of the ledger of {seal.arriving_from} to {path.parent} was interrupted; finish"
-            f" it: sottovoce ledger move {seal.arriving_from} {path.parent}"
+            f"a move of the ledger of {seal.arriving_from} to {path.parent} was interrupted; to "
+            f"finish it, run: sottovoce ledger move {seal.arriving_from} {path.parent}"
         )
 
 
 def _opened(path: Path, kind: type[_Kind]) -> _Kind:
     if not os.path.lexists(path):
         raise LedgerLostError(
-            f"{path} is gone, or was never made, and so is its seal; restore both from a backup. "
-            "Only a site that has never answered makes a ledger: with its folder, by 'sottovoce "
-            f"deploy join', or by 'sottovoce ledger create {path.parent}'"
+            f"{path} and its seal are missing; restore both from a backup. Only for a site that "
+            "has never answered, create a new ledger: 'sottovoce deploy join' makes one with the "
+            f"folder, 'sottovoce ledger create {path.parent}' in an existing folder"
         )
     try:
         return kind(path)
     except LedgerError as error:
-        if isinstance(error.__cause__, sqlite3.OperationalError):  # locked, or a disk's failure
+        if isinstance(
+            error.__cause__, sqlite3.OperationalError
+        ):  # locked, or a failure of the disk
             raise
         raise LedgerLostError(str(error)) from error
 

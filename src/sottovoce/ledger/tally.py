@@ -1,8 +1,9 @@
-"""What simulated clients have spent, counted in memory.
+"""Spending of simulated clients, counted in memory.
 
-For a simulation whose randomness can be repeated, and whose messages go nowhere: nothing has to
-outlive a crash, for running it again makes the same charges. In a run every client has one event,
-so its account is a number. Questions of the accountants are asked once for each event and number.
+It serves simulations whose randomness can be repeated and whose messages go nowhere: nothing has to
+survive a crash, since running the simulation again makes the same charges. In a run every client
+has one event, so its account is a number of rounds. The accountants are asked once for each pair of
+event and number.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,22 @@ Mask = NDArray[np.bool_]
 
 
 class Tally:
-    """Counts of one event for each client, checked against budgets before they grow."""
+    """Counts of one event for each client, checked against budgets before they grow.
+
+    Args:
+        clients: Names of the clients.
+        charged: The event that one uplink of each client is charged with.
+        uplinks: Number of vectors that a client sends in a round.
+
+    Example:
+        >>> from sottovoce.core.adjacency import Adjacency
+        >>> from sottovoce.privacy.events import PureDp
+        >>> event = PureDp(epsilon=1.0, adjacency=Adjacency.REPLACE_ONE)
+        >>> tally = Tally(["a", "b"], [event, event], uplinks=1)
+        >>> tally.charge(1, [0])
+        >>> tally.rounds_charged("run")
+        {'a': 1, 'b': 0}
+    """
 
     def __init__(
         self,
@@ -37,7 +53,14 @@ class Tally:
         self._last_number, self._last_charged = 0, np.zeros(0, dtype=np.int64)
 
     def set_budgets(self, budgets: Mapping[str, Budget]) -> None:
-        """Give clients their budgets, each once."""
+        """Give clients their budgets; a budget cannot be changed later.
+
+        Args:
+            budgets: The budget of each client.
+
+        Raises:
+            LedgerError: A client already has another budget.
+        """
         for client, budget in budgets.items():
             budget.check_not_replacing(self._budgets.get(client), client)
         self._budgets.update(budgets)
@@ -47,7 +70,14 @@ class Tally:
         self._spent: dict[tuple[int, int, float], PrivacySpent] = {}
 
     def able(self, number: int) -> Mask:
-        """Who can pay for round `number`, as it stood before it: the next one, or the last."""
+        """Return which clients could pay for a round before it was charged.
+
+        Args:
+            number: The round, either the next one or the last one that was charged.
+
+        Returns:
+            One boolean for each client.
+        """
         counts = self.rounds
         if number <= self._last_number:
             counts = counts.copy()
@@ -59,30 +89,58 @@ class Tally:
         return verdicts[codes]
 
     def charge(self, number: int, clients: Sequence[int] | Indices) -> None:
-        """Count a round for clients who are able to pay."""
+        """Count a round for some clients; the caller has checked that they can pay.
+
+        Args:
+            number: The round.
+            clients: Indices of the clients.
+        """
         self._last_number = number
         self._last_charged = np.asarray(clients, dtype=np.int64)
         self.rounds[self._last_charged] += 1
 
     @property
     def num_charges(self) -> int:
+        """The number of charges that have been made."""
         return int(self.rounds.sum()) * self._uplinks
 
     def spent(self, client: str, delta: float) -> PrivacySpent | None:
-        """What a client has spent; None if nothing."""
+        """Return what a client has spent.
+
+        Args:
+            client: Name of the client.
+            delta: Delta at which epsilon is computed.
+
+        Returns:
+            The composed guarantee; None without a charge.
+        """
         number = self._names[client]
         count = int(self.rounds[number])
         return self._spending(int(self._kind_of[number]), count, delta) if count else None
 
     def history(self, client: str) -> list[tuple[PrivacyEvent, int]]:
-        """Every event charged to a client, with its count."""
+        """Return every event charged to a client, with its count.
+
+        Args:
+            client: Name of the client.
+
+        Returns:
+            (event, count), or an empty list.
+        """
         number = self._names[client]
         event, _ = self._kinds[int(self._kind_of[number])]
         count = int(self.rounds[number]) * self._uplinks
         return [(event, count)] if count else []
 
     def rounds_charged(self, run: str) -> dict[str, int]:  # noqa: ARG002
-        """In how many rounds each client was charged; there is one run here."""
+        """Return in how many rounds each client was charged.
+
+        Args:
+            run: Ignored, since a tally holds one run.
+
+        Returns:
+            The number of rounds by client.
+        """
         return {name: int(self.rounds[number]) for name, number in self._names.items()}
 
     def largest_spent(
@@ -91,9 +149,14 @@ class Tally:
         *,
         through: tuple[str, int] | None = None,  # noqa: ARG002
     ) -> PrivacySpent | None:
-        """What the client that has spent most has spent; None if nobody has.
+        """Return what the client that has spent most has spent.
 
-        Only rounds that were run are counted here, so `through` changes nothing.
+        Args:
+            delta: Delta at which epsilon is computed.
+            through: Ignored, since only rounds that were run are counted here.
+
+        Returns:
+            The guarantee with the largest epsilon; None without a charge.
         """
         _, found = self._states(self.rounds)
         states = [self._state(code) for code in found]
@@ -101,15 +164,20 @@ class Tally:
         return max(totals, key=lambda spent: spent.epsilon, default=None)
 
     def discard_messages(self, run: str, before_round: int) -> None:
-        """Nothing is stored here."""
+        """Do nothing, since a tally stores no messages.
+
+        Args:
+            run: Ignored.
+            before_round: Ignored.
+        """
 
     def _states(self, counts: Indices) -> tuple[Indices, list[int]]:
-        """A number for each client's (event and budget, rounds), and those that occur."""
+        """Return a code of (event and budget, rounds) for each client, and the codes that occur."""
         codes = counts * len(self._kinds) + self._kind_of
         return codes, np.flatnonzero(np.bincount(codes)).tolist()
 
     def _state(self, code: int) -> tuple[int, int]:
-        """(event and budget, rounds) that a number stands for."""
+        """Return the (event and budget, rounds) that a code stands for."""
         return code % len(self._kinds), code // len(self._kinds)
 
     def _affords(self, kind: int, count: int) -> bool:
@@ -134,9 +202,9 @@ class Tally:
 def _kinds(
     charged: Sequence[PrivacyEvent], budgets: Sequence[Budget | None]
 ) -> tuple[list[tuple[PrivacyEvent, Budget | None]], Indices]:
-    """The distinct pairs, and which of them each client has.
+    """Return the distinct (event, budget) pairs and the index of each client's pair.
 
-    Clients mostly share their objects, and an object's identity is found faster than its hash.
+    Most clients share their objects, and an object's identity is compared faster than its hash.
     """
     numbers: dict[tuple[PrivacyEvent, Budget | None], int] = {}
     known: dict[tuple[int, int], int] = {}

@@ -1,4 +1,4 @@
-"""What is wrong with a ledger, in sentences."""
+"""Checks of a ledger's integrity, and descriptions of what is wrong."""
 
 import re
 from collections import Counter
@@ -25,11 +25,11 @@ _CONTENT: dict[Chain, str] = {
     "FROM messages ORDER BY id",
 }
 _IDENTITY = re.compile(r"[0-9a-f]{32}")
-_CLIENT, _UNIT, _EVENT = 1, 5, 6  # places in the content of a charge
+_CLIENT, _UNIT, _EVENT = 1, 5, 6  # columns in the content of a charge
 
 
 def problems(db: Database) -> list[str]:
-    """Everything that is found; empty if all is well."""
+    """Return everything that is wrong with a ledger; empty if it is intact."""
     found = [
         f"SQLite reports: {row[0]}" for row in db.all("PRAGMA integrity_check") if row[0] != "ok"
     ]
@@ -41,54 +41,59 @@ def problems(db: Database) -> list[str]:
 
 
 def check_unaltered(db: Database) -> None:
-    """Refuse a ledger whose rows are not those that were written.
+    """Raise LedgerError if the rows of a ledger are not those that were written.
 
-    Every chain is followed to its end, and what is counted as spent is counted anew: a figure read
-    from an altered ledger is no bound, and a charge to it would be checked against a lie.
+    Every chain is followed to its end and the spending is counted again. An epsilon from an altered
+    ledger is no bound, and a charge to it would be checked against wrong numbers.
     """
     for problem in alterations(db):
         raise LedgerError(
-            f"the ledger {db.path} was altered by hand or damaged: {problem}; nothing is charged "
-            "and no figure of it holds: restore it from a backup ('sottovoce ledger verify' lists "
-            "everything that is wrong)"
+            f"the ledger {db.path} was altered by hand or damaged: {problem}. Nothing is charged, "
+            "and no number from it is valid; restore it from a backup. Run 'sottovoce ledger "
+            "verify' for a list of everything that is wrong"
         )
 
 
 def chain_end(db: Database, table: Chain) -> tuple[int, bytes]:
-    """How many rows a chain has, and its last link."""
+    """Return the number of rows of a chain and its last link."""
     row = db.one(f"SELECT {table}, {table}_end FROM meta")  # noqa: S608  (our own names of tables)
     if row is None or type(row[0]) is not int or not isinstance(row[1], bytes):
-        raise LedgerError(f"the ledger {db.path} does not say where its {table} end; restore it")
+        raise LedgerError(
+            f"the ledger {db.path} has no valid end of its {table}; restore it from a backup"
+        )
     return row[0], row[1]
 
 
 def identity(db: Database) -> str:
-    """Which ledger it is."""
+    """Return the identity of a ledger; LedgerError if it is damaged."""
     row = db.one("SELECT identity FROM meta")
     if row is None or not isinstance(row[0], str) or not _IDENTITY.fullmatch(row[0]):
-        raise LedgerError(f"the ledger {db.path} has lost its identity; restore it from a backup")
+        raise LedgerError(f"the ledger {db.path} has no valid identity; restore it from a backup")
     return row[0]
 
 
 def link_after(db: Database, table: Chain, count: int) -> bytes | None:
-    """The stored link of the row that is number `count` of its chain; None if there is none."""
+    """Return the stored link of row `count` of a chain; None if there is no such row."""
     row = db.one(
         f"SELECT chain FROM {table} ORDER BY id LIMIT 1 OFFSET ?",  # noqa: S608  (our own names of tables)
         (count - 1,),
     )
     if row is not None and not isinstance(row[0], bytes):
-        raise LedgerError(f"{table.removesuffix('s')} {count} of {db.path} was altered; restore it")
+        raise LedgerError(
+            f"{table.removesuffix('s')} {count} of {db.path} was altered; restore the ledger from "
+            "a backup"
+        )
     return None if row is None else row[0]
 
 
 def links(db: Database, table: Chain) -> Iterator[bytes]:
-    """The stored link of each row of a chain, in order."""
+    """Yield the stored link of each row of a chain in order."""
     for (link,) in db.each(f"SELECT chain FROM {table} ORDER BY id"):  # noqa: S608  (our own names of tables)
         yield link
 
 
 def alterations(db: Database) -> Iterator[str]:
-    """What was changed in a ledger but by charging, setting budgets and storing messages."""
+    """Yield what was changed other than by charging, setting budgets and storing messages."""
     try:
         identity(db)
     except LedgerError as error:
@@ -103,7 +108,7 @@ def alterations(db: Database) -> Iterator[str]:
 def _problems_of_rows(db: Database) -> list[str]:
     found = []
     if db.all("PRAGMA foreign_key_check"):
-        found.append("a message or charge refers to a row that is gone")
+        found.append("a message or charge refers to a missing row")
     found += alterations(db)
     found += [
         f"message {row_id} was altered"
@@ -116,28 +121,32 @@ def _problems_of_rows(db: Database) -> list[str]:
 
 
 def is_message(message: object, digest: object) -> bool:
-    """Whether stored bytes are those whose digest was written beside them.
+    """Return whether stored bytes match the digest that was stored with them.
 
-    Version 1 wrote none for messages that it had discarded; those come back by their commitment.
+    Version 1 stored no digest for messages that it discarded; such a message is compared by its
+    commitment.
     """
     return digest is None or (isinstance(message, bytes) and records.digest(message) == digest)
 
 
 def _program_problems(db: Database) -> Iterator[str]:
-    """Triggers are part of the file, and do what they say: only our own may be there."""
+    """Yield triggers and views that a ledger does not have, and a missing counting trigger.
+
+    Triggers are part of the file and run on every write, so only the expected ones may be there.
+    """
     rows = db.all("SELECT type, name, sql FROM sqlite_master WHERE type IN ('trigger', 'view')")
     expected = database.triggers()
     for kind, name, text in rows:
         if expected.get(name) != text:
-            yield f"the {kind} '{name}' is not one that a ledger has"
+            yield f"the {kind} '{name}' does not belong to a ledger"
     if database.COUNTING not in {name for _, name, _ in rows}:
-        yield "the trigger that counts every charge is gone"
+        yield "the trigger that counts every charge is missing"
 
 
 def _chain_problems(
     db: Database, table: Chain, counted: Counter[tuple[Any, Any, Any]]
 ) -> Iterator[str]:
-    """Follow a chain; charges are counted by client, event and unit on the way."""
+    """Yield the problems of a chain; count charges by client, event and unit on the way."""
     count, end = chain_end(db, table)
     link, number = b"", 0
     texts = dict(db.all("SELECT id, json FROM events")) if table == "charges" else {}
@@ -145,17 +154,17 @@ def _chain_problems(
         if table == "charges":
             event = content[_EVENT]
             counted[content[_CLIENT], event, content[_UNIT]] += 1
-            content[_EVENT] = texts.get(event)  # what the digest covers is the event itself
+            content[_EVENT] = texts.get(event)  # the digest covers the event itself, not its id
         if not isinstance(stored, bytes) or stored != _link(link, tuple(content)):
             yield f"{table.removesuffix('s')} {row_id} was altered, or a row before it removed"
         link = stored if isinstance(stored, bytes) else b""
         number += 1
     if (number, link) != (count, end):
-        yield f"{table} holds {number} rows where {count} were written"
+        yield f"{table} has {number} rows, but {count} were written"
 
 
 def _link(previous: bytes, content: tuple[Any, ...]) -> bytes | None:
-    """None for a row of a kind that nobody writes, such as bytes in place of a name."""
+    """Return the chain link of a row; None if it holds values that no version writes."""
     try:
         return records.link(previous, content)
     except TypeError:
@@ -163,7 +172,7 @@ def _link(previous: bytes, content: tuple[Any, ...]) -> bytes | None:
 
 
 def _count_problems(db: Database, counted: Counter[tuple[Any, Any, Any]]) -> Iterator[str]:
-    """What is counted as spent must be the number of charges, for each client and event."""
+    """Yield the clients whose spending is not the number of their charges."""
     spending = {
         (client, event, unit): count
         for client, event, unit, count in db.each("SELECT client, event, unit, count FROM spending")
@@ -173,7 +182,7 @@ def _count_problems(db: Database, counted: Counter[tuple[Any, Any, Any]]) -> Ite
     keys = spending.keys() | counted.keys()
     wrong = {str(key[0]) for key in keys if spending.get(key, 0) != counted.get(key, 0)}
     for client in sorted(wrong):
-        yield f"client '{client}': what is counted as spent is not the number of its charges"
+        yield f"client '{client}': the spending that is counted differs from the charges"
 
 
 def _budget_problems(db: Database) -> list[str]:
@@ -182,7 +191,7 @@ def _budget_problems(db: Database) -> list[str]:
         try:
             budget = accounts.budgets(db, [client]).get(client)
             if budget is None:
-                raise LedgerError("its budget cannot be found again")
+                raise LedgerError("its budget cannot be found; restore the ledger from a backup")
             history = accounts.histories(db, [client]).get(client, {})
             past = accounts.composition(history)
             accounts.check_adjacency(f"client '{client}'", budget.adjacency, past, None)

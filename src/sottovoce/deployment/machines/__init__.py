@@ -1,1 +1,1 @@
-"""A federation's machines: folders, certificates, and the programs that run on them."""
+"""The machines of a federation: folders, certificates, and the programs that run on them."""

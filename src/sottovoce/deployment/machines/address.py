@@ -1,4 +1,4 @@
-"""Where a link listens: a host and a port."""
+"""The address of a link: a host and a port."""
 
 import ipaddress
 import re
@@ -13,19 +13,19 @@ _NAME = re.compile(r"[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """`host:port`; an IPv6 host stands in brackets when written."""
+    """A host and a port, written `host:port`; an IPv6 host is written in brackets."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str, *, where: str = "") -> "Address":
-        """Read an address; `where` it stands begins the sentence about a bad one."""
+        """Return the address in a text; `where` is a prefix for the error message."""
         host, _, port = text.rpartition(":")
         bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-        # Brackets are for IPv6, and for nothing else.
-        sound = (":" in bare) == (bare != host) and port.isascii() and port.isdecimal()
-        if not sound or not 0 < int(port) < 65536:
+        # Brackets are required around an IPv6 host and forbidden around any other.
+        is_valid = (":" in bare) == (bare != host) and port.isascii() and port.isdecimal()
+        if not is_valid or not 0 < int(port) < 65536:
             raise ParameterError(
                 f"{where}an address must be HOST:PORT, such as link.example.org:9443, got '{text}'"
             )
@@ -36,19 +36,19 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can dial it."""
+        """Whether only this machine can connect to it."""
         ip = ip_address(self.host)
         return self.host == "localhost" or (ip is not None and ip.is_loopback)
 
     @property
     def bind_host(self) -> str:
-        """What a server listens on so that this address reaches it."""
+        """The host on which a server must listen so that this address reaches it."""
         if self.is_loopback:
             return "::1" if ":" in self.host else LOOPBACK
         return "::" if ":" in self.host else "0.0.0.0"  # noqa: S104  (chosen by the operator)
 
     def is_free(self) -> bool:
-        """Whether a server could listen here now."""
+        """Return whether a server could listen here now."""
         with socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -59,7 +59,7 @@ class Address:
 
 
 def host_name(text: str, *, where: str = "") -> str:
-    """A host as certificates write it: a name in lower case, or an IP address in its short form."""
+    """Return a host as certificates write it: a lower-case name, or an IP address in short form."""
     ip = ip_address(text)
     if ip is not None:
         return str(ip)
@@ -69,7 +69,7 @@ def host_name(text: str, *, where: str = "") -> str:
 
 
 def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The host as a number; None for a name."""
+    """Return the host as an IP address; None for a name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -77,7 +77,7 @@ def ip_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on."""
+    """Return a port of this machine on which no program listens."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]

@@ -1,9 +1,9 @@
-"""Who is who: the link's certificate and its authority, and the keys of sites.
+"""The link's certificate and its authority, and the key pairs of sites.
 
-The operator's authority signs one certificate, the link's. A site trusts that authority, so it
-knows the link; the link knows a site by its public key. Private keys are their owner's alone from
-the moment the file exists, and nothing here overwrites one. A
-site's private key, `node.key`, signs the calls of its node and the statements of the site.
+The operator's authority signs one certificate, the link's. A site trusts that authority, so it can
+authenticate the link; the link authenticates a site by its public key. A private key is readable
+only by its owner from the moment its file exists, and no function here overwrites one. A site's
+private key, `node.key`, signs the calls of its node and the statements of the site.
 """
 
 import datetime
@@ -34,21 +34,22 @@ from sottovoce.deployment.machines.address import Address, ip_address
 
 
 def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the private key in a file, or raise DeploymentError where it cannot serve."""
+    """Return the private key in a file; raise DeploymentError if a node cannot use it."""
     with explained("read", path):
         content = path.read_bytes()
     try:
         key = load_ssh_private_key(content, password=None)
     except TypeError:  # the only sign of a password
         raise DeploymentError(
-            f"{path} is protected by a password, and a node starts without anybody to type it; "
-            f"remove it: ssh-keygen -p -N '' -f {path}"
+            f"{path} is protected by a password, which a node cannot enter; remove the password: "
+            f"ssh-keygen -p -N '' -f {path}"
         ) from None
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise DeploymentError(
-            f"{path} is not a node's private key (ECDSA, OpenSSH, without a password)"
+            f"{path} is not a node's private key (ECDSA, OpenSSH, without a password); restore the "
+            "file that 'sottovoce deploy join' made"
         )
     return key
 
@@ -56,16 +57,16 @@ def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
 AUTHORITY_DAYS = 3650
 LINK_DAYS = 365
 _ALWAYS = ("localhost", "127.0.0.1")
-# A clock that is a little behind must not find a new certificate too young.
+# A machine whose clock is a little behind must accept a new certificate.
 _EARLIER = datetime.timedelta(hours=1)
 _TLS_TIMEOUT_SECONDS = 10.0
 
 
-# -- making ---------------------------------------------------------------------------------
+# -- creating -------------------------------------------------------------------------------
 
 
 def create_authority(certificate: Path, key: Path, *, name: str, days: int) -> None:
-    """A new authority, which signs nothing but the link's certificate."""
+    """Create a new authority, which signs only the link's certificate."""
     private_key = ec.generate_private_key(ec.SECP384R1())
     subject = _subject(f"{name} authority")
     builder = (
@@ -89,7 +90,7 @@ def issue_certificate(
     hosts: Sequence[str],
     days: int,
 ) -> None:
-    """A certificate for the link under these names and addresses, and always this machine's own."""
+    """Create a certificate and key for the link under these hosts, and always for this machine."""
     issuer, issuer_key = read_certificate(authority), read_private_key(authority_key)
     private_key = ec.generate_private_key(ec.SECP384R1())
     names = list(dict.fromkeys([*hosts, *_ALWAYS]))
@@ -109,29 +110,32 @@ def issue_certificate(
 
 
 def create_node_key(private: Path, public: Path, *, comment: str) -> None:
-    """A site's key pair, as Flower reads it: ECDSA on P-384, in OpenSSH's format."""
+    """Create a site's key pair as Flower reads it: ECDSA on P-384, in OpenSSH's format."""
     key = ec.generate_private_key(ec.SECP384R1())
     write_secret(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     write_public_key(public, key.public_key(), comment=comment)
 
 
 def write_public_key(path: Path, key: ec.EllipticCurvePublicKey, *, comment: str) -> None:
+    """Write a public key to a new file in OpenSSH's format."""
     line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     write_new(path, line + b" " + comment.encode() + b"\n")
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """A file that nobody else could read at any moment; an existing one stays as it is."""
+    """Write a new file that no other user can read at any moment; keep an existing one."""
     write_new(path, content, mode=0o600)
 
 
 def write_new(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """A file that was not there before."""
+    """Write a new file; raise DeploymentError if it exists."""
     with explained("write", path):
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError:
-            raise DeploymentError(f"{path} exists and stays; move it away first") from None
+            raise DeploymentError(
+                f"{path} exists and is not replaced; move it away first"
+            ) from None
         with os.fdopen(handle, "wb") as file:
             file.write(content)
 
@@ -140,6 +144,7 @@ def write_new(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
+    """Return the certificate in a PEM file."""
     with explained("read", path):
         content = path.read_bytes()
     try:
@@ -149,7 +154,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 
 def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
-    """A site's public key, in OpenSSH's format."""
+    """Return a site's public key from a file in OpenSSH's format."""
     with explained("read", path):
         content = path.read_bytes()
     try:
@@ -157,7 +162,7 @@ def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
-        secret = " (it looks like a private key, which should never leave its site)"  # noqa: S105  (words, no password)
+        secret = " (it looks like a private key, which should never leave its site)"  # noqa: S105  (a text, not a password)
         raise DeploymentError(
             f"{path} is not a site's public key{secret if b'PRIVATE KEY' in content else ''}; "
             "ask the site for the file node.pub that 'deploy join' made"
@@ -166,17 +171,17 @@ def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
 
 
 def as_flower_knows_it(key: ec.EllipticCurvePublicKey) -> bytes:
-    """A public key as the link stores it."""
+    """Return a public key in the form in which Flower's link stores it."""
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def expires_at(path: Path) -> datetime.datetime:
-    """When a certificate ends, in UTC."""
+    """Return when a certificate expires, in UTC."""
     return read_certificate(path).not_valid_after_utc
 
 
 def names_in(path: Path) -> list[str]:
-    """The hosts that a certificate speaks for."""
+    """Return the hosts for which a certificate is valid."""
     try:
         found = read_certificate(path).extensions.get_extension_for_class(
             x509.SubjectAlternativeName
@@ -186,11 +191,11 @@ def names_in(path: Path) -> list[str]:
     return [str(name.value) for name in found.value]
 
 
-# -- what is wrong ----------------------------------------------------------------------------
+# -- checking -----------------------------------------------------------------------------------
 
 
 def date_problem(path: Path) -> str | None:
-    """Why a certificate does not count today, in a sentence; None if it does."""
+    """Return why a certificate is not valid today; None if it is."""
     certificate = read_certificate(path)
     now = datetime.datetime.now(datetime.UTC)
     if now > certificate.not_valid_after_utc:
@@ -204,7 +209,7 @@ def date_problem(path: Path) -> str | None:
 
 
 def link_problem(certificate: Path, key: Path, *, authority: Path, host: str) -> str | None:
-    """Why sites would refuse this link, in a sentence; None if they would not."""
+    """Return why sites would refuse this link; None if they would not."""
     problem = date_problem(authority) or date_problem(certificate)
     if problem:
         return problem
@@ -216,16 +221,16 @@ def link_problem(certificate: Path, key: Path, *, authority: Path, host: str) ->
     if read_private_key(key).public_key() != found.public_key():
         return f"{key} is not the key of {certificate}"
     if host not in names_in(certificate):
-        return f"{certificate} speaks for {', '.join(names_in(certificate))}, not for '{host}'"
+        return f"{certificate} is valid for {', '.join(names_in(certificate))}, not for '{host}'"
     return None
 
 
 def key_problem(path: Path) -> str | None:
-    """Why a site's private key cannot serve, in a sentence; None if it can."""
+    """Return why a site's private key cannot be used; None if it can."""
     with explained("read", path):
         mode = path.stat().st_mode
     if os.name != "nt" and mode & 0o077:
-        return f"{path} can be read by others; make it yours alone: chmod 600 {path}"
+        return f"{path} can be read by other users; protect it: chmod 600 {path}"
     try:
         read_node_key(path)
     except DeploymentError as error:
@@ -234,9 +239,9 @@ def key_problem(path: Path) -> str | None:
 
 
 def handshake_problem(address: Address, authority: Path) -> str | None:
-    """Why this machine would not trust the link, in a sentence; None if it does, or nobody answers.
+    """Return why this machine would not trust the link; None if it does, or there is no answer.
 
-    Flower repeats a refused handshake for ever, as if the link were away.
+    Flower repeats a refused handshake forever, as if the link were away.
     """
     context = ssl.create_default_context(cafile=str(authority))
     try:
@@ -248,14 +253,14 @@ def handshake_problem(address: Address, authority: Path) -> str | None:
         ):
             return None
     except ssl.SSLCertVerificationError as error:
-        return f"the link at {address} shows a certificate that is refused: {error.verify_message}"
+        return f"the certificate of the link at {address} is refused: {error.verify_message}"
     except ssl.SSLError as error:
-        return f"what answers at {address} does not speak TLS: {error.reason or error}"
+        return f"the program that answers at {address} does not use TLS: {error.reason or error}"
     except OSError:
         return None
 
 
-# -- parts ------------------------------------------------------------------------------------
+# -- helpers --------------------------------------------------------------------------------------
 
 
 def _builder(
@@ -274,7 +279,7 @@ def _builder(
 
 
 def _subject(name: str) -> x509.Name:
-    # A common name holds 64 characters at most, and nobody but people reads it.
+    # A common name has at most 64 characters, and no program reads this one.
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
@@ -302,6 +307,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Return the private key in a PEM file, as this module writes it."""
     with explained("read", path):
         content = path.read_bytes()
     try:
@@ -309,5 +315,7 @@ def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise DeploymentError(f"{path} is not a private key of ours; restore it")
+        raise DeploymentError(
+            f"{path} is not a private key in PEM (elliptic curve); restore it from a backup"
+        )
     return key

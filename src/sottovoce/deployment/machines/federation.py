@@ -1,13 +1,13 @@
-"""The operator's folder: who belongs to a federation, and how its link is reached.
+"""The operator's folder: the sites of a federation, and the address of its link.
 
 federation.toml     name, address, sites
-certificates/       ca.crt, for every site; ca.key, link.crt, link.key, for nobody
+certificates/       ca.crt, for every site; ca.key, link.crt and link.key, for the operator only
 keys/NAME.pub       each site's public key
-link/               what the link keeps: database, log, Flower's own folder, receipts (witness/)
-runs/               where runs go unless told otherwise
+link/               the link's database, log, Flower's own folder, receipts (witness/)
+runs/               default folder of runs
 sites/NAME/         only in a rehearsal: the sites' own folders
 
-Strict reading of the small TOML files of a deployment: an unknown key is an error.
+The TOML files of a deployment are read strictly: an unknown key is an error.
 """
 
 import dataclasses
@@ -34,19 +34,21 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """The table in a TOML file."""
+    """Return the table in a TOML file."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror or error}") from None
+        raise ConfigError(
+            f"cannot read {path}: {error.strerror or error}; check that it exists and is readable"
+        ) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text; save it as such") from None
-    except (ValueError, RecursionError) as error:  # no TOML, or nested too deep
-        raise ConfigError(f"{path} is not valid TOML: {error}; correct it there") from None
+        raise ConfigError(f"{path} is not UTF-8 text; save it as UTF-8") from None
+    except (ValueError, RecursionError) as error:  # not TOML, or nested too deep
+        raise ConfigError(f"{path} is not valid TOML: {error}; correct the file") from None
 
 
 def read_section(path: Path, section: type[S]) -> S:
-    """The table in a TOML file, checked; an unknown key is an error."""
+    """Return the validated table in a TOML file; an unknown key is an error."""
     try:
         return section.model_validate(read_table(path))
     except ValidationError as error:
@@ -54,11 +56,11 @@ def read_section(path: Path, section: type[S]) -> S:
 
 
 def name_of(text: object, *, what: str) -> str:
-    """A name that can be a folder's, a host's and a key's comment without quoting."""
+    """Return a name that fits a folder, a host and a key's comment without quoting."""
     if not isinstance(text, str) or not _NAME.fullmatch(text):
         raise ConfigError(
-            f"{what} must be 1 to 63 of a-z, 0-9, '-' and '_', beginning with a letter or digit, "
-            f"got {text!r}"
+            f"{what} must be 1 to 63 characters of a-z, 0-9, '-' and '_' and start with a letter "
+            f"or digit, got {text!r}"
         )
     return text
 
@@ -76,23 +78,34 @@ class _FederationTable(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Federation:
-    """What `federation.toml` says, and where everything lies."""
+    """The content of `federation.toml`, and the paths of an operator's folder.
+
+    Attributes:
+        folder: The operator's folder.
+        name: Name of the federation.
+        address: Address to which sites connect.
+        sites: Names of the sites.
+        hosts: Further names of the link, for its certificate.
+        largest_reply_bytes: Largest reply of apps that do not announce theirs to the gate; 0 for
+            none.
+    """
 
     folder: Path
     name: str
     address: Address
     sites: tuple[str, ...]
     hosts: tuple[str, ...] = ()
-    largest_reply_bytes: int = 0  # of apps that do not announce to the gate what they wait for
+    largest_reply_bytes: int = 0
 
     @classmethod
     def read(cls, folder: Path) -> Self:
+        """Return the federation of a folder; raise ConfigError if it has none."""
         folder = folder.absolute()
         path = folder / FILE_NAME
         if not path.is_file() and (folder / "site.toml").is_file():
             raise ConfigError(
-                f"{folder} is a site's folder, and this command is for the operator's, which has "
-                f"{FILE_NAME}. Of a site, 'sottovoce deploy check' and 'sottovoce ledger show' tell"
+                f"{folder} is a site's folder, but this command needs the operator's, which has "
+                f"{FILE_NAME}; for a site, use 'sottovoce deploy check' and 'sottovoce ledger show'"
             )
         if not path.is_file():
             raise ConfigError(
@@ -110,12 +123,12 @@ class Federation:
         )
 
     def write(self) -> None:
-        """Keep what this says; the file is whole or as it was."""
+        """Write federation.toml atomically."""
         lines = [
-            "# Who belongs to this federation. Written by 'sottovoce deploy'; a site that is taken",
-            "# out of the list is refused at once, and let in again once it is back in the list.",
+            "# The sites of this federation. Written by 'sottovoce deploy'. A site that is removed",
+            "# from the list is refused at once, and accepted once it is in the list again.",
             f'name = "{self.name}"',
-            f'address = "{self.address}"  # what sites dial',
+            f'address = "{self.address}"  # to which sites connect',
             f"sites = [{_quoted(self.sites)}]",
             f"hosts = [{_quoted(self.hosts)}]  # further names of the link, for its certificate",
         ]
@@ -123,44 +136,51 @@ class Federation:
             lines.append(f"largest_reply_bytes = {self.largest_reply_bytes}")
         files.write_atomic(self.folder / FILE_NAME, ("\n".join(lines) + "\n").encode())
 
-    # -- where things lie ------------------------------------------------------------------
+    # -- paths -----------------------------------------------------------------------------
 
     @property
     def authority(self) -> Path:
+        """The authority's certificate."""
         return self.folder / "certificates" / "ca.crt"
 
     @property
     def authority_key(self) -> Path:
+        """The authority's private key."""
         return self.folder / "certificates" / "ca.key"
 
     @property
     def certificate(self) -> Path:
+        """The link's certificate."""
         return self.folder / "certificates" / "link.crt"
 
     @property
     def certificate_key(self) -> Path:
+        """The link's private key."""
         return self.folder / "certificates" / "link.key"
 
     @property
     def link_folder(self) -> Path:
+        """The folder of the running link."""
         return self.folder / "link"
 
     @property
     def replies_due_folder(self) -> Path:
-        """Where running servers tell the gate how large a reply may be."""
+        """The folder in which servers announce the size of replies to the gate."""
         return self.link_folder / "replies-due"
 
     @property
     def runs_folder(self) -> Path:
+        """The default folder of runs."""
         return self.folder / "runs"
 
     def public_key_path(self, site: str) -> Path:
+        """Return the file of a site's public key."""
         return self.folder / "keys" / f"{site}.pub"
 
     # -- sites and certificates --------------------------------------------------------------
 
     def public_keys(self) -> dict[str, ec.EllipticCurvePublicKey]:
-        """The keys of the sites that have handed one in."""
+        """Return the public keys of the sites that have one."""
         return {
             site: certificates.read_public_key(self.public_key_path(site))
             for site in self.sites
@@ -168,17 +188,20 @@ class Federation:
         }
 
     def sites_by_key(self) -> dict[bytes, str]:
-        """Whose a key is, as Flower writes it."""
+        """Return the site of each public key, in Flower's form."""
         keys = self.public_keys().items()
         return {certificates.as_flower_knows_it(key): site for site, key in keys}
 
     def add_site(self, site: str, key: Path) -> Self:
-        """Take a site's public key; a key is one site's alone and is never exchanged silently."""
+        """Add a site's public key; a key belongs to one site and is never replaced silently."""
         name_of(site, what="a site's name")
         new = certificates.read_public_key(key)
         for other, known in self.public_keys().items():
             if known == new and other != site:
-                raise DeploymentError(f"{key} is already the key of '{other}'")
+                raise DeploymentError(
+                    f"{key} is already the key of '{other}', and each site needs its own; ask "
+                    f"'{site}' for the file node.pub that 'sottovoce deploy join' made"
+                )
         certificates.write_public_key(self.public_key_path(site), new, comment=site)
         if site in self.sites:
             return self
@@ -187,10 +210,16 @@ class Federation:
         return grown
 
     def renew_certificate(self, *, days: int) -> None:
-        """A new certificate and key for the link, by the same authority: sites notice nothing."""
+        """Replace the link's certificate and key by new ones of the same authority.
+
+        Sites need not change anything.
+        """
         problem = certificates.date_problem(self.authority)
         if problem:
-            raise DeploymentError(f"{problem}; make a new federation, whose ca.crt all sites need")
+            raise DeploymentError(
+                f"{problem}; make a new federation with 'sottovoce deploy init' and give its "
+                "ca.crt to all sites"
+            )
         new = [path.with_suffix(path.suffix + ".new") for path in self._certificate_files]
         for path in new:
             path.unlink(missing_ok=True)
@@ -199,14 +228,14 @@ class Federation:
             os.replace(path, target)
 
     def certificate_problem(self) -> str | None:
-        """Why sites would refuse this link, and what to do; None if they would not."""
+        """Return why sites would refuse this link, and a remedy; None if they would not."""
         problem = certificates.link_problem(
             self.certificate,
             self.certificate_key,
             authority=self.authority,
             host=self.address.host,
         )
-        return problem and f"{problem}; 'sottovoce deploy certificates {self.folder} --renew'"
+        return problem and f"{problem}; run 'sottovoce deploy certificates {self.folder} --renew'"
 
     @property
     def _certificate_files(self) -> tuple[Path, Path]:
@@ -231,7 +260,7 @@ def create_federation(
     hosts: Sequence[str] = (),
     days: int = certificates.LINK_DAYS,
 ) -> Federation:
-    """A new operator's folder with an authority and the link's certificate."""
+    """Create an operator's folder with an authority and the link's certificate."""
     federation = Federation(
         folder=folder.absolute(),
         name=_name_from(folder),
@@ -254,12 +283,12 @@ def create_federation(
         days=certificates.AUTHORITY_DAYS,
     )
     federation._issue(*federation._certificate_files, days=days)
-    federation.write()  # last: a folder without it is no federation's
+    federation.write()  # last: a folder without this file is not a federation's
     return federation
 
 
 def make_folder(folder: Path) -> None:
-    """A new folder of ours, the owner's alone; one that holds anything is left alone."""
+    """Create a private folder; raise DeploymentError if it has any content."""
     with files.explained("create", folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -267,16 +296,16 @@ def make_folder(folder: Path) -> None:
 
 
 def site_names(names: Sequence[object], *, where: str = "") -> tuple[str, ...]:
-    """Names of sites, each once."""
+    """Return valid names of sites; raise ConfigError for a duplicate."""
     found = tuple(name_of(name, what=f"{where}a site's name") for name in names)
     twice = sorted({name for name in found if found.count(name) > 1})
     if twice:
-        raise ConfigError(f"{where}the site '{twice[0]}' is named twice; name it once")
+        raise ConfigError(f"{where}the site '{twice[0]}' is listed twice; name it once")
     return found
 
 
 def _name_from(folder: Path) -> str:
-    """A federation is called as its folder is, as far as a name can."""
+    """Return a federation's name, derived from its folder."""
     return re.sub(r"[^a-z0-9_-]+", "-", folder.absolute().name.lower()).strip("-_") or "federation"
 
 

@@ -1,16 +1,16 @@
-"""The guard of one program: what the program starts ends with it, and all of it with the keeper.
+"""A guard process for one program, which ends the program's descendants with it or its supervisor.
 
-A keeper starts each program through a guard, its child, which is a script of its own:
+A supervisor starts each program through a guard, its child, which is a script of its own:
 
     python -I -S guard.py RECORD
 
-The command comes as JSON on standard input. On Linux the guard is the parent of every orphan among
-the program's descendants (PR_SET_CHILD_SUBREAPER), also of those with a session of their own, and
-hears of its keeper's death however that came (PR_SET_PDEATHSIG). Elsewhere it looks for both now
-and then. RECORD lists the processes with the times at which they began, for the case that the guard
-itself is killed; it is there for as long as the guard is.
+The command is sent as JSON on standard input. On Linux the guard becomes the parent of every orphan
+among the program's descendants (PR_SET_CHILD_SUBREAPER), including those with a session of their
+own, and gets a signal when its supervisor dies (PR_SET_PDEATHSIG). On other systems it checks for
+both at intervals. RECORD lists the processes with their start times, for the case that the guard
+itself is killed; the file exists as long as the guard runs.
 
-This module uses the standard library alone: as a script it starts in a few milliseconds.
+This module uses only the standard library, so that as a script it starts in a few milliseconds.
 """
 
 import contextlib
@@ -30,22 +30,23 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _LINUX = sys.platform.startswith("linux")
 _LOOK_SECONDS = 1.0 if _LINUX else 3.0
 _POLL_SECONDS = 0.1
-_ORPHAN_SECONDS = 3.0  # what a program whose keeper has died has to end by itself
+_ORPHAN_SECONDS = 3.0  # time for a program to end by itself after its supervisor has died
 _NOT_FOUND = 127
 
 
 class Process(NamedTuple):
-    """A process that cannot be mistaken for another: a number is used again, a beginning is not."""
+    """A process, identified by its number and start time, since numbers are used again."""
 
     pid: int
     began: str
     command: str
 
     def is_alive(self) -> bool:
+        """Return whether this process still runs."""
         return began_at(self.pid) == self.began
 
     def signal(self, number: int) -> None:
-        """Send a signal to this process and to no other that has its number by now."""
+        """Send a signal to this process, and to no other that has its number by now."""
         try:
             handle = os.pidfd_open(self.pid)
         except AttributeError:  # not Linux
@@ -63,11 +64,11 @@ class Process(NamedTuple):
             os.close(handle)
 
 
-# -- looking at processes -------------------------------------------------------------------------
+# -- reading processes ----------------------------------------------------------------------------
 
 
 def began_at(pid: int) -> str | None:
-    """When a process began, as a text that no other process of the machine has; None if it ended.
+    """Return when a process started, as a text unique on this machine; None if it has ended.
 
     A process that has ended and was not waited for yet counts as ended.
     """
@@ -81,7 +82,7 @@ def began_at(pid: int) -> str | None:
 
 
 def command_of(pid: int) -> str:
-    """The command line of a process, as far as it can be seen."""
+    """Return the command line of a process as far as it can be read."""
     if not _LINUX:
         return _ps("-o", "command=", "-p", str(pid))
     try:
@@ -92,7 +93,7 @@ def command_of(pid: int) -> str:
 
 
 def descendants(pid: int) -> list[int]:
-    """All that a process has started, and what those have; also what has ended unnoticed."""
+    """Return the processes that a process has started, directly or indirectly."""
     if _LINUX and Path("/proc/thread-self/children").exists():
         return list(_below(pid))
     with subprocess.Popen(
@@ -100,9 +101,9 @@ def descendants(pid: int) -> list[int]:
     ) as lister:
         table = lister.communicate()[0].split()
     parents = dict(zip(map(int, table[::2]), map(int, table[1::2]), strict=True))
-    parents.pop(lister.pid, None)  # itself
+    parents.pop(lister.pid, None)  # the lister itself
     found = [pid]
-    for parent in found:  # which grows meanwhile
+    for parent in found:  # the list grows during the loop
         found += [child for child, above in parents.items() if above == parent]
     return found[1:]
 
@@ -116,7 +117,7 @@ def _below(pid: int) -> Iterator[int]:
 
 
 def identify(pid: int) -> Process | None:
-    """A process with what tells it from others; None if it has ended."""
+    """Return a process with its start time; None if it has ended."""
     began = began_at(pid)
     return None if began is None else Process(pid=pid, began=began, command=command_of(pid))
 
@@ -129,17 +130,17 @@ def _boot() -> str:
 
 
 def _ps(*words: str) -> str:
-    found = subprocess.run(  # noqa: S603  (our own list, and no shell)
+    found = subprocess.run(  # noqa: S603  (a fixed list, without a shell)
         ["/bin/ps", *words], capture_output=True, text=True, check=False
     )
     return found.stdout.strip()
 
 
-# -- what was recorded ----------------------------------------------------------------------------
+# -- records --------------------------------------------------------------------------------------
 
 
 def recorded(records: Sequence[Path]) -> list[Process]:
-    """The processes in these records that still live, with what they have started."""
+    """Return the processes in these records that still run, with their descendants."""
     found: dict[int, Process] = {}
     for path in records:
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -156,9 +157,9 @@ def recorded(records: Sequence[Path]) -> list[Process]:
 
 
 def end_recorded(records: Sequence[Path], *, seconds: float) -> list[Process]:
-    """End what these records name and still lives: asked first, made to after `seconds`.
+    """End the processes in these records, by SIGTERM and after `seconds` by SIGKILL.
 
-    Returns what had to be ended, and removes the records.
+    Returns the processes that had to be ended, and removes the records.
     """
     found = alive = recorded(records)
     deadline = time.monotonic() + seconds
@@ -170,32 +171,35 @@ def end_recorded(records: Sequence[Path], *, seconds: float) -> list[Process]:
                 process.signal(signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
         started = [process for process in recorded(records) if process not in found]
-        found += started  # in the meantime
+        found += started  # since the last look
         alive = [process for process in found if process.is_alive()]
     for path in records:
         path.unlink(missing_ok=True)
     return found
 
 
-# -- being a guard --------------------------------------------------------------------------------
+# -- the guard ------------------------------------------------------------------------------------
 
 
 def die_with_parent(number: int = signal.SIGTERM) -> Callable[[], None] | None:
-    """What a child does before it becomes its program, where the system can do this."""
+    """Return a function for a child to run before its program, so that it dies with its parent.
+
+    None where the system cannot do this.
+    """
     if not _LINUX:
         return None
     libc, parent = ctypes.CDLL(None), os.getpid()  # loaded before the fork
 
     def prepare() -> None:
         libc.prctl(_PR_SET_PDEATHSIG, number)
-        if os.getppid() != parent:  # it died before we asked
+        if os.getppid() != parent:  # the parent died before the call
             os._exit(1)
 
     return prepare
 
 
 class _Guard:
-    """A program that runs, and everything below it."""
+    """A running program and everything that it has started."""
 
     def __init__(self, record: Path, *, stop_seconds: float) -> None:
         self._record, self._written = record, set[int]()
@@ -217,9 +221,9 @@ class _Guard:
         self._asked = True
 
     def run(self, command: list[str]) -> int:
-        """Stay until the program has ended, or shall; gives its code (negative: a signal's)."""
+        """Wait until the program has ended or must end; return its code (negative: a signal's)."""
         try:
-            program = subprocess.Popen(  # noqa: S603  (the keeper's list, and no shell)
+            program = subprocess.Popen(  # noqa: S603  (the supervisor's list, without a shell)
                 command,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
@@ -234,12 +238,12 @@ class _Guard:
             self._wait(_LOOK_SECONDS)
         self._end()
         self._record.unlink(missing_ok=True)
-        program.returncode = self._code  # waited for here, and not by it
+        program.returncode = self._code  # reaped here, not by Popen
         return self._code or 0
 
     def _end(self) -> None:
-        """Ask the program's group to end, then what is left below us, and make them."""
-        began, told = time.monotonic(), False
+        """Ask the program's group and then its other descendants to end, then kill them."""
+        began, signaled = time.monotonic(), False
         if self._code is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._pid, signal.SIGTERM)
@@ -247,13 +251,16 @@ class _Guard:
             seconds = self._stop_seconds if os.getppid() == self._parent else _ORPHAN_SECONDS
             if time.monotonic() - began > seconds:
                 self._signal(left, signal.SIGKILL)
-            elif self._code is not None and not told:
+            elif self._code is not None and not signaled:
                 self._signal(left, signal.SIGTERM)
-                told = True
+                signaled = True
             self._wait(_POLL_SECONDS)
 
     def _left(self) -> list[int]:
-        """What is still to end; orphans that have another parent are found by their group."""
+        """Return the processes that have not ended.
+
+        Where orphans get another parent, they are found and killed by their group.
+        """
         found = descendants(os.getpid())
         if not found and not _LINUX:
             with contextlib.suppress(OSError):
@@ -267,7 +274,7 @@ class _Guard:
                 os.kill(pid, number)
 
     def _wait(self, seconds: float) -> None:
-        """Until a signal or `seconds`; then let go of what has ended."""
+        """Wait for a signal or `seconds`, then reap processes that have ended."""
         select.select([self._wake], [], [], seconds)
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake, 4096)
@@ -282,17 +289,17 @@ class _Guard:
             return
         found = [process for pid in sorted(pids) if (process := identify(pid))]
         temporary = self._record.with_suffix(".new")
-        with contextlib.suppress(OSError):  # a full disk ends no program
+        with contextlib.suppress(OSError):  # a full disk must not end the program
             temporary.write_text(json.dumps(found))
             temporary.replace(self._record)
             self._written = pids
 
 
 def main(record: str) -> NoReturn:
-    """Guard the program that standard input names, and end as it did."""
+    """Run the program that standard input names under a guard, and exit as it did."""
     given = json.loads(sys.stdin.buffer.read())
     code = _Guard(Path(record), stop_seconds=given["stop_seconds"]).run(given["command"])
-    if code < 0:  # by a signal, so that its keeper reads the same
+    if code < 0:  # end by the same signal, so that the supervisor sees it
         with contextlib.suppress(OSError):  # SIGKILL has no handler
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)

@@ -1,12 +1,12 @@
-"""Flower's own programs as children of ours: started, watched, and ended in order.
+"""Flower's programs as child processes: started, watched, and stopped in order.
 
-Each has a guard between it and its keeper (`guard.py`), by which it ends with all that it has
-started when its keeper does, even where that one is killed.
+Each program has a guard process between it and its supervisor (`guard.py`). With it the program and
+all its descendants end when the supervisor ends, even if that is killed.
 
-A keeper is the process that keeps a link or a node, in the foreground or the background. It holds
-a lock in its folder for as long as it lives, so a stale file never looks like a running
-program. What a killed keeper has started ends with it; if its guards were killed as well, the next
-keeper, or 'deploy stop', ends what they have written down.
+A supervisor is the process that runs a link or a node, in the foreground or the background. It
+holds a lock in its folder as long as it lives, so a stale file never looks like a running program.
+Programs of a killed supervisor end with it. If its guards were killed as well, the next supervisor,
+or 'deploy stop', ends the processes that the guards have recorded.
 """
 
 import contextlib
@@ -33,12 +33,12 @@ from sottovoce.deployment.machines.address import LOOPBACK
 from sottovoce.deployment.machines.guard import Process, end_recorded
 
 POLL_SECONDS = 0.2
-_RECORDS = "processes"  # in a keeper's folder: what its guards have written down
+_RECORDS = "processes"  # in a supervisor's folder: the records of its guards
 STOP_SECONDS = 15.0
-_GUARD_SECONDS = 5.0  # what a guard takes beyond that
+_GUARD_SECONDS = 5.0  # additional time for the guard
 _LAST_LINES = 12
-_UMASK = 0o077  # nothing that a link or a node writes is for other users of the machine
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_UMASK = 0o077  # other users of the machine may read nothing that a link or node writes
+_COLOR_CODE = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class ChildEndedError(DeploymentError):
@@ -47,7 +47,14 @@ class ChildEndedError(DeploymentError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """A program that runs for us; `name` is what people know it by, `process` is its guard."""
+    """A running program.
+
+    Attributes:
+        name: Name of the program for messages.
+        process: Its guard process.
+        log: The file that gets its output.
+        record: The file in which its guard lists the processes.
+    """
 
     name: str
     process: subprocess.Popen[bytes]
@@ -58,10 +65,11 @@ class Child:
     def start(
         cls, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str]
     ) -> "Child":
+        """Start a program under a guard, with its output in a private log file."""
         record = log.parent / _RECORDS / f"{log.stem}.json"
         with files.explained("write", log), files.open_private(log) as output:
             record.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
-            process = subprocess.Popen(  # noqa: S603  (our own list, and no shell)
+            process = subprocess.Popen(  # noqa: S603  (a fixed list, without a shell)
                 [sys.executable, "-I", "-S", guard.__file__, str(record)],
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -69,7 +77,7 @@ class Child:
                 env=dict(environment),
                 cwd=log.parent,
                 umask=_UMASK,
-                start_new_session=True,  # a group of its own: we end the children, and in order
+                start_new_session=True,  # its own group, so that children are stopped in order
                 preexec_fn=guard.die_with_parent(),
             )
         given = {"command": list(command), "stop_seconds": STOP_SECONDS}
@@ -79,37 +87,37 @@ class Child:
         return cls(name=name, process=process, log=log, record=record)
 
     def check_alive(self) -> None:
-        """Raise with the log's last lines if the program has ended."""
+        """Raise ChildEndedError with the log's last lines if the program has ended."""
         code = self.process.poll()
         if code is not None:
             raise ChildEndedError(
-                f"{self.name} ended with code {code}; the last lines of {self.log}:\n"
+                f"{self.name} ended with code {code}; see the last lines of {self.log}:\n"
                 f"{last_lines(self.log)}"
             )
 
     def stop(self) -> None:
-        """Ask the program and what it has started to end; its guard makes them if they do not."""
+        """Stop the program and its descendants; its guard kills what does not end by itself."""
         self.process.terminate()
         try:
             self.process.wait(STOP_SECONDS + _GUARD_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        guard.end_recorded([self.record], seconds=STOP_SECONDS)  # of a guard that was killed
+        guard.end_recorded([self.record], seconds=STOP_SECONDS)  # in case the guard was killed
 
 
 @contextlib.contextmanager
 def stopped_at_the_end() -> Iterator[list[Child]]:
-    """A list for children, which are stopped in reverse order, whatever happens.
+    """Yield a list for children, which are stopped in reverse order when the block ends.
 
-    Meanwhile a signal to end (SIGTERM, SIGINT) ends this process calmly, by SystemExit.
+    Inside the block SIGTERM and SIGINT end this process by SystemExit.
     """
     children: list[Child] = []
     before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield children
     finally:
-        for number in before:  # a second Ctrl-C must not leave children behind
+        for number in before:  # a second Ctrl-C must not leave children running
             signal.signal(number, signal.SIG_IGN)
         for child in reversed(children):
             child.stop()
@@ -120,7 +128,7 @@ def stopped_at_the_end() -> Iterator[list[Child]]:
 def wait_until(
     ready: Callable[[], bool], children: Sequence[Child], *, what: str, timeout_seconds: float
 ) -> None:
-    """Wait for something that the last child brings about; say why if it does not come."""
+    """Wait until the last child is ready; raise DeploymentError if a child ends or time is up."""
     deadline = time.monotonic() + timeout_seconds
     while not ready():
         for child in children:
@@ -128,14 +136,14 @@ def wait_until(
         if time.monotonic() > deadline:
             log = children[-1].log
             raise DeploymentError(
-                f"{what} after {timeout_seconds:.0f} seconds; the last lines of {log}:\n"
+                f"{what} after {timeout_seconds:.0f} seconds; see the last lines of {log}:\n"
                 f"{last_lines(log)}"
             )
         time.sleep(POLL_SECONDS)
 
 
 def watch(children: Sequence[Child]) -> None:
-    """Stay until a signal ends this process; a child that ends by itself is an error."""
+    """Watch children until a signal ends this process; raise if a child ends by itself."""
     while True:
         for child in children:
             child.check_alive()
@@ -143,29 +151,32 @@ def watch(children: Sequence[Child]) -> None:
 
 
 def last_lines(log: Path) -> str:
-    """The end of a log, without its colours, for an error's text."""
+    """Return the end of a log, without color codes, for an error message."""
     with files.explained("read", log):
-        text = _COLOUR.sub("", log.read_bytes().decode(errors="replace"))
+        text = _COLOR_CODE.sub("", log.read_bytes().decode(errors="replace"))
     lines = [line for line in text.splitlines() if line.strip()]
     return "\n".join(f"  {line}" for line in lines[-_LAST_LINES:])
 
 
 def records_in(keeper_folder: Path) -> list[Path]:
-    """What guards have written down; those that ended as they should have left nothing."""
+    """Return the records of guards; guards that ended regularly leave none."""
     return sorted((keeper_folder / _RECORDS).glob("*.json"))
 
 
 def program(name: str) -> str:
-    """One of Flower's programs: the one installed beside this Python."""
-    beside = Path(sysconfig.get_path("scripts")) / name
-    found = str(beside) if beside.exists() else shutil.which(name)
+    """Return the path of one of Flower's programs, preferably next to this Python."""
+    installed = Path(sysconfig.get_path("scripts")) / name
+    found = str(installed) if installed.exists() else shutil.which(name)
     if found is None:
-        raise DeploymentError(f"this needs Flower's {name}: pip install 'sottovoce[flower]'")
+        raise DeploymentError(
+            f"Flower's program {name} is not installed; install it with: pip install "
+            "'sottovoce[flower]'"
+        )
     return found
 
 
 def environment(flower_home: Path) -> dict[str, str]:
-    """What Flower's programs find around them: no telemetry, and nothing in anybody's home."""
+    """Return the environment of Flower's programs: no telemetry, and a private FLWR_HOME."""
     scripts = sysconfig.get_path("scripts")
     return {
         **os.environ,
@@ -179,7 +190,7 @@ def environment(flower_home: Path) -> dict[str, str]:
 
 
 def without_proxy() -> dict[str, str]:
-    """Calls to this machine itself never go through a proxy that the environment names."""
+    """Return the settings by which calls to this machine itself use no proxy."""
     given = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
     hosts = ",".join(filter(None, [given, LOOPBACK, "localhost"]))
     return {"NO_PROXY": hosts, "no_proxy": hosts}
@@ -198,17 +209,21 @@ Announce = Callable[[dict[str, Any]], None]
 
 @contextlib.contextmanager
 def keeping(folder: Path, *, what: str) -> Iterator[Announce]:
-    """Be the keeper of `folder`; gives a function that announces that all is up, with facts."""
+    """Hold the lock of `folder` as its supervisor; yield a function that announces readiness.
+
+    The function takes facts to announce. Raises DeploymentError if another supervisor has the lock.
+    """
     with contextlib.ExitStack() as stack:
         with files.explained("write", folder):
             folder.mkdir(mode=0o700, exist_ok=True)
             lock = stack.enter_context(files.open_private(folder / "lock", append=True))
         _acquire(lock, what)
-        # What a killed keeper has announced is no longer true, and its number may be another's.
+        # The announcement of a killed supervisor is no longer true, and its process number may
+        # belong to another process.
         (folder / "state.json").unlink(missing_ok=True)
         files.make_private(folder)
         for process in end_recorded(records_in(folder), seconds=STOP_SECONDS):
-            print(f"ended what was left of an earlier start: {shown(process)}", file=sys.stderr)
+            print(f"ended a process that an earlier start left: {shown(process)}", file=sys.stderr)
         stack.callback((folder / "state.json").unlink, missing_ok=True)
         state = {"pid": os.getpid(), "ready": False}
         files.write_json(folder / "state.json", state, mode=files.PRIVATE)
@@ -218,7 +233,7 @@ def keeping(folder: Path, *, what: str) -> Iterator[Announce]:
 
 
 def state_of(folder: Path) -> dict[str, Any] | None:
-    """What the keeper of `folder` has announced; None where there is no keeper."""
+    """Return what the supervisor of `folder` has announced; None if there is no supervisor."""
     while True:
         try:
             with (folder / "lock").open("rb") as lock:
@@ -227,7 +242,8 @@ def state_of(folder: Path) -> dict[str, Any] | None:
         except FileNotFoundError:
             return None
         except BlockingIOError:
-            # A keeper that has just come has not written yet, and one that goes has taken it away.
+            # A supervisor that has just started has not written the file yet, and one that stops
+            # has removed it.
             with contextlib.suppress(FileNotFoundError):
                 state: dict[str, Any] = json.loads((folder / "state.json").read_bytes())
                 return state
@@ -237,13 +253,13 @@ def state_of(folder: Path) -> dict[str, Any] | None:
 def start_in_background(
     command: Sequence[str], folder: Path, *, timeout_seconds: float
 ) -> dict[str, Any]:
-    """Start a keeper that outlives this process, wait for its announcement, and return it."""
+    """Start a supervisor that outlives this process; return its announcement once it is ready."""
     log = folder / _LOG_NAME
     with files.explained("write", log):
         folder.mkdir(mode=0o700, exist_ok=True)
         output = files.open_private(log)
     with output:
-        process = subprocess.Popen(  # noqa: S603  (our own list, and no shell)
+        process = subprocess.Popen(  # noqa: S603  (a fixed list, without a shell)
             command,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -254,17 +270,19 @@ def start_in_background(
     while not ((state := state_of(folder)) and state["ready"] and state["pid"] == process.pid):
         if process.poll() is not None:
             said = log.read_text(errors="replace").strip()
-            raise DeploymentError(said.removeprefix("error: ") or f"it ended; see {log}")
+            raise DeploymentError(said.removeprefix("error: ") or f"the program ended; see {log}")
         if time.monotonic() > deadline:
             process.terminate()
             process.wait()
-            raise DeploymentError(f"it was not up after {timeout_seconds:.0f} seconds; see {log}")
+            raise DeploymentError(
+                f"the program was not ready after {timeout_seconds:.0f} seconds; see {log}"
+            )
         time.sleep(POLL_SECONDS)
     return state
 
 
 def stop_keeper(folder: Path) -> bool:
-    """End the keeper of `folder` and its children; False if there was none."""
+    """Stop the supervisor of `folder` and its children; return False if there was none."""
     state = state_of(folder)
     if state is None:
         return False
@@ -272,7 +290,7 @@ def stop_keeper(folder: Path) -> bool:
         with contextlib.suppress(ProcessLookupError):
             os.kill(state["pid"], signal.SIGTERM)
         deadline = time.monotonic() + _STOP_SECONDS
-        # It lets the lock go a little before it has ended.
+        # A supervisor releases the lock shortly before it ends.
         while state_of(folder) is not None or _is_alive(process):
             if time.monotonic() > deadline:
                 raise DeploymentError(
@@ -284,24 +302,24 @@ def stop_keeper(folder: Path) -> bool:
 
 
 def end_leftovers(folder: Path) -> list[Process]:
-    """End what a killed keeper of `folder` has left; gives the processes that there were."""
+    """End what a killed supervisor of `folder` has left, and return those processes."""
     if not records_in(folder):
         return []
     with files.explained("open", folder / "lock"):
         lock = files.open_private(folder / "lock", append=True)
     with lock:
-        _acquire(lock, "it")
+        _acquire(lock, "the program")
         return end_recorded(records_in(folder), seconds=STOP_SECONDS)
 
 
 def shown(process: Process) -> str:
-    """A process for people."""
+    """Return a description of a process for messages."""
     return f"process {process.pid} ({process.command[:200]})"
 
 
 @contextlib.contextmanager
 def _process(pid: int) -> Iterator[int | None]:
-    """A file that can be read once the process has ended; None where Linux does not give one."""
+    """Yield a file that is readable once the process has ended; None where Linux has none."""
     try:
         process = os.pidfd_open(pid)
     except (AttributeError, OSError):  # another system, or it has ended
@@ -314,7 +332,7 @@ def _process(pid: int) -> Iterator[int | None]:
 
 
 def _is_alive(process: int | None) -> bool:
-    # Unlike signal 0 this does not take a process for alive that nobody has waited for.
+    # Unlike signal 0, this does not count a process that has ended and was not reaped.
     return process is not None and not select.select([process], [], [], 0.0)[0]
 
 
@@ -325,7 +343,7 @@ def _acquire(lock: IO[bytes], what: str) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
-            # Whoever only looks holds the lock for an instant.
+            # A process that only reads the state holds the lock for an instant.
             if time.monotonic() > deadline:
                 raise DeploymentError(
                     f"{what} is already running; stop it with 'sottovoce deploy stop'"

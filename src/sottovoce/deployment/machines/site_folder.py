@@ -1,20 +1,20 @@
-"""A site's folder: its key, its policy, and how it reaches the link.
+"""A site's folder: its key, its policy, how it reaches the link, and moving its ledger.
 
-site.toml        name, [link], [policy], [data], [columns]; the site's own, nobody else writes it
+site.toml        name, [link], [policy], [data], [columns]; only the site itself writes it
 node.key         the site's private key, which never leaves it
 node.pub         the public key, for the operator
 ca.crt           the operator's authority
 ledger.sqlite    what the site has spent
-ledger.seal      which ledger that is, and how many charges it must hold
+ledger.seal      identity and position that this ledger must have
 witness.json     the newest receipt of the federation for that ledger, once there is one
-audit.jsonl      what the site charged, answered and refused, line by line
-node/            what the running node keeps: log, Flower's own folder
+audit.jsonl      what the site charged, answered and refused, one line each
+node/            log and Flower's own folder of the running node
 
-A site's account can move to another folder: to one that `deploy join` made for a new key, say. At
-every moment at most one of the two folders answers, and the ledger is whole in one of them at
-least. Interrupted, the move is finished by the same call. The new folder answers only once the
-seal of the old one says that the account has left: until then nothing was charged elsewhere, and
-the move can begin again, to the same folder or to another.
+A site's account can be moved to another folder, for example to one that `deploy join` made for a
+new key. At every moment at most one of the two folders answers, and at least one has the complete
+ledger. An interrupted move is finished by the same call. The new folder answers only once the seal
+of the old one says that the account has left. Until then nothing was charged elsewhere, and the
+move can start again, to the same folder or another.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ FILE_NAME = "site.toml"
 
 
 class _SiteFolderTable(SiteTable):
-    """Only [link] is looked into here: `deploy check` says what is wrong with other tables."""
+    """The tables of site.toml, of which only [link] is checked here; 'deploy check' checks all."""
 
     link: LinkTable
     data: dict[str, Any] | None = None  # type: ignore[assignment]
@@ -62,7 +62,15 @@ class _SiteFolderTable(SiteTable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteFolder:
-    """Who a site is and how it reaches the link. What its policy means is the policy's affair."""
+    """The name of a site and how it reaches the link; the policy is read elsewhere.
+
+    Attributes:
+        folder: The site's folder.
+        name: Name of the site.
+        address: Address of the link.
+        root_certificate: The operator's certificate; None in an insecure rehearsal.
+        private_key: The site's private key; None in an insecure rehearsal.
+    """
 
     folder: Path
     name: str
@@ -72,6 +80,7 @@ class SiteFolder:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
+        """Return the site of a folder; raise ConfigError if it has none."""
         folder = folder.absolute()
         path = folder / FILE_NAME
         if not path.is_file():
@@ -86,14 +95,16 @@ class SiteFolder:
         if link.insecure:
             for name, value in given.items():
                 if value is not None:
-                    raise ConfigError(f"{where}: 'insecure' and '{name}' exclude each other")
+                    raise ConfigError(
+                        f"{where}: 'insecure' and '{name}' exclude each other; remove one of them"
+                    )
             if not address.is_loopback:
                 raise ConfigError(
                     f"{where}: 'insecure' is for rehearsals on one machine, but '{address}' is "
-                    "another; use root_certificate and private_key"
+                    "another machine; use root_certificate and private_key"
                 )
         elif missing := [f"'{name}'" for name, value in given.items() if value is None]:
-            raise ConfigError(f"{where} lacks {' and '.join(missing)}")
+            raise ConfigError(f"{where} lacks {' and '.join(missing)}; add what is missing")
         return cls(
             folder=folder,
             name=name_of(table.name, what=f"{path}: 'name'"),
@@ -103,30 +114,32 @@ class SiteFolder:
 
     @property
     def file(self) -> Path:
+        """The file site.toml."""
         return self.folder / FILE_NAME
 
     @property
     def node_folder(self) -> Path:
+        """The folder of the running node."""
         return self.folder / "node"
 
     def policy_problem(self) -> str | None:
-        """Which of the policy's keys the site has not filled in; None if it has them all."""
+        """Return which keys of the policy are missing; None if it is complete."""
         given = read_table(self.file)["policy"]
         missing = [key for key in NEEDED if key not in given]
         if not missing:
             return None
         known = {field.name for field in fields(Policy)}
         unknown = [f"'{key}'" for key in given if key not in known]
-        has = f" and has {', '.join(unknown)}, which is no key of it" if unknown else ""
+        has = f" and has the unknown key {', '.join(unknown)}" if unknown else ""
         return (
-            f"{self.file}: [policy] lacks {', '.join(missing)}{has}; only the site can say what "
-            "it allows, so there are no defaults"
+            f"{self.file}: [policy] lacks {', '.join(missing)}{has}; add what the site allows, for "
+            "which there are no defaults"
         )
 
     def ledger_problem(self) -> str | None:
-        """Why the account cannot be kept; None if the ledger is the one that was charged.
+        """Return why nothing can be charged to the ledger; None if it can.
 
-        Nor can it go on at another level or adjacency.
+        The ledger must match its seal and receipt, and the level and adjacency of the policy.
         """
         try:
             path = self.folder / LEDGER_NAME
@@ -137,7 +150,7 @@ class SiteFolder:
             return str(error)
 
     def link_problem(self) -> str | None:
-        """Why this site and its link would not trust each other, as far as the site can tell."""
+        """Return why this site and its link would not trust each other; None if unknown or fine."""
         if self.root_certificate is None or self.private_key is None:
             return None
         return (
@@ -148,27 +161,27 @@ class SiteFolder:
 
 
 def keeper_folder(folder: Path) -> Path:
-    """Where the node or the link of a folder is kept, also if the folder's file is gone or bad."""
+    """Return the folder of a node or link, even if the file of the site or federation is bad."""
     node, link = folder.absolute() / "node", folder.absolute() / "link"
     if (folder / FILE_NAME).is_file():
         return node
     if (folder / FEDERATION_FILE_NAME).is_file():
         return link
     for kept in (node, link):
-        if (kept / "lock").is_file():  # whatever is kept there holds it, or has held it
+        if (kept / "lock").is_file():  # a supervisor has run there
             return kept
-    return Federation.read(folder).link_folder  # which says what the folder is not
+    return Federation.read(folder).link_folder  # raises with what the folder should be
 
 
 def create_site(folder: Path, *, name: str, address: Address, root_certificate: Path) -> SiteFolder:
-    """A new site's folder; its policy is for the site to fill in."""
+    """Create a site's folder, whose policy the site must complete."""
     name_of(name, what="a site's name")
     certificates.read_certificate(root_certificate)
     return _create(folder, name, address, root_certificate, policy=_OPEN_POLICY)
 
 
 def create_rehearsal_sites(federation: Federation) -> None:
-    """All sites' folders on this machine, with a policy for trying things out."""
+    """Create all sites' folders on this machine, with a policy for rehearsals."""
     sites = federation.folder / "sites"
     with files.explained("create", sites):
         sites.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
@@ -204,10 +217,10 @@ private_key = "node.key"
 # What this site allows, whatever a run asks for.
 [policy]
 {policy}
-# Records of the site's own, for runs with 'data.sites'; how they are read is the site's to say.
+# The site's own records, for runs with 'data.sites'. Only the site decides how they are read.
 # [data]
 # dataset = "csv:/srv/records.csv"
-# [data.csv]                      # as the runs' specs have it
+# [data.csv]                      # as in the specs of the runs
 # label_columns = ["outcome"]
 # classes = ["ill", "well"]
 
@@ -219,26 +232,26 @@ private_key = "node.key"
 """
 
 _OPEN_POLICY = """\
-# Uncomment and decide; the node does not start before.
+# Uncomment and complete these keys; the node does not start before.
 # mechanisms = ["gauss_hermite"]  # 'sottovoce mechanism list'
-# level = "sample"                # what is protected: "sample" or "client", all that the site has
+# level = "sample"                # what is protected: "sample", or "client" (the whole site)
 # adjacency = "zero-out"          # or "replace-one"
 # epsilon_per_round =
-# epsilon_total =                 # over all runs, for as long as ledger.sqlite lives
+# epsilon_total =                 # over all runs in ledger.sqlite
 # delta =
 # smallest_cohort =               # sites that must take part in a round
-# What follows has defaults.
-# epsilon_if_sampled = 40.0       # most that a round may cost a record that is in its sample
+# The following keys have defaults.
+# epsilon_if_sampled = 40.0       # largest epsilon of a round for a record in its sample
 # smallest_sampling_rate =        # [100 delta] least probability with which a record is sampled
 # smallest_noise_multiplier = 0.4 # [none] of mechanisms that have one
-# rounds_per_day = 100            # [no limit] charged within 24 hours, questions among them
-# warn_at = 0.8                   # share of epsilon_total from which on the site is warned
+# rounds_per_day = 100            # [no limit] charged within 24 hours, including questions
+# warn_at = 0.8                   # fraction of epsilon_total from which on the site is warned
 """
 
 _REHEARSAL_POLICY = """\
-# For a rehearsal on data that is nobody's; a real site decides for itself.
+# For a rehearsal on public data; a real site decides for itself.
 # Questions ('sottovoce deploy ask') need adjacency = "replace-one" and their mechanism in the list,
-# for example "mvu" for means. Change adjacency before the first charge: it stays as charged then.
+# for example "mvu" for means. The adjacency can be changed only before the first charge.
 mechanisms = ["gauss_hermite", "discrete_gaussian"]
 level = "sample"
 adjacency = "zero-out"
@@ -249,21 +262,21 @@ smallest_cohort = 1
 """
 
 
-_ALONG = ("audit.jsonl", "witness*.json")  # what else is about the charges, where it is there
+_ALONG = ("audit.jsonl", "witness*.json")  # further files about the charges, if they exist
 
 
 def move_ledger(old: Path, new: Path) -> Standing:
-    """Move the ledger of the folder `old` to the folder `new`, whose own has no charges yet."""
+    """Move a ledger from folder `old` to folder `new`, whose own ledger has no charges yet."""
     old, new = old.resolve(), new.resolve()
     if not (new / FILE_NAME).is_file():
         raise ConfigError(
-            f"{new} is not a site's folder; make one with 'sottovoce deploy join'. One that a move "
-            "was interrupted to, and that was renamed since, gets its name back"
+            f"{new} is not a site's folder; make one with 'sottovoce deploy join'. If a move to a "
+            "folder was interrupted and the folder was renamed since, restore its name"
         )
     if old == new:
-        raise ConfigError(f"{old} is one folder; name the old one and the new one")
+        raise ConfigError(f"{old} was given twice; name the old folder and the new folder")
     if not any((old / name).exists() for name in (LEDGER_NAME, SEAL_NAME)):
-        raise LedgerError(f"{old} has no ledger to move")
+        raise LedgerError(f"{old} has no ledger to move; name the folder that has it")
     with _stopped(old), _stopped(new):
         standing = _begin(old, new)
         seal = seals.read(new / SEAL_NAME)
@@ -281,17 +294,17 @@ def move_ledger(old: Path, new: Path) -> Standing:
 
 
 def _begin(old: Path, new: Path) -> Standing:
-    """Let neither folder answer from now on; the standing of the account that moves."""
+    """Stop both folders from answering, and return the position of the account that moves."""
     seal = seals.read(old / SEAL_NAME)
     if seal is not None and seal.moved_to is not None and _is_over(old, seal):
         if seal.moved_to != str(new):
-            seals.check_there(old / LEDGER_NAME, seal)  # raises: it is elsewhere
+            seals.check_there(old / LEDGER_NAME, seal)  # raises: the account is elsewhere
         return seal.standing
     with _opened(old, seal) as ledger:
         copies.check_whole(ledger)
         ledger.checkpoint()
-        # A node that was not started by 'deploy node' may be charging: from the end of the
-        # transaction on its `settle` refuses, and what it has settled before is in the standing.
+        # A node that was not started by 'deploy node' may be charging. After this transaction its
+        # `settle` raises; what it has settled before is part of the position.
         with ledger.transaction():
             standing = ledger.standing()
             _await(new, ledger, standing)
@@ -300,12 +313,12 @@ def _begin(old: Path, new: Path) -> Standing:
 
 
 def _is_over(old: Path, seal: Seal) -> bool:
-    """Whether the account is no longer in the old folder alone, by the seal that it left there."""
+    """Return whether, by its seal, the account is no longer in the old folder alone."""
     return seal.has_left or not os.path.lexists(old / LEDGER_NAME)
 
 
 def _opened(old: Path, seal: Seal | None) -> Ledger:
-    """The old ledger, also where a move of it has begun; LedgerLostError if it is not whole."""
+    """Return the old ledger, also during a move; raise LedgerLostError if it is not complete."""
     path = old / LEDGER_NAME
     if seal is None or seal.moved_to is None:
         return seals.open_sealed(path, old / SEAL_NAME)
@@ -319,32 +332,33 @@ def _opened(old: Path, seal: Seal | None) -> Ledger:
 
 
 def _await(new: Path, old: Ledger, standing: Standing) -> None:
-    """Let the new folder, whose ledger has no charges, wait for the account of the old one."""
+    """Mark the new folder, whose ledger has no charges, as waiting for the old one's account."""
     seal, sender = seals.read(new / SEAL_NAME), str(old.path.parent)
     arriving = Seal(standing=standing, arriving_from=sender)
     if (
         seal is not None
-        and seal.arriving_from is not None  # by a move that was interrupted
+        and seal.arriving_from is not None  # from an interrupted move
         and (seal.arriving_from == sender or seal.standing.identity == standing.identity)
     ):
-        seals.check(old, Seal(standing=seal.standing), old.path)  # what has come is in the old one
+        # Everything that has arrived must still be in the old ledger.
+        seals.check(old, Seal(standing=seal.standing), old.path)
         arriving.write(new / SEAL_NAME)
         return
     with seals.open_sealed(new / LEDGER_NAME, new / SEAL_NAME) as ledger, ledger.transaction():
         if ledger.num_charges:
             raise LedgerError(
-                f"{new / LEDGER_NAME} has charges of its own ({ledger.num_charges}), and two "
-                "accounts are not put together; move to a folder that has never answered"
+                f"{new / LEDGER_NAME} has {ledger.num_charges} charges of its own, and two "
+                "accounts are not merged; move the ledger to a folder that has never answered"
             )
         arriving.write(new / SEAL_NAME)
 
 
 def _copy(old: Path, new: Path, standing: Standing) -> None:
-    """Bring the ledger, and what else is about it, to the new folder."""
+    """Copy the ledger, and the other files about it, to the new folder."""
     with Ledger(old / LEDGER_NAME) as ledger:
         seals.check(ledger, Seal(standing=standing), old / LEDGER_NAME)
         for path in _files(new / LEDGER_NAME):
-            path.unlink(missing_ok=True)  # without a charge, or a copy of an earlier try
+            path.unlink(missing_ok=True)  # has no charges, or is a copy of an earlier attempt
         copies.back_up(ledger, new / LEDGER_NAME)
     for path in _along(old):
         there, content = new / path.name, path.read_bytes()
@@ -354,7 +368,7 @@ def _copy(old: Path, new: Path, standing: Standing) -> None:
 
 
 def _check_arrived(new: Path, standing: Standing, *, is_arriving: bool) -> None:
-    """Refuse to go on where the new folder does not have the whole account: LedgerLostError."""
+    """Raise LedgerLostError if the new folder does not have the complete account."""
     path = new / LEDGER_NAME
     with Ledger(path) if is_arriving else seals.open_sealed(path, new / SEAL_NAME) as ledger:
         seals.check(ledger, Seal(standing=standing), path)
@@ -362,7 +376,7 @@ def _check_arrived(new: Path, standing: Standing, *, is_arriving: bool) -> None:
 
 @contextlib.contextmanager
 def _stopped(folder: Path) -> Iterator[None]:
-    """Keep a folder's node from running meanwhile; refuse if it runs."""
+    """Keep a folder's node from starting in the block; raise DeploymentError if it runs."""
     with keeping(folder / "node", what=f"the node of {folder}"):
         yield
 

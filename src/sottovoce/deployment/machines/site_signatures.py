@@ -1,7 +1,8 @@
-"""Whose call it is, by the headers alone: a registered key, a fresh time, and its signature.
+"""Authentication of a call by its headers: a registered key, a fresh time, and a signature.
 
-Flower's node signs the time of each call, and Flower's link checks it after it has read the whole
-body. The gate checks the same before it reads any of it, with the same window of time.
+Flower's node signs the time of each call, and Flower's link checks the signature after it has read
+the whole body. The gate in front of the link checks the same before it reads the body, with the
+same window of time.
 """
 
 import binascii
@@ -21,22 +22,22 @@ from sottovoce.deployment.machines.federation import FILE_NAME, Federation
 
 PUBLIC_KEY_HEADER, SIGNATURE_HEADER = "flwr-public-key", "flwr-signature"
 TIMESTAMP_HEADER = "flwr-timestamp"
-# Flower's own: how far ahead of this machine's clock, and how long ago, a call may be signed.
+# As in Flower: how far ahead of this machine's clock, and how long ago, a call may be signed.
 MOST_AHEAD_SECONDS, MOST_AGE_SECONDS = 5.0, 305.0
 
 _LOG = printable_text.logger()
 
 
 class UnknownKeyError(Exception):
-    """The key is no site's of this federation."""
+    """The key belongs to no site of this federation."""
 
 
 class SignatureError(Exception):
-    """The signature, or its time, is not what a site sends."""
+    """The signature or its time is not valid."""
 
 
 class SiteKeys:
-    """The keys of a federation's sites, read again whenever its list or the keys folder changes."""
+    """The public keys of a federation's sites, read again whenever the operator changes them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -46,7 +47,7 @@ class SiteKeys:
         self.refresh()
 
     def refresh(self) -> None:
-        """Take over what the operator has changed; a file that cannot be read changes nothing."""
+        """Read what the operator has changed; keep the keys if a file cannot be read."""
         parts = (self._folder / FILE_NAME, self._folder / "keys")
         try:
             state = tuple(part.stat().st_mtime_ns for part in parts)
@@ -55,8 +56,8 @@ class SiteKeys:
             federation = Federation.read(self._folder)
             keys = federation.public_keys()
         except (OSError, SottovoceError) as error:
-            if self._state != (0,):  # said once, not at every call
-                _LOG.warning("the sites' keys stay as they were: %s", error)
+            if self._state != (0,):  # warn once, not at every call
+                _LOG.warning("the keys of the sites cannot be read and are not updated: %s", error)
             self._state = (0,)
             return
         self._state = state
@@ -68,9 +69,16 @@ class SiteKeys:
     def site_of(self, headers: Mapping[str, str], now: datetime.datetime | None = None) -> str:
         """Return the site that signed a call.
 
+        Args:
+            headers: Headers of the call.
+            now: The current time, for tests.
+
+        Returns:
+            Name of the site.
+
         Raises:
-            UnknownKeyError: the key is not registered.
-            SignatureError: a header is missing or malformed, too old, or not signed by the key.
+            UnknownKeyError: The key is not registered.
+            SignatureError: A header is missing or malformed, too old, or not signed by the key.
         """
         self.refresh()
         try:

@@ -1,7 +1,7 @@
-"""The operator's side of the witness: what each site has stated about its ledger, countersigned.
+"""The operator's side of the witness: countersigned statements of sites about their ledgers.
 
-link/witness/KEY.json   for each site's public key, by its SHA-256: the newest receipt, and what
-                        the operator should know about the last statement, if anything
+For each site's public key, the file link/witness/KEY.json, where KEY is the key's SHA-256, has the
+newest receipt and warnings about statements for the operator.
 """
 
 import contextlib
@@ -38,8 +38,11 @@ FOLDER_NAME = "witness"  # in the link's folder
 class Entry:
     """What is kept for one key.
 
-    `warning` is what is wrong with the last statement, `first_warning` with the first one under
-    this key, which no later one puts right.
+    Attributes:
+        receipt: The newest receipt.
+        warning: What is wrong with the last statement.
+        first_warning: What is wrong with the first statement under this key; later ones do not
+            clear it.
     """
 
     receipt: Receipt
@@ -47,6 +50,7 @@ class Entry:
     first_warning: str | None = None
 
     def to_plain(self) -> dict[str, Any]:
+        """Return the entry as JSON data."""
         return {
             "receipt": self.receipt.to_plain(),
             "warning": self.warning,
@@ -55,16 +59,17 @@ class Entry:
 
     @classmethod
     def from_plain(cls, plain: Any) -> Self:
+        """Return the entry in JSON data; raise WireError if it is not one."""
         if not isinstance(plain, dict) or set(plain) != set(cls.__slots__):
-            raise WireError("an entry has a receipt and two warnings")
+            raise WireError("an entry must have a receipt and two warnings")
         warnings = {name: plain[name] for name in ("warning", "first_warning")}
         if not all(isinstance(text, str | None) for text in warnings.values()):
-            raise WireError("a warning is text")
+            raise WireError("a warning must be text or null")
         return cls(receipt=Receipt.from_plain(plain["receipt"]), **warnings)
 
 
 class WitnessStore:
-    """A federation's witness; several runs may share it."""
+    """The receipts of a federation; several runs may share them."""
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
@@ -77,25 +82,29 @@ class WitnessStore:
         return entry.receipt if entry else None
 
     def entry(self, site: str) -> Entry | None:
+        """Return what is kept for a site's present key; None if nothing."""
         key = self._keys.get(site)
         return None if key is None else read_entry(self.folder, key_digest(key))
 
     def take(self, site: str, statement: bytes, *, answered: Receipt | None) -> None:
-        """Check a site's statement, and keep and countersign it if it is newer than what is kept.
+        """Check a site's statement; keep and countersign it if it is newer than what is kept.
 
-        A statement that goes back is told to the operator and kept out. What counts is the receipt
-        to which it `answered`: with several runs at a time replies may come out of order.
+        A statement that goes back is not kept, and the operator is warned. It is compared with the
+        receipt that it `answered`, because with several runs at a time replies may arrive out of
+        order.
         """
         said, signature = self._read(site, statement)
         with self._locked():
             kept = read_entry(self.folder, said.key)
             problem = (
-                self._elsewhere(said)
+                self._contradiction_under_other_keys(said)
                 if kept is None
                 else _going_back(said.state, answered, kept.receipt)
             )
             if problem:
-                _LOG.warning("the ledger of '%s' is not what it was: %s", site, problem)
+                _LOG.warning(
+                    "the ledger of '%s' contradicts its earlier statements: %s", site, problem
+                )
             if kept is None:
                 entry = Entry(receipt=self._countersigned(said, signature), first_warning=problem)
             elif problem or not said.state.exceeds(kept.receipt.statement.state):
@@ -109,14 +118,14 @@ class WitnessStore:
 
     def _read(self, site: str, text: bytes) -> tuple[Statement, bytes]:
         if len(text) > MOST_BYTES:
-            raise WireError(f"a statement has at most {MOST_BYTES} bytes")
+            raise WireError(f"a statement must have at most {MOST_BYTES} bytes, got {len(text)}")
         plain = strict_json("the statement", text)
         keys = {*STATE_KEYS, "signature"}
         if not isinstance(plain, dict) or set(plain) != keys:
-            raise WireError(f"a statement has {', '.join(sorted(keys))}")
+            raise WireError(f"a statement must have exactly the keys {', '.join(sorted(keys))}")
         key = self._keys.get(site)
         if key is None:
-            raise WireError(f"'{site}' has no key here")
+            raise WireError(f"'{site}' has no registered key")
         statement = Statement(
             federation=self._name,
             site=site,
@@ -125,7 +134,7 @@ class WitnessStore:
         )
         signature = from_text(plain["signature"])
         if not statement.is_signed(signature, key):
-            raise WireError("it does not bear the signature of the site's key")
+            raise WireError("the statement does not have a valid signature of the site's key")
         return statement, signature
 
     def _countersigned(self, statement: Statement, signature: bytes) -> Receipt:
@@ -137,8 +146,8 @@ class WitnessStore:
             certificate=certificates.read_certificate(federation.certificate),
         )
 
-    def _elsewhere(self, said: Statement) -> str | None:
-        """What the first statement under a key contradicts, of what was said under earlier ones."""
+    def _contradiction_under_other_keys(self, said: Statement) -> str | None:
+        """Return how the first statement under a key contradicts statements under other keys."""
         for path in self.folder.glob("*.json"):
             with contextlib.suppress(DeploymentError):
                 entry = read_entry(self.folder, path.stem)
@@ -155,7 +164,7 @@ class WitnessStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """One run at a time; unlike a run's folder this one is waited for."""
+        """Hold the lock of the store; wait for other runs."""
         with files.explained("write", self.folder):
             self.folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
             lock = files.open_private(self.folder / "lock", append=True)
@@ -165,23 +174,25 @@ class WitnessStore:
 
 
 def read_entry(folder: Path, key: str) -> Entry | None:
-    """Return what is kept for a key; DeploymentError if it cannot be read."""
+    """Return what is kept for a key; raise DeploymentError if it cannot be read."""
     path = folder / f"{key}.json"
     try:
         return Entry.from_plain(json.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise DeploymentError(f"cannot read {path}: {error.strerror or error}") from None
+        raise DeploymentError(
+            f"cannot read {path}: {error.strerror or error}; check the file's permissions"
+        ) from None
     except (ValueError, RecursionError):  # WireError is a ValueError
         raise DeploymentError(
-            f"{path} is damaged; restore it from a backup, or remove it: the site is then believed "
-            "once, whatever its ledger says"
+            f"{path} is damaged; restore it from a backup, or remove it. Without it the site's "
+            "next statement is accepted unchecked"
         ) from None
 
 
 def warnings_of(federation: Federation) -> dict[str, str]:
-    """Return what the operator should know of the sites' ledgers, by site."""
+    """Return the warnings about the sites' ledgers, by site."""
     store, found = WitnessStore(federation), {}
     for site in federation.sites:
         try:
@@ -196,7 +207,7 @@ def warnings_of(federation: Federation) -> dict[str, str]:
 
 
 def _going_back(said: LedgerState, answered: Receipt | None, kept: Receipt) -> str | None:
-    """Why a statement cannot come after what is kept under the same key; None if it can."""
+    """Return why a statement cannot follow what is kept under the same key; None if it can."""
     newest = kept.statement.state
     if said.identity != newest.identity:
         return f"it is another ledger ({said.identity}, not {newest.identity}) under the same key"
@@ -208,17 +219,19 @@ def _going_back(said: LedgerState, answered: Receipt | None, kept: Receipt) -> s
 
 
 def _contradiction(said: LedgerState, before: LedgerState) -> str | None:
+    """Return why a state cannot come after an earlier one; None if it can."""
     if said.charges < before.charges or said.messages < before.messages:
         return (
-            f"it states {said.charges} charges and {said.messages} messages, where it had stated "
-            f"{before.charges} and {before.messages}"
+            f"it states {said.charges} charges and {said.messages} messages, but stated "
+            f"{before.charges} and {before.messages} before"
         )
     return _fork(said, before)
 
 
 def _fork(said: LedgerState, before: LedgerState) -> str | None:
+    """Return whether two states with equal counts have different rows, as a text."""
     for name in ("charges", "messages"):
         count, head = getattr(said, name), getattr(said, f"{name}_head")
         if count == getattr(before, name) and head != getattr(before, f"{name}_head"):
-            return f"it states other {name} than before, though as many ({count})"
+            return f"it states {count} {name} as before, but different ones"
     return None
