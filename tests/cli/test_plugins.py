@@ -397,7 +397,7 @@ def test_the_plan_ranks_a_mechanism_from_outside_and_does_not_choose_it(cli: Any
     plan = cli("plan", *words, "--json").json
     (found,) = (row for row in plan["ranking"] if row["mechanism"] == "whisper")
     assert found["assumes"] == WORD.format("mechanism", "whisper")
-    assert "chosen only by name" in found["explanation"]
+    assert "used only if a spec names it" in found["explanation"]
     assert plan["choice"] not in ("whisper", "hush")
     (broken,) = (row["reason"] for row in plan["left_out"] if row["mechanism"] == "mute")
     assert "code_format() is None" in broken  # and breaks nobody else's plan

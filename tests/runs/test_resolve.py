@@ -108,7 +108,7 @@ def test_an_open_mechanism_keeps_to_its_bits() -> None:
 def test_deployment_prefers_what_is_sampled_exactly() -> None:
     resolved = resolve(load_inputs(small_spec(mechanism="auto", randomness="system", rounds=1)))
     assert resolved.parts[0].mechanism.sampling == "exact"
-    assert "sampled exactly, as deployment asks" in str(resolved.mechanism_choice)
+    assert "sampled exactly, as deployment requires" in str(resolved.mechanism_choice)
 
 
 def test_an_open_mechanism_is_one_that_the_channel_can_carry() -> None:
