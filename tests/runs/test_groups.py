@@ -133,9 +133,9 @@ def test_a_run_without_groups_lists_its_clients_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ([{"clients": 7, "epsilon": 1.0}], "want 7 clients, but data.clients is 6"),
-        ([SMALL, {"clients": 5}], "want 7 clients, but data.clients is 6"),
-        ([NAMED, {"clients": 5}], "want 7 clients, but data.clients is 6"),
+        ([{"clients": 7, "epsilon": 1.0}], "need 7 clients, but the run has 6"),
+        ([SMALL, {"clients": 5}], "need 7 clients, but the run has 6"),
+        ([NAMED, {"clients": 5}], "need 7 clients, but the run has 6"),
         ([{"clients": ["client-0006"]}], r"groups\[0\].*unknown client 'client-0006'.*did you"),
         ([NAMED, {"clients": ["client-0005"]}], r"'client-0005' is named twice.*groups\[0\].*\[1"),
         ([{"clients": ["client-0001"] * 2}], "'client-0001' is named twice"),

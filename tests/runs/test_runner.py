@@ -351,7 +351,7 @@ def test_a_lost_checkpoint_is_refused_rather_than_charging_rounds_again(tmp_path
 def test_a_damaged_checkpoint_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
     spec = begun(tmp_path / "run")
     (tmp_path / "run" / "checkpoint.npz").write_bytes(content)
-    with pytest.raises(OutputError, match="spends a budget again"):
+    with pytest.raises(OutputError, match="spend its budget in addition"):
         run(spec, tmp_path / "run", resume=True)
 
 
