@@ -491,7 +491,7 @@ GROUP = {
         (_edit("result.json", groups=[GROUP]), "'groups[0].mechanism.kind' is missing"),
         (_truncate, "whole rounds"),
         (_garble, "line 2 is not valid JSON"),
-        (_drop_line, "line 3 is of round 4"),
+        (_drop_line, "line 3 belongs to round 4"),
         (lambda folder: (folder / "metrics.jsonl").unlink(), "holds 0 whole rounds"),
         (_write_row(accuracy="0.5"), "'accuracy' must be a valid number, got"),
         (

@@ -233,5 +233,5 @@ def test_a_spec_that_is_not_there_is_refused() -> None:
 
 @pytest.mark.parametrize("given", [None, [1]])
 def test_what_is_no_spec_is_refused_by_kind(given: Any) -> None:
-    with pytest.raises(ConfigError, match="a spec is a dictionary, a RunSpec or the path"):
+    with pytest.raises(ConfigError, match="spec must be a dictionary, a RunSpec or the path"):
         sottovoce.simulate(given)

@@ -71,7 +71,7 @@ def test_a_run_folder_from_before_rotations_is_not_continued_with_one(tmp_path: 
     header = json.loads(path.read_text())
     del header["spec"]["rotation"]
     path.write_text(json.dumps(header))
-    with pytest.raises(ConfigError, match="which knew no rotations"):
+    with pytest.raises(ConfigError, match="which had no rotations"):
         run(small_spec(rounds=1), tmp_path / "run", resume=True)
 
 
