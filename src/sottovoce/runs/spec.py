@@ -86,7 +86,7 @@ class CsvSpec(Section):
 
     @model_serializer(mode="wrap")
     def _omit_newer_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit newer keys that have their default, so that hashes of older specs stay valid."""
+        """Leave out newer keys with their defaults, so that hashes of older specs stay valid."""
         found: dict[str, Any] = handler(self)
         for key in ("decimal", "missing", "ignore_columns", "categories"):
             if getattr(self, key) == type(self).model_fields[key].get_default(
@@ -145,7 +145,7 @@ class DataSpec(Section):
 
     @model_serializer(mode="wrap")
     def _omit_newer_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Omit newer keys that are empty, so that hashes of older specs stay valid."""
+        """Leave out newer keys that are empty, so that hashes of older specs stay valid."""
         found: dict[str, Any] = handler(self)
         for key in ("names", "sites"):
             if not found.get(key):
@@ -158,8 +158,8 @@ class DataSpec(Section):
             raise ValueError("'names' has a name twice; give every client its own")
         if self.names and self.clients not in (None, len(self.names)):
             raise ValueError(
-                f"'names' has {len(self.names)} names for {self.clients} clients; give one name for "
-                "each client, or leave 'clients' out"
+                f"'names' has {len(self.names)} names for {self.clients} clients; give one name "
+                "for each client, or leave 'clients' out"
             )
         return self
 
@@ -222,9 +222,9 @@ class ModelSpec(OpenSection):
     """A registered model; its own keys follow `kind`.
 
     The kind "module" is the user's own: `factory` is "package.module:function", called with
-    `arguments`. Warning: the module is imported and the function called, so a spec with a factory can
-    do whatever a program can do. Commands refuse it without `--allow-code`, and `simulate` without
-    `allow_code=True`; a site calls only what its own file lists under `factories`.
+    `arguments`. Warning: the module is imported and the function called, so a spec with a factory
+    can do whatever a program can do. Commands refuse it without `--allow-code`, and `simulate`
+    without `allow_code=True`; a site calls only what its own file lists under `factories`.
 
     The kind "in_memory" is a module that a Python program passed to `sottovoce.simulate`; it exists
     in that program only.
@@ -370,16 +370,17 @@ class RuntimeSpec(Section):
     Values of `messages` other than "stored" need seeded randomness.
 
     Attributes:
-        backend: "fast": all clients in this process. "flower-sim": Flower's simulation engine, with a
-            process for each worker. "flower": a federation of machines, see `sottovoce deploy`. Or the
-            name of a plug-in. All compute the same, so it is not part of the spec's hash.
-        messages: "stored": each message is charged in the ledger, sealed, stored and opened, as in a
-            deployment. "packed": the same codes, packed and unpacked, with charges counted in memory.
-            "none": values drawn from the same laws with torch's generator, in float32; for sweeps.
+        backend: "fast": all clients in this process. "flower-sim": Flower's simulation engine, with
+            a process for each worker. "flower": a federation of machines, see `sottovoce deploy`.
+            Or the name of a plug-in. All compute the same, so it is not part of the spec's hash.
+        messages: "stored": each message is charged in the ledger, sealed, stored and opened, as in
+            a deployment. "packed": the same codes, packed and unpacked, with charges counted in
+            memory. "none": values drawn from the same laws with torch's generator, in float32; for
+            sweeps.
         device: Where models train; "auto" is the GPU if there is one.
-        downlink: The format in which clients receive the model they start from: "float32", "float16",
-            "bfloat16", or "int8" with a scale for each 256 coordinates. It costs no privacy; the
-            server's own model is not rounded.
+        downlink: The format in which clients receive the model they start from: "float32",
+            "float16", "bfloat16", or "int8" with a scale for each 256 coordinates. It costs no
+            privacy; the server's own model is not rounded.
         deterministic: Use one thread and train one client at a time, as a site does: the same bits
             wherever the run is computed.
     """
@@ -398,9 +399,9 @@ class DeploymentSpec(Section):
     """How long a federation of machines waits for its clients; the fast simulator uses none of it.
 
     Attributes:
-        deadline_seconds: A round closes when every client that was asked has answered, or after this
-            time. Half of it may pass until enough clients are online. Late replies are discarded but
-            stay charged.
+        deadline_seconds: A round closes when every client that was asked has answered, or after
+            this time. Half of it may pass until enough clients are online. Late replies are
+            discarded but stay charged.
         wait_seconds: How long the start waits until all clients are online.
         oversampling: Ask this many times as many clients as the sampling says, and close the round
             when 1/oversampling of them have answered.
@@ -441,7 +442,8 @@ class RunSpec(Section):
 
     Attributes:
         name: The name of the run, which can name a folder.
-        seed: The seed of everything that is not secret, such as the partition and the cohorts.
+        seed: The seed of the partition, the initial model and the cohorts, and of all noise where
+            `randomness` is "seeded".
         rounds: The number of rounds.
         randomness: "system": the noise comes from the operating system. "seeded": it comes from
             `seed`, so that the run can be repeated; for simulation only.
@@ -482,8 +484,8 @@ class RunSpec(Section):
         """Return the spec as plain data.
 
         Returns:
-            Nested dictionaries. Newer keys that have their default are left out, so that hashes of older
-            specs stay valid.
+            Nested dictionaries. Newer keys that have their default are left out, so that hashes of
+            older specs stay valid.
         """
         plain = self.model_dump(mode="json")
         for key, default in _LATER_KEYS.items():
