@@ -201,7 +201,7 @@ def test_a_plug_in_is_ranked_by_what_it_declares(monkeypatch: pytest.MonkeyPatch
         ({"delta": 1.0}, "delta must lie"),
         ({"rounds": 0}, "rounds must be"),
         ({"bits": 0}, "bits"),
-        ({"domain": Box(dimension=2, lower=0.0, upper=1.0)}, "box around 0.*shift the data"),
+        ({"domain": Box(dimension=2, lower=0.0, upper=1.0)}, "box centered at 0.*shift the data"),
     ],
 )
 def test_what_cannot_be_asked(changes: dict[str, Any], message: str) -> None:

@@ -489,10 +489,10 @@ GROUP = {
         (_edit("result.json", clients=[{}]), "'clients[0].client' are missing"),
         (_edit("result.json", clients="all"), "'clients' must be a list"),
         (_edit("result.json", groups=[GROUP]), "'groups[0].mechanism.kind' is missing"),
-        (_truncate, "whole rounds"),
+        (_truncate, "complete rounds"),
         (_garble, "line 2 is not valid JSON"),
         (_drop_line, "line 3 belongs to round 4"),
-        (lambda folder: (folder / "metrics.jsonl").unlink(), "holds 0 whole rounds"),
+        (lambda folder: (folder / "metrics.jsonl").unlink(), "holds 0 complete rounds"),
         (_write_row(accuracy="0.5"), "'accuracy' must be a valid number, got"),
         (
             _write_row(total_bytes_up=None),
@@ -556,7 +556,7 @@ def test_an_older_copy_of_the_ledger_is_refused(ended: bool, copied: Path, tmp_p
     shutil.copy(tmp_path / "shorter" / "ledger.sqlite", copied)
     if not ended:
         (copied / "result.json").unlink()
-    with pytest.raises(LedgerError, match=r"lacks charges .* knows of 8, and at least 24"):
+    with pytest.raises(LedgerError, match=r"lacks charges: it has 8, but the run recorded at least 24"):
         run_data(copied)
 
 

@@ -143,8 +143,8 @@ def secret_sample(
     if rate is None:
         if (scheme, hidden_by) != ("poisson", "own-records"):
             raise ParameterError(
-                f"{scheme_name} and {hidden_name} need a sample; give {rate_name}, the probability "
-                "of being in it"
+                f"{scheme_name} and {hidden_name} need {rate_name}; give it as the probability of "
+                "being in the sample"
             )
         return None
     parameter_rules.fraction("sampling rate", rate)

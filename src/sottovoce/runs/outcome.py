@@ -119,7 +119,7 @@ def guarantee(resolved: Resolved) -> str:
     """Return what is protected, and on which assumptions, in a sentence."""
     spec = resolved.spec
     if not _is_private(resolved):
-        return "none: values are sent without noise"
+        return "none: values are sent unprotected"
     sample = resolved.algorithm.unit is Unit.SAMPLE
     unit = "one training sample" if sample else "one client's whole update"
     match spec.privacy.adjacency:
