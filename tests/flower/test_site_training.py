@@ -164,7 +164,9 @@ def test_a_run_without_any_reply_has_failed_also_when_it_is_resumed(tmp_path: Pa
     with pytest.raises(DeploymentError, match=r"3 rounds in a row.*the smallest cohort is 99"):
         run_with_sites(spec, out, refusing)
     for _ in range(2):
-        with pytest.raises(DeploymentError, match=r"none of 3 rounds.*cohort.*ask for less"):
+        with pytest.raises(
+            DeploymentError, match=r"none of 3 rounds.*cohort.*if sites refused, lower"
+        ):
             run_with_sites(spec, out, refusing, resume=True)
     assert RunFolder(out).result() is None
     resumed = run_with_sites(spec, out, InProcessPost(sites_in(tmp_path, "client")), resume=True)

@@ -136,7 +136,7 @@ def test_arguments_that_say_nothing_here_are_refused() -> None:
     with pytest.raises(ParameterError, match="levels cannot be given here"):
         sottovoce.spend(mechanism, levels=3, delta=1e-5)
     event = mechanism.privacy(Adjacency.ZERO_OUT)
-    with pytest.raises(ParameterError, match="adjacency cannot be given here: an event"):
+    with pytest.raises(ParameterError, match="adjacency cannot be given here: a privacy event"):
         sottovoce.spend(event, adjacency="zero-out", delta=1e-5)
     with pytest.raises(UnknownNameError, match="did you mean 'rounds'"):
         sottovoce.spend("gaussian", noise_multiplier=1.0, round=3, delta=1e-5)

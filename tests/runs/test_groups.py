@@ -141,7 +141,10 @@ def test_a_run_without_groups_lists_its_clients_too(tmp_path: Path) -> None:
         ([{"clients": ["client-0001"] * 2}], "'client-0001' is named twice"),
         ([SMALL | {"mechanism": {"kind": "no_privacy"}}], r"no_privacy.*groups\[0\].*no privacy"),
         ([{"clients": 1, "mechanism": {"kind": "no_privacy"}}], r"groups\[0\].*no privacy"),
-        ([SMALL | {"adjacency": "replace-one"}], r"groups\[0\].*of the run, 'zero-out', got 'replace-one'"),
+        (
+            [SMALL | {"adjacency": "replace-one"}],
+            r"groups\[0\].*of the run, 'zero-out', got 'replace-one'",
+        ),
         ([{"clients": 0}], r"'privacy.groups\[0\].clients'.*number of clients"),
         ([{"clients": []}], r"'privacy.groups\[0\].clients'.*list of their names"),
         ([{"clients": True}], r"'privacy.groups\[0\].clients'"),

@@ -445,7 +445,7 @@ def test_rounds_that_asked_nobody_are_told_by_their_cause() -> None:
     offline, poor, small = site_counts.idle_warnings(rows)
     assert offline.startswith("in 2 of 5 rounds too few of the clients in the sample could be")
     assert poor.startswith("in 1 of 5 rounds too few of the clients in the sample had budget left")
-    assert small.startswith("in 1 of 5 rounds the sample had too few clients: nobody was asked")
+    assert small.startswith("in 1 of 5 rounds the sample had too few clients: no client was asked")
     assert site_counts.idle_warnings(rows[2:3]) == []
 
 

@@ -270,7 +270,7 @@ def test_an_interrupted_run_goes_on_with_the_same_parts_only(
         return nn.Sequential(nn.Linear(6, 3))
 
     nested.__qualname__ = "network"  # as a function that was edited meanwhile has the same name
-    with pytest.raises(ConfigError, match="has other parameters than the one"):
+    with pytest.raises(ConfigError, match="has other parameters than the model"):
         sottovoce.simulate(table(), **{**parts, "model": nested}, out=tmp_path / "run", resume=True)
     resumed = sottovoce.simulate(table(), **parts, out=tmp_path / "run", resume=True, progress=True)
     assert "resuming at round 4 of 6 (checkpoint of round 3, saved 2" in capsys.readouterr().err
