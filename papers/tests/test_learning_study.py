@@ -74,7 +74,7 @@ def test_both_versions_of_the_digits_grid_are_valid_specs() -> None:
     ("path", "value", "message"),
     [
         ("experiment.favourite", "two bits", "unknown mechanism of x.toml 'two bits'"),
-        ("experiment.seeds", 1, "'experiment.seeds' must be greater than"),
+        ("experiment.seeds", 1, "'experiment.seeds': input should be greater than"),
         ("experiment.claims", "", "'experiment.claims': extra inputs are not permitted"),
         ("axes.mechanism", None, r"\[axes.mechanism\] is missing"),
         ("axes.seed", {"path": "seed", "values": [1]}, r"give \[experiment\] seeds"),
