@@ -68,8 +68,8 @@ def check(
 ) -> Checked:
     """Return what a run would cost each client, or every reason why it would be refused.
 
-    Nothing is charged, trained or downloaded, and no run folder is written. Only the cache of
-    calibrated parameters may be updated.
+    Nothing is charged or downloaded, and no run folder is written. Only the cache of calibrated
+    parameters may be updated.
 
     Args:
         spec: The path of a TOML file, the same as a dictionary, or a `RunSpec`, as for `simulate`.
@@ -77,10 +77,15 @@ def check(
         data: Data that replace the spec's, as for `simulate`.
         overrides: Values by dotted key, such as {"privacy.epsilon": 2.0}.
         allow_code: Import and run the code that a file or a dictionary names.
-        timed: Train and encode once for a few clients, to estimate time and memory.
+        timed: Train and encode for a few clients, to estimate time and memory; the results are
+            discarded.
 
     Returns:
         Epsilons, bytes and estimates; or the problems, where the run would be refused.
+
+    Raises:
+        ParameterError: `model` is not a module or function.
+        DataError: `data` cannot be read as arrays.
 
     Example:
         >>> import numpy as np
