@@ -110,7 +110,7 @@ BAD_CALLS = [
     (SPEND.replace("--rounds 100", "--rounds 0"), "rounds must be an integer from 1"),
     (SPEND.replace("noise_multiplier=10", "noise=1"), "unknown parameter of 'gaussian' 'noise'"),
     (SPEND.replace("--param noise_multiplier=10", ""), "needs noise_multiplier"),
-    (SPEND.replace("noise_multiplier=10", "noise_multiplier"), "--param wants key=value"),
+    (SPEND.replace("noise_multiplier=10", "noise_multiplier"), "--param needs key=value"),
     (SPEND + " --adjacency add-remove", "valid names: replace-one, zero-out"),
     (SPEND + " --dimension 0", "dimension must be an integer from 1"),
     (SPEND + " --clip-norm 0", "clip norm"),

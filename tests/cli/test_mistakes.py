@@ -68,13 +68,13 @@ def test_a_spec_that_is_not_there_lists_those_that_are(
     ("line", "message"),
     [
         ("run folder.toml", "cannot read the spec folder.toml: Is a directory; name a TOML file"),
-        ("run bytes.toml", "bytes.toml is not UTF-8 text; save it as such, or name another"),
+        ("run bytes.toml", "bytes.toml is not UTF-8 text; save it as UTF-8, or name another file"),
         ("run half.toml", "(at line 1, column 8); correct it there ('sottovoce run --example'"),
-        ("run {} --set rounds", "--set wants key=value, got 'rounds'; write --set rounds=VALUE"),
+        ("run {} --set rounds", "--set needs key=value, got 'rounds'; write --set rounds=VALUE"),
         ("run {} --set privacy.groups.a=1", "'privacy.groups' must be a list, got {{'a': 1}}"),
         (
             "run {} --resume --out absent --set mechanism.noise_multiplier=9.0",
-            "leave out --resume to begin a run, or name the folder",
+            "leave out --resume to start a run, or name the folder",
         ),
         ("report absent", "there is no folder absent; name the folder of a run"),
         ("attack membership absent", "there is no such folder; name the folder that 'sottovoce ru"),

@@ -322,7 +322,7 @@ def test_no_federation_runs_an_algorithm_from_outside(cli: Any, tmp_path: Path) 
     place = spec_file(tmp_path, runtime={"backend": "flower-sim"})
     found = cli("run", place, "--out", tmp_path / "run")
     assert found.code == 2
-    assert "takes a server's word for the algorithm 'sign_descent'" in found.err
+    assert "sites cannot verify the algorithm 'sign_descent'" in found.err
 
 
 def test_an_aggregation_from_outside_is_named_and_no_federation_runs_it(
@@ -336,7 +336,7 @@ def test_an_aggregation_from_outside_is_named_and_no_federation_runs_it(
     header = json.loads((tmp_path / "run" / "run.json").read_text())
     assert header["spec"]["algorithm"]["aggregation"] == {"kind": "halved", "by": 2.0}
     place = spec_file(tmp_path, **changes, runtime={"backend": "flower-sim"})
-    assert "no site takes a server's word" in cli("run", place, "--out", tmp_path / "no").err
+    assert "sites cannot verify" in cli("run", place, "--out", tmp_path / "no").err
 
 
 def test_the_attack_is_run_by_name_and_not_unasked(cli: Any, tmp_path: Path) -> None:
@@ -398,7 +398,7 @@ def test_the_plan_ranks_a_mechanism_from_outside_and_does_not_choose_it(cli: Any
     plan = cli("plan", *words, "--json").json
     (found,) = (row for row in plan["ranking"] if row["mechanism"] == "whisper")
     assert found["assumes"] == WORD.format("mechanism", "whisper")
-    assert "chosen only by name" in found["explanation"]
+    assert "used only if a spec names it" in found["explanation"]
     assert plan["choice"] not in ("whisper", "hush")
     (broken,) = (row["reason"] for row in plan["left_out"] if row["mechanism"] == "mute")
     assert "code_format() is None" in broken  # and breaks nobody else's plan

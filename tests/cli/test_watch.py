@@ -217,10 +217,10 @@ def _write_last_row(folder: Path, **changes: Any) -> None:
     ("changes", "said"),
     [
         ({"epsilon": "absent"}, "'epsilon' is missing"),  # which must not read as nothing spent
-        ({"epsilon": "low"}, "'epsilon': input should be a valid number"),
-        ({"epsilon": -1.0}, "'epsilon': input should be greater than or equal to 0"),
-        ({"accuracy": float("nan")}, "'accuracy': input should be a finite number"),
-        ({"round": "second"}, "'round': input should be a valid number"),
+        ({"epsilon": "low"}, "'epsilon' must be a valid number"),
+        ({"epsilon": -1.0}, "'epsilon' must be greater than or equal to 0"),
+        ({"accuracy": float("nan")}, "'accuracy' must be a finite number"),
+        ({"round": "second"}, "'round' must be a valid number"),
     ],
 )
 def test_a_damaged_row_is_a_mistake_in_one_line(

@@ -118,7 +118,7 @@ def test_a_folder_that_holds_a_run_is_left_alone_unless_resumed(
         env=running.environment,
         check=True,
     )
-    assert "no checkpoint yet: begins again at round 1; its charges are kept" in again.stderr
+    assert "no checkpoint yet: starting again at round 1; its charges stay" in again.stderr
     assert json.loads((out / "told.json").read_text())["resume"] is True
 
 

@@ -477,38 +477,38 @@ GROUP = {
         (lambda folder: (folder / "run.json").unlink(), "not a run folder"),
         (_write("run.json", "{"), "run.json is damaged"),
         (_write("run.json", "[]"), "keys are missing"),
-        (_edit("run.json", spec="?"), "'spec' is no table"),
+        (_edit("run.json", spec="?"), "'spec' must be a table"),
         (_edit("run.json", spec={"name": "x"}), "missing"),
         (_edit("run.json", layout=[["weight", "wide"]]), "'layout'"),
         (_edit("run.json", clients=[3]), "'clients'"),
         (_write("result.json", "not json"), "result.json is damaged"),
         (_write("result.json", "[]"), "it must be a table, got []"),
         (_write("result.json", "{}"), "'accuracy', 'loss', 'epsilon', 'rounds'"),
-        (_edit("result.json", accuracy="high"), "'accuracy': input should be a valid number, got"),
+        (_edit("result.json", accuracy="high"), "'accuracy' must be a valid number, got"),
         (_edit("result.json", spec_hash="0" * 16), "another spec"),
         (_edit("result.json", clients=[{}]), "'clients[0].client' are missing"),
         (_edit("result.json", clients="all"), "'clients' must be a list"),
         (_edit("result.json", groups=[GROUP]), "'groups[0].mechanism.kind' is missing"),
-        (_truncate, "whole rounds"),
+        (_truncate, "complete rounds"),
         (_garble, "line 2 is not valid JSON"),
-        (_drop_line, "line 3 is of round 4"),
-        (lambda folder: (folder / "metrics.jsonl").unlink(), "holds 0 whole rounds"),
-        (_write_row(accuracy="0.5"), "'accuracy': input should be a valid number, got"),
+        (_drop_line, "line 3 belongs to round 4"),
+        (lambda folder: (folder / "metrics.jsonl").unlink(), "holds 0 complete rounds"),
+        (_write_row(accuracy="0.5"), "'accuracy' must be a valid number, got"),
         (
             _write_row(total_bytes_up=None),
-            "'total_bytes_up': input should be a valid number, got None",
+            "'total_bytes_up' must be a valid number, got None",
         ),
         (_write_row(loss="absent"), "line 2: 'loss' is missing"),
         (
             _write_row(epsilon=-1.0),
-            "'epsilon': input should be greater than or equal to 0, got -1.0",
+            "'epsilon' must be greater than or equal to 0, got -1.0",
         ),
         (
             _write_row(total_bytes_up=-1),
-            "'total_bytes_up': input should be greater than or equal to 0",
+            "'total_bytes_up' must be greater than or equal to 0",
         ),
         (_write_row(bounds=[1]), "'bounds'"),
-        (_write_row(bounds={"renyi": "low"}), "'bounds.renyi': input should be a valid number"),
+        (_write_row(bounds={"renyi": "low"}), "'bounds.renyi' must be a valid number"),
         (_write("audit.json", "{"), "audit.json is damaged"),
         (_write("audit.json", "{}"), "'finding'"),
         (
@@ -556,7 +556,7 @@ def test_an_older_copy_of_the_ledger_is_refused(ended: bool, copied: Path, tmp_p
     shutil.copy(tmp_path / "shorter" / "ledger.sqlite", copied)
     if not ended:
         (copied / "result.json").unlink()
-    with pytest.raises(LedgerError, match=r"lacks charges .* knows of 8, and at least 24"):
+    with pytest.raises(LedgerError, match="it has 8, but the run recorded at least 24"):
         run_data(copied)
 
 

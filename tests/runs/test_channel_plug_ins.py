@@ -193,7 +193,7 @@ CENTRAL: dict[str, Any] = {
         (
             {"channel": {"kind": "rumor"}, **CENTRAL, "runtime": {"messages": "stored"}},
             ConfigError,
-            "adds noise once, to a sum",
+            "adds noise once, to the sum",
         ),
         ({"data": halves(overlap=1)}, PluginError, "gives a sample to two clients"),
         # What amplifies is never taken on a plug-in's word.
@@ -202,8 +202,12 @@ CENTRAL: dict[str, Any] = {
             ConfigError,
             "'everyone' or 'poisson', not for 'in_turn'",
         ),
-        ({"sampling": {"kind": "in_turn"}, "runtime": {"backend": "flower"}}, ConfigError, "word"),
-        ({"channel": {"kind": "pigeons"}, "runtime": {"backend": "flower"}}, ConfigError, "word"),
+        (
+            {"sampling": {"kind": "in_turn"}, "runtime": {"backend": "flower"}},
+            ConfigError,
+            "verify",
+        ),
+        ({"channel": {"kind": "pigeons"}, "runtime": {"backend": "flower"}}, ConfigError, "verify"),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], error: type[Exception], message: str) -> None:
