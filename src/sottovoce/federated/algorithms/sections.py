@@ -219,7 +219,7 @@ def given_rate(rate: float | None) -> float:
     """Return the learning rate of local steps, which client-level privacy requires."""
     if rate is None:
         raise ConfigError(
-            "client-level privacy needs 'algorithm.local_learning_rate'; set it to a positive number"
+            "client-level privacy needs 'algorithm.local_learning_rate'; set it above 0"
         )
     return rate
 
