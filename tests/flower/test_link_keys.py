@@ -80,7 +80,7 @@ def test_a_run_of_a_federation_without_keys_believes_no_name(federation: Federat
         "out": str(federation.folder / "out"),
         "sites": str(federation.folder / "federation.toml"),
     }
-    with pytest.raises(ConfigError, match="has a key, so there is nobody to ask"):
+    with pytest.raises(ConfigError, match="has a key, so no site can be asked"):
         serve(None, config)  # type: ignore[arg-type]
 
 

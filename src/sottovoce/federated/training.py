@@ -325,8 +325,8 @@ class Training:
             if model.shape != progress.model.shape:
                 raise PluginError(
                     f"server_step() of {type(self.algorithm).__name__} returned a model of shape "
-                    f"{model.shape}; it must return one of shape {progress.model.shape}. Correct "
-                    "the plug-in."
+                    f"{model.shape}, but must return one of shape {progress.model.shape}; correct "
+                    "the plug-in"
                 )
         payload_down, total_down = self.bytes_down(collected.clients_asked)
         short = len(drawn) - len(cohort)
