@@ -60,7 +60,7 @@ def test_a_slip_in_the_list_of_sites_costs_no_site_its_key(federation: Federatio
 def test_one_key_that_is_not_taken_leaves_the_other_sites_in(federation: Federation) -> None:
     link = _Link(burned={"a"})
     [told] = register_sites(federation, link)
-    assert "the key of 'a' was not taken" in told
+    assert "the key of 'a' was not accepted" in told
     assert "the other sites can" in told
     assert "'sottovoce deploy join'" in told
     assert list(link.keys.values()) == ["b"]
@@ -68,7 +68,7 @@ def test_one_key_that_is_not_taken_leaves_the_other_sites_in(federation: Federat
 
 def test_a_link_for_no_site_does_not_start(federation: Federation) -> None:
     nobody = dataclasses.replace(federation, sites=())
-    with pytest.raises(DeploymentError, match="'sites' is empty, so nobody could join; name"):
+    with pytest.raises(DeploymentError, match="'sites' is empty, so no site could join; name"):
         keep_link(nobody, on_ready=lambda _: None)
     assert list(federation.link_folder.iterdir()) == []
 
