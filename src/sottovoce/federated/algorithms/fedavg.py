@@ -45,7 +45,7 @@ from sottovoce.learning.clients import ClientData, DenseRows, Rows, clipping, na
 from sottovoce.learning.task import Task
 
 
-def checked_rows(rows: Vector) -> Vector:
+def check_rows(rows: Vector) -> Vector:
     """Check that the rows are finite and at least one, and return them in float64."""
     found = np.asarray(rows, dtype=np.float64)
     if found.ndim != 2 or not len(found):
@@ -76,7 +76,7 @@ class TrimmedMean:
 
     def combine(self, rows: Vector) -> Vector:
         """Return the trimmed mean of the rows."""
-        checked = checked_rows(rows)
+        checked = check_rows(rows)
         drop = self.trimmed(len(checked))
         if not drop:
             return np.asarray(checked.mean(axis=0))
@@ -91,7 +91,7 @@ class CoordinateMedian:
 
     def combine(self, rows: Vector) -> Vector:
         """Return the coordinate-wise median of the rows."""
-        return np.asarray(np.median(checked_rows(rows), axis=0), dtype=np.float64)
+        return np.asarray(np.median(check_rows(rows), axis=0), dtype=np.float64)
 
 
 # Clipped gradients are rounded to multiples of this fraction of the clipping norm; the sum of

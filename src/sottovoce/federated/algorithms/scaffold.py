@@ -49,19 +49,19 @@ BYTES_PER_COORDINATE = 4
 SERVER_CONTROL, CLIENT_CONTROLS = "control", "client_controls"  # Keys in checkpoints.
 
 
-class Controls(NamedTuple):
+class ControlVariates(NamedTuple):
     """The server's control variate c, and a row c_k for each client."""
 
     server: NDArray[np.float64]
     clients: ControlRows
 
     @classmethod
-    def zeros(cls, clients: int, dimension: int) -> "Controls":
+    def zeros(cls, clients: int, dimension: int) -> "ControlVariates":
         """Return control variates of zero."""
         return cls(np.zeros(dimension), np.zeros((clients, dimension), dtype=np.float32))
 
     @classmethod
-    def of(cls, state: State) -> "Controls":
+    def of(cls, state: State) -> "ControlVariates":
         """Return the control variates in an algorithm's state."""
         return cls(state[SERVER_CONTROL], state[CLIENT_CONTROLS])
 
@@ -69,16 +69,16 @@ class Controls(NamedTuple):
         """Return the control variates as an algorithm's state, which checkpoints keep."""
         return {SERVER_CONTROL: self.server, CLIENT_CONTROLS: self.clients}
 
-    def moved(
+    def with_rows(
         self, server: NDArray[np.float64], places: Sequence[int], rows: ControlRows
-    ) -> "Controls":
+    ) -> "ControlVariates":
         """Return a copy with a new server variate and new rows of some clients."""
         clients = self.clients.copy()
         clients[np.asarray(places, dtype=np.int64)] = rows
-        return Controls(server, clients)
+        return ControlVariates(server, clients)
 
 
-def places_of(names: Sequence[str]) -> Mapping[str, int]:
+def rows_by_client(names: Sequence[str]) -> Mapping[str, int]:
     """Return the row index of each client."""
     return {name: place for place, name in enumerate(names)}
 
@@ -163,12 +163,12 @@ class Scaffold:
         return 1.0
 
     def initialise(self, model: Vector) -> State:
-        return Controls.zeros(len(self.clients), len(model)).state()
+        return ControlVariates.zeros(len(self.clients), len(model)).state()
 
     def client_steps(
         self, task: Task, clients: Sequence[ClientData], step: Step
     ) -> Iterator[Block]:
-        controls, places = Controls.of(step.state), places_of(self.clients)
+        controls, places = ControlVariates.of(step.state), rows_by_client(self.clients)
         names = names_of(clients)
         own = torch.from_numpy(controls.clients[[places[name] for name in names]]).to(task.device)
         shared = torch.from_numpy(controls.server).to(task.device)
@@ -193,10 +193,10 @@ class Scaffold:
         self, model: Vector, combined: Sequence[Combined], state: State
     ) -> tuple[Vector, State]:
         change, control_change = combined[0].mean, combined[1].mean / self._factor
-        drafts, places = self._drafts.take(), places_of(self.clients)
-        controls = Controls.of(state)
+        drafts, places = self._drafts.take(), rows_by_client(self.clients)
+        controls = ControlVariates.of(state)
         share = len(drafts) / len(self.clients)  # Public, like the cohort itself.
-        moved = controls.moved(
+        moved = controls.with_rows(
             controls.server + share * control_change,
             [places[name] for name in drafts],
             np.stack(list(drafts.values())),
@@ -253,7 +253,7 @@ class SampleScaffold:
         return float(self.local_work.records(num_samples))
 
     def initialise(self, model: Vector) -> State:
-        return Controls.zeros(len(self.clients), len(model)).state()
+        return ControlVariates.zeros(len(self.clients), len(model)).state()
 
     def client_steps(
         self, task: Task, clients: Sequence[ClientData], step: Step
@@ -265,14 +265,16 @@ class SampleScaffold:
     ) -> tuple[Vector, State]:
         each = combined[0].each
         assert each is not None, "gathers is true"
-        controls, places = Controls.of(state), places_of(self.clients)
+        controls, places = ControlVariates.of(state), rows_by_client(self.clients)
         who = [places[name] for name in each.clients]
         before = controls.clients[who].astype(np.float64)
         kept = each.rows.astype(np.float32)
         step = each.weights @ (each.rows - before) / each.weights.sum() + controls.server
         # Uses the rounded rows, so that c stays the mean of the rows that are stored.
         server = controls.server + each.weights @ (kept - before) / self.total_weight
-        return model + self.server_learning_rate * step, controls.moved(server, who, kept).state()
+        return model + self.server_learning_rate * step, controls.with_rows(
+            server, who, kept
+        ).state()
 
 
 def _check_named_once(clients: Sequence[str]) -> None:

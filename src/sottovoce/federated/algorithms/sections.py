@@ -204,18 +204,18 @@ class FedAvgSection(AlgorithmSection):
                     )
             if self.local_steps != 1 or self.local_learning_rate is not None:
                 raise ConfigError(ONE_STEP)
-            return clipped_gradient(setting)
+            return make_clipped_gradient(setting)
         setting.check_all_records()
         return LocalSgd(
             clip_norm=setting.clip_norm,
             steps=self.local_steps,
-            learning_rate=given_rate(self.local_learning_rate),
+            learning_rate=require_learning_rate(self.local_learning_rate),
             proximal_weight=self.proximal_weight,
             penalties=_penalties(setting.groups) if self.budget_penalty else {},
         )
 
 
-def given_rate(rate: float | None) -> float:
+def require_learning_rate(rate: float | None) -> float:
     """Return the learning rate of local steps, which client-level privacy requires."""
     if rate is None:
         raise ConfigError(
@@ -224,7 +224,7 @@ def given_rate(rate: float | None) -> float:
     return rate
 
 
-def clipped_gradient(setting: Setting) -> "SampleClippedGradient":
+def make_clipped_gradient(setting: Setting) -> "SampleClippedGradient":
     """Return the local work of sample-level privacy."""
     from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
 
@@ -300,7 +300,7 @@ class ScaffoldSection(AlgorithmSection):
         if setting.unit is Unit.SAMPLE:
             return self._for_samples(setting)
         setting.check_all_records()
-        rate, clip_norm = given_rate(self.local_learning_rate), setting.clip_norm
+        rate, clip_norm = require_learning_rate(self.local_learning_rate), setting.clip_norm
         return Scaffold(
             clip_norm=clip_norm,
             control_clip_norm=self.control_clip_norm or clip_norm / (self.local_steps * rate),
@@ -321,7 +321,7 @@ class ScaffoldSection(AlgorithmSection):
             )
         if self.local_steps != 1 or self.local_learning_rate is not None:
             raise ConfigError(ONE_STEP)
-        work = clipped_gradient(setting)
+        work = make_clipped_gradient(setting)
         return SampleScaffold(
             local_work=work,
             server_learning_rate=self.server_learning_rate,

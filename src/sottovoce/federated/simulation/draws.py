@@ -74,18 +74,18 @@ def turned_total(
     rows: Rows,
     weights: Tensor,
     generator: torch.Generator,
-    turn: "RowRotation | None",
+    rotation: "RowRotation | None",
 ) -> Tensor:
-    """Draw the weighted sum of the decoded rows, rotated before noise if `turn` is given."""
-    if turn is None:
+    """Draw the weighted sum of the decoded rows, rotated before noise if `rotation` is given."""
+    if rotation is None:
         return drawn_total(law, rows, weights, generator)
     total, start = torch.zeros((), device=weights.device), 0
-    for block in rows.blocks(rows_together(turn.dimension, weights.device)):
-        decoded = drawn_rows(law, turn.forward(block.float()), generator)
+    for block in rows.blocks(rows_per_batch(rotation.dimension, weights.device)):
+        decoded = drawn_rows(law, rotation.forward(block.float()), generator)
         total = total + weights[start : start + len(block)] @ decoded
         start += len(block)
     # A rotation is linear, so the sum is rotated back once.
-    return turn.inverse(total[None])[0]
+    return rotation.inverse(total[None])[0]
 
 
 def drawn_total(law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Generator) -> Tensor:
@@ -122,7 +122,7 @@ def drawn_rows(law: DrawnLaw, values: Tensor, generator: torch.Generator) -> Ten
             assert_never(law)
 
 
-def rows_together(dimension: int, device: torch.device) -> int:
+def rows_per_batch(dimension: int, device: torch.device) -> int:
     """Return how many rows are drawn at once."""
     return max(1, _TOGETHER.get(device.type, _TOGETHER["cpu"]) // dimension)
 
@@ -130,7 +130,7 @@ def rows_together(dimension: int, device: torch.device) -> int:
 def _sum_draws(law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Generator) -> Tensor:
     total, start = torch.zeros((), device=weights.device), 0
     dimension = next(rows.blocks(1)).shape[1]
-    for block in rows.blocks(rows_together(dimension, weights.device)):
+    for block in rows.blocks(rows_per_batch(dimension, weights.device)):
         part = weights[start : start + len(block)]
         total = total + part @ drawn_rows(law, block.float(), generator)
         start += len(block)
@@ -298,26 +298,26 @@ class DrawnMessages(CountedClients):
         device = self.task.device
         self._generator = generator_of_round(self.randomness, self.run, number, device)
         rotation = self.rotation(number)
-        self._turn = None if rotation is None else RowRotation(rotation, self.task.device)
+        self._rotation = None if rotation is None else RowRotation(rotation, self.task.device)
 
     def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:  # noqa: ARG002
         law = law_of(portion.mechanism)
         gathering.weight += portion.weight
         rows, weights, generator = portion.rows, portion.weights, self._generator
         if not self.algorithm.gathers:
-            gathering.total += turned_total(law, rows, weights, generator, self._turn)
+            gathering.total += turned_total(law, rows, weights, generator, self._rotation)
             return
-        together = rows_together(self.task.dimension, self.task.device)
+        together = rows_per_batch(self.task.dimension, self.task.device)
         for number_of_block, block in enumerate(rows.blocks(together)):
             decoded = self._rotate_back(self._draw(law, block.float()))
             self._add_rows(gathering, portion, number_of_block * together, decoded)
 
     def _draw(self, law: DrawnLaw, block: Tensor) -> Tensor:
-        values = block if self._turn is None else self._turn.forward(block)
+        values = block if self._rotation is None else self._rotation.forward(block)
         return drawn_rows(law, values, self._generator)
 
     def _rotate_back(self, rows: Tensor) -> Tensor:
-        return rows if self._turn is None else self._turn.inverse(rows)
+        return rows if self._rotation is None else self._rotation.inverse(rows)
 
     def _add_rows(
         self, gathering: Gathering, portion: Portion, start: int, decoded: Tensor

@@ -189,14 +189,16 @@ class _Stack:
         """Return the mean that the server decodes in one run."""
         one, device = self.runs[index], self.task.device
         generator = generator_of_round(one.randomness, one.run, number, device)
-        turn = None
+        row_rotation = None
         if self.rotated:
             rotation = Rotation.of_round(one.run, number, self.task.dimension)
-            turn = RowRotation(rotation, device)
+            row_rotation = RowRotation(rotation, device)
         total = torch.zeros(self.task.dimension, dtype=torch.float64, device=device)
         for portion in self.portions[index]:
             rows = updates if portion.positions is None else updates[portion.positions]
-            total += turned_total(portion.law, DenseRows(rows), portion.weights, generator, turn)
+            total += turned_total(
+                portion.law, DenseRows(rows), portion.weights, generator, row_rotation
+            )
         return total / sum(part.weight for part in one.parts)
 
 
