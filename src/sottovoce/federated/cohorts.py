@@ -223,7 +223,7 @@ class Everyone(ClientSampling):
         )
 
 
-@register_sampling("poisson", summary="each client by a coin of its own")
+@register_sampling("poisson", summary="each client independently with one probability")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poisson(ClientSampling):
     """The sampling that asks each client independently with probability `rate`."""
@@ -241,7 +241,7 @@ class Poisson(ClientSampling):
         return dataclasses.replace(self, rate=min(1.0, self.rate * factor))
 
 
-@register_sampling("fixed_size", summary="so many clients in every round")
+@register_sampling("fixed_size", summary="a fixed number of clients in every round")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedSize(ClientSampling):
     """The sampling that asks exactly `size` clients a round, without replacement."""
@@ -264,7 +264,9 @@ class FixedSize(ClientSampling):
         return dataclasses.replace(self, size=min(most or self.size, wanted))
 
 
-@register_sampling("epochs", summary="so many clients in every round, and everyone once an epoch")
+@register_sampling(
+    "epochs", summary="a fixed number of clients in every round, and each client once an epoch"
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epochs(ClientSampling):
     """The sampling that asks `size` clients a round and every client exactly once an epoch.

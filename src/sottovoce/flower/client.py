@@ -147,8 +147,10 @@ def answering_questions(columns_of: ColumnsOf, site_of: SiteOf = site_of) -> Ans
         that the site failed.
 
     Example:
-        client_app = ClientApp()
-        client_app.query()(answering_questions(lambda site: {"age": read_ages}))
+        The client app:
+
+            client_app = ClientApp()
+            client_app.query()(answering_questions(lambda site: {"age": read_ages}))
     """
 
     def reply(message: Message, site: Site) -> dict[str, bytes]:

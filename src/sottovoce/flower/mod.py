@@ -2,9 +2,10 @@
 
     app = ClientApp(mods=[private_mod])
 
-It must be the first mod: the later mods and the app receive the model as usual. Only the private
-message of the app's reply leaves the client; arrays, metrics and configs do not. Messages of other
-types than `train` are refused, because an app's replies to them would be private data in the clear.
+It must be the first mod: the later mods and the app receive the model as usual. Arrays, metrics and
+configs of the app's reply do not leave the client, only the private message does, and the number of
+examples if the site's policy declares it public. Messages of other types than `train` are refused,
+because an app's replies to them would be private data in the clear.
 """
 
 import contextlib
@@ -52,7 +53,8 @@ def private_mod(message: Message, context: Context, call_next: ClientAppCallable
     The mod reads the plan that `PrivateStrategy` has put into the message and checks it against the
     site's policy and budget. If these do not allow it, the app is not called. Otherwise the app
     trains; then the site's ledger is charged, and only after that the clipped update is randomized
-    and encoded. The app's own reply never leaves the client.
+    and encoded. The app's own reply never leaves the client, except for its number of examples if
+    the plan asks for it and the site's policy declares it public (`public_counts`).
 
     The site's file (see `sottovoce deploy join`) is named by `site` in the node's config or by the
     environment variable `SOTTOVOCE_SITE`.
@@ -69,15 +71,17 @@ def private_mod(message: Message, context: Context, call_next: ClientAppCallable
         only learns that the client failed.
 
     Example:
-        app = ClientApp(mods=[private_mod])
+        The client app:
 
-        @app.train()
-        def train(message: Message, context: Context) -> Message:
-            model = Net()
-            model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-            fit(model)
-            arrays = ArrayRecord(model.state_dict())
-            return Message(RecordDict({"arrays": arrays}), reply_to=message)
+            app = ClientApp(mods=[private_mod])
+
+            @app.train()
+            def train(message: Message, context: Context) -> Message:
+                model = Net()
+                model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+                fit(model)
+                arrays = ArrayRecord(model.state_dict())
+                return Message(RecordDict({"arrays": arrays}), reply_to=message)
     """
     try:
         content = _answer(message, context, call_next)

@@ -124,8 +124,8 @@ class PrivateStrategy(Strategy):
     decodes the replies of `private_mod`, and passes the decoded models on. Each client is protected
     as a whole: its update is clipped to `sottovoce.clip-norm`, and the noise is calibrated so that
     a client that takes part in all rounds spends at most `sottovoce.epsilon` at `sottovoce.delta`.
-    Clients do not need to trust the server: each checks the plan against its own policy and charges
-    its own ledger.
+    A client does not rely on the server for this: it checks the plan against its own policy and
+    charges its own ledger.
 
     The settings come from the run config:
 

@@ -168,11 +168,11 @@ class _Stack:
         owners = np.full((len(batch), longest), -1, dtype=np.int64)  # -1 marks padding.
         for i, (own_rows, own_owners) in enumerate(batch):
             rows[i, : len(own_rows)], owners[i, : len(own_rows)] = own_rows, own_owners
-        places, whose = _copy_to(rows, device), _copy_to(owners, device)
+        places, clients_of = _copy_to(rows, device), _copy_to(owners, device)
         clients = torch.arange(self.num_clients, device=device)[None, :, None]
         for start in range(0, longest, samples):
             part = slice(start, start + samples)
-            shares = (whose[:, None, part] == clients).float()
+            shares = (clients_of[:, None, part] == clients).float()
             features = self.pool.features[places[:, part]].float()
             labels = self.pool.labels[places[:, part]]
             found = self.task.stacked_gradients(models, features, labels)
