@@ -138,7 +138,7 @@ def answering_questions(columns_of: ColumnsOf, site_of: SiteOf = site_of) -> Ans
 
     Args:
         columns_of: Returns the site's columns that may be asked about, each with a function that
-            reads its values.
+            yields the column's values in batches for a given question.
         site_of: Returns the site of a node; by default the site that the node's configuration
             names.
 
