@@ -307,7 +307,7 @@ def test_a_node_says_whether_it_is_connected(
     [
         ("finished:failed", "No heartbeat received from the task", "the server's process has died"),
         ("finished:failed", "ServerApp failed with exception: no file", "no file"),
-        ("finished:failed", "", "for a reason unknown"),
+        ("finished:failed", "", "for an unknown reason"),
         ("finished:completed", "", None),
     ],
 )

@@ -351,7 +351,7 @@ def test_every_record_comes_back(blobs: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("names", [range(MOST_PARTS + 1), ["x" * 65]])
 def test_a_record_of_many_parts_or_of_long_names_is_refused(names: Any) -> None:
-    with pytest.raises(WireError, match="at most 24 parts, whose names have at most 64 letters"):
+    with pytest.raises(WireError, match=r"at most 24 parts .* names of at most 64 letters"):
         from_records(to_records({str(name): b"" for name in names}))
 
 
@@ -365,7 +365,7 @@ def test_a_record_of_bytes_alone_is_read(entries: dict[str, Any]) -> None:
     if all(isinstance(value, bytes) for value in entries.values()):
         assert from_records(content) == entries
         return
-    with pytest.raises(WireError, match="something else than bytes"):
+    with pytest.raises(WireError, match="expected only bytes"):
         from_records(content)
 
 

@@ -281,5 +281,5 @@ def test_a_sampling_that_does_not_repeat_is_refused() -> None:
             type(self).calls += 1
             return [self.calls % num_clients]
 
-    with pytest.raises(PluginError, match="draws others when it is asked for round 1 again"):
+    with pytest.raises(PluginError, match="drew different clients when asked for round 1 again"):
         draw(Whim(), 5, SeededRandomness(1), 1)
