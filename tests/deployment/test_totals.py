@@ -540,7 +540,7 @@ def test_the_command_says_what_was_counted_and_what_holds(made: Made, tmp_path: 
     shown = call(*words, *names)
     assert shown.code == 0, shown.text
     assert "assuming that what was asked was fixed beforehand" in shown.text
-    assert "in the light of earlier answers: nothing is proved" in shown.text
+    assert "chosen after seeing earlier answers: no bound is proved" in shown.text
     found = printed_json(*words, *names)
     assert (
         found
