@@ -185,7 +185,10 @@ def test_values_that_are_too_deep_are_refused_in_dictionaries_and_options_too(
         (BrokenPipeError(errno.EPIPE, "broken pipe"), "a network connection failed"),
         (TimeoutError("timed out"), "a network connection failed: timed out"),
         (OSError(errno.EADDRINUSE, "in use"), "cannot listen at an address: in use"),
-        (OSError(errno.EINVAL, "odd"), "the operating system reported an error: odd; run with --debug"),
+        (
+            OSError(errno.EINVAL, "odd"),
+            "the operating system reported an error: odd; run with --debug",
+        ),
     ],
 )
 def test_an_error_of_the_operating_system_says_what_failed(error: OSError, told: str) -> None:

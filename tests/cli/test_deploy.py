@@ -299,7 +299,10 @@ def test_a_node_says_whether_it_is_connected(
     assert made.exit_code == 0
     shown = runner.invoke(app, ["deploy", "node", str(folder / "sites" / "a")])
     assert shown.exit_code == 0
-    assert f"the node of 'a' is {'up and ' * (not connected)}{state} 127.0.0.1:9443" in shown.output
+    assert (
+        f"the node of 'a' is {'running and ' * (not connected)}{state} 127.0.0.1:9443"
+        in shown.output
+    )
 
 
 @pytest.mark.parametrize(
