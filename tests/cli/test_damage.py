@@ -175,7 +175,7 @@ def test_values_that_are_too_deep_are_refused_in_dictionaries_and_options_too(
     [
         (OSError(errno.ENOENT, "gone", "here.csv"), "there is no file or folder here.csv"),
         (OSError(errno.EACCES, "denied", "key.pem"), "cannot open key.pem: denied"),
-        (OSError(errno.EISDIR, "x", "runs"), "runs is a folder, and a file is needed"),
+        (OSError(errno.EISDIR, "x", "runs"), "runs is a folder, but a file is needed"),
         (OSError(errno.ENOTDIR, "x", "a/b"), "a part of the path a/b is a file"),
         (OSError(errno.ENOSPC, "full", "x.json"), "cannot write x.json: full; free some space"),
         (OSError(errno.ENOSPC, "full"), "cannot write a file: full; free some space"),
@@ -185,7 +185,10 @@ def test_values_that_are_too_deep_are_refused_in_dictionaries_and_options_too(
         (BrokenPipeError(errno.EPIPE, "broken pipe"), "a network connection failed"),
         (TimeoutError("timed out"), "a network connection failed: timed out"),
         (OSError(errno.EADDRINUSE, "in use"), "cannot listen at an address: in use"),
-        (OSError(errno.EINVAL, "odd"), "the operating system refused something: odd; --debug"),
+        (
+            OSError(errno.EINVAL, "odd"),
+            "the operating system reported an error: odd; run with --debug",
+        ),
     ],
 )
 def test_an_error_of_the_operating_system_says_what_failed(error: OSError, told: str) -> None:

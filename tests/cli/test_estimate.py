@@ -219,8 +219,8 @@ def test_categories_with_commas_are_quoted_or_repeated_and_never_split_by_guess(
         assert cli(*call, *options).json["labels"] == ["New York, NY", "Boston", "other"]
     guess = cli(*call, "--categories", "New York, NY")
     assert guess.code == 2
-    assert "For 2 words write --categories 'New York,NY'; " in guess.err
-    assert f"for one word write --categories '{city}'" in guess.err
+    assert "write --categories 'New York,NY' for 2 words, " in guess.err
+    assert f"--categories '{city}' for one word" in guess.err
     assert "two ways" in cli(*call, "--categories", "a,b", "--categories", "c").err
     assert "cannot be read" in cli(*call, "--categories", '"a"b').err
     with pytest.raises(ParameterError, match="list of words"):

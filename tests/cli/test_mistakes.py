@@ -44,7 +44,7 @@ def test_a_spec_that_is_not_there_lists_those_that_are(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "'sottovoce run --example' prints one" in cli("run", "mine.toml").err
+    assert "run 'sottovoce run --example' to print one" in cli("run", "mine.toml").err
     (tmp_path / "examples").mkdir()
     for number in range(8):
         (tmp_path / "examples" / f"spec{number}.toml").write_text("")
@@ -79,7 +79,7 @@ def test_a_spec_that_is_not_there_lists_those_that_are(
         ("report absent", "there is no folder absent; name the folder of a run"),
         ("attack membership absent", "there is no such folder; name the folder that 'sottovoce ru"),
         ("attack membership .", "it has no run.json; name the folder that 'sottovoce run' writes"),
-        ("ledger create .", "it has no site.toml; make one with 'sottovoce deploy join'"),
+        ("ledger create .", "it has no site.toml; create one with 'sottovoce deploy join'"),
     ],
 )
 def test_a_mistake_is_told_with_what_to_do(

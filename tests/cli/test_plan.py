@@ -103,7 +103,7 @@ def test_the_frontier_is_drawn(cli: Any, tmp_path: Path) -> None:
     assert result["plot"] == str(path)
     drawing = path.read_text()
     assert drawing.startswith("<svg")
-    for text in ("gauss_hermite", "gaussian", "bits a coordinate", "mean squared error"):
+    for text in ("gauss_hermite", "gaussian", "bits per coordinate", "mean squared error"):
         assert text in drawing
 
 

@@ -226,10 +226,13 @@ REFUSED = [
     (f"{GAUSSIAN} --sampling-hidden-by central-noise", "need --sampling-rate"),
     (f"{ONE_BIT} --accountant gaussian", "may understate it"),
     (f"{ONE_BIT} --accountant plt", "did you mean 'pld'"),
-    ("privacy curve --mechanism no_privacy --delta 1e-5 --plot x.svg", "nothing to draw"),
+    (
+        "privacy curve --mechanism no_privacy --delta 1e-5 --plot x.svg",
+        "there is no curve; leave out --plot",
+    ),
     (SAMPLED.replace("spend", "curve") + " --points 0", "points must be an integer"),
     (SAMPLED.replace("spend", "curve") + " --plot x.png", "name a file that ends in .svg"),
-    (SAMPLED.replace("spend", "curve") + " --plot nowhere/x.svg", "make it first"),
+    (SAMPLED.replace("spend", "curve") + " --plot nowhere/x.svg", "create it first"),
 ]
 
 

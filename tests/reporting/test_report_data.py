@@ -153,16 +153,17 @@ def test_nobody_is_said_to_draw_noise_where_there_is_none(tmp_path: Path) -> Non
     privacy = {"level": "sample", "clip_norm": 1.0, "delta": 1e-5}
     mechanism = {"kind": "no_privacy"}
     data = run_data(make_run(tmp_path / "run", rounds=2, mechanism=mechanism, privacy=privacy))
-    assert "noise" not in str(data["facts"])
+    assert "adds its noise" not in str(data["facts"])
+    assert "Nothing: values are sent without noise." in str(data["facts"])
     assert data["simulated_because"] == []
 
 
 def test_in_a_central_run_the_server_draws_the_noise(tmp_path: Path) -> None:
     changes = {"channel": {"kind": "central"}, "mechanism": {"kind": "gaussian"}}
     data = run_data(make_run(tmp_path / "run", rounds=2, runtime={"messages": "none"}, **changes))
-    rests_on = dict(data["facts"])["What that rests on"]
-    assert "trusts the server, which draws the noise" in rests_on
-    assert "draws its noise" not in rests_on
+    rests_on = dict(data["facts"])["What this assumes"]
+    assert "trusts the server, which adds the noise" in rests_on
+    assert "adds its noise" not in rests_on
 
 
 def test_of_a_secure_sum_sums_are_released_and_the_local_epsilon_is_told(tmp_path: Path) -> None:
@@ -368,7 +369,7 @@ def test_what_the_server_counted_what_sites_answered_and_what_they_charged_are_t
 
     page = " ".join(render(report_of([federation / "run"])).split())
     assert (
-        "By the server&#39;s count nobody ran out of budget. Of 40 orders, sites answered 22"
+        "By the server&#39;s count no client ran out of budget. Of 40 requests, sites answered 22"
         in page
     )
     assert "Nobody ran out" not in page

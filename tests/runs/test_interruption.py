@@ -139,7 +139,7 @@ def test_a_signal_in_a_round_saves_those_before_it_and_resume_says_where_it_goes
     spec, out = tmp_path / "spec.toml", tmp_path / "cut"
     spec.write_text(toml_text(small_table(checkpoint_every=10)))
     words = ("run", spec, "--out", out)
-    again = f"go on with: sottovoce run {spec} --out {out} --resume"
+    again = f"continue with: sottovoce run {spec} --out {out} --resume"
 
     process = lives.start(*words, waits_in=1)
     assert lives.reads() == "encoding"

@@ -182,8 +182,8 @@ def test_the_commands_that_are_copied_out_find_the_same(
         ({"mechanism": "gaussian", "adjacency": "none"}, "none"),
         ({"mechanism": "gaussian", "variant": 7}, "variant must be an integer"),
         ({"mechanism": "gaussian", "bit": 7}, "did you mean 'bits'"),
-        ({"epsilon": 1}, "names a 'mechanism'"),
-        ([], "a question is an object"),
+        ({"epsilon": 1}, "must name a 'mechanism'"),
+        ([], "a question must be an object"),
         (
             {"mechanism": "laplace", "clip_geometry": "linf", "dimension": 10**5, "rounds": 100},
             "releases would be composed",
