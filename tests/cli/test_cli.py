@@ -263,7 +263,7 @@ def test_a_missing_extra_is_named(cli: Any, spec: Path, monkeypatch: pytest.Monk
     for name in [m for m in sys.modules if m.startswith("sottovoce.")]:
         if name.split(".")[1] in forgotten:
             monkeypatch.delitem(sys.modules, name)
-    for name in forgotten:  # what is imported anew must not stay behind in the package
+    for name in forgotten:  # a fresh import must not stay in the package
         monkeypatch.setattr(sottovoce, name, getattr(sottovoce, name, None), raising=False)
     result = cli("run", spec)
     assert result.code == 2

@@ -314,7 +314,7 @@ def test_a_node_says_whether_it_is_connected(
         ("finished:completed", "", None),
     ],
 )
-def test_why_a_run_failed_is_said_in_words_of_ours(
+def test_why_a_run_failed_is_said_without_flowers_traceback(
     state: str, details: str, failure: str | None
 ) -> None:
     from sottovoce.flower.control import RunStatus

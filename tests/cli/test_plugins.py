@@ -192,7 +192,7 @@ RETURNED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.fixture(autouse=True)
 def whispering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The page's distribution, and one with what is wrong; afterwards nobody knows of them."""
+    """The page's distribution, and one with what is wrong; afterwards they are unknown again."""
     folder = tmp_path / "site-packages"
     described = tomllib.loads(FILES["pyproject.toml"])["project"]
     modules = {name.removesuffix(".py"): FILES[name] for name in FILES if name.endswith(".py")}
@@ -358,7 +358,7 @@ GRR = ("--mechanism", "generalized_rr", "--param", "epsilon=0.5", "--param", "bi
        "--dimension", 1)  # fmt: skip
 
 
-def test_an_accountant_from_outside_is_asked_by_name_with_ours_beside_it(cli: Any) -> None:
+def test_an_accountant_from_outside_is_asked_by_name_together_with_built_in_ones(cli: Any) -> None:
     words = ("privacy", "spend", *GRR, "--rounds", 10, "--delta", 1e-5, "--json")
     own = cli(*words).json
     found = cli(*words, "--accountant", "basic").json
@@ -401,7 +401,7 @@ def test_the_plan_ranks_a_mechanism_from_outside_and_does_not_choose_it(cli: Any
     assert "used only if a spec names it" in found["explanation"]
     assert plan["choice"] not in ("whisper", "hush")
     (broken,) = (row["reason"] for row in plan["left_out"] if row["mechanism"] == "mute")
-    assert "code_format() is None" in broken  # and breaks nobody else's plan
+    assert "code_format() is None" in broken  # and breaks no other plan
     assert {row["mechanism"] for row in plan["ranking"]} >= {"whisper", "hush", "gauss_hermite"}
 
 

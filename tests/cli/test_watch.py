@@ -167,10 +167,10 @@ def test_a_round_that_asked_no_client_says_why(
 def test_a_halted_run_says_why(cli: Any, finished: Path, tmp_path: Path) -> None:
     folder = _halfway(finished, tmp_path / "run")
     result = json.loads((finished / "result.json").read_text())
-    halted = result | {"rounds": 2, "halted": "nobody can pay"}
+    halted = result | {"rounds": 2, "halted": "no client can pay"}
     (folder / "result.json").write_text(json.dumps(halted))
     shown = cli("watch", folder)
-    assert shown.out.splitlines()[-1] == "halted after 2 of 4 rounds: nobody can pay"
+    assert shown.out.splitlines()[-1] == "halted after 2 of 4 rounds: no client can pay"
 
 
 def test_a_quiet_run_is_noticed(cli: Any, finished: Path, tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_what_is_left_is_rounded_down_and_sizes_read_well() -> None:
     assert watch.show_seconds(90_000) == "1 d 1 h"
 
 
-def test_a_run_that_nobody_works_on_is_called_silent(finished: Path, tmp_path: Path) -> None:
+def test_a_run_without_a_process_is_called_silent(finished: Path, tmp_path: Path) -> None:
     folder = _halfway(finished, tmp_path / "half")
     long_ago = time.time() - 100.0
     for path in folder.iterdir():

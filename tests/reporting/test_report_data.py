@@ -149,7 +149,7 @@ def test_no_privacy_has_no_epsilon_and_says_so(tmp_path: Path) -> None:
     assert "trusted with all of it" in facts["Who sees it"]
 
 
-def test_nobody_is_said_to_draw_noise_where_there_is_none(tmp_path: Path) -> None:
+def test_no_client_is_said_to_add_noise_without_privacy(tmp_path: Path) -> None:
     privacy = {"level": "sample", "clip_norm": 1.0, "delta": 1e-5}
     mechanism = {"kind": "no_privacy"}
     data = run_data(make_run(tmp_path / "run", rounds=2, mechanism=mechanism, privacy=privacy))
@@ -158,7 +158,7 @@ def test_nobody_is_said_to_draw_noise_where_there_is_none(tmp_path: Path) -> Non
     assert data["simulated_because"] == []
 
 
-def test_in_a_central_run_the_server_draws_the_noise(tmp_path: Path) -> None:
+def test_in_a_central_run_the_server_adds_the_noise(tmp_path: Path) -> None:
     changes = {"channel": {"kind": "central"}, "mechanism": {"kind": "gaussian"}}
     data = run_data(make_run(tmp_path / "run", rounds=2, runtime={"messages": "none"}, **changes))
     rests_on = dict(data["facts"])["What this assumes"]
@@ -372,7 +372,7 @@ def test_what_the_server_counted_what_sites_answered_and_what_they_charged_are_t
         "By the server&#39;s count no client ran out of budget. Of 40 requests, sites answered 22"
         in page
     )
-    assert "Nobody ran out" not in page
+    assert "No client ran out" not in page
     assert "Epsilon spent" not in page
     assert "rounds charged" not in page
     cells = "</td><td>".join(("10", "2", "8", "2"))

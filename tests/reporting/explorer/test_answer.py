@@ -93,7 +93,7 @@ def test_of_one_round_the_curve_shows_what_more_would_cost() -> None:
     assert line["rounds"][-1] == 10
 
 
-def test_the_gaussian_beside_it_has_the_same_budget() -> None:
+def test_the_gaussian_reference_has_the_same_budget() -> None:
     own = answer(Question(mechanism="gaussian"))
     assert own["gaussian"]["times_the_error"] == pytest.approx(1.0, rel=1e-3)
     one_bit = answer(ONE_BIT)["gaussian"]
@@ -206,7 +206,7 @@ def test_the_librarys_own_sentence_says_what_does_not_fit() -> None:
         answer(Question(mechanism="mvu", bits=2))
 
 
-def test_of_many_letters_neighbours_are_drawn_together_and_little_is_lost() -> None:
+def test_adjacent_letters_are_merged_and_little_is_lost() -> None:
     question = Question(mechanism="discrete_gaussian", bits=12, dimension=10, rounds=1)
     table = answer(question)["law"]["table"]
     assert table["all_letters"] == 4096
