@@ -402,7 +402,7 @@ def test_the_plan_ranks_a_mechanism_from_outside_and_does_not_choose_it(cli: Any
     assert "chosen only by name" in found["explanation"]
     assert plan["choice"] not in ("rounded_gaussian", "hush")
     (broken,) = (row["reason"] for row in plan["left_out"] if row["mechanism"] == "mute")
-    assert "code_format() is None" in broken  # and breaks nobody else's plan
+    assert "code_format() must be LevelCodes" in broken  # and the others are ranked
     assert {row["mechanism"] for row in plan["ranking"]} >= {
         "rounded_gaussian",
         "hush",
