@@ -18,7 +18,9 @@ ROOT = Path(__file__).parent.parent
 # Beside docs/: what pages link to. Everything else stays out of the site.
 BESIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "results/**/*", "examples/**/*")
 KEPT = {".md", ".svg", ".csv", ".toml", ".py", ".yaml", ".ipynb", ""}
-_LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)\s#]+)(#[^)\s]*)?(?=\))")
+_LINK = re.compile(
+    r"(?:(?<=\]\()|(?<=\]: ))(?![a-z]+:|#|/)([^)\s#]+)(#[^)\s]*)?(?=\)|$)", re.MULTILINE
+)
 
 
 class NoRawHtml(Extension):  # type: ignore[misc]

@@ -60,7 +60,7 @@ def test_an_interrupt_says_how_to_go_on(cli: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(learning_study, "default_train", lambda: interrupted)
     result = cli(*FAST, "--out", "a folder")
     assert result.code == 130
-    assert "the same command goes on: sottovoce experiment run digits-sweep" in result.err
+    assert "run the same command to continue: sottovoce experiment run digits-sweep" in result.err
     assert "--out 'a folder'" in result.err
     monkeypatch.setattr(learning_study, "default_train", lambda: fake_train)
     assert cli(*FAST, "--out", "a folder").code == 0

@@ -204,7 +204,7 @@ def test_a_keystream_that_serves_twice_in_a_simulation_is_found(
 def test_more_records_taking_part_than_are_charged_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(SampleClippedGradient, "_sample", lambda self, clients, step: None)
+    monkeypatch.setattr(SampleClippedGradient, "_sample_records", lambda self, clients, step: None)
     spec = spec_of("gaussian", {**SAMPLE, "record_sampling_rate": 0.1})
     assert audited(spec, canaries=400)["violated"]
 

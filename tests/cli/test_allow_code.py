@@ -70,7 +70,7 @@ def test_python_takes_code_from_files_and_dictionaries_only_where_it_is_told_to(
             sottovoce.simulate(given)
     assert not Path("imported").exists()
     assert sottovoce.simulate(table, allow_code=True).finished
-    assert sottovoce.simulate(parse(table)).finished  # whoever has a RunSpec has read it
+    assert sottovoce.simulate(parse(table)).finished  # a RunSpec in Python was made by the caller
 
 
 def test_the_server_of_a_federation_runs_code_only_if_its_run_says_so(spec: Path) -> None:

@@ -139,7 +139,7 @@ def test_flat_squares_are_drawn_and_other_rows_are_not(cli: Any, tmp_path: Path)
     assert not (tmp_path / "x.svg").exists()
 
 
-def test_where_nobody_sees_a_message_there_is_none_to_invert(cli: Any, tmp_path: Path) -> None:
+def test_without_visible_messages_there_is_none_to_invert(cli: Any, tmp_path: Path) -> None:
     hidden = {
         "channel": {"kind": "secure_sum", "minimum_clients": 4},
         "mechanism": {"kind": "clamped_sign", "logit_bound": 1.0, "noise_multiplier": 4.0},

@@ -53,7 +53,7 @@ def test_without_privacy_nothing_is_certified(cli: Any, tmp_path: Path) -> None:
     assert (result["certified"], result["gap"], result["violated"]) == (None, None, False)
     assert result["lower_bound"] > 5.0
     refused = cli("audit", "mechanism", "no_privacy", *QUICK, "--plot", tmp_path / "a.svg")
-    assert (refused.code, "drop --plot" in refused.err) == (2, True)
+    assert (refused.code, "leave out --plot" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ BAD_CALLS = [
     (SPEND.replace("--rounds 100", "--rounds 0"), "rounds must be an integer from 1"),
     (SPEND.replace("noise_multiplier=10", "noise=1"), "unknown parameter of 'gaussian' 'noise'"),
     (SPEND.replace("--param noise_multiplier=10", ""), "needs noise_multiplier"),
-    (SPEND.replace("noise_multiplier=10", "noise_multiplier"), "--param wants key=value"),
+    (SPEND.replace("noise_multiplier=10", "noise_multiplier"), "--param needs key=value"),
     (SPEND + " --adjacency add-remove", "valid names: replace-one, zero-out"),
     (SPEND + " --dimension 0", "dimension must be an integer from 1"),
     (SPEND + " --clip-norm 0", "clip norm"),
@@ -126,7 +126,7 @@ BAD_CALLS = [
     ("privacy calibrate --mechanism gaussian --param noise_multiplier=1 --epsilon 1 --delta 1e-5 "
      "--rounds 3", "is the parameter that calibration finds"),
     ("privacy calibrate --mechanism gaussian --param noise_multiplier=1 --epsilon 1 --delta 1e-5",
-     "not even one round fits: it spends epsilon = 4.3772"),
+     "one round alone spends epsilon = 4.3772"),
     ("mechanism show nothing", "unknown mechanism 'nothing'"),
     (SPEND.replace("--rounds 100", "--rounds 1e3"), "'1e3' is not a valid"),
     (SPEND.replace("--delta 1e-5", ""), "Missing option '--delta'"),
@@ -263,7 +263,7 @@ def test_a_missing_extra_is_named(cli: Any, spec: Path, monkeypatch: pytest.Monk
     for name in [m for m in sys.modules if m.startswith("sottovoce.")]:
         if name.split(".")[1] in forgotten:
             monkeypatch.delitem(sys.modules, name)
-    for name in forgotten:  # what is imported anew must not stay behind in the package
+    for name in forgotten:  # a fresh import must not stay in the package
         monkeypatch.setattr(sottovoce, name, getattr(sottovoce, name, None), raising=False)
     result = cli("run", spec)
     assert result.code == 2
@@ -305,7 +305,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     result = cli("run", spec, "--out", tmp_path / "run", "--json")
     assert result.code == 130
     assert result.err.splitlines()[-1] == (
-        f"stopped by SIGINT before the end of round 1 of 6; go on with: "
+        f"stopped by SIGINT before the end of round 1 of 6; continue with: "
         f"sottovoce run {spec} --out {tmp_path / 'run'} --json --resume"
     )
     assert json.loads(result.out)["rounds_done"] == 0
@@ -401,7 +401,7 @@ def test_a_metric_design_speaks_in_the_units_it_was_asked_in(cli: Any) -> None:
         ("--epsilon 1e6 --input-bits 3 --output-bits 3", "between 0.001 and 60"),
         ("--epsilon 1 --input-bits 20 --output-bits 3", "input_bits"),
         ("--epsilon 1 --input-bits 3 --output-bits 0", "output_bits"),
-        ("--epsilon 1 --output-bits 3", "either --input-bits or --continuous"),
+        ("--epsilon 1 --output-bits 3", "one of --input-bits and --continuous"),
         ("--epsilon 1 --continuous --output-bits 3 --metric l1", "input_bits"),
         ("--epsilon 1 --input-bits 3 --output-bits 3 --metric l3", "did you mean 'l1'"),
     ],

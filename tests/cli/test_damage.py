@@ -71,11 +71,11 @@ HEADERS: dict[str, tuple[Damage, str]] = {
     "unclosed": (whole("run.json", UNCLOSED), "nested more than 64 deep"),
     "deep key": (key("guarantee", DEEP), "nested more than 64 deep"),
     "digits": (key("spec.rounds", DIGITS), "a number of more than 300 digits"),
-    "no spec": (key("spec", "null"), "'spec' is no table"),
-    "no privacy": (key("spec.privacy", "null"), "'spec.privacy' is no table"),
-    "delta": (key("spec.privacy.delta", '"x"'), "'spec.privacy.delta' is no number"),
-    "layout": (key("layout", "[[1]]"), "'layout' is no list of names and shapes"),
-    "hash": (key("spec_hash", "3"), "'spec_hash' is no text"),
+    "no spec": (key("spec", "null"), "'spec' must be a table"),
+    "no privacy": (key("spec.privacy", "null"), "'spec.privacy' must be a table"),
+    "delta": (key("spec.privacy.delta", '"x"'), "'spec.privacy.delta' must be a number"),
+    "layout": (key("layout", "[[1]]"), "'layout' must be a list of names and shapes"),
+    "hash": (key("spec_hash", "3"), "'spec_hash' must be a text"),
 }
 
 
@@ -104,7 +104,7 @@ METRICS: dict[str, tuple[Damage, str]] = {
 @pytest.mark.parametrize("case", [*METRICS, "round"])
 def test_damaged_metrics_are_one_line(cli: Any, folder: Path, tmp_path: Path, case: str) -> None:
     round_ = line('{"round": "two"}')
-    damage, message = METRICS.get(case, (round_, "'round' of line 2 is no whole number"))
+    damage, message = METRICS.get(case, (round_, "'round' of line 2 is not an integer"))
     damage(folder)
     (folder / "result.json").unlink()
     (tmp_path / "spec.toml").write_text(toml_text(small_spec().plain()))
@@ -175,7 +175,7 @@ def test_values_that_are_too_deep_are_refused_in_dictionaries_and_options_too(
     [
         (OSError(errno.ENOENT, "gone", "here.csv"), "there is no file or folder here.csv"),
         (OSError(errno.EACCES, "denied", "key.pem"), "cannot open key.pem: denied"),
-        (OSError(errno.EISDIR, "x", "runs"), "runs is a folder, and a file is needed"),
+        (OSError(errno.EISDIR, "x", "runs"), "runs is a folder, but a file is needed"),
         (OSError(errno.ENOTDIR, "x", "a/b"), "a part of the path a/b is a file"),
         (OSError(errno.ENOSPC, "full", "x.json"), "cannot write x.json: full; free some space"),
         (OSError(errno.ENOSPC, "full"), "cannot write a file: full; free some space"),
@@ -185,7 +185,10 @@ def test_values_that_are_too_deep_are_refused_in_dictionaries_and_options_too(
         (BrokenPipeError(errno.EPIPE, "broken pipe"), "a network connection failed"),
         (TimeoutError("timed out"), "a network connection failed: timed out"),
         (OSError(errno.EADDRINUSE, "in use"), "cannot listen at an address: in use"),
-        (OSError(errno.EINVAL, "odd"), "the operating system refused something: odd; --debug"),
+        (
+            OSError(errno.EINVAL, "odd"),
+            "the operating system reported an error: odd; run with --debug",
+        ),
     ],
 )
 def test_an_error_of_the_operating_system_says_what_failed(error: OSError, told: str) -> None:

@@ -93,7 +93,7 @@ def test_an_operator_and_a_site_on_two_machines(cli: Any, tmp_path: Path) -> Non
     taken = cli("deploy", "certificates", fed, "--add", "a", site / "node.pub", "--json")
     added = taken.json
     assert added["sites"] == {"a": "key"}
-    assert taken.err == "the link takes the key when it starts\n"
+    assert taken.err == "the link will use the key when it starts\n"
     before = added["expires"]
     renewed = cli("deploy", "certificates", fed, "--renew", "--days", 9, "--json").json
     assert renewed["expires"] < before
@@ -161,7 +161,7 @@ def test_a_running_link_takes_an_added_key_at_once(
 
     monkeypatch.setattr(link, "register_sites", register)
     added = cli("deploy", "certificates", fed, "--add", "c", joined["public_key"])
-    assert added.err == "the running link has taken the key; it need not be started again\n"
+    assert added.err == "the running link uses the key; it need not be restarted\n"
     assert registered == ["a", "b", "c"]
 
 
@@ -276,7 +276,7 @@ def test_a_spec_for_others_than_the_sites_is_noticed_at_once(cli: Any, tmp_path:
     spec = Path(__file__).parent.parent.parent / "examples" / "one_bit.toml"
     result = cli("deploy", "run", fed, spec)
     assert result.code == 2
-    assert "the spec's client 'client-0000' is no site of the federation" in result.err
+    assert "the spec's client 'client-0000' is not a site of the federation" in result.err
     assert "data.names" in result.err
 
 
@@ -299,7 +299,10 @@ def test_a_node_says_whether_it_is_connected(
     assert made.exit_code == 0
     shown = runner.invoke(app, ["deploy", "node", str(folder / "sites" / "a")])
     assert shown.exit_code == 0
-    assert f"the node of 'a' is {'up and ' * (not connected)}{state} 127.0.0.1:9443" in shown.output
+    assert (
+        f"the node of 'a' is {'running and ' * (not connected)}{state} 127.0.0.1:9443"
+        in shown.output
+    )
 
 
 @pytest.mark.parametrize(
@@ -307,11 +310,11 @@ def test_a_node_says_whether_it_is_connected(
     [
         ("finished:failed", "No heartbeat received from the task", "the server's process has died"),
         ("finished:failed", "ServerApp failed with exception: no file", "no file"),
-        ("finished:failed", "", "for a reason unknown"),
+        ("finished:failed", "", "for an unknown reason"),
         ("finished:completed", "", None),
     ],
 )
-def test_why_a_run_failed_is_said_in_words_of_ours(
+def test_why_a_run_failed_is_said_without_flowers_traceback(
     state: str, details: str, failure: str | None
 ) -> None:
     from sottovoce.flower.control import RunStatus
@@ -328,7 +331,7 @@ _NAMES = 'data.names=["a", "b"]'
     ("overrides", "reason"),
     [
         (["data.dataset=csv:nothere.csv"], "there is no nothere.csv in"),
-        (["data.dataset=csv:/nowhere.csv"], "no site reads what a run names"),
+        (["data.dataset=csv:/nowhere.csv"], "sites read no file that a run names"),
         (["mechanism.kind=mvu"], "unknown parameter of 'mvu' 'levels'"),
         (["privacy.level=client"], "needs 'algorithm.local_learning_rate'"),
         (["data.partition.kind=by_owner"], "'by_owner' needs data that says whose"),

@@ -53,7 +53,7 @@ def test_the_mean_with_its_interval_as_json(cli: Any, ages: Path) -> None:
         ("histogram {} --column town --categories Bonn,Ulm --epsilon 2", 3),
     ],
 )
-def test_the_other_statistics_beside_the_truth(
+def test_the_other_statistics_with_the_true_values(
     cli: Any, ages: Path, words: str, numbers: int | None
 ) -> None:
     call = ["estimate", *words.format(ages).split(), "--seed", "4", "--show-true", "--json"]
@@ -219,8 +219,8 @@ def test_categories_with_commas_are_quoted_or_repeated_and_never_split_by_guess(
         assert cli(*call, *options).json["labels"] == ["New York, NY", "Boston", "other"]
     guess = cli(*call, "--categories", "New York, NY")
     assert guess.code == 2
-    assert "For 2 words write --categories 'New York,NY'; " in guess.err
-    assert f"for one word write --categories '{city}'" in guess.err
+    assert "write --categories 'New York,NY' for 2 words, " in guess.err
+    assert f"--categories '{city}' for one word" in guess.err
     assert "two ways" in cli(*call, "--categories", "a,b", "--categories", "c").err
     assert "cannot be read" in cli(*call, "--categories", '"a"b').err
     with pytest.raises(ParameterError, match="list of words"):
@@ -258,7 +258,7 @@ def test_every_kind_of_event_can_be_charged(
     assert cli(*call).code == 2
 
 
-def test_a_file_with_a_mistake_costs_nobody_anything(cli: Any, tmp_path: Path) -> None:
+def test_a_file_with_a_mistake_charges_no_account(cli: Any, tmp_path: Path) -> None:
     path, book = tmp_path / "bad.csv", tmp_path / "book.sqlite"
     path.write_text("age\n" + "30\n" * 200 + "x\n")
     result = cli("estimate", "mean", path, *RANGE.split(), "--ledger", book, "--account", "people")
@@ -285,7 +285,7 @@ def test_places_and_their_map(cli: Any, tmp_path: Path) -> None:
     path = tmp_path / "places.csv"
     path.write_text("lat,lon\n" + "".join(f"{a},{b}\n" for a, b in rows))
     call = ["estimate", "location", path, "--latitude", "lat", "--longitude", "lon"]
-    call += ["--centre", "0,0", "--side-km", "8", "--epsilon", "2", "--bits", "2", "--json"]
+    call += ["--center", "0,0", "--side-km", "8", "--epsilon", "2", "--bits", "2", "--json"]
     call += ["--ledger", tmp_path / "book.sqlite", "--account", "people"]
     for name in ("map.svg", "map.png"):
         result = cli(*call, "--plot", tmp_path / name).json

@@ -44,7 +44,7 @@ def test_a_spec_that_is_not_there_lists_those_that_are(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "'sottovoce run --example' prints one" in cli("run", "mine.toml").err
+    assert "run 'sottovoce run --example' to print one" in cli("run", "mine.toml").err
     (tmp_path / "examples").mkdir()
     for number in range(8):
         (tmp_path / "examples" / f"spec{number}.toml").write_text("")
@@ -68,18 +68,18 @@ def test_a_spec_that_is_not_there_lists_those_that_are(
     ("line", "message"),
     [
         ("run folder.toml", "cannot read the spec folder.toml: Is a directory; name a TOML file"),
-        ("run bytes.toml", "bytes.toml is not UTF-8 text; save it as such, or name another"),
+        ("run bytes.toml", "bytes.toml is not UTF-8 text; save it as UTF-8, or name another file"),
         ("run half.toml", "(at line 1, column 8); correct it there ('sottovoce run --example'"),
-        ("run {} --set rounds", "--set wants key=value, got 'rounds'; write --set rounds=VALUE"),
+        ("run {} --set rounds", "--set needs key=value, got 'rounds'; write --set rounds=VALUE"),
         ("run {} --set privacy.groups.a=1", "'privacy.groups' must be a list, got {{'a': 1}}"),
         (
             "run {} --resume --out absent --set mechanism.noise_multiplier=9.0",
-            "leave out --resume to begin a run, or name the folder",
+            "leave out --resume to start a run, or name the folder",
         ),
         ("report absent", "there is no folder absent; name the folder of a run"),
         ("attack membership absent", "there is no such folder; name the folder that 'sottovoce ru"),
         ("attack membership .", "it has no run.json; name the folder that 'sottovoce run' writes"),
-        ("ledger create .", "it has no site.toml; make one with 'sottovoce deploy join'"),
+        ("ledger create .", "it has no site.toml; create one with 'sottovoce deploy join'"),
     ],
 )
 def test_a_mistake_is_told_with_what_to_do(

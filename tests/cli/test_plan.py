@@ -103,7 +103,7 @@ def test_the_frontier_is_drawn(cli: Any, tmp_path: Path) -> None:
     assert result["plot"] == str(path)
     drawing = path.read_text()
     assert drawing.startswith("<svg")
-    for text in ("gauss_hermite", "gaussian", "bits a coordinate", "mean squared error"):
+    for text in ("gauss_hermite", "gaussian", "bits per coordinate", "mean squared error"):
         assert text in drawing
 
 
@@ -118,7 +118,7 @@ def test_the_frontier_is_drawn(cli: Any, tmp_path: Path) -> None:
         ("--epsilon 1 --delta 1e-5 --dimension 3 --clip-geometry l3", "clip geometry 'l3'"),
         ("--epsilon 1 --delta 1e-5 --dimension 3 --rounds 0", "rounds must be"),
         ("--epsilon 1 --delta 1e-5 --dimension 3 --adjacency other", "adjacency 'other'"),
-        (f"{SMALL} --bits 0.1", "the fewest are 1 bit"),
+        (f"{SMALL} --bits 0.1", "allow at least 1 bit"),
         ("--epsilon 1 --delta 1e-5 --dimension 3 --bits 0", "bits"),
         (
             "--epsilon 1e-9 --delta 1e-5 --dimension 100 --rounds 1000000000000",

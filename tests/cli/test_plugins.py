@@ -193,7 +193,7 @@ RETURNED: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.fixture(autouse=True)
 def example_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The page's distribution, and one with what is wrong; afterwards nobody knows of them."""
+    """The page's distribution, and one with what is wrong; afterwards they are unknown again."""
     folder = tmp_path / "site-packages"
     described = tomllib.loads(FILES["pyproject.toml"])["project"]
     modules = {name.removesuffix(".py"): FILES[name] for name in FILES if name.endswith(".py")}
@@ -323,7 +323,7 @@ def test_no_federation_runs_an_algorithm_from_outside(cli: Any, tmp_path: Path) 
     place = spec_file(tmp_path, runtime={"backend": "flower-sim"})
     found = cli("run", place, "--out", tmp_path / "run")
     assert found.code == 2
-    assert "takes a server's word for the algorithm 'sign_descent'" in found.err
+    assert "sites cannot verify the algorithm 'sign_descent'" in found.err
 
 
 def test_an_aggregation_from_outside_is_named_and_no_federation_runs_it(
@@ -337,7 +337,7 @@ def test_an_aggregation_from_outside_is_named_and_no_federation_runs_it(
     header = json.loads((tmp_path / "run" / "run.json").read_text())
     assert header["spec"]["algorithm"]["aggregation"] == {"kind": "halved", "by": 2.0}
     place = spec_file(tmp_path, **changes, runtime={"backend": "flower-sim"})
-    assert "no site takes a server's word" in cli("run", place, "--out", tmp_path / "no").err
+    assert "sites cannot verify" in cli("run", place, "--out", tmp_path / "no").err
 
 
 def test_the_attack_is_run_by_name_and_not_unasked(cli: Any, tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ GRR = ("--mechanism", "generalized_rr", "--param", "epsilon=0.5", "--param", "bi
        "--dimension", 1)  # fmt: skip
 
 
-def test_an_accountant_from_outside_is_asked_by_name_with_ours_beside_it(cli: Any) -> None:
+def test_an_accountant_from_outside_is_asked_by_name_together_with_built_in_ones(cli: Any) -> None:
     words = ("privacy", "spend", *GRR, "--rounds", 10, "--delta", 1e-5, "--json")
     own = cli(*words).json
     found = cli(*words, "--accountant", "basic").json
@@ -399,7 +399,7 @@ def test_the_plan_ranks_a_mechanism_from_outside_and_does_not_choose_it(cli: Any
     plan = cli("plan", *words, "--json").json
     (found,) = (row for row in plan["ranking"] if row["mechanism"] == "rounded_gaussian")
     assert found["assumes"] == WORD.format("mechanism", "rounded_gaussian")
-    assert "chosen only by name" in found["explanation"]
+    assert "used only if a spec names it" in found["explanation"]
     assert plan["choice"] not in ("rounded_gaussian", "hush")
     (broken,) = (row["reason"] for row in plan["left_out"] if row["mechanism"] == "mute")
     assert "code_format() must be LevelCodes" in broken  # and the others are ranked

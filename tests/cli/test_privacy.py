@@ -70,7 +70,7 @@ def test_a_cost_that_grows_with_the_dimension_needs_one(cli: Any, words: str) ->
 
 
 def test_sampling_never_raises_epsilon(cli: Any) -> None:
-    """Beside a record that is left out others remain, so no bits are compared with fair ones."""
+    """Other records remain where one is left out, so bits are not compared with fair ones."""
     result = cli(*f"{ONE_BIT} --sampling-rate 0.9999999 --json".split()).json
     assert result["epsilon"] <= result["local_epsilon"]
     alone = cli(*f"{ONE_BIT} --json".split()).json
@@ -111,7 +111,7 @@ def test_what_an_epsilon_rests_on_is_said(cli: Any) -> None:
     ):
         result = cli(*f"{SAMPLED} --sampling-hidden-by {hiding} --json".split()).json
         assert words in result["assumes"]
-        # Without somebody who adds it, there is no noise.
+        # There is no noise unless a trusted party adds it.
         assert (result["local_epsilon"] is None) == (hiding == "central-noise")
 
 
@@ -226,10 +226,13 @@ REFUSED = [
     (f"{GAUSSIAN} --sampling-hidden-by central-noise", "need --sampling-rate"),
     (f"{ONE_BIT} --accountant gaussian", "may understate it"),
     (f"{ONE_BIT} --accountant plt", "did you mean 'pld'"),
-    ("privacy curve --mechanism no_privacy --delta 1e-5 --plot x.svg", "nothing to draw"),
+    (
+        "privacy curve --mechanism no_privacy --delta 1e-5 --plot x.svg",
+        "there is no curve; leave out --plot",
+    ),
     (SAMPLED.replace("spend", "curve") + " --points 0", "points must be an integer"),
     (SAMPLED.replace("spend", "curve") + " --plot x.png", "name a file that ends in .svg"),
-    (SAMPLED.replace("spend", "curve") + " --plot nowhere/x.svg", "make it first"),
+    (SAMPLED.replace("spend", "curve") + " --plot nowhere/x.svg", "create it first"),
 ]
 
 
@@ -241,7 +244,7 @@ def test_what_is_unsound_or_senseless_is_refused(cli: Any, words: str, reason: s
     assert result.err.count("\n") == 1
 
 
-def test_central_noise_is_named_though_everybody_takes_part(cli: Any) -> None:
+def test_central_noise_is_named_although_all_clients_take_part(cli: Any) -> None:
     words = "privacy spend --mechanism gaussian --param noise_multiplier=1 --delta 1e-5 --json"
     result = cli(*words.split(), "--sampling-rate", 1, "--sampling-hidden-by", "central-noise").json
     assert "a trusted party adds the noise" in result["assumes"]

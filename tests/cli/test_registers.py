@@ -169,7 +169,7 @@ def test_a_spec_runs_with_model_feature_and_backend_from_outside(cli: Any, tmp_p
     )
     read = load(place)
     assert read.model.model_dump() == {"kind": "pocket"}
-    assert "pocket" not in sys.modules  # reading a spec runs nobody else's code
+    assert "pocket" not in sys.modules  # reading a spec runs no plug-in's code
     result = cli("run", place, "--out", tmp_path / "run", "--json").json
     assert result["ran"] == "here"
     header = json.loads((tmp_path / "run" / "run.json").read_text())
@@ -227,7 +227,9 @@ def test_a_command_from_outside_is_imported_when_it_is_called(cli: Any) -> None:
     broken = cli("broken")
     assert (broken.code, "ValueError: no breath" in broken.err) == (2, True)
     assert "did you mean 'whistle'" in cli("whistl").err
-    assert "Train as a spec says" in cli("run", "--help").out  # ours, whoever claims its name
+    assert (
+        "Train as a spec says" in cli("run", "--help").out
+    )  # the built-in one, although a plug-in claims its name
 
 
 def test_all_registers_are_listed(cli: Any) -> None:

@@ -139,8 +139,8 @@ def test_stragglers_and_empty_purses_are_warned_of(
     said = " ".join(state["warnings"])
     assert "2 clients are out of budget" in said
     assert "1 clients could not be reached" in said
-    assert "nothing of 'site-b' counted in the last round: its budget is spent" in said
-    assert "1 replies were not what was announced" in said
+    assert "no reply of 'site-b' was used in the last round: its budget is spent" in said
+    assert "1 replies did not match the plan" in said
     assert "3 missing so far, in 1 rounds" in " ".join(cli("watch", folder, "--once").out.split())
 
 
@@ -152,7 +152,7 @@ def test_stragglers_and_empty_purses_are_warned_of(
         ({}, "the sample had too few clients"),
     ],
 )
-def test_a_round_that_asked_nobody_says_why(
+def test_a_round_that_asked_no_client_says_why(
     cli: Any, finished: Path, tmp_path: Path, changes: dict[str, int], cause: str
 ) -> None:
     folder = _halfway(finished, tmp_path / "run")
@@ -160,17 +160,17 @@ def test_a_round_that_asked_nobody_says_why(
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
     said = cli("watch", folder, "--once", "--json").json["warnings"]
-    (nobody,) = (one for one in said if one.startswith("nobody was asked in the last round: "))
-    assert nobody.endswith(cause)
+    (warning,) = (one for one in said if one.startswith("no client was asked in the last round: "))
+    assert warning.endswith(cause)
 
 
 def test_a_halted_run_says_why(cli: Any, finished: Path, tmp_path: Path) -> None:
     folder = _halfway(finished, tmp_path / "run")
     result = json.loads((finished / "result.json").read_text())
-    halted = result | {"rounds": 2, "halted": "nobody can pay"}
+    halted = result | {"rounds": 2, "halted": "no client can pay"}
     (folder / "result.json").write_text(json.dumps(halted))
     shown = cli("watch", folder)
-    assert shown.out.splitlines()[-1] == "halted after 2 of 4 rounds: nobody can pay"
+    assert shown.out.splitlines()[-1] == "halted after 2 of 4 rounds: no client can pay"
 
 
 def test_a_quiet_run_is_noticed(cli: Any, finished: Path, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_quiet_run_is_noticed(cli: Any, finished: Path, tmp_path: Path) -> Non
         state = cli("watch", folder, "--once", "--json").json
     assert state["rounds_per_second"] == pytest.approx(0.2)
     assert state["seconds_left"] == pytest.approx(10.0)
-    assert "--resume goes on" in state["warnings"][0]
+    assert "continue with --resume" in state["warnings"][0]
 
 
 def test_groups_with_budgets_of_their_own_have_no_common_rest(
@@ -217,10 +217,10 @@ def _write_last_row(folder: Path, **changes: Any) -> None:
     ("changes", "said"),
     [
         ({"epsilon": "absent"}, "'epsilon' is missing"),  # which must not read as nothing spent
-        ({"epsilon": "low"}, "'epsilon': input should be a valid number"),
-        ({"epsilon": -1.0}, "'epsilon': input should be greater than or equal to 0"),
-        ({"accuracy": float("nan")}, "'accuracy': input should be a finite number"),
-        ({"round": "second"}, "'round': input should be a valid number"),
+        ({"epsilon": "low"}, "'epsilon' must be a valid number"),
+        ({"epsilon": -1.0}, "'epsilon' must be greater than or equal to 0"),
+        ({"accuracy": float("nan")}, "'accuracy' must be a finite number"),
+        ({"round": "second"}, "'round' must be a valid number"),
     ],
 )
 def test_a_damaged_row_is_a_mistake_in_one_line(
@@ -249,7 +249,7 @@ def test_a_damaged_result_is_a_mistake_in_one_line(
 def test_once_does_not_wait(cli: Any, tmp_path: Path) -> None:
     shown = cli("watch", tmp_path / "nothing", "--once")
     assert shown.code == 2
-    assert "without --once it is waited for" in shown.err
+    assert "leave out --once to wait for it" in shown.err
 
 
 def test_a_federation_without_runs_shows_its_sites(cli: Any, tmp_path: Path) -> None:
@@ -333,7 +333,7 @@ def test_what_is_left_is_rounded_down_and_sizes_read_well() -> None:
     assert watch.show_seconds(90_000) == "1 d 1 h"
 
 
-def test_a_run_that_nobody_works_on_is_called_silent(finished: Path, tmp_path: Path) -> None:
+def test_a_run_without_a_process_is_called_silent(finished: Path, tmp_path: Path) -> None:
     folder = _halfway(finished, tmp_path / "half")
     long_ago = time.time() - 100.0
     for path in folder.iterdir():

@@ -514,7 +514,7 @@ def test_a_site_is_told_at_once_what_its_file_leaves_open(tmp_path: Path) -> Non
     seal.create(tmp_path)
     shown = call("ledger", "show", str(tmp_path))
     assert "does not apply to mvu" in shown.text
-    assert "all of it again with the first event of another kind" in shown.text
+    assert "counts everything again at the first event of another kind" in shown.text
     assert "there are 3 records" in shown.text
 
 

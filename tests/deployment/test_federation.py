@@ -60,13 +60,13 @@ def test_a_folder_that_holds_anything_is_left_alone(tmp_path: Path) -> None:
         ('name = "f"\naddress = "h:1"', "'sites' is missing"),
         ('name = "f"\naddress = "h:1"\nsites = []\nsite = 1', "unknown key 'site'"),
         ('name = "f"\naddress = "h:1"\nsites = "a"', "'sites' must be a list"),
-        ('name = 3\naddress = "h:1"\nsites = []', "'name': input should be a valid string"),
+        ('name = 3\naddress = "h:1"\nsites = []', "'name' must be a valid string"),
         ('name = "f"\naddress = "h"\nsites = []', "toml: an address must be HOST:PORT"),
         ('name = "f"\naddress = "h:1"\nsites = ["a", "a"]', "the site 'a' is listed twice"),
         ('name = "f"\naddress = "h:1"\nsites = ["a/b"]', "a site's name must be"),
         (
             'name = "f"\naddress = "h:1"\nsites = [1]',
-            r"'sites\[0\]': input should be a valid string",
+            r"'sites\[0\]' must be a valid string",
         ),
         ('name = "f"\naddress = "h:1"\nsites = []\nhosts = ["a b"]', "toml: a host must be"),
         ('name = "../f"\naddress = "h:1"\nsites = []', "'name' must be"),
@@ -155,8 +155,8 @@ SITE = 'name = "a"\n[link]\naddress = "127.0.0.1:1"\n{}\n[policy]\n'
         ('root_certificate = "x"', "lacks 'private_key'"),
         ('root_certificates = "x"', "did you mean 'root_certificate'"),
         ('insecure = true\nprivate_key = "x"', "'insecure' and 'private_key' exclude each other"),
-        ("insecure = 1", "'link.insecure': input should be a valid boolean"),
-        ("private_key = 1", "'link.private_key': input should be a valid string"),
+        ("insecure = 1", "'link.insecure' must be a valid boolean"),
+        ("private_key = 1", "'link.private_key' must be a valid string"),
     ],
 )
 def test_a_bad_link_table_is_said_in_a_sentence(tmp_path: Path, link: str, said: str) -> None:
@@ -176,7 +176,7 @@ def test_seconds_may_be_whole(tmp_path: Path, given: str) -> None:
 def test_seconds_that_are_no_number_are_said_in_a_sentence(tmp_path: Path, given: str) -> None:
     text = f"longest_seconds = {given}\n" + SITE.format("insecure = true")
     (tmp_path / "site.toml").write_text(text)
-    with pytest.raises(ConfigError, match="'longest_seconds': input should be a valid number"):
+    with pytest.raises(ConfigError, match="'longest_seconds' must be a valid number"):
         SiteFolder.read(tmp_path)
 
 

@@ -311,7 +311,7 @@ def test_the_commands_say_what_they_have_done(folders: Folders, tmp_path: Path) 
     old, new = folders
     shown = call("ledger", "backup", str(old), str(tmp_path / "one.sqlite"))
     assert shown.code == 0
-    assert "every charge up to now (3); going back to it forgets" in shown.text
+    assert "has all 3 charges up to now; going back to it would forget" in shown.text
     assert printed_json("ledger", "backup", str(old), str(tmp_path / "two.sqlite"))["charges"] == 3
     again = call("ledger", "backup", str(old), str(tmp_path / "one.sqlite"))
     assert (again.code, "exists" in again.text) == (2, True)
@@ -320,7 +320,7 @@ def test_the_commands_say_what_they_have_done(folders: Folders, tmp_path: Path) 
     for folder, name in ((old, "hospital-b"), (new, "hospital-a")):
         (folder / "site.toml").write_text(f'name = "{name}"')
     finished = call("ledger", "move", str(old), str(new))
-    assert "warning: the account of 'hospital-b' goes on as 'hospital-a'" in finished.text
+    assert "warning: the account of 'hospital-b' continues as 'hospital-a'" in finished.text
     assert "[policy], [data], [columns], factories, app" in finished.text
     moved = call("ledger", "verify", str(old))
     assert (moved.code, f"was moved to {new}" in moved.text) == (2, True)

@@ -206,7 +206,7 @@ def test_places_are_two_columns(tmp_path: Path) -> None:
         ('[columns.age]\ncsv = "x"', "either 'column'"),
         (
             '[columns.age]\ncsv = "x"\ncolumn = 3',
-            "'columns.age.column': input should be a valid string",
+            "'columns.age.column' must be a valid string",
         ),
         ('[columns.age]\ncsv = "x"\ncolumn = "y"\nrow = 1', "unknown key 'row'.*in .columns.age."),
         (

@@ -264,7 +264,7 @@ def test_the_commands_have_no_bound_for_one_seed_with_everything_seen(made: Made
     event = Sampled(event=EVENT, rate=0.1, scheme="poisson", hidden_by="own-records")
     paths = [made(name, event=event, run=SPEC_NAME, commitment=name.encode()) for name in "ab"]
     words = ("ledger", "total", *map(str, paths), "--delta", "1e-5")
-    assert "every sample is seen: epsilon infinite" in call(*words).text
+    assert "message, sender and sample: epsilon infinite" in call(*words).text
     (row,) = [line for line in call(*words, "--every").text.splitlines() if "ann" in line]
     assert row.count("infinite") == 2
 
@@ -501,7 +501,7 @@ def test_a_sites_folder_is_one_account_whose_limit_holds_for_any_server(
     assert ledger_total([folder, elsewhere], delta=DELTA).limits is None
     with pytest.raises(LedgerError, match="one account"):
         ledger_total([folder], names={str(folder): ["ann"]}, delta=DELTA)
-    for name, text in (("nobody", "remove --client"), ("wrong=x", "none of the ledgers")):
+    for name, text in (("nobody", "remove --client"), ("wrong=x", "not one of the ledgers")):
         shown = call("ledger", "total", str(folder), "--client", name, "--delta", "1e-5")
         assert shown.code == 2
         assert text in shown.text
@@ -540,7 +540,7 @@ def test_the_command_says_what_was_counted_and_what_holds(made: Made, tmp_path: 
     shown = call(*words, *names)
     assert shown.code == 0, shown.text
     assert "assuming that what was asked was fixed beforehand" in shown.text
-    assert "in the light of earlier answers: nothing is proved" in shown.text
+    assert "chosen after seeing earlier answers: no bound is proved" in shown.text
     found = printed_json(*words, *names)
     assert (
         found
@@ -551,7 +551,7 @@ def test_the_command_says_what_was_counted_and_what_holds(made: Made, tmp_path: 
     every = printed_json(*words, "--every")
     assert [one["client"] for one in every] == ["ann", "bob"]
     shown = call(*words, "--every")
-    assert "a name is taken for one person" in shown.text
+    assert "one name is taken to be one person" in shown.text
     assert "assuming that what was asked was fixed beforehand" in shown.text
     assert "if all is seen" in shown.text
     assert call(*words, "--client", "ann", "--client", "bob").code == 2
@@ -572,7 +572,7 @@ def test_a_sum_of_pure_charges_says_that_a_delta_makes_it_smaller(made: Made) ->
     assert "epsilon 20.2000 at delta 0," in shown.text
     lower = show_epsilon(ledger_total([many, few], delta=DELTA).epsilon)
     assert f"smaller: epsilon {lower} with --delta 1e-5" in shown.text
-    assert "of one person or site" in shown.text
+    assert "for one person or site" in shown.text
     assert "smaller" not in call("ledger", "total", str(few)).text
 
 

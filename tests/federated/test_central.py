@@ -71,7 +71,7 @@ def test_every_client_is_charged_in_every_round_drawn_or_not() -> None:
     progress, cohorts = simulation.start(), []
     for number in range(1, 7):
         assert simulation.backend.able(number).all()
-        cohorts.append(simulation._drawn(number))
+        cohorts.append(simulation._draw(number))
         outcome = simulation.step(progress)
         assert isinstance(outcome, tuple)
         progress, record = outcome

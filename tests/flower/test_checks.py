@@ -109,7 +109,7 @@ def test_a_ledger_of_an_earlier_version_is_checked_and_left_without_a_seal(
     before = path.read_bytes()
     found = by_name(check_site(site))["ledger"]
     assert found.state == "ok"
-    assert found.detail.endswith("the node's next start makes its seal")
+    assert found.detail.endswith("sealed at the node's next start")
     assert path.read_bytes() == before
     assert not seal.exists()
     assert site.ledger_problem() is None  # which is asked at the start

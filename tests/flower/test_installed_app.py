@@ -137,7 +137,7 @@ def test_an_order_is_still_an_order(modules: Path) -> None:
         ("nowhere_at_all:app", "cannot be loaded"),
         ("careless_c:other", "cannot be loaded"),
         ("careless_c", "cannot be loaded"),
-        ("careless_c:no_app", "is no ClientApp"),
+        ("careless_c:no_app", "must be a ClientApp"),
     ],
 )
 def test_an_app_that_is_none_is_an_error(modules: Path, reference: str, what: str) -> None:
@@ -151,5 +151,5 @@ def test_an_app_that_is_none_is_an_error(modules: Path, reference: str, what: st
 def test_two_mods_would_each_want_the_plan(modules: Path) -> None:
     imports = "from sottovoce.flower.mod import private_mod"
     (modules / "careful.py").write_text(_APP.format(imports=imports, mods="mods=[private_mod]"))
-    with pytest.raises(PolicyError, match="has private_mod already"):
+    with pytest.raises(PolicyError, match="must not contain private_mod"):
         _answer(_train_message(), a_context(site=str(_site(modules, "careful:app"))))

@@ -60,7 +60,7 @@ def test_a_slip_in_the_list_of_sites_costs_no_site_its_key(federation: Federatio
 def test_one_key_that_is_not_taken_leaves_the_other_sites_in(federation: Federation) -> None:
     link = _Link(burned={"a"})
     [told] = register_sites(federation, link)
-    assert "the key of 'a' was not taken" in told
+    assert "the key of 'a' was not accepted" in told
     assert "the other sites can" in told
     assert "'sottovoce deploy join'" in told
     assert list(link.keys.values()) == ["b"]
@@ -68,7 +68,7 @@ def test_one_key_that_is_not_taken_leaves_the_other_sites_in(federation: Federat
 
 def test_a_link_for_no_site_does_not_start(federation: Federation) -> None:
     nobody = dataclasses.replace(federation, sites=())
-    with pytest.raises(DeploymentError, match="'sites' is empty, so nobody could join; name"):
+    with pytest.raises(DeploymentError, match="'sites' is empty, so no site could join; name"):
         keep_link(nobody, on_ready=lambda _: None)
     assert list(federation.link_folder.iterdir()) == []
 
@@ -80,7 +80,7 @@ def test_a_run_of_a_federation_without_keys_believes_no_name(federation: Federat
         "out": str(federation.folder / "out"),
         "sites": str(federation.folder / "federation.toml"),
     }
-    with pytest.raises(ConfigError, match="has a key, so there is nobody to ask"):
+    with pytest.raises(ConfigError, match="has a key, so no site can be asked"):
         serve(None, config)  # type: ignore[arg-type]
 
 

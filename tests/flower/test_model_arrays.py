@@ -50,9 +50,9 @@ def test_averages_of_whole_numbers_are_whole_again() -> None:
 
 def test_other_names_or_shapes_are_an_error() -> None:
     layout = Layout.of(a_record(**MODEL))
-    with pytest.raises(ParameterError, match="send back what was sent"):
+    with pytest.raises(ParameterError, match="return arrays with the same names"):
         layout.vector(a_record(z=MODEL["z"]))
     with pytest.raises(ParameterError, match="'z' has shape"):
         layout.vector(a_record(**{**MODEL, "z": MODEL["z"].ravel()}))
-    with pytest.raises(ParameterError, match="nothing to privatise"):
+    with pytest.raises(ParameterError, match="nothing to privatize"):
         Layout.of(a_record(trees=np.zeros(3, dtype=np.uint8)))

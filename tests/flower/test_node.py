@@ -129,8 +129,8 @@ def test_a_goodbye_that_nobody_hears_is_said_at_the_next_start(
 
     monkeypatch.setattr(node, "_listens", lambda _: True)
     monkeypatch.setattr(node, "deactivate", hear)
-    node._say_goodbye(site)
-    node._say_goodbye(site)
+    node._deactivate(site)
+    node._deactivate(site)
     assert heard == [42]
 
 

@@ -128,19 +128,19 @@ NO_COUNTS = [-1, 2**32, 10**30, -(10**30), 1.0, 1e300, "1", True, None, [1], {}]
 @pytest.mark.parametrize("key", ["round", "cohort", "keep_from"])
 @pytest.mark.parametrize("value", NO_COUNTS, ids=repr)
 def test_counts_are_whole_numbers_of_a_size_that_ledgers_hold(key: str, value: Any) -> None:
-    with pytest.raises(WireError, match=f"the order: '{key}': input should be "):
+    with pytest.raises(WireError, match=f"the order: '{key}' must be "):
         read_order(written(**{key: value}))
 
 
 @pytest.mark.parametrize("value", [*(v for v in NO_COUNTS if v is not None), 0], ids=repr)
 def test_classes_are_a_count_or_none(value: Any) -> None:
-    with pytest.raises(WireError, match="'classes': input should be "):
+    with pytest.raises(WireError, match="'classes' must be "):
         read_order(written(classes=value))
     assert read_order(written(classes=None)).classes is None
 
 
 def test_nobody_is_asked_alone_by_nobody() -> None:
-    with pytest.raises(WireError, match=r"'cohort': .*greater than or equal to 1"):
+    with pytest.raises(WireError, match=r"'cohort' must .*greater than or equal to 1"):
         read_order(written(cohort=0))
     assert read_order(written(round=0, keep_from=0)).keep_from == 0
 
@@ -351,7 +351,7 @@ def test_every_record_comes_back(blobs: dict[str, bytes]) -> None:
 
 @pytest.mark.parametrize("names", [range(MOST_PARTS + 1), ["x" * 65]])
 def test_a_record_of_many_parts_or_of_long_names_is_refused(names: Any) -> None:
-    with pytest.raises(WireError, match="at most 24 parts, whose names have at most 64 letters"):
+    with pytest.raises(WireError, match=r"at most 24 parts .* names of at most 64 letters"):
         from_records(to_records({str(name): b"" for name in names}))
 
 
@@ -365,7 +365,7 @@ def test_a_record_of_bytes_alone_is_read(entries: dict[str, Any]) -> None:
     if all(isinstance(value, bytes) for value in entries.values()):
         assert from_records(content) == entries
         return
-    with pytest.raises(WireError, match="something else than bytes"):
+    with pytest.raises(WireError, match="expected only bytes"):
         from_records(content)
 
 

@@ -118,7 +118,7 @@ def test_a_folder_that_holds_a_run_is_left_alone_unless_resumed(
         env=running.environment,
         check=True,
     )
-    assert "no checkpoint yet: begins again at round 1; its charges are kept" in again.stderr
+    assert "no checkpoint yet: starting again at round 1; its charges stay" in again.stderr
     assert json.loads((out / "told.json").read_text())["resume"] is True
 
 
@@ -152,8 +152,8 @@ def test_an_interrupted_command_leaves_the_run_going_and_stop_ends_it(
     assert process.returncode == 130
     run_id = running.status()["runs"][-1]["run"]
     assert error.splitlines()[-1] == (
-        f"the run goes on; watch it: sottovoce deploy status {running.folder}; "
-        f"stop it: sottovoce deploy stop {running.folder} --run {run_id}"
+        f"the run continues; to see it run: sottovoce deploy status {running.folder}; "
+        f"to stop it run: sottovoce deploy stop {running.folder} --run {run_id}"
     )
     assert running.status()["runs"][-1]["state"] == "running"
     running.deploy("stop", running.folder, "--run", run_id)

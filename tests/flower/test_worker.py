@@ -50,7 +50,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, call: str, found: Iterator[Any]) ->
 
 def pull(stopped: threading.Event) -> PullObjectResponse:
     client = site_worker._client(site_worker._TaskClient, ADDRESS, "token")
-    client.patience = site_worker._Patience(client, stopped)
+    client.pause = site_worker._MessageWait(client, stopped)
     try:
         return client.PullObject(PullObjectRequest())
     finally:
@@ -66,7 +66,7 @@ def test_the_rest_of_an_order_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_next_task_shows_that_an_order_is_forsaken(monkeypatch: pytest.MonkeyPatch) -> None:
     answers(monkeypatch, "PullObject", iter([HALF, HALF, HALF]))
     answers(monkeypatch, "AcquireTask", iter([NO_TASK, task("next")]))
-    with pytest.raises(site_worker._ForsakenError) as error:
+    with pytest.raises(site_worker._AbandonedTaskError) as error:
         pull(threading.Event())
     assert error.value.next_token == "next"
 
@@ -76,7 +76,7 @@ def test_who_is_told_to_stop_waits_no_longer(monkeypatch: pytest.MonkeyPatch) ->
     answers(monkeypatch, "AcquireTask", iter([NO_TASK]))
     stopped = threading.Event()
     stopped.set()
-    with pytest.raises(site_worker._ForsakenError):
+    with pytest.raises(site_worker._AbandonedTaskError):
         pull(stopped)
 
 
@@ -88,7 +88,7 @@ def test_after_a_forsaken_task_comes_the_next_one(monkeypatch: pytest.MonkeyPatc
     def run(client: site_worker._TaskClient, _: object) -> bool:
         if not done:
             done.append("forsaken")
-            raise site_worker._ForsakenError("next")
+            raise site_worker._AbandonedTaskError("next")
         done.append("answered")
         stopped.set()
         return False
@@ -99,7 +99,7 @@ def test_after_a_forsaken_task_comes_the_next_one(monkeypatch: pytest.MonkeyPatc
     answers(monkeypatch, "AcquireTask", iter([away, NO_TASK, task("first")]))  # and no further
     site_worker.serve(ADDRESS, lambda message, _: message, stopped, longest_seconds=60.0)
     assert done == ["forsaken", "answered"]
-    assert given_up == ["the order never came whole"]
+    assert given_up == ["the order arrived only in part"]
 
 
 def test_an_answer_that_is_an_error_may_end_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:

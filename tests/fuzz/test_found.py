@@ -261,7 +261,7 @@ def test_half_a_character_is_a_mistake_and_no_crash() -> None:
     with pytest.raises(UnicodeEncodeError) as error:
         os.stat("\ud800")
     assert mistakes.explain(error.value) == (
-        "error: '\\ud800' is no text that could be written; correct that argument"
+        "error: '\\ud800' cannot be encoded as text; correct that argument"
     )
 
 

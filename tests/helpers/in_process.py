@@ -12,7 +12,7 @@ from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.post import Reply
 from sottovoce.deployment.site import Site
 from sottovoce.deployment.site_training import compute
-from sottovoce.flower.remote import _rounds_over
+from sottovoce.flower.remote import _make_rounds
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.runner import run
 from sottovoce.runs.spec import RunSpec
@@ -90,7 +90,7 @@ def run_with_sites(
         spec.model_copy(update={"runtime": runtime}),
         folder,
         resume=resume,
-        backend_of=lambda resolved, ledger: _rounds_over(post, resolved, ledger),
+        backend_of=lambda resolved, ledger: _make_rounds(post, resolved, ledger),
     )
 
 

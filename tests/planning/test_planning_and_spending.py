@@ -131,12 +131,12 @@ def test_no_privacy_is_infinite_and_plain_data_have_none() -> None:
 
 def test_arguments_that_say_nothing_here_are_refused() -> None:
     mechanism = Gaussian(input_domain=L2Ball(dimension=3, radius=1.0), noise_multiplier=1.0)
-    with pytest.raises(ParameterError, match="clip_norm cannot be given here: a built mechanism"):
+    with pytest.raises(ParameterError, match="clip_norm cannot be given here: a mechanism object"):
         sottovoce.spend(mechanism, clip_norm=1.0, delta=1e-5)
     with pytest.raises(ParameterError, match="levels cannot be given here"):
         sottovoce.spend(mechanism, levels=3, delta=1e-5)
     event = mechanism.privacy(Adjacency.ZERO_OUT)
-    with pytest.raises(ParameterError, match="adjacency cannot be given here: an event"):
+    with pytest.raises(ParameterError, match="adjacency cannot be given here: a privacy event"):
         sottovoce.spend(event, adjacency="zero-out", delta=1e-5)
     with pytest.raises(UnknownNameError, match="did you mean 'rounds'"):
         sottovoce.spend("gaussian", noise_multiplier=1.0, round=3, delta=1e-5)

@@ -176,7 +176,7 @@ def test_whole_updates_of_many_coordinates_are_refused_by_name() -> None:
     registration = registry.find("cldp")
     given = {"epsilon": 1.0}
     domain = L2Ball(dimension=MAX_WHOLE_DIMENSION + 1, radius=1.0)
-    with pytest.raises(ParameterError, match=r"whole updates.*in parts"):
+    with pytest.raises(ParameterError, match=r"the whole update .*split the update"):
         predict(registration, given, registration.build(domain, given), domain)
 
 

@@ -120,12 +120,12 @@ def test_a_bit_budget_leaves_out_what_sends_more() -> None:
     ranking = ranked(setting(bits=2))
     assert all(one.bits_per_coordinate <= 2 for one in ranking.candidates)
     reasons = {one.kind: one.reason for one in ranking.best_of_each().left_out}
-    assert reasons["gaussian"] == "it sends 32 bits a coordinate, and at most 2 are asked"
+    assert reasons["gaussian"] == "it sends 32 bits per coordinate, above the limit of 2"
     assert "gauss_hermite" not in reasons
 
 
 def test_bits_that_nothing_keeps_to_name_the_fewest() -> None:
-    with pytest.raises(ParameterError, match=r"at most 0\.5 bits.*fewest are 1 bit"):
+    with pytest.raises(ParameterError, match=r"at most 0\.5 bits.*allow at least 1 bit"):
         ranked(setting(bits=0.5))
 
 
@@ -148,7 +148,7 @@ def test_deployment_chooses_among_what_is_sampled_exactly() -> None:
     assert ranking.candidates[0].mechanism.sampling == "float"
     assert ranking.choice.mechanism.sampling == "exact"
     first = ranking.candidates[0].kind
-    assert f"sampled exactly, as deployment asks, where {first}, with less" in ranking.explanation
+    assert f"sampled exactly, as deployment requires ({first} has less" in ranking.explanation
     assert "not sampled exactly" in ranking.explain(ranking.candidates[0])
 
 
@@ -201,7 +201,7 @@ def test_a_plug_in_is_ranked_by_what_it_declares(monkeypatch: pytest.MonkeyPatch
         ({"delta": 1.0}, "delta must lie"),
         ({"rounds": 0}, "rounds must be"),
         ({"bits": 0}, "bits"),
-        ({"domain": Box(dimension=2, lower=0.0, upper=1.0)}, "box around 0.*shift the data"),
+        ({"domain": Box(dimension=2, lower=0.0, upper=1.0)}, "box centered at 0.*shift the data"),
     ],
 )
 def test_what_cannot_be_asked(changes: dict[str, Any], message: str) -> None:

@@ -209,7 +209,7 @@ def test_clients_are_found_by_name(one: Browser) -> None:
     )
     assert len(one.run(search, "")) == 4
     assert one.run(search, "0002") == ["client-0002"]
-    assert one.run(search, "nobody") == []
+    assert one.run(search, "unknown") == []
     assert "0 of 0" in _text(one, ".clients .count")
 
 

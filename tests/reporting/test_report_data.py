@@ -149,20 +149,21 @@ def test_no_privacy_has_no_epsilon_and_says_so(tmp_path: Path) -> None:
     assert "trusted with all of it" in facts["Who sees it"]
 
 
-def test_nobody_is_said_to_draw_noise_where_there_is_none(tmp_path: Path) -> None:
+def test_no_client_is_said_to_add_noise_without_privacy(tmp_path: Path) -> None:
     privacy = {"level": "sample", "clip_norm": 1.0, "delta": 1e-5}
     mechanism = {"kind": "no_privacy"}
     data = run_data(make_run(tmp_path / "run", rounds=2, mechanism=mechanism, privacy=privacy))
-    assert "noise" not in str(data["facts"])
+    assert "adds its noise" not in str(data["facts"])
+    assert "Nothing: values are sent without noise." in str(data["facts"])
     assert data["simulated_because"] == []
 
 
-def test_in_a_central_run_the_server_draws_the_noise(tmp_path: Path) -> None:
+def test_in_a_central_run_the_server_adds_the_noise(tmp_path: Path) -> None:
     changes = {"channel": {"kind": "central"}, "mechanism": {"kind": "gaussian"}}
     data = run_data(make_run(tmp_path / "run", rounds=2, runtime={"messages": "none"}, **changes))
-    rests_on = dict(data["facts"])["What that rests on"]
-    assert "trusts the server, which draws the noise" in rests_on
-    assert "draws its noise" not in rests_on
+    rests_on = dict(data["facts"])["What this assumes"]
+    assert "trusts the server, which adds the noise" in rests_on
+    assert "adds its noise" not in rests_on
 
 
 def test_of_a_secure_sum_sums_are_released_and_the_local_epsilon_is_told(tmp_path: Path) -> None:
@@ -368,10 +369,10 @@ def test_what_the_server_counted_what_sites_answered_and_what_they_charged_are_t
 
     page = " ".join(render(report_of([federation / "run"])).split())
     assert (
-        "By the server&#39;s count nobody ran out of budget. Of 40 orders, sites answered 22"
+        "By the server&#39;s count no client ran out of budget. Of 40 requests, sites answered 22"
         in page
     )
-    assert "Nobody ran out" not in page
+    assert "No client ran out" not in page
     assert "Epsilon spent" not in page
     assert "rounds charged" not in page
     cells = "</td><td>".join(("10", "2", "8", "2"))
@@ -477,38 +478,38 @@ GROUP = {
         (lambda folder: (folder / "run.json").unlink(), "not a run folder"),
         (_write("run.json", "{"), "run.json is damaged"),
         (_write("run.json", "[]"), "keys are missing"),
-        (_edit("run.json", spec="?"), "'spec' is no table"),
+        (_edit("run.json", spec="?"), "'spec' must be a table"),
         (_edit("run.json", spec={"name": "x"}), "missing"),
         (_edit("run.json", layout=[["weight", "wide"]]), "'layout'"),
         (_edit("run.json", clients=[3]), "'clients'"),
         (_write("result.json", "not json"), "result.json is damaged"),
         (_write("result.json", "[]"), "it must be a table, got []"),
         (_write("result.json", "{}"), "'accuracy', 'loss', 'epsilon', 'rounds'"),
-        (_edit("result.json", accuracy="high"), "'accuracy': input should be a valid number, got"),
+        (_edit("result.json", accuracy="high"), "'accuracy' must be a valid number, got"),
         (_edit("result.json", spec_hash="0" * 16), "another spec"),
         (_edit("result.json", clients=[{}]), "'clients[0].client' are missing"),
         (_edit("result.json", clients="all"), "'clients' must be a list"),
         (_edit("result.json", groups=[GROUP]), "'groups[0].mechanism.kind' is missing"),
-        (_truncate, "whole rounds"),
+        (_truncate, "complete rounds"),
         (_garble, "line 2 is not valid JSON"),
-        (_drop_line, "line 3 is of round 4"),
-        (lambda folder: (folder / "metrics.jsonl").unlink(), "holds 0 whole rounds"),
-        (_write_row(accuracy="0.5"), "'accuracy': input should be a valid number, got"),
+        (_drop_line, "line 3 belongs to round 4"),
+        (lambda folder: (folder / "metrics.jsonl").unlink(), "holds 0 complete rounds"),
+        (_write_row(accuracy="0.5"), "'accuracy' must be a valid number, got"),
         (
             _write_row(total_bytes_up=None),
-            "'total_bytes_up': input should be a valid number, got None",
+            "'total_bytes_up' must be a valid number, got None",
         ),
         (_write_row(loss="absent"), "line 2: 'loss' is missing"),
         (
             _write_row(epsilon=-1.0),
-            "'epsilon': input should be greater than or equal to 0, got -1.0",
+            "'epsilon' must be greater than or equal to 0, got -1.0",
         ),
         (
             _write_row(total_bytes_up=-1),
-            "'total_bytes_up': input should be greater than or equal to 0",
+            "'total_bytes_up' must be greater than or equal to 0",
         ),
         (_write_row(bounds=[1]), "'bounds'"),
-        (_write_row(bounds={"renyi": "low"}), "'bounds.renyi': input should be a valid number"),
+        (_write_row(bounds={"renyi": "low"}), "'bounds.renyi' must be a valid number"),
         (_write("audit.json", "{"), "audit.json is damaged"),
         (_write("audit.json", "{}"), "'finding'"),
         (
@@ -556,7 +557,7 @@ def test_an_older_copy_of_the_ledger_is_refused(ended: bool, copied: Path, tmp_p
     shutil.copy(tmp_path / "shorter" / "ledger.sqlite", copied)
     if not ended:
         (copied / "result.json").unlink()
-    with pytest.raises(LedgerError, match=r"lacks charges .* knows of 8, and at least 24"):
+    with pytest.raises(LedgerError, match="it has 8, but the run recorded at least 24"):
         run_data(copied)
 
 

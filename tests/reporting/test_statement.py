@@ -87,6 +87,12 @@ def test_a_channel_names_its_trusted_parties(
     assert without in found.assumes
 
 
+def test_an_infinite_local_epsilon_is_told(record: RunRecord) -> None:
+    changes = {**CLIENT_LEVEL, "channel": {"kind": "shuffler", "minimum_clients": 2}}
+    found = _stated(record, changes, local_epsilon=None)
+    assert "every message and its sender has no finite epsilon" in found.assumes
+
+
 def test_budgets_are_told_as_they_are(record: RunRecord) -> None:
     row = {"budget": 4.0, "delta": 1e-5, "epsilon": 3.0, "ran_out": False}
     assert " of a budget of 4 at delta 1e-05" in _stated(record, {}, [row]).spent

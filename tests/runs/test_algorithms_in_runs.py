@@ -129,7 +129,7 @@ def test_resume_continues_bit_for_bit(tmp_path: Path, case: str, messages: str) 
 def test_scaffold_pays_for_both_uplinks_of_every_round(tmp_path: Path) -> None:
     spec = a_spec("scaffold-client", sampling={"kind": "everyone"})
     result = run(spec, tmp_path / "run")
-    assert any("adds up the noise of all rounds" in warning for warning in result["warnings"])
+    assert any("accumulates the noise of all rounds" in warning for warning in result["warnings"])
     with RunFolder(tmp_path / "run").ledger() as ledger:
         ((event, count),) = ledger.history("client-0000")
         assert count == 2 * 2

@@ -193,7 +193,7 @@ CENTRAL: dict[str, Any] = {
         (
             {"channel": {"kind": "rumor"}, **CENTRAL, "runtime": {"messages": "stored"}},
             ConfigError,
-            "adds noise once, to a sum",
+            "adds noise once, to the sum",
         ),
         ({"data": halves(overlap=1)}, PluginError, "gives a sample to two clients"),
         # What amplifies is never taken on a plug-in's word.
@@ -202,8 +202,12 @@ CENTRAL: dict[str, Any] = {
             ConfigError,
             "'everyone' or 'poisson', not for 'in_turn'",
         ),
-        ({"sampling": {"kind": "in_turn"}, "runtime": {"backend": "flower"}}, ConfigError, "word"),
-        ({"channel": {"kind": "pigeons"}, "runtime": {"backend": "flower"}}, ConfigError, "word"),
+        (
+            {"sampling": {"kind": "in_turn"}, "runtime": {"backend": "flower"}},
+            ConfigError,
+            "verify",
+        ),
+        ({"channel": {"kind": "pigeons"}, "runtime": {"backend": "flower"}}, ConfigError, "verify"),
     ],
 )
 def test_what_is_refused(changes: dict[str, Any], error: type[Exception], message: str) -> None:
@@ -277,5 +281,5 @@ def test_a_sampling_that_does_not_repeat_is_refused() -> None:
             type(self).calls += 1
             return [self.calls % num_clients]
 
-    with pytest.raises(PluginError, match="draws others when it is asked for round 1 again"):
+    with pytest.raises(PluginError, match="drew different clients when asked for round 1 again"):
         draw(Whim(), 5, SeededRandomness(1), 1)

@@ -124,7 +124,7 @@ def test_of_a_federation_it_says_what_only_sites_know() -> None:
     assert checked.would_run
     assert set(checked.clients) == {"north", "south"}
     assert checked.details["estimated_seconds"] is None
-    assert any("only sites know" in note for note in checked.notes)
+    assert any("only the sites know" in note for note in checked.notes)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_a_run_that_would_stop_early_does_not_pass_for_one_that_runs() -> None:
     some = checked(**{noise: 5.0, "privacy.groups": groups, "privacy.minimum_clients": 5})
     assert "only 2 of 12 clients had budget left" in some.problems[0]
     idle = {"kind": "poisson", "rate": 1e-9}
-    assert "nobody is asked" in checked(**{noise: 9.0, "sampling": idle}).fields()["would run"]
+    assert "no client is asked" in checked(**{noise: 9.0, "sampling": idle}).fields()["would run"]
 
 
 def test_a_spec_that_is_not_there_is_refused() -> None:
@@ -233,5 +233,5 @@ def test_a_spec_that_is_not_there_is_refused() -> None:
 
 @pytest.mark.parametrize("given", [None, [1]])
 def test_what_is_no_spec_is_refused_by_kind(given: Any) -> None:
-    with pytest.raises(ConfigError, match="a spec is a dictionary, a RunSpec or the path"):
+    with pytest.raises(ConfigError, match="spec must be a dictionary, a RunSpec or the path"):
         sottovoce.simulate(given)

@@ -115,7 +115,7 @@ def _count(value: object) -> Callable[[Path], None]:
     ("damage", "message"),
     [
         (lambda folder: (folder / "result-clients.json.gz").unlink(), "is missing"),
-        (_other_epsilons, "is damaged, or not of this result.json"),
+        (_other_epsilons, "is damaged, or belongs to another result.json"),
         (_bytes(b""), "is damaged"),
         (_bytes(b"\x1f\x8b garbage"), "is damaged"),
         (_bytes(gzip.compress(b"[" * 100_000)), "is damaged"),

@@ -24,7 +24,7 @@ def test_clients_may_be_left_to_a_partition_that_settles_them() -> None:
     spec = parsed(dataset="femnist", partition={"kind": "by_owner"})
     assert spec.partition.opened() == ByOwner()
     assert parsed(dataset="mnist", partition={"kind": "one_sample"}).clients is None
-    with pytest.raises(ValidationError, match="the partition 'shards' needs their number"):
+    with pytest.raises(ValidationError, match="which the partition 'shards' needs"):
         parsed(dataset="mnist", partition={"kind": "shards"})
 
 
@@ -40,7 +40,7 @@ def test_a_table_says_how_it_is_read() -> None:
     assert options.bounds == {"age": (0.0, 100.0)}
     old = {"header", "label_columns", "label", "classes", "owner_column", "bounds", "test_fraction"}
     assert set(spec.csv.model_dump(mode="json")) == old  # as older versions wrote it, and its hash
-    with pytest.raises(ValidationError, match="'csv' is for datasets"):
+    with pytest.raises(ValidationError, match="'csv' is only for data sets"):
         parsed(dataset="digits", clients=3, csv={})
 
 

@@ -133,15 +133,18 @@ def test_a_run_without_groups_lists_its_clients_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
-        ([{"clients": 7, "epsilon": 1.0}], "want 7 clients, but data.clients is 6"),
-        ([SMALL, {"clients": 5}], "want 7 clients, but data.clients is 6"),
-        ([NAMED, {"clients": 5}], "want 7 clients, but data.clients is 6"),
+        ([{"clients": 7, "epsilon": 1.0}], "need 7 clients, but the run has 6"),
+        ([SMALL, {"clients": 5}], "need 7 clients, but the run has 6"),
+        ([NAMED, {"clients": 5}], "need 7 clients, but the run has 6"),
         ([{"clients": ["client-0006"]}], r"groups\[0\].*unknown client 'client-0006'.*did you"),
         ([NAMED, {"clients": ["client-0005"]}], r"'client-0005' is named twice.*groups\[0\].*\[1"),
         ([{"clients": ["client-0001"] * 2}], "'client-0001' is named twice"),
         ([SMALL | {"mechanism": {"kind": "no_privacy"}}], r"no_privacy.*groups\[0\].*no privacy"),
         ([{"clients": 1, "mechanism": {"kind": "no_privacy"}}], r"groups\[0\].*no privacy"),
-        ([SMALL | {"adjacency": "replace-one"}], r"groups\[0\].*replace-one.*run is zero-out"),
+        (
+            [SMALL | {"adjacency": "replace-one"}],
+            r"groups\[0\].*of the run, 'zero-out', got 'replace-one'",
+        ),
         ([{"clients": 0}], r"'privacy.groups\[0\].clients'.*number of clients"),
         ([{"clients": []}], r"'privacy.groups\[0\].clients'.*list of their names"),
         ([{"clients": True}], r"'privacy.groups\[0\].clients'"),
@@ -165,7 +168,7 @@ def test_a_group_in_a_run_without_privacy_is_refused() -> None:
     table = small_table(mechanism={"kind": "no_privacy"})
     table["privacy"] = {"level": "sample", "clip_norm": 1.0, "delta": 1e-5}
     table["privacy"]["groups"] = [{"clients": 1, "epsilon": 1.0, "mechanism": {"kind": "gaussian"}}]
-    with pytest.raises(ConfigError, match=r"'no_privacy', which 'privacy' uses.*no privacy"):
+    with pytest.raises(ConfigError, match="'no_privacy' of 'privacy' gives no privacy"):
         resolve(load_inputs(parse(table)))
 
 

@@ -139,7 +139,7 @@ def test_a_signal_in_a_round_saves_those_before_it_and_resume_says_where_it_goes
     spec, out = tmp_path / "spec.toml", tmp_path / "cut"
     spec.write_text(toml_text(small_table(checkpoint_every=10)))
     words = ("run", spec, "--out", out)
-    again = f"go on with: sottovoce run {spec} --out {out} --resume"
+    again = f"continue with: sottovoce run {spec} --out {out} --resume"
 
     process = lives.start(*words, waits_in=1)
     assert lives.reads() == "encoding"
@@ -154,8 +154,8 @@ def test_a_signal_in_a_round_saves_those_before_it_and_resume_says_where_it_goes
     code, said = lives.ended()
     assert code == 143
     assert said == [
-        "no checkpoint yet: begins again at round 1; its charges are kept and their stored "
-        "messages are sent again",
+        "no checkpoint yet: starting again at round 1; its charges stay, and the messages that it "
+        "stored are sent again",
         f"stopped by SIGTERM after round 3 of 6; {again}",
     ]
 

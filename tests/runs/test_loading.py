@@ -158,5 +158,5 @@ def test_a_path_leads_into_lists_by_number() -> None:
     override(table, "features.0", {"kind": "c"}, source="here")
     assert table["features"][0] == {"kind": "c"}
     for bad in ("features.2.x", "features.x.y", "features.9"):
-        with pytest.raises(ConfigError, match=r"here: .*2 places"):
+        with pytest.raises(ConfigError, match=r"here: .*2 entries"):
             override(table, bad, 1, source="here")

@@ -71,7 +71,7 @@ def test_a_run_folder_from_before_rotations_is_not_continued_with_one(tmp_path: 
     header = json.loads(path.read_text())
     del header["spec"]["rotation"]
     path.write_text(json.dumps(header))
-    with pytest.raises(ConfigError, match="which knew no rotations"):
+    with pytest.raises(ConfigError, match="which had no rotations"):
         run(small_spec(rounds=1), tmp_path / "run", resume=True)
 
 
@@ -108,7 +108,7 @@ def test_an_open_mechanism_keeps_to_its_bits() -> None:
 def test_deployment_prefers_what_is_sampled_exactly() -> None:
     resolved = resolve(load_inputs(small_spec(mechanism="auto", randomness="system", rounds=1)))
     assert resolved.parts[0].mechanism.sampling == "exact"
-    assert "sampled exactly, as deployment asks" in str(resolved.mechanism_choice)
+    assert "sampled exactly, as deployment requires" in str(resolved.mechanism_choice)
 
 
 def test_an_open_mechanism_is_one_that_the_channel_can_carry() -> None:

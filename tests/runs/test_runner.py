@@ -351,7 +351,7 @@ def test_a_lost_checkpoint_is_refused_rather_than_charging_rounds_again(tmp_path
 def test_a_damaged_checkpoint_is_one_clear_error(tmp_path: Path, content: bytes) -> None:
     spec = begun(tmp_path / "run")
     (tmp_path / "run" / "checkpoint.npz").write_bytes(content)
-    with pytest.raises(OutputError, match="spends a budget again"):
+    with pytest.raises(OutputError, match="spend its budget in addition"):
         run(spec, tmp_path / "run", resume=True)
 
 
@@ -421,15 +421,16 @@ def test_warnings_name_exhausted_clients_and_a_large_delta(tmp_path: Path) -> No
     result = run(small_spec(privacy=privacy, mechanism=mechanism), tmp_path / "run")
     halted, delta = result["warnings"]
     assert "0 of 4 clients had budget left" in halted
-    assert "above one over the 1438 protected samples" in delta
+    assert "larger than 1/1438, one over the number of protected samples" in delta
 
 
 def test_clients_that_were_asked_in_vain_are_named_with_their_reason() -> None:
     rows = [{"unanswered": {"b": "it is offline"}}, {}, {"unanswered": {"b": "no budget left"}}]
     (said,) = outcome._silent_clients(rows)
-    assert said == "nothing of 'b' counted in 2 of 3 rounds; the last time: no budget left"
+    assert said == "no reply of 'b' counted in 2 of 3 rounds; the last reason: no budget left"
     many = [{"unanswered": {str(i): "it is offline" for i in range(7)}}]
-    assert outcome._silent_clients(many)[-1] == "the same of 2 more clients: see metrics.jsonl"
+    last = outcome._silent_clients(many)[-1]
+    assert last == "the same holds for 2 more clients; see metrics.jsonl"
 
 
 def test_rounds_that_asked_nobody_are_told_by_their_cause() -> None:
@@ -444,7 +445,7 @@ def test_rounds_that_asked_nobody_are_told_by_their_cause() -> None:
     offline, poor, small = site_counts.idle_warnings(rows)
     assert offline.startswith("in 2 of 5 rounds too few of the clients in the sample could be")
     assert poor.startswith("in 1 of 5 rounds too few of the clients in the sample had budget left")
-    assert small.startswith("in 1 of 5 rounds the sample had too few clients: nobody was asked")
+    assert small.startswith("in 1 of 5 rounds the sample had too few clients: no client was asked")
     assert site_counts.idle_warnings(rows[2:3]) == []
 
 

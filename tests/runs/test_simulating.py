@@ -209,7 +209,7 @@ def test_arrays_that_are_no_data_are_refused(data: Any, reason: str) -> None:
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (3, "model must be a torch.nn.Module or a function that makes one, got int"),
+        (3, "model must be a torch.nn.Module or a function that creates one, got int"),
         (lambda: 3, "returned int, not a torch.nn.Module"),
         (lambda width: nn.Linear(6, width), "cannot be called with input_shape, num_outputs"),
         (lambda: nn.Linear(7, 3), "fails on two samples"),
@@ -260,7 +260,7 @@ def test_an_interrupted_run_goes_on_with_the_same_parts_only(
     assert "not finished: 3 of 6 rounds" in str(half)
     assert "not finished" in half._repr_html_()
     for change, error in (
-        ({"data": (FEATURES + 1.0, LABELS)}, "was begun on other data"),
+        ({"data": (FEATURES + 1.0, LABELS)}, "was started on other data"),
         ({"model": nn.Linear(6, 3, bias=False)}, "another spec"),
     ):
         with pytest.raises((DataError, ConfigError), match=error):
@@ -270,7 +270,7 @@ def test_an_interrupted_run_goes_on_with_the_same_parts_only(
         return nn.Sequential(nn.Linear(6, 3))
 
     nested.__qualname__ = "network"  # as a function that was edited meanwhile has the same name
-    with pytest.raises(ConfigError, match="has other parameters than the one"):
+    with pytest.raises(ConfigError, match="has other parameters than the model"):
         sottovoce.simulate(table(), **{**parts, "model": nested}, out=tmp_path / "run", resume=True)
     resumed = sottovoce.simulate(table(), **parts, out=tmp_path / "run", resume=True, progress=True)
     assert "resuming at round 4 of 6 (checkpoint of round 3, saved 2" in capsys.readouterr().err
@@ -315,5 +315,5 @@ def test_progress_is_a_line_on_stderr_where_it_is_wanted(
 def test_folders_that_hold_no_run_are_said_to(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="not a run folder"):
         sottovoce.open_run(tmp_path)
-    with pytest.raises(ParameterError, match="resume needs out"):
+    with pytest.raises(ParameterError, match="resume needs the folder"):
         sottovoce.simulate(table(), resume=True)

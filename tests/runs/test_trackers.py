@@ -253,7 +253,8 @@ def test_a_tracker_that_fails_is_named_once_and_the_run_goes_on(tmp_path: Path) 
     assert working.rounds == [1, 2, 3, 4, 5]
     assert working.finished
     assert said == [
-        "broken is not logged to any more, and the run goes on: the disk at http://host/x is full"
+        "the run continues without logging to broken, which failed: the disk at http://host/x is "
+        "full"
     ]
 
 

@@ -1,6 +1,6 @@
-"""`sottovoce benchmark`: how fast things are, on this machine, beside its own limits.
+"""The commands `sottovoce benchmark`, which measure speed on this machine.
 
-A result is checked before it is timed: exit 1 if it is wrong, never because it is slow.
+A result is checked before it is timed: exit with 1 if it is wrong, never because it is slow.
 """
 
 import inspect

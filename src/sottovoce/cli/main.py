@@ -105,10 +105,8 @@ Sottovoce {__version__}: federated learning and analytics with a few private bit
   sottovoce demo               train on bundled data in half a minute and write a report
   sottovoce run SPEC.toml      train as a spec says; the folder examples/ has specs
   sottovoce report RUN         write a page about the privacy, accuracy and traffic of a run
-  sottovoce estimate mean DATA.csv --column age --lower 0 --upper 120 --epsilon 1
-                               estimate the mean of a column, with an interval
-  sottovoce plan --epsilon 2 --delta 1e-5 --rounds 100 --dimension 10000
-                               rank the mechanisms that keep a budget
+  sottovoce estimate mean DATA.csv --column age --lower 0 --upper 120 --epsilon 1   a private mean
+  sottovoce plan --epsilon 2 --delta 1e-5 --rounds 100 --dimension 10000   rank mechanisms
   sottovoce doctor             show what is installed and whether it works
   sottovoce --help             list all commands; each has a --help
 

@@ -96,7 +96,7 @@ def _print_columns(cells: Sequence[Sequence[str]], least: Sequence[int], limit: 
         widths[max(shrinkable, key=lambda at: widths[at])] -= 1
     table = Table(box=box.SIMPLE_HEAD)
     for column, width in zip(cells, widths, strict=True):
-        side: Literal["right", "left"] = "right" if is_numeric(column[1:]) else "left"
+        side: Literal["right", "left"] = "right" if is_numeric([*column[1:]]) else "left"
         table.add_column(column[0], justify=side, width=width, overflow="fold")
     for row in zip(*(column[1:] for column in cells), strict=True):
         table.add_row(*row)

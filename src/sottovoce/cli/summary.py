@@ -106,11 +106,11 @@ def _mechanism(group: dict[str, Any]) -> str:
     """Return a group's mechanism with its parameters in a few digits."""
     from sottovoce.core.display import rounded
 
-    match group["mechanism"]:
-        case {"kind": kind, **parameters}:
-            return f"{kind} {rounded(parameters)}".strip()
-        case other:
-            return show(other)
+    mechanism = group["mechanism"]
+    if not isinstance(mechanism, dict):
+        return show(mechanism)
+    parameters = {name: value for name, value in mechanism.items() if name != "kind"}
+    return f"{mechanism['kind']} {rounded(parameters)}".strip()
 
 
 def _print_groups(groups: list[dict[str, Any]]) -> None:

@@ -1,9 +1,10 @@
-"""Algorithms, the training loop and the simulation backends: what needs torch.
+"""Federated algorithms, the training loop and the simulation backends; the package needs torch.
 
     algorithm = FedAvg(local_work=work, server_learning_rate=1.0, server_momentum=0.9)
 
-`Training` runs rounds on a `Backend`; an algorithm says what clients compute and what the server
-does with the mean, and a plug-in joins with `register`. It imports learning, protocol and below.
+`Training` runs rounds on a `Backend`. An `Algorithm` defines what clients compute and what the
+server does with the mean; plug-ins add algorithms with `register`. The package imports
+`sottovoce.learning`, `sottovoce.protocol` and the packages below them.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Who is asked in a round: the register of samplings, one decorator on a frozen dataclass.
+"""Client samplings: how the cohort of a round is drawn, and the register of samplings.
 
     @register_sampling("in_turn", summary="one client after the other")
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -6,12 +6,13 @@
         def draw(self, num_clients, schedule, number):
             return [(number - 1) % num_clients]
 
-Its fields are the keys that may stand beside `kind = "in_turn"` in [sampling] (see
-`core.sections`). The entry point group of plug-ins is `sottovoce.samplings`.
+The fields of the class are the keys that `[sampling]` accepts in addition to `kind = "in_turn"`
+(see `core.sections`). The entry point group of plug-ins is `sottovoce.samplings`.
 
-The server sees who answers, so sampling amplifies no privacy by itself: only where somebody trusted
-adds up and keeps the sample to himself (`channels.central`), or keeps the order of an epoch to
-himself (`channels.secret_order`). Both count on samplings of this file alone (`facts_of`).
+The server sees which clients answer, so sampling by itself amplifies no privacy. It does where a
+trusted party adds up the updates and keeps the sample secret (`channels.central`), or keeps the
+order of an epoch secret (`channels.secret_order`). Both rely only on the samplings of this file
+(`facts_of`).
 """
 
 import dataclasses
@@ -35,11 +36,24 @@ _SIZE = whole(1, 2**31)
 
 
 class ClientSampling:
-    """The keys of a [sampling] table, and whom they ask; a subclass has `draw`."""
+    """The keys of a `[sampling]` table and the cohorts that they draw; a subclass defines `draw`.
+
+    Attributes:
+        kind: The name under which the class is registered.
+
+    Example:
+        >>> from sottovoce.core.randomness import SeededRandomness
+        >>> from sottovoce.federated.cohorts import Epochs
+        >>> schedule, sampling = SeededRandomness(7), Epochs(size=2)
+        >>> sorted(sampling.draw(4, schedule, 1) + sampling.draw(4, schedule, 2))
+        [0, 1, 2, 3]
+        >>> sampling.most_participations(4, 10)
+        5
+    """
 
     __slots__ = ()
 
-    kind: ClassVar[str] = ""  # as it is registered
+    kind: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         check_keys(self)
@@ -48,29 +62,59 @@ class ClientSampling:
         """Return the positions of the clients of a round, in increasing order.
 
         Args:
-            num_clients: How many there are.
-            schedule: Public randomness, the same again from the same seed.
+            num_clients: Number of all clients.
+            schedule: Public randomness, which is the same again from the same seed.
             number: The round, counted from 1.
+
+        Returns:
+            Distinct positions from 0 to `num_clients - 1`, the same at every call.
+
+        Raises:
+            NotImplementedError: If a subclass does not define it.
         """
         raise NotImplementedError
 
     def check(self, num_clients: int) -> None:
-        """Refuse a number of clients; by default none."""
+        """Raise `ConfigError` for a number of clients that cannot be sampled; by default never.
+
+        Args:
+            num_clients: Number of all clients.
+        """
 
     def facts(self, num_clients: int) -> SamplingFacts:
-        """Return what channels may ask; by default that anybody may be asked in any round."""
+        """Return what channels may rely on; by default that all clients may be asked.
+
+        Args:
+            num_clients: Number of all clients.
+
+        Returns:
+            The kind, the largest cohort and, where amplification relies on them, rate or epoch.
+        """
         return SamplingFacts(kind=self.kind, largest_cohort=num_clients)
 
     def most_participations(self, num_clients: int, rounds: int) -> int:  # noqa: ARG002
-        """Return in how many of so many rounds one client can be asked; noise is made for it."""
+        """Return the largest number of rounds in which one client can be asked.
+
+        The noise is calibrated for this number, so it must be an upper bound.
+
+        Args:
+            num_clients: Number of all clients.
+            rounds: Number of rounds of the run.
+
+        Returns:
+            A number from 1 to `rounds`; by default `rounds`.
+        """
         return rounds
 
     def oversampled(self, factor: float, most: int | None) -> Self | None:  # noqa: ARG002
-        """Return the sampling that asks so many times more clients; None where there is none.
+        """Return the sampling that asks `factor` times as many clients, to make up for dropout.
 
         Args:
-            factor: How many times more.
-            most: How many clients there are, where that is known.
+            factor: How many times as many.
+            most: Number of all clients, where it is known.
+
+        Returns:
+            The larger sampling; None where there is none, which is the default.
         """
         return None
 
@@ -105,16 +149,23 @@ _CONTRACT = Contract(
 
 
 def register_sampling(kind: str, *, summary: str) -> Callable[[S], S]:
-    """Class decorator that enters a sampling, a frozen dataclass with a method `draw`.
+    """Return a class decorator that registers a sampling, a frozen dataclass with a method `draw`.
+
+    Args:
+        kind: The name that `sampling.kind` has in specs.
+        summary: A short description for lists.
+
+    Returns:
+        The decorator; it returns the class unchanged.
 
     Raises:
-        PluginError: If the class is no `ClientSampling`.
+        PluginError: If the decorated class is not a `ClientSampling`.
     """
 
     def enter(sampling: S) -> S:
         if not issubclass(sampling, ClientSampling):
             raise PluginError(
-                f"the sampling '{kind}' is registered by a class that is no ClientSampling; "
+                f"the sampling '{kind}' is registered by a class that is not a ClientSampling; "
                 "inherit from sottovoce.federated.ClientSampling"
             )
         hold(SAMPLINGS, kind, sampling, _CONTRACT)
@@ -129,14 +180,18 @@ def register_sampling(kind: str, *, summary: str) -> Callable[[S], S]:
 def draw(
     sampling: ClientSampling, num_clients: int, schedule: SeededRandomness, number: int
 ) -> list[int]:
-    """Return the positions of the clients of a round; whoever is drawn twice would pay once."""
+    """Return the positions of the clients of a round, checked for distinctness and range.
+
+    A client that is drawn twice would be asked twice and charged once.
+    """
     drawn = sampling.draw(num_clients, schedule, number)
     if not is_ours(type(sampling).__module__) and drawn != sampling.draw(
         num_clients, schedule, number
     ):
         raise PluginError(
-            f"sampling '{sampling.kind}' draws others when it is asked for round {number} again, "
-            "and then a run that is resumed charges others than it asked; draw from `schedule`"
+            f"sampling '{sampling.kind}' drew different clients when asked for round {number} "
+            "again, so a resumed run would charge other clients than it asked; draw all "
+            "randomness from `schedule`"
         )
     if drawn != sorted(set(drawn)) or not set(drawn) <= set(range(num_clients)):
         raise PluginError(
@@ -147,7 +202,7 @@ def draw(
 
 
 def facts_of(sampling: ClientSampling, num_clients: int) -> SamplingFacts:
-    """Return what channels may ask, without what they would count on a plug-in's word for."""
+    """Return the facts of a sampling, without those that give amplification if it is a plug-in."""
     facts = sampling.facts(num_clients)
     if is_ours(type(sampling).__module__):
         return facts
@@ -157,7 +212,7 @@ def facts_of(sampling: ClientSampling, num_clients: int) -> SamplingFacts:
 @register_sampling("everyone", summary="every client in every round")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Everyone(ClientSampling):
-    """Every client in every round."""
+    """The sampling that asks every client in every round."""
 
     def draw(self, num_clients: int, schedule: SeededRandomness, number: int) -> list[int]:  # noqa: ARG002
         return list(range(num_clients))
@@ -168,10 +223,10 @@ class Everyone(ClientSampling):
         )
 
 
-@register_sampling("poisson", summary="each client by a coin of its own")
+@register_sampling("poisson", summary="each client independently with one probability")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poisson(ClientSampling):
-    """Each client independently with probability `rate`."""
+    """The sampling that asks each client independently with probability `rate`."""
 
     rate: float = field(metadata=FRACTION)
 
@@ -186,10 +241,10 @@ class Poisson(ClientSampling):
         return dataclasses.replace(self, rate=min(1.0, self.rate * factor))
 
 
-@register_sampling("fixed_size", summary="so many clients in every round")
+@register_sampling("fixed_size", summary="a fixed number of clients in every round")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedSize(ClientSampling):
-    """Exactly `size` clients, without replacement."""
+    """The sampling that asks exactly `size` clients a round, without replacement."""
 
     size: int = field(metadata=_SIZE)
 
@@ -205,16 +260,19 @@ class FixedSize(ClientSampling):
         return SamplingFacts(kind=self.kind, largest_cohort=self.size)
 
     def oversampled(self, factor: float, most: int | None) -> Self:
-        wanted = math.ceil(round(self.size * factor, 9))  # 50 times 1.1 is 55, and not a bit more
+        wanted = math.ceil(round(self.size * factor, 9))  # Rounded: 50 times 1.1 is 55, not 56.
         return dataclasses.replace(self, size=min(most or self.size, wanted))
 
 
-@register_sampling("epochs", summary="so many clients in every round, and everyone once an epoch")
+@register_sampling(
+    "epochs", summary="a fixed number of clients in every round, and each client once an epoch"
+)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epochs(ClientSampling):
-    """`size` clients a round, and every client once an epoch, in a new random order each time.
+    """The sampling that asks `size` clients a round and every client exactly once an epoch.
 
-    So a client takes part in ceil(rounds/rounds of an epoch) rounds at most, and pays for no more.
+    Each epoch has its own random order. A client takes part in at most ceil(rounds/e) rounds, where
+    an epoch has e = ceil(clients/size) rounds, and its noise is calibrated for no more than these.
     """
 
     size: int = field(metadata=_SIZE)
@@ -239,15 +297,18 @@ class Epochs(ClientSampling):
         return -(-rounds // self.rounds_of_an_epoch(num_clients))
 
     def rounds_of_an_epoch(self, num_clients: int) -> int:
-        """Return after how many rounds everyone was asked once."""
+        """Return the number of rounds after which every client was asked once."""
         return -(-num_clients // self.size)
 
 
-@lru_cache(maxsize=2)  # the rounds of an epoch share it
+@lru_cache(maxsize=2)  # All rounds of an epoch use the same order.
 def _order(schedule: SeededRandomness, epoch: int, num_clients: int) -> NDArray[np.int64]:
     return schedule.generator("epoch", epoch).permutation(num_clients)
 
 
 def _check_size(size: int, num_clients: int) -> None:
     if size > num_clients:
-        raise ConfigError(f"sampling.size {size} exceeds the {num_clients} clients")
+        raise ConfigError(
+            f"sampling.size {size} exceeds the {num_clients} clients; set it to at most "
+            f"{num_clients}"
+        )

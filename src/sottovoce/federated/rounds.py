@@ -1,8 +1,8 @@
-"""Rounds whose every message is charged in a ledger and opened by the server's own code.
+"""Backends that charge every message in a ledger on disk and decode it with the server's own code.
 
-`ChargedRounds` charges a cohort before anybody is asked; `StoredMessages` asks clients of this
-process, through the code that a client elsewhere runs. What leaves a client is finite: a diverged
-update becomes zero.
+`ChargedRounds` charges the cohort before any client is asked. `StoredMessages` simulates the
+clients in this process with the code that remote clients run. Every vector that leaves a client
+is finite: an update that diverged is replaced by zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from sottovoce.protocol.server import RoundServer, ShuffledRound, open_round
 def finite_uplinks(
     algorithm: Algorithm, task: Task, clients: Sequence[ClientData], step: Step
 ) -> list[tuple[int, int, np.ndarray]]:
-    """Every vector that will leave some clients: whose it is, which of his, and its values."""
+    """Return the vectors that leave these clients, as (client index, uplink index, values)."""
     return [
         (block.start + i, uplink, values)
         for block in algorithm.client_steps(task, clients, step)
@@ -40,7 +40,10 @@ def finite_uplinks(
 
 
 def finite_rows(rows: Rows) -> list[np.ndarray]:
-    """The rows in float64; a diverged client's is zero: an error would tell about its data."""
+    """Return the rows in float64, with zero in place of each row that is not finite.
+
+    Raising an error for a client that diverged would reveal something about its data.
+    """
     found = []
     for block in rows.blocks(len(rows)):
         values = block.to("cpu", torch.float64).numpy()
@@ -56,10 +59,17 @@ Server = RoundServer | ShuffledRound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """What came of those who were asked: servers, one per uplink, and who was refused after all.
+    """The servers of a round, one per uplink, and what came of the clients that were asked.
 
-    Where messages really travel, their bytes with everything around them are measured, and what
-    came may not be `enough` to change the model.
+    Attributes:
+        servers: One server per uplink.
+        refused: Clients whose charge was refused when their message was encoded.
+        enough: Whether enough replies arrived to change the model.
+        total_bytes_up: Bytes that arrived with all transport records; None without a network.
+        total_bytes_down: Bytes that were sent with all transport records; None without a network.
+        replies_dropped: Replies that arrived in time but were not what the plan announced.
+        unanswered: For each client whose reply does not count, the reason, by client name.
+        sites: The outcome of each remote site, by name.
     """
 
     servers: Sequence[Server]
@@ -74,10 +84,18 @@ class Served:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChargedRounds:
-    """A ledger on disk: every client that is asked is charged, durably, before it is asked.
+    """A backend with a ledger on disk: each client is charged, durably, before it is asked.
 
-    `randomness` feeds the mechanisms, the shuffler and samples of records. Where updates are
-    `rotated`, each round has its own rotation.
+    Attributes:
+        run: Name of the run in the ledger.
+        dimension: Number of model parameters.
+        parts: The plan of each client: its name, mechanism and public weight.
+        algorithm: What clients compute.
+        adjacency: Which data sets count as neighbors.
+        randomness: Source of the mechanisms' noise, the shuffler's order and samples of records.
+        ledger: Where clients are charged.
+        rotated: Whether each round rotates updates with its own random rotation.
+        channel: How messages reach the server.
     """
 
     run: str
@@ -100,15 +118,17 @@ class ChargedRounds:
         return np.array([part.client in able for part in self.parts])
 
     def replay(self, number: int, drawn: Sequence[int]) -> None:
-        """The ledger remembers."""
+        """Do nothing: the ledger on disk already holds the charges of earlier rounds."""
 
     def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
         reachable = self._reachable(cohort)
         unreachable = len(cohort) - len(reachable)
         if not self.channel.serves(len(reachable)):
-            reachable = []  # nothing could be released, so nobody is asked, and nobody charged
+            # The channel could release nothing for so few clients: none is asked or charged.
+            reachable = []
         plan = self._plan(number, reachable)
-        # Others may have charged the same clients meanwhile: the charge has the last word.
+        # Another process may have charged the same clients since the budgets were read, so only
+        # the charge itself decides who can pay.
         unpaid = {
             refused.part.client
             for refused in charge_round(
@@ -120,8 +140,8 @@ class ChargedRounds:
         servers = served.servers
         total_up = sum(server.total_bytes for server in servers)
         return Collected(
-            combined=_combined(servers) if served.enough else (),
-            # Who was refused after all is out of budget, and was asked for nothing.
+            combined=_combine(servers) if served.enough else (),
+            # A client refused at encoding is out of budget and has released nothing.
             clients_asked=len(asked) - served.refused,
             clients_received=servers[0].received if servers else 0,
             clients_out_of_budget=len(unpaid) + served.refused,
@@ -135,11 +155,11 @@ class ChargedRounds:
         )
 
     def _reachable(self, cohort: Sequence[int]) -> Sequence[int]:
-        """Those of a cohort that can be asked at all."""
+        """Return the clients of a cohort that are connected."""
         return cohort
 
     def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> Served:
-        """Let those who are charged train and privatise, and open what they send."""
+        """Let the charged clients train and privatize, and decode what they send."""
         raise NotImplementedError
 
     def _plan(self, number: int, cohort: Sequence[int]) -> RoundPlan:
@@ -167,8 +187,8 @@ class ChargedRounds:
         )
 
 
-def _combined(servers: Sequence[Server]) -> tuple[Combined, ...]:
-    """What each uplink came to; nothing if one of them was not released."""
+def _combine(servers: Sequence[Server]) -> tuple[Combined, ...]:
+    """Return the aggregate of each uplink; an empty tuple if one of them was not released."""
     means = [server.result() for server in servers]
     found = []
     for server, mean in zip(servers, means, strict=True):
@@ -188,10 +208,10 @@ def _combined(servers: Sequence[Server]) -> tuple[Combined, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredMessages(ChargedRounds):
-    """All clients in this process: charges are durable before a code is drawn, and messages before
-    they are opened.
+    """A `ChargedRounds` backend that simulates all clients in this process.
 
-    `together` is how many clients train at once; None is as many as memory allows.
+    Charges are durable before a code is drawn, and messages are durable before they are decoded.
+    `together` is the number of clients that train at once; None means as many as memory allows.
     """
 
     task: Task
@@ -199,7 +219,7 @@ class StoredMessages(ChargedRounds):
     together: int | None = None
 
     def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> Served:
-        """Train, privatise and accumulate, a few clients at a time."""
+        """Train, privatize and accumulate, `together` clients at a time."""
         servers: list[Server] = []
         refused: set[str] = set()
         together = self.together or max(1, COORDINATES_TOGETHER // self.dimension)

@@ -1,8 +1,7 @@
-"""Rounds, one after another: who is drawn, who can pay, what the server makes of what it gets.
+"""The training loop: it draws a cohort, has it charged and collected, and updates the model.
 
-What a checkpoint holds.
-
-What training needs of whoever collects a round.
+The module also defines `Backend`, the interface through which the loop reaches clients,
+`RoundRecord`, the record of a round, and `Progress`, the content of a checkpoint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,16 +24,19 @@ from sottovoce.protocol.message import HEADER_BYTES
 
 Mask = NDArray[np.bool_]
 
-# Coordinates of updates held in memory at once.
+# The most coordinates of updates that are held in memory at once.
 COORDINATES_TOGETHER = 1 << 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteReply:
-    """What came of asking one site in a round.
+    """The outcome of asking one site in a round.
 
-    A reply counted, was a refusal, was not what was announced and dropped, or did not come in time.
-    `rounds_charged` is the site's own word on its ledger; None where it says nothing.
+    Attributes:
+        outcome: "counted" if the reply entered the sum, "refused" if the site declined, "dropped"
+            if the reply was not what the plan announced, "silent" if none came in time.
+        rounds_charged: Rounds that the site's own ledger has charged, as the site reports it; None
+            where it reports nothing.
     """
 
     outcome: Literal["counted", "refused", "dropped", "silent"]
@@ -43,11 +45,20 @@ class SiteReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collected:
-    """What a round brought in; `combined` holds an entry for each uplink, or none at all.
+    """The result of collecting one round.
 
-    Where messages really travel, `total_bytes_down` is what was sent, and some clients may be
-    unreachable, or their replies no use: `replies_dropped`. Of those who were asked, and of whom
-    nothing counted, `unanswered` says why, by name; `sites` has what came of each of them.
+    Attributes:
+        combined: One aggregate per uplink; empty if nothing was released.
+        clients_asked: Clients that were charged and asked.
+        clients_received: Clients whose messages were decoded.
+        clients_out_of_budget: Clients of the cohort whose charge was refused.
+        payload_bytes_up: Bytes of the codes that clients sent.
+        total_bytes_up: The same with headers.
+        total_bytes_down: Bytes that were sent to clients; None where messages do not travel.
+        clients_unreachable: Clients of the cohort that were not connected.
+        replies_dropped: Replies that arrived in time but were not what the plan announced.
+        unanswered: For each client that was asked and does not count, the reason, by client name.
+        sites: The outcome of each remote site, by name.
     """
 
     combined: tuple[Combined, ...]
@@ -64,35 +75,58 @@ class Collected:
 
 
 class Backend(Protocol):
-    """Charges clients, then collects what they send."""
+    """The interface that charges clients and then collects what they send."""
 
     @property
     def record(self) -> SpendingRecord:
-        """What the clients have been charged."""
+        """The record of what the clients have been charged."""
         ...
 
     def able(self, number: int) -> Mask:
-        """Clients, drawn or not, whose budgets hold round `number`, as they stood before it."""
+        """Return which clients have enough budget for a round, whether drawn for it or not.
+
+        Args:
+            number: The round, counted from 1.
+
+        Returns:
+            One boolean per client, from the budgets as they stood before the round.
+        """
         ...
 
     def replay(self, number: int, drawn: Sequence[int]) -> None:
-        """A round that was run before the last checkpoint: what was charged then counts now.
+        """Count the charges of a round that was run before the last checkpoint.
 
-        Of those who were `drawn`, whoever could pay was asked.
+        Args:
+            number: The round, counted from 1.
+            drawn: Positions of the clients that were drawn; those with enough budget were asked.
         """
         ...
 
     def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
-        """One round of these clients, charged before anything of it is drawn or encoded.
+        """Run one round with these clients.
 
-        They start from `start`, which is what they read of the server's progress.
+        All charges of the round are made before any of its messages is drawn or encoded.
+
+        Args:
+            number: The round, counted from 1.
+            cohort: Positions of the clients to ask.
+            start: The model and the shared state as clients receive them.
+
+        Returns:
+            What the round released and how many clients and bytes took part.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Everything that changes from round to round."""
+    """Everything that changes from round to round: the content of a checkpoint.
+
+    Attributes:
+        rounds_done: Number of completed rounds.
+        model: The server's flat model vector, in float64.
+        algorithm_state: The algorithm's arrays, such as a momentum buffer.
+    """
 
     rounds_done: int
     model: Vector
@@ -101,10 +135,23 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundRecord:
-    """What a round sent, in clients and in bytes (payload: codes alone; total: with headers).
+    """The clients that took part in a round and the bytes that it sent.
 
-    Clients out of budget, and such as cannot be reached, were drawn, but neither asked nor charged.
-    Dropped replies came in time, and were not what was announced.
+    Clients that are out of budget or unreachable were drawn, but neither asked nor charged.
+
+    Attributes:
+        round: The round, counted from 1.
+        clients_asked: Clients that were charged and asked.
+        clients_received: Clients whose messages were decoded.
+        clients_out_of_budget: Clients that were drawn and could not pay for the round.
+        payload_bytes_up: Bytes of the codes that clients sent.
+        total_bytes_up: The same with headers.
+        payload_bytes_down: Bytes of the vectors that clients were sent.
+        total_bytes_down: The same with headers.
+        clients_unreachable: Clients that were drawn and not connected.
+        replies_dropped: Replies that arrived in time but were not what the plan announced.
+        unanswered: For each client that was asked and does not count, the reason, by client name.
+        sites: The outcome of each remote site, by name.
     """
 
     round: int
@@ -117,24 +164,35 @@ class RoundRecord:
     total_bytes_down: int
     clients_unreachable: int = 0
     replies_dropped: int = 0
-    unanswered: Mapping[str, str] = field(default_factory=dict)  # who was asked in vain, and why
-    sites: Mapping[str, SiteReply] = field(default_factory=dict)  # of clients elsewhere
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+    sites: Mapping[str, SiteReply] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halted:
-    """Too few clients can go on; why, in a sentence."""
+    """The result of a step that was not made because too few clients have budget left.
+
+    Attributes:
+        reason: A sentence that names the round and the numbers of clients.
+    """
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
-    """A federated run, wherever its clients are: the backend knows.
+    """A federated training run over any backend.
 
-    `schedule` draws cohorts and is always seeded; the backend has its own randomness. It halts
-    where fewer than `minimum_clients` of all clients have budget left for a round. What clients
-    are sent they read in the format `downlink`, as they would anywhere.
+    Attributes:
+        run: Name of the run, which labels its charges and random streams.
+        task: The model and its loss.
+        clients: The clients' data; remote clients have names and sizes only.
+        algorithm: What clients compute and what the server does with the mean.
+        sampling: How the cohort of a round is drawn.
+        schedule: Seeded randomness for cohorts; the noise comes from the backend's own randomness.
+        backend: Charges clients and collects their messages.
+        downlink: Number format in which clients receive the model.
+        minimum_clients: The run halts when fewer clients than this have budget for a round.
     """
 
     run: str
@@ -149,71 +207,125 @@ class Training:
 
     @property
     def record(self) -> SpendingRecord:
-        """What the clients have been charged."""
+        """The record of what the clients have been charged."""
         return self.backend.record
 
     def start(self) -> Progress:
+        """Return the progress before the first round.
+
+        Returns:
+            The task's initial model and the algorithm's initial state, with no rounds done.
+        """
         model = self.task.initial_model()
         state = self.algorithm.initialise(model)
         return Progress(rounds_done=0, model=model, algorithm_state=state)
 
     def sent_down(self, progress: Progress) -> Start:
-        """What clients read of the server's progress: rounded once, for all of them."""
+        """Return the model and the state as clients receive them.
+
+        Args:
+            progress: The server's progress.
+
+        Returns:
+            The model and the shared state, rounded to the downlink format, once for all clients,
+            and the rest of the state unchanged.
+
+        Raises:
+            WireError: If a number is not finite or does not fit the downlink format.
+        """
         state, shared = progress.algorithm_state, self.algorithm.shared_state
         payloads = sent(Start(model=progress.model, state=state), shared, self.downlink)
         read = received(payloads, shared, self.task.dimension, self.downlink)
-        # The rest of the state is the server's, or what simulated clients keep to themselves.
+        # The rest of the state stays with the server, or is what simulated clients keep locally.
         return Start(model=read.model, state={**state, **read.state})
 
     def able(self, number: int) -> frozenset[str]:
-        """Clients, drawn or not, whose budgets hold round `number`, as they stood before it."""
+        """Return the clients with enough budget for a round, whether or not they are drawn for it.
+
+        Args:
+            number: The round, counted from 1.
+
+        Returns:
+            Names of clients, from the budgets as they stood before the round.
+        """
         able = self.backend.able(number)
         names = names_of(self.clients)
         return frozenset(name for name, can in zip(names, able, strict=True) if can)
 
     def replay(self, progress: Progress) -> None:
-        """Count the charges of rounds before a checkpoint, where no ledger remembers them."""
-        for number in range(1, progress.rounds_done + 1):
-            self.backend.replay(number, self._drawn(number))
+        """Count the charges of the rounds before a checkpoint, where no ledger on disk holds them.
 
-    def _drawn(self, number: int) -> list[int]:
-        """Who is drawn for a round, whether or not they can pay for it."""
+        Args:
+            progress: The checkpoint.
+        """
+        for number in range(1, progress.rounds_done + 1):
+            self.backend.replay(number, self._draw(number))
+
+    def _draw(self, number: int) -> list[int]:
+        """Return the clients that are drawn for a round, whether or not they can pay for it."""
         return draw(self.sampling, len(self.clients), self.schedule, number)
 
     def cohort(self, number: int) -> tuple[list[int], list[int]] | Halted:
-        """Return who is drawn for a round, and who of these can pay for it."""
+        """Return the clients that are drawn for a round and those of them that can pay for it.
+
+        Args:
+            number: The round, counted from 1.
+
+        Returns:
+            Two lists of positions, or `Halted` if fewer than `minimum_clients` of all clients can
+            pay.
+        """
         able = self.backend.able(number)
         if able.sum() < self.minimum_clients:
             return Halted(
                 reason=f"before round {number} only {able.sum()} of {len(self.clients)} clients "
                 f"had budget left for it, fewer than {self.minimum_clients}"
             )
-        drawn = self._drawn(number)
+        drawn = self._draw(number)
         return drawn, [i for i in drawn if able[i]]
 
     def bytes_down(self, clients: int) -> tuple[int, int]:
-        """Return the bytes that so many clients are sent in a round: payload, and with headers."""
+        """Return the bytes that clients are sent in a round.
+
+        Args:
+            clients: Number of clients that are asked.
+
+        Returns:
+            The bytes of the vectors alone, and the bytes with message headers.
+        """
         vectors = (1 + len(self.algorithm.shared_state)) * clients
         payload = payload_bytes(self.task.dimension, self.downlink) * vectors
         return payload, payload + HEADER_BYTES * vectors
 
     def step(self, progress: Progress) -> tuple[Progress, RoundRecord] | Halted:
-        """One round, charged as a whole before anything of it is encoded."""
-        number = progress.rounds_done + 1  # rounds are counted from 1
+        """Run one round; all its charges are made before any of its messages is encoded.
+
+        Args:
+            progress: The progress before the round.
+
+        Returns:
+            The progress after the round and its record, or `Halted` if too few clients can pay. The
+            model does not change if the round released nothing.
+
+        Raises:
+            PluginError: If the algorithm returns a model of another shape.
+            WireError: If the model does not fit the downlink format; no client is charged then.
+        """
+        number = progress.rounds_done + 1
         found = self.cohort(number)
         if isinstance(found, Halted):
             return found
         drawn, cohort = found
-        # First: a model that does not fit is an error, and then nobody is charged.
+        # Before the charge: a model that does not fit the format is an error and costs no budget.
         start = self.sent_down(progress)
         collected = self.backend.collect(number, cohort, start)
         model, state = progress.model, progress.algorithm_state
-        if collected.combined:  # else the model stays as it is
+        if collected.combined:
             model, state = self.algorithm.server_step(model, collected.combined, state)
             if model.shape != progress.model.shape:
                 raise PluginError(
                     f"server_step() of {type(self.algorithm).__name__} returned a model of shape "
-                    f"{model.shape}, and must return one of shape {progress.model.shape}; correct "
+                    f"{model.shape}, but must return one of shape {progress.model.shape}; correct "
                     "the plug-in"
                 )
         payload_down, total_down = self.bytes_down(collected.clients_asked)

@@ -1,10 +1,10 @@
-"""Adapters to Flower: apps, mod, strategy, link, node, gate.
+"""Adapters to Flower: a client mod, a strategy, apps, and the processes of a deployed federation.
 
     app = ClientApp(mods=[private_mod])  # in your client app
     strategy = PrivateStrategy(FedAvg(), context)  # in your server app
 
-The only package that imports flwr, which the extra `flower` brings; beside it, deployment and
-below.
+This is the only package that imports `flwr`, which the extra `flower` installs. It also imports
+`sottovoce.deployment` and the packages below it.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sottovoce.core.faces import show
 
-# Read by Flower when it is imported: a tool for privacy tells nobody that it runs, unless asked to.
+# Flower reads these when it is imported. A privacy tool sends no telemetry unless asked to.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 

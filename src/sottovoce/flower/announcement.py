@@ -1,8 +1,9 @@
-"""What the server of a Flower app and its nodes tell each other beside the model.
+"""The records that a server and its nodes exchange in addition to the model.
 
-A client is told the plan, all of it public. Before a node is first asked to train, it is asked for
-its site's name. That name is the account which pays. It belongs to the first node that claims it,
-for the whole run: node ids are Flower's to authenticate, and nobody can go on under another's name.
+A client receives the plan, all of which is public. Before a node is first asked to train it is
+asked for the name of its site, which is the account that is charged. A name belongs to the first
+node that claims it, for the whole run. Flower authenticates node ids, so no node can continue under
+the name of another.
 """
 
 import json
@@ -26,18 +27,28 @@ from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
-RECORD = "sottovoce"  # the one record of ours in a message, either way
+RECORD = "sottovoce"  # Our only record in a message, in both directions.
 PLAN, NAME, SEALED, NUM_EXAMPLES = "plan", "name", "sealed", "num-examples"
 VERSION = 2
-_MOST_BYTES, _MOST_VALUES = 2**20, 2**14  # of a plan: one mechanism and its parameters
+_MOST_BYTES, _MOST_VALUES = 2**20, 2**14  # Limits of a plan: one mechanism and its parameters.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announcement:
-    """One client's part of a round, as plain data.
+    """One client's part of a round as plain data.
 
-    `layout` is the digest of the model's names and shapes; with `num_examples` the client is asked
-    to say, in the clear, of how many examples its update is made. The run has `rounds` rounds.
+    Attributes:
+        client: Name of the client.
+        round: The round, counted from 1.
+        rounds: Number of rounds of the run.
+        cohort: Number of clients in the round.
+        mechanism: Registered name of the mechanism.
+        parameters: Its parameters.
+        dimension: Number of floating-point parameters of the model.
+        clip_norm: The clipping norm of the whole update.
+        adjacency: Which data sets count as neighbors.
+        layout: Digest of the model's names, shapes and types.
+        num_examples: Whether the client is asked for its number of examples, in the clear.
     """
 
     client: str
@@ -53,10 +64,11 @@ class Announcement:
     num_examples: bool
 
     def record(self) -> ConfigRecord:
+        """Return the announcement as a record of a Flower message."""
         return ConfigRecord({PLAN: json.dumps({"version": VERSION, **asdict(self)})})
 
     def asked(self, run: str) -> Asked:
-        """The plan to which a site answers."""
+        """Return the plan that a site is asked to answer."""
         domain = L2Ball(dimension=self.dimension, radius=self.clip_norm)
         mechanism = registry.find(self.mechanism).build(domain, self.parameters)
         part = part_of(self.client, mechanism)
@@ -66,22 +78,22 @@ class Announcement:
 
 
 def run_name(run_id: int) -> str:
-    """The run in ledgers: another one each time it is started, so that it is charged anew."""
+    """Return the run's name in ledgers; each start of an app has its own and is charged again."""
     return f"flower-{run_id}"
 
 
 def part_of(client: str, mechanism: Mechanism) -> ClientPlan:
-    """Everyone's vector counts once; what weights there are, the strategy gives them."""
+    """Return a client's plan with weight 1; weights are applied by the strategy."""
     return ClientPlan(client=client, mechanism=mechanism, weight=1.0)
 
 
 def round_plan(
     run: str, number: int, adjacency: Adjacency, parts: tuple[ClientPlan, ...]
 ) -> RoundPlan:
-    """The plan of a round, the same for the server, who has all parts, and a client, who has one.
+    """Return the plan of a round; a server passes all clients' parts, a client its own.
 
-    The whole update is clipped, so what is protected is a client. Where a coordinate's codes have
-    a range, updates are rotated.
+    The whole update is clipped, so the unit of privacy is the client. Updates are rotated if the
+    codes of a coordinate have a range.
     """
     mechanism = parts[0].mechanism
     rotation = None
@@ -98,49 +110,58 @@ def round_plan(
 
 
 def read_announcement(record: ConfigRecord) -> Announcement:
-    """The announcement in a server's record; what cannot be read is refused."""
+    """Return the announcement in a server's record, or raise PolicyError."""
     try:
         text = str(record.get(PLAN)).encode(errors="replace")
         fields = bounded_json.loads(text, most_bytes=_MOST_BYTES, most_values=_MOST_VALUES)
         version = fields.pop("version")
         if version != VERSION:
             raise PolicyError(
-                f"the server speaks version {version!r}, and this client {VERSION}; install the "
-                "same sottovoce on both"
+                f"the server uses version {version!r} of the plan and this client version "
+                f"{VERSION}; install the same version of sottovoce on both"
             )
         return Announcement(**fields)
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise PolicyError("the server's plan cannot be read") from None
+        raise PolicyError(
+            "the server's plan cannot be read; install the same version of sottovoce on both sides"
+        ) from None
 
 
 def asked_of(announcement: Announcement, run: str) -> Asked:
-    """`Announcement.asked`; a plan that cannot be built is refused, with the reason."""
+    """Return `Announcement.asked`; raise PolicyError if the plan is not valid."""
     try:
         return announcement.asked(run)
     except (SottovoceError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise PolicyError(f"the server's plan is not valid: {error}") from None
+        raise PolicyError(
+            f"the server's plan is not valid: {error}; correct the run config of the server"
+        ) from None
 
 
 _MAX_NAME_LENGTH = 200
-# A name takes no training, but a node may have to start an app for its first message.
+# Giving a name needs no training, but a node may have to start an app for its first message.
 ANSWER_SECONDS = 120.0
-# Who let that time pass may be gone for long, and a round would wait for it each time.
+# A node that did not answer may be gone for long, and asking it again would delay every round.
 SILENT_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class Introductions:
-    """By node, the name that it has claimed; and since when a node that was asked is silent."""
+    """The names that nodes have claimed.
+
+    Attributes:
+        names: The name of each node.
+        silent_since: When each node that did not answer was asked, in monotonic seconds.
+    """
 
     names: dict[int, str] = field(default_factory=dict)
     silent_since: dict[int, float] = field(default_factory=dict)
 
     def meet(self, messages: Sequence[Message], grid: Grid, *, timeout_seconds: float) -> None:
-        """Ask those to whom `messages` go for their names, if they are new, and enter them.
+        """Ask the new nodes among the receivers of `messages` for their names.
 
-        A message of the same type goes first, for an app answers no other; the mod never shows it
-        to the app. A node that does not say who it is stays without a name, and is left out. No
-        longer than ANSWER_SECONDS is waited, and who was silent is not asked for SILENT_SECONDS.
+        A message of the same type is sent, because an app answers no other; the mod does not pass
+        it to the app. A node that gives no name is left out. The wait is at most ANSWER_SECONDS,
+        and a node that was silent is not asked again for SILENT_SECONDS.
         """
         names = self.names
         asked = {
@@ -166,18 +187,18 @@ class Introductions:
             if name is not None and name not in names.values():
                 names[node] = name
                 continue
-            why = f"another node is '{name}' already"
+            why = f"another node has the name '{name}'"
             if reply.has_error():
                 why = str(reply.error.reason)
             elif name is None:
-                why = "it has no name; is private_mod among its mods?"
+                why = "it gave no name; add private_mod to its mods"
             log(WARNING, "node %d is left out: %s", node, why)
         for node in sorted(silent):
             self.silent_since[node] = time.monotonic()
-            log(WARNING, "node %d is left out: it said no name in %g seconds", node, timeout)
+            log(WARNING, "node %d is left out: it gave no name in %g seconds", node, timeout)
         if not names:
             raise DeploymentError(
-                "no node has said its site's name, so nobody can be charged and nothing was "
+                "no node gave the name of its site, so no client can be charged and none was "
                 "asked; give the ClientApp mods=[private_mod] and every node a site"
             )
 

@@ -1,9 +1,9 @@
-"""`sottovoce.flower.app_server:app`, the ServerApp: a spec or a question, a folder, and nodes.
+"""The ServerApp `sottovoce.flower.app_server:app`, which runs a spec or asks a question.
 
-Its run configuration: `spec` (TOML or JSON) with `resume` and `allow_code`, or `question` (JSON)
-with `about`, `deadline_seconds`, `minimum_sites` and `confidence`; `out`, the folder; and `sites`,
-the file federation.toml of the operator, beside which the public keys lie; empty where nodes have
-none.
+Its run configuration has either `spec` (TOML or JSON) with `resume` and `allow_code`, or `question`
+(JSON) with `about`, `deadline_seconds`, `minimum_sites` and `confidence`. It also has `out`, the
+output folder, and `sites`, the operator's federation.toml, whose folder holds the sites' public
+keys; `sites` is empty where nodes have no keys.
 """
 
 import logging
@@ -31,7 +31,7 @@ RunConfig = Mapping[str, object]
 
 
 def server_app(serve: Callable[[Grid, RunConfig], None]) -> ServerApp:
-    """An app that serves a grid as its run configuration says."""
+    """Return a ServerApp that calls `serve` with the grid and the run configuration."""
     app = ServerApp()
 
     @app.main()
@@ -44,16 +44,16 @@ def server_app(serve: Callable[[Grid, RunConfig], None]) -> ServerApp:
 
 
 def serve(grid: Grid, config: RunConfig) -> None:
-    """Run what the configuration says, into its folder."""
+    """Run the spec or question of the run configuration, into its folder."""
     task = "question" if config.get("question") else "spec"
     for key in (task, "out"):
         if not config.get(key):
             raise ConfigError(f"the run configuration lacks '{key}'; use 'sottovoce deploy run'")
     federation = Federation.read(Path(str(config["sites"])).parent) if config.get("sites") else None
     if federation and not federation.sites_by_key():
-        # Without keys, nodes would be believed whatever name they say.
+        # Without keys, nodes could claim any name.
         raise ConfigError(
-            f"no site of {config['sites']} has a key, so there is nobody to ask; take their keys: "
+            f"no site of {config['sites']} has a key, so no site can be asked; add their keys: "
             f"sottovoce deploy certificates {federation.folder} --add NAME node.pub"
         )
     if task == "question":
@@ -64,7 +64,7 @@ def serve(grid: Grid, config: RunConfig) -> None:
 
 def _train(grid: Grid, config: RunConfig, federation: Federation | None) -> None:
     spec = parse(_table(str(config["spec"])), "the run's spec")
-    # Who submits a run with 'sottovoce deploy run' has said so there, with --allow-code.
+    # The operator allows code with --allow-code of 'sottovoce deploy run'.
     check_code_allowed(
         spec,
         allow_code=config.get("allow_code") is True,
@@ -97,12 +97,12 @@ def _ask(grid: Grid, config: RunConfig, federation: Federation | None) -> None:
 
 
 def _table(text: str) -> dict[str, Any]:
-    """The spec as people write it, or as 'sottovoce deploy run' does."""
+    """Return the spec in TOML, as people write it, or in JSON, as `deploy run` writes it."""
     if text.startswith("{"):
         try:
             found: dict[str, Any] = bounded_json.loads(text.encode(errors="replace"))
         except bounded_json.JsonError as error:
-            raise ConfigError(f"the run's spec {error}") from None
+            raise ConfigError(f"the run's spec {error}; use 'sottovoce deploy run'") from None
         return found
     return parse_text(text, "the run's spec")
 

@@ -1,4 +1,4 @@
-"""A question over Flower's grid: for a federation of ours, and for an app of yours.
+"""Private questions over Flower's grid, for deployed federations and for your own apps.
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
@@ -44,15 +44,38 @@ def ask_on_grid(
     confidence: float = 0.95,
     witness: Witness | None = None,
 ) -> Estimate:
-    """Ask the sites of a grid, and estimate from what they answer.
+    """Ask the sites of a grid a private question and estimate the answer.
 
-    Sites go by their keys, or else by what they say. All `sites` are waited for, `wait_seconds` at
-    most; where none are named, whoever is there is asked. The question, the charges and the
-    estimate go into `folder`, which must be new. A `witness` keeps what sites state about their
-    ledgers.
+    The question, the charges and the estimate are written to `folder`.
+
+    Args:
+        grid: The grid of the `ServerApp`.
+        question: What is asked, with its privacy parameters.
+        about: Name of the column that is asked about.
+        folder: A new or empty folder for question, ledger and estimate.
+        name_of_key: Site names by public key; without it nodes are asked for their names.
+        sites: Names of the sites to ask; empty for all nodes that are online.
+        wait_seconds: The longest wait until all `sites` are online.
+        deadline_seconds: The time that sites have to answer.
+        minimum_sites: Fewer answers than this give no estimate.
+        confidence: Confidence level of the estimate's interval.
+        witness: Where to keep what sites state about their ledgers.
+
+    Returns:
+        The estimate with its confidence interval and cost.
+
+    Raises:
+        OutputError: If `folder` exists and is not empty.
+        DeploymentError: If too few sites answer.
+
+    Example:
+        In the server app:
+
+            question = question_for("mean", lower=0, upper=120, epsilon=1.0)
+            estimate = ask_on_grid(grid, question, about="age", folder=Path("ages"))
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OutputError(f"{folder} is not empty; every question has a folder of its own")
+        raise OutputError(f"{folder} is not empty; name a new folder for each question")
     folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
     directory: Directory = (
         KeyedDirectory(grid, name_of_key) if name_of_key else AskedDirectory(grid)
@@ -61,7 +84,7 @@ def ask_on_grid(
         question=question,
         about=about,
         run=run_name(question, about, secrets.token_hex(4)),
-        sites=_present(grid, directory, sites, wait_seconds),
+        sites=_wait_for_sites(grid, directory, sites, wait_seconds),
         deadline_seconds=deadline_seconds,
         minimum_sites=minimum_sites,
         confidence=confidence,
@@ -69,10 +92,10 @@ def ask_on_grid(
     return ask(asking, witnessed(GridPost(grid, directory, nobody_counts), witness), folder)
 
 
-def _present(
+def _wait_for_sites(
     grid: Grid, directory: Directory, sites: Sequence[str], wait_seconds: float
 ) -> Sequence[str]:
-    """The sites to ask: those named, once all are there or the wait is over; else all nodes."""
+    """Return the sites to ask: `sites`, once online or the wait is over, or else all nodes."""
     ends = time.monotonic() + wait_seconds
     while True:
         online = directory.online()

@@ -1,4 +1,4 @@
-"""Whether a site's folder, or an operator's, is ready: part by part, each with a remedy."""
+"""Readiness checks of a site's folder and of an operator's folder, each with a remedy."""
 
 import contextlib
 import os
@@ -38,7 +38,14 @@ _TIMEOUT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One part: `detail` says what was found, `remedy` what to do where it fails."""
+    """The result of one check.
+
+    Attributes:
+        name: What was checked.
+        state: "ok", "FAILS" or "not checked".
+        detail: What was found.
+        remedy: What to do if it fails.
+    """
 
     name: str
     state: State
@@ -47,7 +54,7 @@ class Check:
 
 
 class _ProblemError(Exception):
-    """Something that is wrong, and what to do about it."""
+    """A problem that a check has found, and its remedy."""
 
     def __init__(self, detail: str, remedy: str) -> None:
         super().__init__(detail)
@@ -58,7 +65,7 @@ _Look = tuple[str, Callable[[], str]]
 
 
 def check_site(site: SiteFolder) -> list[Check]:
-    """What a site can find out before its node starts, or while it runs; changes nothing."""
+    """Check what a site can find out before or while its node runs; change nothing."""
     alone: list[_Look] = [
         ("policy", lambda: _policy(site)),
         ("ledger", lambda: _ledger(site)),
@@ -88,7 +95,7 @@ def check_site(site: SiteFolder) -> list[Check]:
 
 
 def check_federation(federation: Federation) -> list[Check]:
-    """What an operator can find out on the link's machine; changes nothing."""
+    """Check what an operator can find out on the link's machine; change nothing."""
     alone: list[_Look] = [
         ("certificates", lambda: _certificates(federation)),
         ("private keys", lambda: _private(federation)),
@@ -96,13 +103,13 @@ def check_federation(federation: Federation) -> list[Check]:
         ("free disk", lambda: _disk(federation.folder)),
         ("processes", lambda: _leftovers(federation)),
     ]
-    door = Address(host="localhost", port=federation.address.port)
+    gate = Address(host="localhost", port=federation.address.port)
     if state_of(federation.link_folder) is None:
         return [*map(_look, alone), _look(("port", lambda: _free(federation)))]
     link: list[_Look] = [
-        ("port", lambda: _dial(door)),
-        ("link's certificate", lambda: _handshake(door, federation.authority)),
-        ("gate", lambda: _gate(door, federation.authority)),
+        ("port", lambda: _dial(gate)),
+        ("link's certificate", lambda: _handshake(gate, federation.authority)),
+        ("gate", lambda: _gate(gate, federation.authority)),
     ]
     return [*map(_look, alone), *_in_turn(link)]
 
@@ -120,7 +127,7 @@ def _look(part: _Look) -> Check:
 
 
 def _in_turn(parts: list[_Look]) -> Iterator[Check]:
-    """Parts each of which needs the one before."""
+    """Run checks each of which needs the one before."""
     failed = ""
     for name, look in parts:
         if failed:
@@ -136,11 +143,11 @@ def _demand(problem: str | None, remedy: str) -> None:
         raise _ProblemError(problem, remedy)
 
 
-# -- a site's own ---------------------------------------------------------------------------------
+# -- the site's folder ----------------------------------------------------------------------------
 
 
 def _policy(site: SiteFolder) -> str:
-    fill = f"fill in [policy] in {site.file}; docs/deployment.md says what its keys mean"
+    fill = f"fill in [policy] in {site.file}; see docs/deployment.md for its keys"
     _demand(site.policy_problem(), fill)
     try:
         policy = _limits(read_site(site.file))
@@ -150,7 +157,7 @@ def _policy(site: SiteFolder) -> str:
 
 
 def _limits(site: Site) -> Policy:
-    assert isinstance(site.policy, Policy)  # what a file holds
+    assert isinstance(site.policy, Policy), "read from a file"
     return site.policy
 
 
@@ -164,20 +171,20 @@ def _ledger(site: SiteFolder) -> str:
             damages = ledger.verify()
             _demand("; ".join(damages[:3]), restore)
             described = read_site(site.file)
-            _demand(account_problem(described, ledger), "do as it says")
+            _demand(account_problem(described, ledger), "follow the instruction in the text")
             charges, limits = ledger.num_charges, _limits(described)
-            # Under whatever names it was charged, and as the site's total counts it.
+            # All charges under any name, composed as the site's total budget composes them.
             history = ledger.everything(limits.level)
             spent = limits.filter(ledger.budget(FIRST_EVENT)).spent(history)
     except LedgerError as error:
-        raise _ProblemError(str(error), _moved(seal) or restore) from None
+        raise _ProblemError(str(error), _remedy_if_moved(seal) or restore) from None
     counted = f"epsilon {show_epsilon(spent)} of {limits.epsilon_total:g}"
-    new = "" if seal.exists() else "; of an earlier version: the node's next start makes its seal"
+    new = "" if seal.exists() else "; from an earlier version, sealed at the node's next start"
     return f"{charges} charges, counted as {counted}{new}"
 
 
-def _moved(path: Path) -> str | None:
-    """What to do where the account is in another folder, by a seal; None where it is not."""
+def _remedy_if_moved(path: Path) -> str | None:
+    """Return what to do if the ledger's seal names another folder; None if it does not."""
     with contextlib.suppress(LedgerError):
         seal = seals.read(path)
         if seal is not None and seal.moved_to is not None:
@@ -207,8 +214,8 @@ def _record_files(records: OwnRecords) -> list[Path]:
     found = datasets.where_found(records.dataset)
     if found is None:
         raise _ProblemError(
-            f"the data set '{records.dataset}' is not here",
-            f"sottovoce data fetch {records.dataset}",
+            f"the data set '{records.dataset}' is not on this machine",
+            f"run: sottovoce data fetch {records.dataset}",
         )
     return found
 
@@ -216,8 +223,11 @@ def _record_files(records: OwnRecords) -> list[Path]:
 def _key(site: SiteFolder, key: Path) -> str:
     again = "make a new folder with 'sottovoce deploy join', and then 'sottovoce ledger move'"
     if not key.is_file():
-        raise _ProblemError(f"{key} is not there", f"restore it; if it is lost, {again}")
-    _demand(certificates.key_problem(key), f"do as it says; if it is damaged, {again}")
+        raise _ProblemError(f"{key} does not exist", f"restore it; if it is lost, {again}")
+    _demand(
+        certificates.key_problem(key),
+        f"follow the instruction in the text; if the key is damaged, {again}",
+    )
     public = site.folder / "node.pub"
     if not public.exists():
         return "private; node.pub is not here"
@@ -240,12 +250,12 @@ def _disk(folder: Path) -> str:
     if free < _LEAST_FREE_BYTES:
         raise _ProblemError(
             f"{shown_free} in {folder}",
-            "make room: where nothing can be charged, nothing is answered",
+            "free disk space; a site that cannot write its ledger does not answer",
         )
     return shown_free
 
 
-# -- the way to the link --------------------------------------------------------------------------
+# -- the connection to the link -------------------------------------------------------------------
 
 
 def _resolve(address: Address) -> str:
@@ -266,15 +276,15 @@ def _dial(address: Address) -> str:
     except OSError as error:
         raise _ProblemError(
             f"there is no answer at {address}: {error}",
-            "ask the operator whether the link is up; let this machine reach that port",
+            "ask the operator whether the link is up; allow this machine to reach that port",
         ) from None
 
 
 def _handshake(address: Address, authority: Path) -> str:
     _demand(
         certificates.handshake_problem(address, authority),
-        "the operator renews it with 'sottovoce deploy certificates DIR --renew'; if ca.crt is of "
-        "another federation, ask for the right one",
+        "ask the operator to renew it with 'sottovoce deploy certificates DIR --renew'; if ca.crt "
+        "is of another federation, ask for the right one",
     )
     context = ssl.create_default_context(cafile=str(authority))
     host = (address.host, address.port)
@@ -292,7 +302,8 @@ def _gate(address: Address, authority: Path) -> str:
             client.get(f"https://{address}/health").raise_for_status()
     except httpx.HTTPError as error:
         raise _ProblemError(
-            f"the gate at {address} does not answer: {error}", "the operator starts the link again"
+            f"the gate at {address} does not answer: {error}",
+            "ask the operator to restart the link",
         ) from None
     return "answers"
 
@@ -303,7 +314,7 @@ def _clock(address: Address, authority: Path) -> str:
         control.clock_problem(ahead, certain=False),
         "correct this machine's clock, for example with NTP (timedatectl set-ntp true)",
     )
-    return "the link tells no time" if ahead is None else f"{round(ahead):+d} s from the link's"
+    return "the link sends no time" if ahead is None else f"{round(ahead):+d} s from the link's"
 
 
 def _known(site: SiteFolder, authority: Path, key: Path) -> str:
@@ -311,15 +322,15 @@ def _known(site: SiteFolder, authority: Path, key: Path) -> str:
     if found is not LinkVerdict.KNOWN:
         raise _ProblemError(
             found.value,
-            "the operator adds it: sottovoce deploy certificates DIR --add "
+            "ask the operator to add it: sottovoce deploy certificates DIR --add "
             f"{site.name} {site.folder / 'node.pub'}"
             if found is LinkVerdict.UNKNOWN
-            else "try again; if it stays so, ask the operator to look at the link's logs",
+            else "try again; if that does not help, ask the operator to read the link's logs",
         )
     return str(found.value)
 
 
-# -- an operator's own ----------------------------------------------------------------------------
+# -- the operator's folder ------------------------------------------------------------------------
 
 
 def _certificates(federation: Federation) -> str:
@@ -334,7 +345,7 @@ def _private(federation: Federation) -> str:
     for path in (federation.authority_key, federation.certificate_key):
         if os.name != "nt" and path.stat().st_mode & 0o077:
             raise _ProblemError(f"{path} can be read by others", f"chmod 600 {path}")
-    return "for their owner alone"
+    return "readable by their owner only"
 
 
 def _site_keys(federation: Federation) -> str:
@@ -342,11 +353,11 @@ def _site_keys(federation: Federation) -> str:
     missing = [site for site in federation.sites if site not in keys]
     if missing:
         raise _ProblemError(
-            f"no key of {', '.join(missing)}",
-            "take the node.pub of each: sottovoce deploy certificates "
+            f"the keys of {', '.join(missing)} are missing",
+            "add the node.pub of each: sottovoce deploy certificates "
             f"{federation.folder} --add {missing[0]} node.pub",
         )
-    return f"of {len(keys)} site(s)"
+    return f"keys of {len(keys)} site(s)"
 
 
 def _leftovers(federation: Federation) -> str:
@@ -355,16 +366,16 @@ def _leftovers(federation: Federation) -> str:
     left = recorded(records_in(federation.link_folder))
     if left:
         raise _ProblemError(
-            f"left of a link that was killed: {', '.join(map(shown, left))}",
+            f"processes of a link that was killed still run: {', '.join(map(shown, left))}",
             f"sottovoce deploy stop {federation.folder}",
         )
-    return "none is left of an earlier link"
+    return "no process of an earlier link is left"
 
 
 def _free(federation: Federation) -> str:
     if not federation.address.is_free():
         raise _ProblemError(
-            f"port {federation.address.port} of this machine is taken",
-            "end what listens there, or change the address in federation.toml",
+            f"port {federation.address.port} of this machine is in use",
+            "stop the program that listens there, or change the address in federation.toml",
         )
     return f"{federation.address.port} is free; the link is not running"

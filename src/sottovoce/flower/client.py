@@ -1,9 +1,8 @@
-"""What a site makes of Flower's messages: a name, private bits, or a refusal. Nothing else.
+"""A site's replies to Flower messages: its name, a private message, or a refusal.
 
-Which site a node is: its own configuration says so, never the run's.
-
-`site` in the node's config names the site's file, or else the environment variable SOTTOVOCE_SITE.
-Simulated nodes share both: there '{partition-id}' stands for the node's own.
+The site of a node is determined by the node's own configuration, never by the run's: `site` in the
+node's config names the site's file, or else the environment variable SOTTOVOCE_SITE does. Simulated
+nodes share both; there '{partition-id}' in the path stands for the node's own partition.
 """
 
 import os
@@ -44,24 +43,24 @@ from sottovoce.flower.records import from_records, to_records
 SITE_KEY = "site"
 SITE_VARIABLE = "SOTTOVOCE_SITE"
 _PARTITION = "partition-id"
-# What a server hears: what is wrong with the site's files is for its owner.
-NO_SITE = "this node has no site whose policy can be read; its log says more"
+# Sent to the server; what is wrong with the site's files is only logged for its owner.
+NO_SITE = "this node has no site with a readable policy; see its log"
 
-NO_LEDGER = "this site's ledger is not in order; its log says more"
+NO_LEDGER = "this site's ledger is missing, replaced or out of date; see its log"
 
 
 class NoSiteError(DeploymentError):
-    """The site's file is for its owner: what is wrong with it is said here only."""
+    """An error in the site's file or its absence; the text is for the site's owner only."""
 
 
 def site_of(context: Context) -> Site:
-    """The site that a node is; without one nothing is answered."""
+    """Return the site of a node, or raise NoSiteError; without a site nothing is answered."""
     path = context.node_config.get(SITE_KEY) or os.environ.get(SITE_VARIABLE)
     if not path:
         raise NoSiteError(
-            "this node has no site, and without a policy nothing is answered: start it with "
+            "this node has no site, and without a policy nothing is answered; start it with "
             f"'sottovoce deploy node', or name the site's file in the node's config ('{SITE_KEY}') "
-            f"or in {SITE_VARIABLE}"
+            f"or in the environment variable {SITE_VARIABLE}"
         )
     partition = str(context.node_config.get(_PARTITION, ""))
     try:
@@ -71,7 +70,7 @@ def site_of(context: Context) -> Site:
 
 
 _LOG = printable_text.logger()
-# Reasons that follow from the order, the policy and the ledger alone.
+# Errors whose text follows from the order, the policy and the ledger alone, so it is public.
 _PUBLIC = (PolicyError, BudgetExhaustedError, WireError, ConfigError, RolledBackError)
 
 Compute = Callable[[Order, Site], list[bytes]]
@@ -82,10 +81,11 @@ Read = Callable[[Blobs], Order | Inquiry]
 
 
 def answering(compute: Compute, site_of: SiteOf = site_of) -> Answer:
-    """A site's answers to orders, which `compute` turns into sealed messages.
+    """Return a message handler that answers orders with the messages that `compute` returns.
 
-    An answer and a refusal both say in how many rounds of the run the site was charged, and how
-    far its ledger has come. A ledger older than the order's receipt answers nothing.
+    An answer and a refusal both tell in how many rounds of the run the site was charged, and state
+    how far its ledger has come. A site whose ledger is older than the order's receipt does not
+    answer.
     """
 
     def reply(message: Message, site: Site) -> dict[str, bytes]:
@@ -106,7 +106,7 @@ def answering(compute: Compute, site_of: SiteOf = site_of) -> Answer:
 def _guarded(
     reply: Callable[[Message, Site], dict[str, bytes]], site_of: SiteOf, read: Read
 ) -> Answer:
-    """What `reply` says, or a refusal whose reason is public."""
+    """Return a handler that sends what `reply` returns, or a refusal with a public reason."""
 
     def answer(message: Message, context: Context) -> Message:
         site = None
@@ -122,7 +122,7 @@ def _guarded(
             _LOG.error("%s", error)
             return refusal(message, PolicyError(NO_LEDGER), site, _name_in(message, read))
         except Exception:
-            # What went wrong may tell about the data: it stays here.
+            # The exception may depend on the data, so only the log gets it.
             _LOG.exception("an answer failed; nothing was sent")
             failed = SottovoceError("the site failed; see its log")
             return refusal(message, failed, site, _name_in(message, read))
@@ -131,7 +131,27 @@ def _guarded(
 
 
 def answering_questions(columns_of: ColumnsOf, site_of: SiteOf = site_of) -> Answer:
-    """A site's answers to inquiries; and its name, for federations whose nodes have no keys."""
+    """Return a message handler that answers private questions within the site's policy.
+
+    Register it with `app.query()` of a `ClientApp`. It charges the site's ledger before it answers.
+    To an empty query it replies with the site's name, for federations whose nodes have no keys.
+
+    Args:
+        columns_of: Returns the site's columns that may be asked about, each with a function that
+            yields the column's values in batches for a given question.
+        site_of: Returns the site of a node; by default the site that the node's configuration
+            names.
+
+    Returns:
+        The handler. Errors that may depend on the data go to the site's log; the server only learns
+        that the site failed.
+
+    Example:
+        The client app:
+
+            client_app = ClientApp()
+            client_app.query()(answering_questions(lambda site: {"age": read_ages}))
+    """
 
     def reply(message: Message, site: Site) -> dict[str, bytes]:
         blobs = from_records(message.content)
@@ -150,7 +170,7 @@ def answering_questions(columns_of: ColumnsOf, site_of: SiteOf = site_of) -> Ans
 
 
 def client_app(compute: Compute, site_of: SiteOf = site_of) -> ClientApp:
-    """Answers to orders, and to inquiries about what the site's file names, as a Flower app."""
+    """Return a ClientApp that answers orders, and questions about columns in the site's file."""
     app = ClientApp()
     app.train()(answering(compute, site_of))
     app.query()(answering_questions(own_columns, site_of))
@@ -163,20 +183,20 @@ def refusal(
     site: Site | None = None,
     name: OrderName | None = None,
 ) -> Message:
-    """An error reply; its reason is public."""
+    """Return an error reply with a public reason, and log it."""
     _note(site, error, name or OrderName())
     code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
     return Message(Error(code=code, reason=str(error)), reply_to=message)
 
 
 def _note(site: Site | None, error: SottovoceError, name: OrderName) -> None:
-    """Log a refusal; those that come too often for the audit log are not in this log either."""
+    """Log a refusal, unless the audit log has too many of them to list it."""
     if site is None or site.note_refusal(str(error), name):
         _LOG.warning("refused, and nothing was sent: %s", error)
 
 
 def _name_in(message: Message, read: Read) -> OrderName:
-    """Which order it is, as far as that can be read."""
+    """Return the name of the order in a message, as far as it can be read."""
     try:
         return _name_of(read(from_records(message.content)))
     except WireError:

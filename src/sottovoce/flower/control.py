@@ -1,6 +1,6 @@
-"""Questions and orders to a running link, through the same interface that `flwr` uses.
+"""Calls to a running link: the control interface that `flwr` uses, and a site's calls.
 
-Calls of a site to its link, next to those of Flower's node: standing, goodbye, the time.
+A site asks whether the link accepts its key, takes its node offline, and compares clocks.
 """
 
 import contextlib
@@ -38,11 +38,11 @@ from sottovoce.deployment.machines.certificates import read_node_key
 from sottovoce.deployment.machines.processes import without_proxy
 
 _TIMEOUT_SECONDS = 10.0
-_DATE_SECONDS = 1.0  # how far the time in an answer's header may be off, either way
+_DATE_SECONDS = 1.0  # The error of the time in a response's header, in both directions.
 
 
 class LinkVerdict(Enum):
-    """What the link says to a call that is signed with a site's key."""
+    """The link's answer to a call that is signed with a site's key."""
 
     KNOWN = "the link knows the key"
     UNKNOWN = "the link does not know the key"
@@ -51,9 +51,9 @@ class LinkVerdict(Enum):
 
 
 def link_verdict(address: Address, authority: Path, private_key: Path) -> LinkVerdict:
-    """Whether the link takes calls that are signed with this key; changes nothing there."""
+    """Return whether the link accepts calls signed with this key; change nothing there."""
     key = read_node_key(private_key)
-    # Flower's link looks for the key first, and then refuses this interval.
+    # A SuperLink looks up the key first and then rejects this invalid interval.
     request = ActivateNodeRequest(
         public_key=certificates.as_flower_knows_it(key.public_key()), heartbeat_interval=-1.0
     )
@@ -76,9 +76,9 @@ def link_verdict(address: Address, authority: Path, private_key: Path) -> LinkVe
 
 
 def deactivate(node_id: int, address: Address, authority: Path, private_key: Path) -> bool:
-    """Take a node offline; False if the link is away, and so did not hear it.
+    """Take a node offline; return False if the link did not answer.
 
-    A link that has forgotten the node already is as good.
+    A link that does not know the node any more counts as an answer.
     """
     try:
         with _client(address, authority, read_node_key(private_key)) as client:
@@ -90,11 +90,14 @@ def deactivate(node_id: int, address: Address, authority: Path, private_key: Pat
     return True
 
 
-# -- the time ---------------------------------------------------------------------------------
+# -- clocks -----------------------------------------------------------------------------------
 
 
 def seconds_ahead(address: Address, authority: Path | None) -> float | None:
-    """How far this machine's clock is ahead of the link's, to a second; None if nobody answers."""
+    """Return the seconds that this machine's clock is ahead of the link's; None without an answer.
+
+    The result is accurate to about a second.
+    """
     context = ssl.create_default_context(cafile=str(authority)) if authority else True
     scheme = "https" if authority else "http"
     asked = time.time()
@@ -104,21 +107,22 @@ def seconds_ahead(address: Address, authority: Path | None) -> float | None:
         link = email.utils.parsedate_to_datetime(said or "").timestamp()
     except (httpx.HTTPError, ValueError):
         return None
-    # The header counts whole seconds and is renewed once a second: it is one behind on average.
+    # The header has whole seconds and is refreshed once a second, so it lags by 1 s on average.
     return (asked + time.time()) / 2 - (link + _DATE_SECONDS)
 
 
 def clock_problem(ahead: float | None, *, certain: bool = True) -> str | None:
-    """Why the link refuses what is signed by this machine's clock; None if it does not.
+    """Return why the link refuses signatures by this machine's clock; None if it does not.
 
-    Unless `certain`, also if it might: a signature counts from 5 s before to 305 s after its time.
+    A signature is accepted from 5 s before to 305 s after its time. With `certain` the text is
+    returned only if the clock is certainly off, otherwise also if it may be.
     """
     if ahead is None or not _is_off(ahead, margin=_DATE_SECONDS if certain else -_DATE_SECONDS):
         return None
     where = "ahead of" if ahead > 0 else "behind"
     return (
-        f"this machine's clock is {abs(ahead):.0f} s {where} the link's, which refuses what is "
-        "signed at such a time; correct it, for example with NTP (timedatectl set-ntp true)"
+        f"this machine's clock is {abs(ahead):.0f} s {where} the link's, which rejects signatures "
+        "with such times; correct it, for example with NTP (timedatectl set-ntp true)"
     )
 
 
@@ -127,7 +131,7 @@ def _is_off(ahead: float | None, margin: float = -_DATE_SECONDS) -> bool:
     return ahead is not None and not (-latest - margin < ahead < SYSTEM_TIME_TOLERANCE + margin)
 
 
-# -- parts ------------------------------------------------------------------------------------
+# -- clients ----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -149,12 +153,12 @@ def _client(
 _STATES = {"registered": "never seen", "online": "online", "offline": "offline"}
 
 
-_SILENT = "No heartbeat"  # Flower's words for a process that it has not heard of for a minute
+_SILENT = "No heartbeat"  # Flower's text for a process that was silent for a minute.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """A site as the link sees it. The link notices a site that dies after about a minute."""
+    """A site as the link sees it; the link notices about a minute late that a site has died."""
 
     name: str
     node_id: int
@@ -164,7 +168,7 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """A run as the link sees it: `state` is pending, starting, running, or finished:HOW."""
+    """A run as the link sees it; `state` is pending, starting, running or finished:OUTCOME."""
 
     run_id: int
     state: str
@@ -172,10 +176,12 @@ class RunStatus:
 
     @property
     def has_ended(self) -> bool:
+        """Whether the run has finished, for any reason."""
         return self.state.startswith("finished")
 
     @property
     def was_stopped(self) -> bool:
+        """Whether the run was stopped by a person."""
         return self.state == "finished:stopped"
 
     @property
@@ -184,9 +190,9 @@ class RunStatus:
         if self.state != "finished:failed":
             return None
         if self.details.startswith(_SILENT):
-            return "the server's process has died, or its machine stood still"
+            return "the server's process has died, or its machine was suspended"
         reason = self.details.removeprefix("ServerApp failed with exception: ")
-        return reason or "for a reason unknown"
+        return reason or "for an unknown reason"
 
 
 class Control:
@@ -196,8 +202,8 @@ class Control:
         self._client = client
 
     def nodes(self) -> list[NodeStatus]:
-        """The sites that are registered."""
-        with _explained():
+        """Return the registered sites."""
+        with _explain_errors():
             found = self._client.ListNodes(ListNodesRequest()).nodes_info
         return [
             NodeStatus(
@@ -211,24 +217,27 @@ class Control:
         ]
 
     def register(self, name: str, public_key: bytes) -> int:
-        with _explained():
+        """Register a site's public key and return its node id."""
+        with _explain_errors():
             request = RegisterNodeRequest(public_key=public_key, name=name)
             return int(self._client.RegisterNode(request).node_id)
 
     def runs(self) -> list[RunStatus]:
-        """All runs that the link remembers, the oldest first."""
-        with _explained():
+        """Return all runs that the link has stored, oldest first."""
+        with _explain_errors():
             found = self._client.ListRuns(ListRunsRequest()).run_dict.values()
         runs = sorted((run_from_proto(run) for run in found), key=lambda run: run.pending_at)
         return [_run_status(run) for run in runs]
 
     def run(self, run_id: int) -> RunStatus:
-        with _explained():
+        """Return one run."""
+        with _explain_errors():
             found = self._client.ListRuns(ListRunsRequest(run_id=run_id)).run_dict
         return _run_status(run_from_proto(found[run_id]))
 
     def stop_run(self, run_id: int) -> bool:
-        with _explained():
+        """Stop a run; return whether the link did."""
+        with _explain_errors():
             return bool(self._client.StopRun(StopRunRequest(run_id=run_id)).success)
 
 
@@ -241,7 +250,7 @@ def _run_status(run: Any) -> RunStatus:
 
 @contextlib.contextmanager
 def connected(address: str, authority: Path) -> Iterator[Control]:
-    """The control interface of the link at `address`, an address of this machine."""
+    """Open the control interface of the link at `address`, an address of this machine."""
     os.environ.update(without_proxy())
     client = ControlHttpClient.from_server_address(
         address,
@@ -256,11 +265,16 @@ def connected(address: str, authority: Path) -> Iterator[Control]:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def _explain_errors() -> Iterator[None]:
+    """Raise a DeploymentError for an HTTP error."""
     try:
         yield
     except httpx.HTTPStatusError as error:
         said = FlowerError.from_json(error.response.text)
-        raise DeploymentError(f"the link refused: {said.message if said else error}") from None
+        raise DeploymentError(
+            f"the link refused: {said.message if said else error}; see the link's logs"
+        ) from None
     except httpx.HTTPError as error:
-        raise DeploymentError(f"the link does not answer: {error}") from None
+        raise DeploymentError(
+            f"the link does not answer: {error}; check that it runs, with 'sottovoce deploy status'"
+        ) from None

@@ -1,7 +1,7 @@
-"""Flower's executor, by which server apps start; started as a module, with Flower's arguments.
+"""Flower's SuperExec, which starts ServerApps; run as a module with Flower's arguments.
 
-Flower's own puts the token with which a server app speaks for its run on the command line, which
-every user of the machine can read. This one writes it into the server app's standard input.
+Flower's own version puts the token with which a ServerApp acts for its run on the command line,
+which every user of the machine can read. This one writes it to the ServerApp's standard input.
 """
 
 import subprocess
@@ -18,19 +18,19 @@ SERVER_APP = "sottovoce.flower.server_process"
 
 
 class PrivateExecutor(SubprocessExecutor):
-    """Starts server apps, and nothing else, so that they end with this process."""
+    """An executor that starts ServerApps only, and ends them with this process."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[bytes]] = []
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
-        """Start a server app; tasks of other kinds have no place at a link."""
+        """Start a ServerApp; tasks of other types fail."""
         if spec.task_type is not TaskType.SERVER_APP:
-            return LaunchResult.failed(f"a link runs server apps, not '{spec.task_type}'")
+            return LaunchResult.failed(f"expected a server app, got '{spec.task_type}'")
         process = subprocess.Popen(  # noqa: S603  (our own list, and no shell)
             command(spec),
             stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,  # the server app sends its log to the link
+            stdout=subprocess.DEVNULL,  # The ServerApp sends its log to the SuperLink.
             stderr=subprocess.DEVNULL,
             preexec_fn=die_with_parent(),
         )
@@ -44,12 +44,12 @@ class PrivateExecutor(SubprocessExecutor):
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
-        """Let go of those that have ended."""
+        """Forget processes that have ended."""
         self._started = [process for process in self._started if process.poll() is None]
 
 
 def command(spec: ExecutionSpec) -> list[str]:
-    """The command line of a server app, which tells no secret."""
+    """Return the command line of a ServerApp, which contains no secret."""
     trust = (
         ["--insecure"]
         if spec.root_certificates_path is None
@@ -64,8 +64,8 @@ def command(spec: ExecutionSpec) -> list[str]:
 
 
 def main() -> None:
-    """Flower's executor with ours in place of its way to start a process."""
-    assert hasattr(run_superexec, "get_executor")  # of the Flower that is declared
+    """Run Flower's SuperExec with `PrivateExecutor` in place of its own executor."""
+    assert hasattr(run_superexec, "get_executor"), "in the declared versions of Flower"
     setattr(run_superexec, "get_executor", lambda *_, **__: PrivateExecutor())  # noqa: B010
     flower_superexec()
 

@@ -1,18 +1,17 @@
-"""The link's door: what sites may call reaches Flower's link, and nothing else does.
+"""The gate of a link: a proxy that passes on only calls which registered sites have signed.
 
-Flower serves sites, operators and its own apps on one port, and asks only sites who they are:
-whoever reaches that port may start a run, which is to run a program on the link's machine. So the
-link itself listens on this machine alone, and this gate in front of it, with the same certificate,
-lets through calls that a registered site has signed and no others. Signature and declared length
-are checked before any of a body is read, since Flower's link holds whole bodies in memory.
+A SuperLink serves sites, operators and its own apps on one port and authenticates only sites.
+Anyone who reaches that port may start a run, which executes a program on the link's machine.
+Therefore the SuperLink listens on this machine only, and this gate in front of it, with the same
+certificate, passes on calls that a registered site has signed and no others. Signature and declared
+length are checked before any of a body is read, because a SuperLink holds whole bodies in memory.
 
-It also counts what passes, both ways: messages with all of Flower's calls around them, in HTTP,
-before encryption. This machine may ask for the count.
+The gate also counts the bytes of HTTP in both directions, before encryption: messages and all of
+Flower's calls around them. Only this machine may ask for the count.
 
-What one site may call at the gate: how long a body, how many at once, how much in all.
-
-Flower stores what sites push until its server has pulled it, or the run has ended. A site may push
-a few times the largest reply that is due, anew for each order that it was given.
+It limits what a site may send: the length of a body, the number of calls at once, and the total. A
+SuperLink stores what sites push until its server has pulled it or the run has ended. For each order
+that a site was given it may push a few times the largest reply that is due.
 """
 
 import asyncio
@@ -45,17 +44,17 @@ from sottovoce.flower.witness_endpoint import witness_route
 ACTIVATE, PULL = "/v1/fleet/activate-node", "/v1/fleet/pull-messages"
 _PUSHES = {"/v1/fleet/push-messages", "/v1/fleet/push-object"}
 _CALL = re.compile(r"/v1/fleet/[a-z-]+")
-_TRIES = 4  # of a reply: a node sends it again where the connection broke
-_MOST_ORDERS = 4  # whose replies may be outstanding
-_SHARES = 4  # sites that may send their largest replies at once
+_TRIES = 4  # How often a reply may be pushed: nodes retry when a connection breaks.
+_MOST_ORDERS = 4  # How many orders may have outstanding replies.
+_SHARES = 4  # How many sites may send their largest replies at once.
 _WAIT_SECONDS = 30.0
-_SAID_SECONDS = 60.0
+_LOG_SECONDS = 60.0
 
 _LOG = printable_text.logger()
 
 
 class Refusal(Exception):
-    """Why a site's call does not pass, with an HTTP status."""
+    """The reason why a site's call is not passed on, with an HTTP status."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -63,37 +62,39 @@ class Refusal(Exception):
 
 
 def is_call(path: str) -> bool:
-    """Whether a path is one of those that sites call."""
+    """Return whether a path is one that sites call."""
     return _CALL.fullmatch(path) is not None
 
 
 class SiteCalls:
-    """The calls of all sites that are under way, and what each may still push."""
+    """The calls of all sites in progress, and how much each site may still push."""
 
     def __init__(self, due: Path, keys: SiteKeys, limits: Limits) -> None:
         self._due = RepliesDue(due)
         self._keys = keys
         self._limits = limits
         self._calls: dict[str, int] = {}
-        self._pushed: dict[str, float] = {}  # in largest replies, less what orders have allowed
-        self._bytes = 0  # of long bodies under way
-        self._sending: dict[str, int] = {}  # the same, by site
-        self._room = asyncio.Condition()
-        self.turn = asyncio.Semaphore(limits.calls)  # to be held while the link works on a call
-        self._said: dict[str, float] = {}
+        # What each site pushed, in units of the largest reply, less what its orders allow.
+        self._pushed: dict[str, float] = {}
+        # Bytes of long bodies in progress, in total and by site.
+        self._bytes = 0
+        self._sending: dict[str, int] = {}
+        self._freed = asyncio.Condition()
+        self.turn = asyncio.Semaphore(limits.calls)  # Held while the SuperLink handles a call.
+        self._logged_at: dict[str, float] = {}
 
     def largest_push_bytes(self) -> int:
         """Return the most bytes that one call with a reply, or a part of it, may have now."""
         return OVERHEAD_BYTES + max(self._due.largest_bytes(), self._keys.largest_reply_bytes)
 
     def order_delivered(self, site: str) -> None:
-        """Note that the link gave a site an order: a reply to it may come."""
+        """Record that the SuperLink gave a site an order, so a reply is due."""
         left = self._pushed.get(site, 0.0) - _TRIES
         self._pushed[site] = max(left, -_TRIES * (_MOST_ORDERS - 1))
 
     @asynccontextmanager
     async def one(self, site: str, path: str, length: int) -> AsyncIterator[None]:
-        """Hold a place for a call of a site; raise Refusal if it may not pass."""
+        """Hold a slot for a call of a site; raise Refusal if it may not pass."""
         if self._calls.get(site, 0) >= self._limits.calls_per_site:
             raise Refusal(503, f"a site makes at most {self._limits.calls_per_site} calls at once")
         self._check_length(site, path, length)
@@ -103,7 +104,7 @@ class SiteCalls:
                 share = self._count_push(site, path, length)
                 try:
                     yield
-                except Refusal:  # it was not passed on: the site tries again
+                except Refusal:  # It was not passed on, so the site will try again.
                     self._pushed[site] = self._pushed.get(site, 0.0) - share
                     raise
         finally:
@@ -112,7 +113,7 @@ class SiteCalls:
     def _check_length(self, site: str, path: str, length: int) -> None:
         most = self.largest_push_bytes() if path in _PUSHES else OVERHEAD_BYTES
         if length > most:
-            self._say(site, f"{path} with {length} bytes", f"at most {most} are due")
+            self._log_refusal(site, f"{path} with {length} bytes", f"at most {most} are due")
             raise Refusal(413, f"this call has at most {most} bytes now, got {length}")
 
     def _count_push(self, site: str, path: str, length: int) -> float:
@@ -122,17 +123,19 @@ class SiteCalls:
         most = self.largest_push_bytes()
         pushed = self._pushed.get(site, 0.0) + length / most
         if pushed > _TRIES:
-            self._say(site, "more replies", f"its orders allow {_TRIES} times {most} bytes each")
+            self._log_refusal(
+                site, "more replies", f"its orders allow {_TRIES} times {most} bytes each"
+            )
             raise Refusal(413, "the site has pushed all that its orders allow")
         self._pushed[site] = pushed
         return length / most
 
     @asynccontextmanager
     async def _body(self, site: str, length: int) -> AsyncIterator[None]:
-        """Wait for room: Flower's link holds every body in memory.
+        """Wait until memory for a body is free, because a SuperLink holds every body in memory.
 
-        Short calls always have it, and no site takes more than its share, so that one that sends
-        slowly keeps nobody else waiting.
+        Short calls never wait. No site uses more than its share, so a site that sends slowly does
+        not block the others.
         """
         if length <= OVERHEAD_BYTES:
             yield
@@ -140,13 +143,13 @@ class SiteCalls:
         share = self.largest_push_bytes()
         most = max(self._limits.body_bytes, _SHARES * share)
 
-        def has_room() -> bool:
+        def fits() -> bool:
             own = self._sending.get(site, 0) + length
             return self._bytes + length <= most and own <= share
 
         try:
-            async with asyncio.timeout(_WAIT_SECONDS), self._room:
-                await self._room.wait_for(has_room)
+            async with asyncio.timeout(_WAIT_SECONDS), self._freed:
+                await self._freed.wait_for(fits)
                 self._add(site, length)
         except TimeoutError:
             raise Refusal(503, "too much is being sent at once; try again") from None
@@ -154,21 +157,21 @@ class SiteCalls:
             yield
         finally:
             self._add(site, -length)
-            async with self._room:
-                self._room.notify_all()
+            async with self._freed:
+                self._freed.notify_all()
 
     def _add(self, site: str, length: int) -> None:
         self._bytes += length
         self._sending[site] = self._sending.get(site, 0) + length
 
-    def _say(self, site: str, what: str, why: str) -> None:
-        """Log a refusal, once a minute for each site at most."""
+    def _log_refusal(self, site: str, what: str, why: str) -> None:
+        """Log a refusal, at most once a minute per site."""
         now = time.monotonic()
-        if now - self._said.get(site, -_SAID_SECONDS) >= _SAID_SECONDS:
-            self._said[site] = now
+        if now - self._logged_at.get(site, -_LOG_SECONDS) >= _LOG_SECONDS:
+            self._logged_at[site] = now
             _LOG.warning(
-                "'%s' is refused %s: %s. For an app of yours that sends more, set "
-                "largest_reply_bytes in federation.toml",
+                "'%s' is refused %s: %s. If your app sends more, set largest_reply_bytes in "
+                "federation.toml",
                 site,
                 what,
                 why,
@@ -180,16 +183,16 @@ _TIMEOUT_SECONDS = 60.0
 _STOP_SECONDS = 3
 _KEEP_SECONDS = 4.0
 _MOST_DISCARDED_BYTES = 2**25
-_MOST_UNREAD_BYTES = 2**12  # of calls that nobody has signed: a node's first one is shorter
-# About this connection, not about the message in it.
+_MOST_UNREAD_BYTES = 2**12  # Of unsigned calls; a node's first call is shorter.
+# Headers about the connection, which are not passed on.
 _HOP_HEADERS = {"connection", "host", "keep-alive", "te", "transfer-encoding", "upgrade"}
-# What Flower's link says to a key that it does not know, and its nodes understand.
+# A SuperLink's answer to an unknown key, which SuperNodes understand.
 _UNKNOWN_KEY = {"code": 2004, "detail": "Failed to activate SuperNode.", "extra": None}
 
 
 @dataclass
 class Traffic:
-    """Bytes from sites, and back to them."""
+    """Bytes from sites (up) and to sites (down)."""
 
     up: int = 0
     down: int = 0
@@ -197,7 +200,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """What the gate's calls share."""
+    """The state that all calls of the gate share."""
 
     keys: SiteKeys
     calls: SiteCalls
@@ -206,7 +209,7 @@ class Door:
 
 
 def gate(link: str, authority: str, door: Door) -> Starlette:
-    """An application that passes sites' calls on to the link, as they are, and refuses others."""
+    """Return an application that passes sites' calls on to the SuperLink and refuses others."""
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[dict[str, httpx.AsyncClient]]:
@@ -214,7 +217,8 @@ def gate(link: str, authority: str, door: Door) -> Starlette:
             base_url=f"https://{link}",
             verify=ssl.create_default_context(cafile=authority),
             timeout=_TIMEOUT_SECONDS,
-            # As many as sites read answers; those kept are dropped before the link drops them.
+            # No limit, since sites may read responses slowly. Idle connections are closed before
+            # the SuperLink closes them.
             limits=httpx.Limits(max_connections=None, keepalive_expiry=_KEEP_SECONDS),
             trust_env=False,
         ) as client:
@@ -235,7 +239,7 @@ def gate(link: str, authority: str, door: Door) -> Starlette:
 
 async def _traffic(request: Request) -> Response:
     if request.client is None or request.client.host not in ("127.0.0.1", "::1"):
-        return PlainTextResponse("only this machine may ask", status_code=403)
+        return PlainTextResponse("only this machine may read the count", status_code=403)
     traffic: Traffic = request.app.state.door.traffic
     return JSONResponse({"up": traffic.up, "down": traffic.down})
 
@@ -245,30 +249,30 @@ async def _health(_: Request) -> Response:
 
 
 async def _forward(request: Request) -> Response:
-    """Pass a site's call on, or refuse it by what its headers say."""
-    path: str = request.scope["path"]  # as it was sent; a URL would take it apart anew
+    """Pass a site's call on, or refuse it based on its headers."""
+    path: str = request.scope["path"]  # As it was sent: a URL object would parse it again.
     length = request.headers.get("content-length", "")
     if not is_call(path):
-        return await _refused(request, 403, "only sites' calls pass here")
+        return await _refuse(request, 403, "only calls of sites are accepted here")
     door: Door = request.app.state.door
     try:
         site = door.keys.site_of(request.headers)
     except UnknownKeyError:
         if path == ACTIVATE:
-            return await _refused(request, 412, json.dumps(_UNKNOWN_KEY))
-        return await _refused(request, 401, "the key is no site's")
+            return await _refuse(request, 412, json.dumps(_UNKNOWN_KEY))
+        return await _refuse(request, 401, "the key belongs to no site")
     except SignatureError:
-        return await _refused(request, 401, "the call is not signed by a site")
+        return await _refuse(request, 401, "the call is not signed by a site")
     connection = getattr(request.state, "connection", None)
     if connection is not None:
         door.connections.belongs_to(connection, site)
     if not length.isdecimal() or "transfer-encoding" in request.headers:
-        return await _refused(request, 411, "a call declares the length of its body")
+        return await _refuse(request, 411, "a call must declare the length of its body")
     try:
         async with door.calls.one(site, path, int(length)):
-            return await _passed_on(request, path, site, door)
+            return await _pass_on(request, path, site, door)
     except Refusal as refusal:
-        # A site that is told why does not try again, but it reads the answer after it has sent all.
+        # A site that reads the reason does not retry, but it reads only after it has sent all.
         discarded = int(length) <= _MOST_DISCARDED_BYTES
         return PlainTextResponse(
             str(refusal),
@@ -277,12 +281,14 @@ async def _forward(request: Request) -> Response:
         )
 
 
-async def _passed_on(request: Request, path: str, site: str, door: Door) -> Response:
+async def _pass_on(request: Request, path: str, site: str, door: Door) -> Response:
+    """Send a call to the SuperLink and stream its response back."""
     client: httpx.AsyncClient = request.state.client
     traffic = door.traffic
     traffic.up += _head_bytes(path, request.headers)
     try:
-        body = await request.body()  # all of it first: who sends slowly keeps no call of the link's
+        # The whole body first, so that a slow sender does not occupy the SuperLink.
+        body = await request.body()
         traffic.up += len(body)
         headers = _end_to_end(request.headers)
         call = client.build_request("POST", path, headers=headers, content=body)
@@ -290,30 +296,30 @@ async def _passed_on(request: Request, path: str, site: str, door: Door) -> Resp
             answer = await client.send(call, stream=True)
     except httpx.TransportError:
         raise Refusal(503, "the link does not answer") from None
-    except ClientDisconnect:  # nothing was passed on, so it costs the site nothing
+    except ClientDisconnect:  # Nothing was passed on, so it does not count for the site.
         raise Refusal(400, "the call was cut off") from None
     if path == PULL and answer.is_success and answer.headers.get("content-length", "0") != "0":
         door.calls.order_delivered(site)
     traffic.down += _head_bytes(answer.reason_phrase, answer.headers)
 
-    async def going() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         async for chunk in answer.aiter_raw():
             traffic.down += len(chunk)
             yield chunk
 
     return StreamingResponse(
-        going(),
+        chunks(),
         status_code=answer.status_code,
         headers=_end_to_end(answer.headers),
         background=BackgroundTask(answer.aclose),
     )
 
 
-async def _refused(request: Request, status: int, text: str) -> Response:
-    """Say no to somebody of whom nothing is known, and close the connection.
+async def _refuse(request: Request, status: int, text: str) -> Response:
+    """Refuse a call that is not authenticated, and close the connection.
 
-    A short body is read and forgotten first: closing a connection over bytes that were not read
-    resets it, and a site with a wrong clock or an unknown key would never see why.
+    A short body is read and discarded first: closing a connection with unread bytes resets it, and
+    a site with a wrong clock or an unknown key would never see the reason.
     """
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) <= _MOST_UNREAD_BYTES:
@@ -324,7 +330,7 @@ async def _refused(request: Request, status: int, text: str) -> Response:
 
 
 def _head_bytes(first: str, headers: Mapping[str, str]) -> int:
-    """What the lines before a body take: 'POST PATH HTTP/1.1', or 'HTTP/1.1 200 REASON'."""
+    """Return the bytes before a body, from 'POST PATH HTTP/1.1' or 'HTTP/1.1 200 REASON' on."""
     lines = sum(len(name) + len(value) + 4 for name, value in headers.items())
     return len(first) + 16 + lines + 2
 
@@ -334,7 +340,7 @@ def _end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def main(folder: str, link: str, limits: str = "{}") -> None:
-    """Serve the federation in `folder` until a signal ends it; `limits` are JSON, for tests."""
+    """Serve the federation in `folder` until a signal ends it; `limits` is JSON, for tests."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     federation, chosen = Federation.read(Path(folder)), Limits(**json.loads(limits))
@@ -350,7 +356,7 @@ def main(folder: str, link: str, limits: str = "{}") -> None:
         http="httptools",
         ws="none",
         access_log=False,
-        log_level="error",  # a warning for every malformed request would let anybody fill the log
+        log_level="error",  # Warnings about malformed requests would let attackers fill the log.
         server_header=False,
         timeout_keep_alive=int(chosen.idle_seconds),
         timeout_graceful_shutdown=_STOP_SECONDS,

@@ -1,8 +1,8 @@
-"""Connections to the gate: how many, for how long, and how much before anything is known of them.
+"""Limits on the number, duration and content of connections to the gate.
 
-A connection is anonymous until a site's signature has come over it. Of anonymous ones an address
-has few, and all addresses together have few; where one more comes the oldest is cut, so that
-merely holding connections keeps no site out. A site has few of its own.
+A connection is anonymous until a site's signature has arrived over it. Each address may have few
+anonymous connections, and so may all addresses together. A further one closes the oldest, so that
+holding connections open does not keep any site out. Each site may have few connections of its own.
 """
 
 import asyncio
@@ -21,21 +21,21 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 _RESET, _CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 _NO_DESCRIPTOR_SECONDS = 0.1
 _SHUTDOWN_SECONDS = 0.5
-_ANSWER_SECONDS = 0.01  # in which an answer leaves, where the rest of a body is not wanted
-_IPV6_PREFIX_BITS = 64  # one customer of a provider has all addresses with the same prefix
+_ANSWER_SECONDS = 0.01  # Time for a response to leave where the rest of a body is not wanted.
+_IPV6_PREFIX_BITS = 64  # One customer has all addresses with the same prefix.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the gate holds at once, and for how long.
+    """The gate's limits.
 
-    Bodies arrive within `body_seconds` and a second more for every `slowest_bytes` declared.
+    A body must arrive within `body_seconds` plus one second for every `slowest_bytes` declared.
     """
 
     anonymous: int = 256
     anonymous_per_address: int = 64
     connections_per_site: int = 16
-    calls: int = 32  # that the link works on at once: Flower's has 40 threads
+    calls: int = 32  # Calls that the SuperLink handles at once; it has 40 threads.
     calls_per_site: int = 8
     handshake_seconds: float = 10.0
     header_seconds: float = 10.0
@@ -44,11 +44,11 @@ class Limits:
     header_bytes: int = 2**14
     body_seconds: float = 30.0
     slowest_bytes: int = 2**16
-    body_bytes: int = 2**26  # of all bodies together: Flower's link holds each in memory
+    body_bytes: int = 2**26  # Of all bodies together, which the SuperLink holds in memory.
 
 
 class Connection:
-    """One accepted connection, and whose it is."""
+    """One accepted connection, with its address and, once known, its site."""
 
     __slots__ = ("_cut", "address", "site", "socket")
 
@@ -57,24 +57,26 @@ class Connection:
         self.address = address
         self.site: str | None = None
         self._cut: Callable[[], object] | None = None
-        self.ends_by_reset(True)
+        self.set_reset_on_close(True)
 
     def cut_by(self, cut: Callable[[], object]) -> None:
+        """Set the function that closes the connection."""
         self._cut = cut
 
     def cut(self) -> None:
-        """End it by a reset: a node tries again after one, but takes a torn handshake for final."""
-        self.ends_by_reset(True)
+        """Reset the connection: nodes retry after a reset, but not after a failed handshake."""
+        self.set_reset_on_close(True)
         if self._cut is not None:
             self._cut()
 
-    def ends_by_reset(self, yes: bool, /) -> None:
+    def set_reset_on_close(self, yes: bool, /) -> None:
+        """Set whether closing the socket resets the connection."""
         with contextlib.suppress(OSError):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET if yes else _CLOSE)
 
 
 class Connections:
-    """All connections: anonymous ones by address and sites' own by name, the oldest first."""
+    """All connections, anonymous ones by address and others by site, oldest first."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -83,10 +85,11 @@ class Connections:
 
     @property
     def anonymous(self) -> int:
+        """The number of anonymous connections."""
         return sum(map(len, self._anonymous.values()))
 
     def admit(self, connection: Connection) -> None:
-        """Make a place for a new connection."""
+        """Add a new connection, and close the oldest one if there are too many."""
         here = self._anonymous.get(connection.address, {})
         if len(here) >= self._limits.anonymous_per_address:
             self._cut_oldest(here)
@@ -95,7 +98,7 @@ class Connections:
         self._anonymous.setdefault(connection.address, {})[connection] = None
 
     def belongs_to(self, connection: Connection, site: str) -> None:
-        """Note that a site's signature came over a connection."""
+        """Record that a site's signature arrived over a connection."""
         if connection.site == site:
             return
         self.release(connection)
@@ -124,7 +127,7 @@ class Connections:
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """HTTP/1.1 with limits: short headers, few requests at once, and nothing waits for ever."""
+    """HTTP/1.1 with limits on headers, pipelined requests and waiting times."""
 
     def __init__(
         self, connection: Connection, table: Connections, limits: Limits, **uvicorns: Any
@@ -137,17 +140,20 @@ class LimitedProtocol(HttpToolsProtocol):
         self._going: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timer for the first request."""
         super().connection_made(transport)
         self._connection.cut_by(transport.abort)
         self._expect_within(self._limits.header_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Stop all timers and forget the connection."""
         self._expect_within(None)
         self.resume_writing()
         self._table.release(self._connection)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        """Parse data, and close the connection if the headers are too long."""
         if self.transport.is_closing():
             return
         super().data_received(data)
@@ -157,14 +163,16 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._connection.cut()
 
     def on_message_begin(self) -> None:
-        # A client may have all of an answer, and send the next request, before we are done with it.
+        """Start the timer for headers; refuse a pipelined request."""
+        # A client may send its next request before we have finished the previous response.
         if self.pipeline:
-            raise ValueError("a request waits already")  # answered with 400
+            raise ValueError("a request is already waiting")  # Answered with status 400.
         super().on_message_begin()
         self._in_head, self._head_bytes = True, 0
         self._expect_within(self._limits.header_seconds)
 
     def on_headers_complete(self) -> None:
+        """Start the timer for the body, by its declared length."""
         self._in_head = False
         length = next((int(value) for name, value in self.headers if name == b"content-length"), 0)
         self._expect_within(self._limits.body_seconds + length / self._limits.slowest_bytes)
@@ -172,29 +180,33 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        # After an early answer nothing is under way: what is due is the next request.
+        """Stop the timer, or start the one for the next request."""
+        # After an early response the next event is the next request.
         is_answered = self.cycle is None or self.cycle.response_complete
         self._expect_within(self._limits.idle_seconds if is_answered else None)
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        """Close a connection whose remaining body is not wanted."""
         super().on_response_complete()
         if self.transport.is_closing() and self.cycle.more_body:
-            # A polite end of TLS would decrypt, and forget, all that still comes.
+            # A regular TLS shutdown would decrypt and discard everything that still arrives.
             self.loop.call_later(_ANSWER_SECONDS, self.transport.abort)
 
     def pause_writing(self) -> None:
+        """Start the timer for a client that does not read."""
         super().pause_writing()
         self._going = self.loop.call_later(self._limits.stalled_seconds, self.transport.abort)
 
     def resume_writing(self) -> None:
+        """Stop the timer for a client that does not read."""
         if self._going is not None:
             self._going.cancel()
             self._going = None
         super().resume_writing()
 
     def _expect_within(self, seconds: float | None) -> None:
-        """Cut the connection unless what is due comes in time; None: nothing is due."""
+        """Close the connection unless the next event comes in time; None if no event is due."""
         if self._coming is not None:
             self._coming.cancel()
         self._coming = None
@@ -203,7 +215,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 class GateServer(uvicorn.Server):
-    """Serves the gate: counts connections from the moment they are accepted, before TLS."""
+    """A server that counts connections from the moment they are accepted, before TLS."""
 
     def __init__(self, config: uvicorn.Config, limits: Limits, table: Connections) -> None:
         super().__init__(config)
@@ -212,6 +224,7 @@ class GateServer(uvicorn.Server):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen and start to accept connections."""
         assert sockets is None
         host = self.config.host
         self._listener = socket.create_server(
@@ -220,10 +233,11 @@ class GateServer(uvicorn.Server):
             backlog=self.config.backlog,
         )
         self._listener.setblocking(False)
-        await super().startup(sockets=[])  # which accepts nothing by itself
+        await super().startup(sockets=[])  # Accepts no connections by itself.
         self._keep(asyncio.create_task(self._accept(self._listener)))
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting connections and close the listener."""
         for task in list(self._tasks):
             task.cancel()
         if self._listener is not None:
@@ -235,7 +249,7 @@ class GateServer(uvicorn.Server):
         while True:
             try:
                 accepted, address = await loop.sock_accept(listener)
-            except OSError:  # no descriptor is left: some will be
+            except OSError:  # No file descriptor is free for now.
                 await asyncio.sleep(_NO_DESCRIPTOR_SECONDS)
                 continue
             connection = Connection(accepted, address_group(address[0]))
@@ -245,7 +259,7 @@ class GateServer(uvicorn.Server):
             self._keep(task)
 
     async def _shake_hands(self, connection: Connection) -> None:
-        """Set up TLS; from then on the connection is its protocol's."""
+        """Set up TLS and hand the connection to its protocol."""
         assert self.config.ssl is not None
         loop = asyncio.get_running_loop()
         try:
@@ -264,7 +278,7 @@ class GateServer(uvicorn.Server):
                 ssl_handshake_timeout=self._limits.handshake_seconds,
                 ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
             )
-            connection.ends_by_reset(False)
+            connection.set_reset_on_close(False)
         except (OSError, ssl.SSLError, asyncio.CancelledError):
             self._table.release(connection)
             connection.socket.close()
@@ -275,7 +289,7 @@ class GateServer(uvicorn.Server):
 
 
 def address_group(host: str) -> str:
-    """Return the address by which connections are counted: for IPv6 its network of 2^64."""
+    """Return the address by which connections are counted; for IPv6 the /64 network."""
     found = ipaddress.ip_address(host.partition("%")[0])
     if found.version == 6 and found.ipv4_mapped is None:
         return str(ipaddress.ip_network((found, _IPV6_PREFIX_BITS), strict=False))

@@ -1,11 +1,12 @@
-"""Orders and replies through Flower's grid: push, pull, and nothing held against the others.
+"""Transport of orders and replies over Flower's grid.
 
-A reply is looked for by the identifier of the order that it answers, and must come from the node
-that was asked. Replies to the orders of earlier rounds are never pulled.
+A reply is looked up by the message id of its order and must come from the node that was asked.
+Replies to orders of earlier rounds are never pulled. A slow or unreadable reply does not delay the
+others.
 
-With keys the operator knows which node is which client: each site's public key is on his list, and
-the link lets in no other. Without keys a node is asked for its name and believed, once: fit for
-simulations and rehearsals.
+With keys the operator knows which node is which client: the list has each site's public key, and
+the link admits no others. Without keys each node is asked once for its name and trusted, which is
+meant for simulations and rehearsals.
 """
 
 import time
@@ -27,19 +28,19 @@ _POLL_SECONDS = 0.2
 
 
 class Directory(Protocol):
-    """Nodes by the names of clients."""
+    """A mapping from client names to node ids."""
 
     def online(self) -> Mapping[str, int]:
-        """Clients whose nodes are connected now."""
+        """Return the clients whose nodes are connected now."""
         ...
 
     def known(self) -> Mapping[str, int]:
-        """Clients as of the last look."""
+        """Return the clients found by the last call of `online`."""
         ...
 
 
 class KeyedDirectory:
-    """Names by public keys, as the operator wrote them down."""
+    """A directory by public keys, as the operator has listed them."""
 
     def __init__(self, grid: Grid, name_of_key: Mapping[bytes, str]) -> None:
         self._grid = grid
@@ -59,18 +60,18 @@ class KeyedDirectory:
 
 
 class AskedDirectory:
-    """Names as nodes tell them; of two nodes with one name the first has it, while it is there."""
+    """A directory by the names that nodes report; the first online node with a name keeps it."""
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
         self._name_of: dict[int, str] = {}
-        self._nameless: dict[int, float] = {}  # node: when it said no name
-        self._asked: dict[str, tuple[int, float]] = {}  # message: node and when
+        self._nameless: dict[int, float] = {}  # When each node gave no name.
+        self._asked: dict[str, tuple[int, float]] = {}  # By message id: node and time.
         self._known: dict[str, int] = {}
 
     def online(self) -> Mapping[str, int]:
         present = set(self._grid.get_node_ids())
-        # A site may mend its file: who said no name is asked again after a while.
+        # A site may correct its file, so a node that gave no name is asked again after a while.
         recent = time.monotonic() - _ANSWER_SECONDS
         self._nameless = {node: when for node, when in self._nameless.items() if when > recent}
         asked = {node for node, _ in self._asked.values()}
@@ -130,13 +131,13 @@ class AskedDirectory:
 def _name_in(message: Message, node: int) -> str | None:
     if message.has_error():
         reason = failure_of(message.error, _ANSWER_SECONDS)
-        _LOG.warning("node %d does not say who it is: %s", node, reason)
+        _LOG.warning("node %d gave no name: %s", node, reason)
         return None
     try:
         blobs = from_records(message.content)
         return blobs["name"].decode()
     except (WireError, KeyError, UnicodeDecodeError):
-        _LOG.warning("node %d does not say who it is", node)
+        _LOG.warning("node %d gave no name", node)
         return None
 
 
@@ -148,7 +149,7 @@ def wait_for_all(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return once every client is online: who is sampled must not depend on who came first."""
+    """Wait until all clients are online, so that samples do not depend on who arrived first."""
     started, told = clock(), 0.0
     while True:
         missing = sorted(set(clients) - directory.online().keys())
@@ -171,21 +172,21 @@ CountTraffic = Callable[[], tuple[int, int] | None]
 
 _LOG = printable_text.logger()
 _COLLECT_SECONDS = 2.0
-_PULLS_TOGETHER = 8
+_MAX_PULLS = 8
 
 
 def nobody_counts() -> None:
-    """Where messages do not travel."""
+    """Return None: no traffic is counted where messages do not travel."""
 
 
 class GridPost:
-    """Clients by the names that a `directory` gives to nodes; `traffic` is the link's own count."""
+    """Transport over a grid; `directory` maps clients to nodes, `traffic` counts bytes."""
 
     def __init__(self, grid: Grid, directory: Directory, traffic: CountTraffic) -> None:
         self._grid = grid
         self.traffic = traffic
         self._directory = directory
-        self._asked: dict[str, tuple[str, int]] = {}  # message: client and node
+        self._asked: dict[str, tuple[str, int]] = {}  # By message id: client and node.
         self._pulls: dict[str, _Pull] = {}
         self._deadline_seconds = 0.0
 
@@ -219,34 +220,34 @@ class GridPost:
         ends = time.monotonic() + _COLLECT_SECONDS
         waiting = list(self._asked.items())
         for place, (number, asked) in enumerate(waiting):
-            self._look_for(number for number, _ in waiting[place:])
+            self._start_pulls(number for number, _ in waiting[place:])
             pull = self._pulls.get(number)
             if pull is None:
-                continue  # next time
-            pull.join(max(0.0, ends - time.monotonic()))  # a deadline must not wait for us
-            if pull.is_alive():  # its sender has announced it, and not yet sent all of it
+                continue
+            pull.join(max(0.0, ends - time.monotonic()))
+            if pull.is_alive():  # The reply has arrived in part.
                 continue
             del self._pulls[number]
             match pull.outcome:
                 case None:
                     continue
                 case httpx.TransportError() as error:
-                    raise error  # the link is gone, not a reply
+                    raise error  # The link is gone.
                 case Exception() as error:
-                    _LOG.warning("what '%s' sent cannot be read", asked[0], exc_info=error)
+                    _LOG.warning("the reply of '%s' cannot be read", asked[0], exc_info=error)
                     reply = Reply(client=asked[0], blobs={})
                 case BaseException() as error:
-                    raise error  # the run was stopped
+                    raise error  # The run was stopped.
                 case message:
                     reply = _reply(asked, message, self._deadline_seconds)
-            del self._asked[number]  # looked for once: a second reply to an order is nobody's
+            del self._asked[number]  # A second reply to an order is never read.
             yield reply
 
-    def _look_for(self, numbers: Iterable[str]) -> None:
-        """Start looking for some replies, a few at a time; one that is stuck keeps no place."""
+    def _start_pulls(self, numbers: Iterable[str]) -> None:
+        """Start to pull some replies, a few at a time; a pull that is stuck does not count."""
         busy = sum(pull.is_busy for pull in self._pulls.values())
         for number in numbers:
-            if busy >= _PULLS_TOGETHER:
+            if busy >= _MAX_PULLS:
                 return
             if number not in self._pulls:
                 self._pulls[number] = _Pull(self._grid, number)
@@ -254,10 +255,10 @@ class GridPost:
 
 
 class _Pull(Thread):
-    """One reply, pulled alone and in a thread of its own.
+    """A thread that pulls one reply.
 
-    Flower waits minutes for the rest of a reply of which a part has come, and one that cannot be
-    read would take others of the same pull with it.
+    Flower waits minutes for the rest of a reply that has arrived in part, and a reply that cannot
+    be read would fail all others of the same pull.
     """
 
     def __init__(self, grid: Grid, number: str) -> None:
@@ -270,13 +271,14 @@ class _Pull(Thread):
 
     @property
     def is_busy(self) -> bool:
-        """Whether it runs, and may still end soon."""
+        """Whether the pull runs and may still end soon."""
         return self.is_alive() and time.monotonic() < self._stuck_at
 
     def run(self) -> None:
+        """Store the reply or the error in `outcome`."""
         try:
             self.outcome = next(iter(self._grid.pull_messages([self._number])), None)
-        except BaseException as error:  # whoever collects decides
+        except BaseException as error:  # Handled by the caller of `collect`.
             self.outcome = error
 
 
@@ -291,6 +293,6 @@ def _reply(asked: tuple[str, int], message: Message, deadline_seconds: float) ->
     try:
         return Reply(client=client, blobs=from_records(message.content), total_bytes=size)
     except WireError as error:
-        # Not what a site sends: an empty reply is dropped like any other that is wrong.
-        _LOG.warning("a reply of '%s' is no use: %s", client, error)
+        # A site sends no such reply; an empty one is dropped like any other wrong reply.
+        _LOG.warning("the reply of '%s' is dropped: %s", client, error)
         return Reply(client=client, blobs={}, total_bytes=size)

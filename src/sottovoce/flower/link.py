@@ -1,4 +1,4 @@
-"""The operator's side: Flower's link behind our gate, and the sites that it knows."""
+"""The operator's link: Flower's SuperLink behind the gate, and the sites that it knows."""
 
 import json
 import ssl
@@ -28,18 +28,18 @@ from sottovoce.flower.control import Control, connected
 from sottovoce.flower.gate import TRAFFIC_PATH
 
 START_SECONDS = 90.0
-CONNECTION = "sottovoce"  # the link's name in Flower's own configuration
+CONNECTION = "sottovoce"  # The link's name in Flower's configuration.
 _HEALTH_SECONDS = 5.0
 
 
 def keep_link(federation: Federation, *, on_ready: Callable[[Sequence[str]], None]) -> None:
-    """Run the link until a signal ends it; `on_ready` gets a sentence for each key refused."""
+    """Run the link until a signal ends it; `on_ready` gets a sentence for each refused key."""
     problem = federation.certificate_problem()
     if problem:
         raise DeploymentError(problem)
     if not federation.sites:
         raise DeploymentError(
-            f"{federation.folder / 'federation.toml'}: 'sites' is empty, so nobody could join; "
+            f"{federation.folder / 'federation.toml'}: 'sites' is empty, so no site could join; "
             'name the sites in it, as in sites = ["hospital-a", "hospital-b"]'
         )
     with (
@@ -48,8 +48,8 @@ def keep_link(federation: Federation, *, on_ready: Callable[[Sequence[str]], Non
     ):
         if not federation.address.is_free():
             raise DeploymentError(
-                f"port {federation.address.port} of this machine is taken; end what listens "
-                f"there, or change the address in {federation.folder / 'federation.toml'}"
+                f"port {federation.address.port} of this machine is in use; stop the program that "
+                f"listens there, or change the address in {federation.folder / 'federation.toml'}"
             )
         inner = Address(host=LOOPBACK, port=free_port())
         _write_connection(federation, inner)
@@ -60,8 +60,8 @@ def keep_link(federation: Federation, *, on_ready: Callable[[Sequence[str]], Non
         _start(
             children, federation, "the link's executor", executor_command(federation, inner), inner
         )
-        door = Address(host="localhost", port=federation.address.port)
-        _start(children, federation, "the link's gate", gate_command(federation, inner), door)
+        gate = Address(host="localhost", port=federation.address.port)
+        _start(children, federation, "the link's gate", gate_command(federation, inner), gate)
         announce({"control": str(inner), "warnings": refused})
         on_ready(refused)
         try:
@@ -72,7 +72,7 @@ def keep_link(federation: Federation, *, on_ready: Callable[[Sequence[str]], Non
 
 
 def link_command(federation: Federation, inner: Address) -> list[str]:
-    """Flower's link, for this machine alone."""
+    """Return the command of a SuperLink that listens on this machine only."""
     return [
         program("flower-superlink"),
         *("--host", inner.host, "--port", str(inner.port)),
@@ -87,7 +87,7 @@ def link_command(federation: Federation, inner: Address) -> list[str]:
 
 
 def executor_command(federation: Federation, inner: Address) -> list[str]:
-    """What starts the server's side of runs; ours to end, with what it has started."""
+    """Return the command of the executor that starts the ServerApps of runs."""
     return [
         *(sys.executable, "-m", "sottovoce.flower.executor"),
         *("--runtime-api-address", str(inner)),
@@ -96,7 +96,7 @@ def executor_command(federation: Federation, inner: Address) -> list[str]:
 
 
 def gate_command(federation: Federation, inner: Address) -> list[str]:
-    """The gate, where sites dial."""
+    """Return the command of the gate, to which sites connect."""
     return [
         *(sys.executable, "-m", "sottovoce.flower.gate"),
         *(str(federation.folder), str(inner)),
@@ -104,11 +104,12 @@ def gate_command(federation: Federation, inner: Address) -> list[str]:
 
 
 def register_sites(federation: Federation, control: Control) -> list[str]:
-    """Make the sites' keys known to Flower's link; gives a sentence for each that it refuses.
+    """Register the sites' keys at the SuperLink; return a sentence for each key that it refuses.
 
-    Keys of sites that are no longer listed stay known there, because Flower never takes a key again
-    that was unregistered, and a slip in `sites` must not cost a site its key. They open nothing:
-    the gate lets only listed sites through, and servers ask only nodes with the keys of those.
+    Keys of sites that are no longer listed stay registered, because Flower never accepts a key
+    again after it was unregistered, and a typing error in `sites` must not cost a site its key.
+    Such keys give no access: the gate admits only listed sites, and servers ask only nodes with
+    their keys.
     """
     known = {node.public_key for node in control.nodes()}
     refused = []
@@ -119,18 +120,18 @@ def register_sites(federation: Federation, control: Control) -> list[str]:
             control.register(name, key)
         except DeploymentError as error:
             refused.append(
-                f"the key of '{name}' was not taken ({error}), and it cannot take part; the other "
-                "sites can. An earlier version may have unregistered the key, which Flower never "
-                "takes again: the site makes a new folder with 'sottovoce deploy join', moves its "
-                "ledger there with 'sottovoce ledger move OLD NEW', and copies the policy of its "
-                f"site.toml; then move {federation.public_key_path(name)} away and --add the new "
-                "key"
+                f"the key of '{name}' was not accepted ({error}), so it cannot take part; the "
+                "other sites can. An earlier version may have unregistered the key, and Flower "
+                "never accepts such a key again. Ask the site to create a new folder with "
+                "'sottovoce deploy join', to move its ledger there with 'sottovoce ledger move OLD "
+                "NEW', and to copy the policy of its site.toml; then move "
+                f"{federation.public_key_path(name)} away and --add the new key"
             )
     return refused
 
 
 def flower_keys(federation: Federation) -> dict[str, bytes]:
-    """The sites' public keys as the link knows them."""
+    """Return the sites' public keys in Flower's format."""
     return {
         site: certificates.as_flower_knows_it(key) for site, key in federation.public_keys().items()
     }
@@ -138,7 +139,7 @@ def flower_keys(federation: Federation) -> dict[str, bytes]:
 
 @contextmanager
 def running_link(federation: Federation) -> Iterator[Control]:
-    """The control interface of a federation's link, which must be up."""
+    """Open the control interface of a federation's link, which must be running."""
     state = state_of(federation.link_folder)
     if not state or not state["ready"]:
         raise DeploymentError(
@@ -149,7 +150,7 @@ def running_link(federation: Federation) -> Iterator[Control]:
 
 
 def flower_home(federation: Federation) -> Path:
-    """Where Flower keeps its own configuration for this link."""
+    """Return the folder of Flower's own configuration for this link."""
     return federation.link_folder / "flower"
 
 
@@ -176,7 +177,7 @@ def _start(
 
 
 def _stop_runs(inner: Address, authority: Path) -> None:
-    """End what still runs: Flower's link waits for it otherwise, and would call it running ever."""
+    """Stop all active runs, for which the SuperLink would wait and which it would list for ever."""
     with suppress(DeploymentError), connected(str(inner), authority) as control:
         for run in control.runs():
             if not run.has_ended:
@@ -184,11 +185,11 @@ def _stop_runs(inner: Address, authority: Path) -> None:
 
 
 def traffic_of(federation: Federation) -> tuple[int, int] | None:
-    """Bytes that have passed the gate, from sites and to them; None where it does not answer."""
-    door = Address(host="localhost", port=federation.address.port)
+    """Return the bytes that passed the gate, from sites and to them; None without an answer."""
+    gate = Address(host="localhost", port=federation.address.port)
     try:
         with _client(federation.authority) as client:
-            counted = client.get(f"https://{door}{TRAFFIC_PATH}").raise_for_status().json()
+            counted = client.get(f"https://{gate}{TRAFFIC_PATH}").raise_for_status().json()
     except (httpx.HTTPError, ValueError):
         return None
     return counted["up"], counted["down"]
@@ -208,14 +209,14 @@ def _client(authority: Path) -> httpx.Client:
 
 
 def _empty(folder: Path) -> None:
-    """Make a folder, or take out what servers of an earlier link have left there."""
+    """Create a folder, or delete the files that servers of an earlier link have left there."""
     folder.mkdir(mode=0o700, exist_ok=True)
     for path in folder.iterdir():
         path.unlink()
 
 
 def _write_connection(federation: Federation, inner: Address) -> None:
-    """Flower's own configuration, so that `flwr` finds this link too."""
+    """Write Flower's configuration, so that `flwr` finds this link."""
     home = flower_home(federation)
     home.mkdir(mode=0o700, exist_ok=True)
     text = (

@@ -1,10 +1,11 @@
-"""A client mod for a Flower app of yours: what it trains leaves as private bits, or not at all.
+"""A Flower client mod that turns the model which an app trains into a private message.
 
     app = ClientApp(mods=[private_mod])
 
-The first of the mods: those after it, and the app, see the model as they always did. Of the app's
-reply nothing leaves but the sealed message; arrays, metrics and configs stay. Messages other than
-`train` are refused, for what an app answers to them is private data in the clear.
+It must be the first mod: the later mods and the app receive the model as usual. Arrays, metrics and
+configs of the app's reply do not leave the client, only the private message does, and the number of
+examples if the site's policy declares it public. Messages of other types than `train` are refused,
+because an app's replies to them would be private data in the clear.
 """
 
 import contextlib
@@ -47,11 +48,45 @@ _LEGACY_RECORD = "fitins.parameters"
 
 
 def private_mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
-    """Answer a `train` message with what the site's policy allows, privatised and charged."""
+    """Answer a `train` message with a private message that the site's policy allows.
+
+    The mod reads the plan that `PrivateStrategy` has put into the message and checks it against the
+    site's policy and budget. If these do not allow it, the app is not called. Otherwise the app
+    trains; then the site's ledger is charged, and only after that the clipped update is randomized
+    and encoded. The app's own reply never leaves the client, except for its number of examples if
+    the plan asks for it and the site's policy declares it public (`public_counts`).
+
+    The site's file (see `sottovoce deploy join`) is named by `site` in the node's config or by the
+    environment variable `SOTTOVOCE_SITE`.
+
+    Args:
+        message: The message of the server.
+        context: The context of the node.
+        call_next: The next mod or the app.
+
+    Returns:
+        A reply with the private message, with the site's name if the server asks for it, or an
+        error reply. It never raises: refusals follow from public data and are sent with their
+        reason; other errors may depend on the data, so they go to the node's log and the server
+        only learns that the client failed.
+
+    Example:
+        The client app:
+
+            app = ClientApp(mods=[private_mod])
+
+            @app.train()
+            def train(message: Message, context: Context) -> Message:
+                model = Net()
+                model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+                fit(model)
+                arrays = ArrayRecord(model.state_dict())
+                return Message(RecordDict({"arrays": arrays}), reply_to=message)
+    """
     try:
         content = _answer(message, context, call_next)
     except (PolicyError, BudgetExhaustedError) as error:
-        # Public: it follows from the request, the site's file and its ledger, never from the data.
+        # The reason is public: it follows from the request, the policy and the ledger alone.
         if _note(message, context, str(error)):
             log(WARNING, "sottovoce: refused, nothing was sent: %s", error)
         return _error(message, ErrorCode.MOD_FAILED_PRECONDITION, f"refused: {error}")
@@ -62,7 +97,7 @@ def private_mod(message: Message, context: Context, call_next: ClientAppCallable
         log(ERROR, "sottovoce: nothing was sent: %s", error)
         return _error(message, ErrorCode.MOD_FAILED_PRECONDITION, f"refused: {NO_LEDGER}")
     except Exception:
-        # Whatever it says may be about the data.
+        # The exception may depend on the data, so only the log gets it.
         log(ERROR, "sottovoce: failed, nothing was sent", exc_info=True)
         reason = "failed: the node's log says why"
         _note(message, context, reason)
@@ -71,7 +106,7 @@ def private_mod(message: Message, context: Context, call_next: ClientAppCallable
 
 
 def _note(message: Message, context: Context, reason: str) -> bool:
-    """Write a refusal to the site's audit log; False if it is one of too many to be listed."""
+    """Record a refusal in the site's audit log; return False if there are too many to list."""
     with contextlib.suppress(SottovoceError):
         name = OrderName(run=run_name(message.metadata.run_id))
         return site_of(context).note_refusal(reason, name)
@@ -85,18 +120,19 @@ def _error(message: Message, code: int, reason: str) -> Message:
 def _answer(message: Message, context: Context, call_next: ClientAppCallable) -> ConfigRecord:
     site = site_of(context)
     record = _own_record(message)
-    if PLAN not in record:  # before it plans the server asks who is there
+    if PLAN not in record:  # The server asks for names before it plans a round.
         return ConfigRecord({NAME: site.name})
     announcement = read_announcement(record)
     if announcement.num_examples and not _counts_are_public(site):
         raise PolicyError(
-            "the number of examples is asked for in the clear; 'public_counts' is false"
+            "the server asks for the number of examples, which this site's policy keeps private "
+            "('public_counts' is false); set public-num-examples = false in the run config"
         )
     asked = asked_of(announcement, run_name(message.metadata.run_id))
     public: dict[str, int] = {}
 
     def train() -> list[Vector]:
-        update, reply = _trained(message, context, call_next, announcement)
+        update, reply = _train(message, context, call_next, announcement)
         if announcement.num_examples:
             public[NUM_EXAMPLES] = _num_examples(reply)
         return [update]
@@ -111,12 +147,12 @@ def _counts_are_public(site: Site) -> bool:
 
 
 def _own_record(message: Message) -> ConfigRecord:
-    """Take our record out of the message: the app sees what it would see without us."""
+    """Remove and return our record, so that the app receives its usual message."""
     category = message.metadata.message_type.split(".")[0]
     if category != MessageType.TRAIN:
         raise PolicyError(
-            f"a reply to a message of type '{category}' is private data in the clear; evaluate "
-            "at the server (evaluate_fn)"
+            f"the reply to a message of type '{category}' would be private data in the clear; use "
+            "evaluate_fn to evaluate at the server"
         )
     if _LEGACY_RECORD in message.content.array_records:
         raise PolicyError(
@@ -126,47 +162,53 @@ def _own_record(message: Message) -> ConfigRecord:
     record = message.content.config_records.get(RECORD)
     if record is None:
         raise PolicyError(
-            "the message has no plan; wrap the server's strategy in "
-            "sottovoce.flower.PrivateStrategy"
+            "the message has no plan; use sottovoce.flower.PrivateStrategy around the server's "
+            "strategy"
         )
     del message.content[RECORD]
     return record
 
 
-def _trained(
+def _train(
     message: Message, context: Context, call_next: ClientAppCallable, announcement: Announcement
 ) -> tuple[Vector, Message]:
-    """What the app's training changes in the model, and its reply, which stays here."""
+    """Return what the app's training changes in the model, and the app's reply."""
     (sent,) = message.content.array_records.values()
     layout = Layout.of(sent)
     if layout.digest() != announcement.layout:
-        raise PolicyError("the model is not the one that the plan is for")
+        raise PolicyError(
+            "the model in the message is not the one in the plan; send the model as "
+            "PrivateStrategy does"
+        )
     before = layout.vector(sent)
     try:
         reply = call_next(message, context)
     except SottovoceError as error:
-        # An app may raise what it likes: ours are the only refusals that may be told.
+        # An app could raise our error classes with private text: only our own refusals are public.
         raise RuntimeError("the app failed") from error
     except KeyError as error:
-        if error.args == (_LEGACY_RECORD,):  # Flower's own, before any data were looked at
+        if error.args == (_LEGACY_RECORD,):  # Raised by Flower before any data are read.
             raise PolicyError(
                 "the app is a client of Flower's legacy API (NumPyClient, Client); write it with "
                 "@app.train()"
             ) from None
         raise
     if reply.has_error():
-        raise DeploymentError(f"the app answered with an error: {reply.error.reason}")
+        raise DeploymentError(
+            f"the app replied with an error: {reply.error.reason}; correct the app"
+        )
     if len(reply.content.array_records) != 1:
-        raise ParameterError("the app must answer with one ArrayRecord: the model it has trained")
+        raise ParameterError("the app must reply with one ArrayRecord, the trained model")
     (trained,) = reply.content.array_records.values()
-    with np.errstate(invalid="ignore", over="ignore"):  # what diverged the site sends as zero
+    # The site sends zero for an update that is not finite.
+    with np.errstate(invalid="ignore", over="ignore"):
         update = layout.vector(trained) - before
     if unchanged := layout.unchanged(update):
-        # To the node's log alone: what training changes, or does not, is about the data.
+        # Only to the node's log: which arrays training changes may depend on the data.
         log(
             WARNING,
-            "sottovoce: training left %s as it was, and noise will move it all the same; if it is "
-            "frozen (requires_grad=False), leave it out of the ArrayRecords of server and client",
+            "sottovoce: training did not change %s, but the noise will; if it is frozen "
+            "(requires_grad=False), leave it out of the ArrayRecords of server and client",
             ", ".join(f"'{name}'" for name in unchanged),
         )
     return update, reply
@@ -177,4 +219,6 @@ def _num_examples(reply: Message) -> int:
         count = metrics.get(NUM_EXAMPLES)
         if isinstance(count, int) and count > 0:
             return count
-    raise ParameterError(f"the app's metrics have no positive whole '{NUM_EXAMPLES}'")
+    raise ParameterError(
+        f"the app's metrics have no positive integer '{NUM_EXAMPLES}'; return it in a MetricRecord"
+    )

@@ -1,7 +1,7 @@
-"""A model as Flower carries it, and the one vector that stands for its floating-point arrays.
+"""A model as Flower carries it, and the vector of its floating-point arrays.
 
-Both sides read names, shapes and types from the record that the server sent, in its order. Arrays
-of whole numbers (a count of batches, say) are no part of the vector: they stay what they were.
+Both sides read names, shapes and types from the record that the server sent, in its order. Integer
+arrays, such as a count of batches, are not part of the vector and stay unchanged.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from sottovoce.core.errors import ParameterError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayShape:
-    """One array of a model, without its values."""
+    """Name, shape and type of one array of a model."""
 
     name: str
     shape: tuple[int, ...]
@@ -27,63 +27,68 @@ class ArrayShape:
 
     @property
     def is_float(self) -> bool:
+        """Whether the array holds floating-point numbers."""
         return np.dtype(self.dtype).kind == "f"
 
     @property
     def size(self) -> int:
+        """The number of entries."""
         return math.prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Where each floating-point array lies in the vector: one after the other."""
+    """The position of each floating-point array in the vector, in the order of the record."""
 
     arrays: tuple[ArrayShape, ...]
 
     @classmethod
     def of(cls, record: ArrayRecord) -> "Layout":
+        """Return the layout of a record; it must have a floating-point array."""
         arrays = tuple(
             ArrayShape(name=name, shape=values.shape, dtype=values.dtype.str)
-            for name, values in _unpacked(record).items()
+            for name, values in _unpack(record).items()
         )
         layout = cls(arrays=arrays)
         if not layout.dimension:
             raise ParameterError(
-                "the model has no floating-point array, so there is nothing to privatise; send "
+                "the model has no floating-point array, so there is nothing to privatize; send "
                 "its weights as float32"
             )
         return layout
 
     @property
     def dimension(self) -> int:
+        """The length of the vector."""
         return sum(array.size for array in self.arrays if array.is_float)
 
     def digest(self) -> str:
-        """Tells whether two sides would cut a vector at the same places."""
+        """Return a digest that is equal if two sides split a vector in the same way."""
         text = json.dumps([[array.name, array.shape, array.dtype] for array in self.arrays])
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def vector(self, record: ArrayRecord) -> Vector:
-        """The floating-point arrays of a record with these names and shapes, in float64."""
-        found = _unpacked(record)
+        """Return the floating-point arrays of a record with this layout as float64 vector."""
+        found = _unpack(record)
         if set(found) != {array.name for array in self.arrays}:
             raise ParameterError(
-                f"the model has the arrays {[array.name for array in self.arrays]}, and what came "
-                f"back has {list(found)}; send back what was sent"
+                f"the server sent the arrays {[array.name for array in self.arrays]}, but the "
+                f"reply has {list(found)}; return arrays with the same names"
             )
         pieces = []
         for array in self.arrays:
             values = found[array.name]
             if values.shape != array.shape:
                 raise ParameterError(
-                    f"array '{array.name}' has shape {values.shape}, and {array.shape} was sent"
+                    f"array '{array.name}' has shape {values.shape}, but must have {array.shape}, "
+                    "as it was sent"
                 )
             if array.is_float:
                 pieces.append(values.astype(np.float64).ravel())
         return np.concatenate(pieces)
 
     def unchanged(self, update: Vector) -> list[str]:
-        """Names of floating-point arrays that an update leaves as they were, to the last bit."""
+        """Return the names of floating-point arrays whose update is exactly zero."""
         found, start = [], 0
         for array in self.arrays:
             if array.is_float:
@@ -93,7 +98,7 @@ class Layout:
         return found
 
     def moved(self, record: ArrayRecord, update: Vector) -> ArrayRecord:
-        """The record with `update` added, in its own names, shapes and types."""
+        """Return the record with `update` added, in the same names, shapes and types."""
         moved: dict[str, Array] = {}
         start = 0
         for array in self.arrays:
@@ -107,8 +112,8 @@ class Layout:
         return ArrayRecord(moved)
 
     def typed(self, record: ArrayRecord) -> ArrayRecord:
-        """The record in its model's types again: averages of whole numbers come as floats."""
-        found = _unpacked(record)
+        """Return the record in the model's types; averages of integers are rounded."""
+        found = _unpack(record)
         typed = {}
         for array in self.arrays:
             values = found[array.name]
@@ -118,5 +123,5 @@ class Layout:
         return ArrayRecord(typed)
 
 
-def _unpacked(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
+def _unpack(record: ArrayRecord) -> dict[str, NDArray[np.generic]]:
     return {name: array.numpy() for name, array in record.items()}

@@ -1,4 +1,4 @@
-"""A site's side: Flower's node, and the worker that answers it with the installed code."""
+"""A site's processes: Flower's SuperNode, and the worker that answers it with installed code."""
 
 import contextlib
 import re
@@ -33,11 +33,11 @@ from sottovoce.flower.witness_endpoint import check_at_start
 
 START_SECONDS = 180.0
 _CONNECT_SECONDS = 20.0
-# A link takes a node that was cut off for alive, and refuses its next start, for two heartbeats;
-# unless it is told (`_say_goodbye`).
+# A SuperLink considers a node that was cut off as online for two heartbeats and refuses its next
+# start, unless it is told (`_deactivate`).
 _FORGET_SECONDS = 75.0
 _AGAIN_SECONDS = 5.0
-# Before a node that ended is started again; one that ran for a while begins anew.
+# Pauses before a node that ended is restarted; a node that ran for a while starts at the first.
 _PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)
 _STEADY_SECONDS = 60.0
 _NODE = "sottovoce.flower.supernode"
@@ -48,11 +48,12 @@ _REFUSED = b"[code: 2004]"
 
 
 def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
-    """Run a site's node until a signal ends it; `on_ready` hears whether the link was there.
+    """Run a site's node until a signal ends it; `on_ready` gets whether the link was reached.
 
-    A link that is away is waited for; one that refuses this site is an error. Where the worker or
-    Flower's node ends by itself, both are started again: a node without a worker would take orders
-    and answer none, and one whose worker died waits a minute for an answer that never comes.
+    If the link is away, the node waits for it; if the link refuses this site, that is an error. If
+    the worker or the SuperNode ends by itself, both are restarted: a SuperNode without a worker
+    would take orders and answer none, and one whose worker has died waits a minute for an answer
+    that never comes.
     """
     problem = (
         site.policy_problem()
@@ -62,8 +63,8 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
     )
     if problem:
         raise DeploymentError(problem)
-    # What would stop the worker is said now: a policy that cannot be read, an older ledger, a log
-    # that cannot be written.
+    # Report at once what would stop the worker: a policy that cannot be read, an outdated ledger,
+    # or an audit log that cannot be written.
     found = read_site(site.file)
     check_at_start(found, site.address)
     if found.audit_log is not None:
@@ -79,30 +80,30 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
             on_ready(connected)
             for pause_seconds in _pauses(children, lambda: _lost_ledger(site, children)):
                 time.sleep(pause_seconds)
-                # One that is killed while it starts is one more end, and not the end of the node.
+                # A child that is killed while it starts is restarted like any other.
                 with contextlib.suppress(ChildEndedError):
                     _start(site, runtime, children)
-    except SystemExit:  # a calm end: Flower's node has said goodbye, if there was a link to hear it
-        _say_goodbye(site)
+    except SystemExit:  # A regular end: the SuperNode has deactivated itself if it could.
+        _deactivate(site)
         raise
 
 
 def _start(site: SiteFolder, runtime: Address, children: list[Child]) -> bool:
-    """Flower's node and the worker; True when the link has taken the node."""
-    if _online(site).exists():
-        _say_goodbye(site)
+    """Start the SuperNode and the worker; return whether the link has accepted the node."""
+    if _online_marker(site).exists():
+        _deactivate(site)
     connected = _connect(site, runtime, children)
-    _online(site).write_bytes(_node_id(site))
+    _online_marker(site).write_bytes(_node_id(site))
     command = [sys.executable, "-m", _WORKER, str(runtime), str(site.file)]
     children.append(_child(site, "worker", command))
     return connected
 
 
-def _say_goodbye(site: SiteFolder) -> None:
-    """Tell the link that no node of this site is running, so that it takes the next one at once.
+def _deactivate(site: SiteFolder) -> None:
+    """Tell the link that no node of this site is running, so that it accepts the next one at once.
 
-    What Flower's node could not tell, because it was killed or the link was away. If the link is
-    away now as well, the next start tells it.
+    This is needed where the SuperNode could not tell it, because it was killed or the link was
+    away. If the link is away now as well, the next start tells it.
     """
     node_id = _node_id(site)
     authority, key = site.root_certificate, site.private_key
@@ -113,20 +114,20 @@ def _say_goodbye(site: SiteFolder) -> None:
         or (_listens(site.address) and deactivate(int(node_id), site.address, authority, key))
     )
     if heard:
-        _online(site).unlink(missing_ok=True)
+        _online_marker(site).unlink(missing_ok=True)
     else:
-        _online(site).write_bytes(node_id)
+        _online_marker(site).write_bytes(node_id)
 
 
 def _node_id(site: SiteFolder) -> bytes:
-    """The number by which the link knows this site's node, as last heard; empty if never."""
-    log, online = _log(site, "node"), _online(site)
+    """Return the last node id that the link gave this site; empty if there is none."""
+    log, online = _log(site, "node"), _online_marker(site)
     said = _NODE_ID.search(log.read_bytes()) if log.exists() else None
     return said[1] if said else online.read_bytes() if online.exists() else b""
 
 
 def _lost_ledger(site: SiteFolder, children: list[Child]) -> str | None:
-    """Why the site must stop, if its worker has ended for that reason."""
+    """Return why the site must stop, if its worker has ended because of its ledger."""
     lost = any(child.process.returncode == LEDGER_LOST for child in children)
     return site.ledger_problem() if lost else None
 
@@ -134,9 +135,9 @@ def _lost_ledger(site: SiteFolder, children: list[Child]) -> str | None:
 def _pauses(
     children: list[Child], lost_ledger: Callable[[], str | None] = lambda: None
 ) -> Iterator[float]:
-    """Watch; whenever a child ends, stop the others and say after how many seconds to start again.
+    """Watch the children; whenever one ends, stop the others and yield the pause before a restart.
 
-    Ends with the error of a child that ends soon after every start, and at once where the site's
+    Raises the error of a child that ends soon after every start, and raises at once if the site's
     ledger is not the one that was charged.
     """
     tries = 0
@@ -162,7 +163,7 @@ def _pauses(
 
 
 def _connect(site: SiteFolder, runtime: Address, children: list[Child]) -> bool:
-    """Start Flower's node; True when the link has taken it, False where the link is away."""
+    """Start the SuperNode; return whether the link accepted it, False if the link is away."""
     patience_ends = time.monotonic() + _FORGET_SECONDS
     told = False
     while True:
@@ -178,13 +179,13 @@ def _connect(site: SiteFolder, runtime: Address, children: list[Child]) -> bool:
         if time.monotonic() > patience_ends:
             raise DeploymentError(
                 f"the link at {site.address} refuses '{site.name}': another node with the key in "
-                f"{site.folder / 'node.pub'} is online. A key belongs to one folder on one "
-                "machine: stop the other node, or make a folder of its own with 'deploy join'"
+                f"{site.folder / 'node.pub'} is online. Each key is for one folder on one machine: "
+                "stop the other node, or create a separate folder with 'deploy join'"
             )
         if not told:
             print(
-                f"the link takes an earlier node of '{site.name}' for online; trying again for "
-                f"up to {_FORGET_SECONDS:.0f} s",
+                f"the link still lists an earlier node of '{site.name}' as online; trying again "
+                f"for up to {_FORGET_SECONDS:.0f} s",
                 file=sys.stderr,
                 flush=True,
             )
@@ -193,7 +194,7 @@ def _connect(site: SiteFolder, runtime: Address, children: list[Child]) -> bool:
 
 
 def _refusal(site: SiteFolder) -> str | None:
-    """Why the link would not take any node of this site; None if it would, or cannot be asked."""
+    """Return why the link would refuse every node of this site; None if it would not or is away."""
     if site.root_certificate is None or site.private_key is None:
         return None
     match link_verdict(site.address, site.root_certificate, site.private_key):
@@ -203,7 +204,7 @@ def _refusal(site: SiteFolder) -> str | None:
         case LinkVerdict.UNKNOWN:
             return (
                 f"the link at {site.address} refuses '{site.name}': it does not know the key in "
-                f"{site.folder / 'node.pub'}. The operator adds a key with 'sottovoce deploy "
+                f"{site.folder / 'node.pub'}. Ask the operator to add it with 'sottovoce deploy "
                 f"certificates DIR --add {site.name} node.pub'"
             )
         case LinkVerdict.KNOWN | LinkVerdict.AWAY:
@@ -211,19 +212,19 @@ def _refusal(site: SiteFolder) -> str | None:
 
 
 def _wait_for_link(site: SiteFolder, runtime: Address, children: list[Child]) -> bool:
-    """Whether the link takes the node now; an error where the node ends over it."""
+    """Return whether the link accepts the node now; raise if the node ends instead."""
     away = time.monotonic() + _CONNECT_SECONDS
     wait_until(
         lambda: _is_connected(site) or (_listens(runtime) and time.monotonic() > away),
         children,
-        what="the node did not come up",
+        what="the node did not start",
         timeout_seconds=START_SECONDS,
     )
     return _is_connected(site)
 
 
 def node_command(site: SiteFolder, runtime: Address) -> list[str]:
-    """Flower's node; it starts no app by itself, since a run's submitter chooses an app's code."""
+    """Return the command of the SuperNode, which starts no apps: their code comes with the run."""
     trust = (
         ["--insecure"]
         if site.root_certificate is None
@@ -250,8 +251,8 @@ def _child(site: SiteFolder, name: str, command: list[str]) -> Child:
     )
 
 
-def _online(site: SiteFolder) -> Path:
-    """A file that is there for as long as the link may believe that this node is online."""
+def _online_marker(site: SiteFolder) -> Path:
+    """Return the file that exists while the link may believe that the node is online."""
     return site.node_folder / "online"
 
 

@@ -1,9 +1,9 @@
-"""Where Flower waits longer than it must, shorter.
+"""Patches that shorten the fixed polling intervals of Flower.
 
-Flower's node pauses for three seconds whenever it finds no order, and for half a second while it
-waits for an answer; and whoever pulls a message of which a part has not come yet tries again after
-a second. All three are written into Flower, and a round meets each about once, so that it took some
-five seconds whatever it computed. These functions are for processes of our own, in which nothing
+A SuperNode sleeps three seconds whenever it finds no message, and half a second while it waits for
+a reply. A process that pulls a message whose parts have not all arrived tries again after a second.
+These intervals are constants in Flower, and a round meets each about once, so a round took some
+five seconds however little it computed. The functions are for our own processes, in which nothing
 else uses Flower.
 """
 
@@ -18,27 +18,28 @@ from flwr.supernode import start_client_internal
 
 _FLOWER_SECONDS = 3.0
 _BUSY_SECONDS = 60.0
-_LOOK_SECONDS = 0.25
-_ANSWER_SECONDS = 0.05
+_POLL_SECONDS = 0.25
+_REPLY_SECONDS = 0.05
 _PART_SECONDS = 0.05
 
 quick_pull = partial(pull_objects, initial_backoff=_PART_SECONDS, backoff_cap=1.0)
 
 
 class Pauses:
-    """The module `time` for the node's loop: it looks for orders often for a minute after one."""
+    """A replacement for `time` in a SuperNode: it polls fast for a minute after a message."""
 
     def __init__(self, clock: Any = time) -> None:
         self._clock = clock
-        self._last_order = -_BUSY_SECONDS
+        self._last_message = -_BUSY_SECONDS
 
     def sleep(self, seconds: float) -> None:
+        """Sleep for a shorter time than Flower asks for while a run is active."""
         now = self._clock.monotonic()
-        if seconds < _FLOWER_SECONDS:  # it has an order, and waits for the answer
-            self._last_order = now
-            seconds = min(seconds, _ANSWER_SECONDS)
-        elif now - self._last_order < _BUSY_SECONDS:
-            seconds = _LOOK_SECONDS
+        if seconds < _FLOWER_SECONDS:  # The SuperNode has a message and waits for the reply.
+            self._last_message = now
+            seconds = min(seconds, _REPLY_SECONDS)
+        elif now - self._last_message < _BUSY_SECONDS:
+            seconds = _POLL_SECONDS
         self._clock.sleep(seconds)
 
     def __getattr__(self, name: str) -> Any:
@@ -46,17 +47,17 @@ class Pauses:
 
 
 def hurry_node() -> None:
-    """For the process of a node."""
+    """Replace the polling intervals in the process of a SuperNode."""
     _replace(start_client_internal, time=Pauses(), pull_objects=quick_pull)
 
 
 def hurry_server() -> None:
-    """For the process of a server app."""
+    """Replace the polling interval in the process of a ServerApp."""
     _replace(http_grid, pull_objects=quick_pull)
 
 
 def _replace(module: ModuleType, **by_name: Any) -> None:
-    """Put something in place of what a module has imported, if it still imports it."""
+    """Replace what a module has imported, if it still imports it."""
     for name, value in by_name.items():
         if hasattr(module, name):
             setattr(module, name, value)

@@ -1,4 +1,4 @@
-"""Orders and replies as Flower's records: bytes in one ConfigRecord, without headers of arrays."""
+"""Conversion of orders and replies to Flower records: bytes in one ConfigRecord."""
 
 from collections.abc import Mapping
 
@@ -10,10 +10,10 @@ from sottovoce.core.errors import WireError
 from sottovoce.deployment.orders import MOST_VECTORS, Blobs
 
 RECORD = "sottovoce"
-MOST_PARTS = 8 + MOST_VECTORS  # an order and its vectors, or messages and what a ledger says
+MOST_PARTS = 8 + MOST_VECTORS  # An order and its vectors, or messages and a ledger statement.
 _LONGEST_NAME = 64
 _LONGEST_REASON = 300
-# What Flower says of a message without a reply; its own texts speak of databases and heartbeats.
+# Replacements for Flower's error texts, which mention databases and heartbeats.
 _REASONS = {
     ErrorCode.LOAD_CLIENT_APP_EXCEPTION: "its node could not load the app; see the site's log",
     ErrorCode.MESSAGE_UNAVAILABLE: "it did not answer by the deadline{deadline}",
@@ -25,30 +25,36 @@ _REASONS = {
 
 
 def to_records(blobs: Blobs) -> RecordDict:
+    """Return the named bytes as the content of a message."""
     return RecordDict({RECORD: ConfigRecord(dict(blobs))})
 
 
 def from_records(content: RecordDict) -> dict[str, bytes]:
-    """The bytes of a message, which may be anybody's; WireError if it holds anything else."""
+    """Return the named bytes in a message, which is not trusted.
+
+    Raises WireError if it holds anything else or exceeds the limits.
+    """
     if list(content) != [RECORD]:
-        raise WireError(f"a message has the record '{RECORD}' and nothing else")
+        raise WireError(f"expected one record '{RECORD}' in a message, got {len(content)} records")
     record = content[RECORD]
     if not isinstance(record, ConfigRecord):
-        raise WireError(f"the record '{RECORD}' is a {type(record).__name__}, not a ConfigRecord")
+        raise WireError(
+            f"expected the record '{RECORD}' to be a ConfigRecord, got a {type(record).__name__}"
+        )
     found: Mapping[str, object] = record
     if len(found) > MOST_PARTS or any(len(name) > _LONGEST_NAME for name in found):
         raise WireError(
-            f"the record '{RECORD}' has at most {MOST_PARTS} parts, whose names have at most "
-            f"{_LONGEST_NAME} letters"
+            f"expected at most {MOST_PARTS} parts in the record '{RECORD}', with names of at most "
+            f"{_LONGEST_NAME} letters; got {len(found)} parts"
         )
     blobs = {name: value for name, value in found.items() if isinstance(value, bytes)}
     if len(blobs) < len(found):
-        raise WireError(f"the record '{RECORD}' holds something else than bytes")
+        raise WireError(f"expected only bytes in the record '{RECORD}', got other types")
     return blobs
 
 
 def failure_of(error: Error, deadline_seconds: float) -> str:
-    """Why there is no reply, in plain words; a site's own reason is kept as it is."""
+    """Return why there is no reply; a reason that the site gave is kept."""
     words = _REASONS.get(error.code)
     if words is not None:
         return words.format(deadline=f", {deadline_seconds:.3g} s after it was asked")
@@ -56,5 +62,5 @@ def failure_of(error: Error, deadline_seconds: float) -> str:
 
 
 def total_bytes(message: Message) -> int:
-    """What the objects of a message take, as they are sent; the transport adds its own."""
+    """Return the bytes of all objects of a message, without those of the transport."""
     return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())

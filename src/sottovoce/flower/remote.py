@@ -1,4 +1,4 @@
-"""Run a spec over Flower's grid: real machines, or Flower's simulation of them."""
+"""Runs of a spec over Flower's grid, on real machines or in Flower's simulation."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -39,10 +39,11 @@ def run_on_grid(
     on_round: OnRound | None = None,
     on_resume: OnResume | None = None,
 ) -> dict[str, Any]:
-    """Run `spec` with the nodes of a grid, which go by their keys, or else by what they say.
+    """Run `spec` with the nodes of a grid and return the result.
 
-    A new run waits until all clients are online; a resumed one goes on with those that are. A
-    `witness` keeps what sites state about their ledgers.
+    With `name_of_key` nodes are identified by their public keys; otherwise they are asked for their
+    names. A new run waits until all clients are online; a resumed run continues with those that
+    are. A `witness` keeps what sites state about their ledgers.
     """
     directory = KeyedDirectory(grid, name_of_key) if name_of_key else AskedDirectory(grid)
 
@@ -51,7 +52,7 @@ def run_on_grid(
             names = [part.client for part in resolved.parts]
             wait_for_all(directory, names, seconds=spec.deployment.wait_seconds)
         post = witnessed(GridPost(grid, directory, traffic), witness)
-        return _rounds_over(post, resolved, ledger)
+        return _make_rounds(post, resolved, ledger)
 
     return run(
         spec, folder, resume=resume, on_round=on_round, on_resume=on_resume, backend_of=backend
@@ -59,23 +60,23 @@ def run_on_grid(
 
 
 def on_flower(spec: RunSpec) -> RunSpec:
-    """The spec for a federation's machines, whatever backend it names."""
+    """Return the spec with the backend 'flower', whatever backend it names."""
     runtime = spec.runtime.model_copy(update={"backend": "flower"})
     return spec.model_copy(update={"runtime": runtime})
 
 
 def check_buildable(spec: RunSpec, run_folder: RunFolder, *, resume: bool) -> None:
-    """Refuse what `run_on_grid` would refuse before its first round; nothing is written."""
+    """Raise what `run_on_grid` would raise before its first round; nothing is written."""
     resolved = resolve(load_inputs(on_flower(spec)))
     if resume:
         check_goes_on(run_folder, resolved)
 
 
-def _told(spec: RunSpec) -> dict[str, Any]:
-    """What sites are told of the spec: not where on the server's disk its test data lie."""
+def _spec_for_sites(spec: RunSpec) -> dict[str, Any]:
+    """Return the spec that sites receive, without the path of the server's test data."""
     plain = spec.plain()
     kind, colon, path = spec.data.dataset.partition(":")
-    if colon and spec.data.sites:  # who trains on records of their own reads none of the server's
+    if colon and spec.data.sites:  # Such sites train on their own records and need no path.
         plain["data"]["dataset"] = f"{kind}:{Path(path).name}"
     return plain
 
@@ -89,10 +90,9 @@ def run_in_flower_simulation(
     on_round: OnRound | None = None,
     on_resume: OnResume | None = None,
 ) -> dict[str, Any]:
-    """Run `spec` with a virtual node for each client; their ledger is in the run folder."""
-    names = resolve(
-        load_inputs(spec)
-    ).clients.names  # refuses a bad spec before anything is started
+    """Run `spec` with a virtual node per client; the sites' ledger is in the run folder."""
+    # Resolving first reports errors in the spec before anything is started.
+    names = resolve(load_inputs(spec)).clients.names
     return simulate(
         names,
         folder / "sites.sqlite",
@@ -109,8 +109,8 @@ def run_in_flower_simulation(
     )
 
 
-def _rounds_over(post: Post[Order], resolved: Resolved, ledger: Ledger) -> RemoteRounds:
-    """The rounds of a run whose clients a `post` reaches."""
+def _make_rounds(post: Post[Order], resolved: Resolved, ledger: Ledger) -> RemoteRounds:
+    """Return the rounds of a run whose clients are reached through `post`."""
     spec = resolved.spec
     assert not resolved.channel.noise_at_server
     waiting = spec.deployment
@@ -124,7 +124,7 @@ def _rounds_over(post: Post[Order], resolved: Resolved, ledger: Ledger) -> Remot
         ledger=ledger,
         rotated=spec.rotation == "on",
         channel=resolved.channel,
-        spec=_told(spec),
+        spec=_spec_for_sites(spec),
         classes=resolved.num_classes,
         downlink=spec.runtime.downlink,
         post=post,

@@ -1,6 +1,6 @@
-"""A run over a federation: a Flower app that holds a spec, or a question, and no code.
+"""Submission of runs to a federation's link, and its status.
 
-How a federation is doing, as its operator can see.
+A run is a Flower app that contains a spec or a question, and no code.
 """
 
 import json
@@ -23,16 +23,20 @@ from sottovoce.flower.link import CONNECTION, flower_home, flower_keys, running_
 from sottovoce.version import __version__
 
 _SUBMIT_SECONDS = 120.0
-# Installed modules: nobody runs code that comes with a run.
+# Installed modules, so that no machine runs code that comes with a run.
 _SERVER_APP = "sottovoce.flower.app_server:app"
 _CLIENT_APP = "sottovoce.flower.app_client:app"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What a run shall do, and where on the link's machine its folder is.
+    """A run to submit.
 
-    `task` is the part of its configuration that says so: a spec, or a question.
+    Attributes:
+        name: Name of the run, for people.
+        task: The part of the run configuration that holds the spec or the question.
+        rounds: Number of rounds.
+        out: Output folder on the link's machine.
     """
 
     name: str
@@ -42,7 +46,7 @@ class Order:
 
 
 def write_app(folder: Path, order: Order, federation: Federation) -> None:
-    """The Flower app for an order: what `flwr run` takes."""
+    """Write the Flower app of a run, which `flwr run` takes."""
     config = {
         **order.task,
         "out": str(order.out),
@@ -69,7 +73,7 @@ def write_app(folder: Path, order: Order, federation: Federation) -> None:
 
 
 def submit(order: Order, federation: Federation) -> int:
-    """Hand a run to the link; gives the run's number there."""
+    """Send a run to the link and return its run id."""
     with tempfile.TemporaryDirectory(prefix="sottovoce-") as folder:
         write_app(Path(folder), order, federation)
         found = subprocess.run(  # noqa: S603  (our own list, and no shell)
@@ -83,7 +87,10 @@ def submit(order: Order, federation: Federation) -> int:
     answer = _json_in(found.stdout)
     if not answer.get("success"):
         reason = answer.get("error-message") or found.stderr or found.stdout
-        raise DeploymentError(f"the link did not take the run: {str(reason).strip()}")
+        raise DeploymentError(
+            f"the link did not accept the run: {str(reason).strip()}; correct the cause and submit "
+            "it, or see the link's logs"
+        )
     run_id = int(answer["run-id"])
     record = {"name": order.name, "folder": str(order.out), "rounds": order.rounds}
     records = _records(federation)
@@ -93,9 +100,9 @@ def submit(order: Order, federation: Federation) -> int:
 
 
 def run_row(federation: Federation, run: RunStatus) -> dict[str, Any]:
-    """A run for people: where it is, and how far."""
+    """Return the state of a run as plain data, with its folder and completed rounds."""
     path = _records(federation) / f"{run.run_id}.json"
-    known = _record(path) if path.exists() else None  # others may use the link too
+    known = _record(path) if path.exists() else None  # Other tools may submit runs too.
     done = rounds_done(Path(known["folder"])) if known else None
     return {
         "run": run.run_id,
@@ -109,7 +116,7 @@ def run_row(federation: Federation, run: RunStatus) -> dict[str, Any]:
 
 
 def latest_folder(federation: Federation) -> Path | None:
-    """The folder of the run that was handed to the link last, whether the link is up or not."""
+    """Return the folder of the run that was submitted last, even if the link is down."""
     records = list(_records(federation).glob("*.json"))
     if not records:
         return None
@@ -118,7 +125,7 @@ def latest_folder(federation: Federation) -> Path | None:
 
 
 def rounds_done(folder: Path) -> int:
-    """How many rounds a run's folder tells of; a question that was answered has one."""
+    """Return the number of rounds in a run's folder; an answered question has one."""
     if (folder / ESTIMATE_NAME).is_file():
         return 1
     try:
@@ -132,10 +139,10 @@ def _records(federation: Federation) -> Path:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """What was noted of a run when it was handed to the link."""
+    """Return what was recorded when a run was submitted."""
     found = files.read_json(path)
     if not isinstance(found, dict) or not isinstance(found.get("folder"), str):
-        raise OutputError(f"{path} is damaged: it names no folder of a run; restore it")
+        raise OutputError(f"{path} is damaged, because it names no run folder; restore it")
     return {"name": None, "rounds": None, **found}
 
 
@@ -147,11 +154,11 @@ def _json_in(text: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-_UNREGISTERED = "its key is not registered; start the link again, which says why"
+_UNREGISTERED = "its key is not registered; restart the link, which prints the reason"
 
 
 def status_of(federation: Federation) -> dict[str, Any]:
-    """The link, its sites and its runs, as plain data."""
+    """Return the state of the link, its sites and its runs as plain data."""
     state = state_of(federation.link_folder)
     link = "down" if state is None else "up" if state["ready"] else "starting"
     keys = flower_keys(federation)

@@ -1,4 +1,4 @@
-"""Flower's simulation engine: every client a virtual node, in worker processes of one machine."""
+"""Flower's simulation engine: every client is a virtual node in worker processes of one machine."""
 
 import logging
 import os
@@ -26,14 +26,14 @@ _RESOURCES: dict[str, Any] = {
 }
 
 
-class Unlimited:
-    """A simulated site has nothing to protect."""
+class UnlimitedPolicy:
+    """The policy of simulated sites, which allows everything."""
 
     def check_terms(self, terms: Terms) -> None:
-        """Anything."""
+        """Accept all terms."""
 
     def set_aside(self, event: PrivacyEvent, planned: int) -> None:
-        """Nothing."""
+        """Set no budget aside."""
 
     def check_spending(
         self,
@@ -43,15 +43,15 @@ class Unlimited:
         *,
         this_round: History = (),
     ) -> None:
-        """Any amount."""
+        """Accept any amount."""
 
 
 def simulate(names: Sequence[str], ledger: Path, compute: Compute, serve: Callable[[Grid], T]) -> T:
-    """What `serve` makes of a grid with a virtual node for each name; sites share one `ledger`."""
+    """Call `serve` with a grid of one virtual node per name; all sites share one `ledger`."""
 
     def site_of(context: Context) -> Site:
         name = names[int(context.node_config["partition-id"])]
-        return Site(name=name, policy=Unlimited(), ledger=ledger)
+        return Site(name=name, policy=UnlimitedPolicy(), ledger=ledger)
 
     outcome: list[T | BaseException] = []
     app = ServerApp()
@@ -65,7 +65,7 @@ def simulate(names: Sequence[str], ledger: Path, compute: Compute, serve: Callab
             raise
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    # What Ray will do anyway, and until then warns of.
+    # The future default of Ray; setting it avoids a warning.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
         run_simulation(
@@ -76,9 +76,13 @@ def simulate(names: Sequence[str], ledger: Path, compute: Compute, serve: Callab
         )
     except Exception as error:
         if not outcome:
-            raise DeploymentError(f"Flower's simulation failed: {error}") from error
+            raise DeploymentError(
+                f"Flower's simulation failed: {error}; correct the cause, then resume the run"
+            ) from error
     if not outcome:
-        raise DeploymentError("Flower's simulation ended before the run did")
+        raise DeploymentError(
+            "Flower's simulation ended before the run did; see Flower's log, then resume the run"
+        )
     if isinstance(outcome[0], BaseException):
         raise outcome[0]
     return outcome[0]

@@ -1,12 +1,12 @@
-"""The process of a site that answers: the *installed* code, never what a run brings along.
+"""The process of a site that answers tasks with *installed* code, never with code from a run.
 
-A SuperNode hands tasks to whoever asks for them. Flower's own executor installs the app bundle of
-the run's submitter and runs that; a site could not rely on any policy inside it. This one leaves
-the bundle alone. It stays alive from task to task, so a round does not wait for imports.
+A SuperNode hands tasks to any process that asks for them. Flower's own executor installs and runs
+the app bundle of the run's submitter, and a site could not rely on any policy inside it. This
+worker ignores the bundle. It stays alive between tasks, so a round does not wait for imports.
 
-An app that the site itself has installed may train, with the site's own mod before it. A mod inside
-an app is there if the app's author wants it to be. Here the site puts it around the app, so nothing
-leaves but what `private_mod` lets out, whatever the app does.
+A site may name an app of its own that it has installed. The site puts `private_mod` around it, so
+only what the mod allows leaves the site, whatever the app does; a mod inside the app would be there
+only if the app's author wanted it.
 """
 
 import contextlib
@@ -41,13 +41,13 @@ from sottovoce.flower.records import RECORD
 
 
 def with_installed_app(ours: Answer, site_of: SiteOf) -> Answer:
-    """Our own answers to orders; to whatever else, those of the site's app, if it names one."""
+    """Return a handler that calls `ours` for orders and queries, and the site's app otherwise."""
 
     def answer(message: Message, context: Context) -> Message:
         record = message.content.config_records.get(RECORD)
         order = record is not None and ORDER in record
         if order or message.metadata.message_type == "query":
-            return ours(message, context)  # without a site it refuses, and says so
+            return ours(message, context)  # Without a site it refuses with a reason.
         app = site_of(context).app
         if app is None:
             return ours(message, context)
@@ -62,21 +62,28 @@ def _installed(reference: str) -> ClientApp:
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise PolicyError(f"the site's app '{reference}' cannot be loaded: {error}") from None
+        raise PolicyError(
+            f"the site's app '{reference}' cannot be loaded: {error}; correct 'app' in site.toml"
+        ) from None
     if not isinstance(found, ClientApp):
-        raise PolicyError(f"the site's app '{reference}' is no ClientApp")
+        raise PolicyError(
+            f"the site's app '{reference}' must be a ClientApp, got a {type(found).__name__}"
+        )
     if private_mod in found._mods:
-        raise PolicyError(f"the site's app '{reference}' has private_mod already; take it out")
+        raise PolicyError(
+            f"the site's app '{reference}' must not contain private_mod, because the site adds it; "
+            "remove it from the app's mods"
+        )
     return found
 
 
 _LOG = printable_text.logger()
-# Often while a run is on; a node without work should not keep a machine busy.
+# Polls are frequent while a run is active, and rare otherwise to leave an idle machine idle.
 _POLL_SECONDS = 0.1
 _IDLE_POLL_SECONDS = 1.0
 _BUSY_SECONDS = 60.0
 _AGAIN_SECONDS = 1.0
-_OVERDUE = 3  # the exit status of a worker that ends itself
+_OVERDUE = 3  # Exit status of a worker that took too long.
 
 Client = TypeVar("Client", bound=RuntimeHttpClient)
 
@@ -91,10 +98,10 @@ def serve(
 ) -> None:
     """Answer the tasks of the SuperNode at `runtime_address`, one at a time, until `stopped`.
 
-    A task that cannot be handed back is an error that ends the worker, and so is one that takes
-    longer than the site allows: the SuperNode would wait for it for ever, so the node's keeper
-    starts both again. `after_failure` is called after an answer that is an error or a refusal,
-    and ends the worker by raising.
+    A task that cannot be handed back ends the worker with an error, and so does one that takes
+    longer than `longest_seconds`: the SuperNode would wait for it for ever, so the parent process
+    restarts both. `after_failure` is called after an answer that is an error or a refusal, and may
+    raise to end the worker.
     """
     waiting = _client(RuntimeHttpClient, runtime_address)
     token = ""
@@ -103,7 +110,7 @@ def serve(
         while not stopped.is_set():
             try:
                 token = token or _next_task(waiting)
-            except httpx.TransportError:  # not up yet, or about to be started again
+            except httpx.TransportError:  # Not started yet, or about to be restarted.
                 stopped.wait(_AGAIN_SECONDS)
                 continue
             if not token:
@@ -111,16 +118,16 @@ def serve(
                 stopped.wait(_POLL_SECONDS if busy else _IDLE_POLL_SECONDS)
                 continue
             client = _client(_TaskClient, runtime_address, token)
-            client.patience = _Patience(waiting, stopped)
+            client.pause = _MessageWait(waiting, stopped)
             try:
                 with _limited(longest_seconds):
                     failed = _run(client, answer)
                 token = ""
                 if failed:
                     after_failure()
-            except _ForsakenError as error:
-                _LOG.warning("an order never came whole: its run was stopped, or its link")
-                push_task_output(client, None, SubStatus.FAILED, "the order never came whole")
+            except _AbandonedTaskError as error:
+                _LOG.warning("an order arrived only in part: its run or its link was stopped")
+                push_task_output(client, None, SubStatus.FAILED, "the order arrived only in part")
                 token = error.next_token
             finally:
                 client.close()
@@ -131,7 +138,7 @@ def serve(
 
 @contextlib.contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """End this process if the block takes longer: nothing else stops a computation."""
+    """End this process if the block takes longer; a computation cannot be stopped otherwise."""
     timer = threading.Timer(seconds, _give_up, [seconds])
     timer.daemon = True
     timer.start()
@@ -143,20 +150,20 @@ def _limited(seconds: float) -> Iterator[None]:
 
 def _give_up(seconds: float) -> None:
     _LOG.error(
-        "an order took more than %g seconds; nothing was sent, the node begins anew", seconds
+        "an order took more than %g seconds; nothing was sent, and the node restarts", seconds
     )
     os._exit(_OVERDUE)
 
 
 def _next_task(client: RuntimeHttpClient) -> str:
-    """The token of the next task; empty if there is none."""
+    """Return the token of the next task; empty if there is none."""
     request = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
     found = client.AcquireTask(request)
     return str(found.token) if found.HasField("task") else ""
 
 
 def _run(client: RuntimeHttpClient, answer: Answer) -> bool:
-    """Answer a task; True if the answer is an error or a refusal."""
+    """Answer a task; return whether the answer is an error or a refusal."""
     heartbeat = HeartbeatSender(lambda: _is_alive(client))
     heartbeat.start()
     try:
@@ -165,7 +172,7 @@ def _run(client: RuntimeHttpClient, answer: Answer) -> bool:
         try:
             reply = answer(message, context)
         except Exception:
-            # What went wrong may tell about the data: it stays here.
+            # The exception may depend on the data, so only the log gets it.
             _LOG.exception("a task failed")
             status, details = SubStatus.FAILED, "failed; see the site's log"
             reply = Message(
@@ -179,8 +186,8 @@ def _run(client: RuntimeHttpClient, answer: Answer) -> bool:
             heartbeat.stop()
 
 
-class _ForsakenError(Exception):
-    """A task whose order the SuperNode will never have whole; `next_token` is the task after it."""
+class _AbandonedTaskError(Exception):
+    """A task whose message will never arrive completely; `next_token` is the task after it."""
 
     def __init__(self, next_token: str) -> None:
         super().__init__(next_token)
@@ -188,37 +195,39 @@ class _ForsakenError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Patience:
-    """How long to wait for the rest of an order: until there is another task, or the end.
+class _MessageWait:
+    """The wait for the rest of a message: until there is another task, or the worker is stopped.
 
-    A SuperNode takes one order at a time. When a run ends while an order of it is on its way, the
-    SuperNode forgets it, but not its task: only the next order shows that.
+    A SuperNode takes one message at a time. If a run ends while a message of it arrives, the
+    SuperNode forgets the message but not its task, which only the next task reveals.
     """
 
     waiting: RuntimeHttpClient
     stopped: threading.Event
 
     def wait(self) -> None:
+        """Wait a little; raise if the message will never arrive completely."""
         token = _next_task(self.waiting)
         if token or self.stopped.wait(_POLL_SECONDS):
-            raise _ForsakenError(token)
+            raise _AbandonedTaskError(token)
 
 
 class _TaskClient(RuntimeHttpClient):
-    """Looks for the parts of an order often; Flower's own client waits for a second or more."""
+    """A client that polls often for the parts of a message; Flower's own waits a second."""
 
-    patience: _Patience
+    pause: _MessageWait
 
     def PullObject(self, request: PullObjectRequest) -> PullObjectResponse:
+        """Return a part of a message, once it is available."""
         while True:
             response = super().PullObject(request)
             if not response.object_found or response.object_available:
                 return response
-            self.patience.wait()
+            self.pause.wait()
 
 
 def _is_alive(client: RuntimeHttpClient) -> bool:
-    """Tell the SuperNode that its task is being worked on."""
+    """Tell the SuperNode that its task is in progress."""
     try:
         client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
     except httpx.HTTPError:
@@ -227,7 +236,7 @@ def _is_alive(client: RuntimeHttpClient) -> bool:
 
 
 def _client(kind: type[Client], runtime_address: str, token: str = "") -> Client:
-    """Calls that fail at once: Flower's own retries would interrupt this process."""
+    """Return a client without retries; Flower's own retries would interrupt this process."""
     interceptors: list[ProtobufClientInterceptor] = [
         RuntimeVersionHttpInterceptor(component_name="flwr-clientapp")
     ]
@@ -235,7 +244,7 @@ def _client(kind: type[Client], runtime_address: str, token: str = "") -> Client
         interceptors.append(RuntimeTokenHttpInterceptor(token))
     return kind.from_server_address(
         server_address=runtime_address,
-        insecure=True,  # loopback: the SuperNode is on this machine
+        insecure=True,  # The SuperNode is on this machine.
         root_certificates=None,
         interceptors=interceptors,
     )

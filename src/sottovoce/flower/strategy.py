@@ -1,12 +1,12 @@
-"""A strategy of Flower's around which only private bits arrive.
+"""A wrapper of Flower strategies whose clients send differentially private messages.
 
     strategy = PrivateStrategy(FedAvg(), context)
     strategy.start(grid, arrays, num_rounds=30)
 
-The strategy inside chooses nodes and averages as it always did: what it gets are models, decoded.
-Clients need `private_mod`. The settings are read from the run config (`private_settings`).
+The wrapped strategy chooses nodes and averages as usual; it receives decoded models. Clients need
+`private_mod`. The settings are read from the run config (`deployment.settings`).
 
-Strategies of Flower's that cannot run on private bits, each with the reason and a way out.
+The module also lists the strategies of Flower that cannot be wrapped, each with the reason.
 """
 
 import contextlib
@@ -55,10 +55,13 @@ from sottovoce.protocol.plan import RoundPlan
 from sottovoce.protocol.server import RoundServer
 
 _TWO_NOISES = (
-    "updates would be clipped and noised twice; take the strategy inside it, and set "
+    "updates would be clipped and noised twice; wrap the strategy inside it, and set "
     "'sottovoce.mechanism' and 'sottovoce.epsilon' in the run config"
 )
-_TREES = "trees are no vectors, so they have no difference to clip; no private form is offered"
+_TREES = (
+    "trees are not vectors, so there is no update to clip; no private form exists, so use a model "
+    "with weights"
+)
 
 _UNFIT: dict[type[Strategy], str] = {
     DifferentialPrivacyClientSideAdaptiveClipping: _TWO_NOISES,
@@ -71,21 +74,21 @@ _UNFIT: dict[type[Strategy], str] = {
 }
 
 
-def check_fits(strategy: object) -> None:
-    """Refuse, before anything starts, what would not do what it says."""
+def check_wrappable(strategy: object) -> None:
+    """Raise `ConfigError` for a strategy that would not work as documented."""
     name = type(strategy).__name__
     if not isinstance(strategy, Strategy):
         raise ConfigError(
-            f"{name} is not a strategy from flwr.serverapp.strategy; Flower's legacy strategies "
-            "and workflows, SecAgg+ among them, cannot be wrapped"
+            f"{name} is not a strategy from flwr.serverapp.strategy; use one of these. Flower's "
+            "legacy strategies and workflows, such as SecAgg+, cannot be wrapped."
         )
-    for unfit, reason in _UNFIT.items():
+    for unfit, reason_and_remedy in _UNFIT.items():
         if isinstance(strategy, unfit):
-            raise ConfigError(f"PrivateStrategy cannot wrap {name}: {reason}")
+            raise ConfigError(f"PrivateStrategy cannot wrap {name}: {reason_and_remedy}")
     if type(strategy).start is not Strategy.start:
         raise ConfigError(
-            f"PrivateStrategy cannot wrap {name}: it has a start() of its own, which would not be "
-            "called; override configure_train and aggregate_train instead"
+            f"PrivateStrategy cannot wrap {name}: its own start() would not be called. Remove it "
+            "and override configure_train and aggregate_train."
         )
 
 
@@ -94,7 +97,7 @@ _MAX_EXAMPLES = 2**31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
-    """What holds from the first round to the last, and whose name each node has claimed."""
+    """What stays the same in all rounds, and the site name that each node has claimed."""
 
     layout: Layout
     mechanism: Mechanism
@@ -106,7 +109,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A round under way: by node, the client that it is and the model that it was sent."""
+    """A round in progress: the client that each node is, and the model that it was sent."""
 
     plan: RoundPlan
     clients: dict[int, str]
@@ -114,10 +117,55 @@ class _Asked:
 
 
 class PrivateStrategy(Strategy):
-    """Wraps `strategy`, so that clients send private bits and the ledger knows of them."""
+    """A Flower strategy whose clients send charged, differentially private messages.
+
+    It wraps another strategy from `flwr.serverapp.strategy`. Each round it adds the plan to the
+    messages of the wrapped strategy, charges the clients in a ledger before anything is sent,
+    decodes the replies of `private_mod`, and passes the decoded models on. Each client is protected
+    as a whole: its update is clipped to `sottovoce.clip-norm`, and the noise is calibrated so that
+    a client that takes part in all rounds spends at most `sottovoce.epsilon` at `sottovoce.delta`.
+    A client does not rely on the server for this: it checks the plan against its own policy and
+    charges its own ledger.
+
+    The settings come from the run config:
+
+        [tool.flwr.app.config.sottovoce]
+        epsilon = 8.0       # of each client, over the whole run
+        delta = 1e-5
+        clip-norm = 1.0     # L2 norm of a client's whole update
+
+    Further keys are `mechanism`, `bits`, `adjacency`, `ledger`, `public-num-examples` and
+    `parameters.NAME`. Client-side evaluation is turned off, because its metrics would be private
+    data in the clear; use `evaluate_fn`.
+
+    Args:
+        strategy: The strategy to wrap, for example `FedAvg`. `PrivateStrategy` must be the
+            outermost wrapper.
+        context: The context of the `ServerApp`, for its run config and run id.
+
+    Raises:
+        ConfigError: If the strategy cannot be wrapped (Flower's own differential privacy wrappers,
+            `QFedAvg`, gradient-boosted trees, legacy strategies), or a setting is missing or
+            invalid.
+        UnknownNameError: If the run config has an unknown key that starts with `sottovoce.`.
+
+    Example:
+        The server app:
+
+            app = ServerApp()
+
+            @app.main()
+            def main(grid: Grid, context: Context) -> None:
+                strategy = PrivateStrategy(FedAvg(fraction_train=0.5), context)
+                arrays = ArrayRecord(Net().state_dict())
+                result = strategy.start(grid, arrays, num_rounds=30, evaluate_fn=evaluate)
+
+        The client app: `app = ClientApp(mods=[private_mod])`.
+    """
 
     def __init__(self, strategy: Strategy, context: Context) -> None:
-        check_fits(strategy)
+        """Wrap a strategy with the settings of the run config."""
+        check_wrappable(strategy)
         self.strategy = strategy
         self.settings = settings_of(context.run_config)
         self._run_name = run_name(context.run_id)
@@ -135,7 +183,30 @@ class PrivateStrategy(Strategy):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     ) -> Result:
-        """Run all rounds; the noise is calibrated once, for clients that take part in each."""
+        """Run all rounds.
+
+        The noise is calibrated once, for clients that take part in every round. Without the setting
+        `sottovoce.ledger` the server's ledger is temporary and deleted at the end.
+
+        Args:
+            grid: The grid of the `ServerApp`.
+            initial_arrays: The initial model; its floating-point arrays are trained.
+            num_rounds: Number of rounds.
+            timeout: Seconds to wait for the replies of a round.
+            train_config: Config that the wrapped strategy sends to clients.
+            evaluate_config: Not used, because clients are not asked to evaluate.
+            evaluate_fn: Evaluates the model at the server after each round.
+
+        Returns:
+            The result of Flower's `Strategy.start`. The training metrics of each round contain
+            "epsilon" (the largest that any client has spent), "clients-asked", "clients-answered",
+            "replies-dropped" and "bytes-up".
+
+        Raises:
+            ParameterError: If the model has no floating-point array, or no noise keeps the budget.
+            ConfigError: If the wrapped strategy sends something that cannot be made private.
+            DeploymentError: If no node gives the name of its site.
+        """
         layout = Layout.of(initial_arrays)
         mechanism = self.settings.calibrated(layout.dimension, num_rounds)
         with contextlib.ExitStack() as stack:
@@ -164,7 +235,7 @@ class PrivateStrategy(Strategy):
                 self._run = self._asked = None
 
     def summary(self) -> None:
-        """Log what is promised, then the strategy's own summary."""
+        """Log the guarantee and the mechanism, then the wrapped strategy's summary."""
         settings, mechanism = self.settings, self._running().mechanism
         given = registry.parameters_of(mechanism)
         log(INFO, "\t├──> Sottovoce:")
@@ -182,13 +253,33 @@ class PrivateStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """The strategy's messages, each with its plan, charged before they are sent."""
+        """Return the wrapped strategy's messages with their plans, for the charged clients.
+
+        Clients are charged, durably, before any message is returned. Nodes without a name and
+        clients without enough budget are left out.
+
+        Args:
+            server_round: The round, counted from 1.
+            arrays: The server's model.
+            config: Config that the wrapped strategy sends to clients.
+            grid: The grid, through which new nodes are asked for the names of their sites.
+
+        Returns:
+            One message per client that is asked; none if no client can pay.
+
+        Raises:
+            ConfigError: If the wrapped strategy addresses a node twice in a round, or sends another
+                model than the initial one.
+            DeploymentError: If no node gives the name of its site.
+        """
         run = self._running()
         self._asked = None
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
         models = _models_in(messages, run.layout)
         if len(models) < len(messages):
-            raise ConfigError("the strategy asks a node twice in a round; ask each once")
+            raise ConfigError(
+                "the strategy asks a node twice in a round; send each node one message"
+            )
         run.introductions.meet(messages, grid, timeout_seconds=run.timeout_seconds)
         names = run.introductions.names
         clients = {node: names[node] for node in models if node in names}
@@ -208,7 +299,7 @@ class PrivateStrategy(Strategy):
         self._asked = _Asked(plan=plan, clients=clients, models=models)
         announce(plan.largest_message_bytes, seconds=run.timeout_seconds)
         return [
-            self._announced(message, clients[node], plan)
+            self._announce(message, clients[node], plan)
             for message in messages
             if (node := message.metadata.dst_node_id) in clients
         ]
@@ -216,9 +307,17 @@ class PrivateStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Open every reply, drop what is not what was asked for, and let the strategy average."""
+        """Decode every reply that matches its plan, and let the wrapped strategy average them.
+
+        Args:
+            server_round: The round, counted from 1.
+            replies: The replies of the nodes.
+
+        Returns:
+            The wrapped strategy's model, and its metrics with the privacy and traffic of the round.
+        """
         run, asked = self._running(), self._asked
-        self._asked = None  # a round is aggregated once
+        self._asked = None  # A round is aggregated once.
         if asked is None:
             return self.strategy.aggregate_train(server_round, [])
         server = RoundServer(asked.plan, dimension=run.layout.dimension, keeps_each=True)
@@ -238,10 +337,10 @@ class PrivateStrategy(Strategy):
             key, model = asked.models[reply.metadata.src_node_id]
             metrics = MetricRecord({self._weight_key: weight})
             reply.content = RecordDict({key: run.layout.moved(model, update), "metrics": metrics})
-        arrays, metrics = self._averaged(server_round, [*(one for one, _ in accepted), *failed])
+        arrays, metrics = self._average(server_round, [*(one for one, _ in accepted), *failed])
         with Ledger(run.ledger) as ledger:
             spent = ledger.largest_spent(self.settings.delta)
-        assert spent is not None  # the round was charged
+        assert spent is not None, "the round was charged"
         metrics["epsilon"] = spent.epsilon
         metrics["clients-asked"] = len(asked.clients)
         metrics["clients-answered"] = server.received
@@ -263,22 +362,38 @@ class PrivateStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Nobody is asked: what clients measure on their data is private. Use `evaluate_fn`."""
+        """Return no messages, because metrics of the clients' data are private; use `evaluate_fn`.
+
+        Args:
+            server_round: The round, counted from 1.
+            arrays: The server's model.
+            config: Not used.
+            grid: Not used.
+
+        Returns:
+            An empty list.
+        """
         return []
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
-        """Nothing was asked for."""
-        return None
+        """Return None, because no client was asked to evaluate.
 
-    # -- inside ----------------------------------------------------------------------------
+        Args:
+            server_round: The round, counted from 1.
+            replies: Not used.
+
+        Returns:
+            None.
+        """
+        return None
 
     def _running(self) -> _Run:
         if self._run is None:
             raise ConfigError(
-                "PrivateStrategy is not running: call its start(), and put it outside any other "
-                "wrapper"
+                "PrivateStrategy is not running; call its start() method, and make it the "
+                "outermost wrapper"
             )
         return self._run
 
@@ -286,8 +401,8 @@ class PrivateStrategy(Strategy):
         parts = tuple(part_of(client, self._running().mechanism) for client in clients.values())
         return round_plan(self._run_name, server_round, self.settings.adjacency, parts)
 
-    def _announced(self, message: Message, client: str, plan: RoundPlan) -> Message:
-        """The message with its plan; the records of the strategy's own are shared, not changed."""
+    def _announce(self, message: Message, client: str, plan: RoundPlan) -> Message:
+        """Return the message with its plan; records that the strategy shares are not changed."""
         run, settings = self._running(), self.settings
         announcement = Announcement(
             client=client,
@@ -306,7 +421,7 @@ class PrivateStrategy(Strategy):
         return message
 
     def _receive(self, reply: Message, asked: _Asked, server: RoundServer) -> float:
-        """Add one reply, and say what it weighs; or raise WireError and change nothing."""
+        """Add one reply and return its weight; on a WireError nothing changes."""
         node = reply.metadata.src_node_id
         if node not in asked.clients:
             raise WireError(f"node {node} was not asked")
@@ -316,21 +431,23 @@ class PrivateStrategy(Strategy):
             raise WireError("the reply has no sealed message; is private_mod among its mods?")
         if self.settings.public_num_examples:
             if type(weight) is not int or not 0 < weight <= _MAX_EXAMPLES:
-                raise WireError(f"{weight!r} is no number of examples")
+                raise WireError(
+                    f"expected a number of examples from 1 to {_MAX_EXAMPLES}, got {weight!r}"
+                )
         else:
             weight = 1
         server.receive(asked.clients[node], sealed)
         return float(weight)
 
-    def _averaged(
+    def _average(
         self, server_round: int, replies: Sequence[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord]:
         try:
             arrays, metrics = self.strategy.aggregate_train(server_round, replies)
         except KeyError as error:
             raise ConfigError(
-                f"{type(self.strategy).__name__} asked for {error}, which is not there: clients' "
-                "metrics do not leave them; use its default train_metrics_aggr_fn"
+                f"{type(self.strategy).__name__} reads the metric {error}, but clients' metrics "
+                "are private and are not sent; use its default train_metrics_aggr_fn"
             ) from error
         if arrays is not None:
             arrays = self._running().layout.typed(arrays)
@@ -338,21 +455,21 @@ class PrivateStrategy(Strategy):
 
 
 def _models_in(messages: Sequence[Message], layout: Layout) -> dict[int, tuple[str, ArrayRecord]]:
-    """The one model of each node's message, and its key; all must be shaped as the initial one."""
+    """Return the key and model of each node's message; all models must have the initial layout."""
     models: dict[int, tuple[str, ArrayRecord]] = {}
-    checked: set[int] = set()  # most strategies send one record to everybody
+    checked: set[int] = set()  # Most strategies send the same record to all nodes.
     for message in messages:
         records = message.content.array_records
         if len(records) != 1:
             raise ConfigError(
                 f"the strategy sends {len(records)} ArrayRecords in a message; send the model in "
-                "one"
+                "one ArrayRecord"
             )
         ((key, record),) = records.items()
         if id(record) not in checked and Layout.of(record) != layout:
             raise ConfigError(
-                "the strategy sends models of another shape than the initial one; the noise is "
-                "calibrated for one model"
+                "the strategy sends a model whose names, shapes or types differ from the initial "
+                "one, for which the noise is calibrated; send the same arrays in every round"
             )
         checked.add(id(record))
         models[message.metadata.dst_node_id] = (key, record)

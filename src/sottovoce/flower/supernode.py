@@ -1,4 +1,4 @@
-"""Flower's node with shorter pauses: started as a module, with the arguments of Flower's own."""
+"""A SuperNode with shorter polling intervals, run as a module with Flower's arguments."""
 
 import os
 import sys
@@ -13,8 +13,8 @@ if __name__ == "__main__":
     try:
         flower_supernode()
     except Exception:
-        # Flower's threads would keep a node alive that takes no orders any more; its keeper starts
-        # one again that has ended.
+        # Flower's threads would keep a process alive that takes no messages any more. The parent
+        # process restarts a node that has ended.
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)

@@ -1,9 +1,9 @@
-"""The newest receipt for a site's ledger, from the link's gate: for a node that starts.
+"""The gate's endpoint that serves the newest receipt for a site's ledger to a node that starts.
 
-A receipt goes by the SHA-256 of the site's public key, which the site and the operator know and
-which nobody guesses. So it is served to whoever asks: who does not know the key learns not even
-which sites there are, and what a receipt says (a count, and digests of what was charged) is about
-no one's data. A site trusts a receipt for its signatures, not for where it comes from.
+A receipt is looked up by the SHA-256 of the site's public key, which the site and the operator
+know and which cannot be guessed. Therefore it needs no login: a caller without the key does not
+even learn which sites exist, and a receipt (a count, and digests of what was charged) contains no
+data. A site trusts a receipt because of its signatures, not because of its source.
 """
 
 import re
@@ -28,20 +28,20 @@ from sottovoce.deployment.witness import MOST_BYTES
 WITNESS_PATH = "/v1/witness/"
 _KEY = re.compile(r"[0-9a-f]{64}")
 _SECONDS = 5.0
-_PLAIN = {"accept-encoding": "identity"}  # a few bytes must not unpack to many
+_PLAIN = {"accept-encoding": "identity"}  # No decompression of a small body to a huge one.
 
 
 def witness_route(authority: Path) -> Route:
-    """Return the route of a gate that serves the receipts of the federation with this ca.crt."""
+    """Return the gate's route that serves the receipts of the federation with this ca.crt."""
     folder = authority.parent.parent / "link" / FOLDER_NAME
 
     async def serve(request: Request) -> Response:
         key = request.path_params["key"]
         if not _KEY.fullmatch(key):
-            return PlainTextResponse("a receipt goes by the SHA-256 of a key", status_code=404)
+            return PlainTextResponse("expected the SHA-256 of a key in the path", status_code=404)
         try:
             entry = await run_in_threadpool(read_entry, folder, key)
-        except DeploymentError:  # `deploy status` says it to the operator
+        except DeploymentError:  # `deploy status` shows it to the operator.
             return PlainTextResponse("the receipt cannot be read", status_code=500)
         if entry is None:
             return PlainTextResponse("there is no receipt for this key", status_code=404)
@@ -51,16 +51,16 @@ def witness_route(authority: Path) -> Route:
 
 
 def check_at_start(site: Site, address: Address) -> None:
-    """Refuse to start from a ledger that is older than the link has witnessed: LedgerError.
+    """Raise LedgerError if the site's ledger is older than the link has witnessed.
 
-    A link that is away is not waited for: the first order brings the receipt.
+    If the link is away, nothing is checked now: the first order brings the receipt.
     """
     given = fetch_receipt(address, site.keys.authority, key_name(site.keys)) if site.keys else None
     check_witnessed(site, given)
 
 
 def fetch_receipt(address: Address, authority: Path, key: str) -> dict[str, Any] | None:
-    """Return what the link serves as the receipt for a key; None where it has none, or is away."""
+    """Return the link's receipt for a key; None if it has none or is away."""
     context = ssl.create_default_context(cafile=str(authority))
     try:
         with (

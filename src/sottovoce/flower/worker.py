@@ -1,4 +1,4 @@
-"""`python -m sottovoce.flower.worker ADDRESS SITE_FILE` answers a SuperNode's tasks."""
+"""`python -m sottovoce.flower.worker ADDRESS SITE_FILE` answers the tasks of a SuperNode."""
 
 import logging
 import os
@@ -14,13 +14,13 @@ from sottovoce.deployment.site_training import compute
 from sottovoce.flower.client import SITE_VARIABLE, client_app, site_of
 from sottovoce.flower.site_worker import serve, with_installed_app
 
-_FAREWELL_SECONDS = 2.0
+_REFUSAL_SECONDS = 2.0
 
 
 def main(runtime_address: str, site_file: Path) -> None:
-    """Answer until SIGTERM. The site's file is read again for every task: its owner may edit it."""
+    """Answer tasks until SIGTERM, and read the site's file again for each task."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every poll
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # It logs every poll as INFO.
     site = read_site(site_file)
     site.open_ledger().close()
     stopped = threading.Event()
@@ -28,13 +28,13 @@ def main(runtime_address: str, site_file: Path) -> None:
         signal.signal(number, lambda *_: stopped.set())
 
     def check_ledger() -> None:
-        """End the worker where its site must stop; the node has time to pass the refusal on."""
+        """End the worker if its site must stop, after time to send the refusal."""
         try:
             site.open_ledger().close()
         except LedgerLostError:
-            stopped.wait(_FAREWELL_SECONDS)
+            stopped.wait(_REFUSAL_SECONDS)
             raise
-        except LedgerError as error:  # busy, or out of reach: the next order may find it again
+        except LedgerError as error:  # Busy or not reachable for now; the next order tries again.
             logging.warning("%s", error)
 
     os.environ[SITE_VARIABLE] = str(site_file)

@@ -1,10 +1,10 @@
-"""Which mechanism to use, with which noise, and what is spent.
+"""Choose a mechanism for a privacy budget, calibrate its noise, and compute what it spends.
 
     sottovoce.plan(epsilon=2.0, delta=1e-5, rounds=100, dimension=10_000)[0].mechanism
     sottovoce.calibrate("gauss_hermite", levels=2, epsilon=2.0, delta=1e-5, dimension=10_000)
 
-`plan`, `calibrate` and `spend` answer in Python what the commands answer. It imports protocol and
-below.
+`plan`, `calibrate` and `spend` are the Python functions behind the commands `sottovoce plan`,
+`privacy calibrate` and `privacy spend`. The package imports `protocol` and the packages below it.
 """
 
 from typing import TYPE_CHECKING

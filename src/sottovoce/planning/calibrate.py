@@ -1,11 +1,10 @@
-"""Calibrated parameters, remembered on disk where finding them took long.
+"""Calibration: find the mechanism with the least noise that stays within a privacy budget.
 
-Seeds and learning rates do not change them, so a sweep finds them once for each mechanism and
-budget. What is remembered is no promise: it is used only if the accountant, asked again, finds it
-within the budget on every domain. An entry that is damaged, of another version or over budget is
-found anew.
-
-`calibrate`: the mechanism that just stays within a budget.
+`calibrate` is the public function. `calibrated` does the same for the groups of a run and caches
+its results on disk when finding them took long: seeds and learning rates do not change them, so a
+sweep calibrates once for each mechanism and budget. A cached result is never trusted. It is used
+only if the accountant, asked again, finds it within the budget on every domain; an entry that is
+damaged, of another version or over budget is calibrated again.
 """
 
 import hashlib
@@ -51,23 +50,46 @@ def calibrate(
 ) -> Privatizing:
     """Return the least noisy mechanism whose releases over all rounds stay within a budget.
 
-        calibrate("gauss_hermite", levels=2, epsilon=2.0, delta=1e-5, rounds=100, dimension=10_000)
+    The calibrated parameter is rounded toward privacy: `spend` of the result is never above
+    `epsilon`.
 
     Args:
         mechanism: A name from `sottovoce mechanism list`.
         epsilon: The budget of a client over all `rounds` in which it takes part.
-        delta: The failure probability of that budget.
-        dimension: Coordinates of an update.
+        delta: The failure probability of that budget, strictly between 0 and 1.
+        dimension: The number of coordinates of an update.
+        rounds: The number of rounds in which a client takes part.
         clip_norm: The largest norm of a contribution; longer ones are clipped to it.
-        mechanism_parameters: All parameters of the mechanism but the one that is found, such as
+        clip_geometry: The norm that is clipped: "l2", "l1" or "linf". By default the one that the
+            mechanism is made for.
+        records: How many records an update averages; each is clipped to `clip_norm`, and one of
+            them is protected. With 1 the whole update is protected.
+        adjacency: "zero-out" or "replace-one".
+        sampling_rate: The probability of being in the secret sample of a round; None for no
+            sampling.
+        sampling: How the sample is drawn: "poisson" or "fixed-size".
+        sampling_hidden_by: What hides the sample: "own-records", "central-noise" or "secure-sum".
+        shuffled_clients: The smallest number of messages that a trusted shuffler mixes; None
+            without a shuffler.
+        secure_sum_clients: The smallest number of clients in a secure sum; None without one.
+        **mechanism_parameters: The parameters of the mechanism except the calibrated one, such as
             `levels=2`; "auto" where the mechanism can choose.
 
-    The others are the options of `sottovoce privacy calibrate`. The parameter that is found is
-    rounded toward privacy: `spend` of the result is never above `epsilon`.
+    Returns:
+        The mechanism, ready to privatize updates.
 
     Raises:
         ParameterError: A parameter is missing or out of range, or no value keeps the budget.
-        PrivacyError: No bound is proved for what was asked for.
+        UnknownNameError: There is no such mechanism, or it has no such parameter.
+        PrivacyError: No bound is proved for this combination of sampling, shuffling and sums.
+
+    Example:
+        >>> import sottovoce
+        >>> mechanism = sottovoce.calibrate(
+        ...     "gaussian", epsilon=2.0, delta=1e-5, rounds=10, dimension=100
+        ... )
+        >>> round(mechanism.noise_multiplier, 2)
+        6.3
     """
     release = release_of(
         mechanism,
@@ -105,12 +127,18 @@ def calibrated_release(
 
 
 WORTH_REMEMBERING_SECONDS = 0.5
-_VERSION = 2  # to be raised when calibration finds other values
+_VERSION = 2  # Raise it when calibration would find other values.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The budget that so many releases are to keep."""
+    """The budget that a number of releases must keep.
+
+    Attributes:
+        rounds: The number of releases of one client.
+        epsilon: The largest epsilon of all of them together.
+        delta: The failure probability of that epsilon.
+    """
 
     rounds: int
     epsilon: float
@@ -124,7 +152,18 @@ def calibrated(
     target: Target,
     terms: ReleaseTerms,
 ) -> dict[str, Any]:
-    """`Registration.calibrated_for_all`, from memory where that has an answer that still holds."""
+    """Return calibrated parameters, from the cache where it holds ones that still keep the budget.
+
+    Args:
+        registration: The mechanism's registration.
+        domains: Every domain on which the parameters must keep the budget.
+        given: The parameters that are not calibrated.
+        target: The budget, and how many releases share it.
+        terms: What an observer sees of a release, and its adjacency.
+
+    Returns:
+        All parameters, as `Registration.calibrated_for_all` finds them.
+    """
     path = _folder() / f"{_key(registration.kind, domains, given, target, terms)}.json"
     found = _read(path)
     if found is not None and _keeps(registration, domains, found, target, terms):
@@ -150,10 +189,9 @@ def _folder() -> Path:
 def _key(
     kind: str, domains: Sequence[Domain], given: Parameters, target: Target, terms: ReleaseTerms
 ) -> str:
-    """A digest of all that the answer follows from.
+    """Return a digest of everything that the calibrated parameters depend on.
 
-    Names of classes are in it, and may change: so does the version, and whatever is not found is
-    calibrated again.
+    Class names are part of it, so a renamed class only means that the entry is calibrated again.
     """
     asked = [kind, dict(given), [repr(domain) for domain in domains], repr(target), repr(terms)]
     text = json.dumps([_VERSION, __version__, *asked], sort_keys=True)
@@ -177,7 +215,7 @@ def _keeps(
     target: Target,
     terms: ReleaseTerms,
 ) -> bool:
-    """Whether the parameters are the mechanism's, and spend no more than asked on any domain."""
+    """Return whether the parameters are valid and stay within the target on every domain."""
     try:
         for domain in domains:
             event = terms(registration.build(domain, found))
@@ -194,5 +232,5 @@ def _write(path: Path, found: Parameters) -> None:
         with files.explained("create", path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
         files.write_json(path, dict(found))
-    except OutputError:  # a memory that cannot be written only costs time
+    except OutputError:  # A cache that cannot be written only costs time.
         pass

@@ -1,11 +1,12 @@
-"""Every registered mechanism at the same budget, or the reason why not.
+"""Calibrate every registered mechanism to one budget, or give the reason why it cannot be used.
 
-A `Setting` says what is asked of them: the budget, the clip, and how much may be sent.
+A `Setting` holds the question: the budget, the clipping, and how many bits may be sent.
 
-Calibration begins with a guess: a good one saves most of its time, a bad one costs little. At one
-budget all mechanisms give away about as much in a message, whatever their knobs are called. The
-order-2 Renyi divergence measures that in closed form, so the knob is turned until it matches what
-calibration found last. Nothing here is trusted: what is found is always accounted for.
+Calibration is a search, and a good first guess saves most of its time while a bad one costs
+little. At one budget all mechanisms may reveal about the same in one message, whatever their
+calibrated parameter is called. The Renyi divergence of order 2 measures that in closed form, so
+the parameter is set to where this divergence equals the one that calibration found last. Guesses
+are never trusted: every value that is found is checked by the accountants.
 """
 
 import math
@@ -39,12 +40,19 @@ from sottovoce.protocol.message import HEADER_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One update a round in `domain`, within (epsilon, delta) over all `rounds`.
+    """The question of a plan: one update per round in `domain`, within (epsilon, delta) in total.
 
-    terms     what decides the cost of an update beside its mechanism.
-    bits      the most bits a coordinate that a message may hold, header apart; None is any number.
-    exact     for deployment: choose among mechanisms sampled exactly, if there are any.
-    designs   also calibrate what takes a minute, because every value tried is a design to solve.
+    Attributes:
+        domain: The set that updates are clipped to: a ball, or a box centered at 0.
+        epsilon: The budget of a client over all `rounds`.
+        delta: The failure probability of that budget.
+        terms: What an observer sees of an update, whether it is sampled, and the adjacency.
+        rounds: The number of rounds in which the client takes part.
+        bits: The most bits per coordinate that a message may hold, without its header; None for
+            no limit.
+        exact: For deployment: choose among mechanisms that are sampled exactly, if there are any.
+        designs: Also calibrate mechanisms that take about a minute, because each value that is
+            tried is a design to solve.
     """
 
     domain: Domain
@@ -61,13 +69,13 @@ class Setting:
             isinstance(self.domain, Box) and self.domain.lower == -self.domain.upper
         ):
             raise ParameterError(
-                f"a plan is for a ball, or a box around 0, got {self.domain}; shift the data"
+                f"a plan needs a ball, or a box centered at 0, got {self.domain}; shift the data"
             )
         parameter_rules.epsilon(self.epsilon)
         parameter_rules.delta(self.delta)
         parameter_rules.integer("rounds", self.rounds, low=1, high=MAX_ROUNDS)
         if self.bits is not None:
-            parameter_rules.positive("bits (the most a coordinate may take)", self.bits)
+            parameter_rules.positive("bits (the most bits per coordinate)", self.bits)
 
     @property
     def clip_norm(self) -> float:
@@ -75,7 +83,11 @@ class Setting:
         return clip_norm_of(self.domain)
 
     def describe(self) -> dict[str, Any]:
-        """The question as plain data, to stand beside its answer."""
+        """Return the question as plain data.
+
+        Returns:
+            Names and values, as they appear under "setting" in `plan --json`.
+        """
         described: dict[str, Any] = {
             "epsilon": self.epsilon,
             "delta": self.delta,
@@ -99,39 +111,46 @@ _HALVINGS = 24
 
 
 class Guesses:
-    """What calibration found so far for one setting."""
+    """First guesses for calibration, from what it has found so far for one setting."""
 
     def __init__(self, setting: Setting) -> None:
         self._terms = setting.terms
         self._divergence = _divergence_of_a_message(setting)
-        self._divergences: dict[type[PrivacyEvent], float] = {}  # what was found, by event
+        self._divergences: dict[type[PrivacyEvent], float] = {}  # the last one of each event type
         self._found: list[tuple[str, float, PrivacyEvent]] = []
 
-    def learn(self, knob: str, value: float, mechanism: Mechanism) -> None:
-        """Keep what calibration found."""
+    def learn(self, parameter: str, value: float, mechanism: Mechanism) -> None:
+        """Remember the value that calibration found for a parameter."""
         event = local_event(mechanism, adjacency=self._terms.adjacency)
         self._divergences[type(event)] = renyi_divergence(event, 2.0)
-        self._found.append((knob, value, self._terms(mechanism)))
+        self._found.append((parameter, value, self._terms(mechanism)))
 
-    def known(self, registration: Registration, free: Parameters, domain: Domain) -> float | None:
-        """The value at which an event comes again that calibration ended with: nothing to find."""
-        for knob, value, event in self._found:
-            if registration.knob and knob == registration.knob.parameter:
-                mechanism = registration.build(domain, {**free, knob: value})
+    def recall(self, registration: Registration, free: Parameters, domain: Domain) -> float | None:
+        """Return a value found earlier that gives exactly the same privacy event, or None.
+
+        Such a value keeps the budget without another search.
+        """
+        for parameter, value, event in self._found:
+            if registration.knob and parameter == registration.knob.parameter:
+                mechanism = registration.build(domain, {**free, parameter: value})
                 if self._terms(mechanism) == event:
                     return value
         return None
 
     def guess(self, registration: Registration, free: Parameters, domain: Domain) -> float | None:
-        """The value with which to begin, or None where there is none or it would take long."""
-        knob = registration.knob
-        if knob is None or isinstance(domain, registration.slow_on):
+        """Return a value to start the search from; None where there is none or it would take long.
+
+        The search halves the interval of the parameter on a logarithmic scale, until the Renyi
+        divergence of order 2 of one message is just below the one aimed at.
+        """
+        calibrated = registration.knob
+        if calibrated is None or isinstance(domain, registration.slow_on):
             return None
         fallback = next(iter(self._divergences.values()), self._divergence)
-        loose, safe = map(math.log, knob.ends_on(domain, free))
+        loose, safe = map(math.log, calibrated.ends_on(domain, free))
         for _ in range(_HALVINGS):
             middle = (loose + safe) / 2.0
-            given = {**free, knob.parameter: math.exp(middle)}
+            given = {**free, calibrated.parameter: math.exp(middle)}
             mechanism = registration.build(domain, given)
             event = local_event(mechanism, adjacency=self._terms.adjacency)
             aim = self._divergences.get(type(event), fallback)
@@ -143,10 +162,11 @@ class Guesses:
 
 
 def _divergence_of_a_message(setting: Setting) -> float:
-    """About what a message may give away: zCDP over the rounds, amplified by sampling.
+    """Return roughly the order-2 Renyi divergence that one message may have.
 
-    rho = epsilon^2/(4 log(1/delta)) or epsilon^2/2, over all rounds; D_2 = 2 rho/rounds; a Poisson
-    sample turns e^D_2 - 1 into q^2 times as much.
+    From zCDP: rho = epsilon^2/(4 log(1/delta)) over all rounds, and at most epsilon; one message
+    then has D_2 = 2 rho/rounds. A Poisson sample of rate q multiplies e^D_2 - 1 by q^2, so without
+    the sample it may be q^-2 times as large.
     """
     rho = min(setting.epsilon, setting.epsilon**2 / (4.0 * math.log(1.0 / setting.delta)))
     sampled = 2.0 * rho / setting.rounds
@@ -154,14 +174,23 @@ def _divergence_of_a_message(setting: Setting) -> float:
     return math.log1p(math.expm1(min(sampled, 500.0)) / rate**2)
 
 
-# Of the knob: errors of a few in a thousand do not change a ranking, and calibration is most of
-# the time. The value found keeps the budget whatever the tolerance.
+# The tolerance of the calibrated parameter. Errors of a few in a thousand do not change a ranking,
+# and calibration takes most of the time. The value found keeps the budget whatever the tolerance.
 _RELATIVE_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A mechanism that keeps the budget, and what it does to an update."""
+    """A mechanism that keeps the budget, with the predicted error of its updates.
+
+    Attributes:
+        kind: The registered name of the mechanism.
+        setting: The parameters that were tried, before calibration; "auto" is possible.
+        parameters: All parameters, calibrated.
+        mechanism: The mechanism itself.
+        spent: What all rounds spend, by the accountants.
+        prediction: The predicted error of a decoded update.
+    """
 
     kind: str
     setting: Parameters
@@ -172,15 +201,17 @@ class Candidate:
 
     @property
     def mse(self) -> float:
+        """The predicted mean squared error per coordinate of a decoded update."""
         return self.prediction.mse
 
     @property
     def bits_per_coordinate(self) -> float:
+        """The bits of a message per coordinate, without its header."""
         return bits_per_coordinate(self.mechanism)
 
     @property
     def bytes_per_update(self) -> int:
-        """The whole message as sent."""
+        """The size of the whole message in bytes, header included."""
         payload_bits = self.mechanism.code_format().payload_bits(
             self.mechanism.input_domain.dimension
         )
@@ -189,10 +220,14 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeftOut:
-    """A mechanism with parameters that do not apply, and why, in a sentence.
+    """A mechanism with parameters that cannot be used here, and the reason.
 
-    fits      whether it is made for such a domain at all.
-    needs     bits a coordinate that it would take, if only that stands against it.
+    Attributes:
+        kind: The registered name of the mechanism.
+        setting: The parameters that were tried.
+        reason: Why they cannot be used, in a sentence.
+        fits: Whether the mechanism is made for this kind of domain.
+        needs: The bits per coordinate that it would send, if only the limit on bits excludes it.
     """
 
     kind: str
@@ -203,7 +238,7 @@ class LeftOut:
 
 
 def candidates(setting: Setting) -> Iterator[Candidate | LeftOut]:
-    """Every registered mechanism with each of its settings, by name."""
+    """Yield every registered mechanism with each of its settings, in order of their names."""
     guesses = Guesses(setting)
     for registration in registry.registrations():
         yield from _candidates_of(registration, setting, guesses)
@@ -220,11 +255,11 @@ def _candidates_of(
         except SottovoceError as error:
             yield _left_out(registration, free, setting, str(error))
             continue
-        if candidate.parameters in seen:  # 'auto' chose what is listed too
+        if candidate.parameters in seen:  # 'auto' chose parameters that were also listed.
             continue
         seen.append(candidate.parameters)
         if setting.bits is not None and needs > setting.bits:
-            reason = f"it sends {needs:g} bits a coordinate, and at most {setting.bits:g} are asked"
+            reason = f"it sends {needs:g} bits per coordinate, above the limit of {setting.bits:g}"
             yield _left_out(registration, free, setting, reason, needs)
         else:
             yield candidate
@@ -241,15 +276,18 @@ def _candidate(
     domain = domain_for(registration, setting.domain)
     if isinstance(domain, registration.slow_on) and not setting.designs:
         raise ParameterError(
-            "every value that calibration tries is a design to solve and to account for, which "
-            "takes a minute or so here; ask for designs (--designs) to have it ranked"
+            "each value that calibration tries is a design to solve and to account for, which "
+            "takes about a minute here; use --designs (designs=True in Python) to rank it"
         )
     parameters = _calibrated(registration, free, domain, setting, guesses)
     mechanism = registration.build(domain, parameters)
     event = Repeated(event=setting.terms(mechanism), count=setting.rounds)
     spent = setting.terms.spent(event, setting.delta)
-    if spent.epsilon > setting.epsilon:  # 'auto' may not see what calibration saw
-        raise ParameterError(f"calibrated, it spends {spent}, above epsilon {setting.epsilon:g}")
+    if spent.epsilon > setting.epsilon:  # 'auto' may choose otherwise than during calibration.
+        raise ParameterError(
+            f"after calibration it spends {spent}, above epsilon {setting.epsilon:g}; give its "
+            "parameters explicitly instead of 'auto'"
+        )
     return Candidate(
         kind=registration.kind,
         setting=free,
@@ -261,7 +299,7 @@ def _candidate(
 
 
 def domain_for(registration: Registration, domain: Domain) -> Domain:
-    """Where the mechanism takes its inputs: the domain, or a Euclidean ball that holds it."""
+    """Return the domain itself, or the enclosing Euclidean ball if the mechanism needs one."""
     made_for = tuple(type(one) for one in registration.example_domains)
     if not isinstance(domain, made_for) and L2Ball in made_for:
         return enclosing_ball(domain)
@@ -275,7 +313,7 @@ def _calibrated(
     setting: Setting,
     guesses: Guesses,
 ) -> Parameters:
-    known = guesses.known(registration, free, domain)
+    known = guesses.recall(registration, free, domain)
     if registration.knob is not None and known is not None:
         return registration.resolve(domain, {**free, registration.knob.parameter: known})
     parameters = registration.calibrated(
@@ -289,8 +327,8 @@ def _calibrated(
         near=guesses.guess(registration, free, domain),
     )
     assert registration.knob is not None
-    knob = registration.knob.parameter
-    guesses.learn(knob, parameters[knob], registration.build(domain, parameters))
+    name = registration.knob.parameter
+    guesses.learn(name, parameters[name], registration.build(domain, parameters))
     return parameters
 
 

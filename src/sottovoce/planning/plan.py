@@ -1,4 +1,4 @@
-"""`plan`: every mechanism at one budget, the smallest error first, and the choice in a sentence."""
+"""The ranking of all mechanisms at one budget by predicted error, and the function `plan`."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -14,15 +14,21 @@ from sottovoce.mechanisms.registry import is_own, parameters_of
 from sottovoce.planning.candidates import Candidate, LeftOut, Setting, candidates
 from sottovoce.planning.release import sampled_terms
 
-# Calibration is not closer than this: within a mechanism, fewer bits win such a tie.
+# Calibration is not more precise than this: within a mechanism, the fewest bits win such a tie.
 _TIE = 0.005
-# What people expect to win: the sentence says why it does not.
+# Mechanisms that users expect to win: the explanation says why they do not.
 _EXPECTED = ("gaussian", "staircase")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """All that keep the budget, best first, and the others with their reasons."""
+    """The candidates that keep the budget, smallest error first, and the excluded mechanisms.
+
+    Attributes:
+        setting: The question that was asked.
+        candidates: The mechanisms that keep the budget, in order of their predicted error.
+        left_out: The mechanisms that cannot be used here, with their reasons.
+    """
 
     setting: Setting
     candidates: tuple[Candidate, ...]
@@ -30,20 +36,26 @@ class Ranking:
 
     @property
     def choice(self) -> Candidate:
-        """The smallest error; for deployment, among those that are sampled exactly, if any are.
+        """The candidate with the smallest error; in deployment, of those sampled exactly, if any.
 
-        A plug-in has to be asked for by name: nobody here has tested its word.
+        A plug-in is chosen only if there is no built-in candidate: its privacy claim has not been
+        tested here. Name it in the spec to use it.
         """
         exact = [one for one in self._own if one.mechanism.sampling == "exact"]
         return exact[0] if self.setting.exact and exact else self._own[0]
 
     @property
     def _own(self) -> tuple[Candidate, ...]:
-        """Without plug-ins, unless there is nothing else."""
+        """The candidates that are not plug-ins; all candidates if there are no others."""
         return tuple(one for one in self.candidates if is_own(one.mechanism)) or self.candidates
 
     def best_of_each(self) -> "Ranking":
-        """One entry for each mechanism: its best setting, or why none of them will do."""
+        """Return a ranking with one entry for each mechanism: its best setting, or why it has none.
+
+        Returns:
+            The shortened ranking. Of settings of one mechanism whose errors differ by less than the
+            tolerance of calibration, the one with the fewest bits stands for it.
+        """
         best: dict[str, Candidate] = {}
         for one in self.candidates:
             first = best.setdefault(one.kind, one)
@@ -55,7 +67,7 @@ class Ranking:
             if other.kind not in best:
                 reasons.setdefault(other.kind, {}).setdefault(other.reason, other)
         left_out = [
-            # What holds for every setting is said without one.
+            # A reason that holds for every setting is given without one.
             dataclasses.replace(other, setting={}) if len(of_kind) == 1 else other
             for of_kind in reasons.values()
             for other in of_kind.values()
@@ -67,15 +79,29 @@ class Ranking:
         )
 
     def relative_error(self, candidate: Candidate) -> float:
-        """The error over that of the choice."""
+        """Return the error of a candidate divided by the error of the choice.
+
+        Args:
+            candidate: An entry of the ranking.
+
+        Returns:
+            The ratio of the two mean squared errors.
+        """
         return candidate.mse / self.choice.mse
 
     def explain(self, candidate: Candidate) -> str:
-        """One entry beside the choice, in a few words."""
+        """Return a short comparison of a candidate with the choice.
+
+        Args:
+            candidate: An entry of the ranking.
+
+        Returns:
+            Its relative error and size, and why it may not be chosen, in a few words.
+        """
         choice = self.choice
         if candidate is choice:
             return "the choice"
-        foreign = "" if is_own(candidate.mechanism) else "; a plug-in, chosen only by name"
+        foreign = "" if is_own(candidate.mechanism) else "; a plug-in, used only if a spec names it"
         volume = candidate.bytes_per_update / choice.bytes_per_update
         size = "as many bytes" if volume == 1.0 else f"{_times(volume)} the bytes"
         grade = ""
@@ -85,11 +111,11 @@ class Ranking:
 
     @property
     def explanation(self) -> str:
-        """Why the choice is the choice, in one sentence."""
+        """Why the choice was made, in one sentence."""
         choice = self.choice
         parts = [
-            f"{choice.kind} has the smallest error{self._field()}: {choice.mse:.3g} a coordinate "
-            f"(mean square) in {_bits(choice.bits_per_coordinate)}"
+            f"{choice.kind} has the smallest error{self._field()}: a mean squared error of "
+            f"{choice.mse:.3g} per coordinate in {_bits(choice.bits_per_coordinate)}"
         ]
         parts.append(self._for_deployment())
         parts += [self._why_not(kind) for kind in _EXPECTED if kind != choice.kind]
@@ -97,14 +123,15 @@ class Ranking:
         return "; ".join(part for part in parts if part)
 
     def _field(self) -> str:
-        own = "" if is_own(self.candidates[0].mechanism) else " of those that are no plug-ins"
+        own = "" if is_own(self.candidates[0].mechanism) else " among built-in mechanisms"
         if not self.setting.exact:
             return own
         better = self._own[0]
         if self.choice.mechanism.sampling != "exact":
-            return f"{own}, and none is sampled exactly, as deployment asks"
-        less = "" if better is self.choice else f", where {better.kind}, with less, is not"
-        return f"{own} of those sampled exactly, as deployment asks{less}"
+            return f"{own} (none is sampled exactly, as deployment requires)"
+        less = "" if better is self.choice else f" ({better.kind} has less but is not)"
+        among = own or " among mechanisms"
+        return f"{among} that are sampled exactly, as deployment requires{less}"
 
     def _why_not(self, kind: str) -> str:
         for one in self.candidates:
@@ -114,18 +141,21 @@ class Ranking:
         return f"{kind} is left out: {reasons[0].partition(';')[0]}" if reasons else ""
 
     def _for_deployment(self) -> str:
-        """Float noise leaks in its last bits: what to take where that counts."""
+        """Return which exactly sampled mechanism to deploy, if the choice is not one.
+
+        The low-order bits of floating-point noise can reveal the input.
+        """
         exact = [one for one in self._own if one.mechanism.sampling == "exact"]
         if self.choice.mechanism.sampling == "exact" or not exact:
             return ""
         one = exact[0]
         return (
-            f"its noise is for simulation, and {one.kind}, sampled exactly, has "
+            f"its float noise is for simulation only, while {one.kind} is sampled exactly and has "
             f"{_times(self.relative_error(one))} that error in {_bits(one.bits_per_coordinate)}"
         )
 
     def _close_and_smaller(self) -> str:
-        """What errs next to no more in fewer bits: somebody may prefer it."""
+        """Return the candidate with a similar error in the fewest bits, if there is one."""
         choice = self.choice
         close = [
             one
@@ -143,7 +173,11 @@ class Ranking:
         )
 
     def describe(self) -> dict[str, Any]:
-        """The ranking as plain data."""
+        """Return the ranking as plain data.
+
+        Returns:
+            The content of `plan --json`.
+        """
         return {
             "ranking": [self._entry(one) for one in self.candidates],
             "left_out": [
@@ -176,7 +210,17 @@ class Ranking:
 
 
 def rank(setting: Setting) -> Ranking:
-    """Every registered mechanism with each of its settings, calibrated to the same budget."""
+    """Calibrate every registered mechanism with each of its settings to one budget, and rank them.
+
+    Args:
+        setting: The budget, the clipping and the limits.
+
+    Returns:
+        The candidates, smallest predicted error first, and the excluded mechanisms.
+
+    Raises:
+        ParameterError: No mechanism keeps the budget within the limits.
+    """
     answers = list(candidates(setting))
     found = [one for one in answers if isinstance(one, Candidate)]
     left_out = [one for one in answers if isinstance(one, LeftOut)]
@@ -192,18 +236,19 @@ def _order(candidate: Candidate) -> tuple[float, float, str]:
 
 
 def _nothing_fits(setting: Setting, left_out: list[LeftOut]) -> str:
-    """What stands against those that come nearest."""
+    """Return the message of the error: what excludes the mechanisms that come nearest."""
     needs = [(one.needs, one.kind) for one in left_out if one.needs is not None]
     if needs:
         bits, kind = min(needs)
         return (
-            f"no mechanism sends at most {setting.bits:g} bits a coordinate here; the fewest are "
-            f"{_bits(bits)}, by '{kind}'"
+            f"no mechanism sends at most {setting.bits:g} bits per coordinate here; allow at least "
+            f"{_bits(bits)}, which '{kind}' needs"
         )
     reasons = dict.fromkeys(one.reason for one in left_out if one.fits)
     return (
         f"no mechanism keeps epsilon {setting.epsilon:g} at delta {setting.delta:g} over "
-        f"{setting.rounds} rounds: {'; '.join(reasons)}"
+        f"{setting.rounds} rounds; raise epsilon, or plan for fewer rounds. The reasons: "
+        f"{'; '.join(reasons)}"
     )
 
 
@@ -221,11 +266,24 @@ _SIMULATION_ONLY = {"float": "float: simulation only"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """One mechanism with parameters that keep the budget, and what it does to an update.
+    """A row of a plan: one mechanism with parameters that keep the budget, and its predicted error.
 
-    mse              of a decoded coordinate, predicted; `relative_mse` is beside the best.
-    unbiased_within  the norm up to which nothing is cut off; None if there is no such limit.
-    sampling_grade   'exact', or 'float' for simulation only.
+    Attributes:
+        mechanism: The registered name of the mechanism.
+        parameters: All parameters, calibrated.
+        mse: The predicted mean squared error per coordinate of one decoded update.
+        relative_mse: `mse` divided by that of the choice.
+        bits_per_coordinate: The bits of a message per coordinate, without its header.
+        bytes_per_update: The size of the whole message in bytes, header included.
+        epsilon: What all rounds spend; at most the budget.
+        accountant: The accountant whose bound that is.
+        assumes: What epsilon rests on in addition to its proof, in a sentence; None for nothing.
+        sampling_grade: "exact", or "float" for simulation only.
+        unbiased_within: The largest absolute coordinate up to which nothing is cut off; None if
+            there is no such limit.
+        clip_geometry: The norm of the mechanism's domain: "l2", "l1" or "linf".
+        clip_norm: The largest norm in that domain.
+        explanation: A comparison with the choice, in a few words.
     """
 
     mechanism: str
@@ -244,7 +302,11 @@ class Planned:
     explanation: str
 
     def cells(self) -> list[str]:
-        """The row of a table, in the order of COLUMNS."""
+        """Return the row of a printed table.
+
+        Returns:
+            One text for each of `COLUMNS`.
+        """
         return [
             self.mechanism,
             rounded(self.parameters),
@@ -259,7 +321,13 @@ class Planned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotPlanned:
-    """A mechanism that was left out, and why."""
+    """A mechanism that cannot be used here, and why.
+
+    Attributes:
+        mechanism: The registered name of the mechanism.
+        parameters: The parameters that were tried; empty if the reason holds for all of them.
+        reason: Why it cannot be used, in a sentence.
+    """
 
     mechanism: str
     parameters: Mapping[str, Any]
@@ -267,7 +335,10 @@ class NotPlanned:
 
 
 class Plan(Table[Planned]):
-    """Mechanisms that keep the budget, the least error first: `plan[0]` is the best."""
+    """A table of the mechanisms that keep the budget, smallest error first: `plan[0]` is the best.
+
+    Prints as a text table; a notebook shows it as HTML. `to_dicts()` and `to_pandas()` convert it.
+    """
 
     __slots__ = ("_all", "_ranking")
 
@@ -279,18 +350,18 @@ class Plan(Table[Planned]):
 
     @property
     def explanation(self) -> str:
-        """Why the first is first, in one sentence."""
+        """Why the choice was made, in one sentence."""
         return self._ranking.explanation
 
     @property
     def left_out(self) -> Table[NotPlanned]:
-        """The others, with their reasons."""
+        """The mechanisms that cannot be used here, with their reasons."""
         rows = [NotPlanned(**entry) for entry in self._ranking.describe()["left_out"]]
         return Table(rows, caption="left out")
 
     @property
     def setting(self) -> dict[str, Any]:
-        """The question."""
+        """The question that the plan answers, as plain data."""
         return self._ranking.setting.describe()
 
     @property
@@ -299,7 +370,11 @@ class Plan(Table[Planned]):
         return self._all
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, the same as `plan --json` prints."""
+        """Return the plan as plain data.
+
+        Returns:
+            The same as `plan --json` prints.
+        """
         return self._ranking.describe()
 
     def _question(self) -> str:
@@ -345,14 +420,43 @@ def plan(
     all_settings: bool = False,
     designs: bool = False,
 ) -> Plan:
-    """Which mechanism errs least within a budget: all of them calibrated, predicted and ranked.
+    """Rank all mechanisms by the error that they cause within a privacy budget.
 
-        plan(epsilon=2, delta=1e-5, rounds=100, dimension=10_000)[0].mechanism
+    Every registered mechanism is calibrated to the budget. The mean squared error of a decoded
+    update is then predicted from the mechanism's law, averaged over updates of full norm.
 
-    epsilon, delta  the budget of a client over all `rounds` in which it takes part.
-    bits            the most bits a coordinate [any number].
-    all_settings    every setting tried, not only the best of each mechanism.
-    designs         rank also what takes a minute to calibrate.
+    Args:
+        epsilon: The budget of a client over all `rounds` in which it takes part.
+        delta: The failure probability of that budget, strictly between 0 and 1.
+        dimension: The number of coordinates of an update.
+        rounds: The number of rounds in which a client takes part.
+        clip_norm: The largest norm of a contribution; longer ones are clipped to it.
+        clip_geometry: The norm that is clipped: "l2", "l1" or "linf".
+        records: How many records an update averages; each is clipped to `clip_norm`, and one of
+            them is protected. With 1 the whole update is protected.
+        adjacency: "zero-out" or "replace-one".
+        sampling_rate: The probability of being in the secret sample of a round; None for no
+            sampling.
+        sampling: How the sample is drawn: "poisson" or "fixed-size".
+        sampling_hidden_by: What hides the sample: "own-records", "central-noise" or "secure-sum".
+        bits: The most bits per coordinate that a message may have; None for no limit.
+        all_settings: Rank every setting that was tried, not only the best of each mechanism.
+        designs: Also rank mechanisms whose calibration takes about a minute.
+
+    Returns:
+        The plan. `plan[0]` has the smallest error; `explanation` says why the choice was made.
+
+    Raises:
+        ParameterError: A parameter is out of range, or no mechanism keeps the budget.
+        PrivacyError: No bound is proved for such a sample.
+
+    Example:
+        >>> import sottovoce
+        >>> found = sottovoce.plan(epsilon=8.0, delta=1e-5, rounds=100, dimension=1000)
+        >>> found[0].mechanism, found[0].sampling_grade
+        ('gaussian', 'float')
+        >>> [row.mechanism for row in found if row.bits_per_coordinate <= 1][0]
+        'clamped_sign'
     """
     setting = Setting(
         domain=clipped(clip_geometry, dimension, clip_norm, records),

@@ -1,18 +1,17 @@
-"""What an update will look like at the server, from the law that a mechanism declares.
+"""Prediction of the error of a decoded update from the law that a mechanism declares.
 
-Nothing here knows any mechanism: the law gives mean and variance of each decoded coordinate.
-
-Updates of full norm, drawn at random: what errors are averaged over.
+Nothing here depends on a particular mechanism: its law gives the mean and variance of each decoded
+coordinate. Errors are averaged over random updates of full norm:
 
     l2     a uniform direction, which is what a random rotation makes of any update.
     l1     a uniform point of the sphere: exponential magnitudes over their sum, random signs.
     linf   uniform in the box.
 
-One coordinate is +-r t with density, up to a factor,
+One coordinate is then +-r t, where r is the clip norm and t has, up to a factor, the density
 
     l2     cos^(d-2) theta, t = sin theta          l1     (1 - t)^(d-2)          linf     1
 
-and a single number is uniform in its interval in any geometry.
+In dimension 1 the coordinate is uniform in its interval in every geometry.
 """
 
 import dataclasses
@@ -27,16 +26,16 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import Parameters, Registration
 
 _NODES = 24
-# Beyond that many standard deviations (l2) or means (l1) lies less than 1e-17 of the mass.
+# Less than 1e-17 of the mass lies beyond so many standard deviations (l2) or means (l1).
 _L2_REACH, _L1_REACH = 9.0, 40.0
-# A plan is the same whenever it is asked for.
+# A fixed seed: the same question always has the same plan.
 _SEED = 1
 
 
 def coordinate_nodes(geometry: str, dimension: int) -> tuple[Vector, Vector]:
-    """Points and weights whose sums are means over one coordinate, in units of the clip norm.
+    """Return points and weights that integrate over one coordinate, in units of the clip norm.
 
-    Gauss-Legendre in theta or t, both signs.
+    Gauss-Legendre quadrature in theta (l2) or t, for both signs.
     """
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     unit = (nodes + 1.0) / 2.0
@@ -55,9 +54,10 @@ def coordinate_nodes(geometry: str, dimension: int) -> tuple[Vector, Vector]:
 
 
 def typical_updates(geometry: str, dimension: int, count: int) -> Vector:
-    """`count` updates, one a row, in units of the clip norm.
+    """Return `count` random updates as rows, in units of the clip norm.
 
-    Each coordinate takes every stratum of its law once (a Latin hypercube), so that few will do.
+    The sample is a Latin hypercube: each coordinate takes every stratum of its distribution once,
+    so that a small sample is enough.
     """
     from scipy.special import ndtri
 
@@ -76,11 +76,12 @@ def typical_updates(geometry: str, dimension: int, count: int) -> Vector:
             return np.asarray(normal / np.linalg.norm(normal, axis=1, keepdims=True))
 
 
-RELATIVE_BIAS = 0.01  # of the standard deviation: below it a coordinate counts as unbiased
-_COORDINATES = 2**16  # of whole updates, together
+RELATIVE_BIAS = 0.01  # Below this part of the standard deviation a coordinate counts as unbiased.
+_COORDINATES = 2**16  # The coordinates of all sampled whole updates together.
 _MAX_UPDATES = 64
 MAX_WHOLE_DIMENSION = 2**24
-# Where to look for the first bias, as fractions of the clip norm.
+# The smallest fraction of the clip norm, the number of fractions scanned for a first bias, and the
+# halvings that then refine it.
 _SMALLEST, _SCANNED, _HALVINGS = 1e-5, 17, 15
 
 Moments = Callable[[float], tuple[float, float]]
@@ -88,11 +89,12 @@ Moments = Callable[[float], tuple[float, float]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """Errors of one client's decoded update of full norm, a coordinate.
+    """The predicted error per coordinate of one client's decoded update of full norm.
 
-    mse              mean over coordinates and updates of E(decode(encode(x)) - x)^2.
-    unbiased_within  the largest |x_i| up to which |bias| is at most 1% of the standard deviation,
-                     in the data's unit; None if that is everywhere in the domain.
+    Attributes:
+        mse: The mean over coordinates and updates of E(decode(encode(x)) - x)^2.
+        unbiased_within: The largest |x_i| up to which |bias| is at most 1% of the standard
+            deviation, in the data's unit; None if that holds everywhere in the domain.
     """
 
     mse: float
@@ -102,17 +104,28 @@ class Prediction:
 def predict(
     registration: Registration, parameters: Parameters, mechanism: Mechanism, updates: Domain
 ) -> Prediction:
-    """The error of `mechanism`, which has these parameters, on `updates` of full norm.
+    """Return the predicted error of a mechanism on `updates` of full norm.
 
-    They may be a part of the mechanism's own domain: an L1 ball lies in a Euclidean one.
+    Args:
+        registration: The mechanism's registration.
+        parameters: All parameters of `mechanism`.
+        mechanism: The mechanism.
+        updates: The set of updates. It may be a part of the mechanism's own domain, as an L1 ball
+            is of a Euclidean one.
+
+    Returns:
+        The error averaged over coordinates and random updates.
+
+    Raises:
+        ParameterError: The error depends on whole updates, and they have too many coordinates.
     """
     domain = mechanism.input_domain
     largest = largest_coordinate(updates)
     if not registration.coordinatewise:
         if domain.dimension > MAX_WHOLE_DIMENSION:
             raise ParameterError(
-                f"its error is that of whole updates, evaluated up to {MAX_WHOLE_DIMENSION} "
-                f"coordinates, got {domain.dimension}; send the update in parts"
+                f"its error depends on the whole update and is computed for at most "
+                f"{MAX_WHOLE_DIMENSION} coordinates, got {domain.dimension}; split the update"
             )
         return Prediction(
             mse=_mean_over_updates(mechanism, updates, largest),
@@ -131,7 +144,10 @@ def predict(
 
 
 def largest_coordinate(domain: Domain) -> float:
-    """The clip norm, less the headroom for rounding: unit vectors have norm 1 in any geometry."""
+    """Return the largest value of a coordinate: the clip norm less the headroom for rounding.
+
+    Unit vectors have norm 1 in every geometry, so one coordinate tells it.
+    """
     alone: Domain = dataclasses.replace(domain, dimension=1)  # type: ignore[type-var]
     return float(alone.project([np.finfo(np.float64).max])[0])
 
@@ -148,7 +164,7 @@ def _mean_over_updates(mechanism: Mechanism, updates: Domain, clip_norm: float) 
 
 
 def _moments_of_a_spike(mechanism: Mechanism) -> Moments:
-    """Mean and variance of the first decoded coordinate where all others are 0."""
+    """Return a function for mean and variance of the first coordinate, all others being 0."""
     domain = mechanism.input_domain
 
     def moments(x: float) -> tuple[float, float]:
@@ -161,10 +177,12 @@ def _moments_of_a_spike(mechanism: Mechanism) -> Moments:
 
 
 def _unbiased_within(moments: Moments, largest: float) -> float | None:
+    """Return the largest |x| without a notable bias; None if there is none in the domain."""
+
     def unbiased(fraction: float) -> bool:
         for x in (-fraction * largest, fraction * largest):
             mean, variance = moments(x)
-            # What float64 rounds in a mean is no bias.
+            # Rounding errors of float64 in the mean are not a bias.
             slack = RELATIVE_BIAS * math.sqrt(max(variance, 0.0)) + 1e-9 * largest
             if abs(mean - x) > slack:
                 return False

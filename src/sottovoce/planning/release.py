@@ -1,4 +1,4 @@
-"""What one round releases of a client, apart from the mechanism's own parameters."""
+"""What one round releases about a client, apart from the mechanism's own parameters."""
 
 import dataclasses
 from collections.abc import Callable
@@ -23,13 +23,21 @@ from sottovoce.mechanisms.release import (
 )
 from sottovoce.privacy.events import HiddenBy, SamplingScheme
 
-# How an error calls an argument: a command says --sampling-rate where a program says sampling_rate.
+# Formats the name of an argument in errors: the command line writes sampling_rate with dashes.
 Named = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """One message a round: its mechanism's kind and domain, and the terms of its release."""
+    """One message per round: its mechanism and domain, and what an observer sees of it.
+
+    Attributes:
+        registration: The mechanism's registration.
+        domain: The set that updates are clipped to.
+        dimension: The number of coordinates; None if the caller gave none.
+        clip_norm: The largest norm in `domain`.
+        terms: The adjacency, the sampling and what an observer sees.
+    """
 
     registration: Registration
     domain: Domain
@@ -53,9 +61,14 @@ def release_of(
     secure_sum_clients: int | None = None,
     named: Named = str,
 ) -> Release:
-    """The release of a mechanism by its name, on the domain of the clip; or of one that is built.
+    """Return the release of a mechanism, given by name or as an object.
 
-    A mechanism that is built has a domain of its own, so that the clip says nothing of it.
+    A name needs the domain, which the clipping arguments describe. A mechanism object has its own
+    domain, so those arguments are ignored.
+
+    Raises:
+        PrivacyError: More than one of sampling, shuffling and secure sums was given.
+        UnknownNameError: There is no such mechanism, sampling scheme or way to hide a sample.
     """
     hiding = {
         "sampling_rate": sampling_rate,
@@ -73,7 +86,7 @@ def release_of(
         clip_norm = clip_norm_of(domain)
     if len(given) > 1:
         raise PrivacyError(
-            f"no bound is proved for {' and '.join(given)} together; give one of them"
+            f"no privacy bound is proved for {' and '.join(given)} together; give only one of them"
         )
     terms = sampled_terms(adjacency, sampling_rate, sampling, sampling_hidden_by, named=named)
     if shuffled_clients is not None:
@@ -99,10 +112,10 @@ def sampled_terms(
     *,
     named: Named = str,
 ) -> ReleaseTerms:
-    """The terms of a release on the sample that is asked for; without one, messages are seen.
+    """Return the terms of a release on a secret sample; without a sample every message is visible.
 
-    Behind a secure sum each message has its own noise and is charged as if it were seen: what is
-    counted on is that nobody sees who sent the encoding of zero.
+    Behind a secure sum each message has its own noise and is charged as if it were visible. The
+    amplification relies only on this: an observer cannot tell who sent the encoding of zero.
     """
     sample = secret_sample(sampling_rate, sampling, sampling_hidden_by, named=named)
     central = sample is not None and sample.hidden_by == "central-noise"
@@ -113,7 +126,13 @@ def sampled_terms(
 def secret_sample(
     rate: float | None, scheme: str, hidden_by: str, *, named: Named = str
 ) -> SecretSample | None:
-    """The sample that `sampling_rate`, `sampling` and `sampling_hidden_by` ask for."""
+    """Return the sample that the three arguments describe; None without a sampling rate.
+
+    Raises:
+        ParameterError: The rate is out of range, or missing although a scheme was given.
+        PrivacyError: Nothing hides the sample, so sampling does not amplify privacy.
+        UnknownNameError: There is no such scheme or way to hide a sample.
+    """
     rate_name, scheme_name, hidden_name = map(
         named, ("sampling_rate", "sampling", "sampling_hidden_by")
     )
@@ -124,16 +143,16 @@ def secret_sample(
     if rate is None:
         if (scheme, hidden_by) != ("poisson", "own-records"):
             raise ParameterError(
-                f"{scheme_name} and {hidden_name} need {rate_name}, the probability to be "
-                "in the sample"
+                f"{scheme_name} and {hidden_name} need {rate_name}; give it as the probability of "
+                "being in the sample"
             )
         return None
     parameter_rules.fraction("sampling rate", rate)
     if hidden_by == "nothing":
         raise PrivacyError(
-            "a server that receives each message sees who took part, so sampling clients "
-            f"amplifies nothing; leave out {rate_name} and count as {named('rounds')} those in "
-            "which a client takes part, or hide the sample by own-records, central-noise or "
-            "secure-sum"
+            "a server that receives each message sees who took part, so sampling clients does not "
+            f"amplify privacy; leave out {rate_name} and give as {named('rounds')} the number of "
+            f"rounds in which one client takes part, or set {hidden_name} to own-records, "
+            "central-noise or secure-sum"
         )
     return SecretSample(rate=rate, scheme=scheme, hidden_by=hidden_by)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""`spend`: the epsilon of some rounds, by every sound bound, with what it rests on."""
+"""The function `spend`: the epsilon of a number of rounds, by every accountant that has a bound."""
 
 import dataclasses
 import math
@@ -20,19 +20,24 @@ from sottovoce.privacy.calibration import MAX_ROUNDS
 from sottovoce.privacy.compositions import assumptions_in_words, multiset
 from sottovoce.privacy.events import PrivacyEvent, Repeated, basic_counts
 
-FLOAT_GRADE = "float (simulation only: float noise leaks in its last bits)"
+FLOAT_GRADE = "float (simulation only: the low-order bits of float noise can leak the input)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What a client has spent after `rounds` rounds.
+    """What a client has spent after a number of rounds.
 
-    epsilon        the smallest sound bound; infinite where there is no guarantee.
-    bounds         every accountant's, by name; each of them holds.
-    assumes        what epsilon rests on beside its proof, in a sentence; None for nothing.
-    local_epsilon  where something is hidden, what holds if nothing of it is: every message and
-                   every sample is seen.
-    details        mechanism, parameters, clip and bits, where a mechanism was asked about.
+    Attributes:
+        epsilon: The smallest bound of all accountants; infinite where there is no guarantee.
+        delta: The failure probability of that epsilon; 0 for pure differential privacy.
+        adjacency: Which data sets count as neighbors.
+        accountant: The accountant whose bound `epsilon` is.
+        assumes: What epsilon rests on in addition to its proof, in a sentence; None for nothing.
+        rounds: The number of rounds.
+        bounds: The bound of every accountant by its name; each of them holds.
+        local_epsilon: Where messages or samples are hidden, the epsilon against an observer who
+            sees every message and every sample; otherwise None.
+        details: The mechanism, its parameters, clipping and bits, where a mechanism was given.
     """
 
     epsilon: float
@@ -47,18 +52,27 @@ class Spent:
 
     @property
     def private(self) -> bool:
+        """Whether there is a guarantee: epsilon is finite."""
         return math.isfinite(self.epsilon)
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data, the same as `privacy spend --json` prints; no guarantee is None."""
+        """Return the result as plain data.
+
+        Returns:
+            The same as `privacy spend --json` prints; None stands for an infinite epsilon.
+        """
         result: dict[str, Any] = finite(self._fields())
         return result
 
     def fields(self) -> dict[str, Any]:
-        """Names and values for people."""
+        """Return names and values as they are printed.
+
+        Returns:
+            The same fields as `to_dict`, with explanations in place of bare codes.
+        """
         found = self._fields()
         if self.rounds == MAX_ROUNDS:
-            found["rounds"] = f"{self.rounds} (more are not counted)"
+            found["rounds"] = f"{self.rounds} (the largest number that is accounted)"
         if found.get("sampling_grade") == "float":
             found["sampling_grade"] = FLOAT_GRADE
         return found
@@ -108,17 +122,46 @@ def spend(
     accountant: str | None = None,
     **mechanism_parameters: object,
 ) -> Spent:
-    """The epsilon that a client spends over `rounds` rounds.
+    """Return the epsilon that a client spends over a number of rounds.
 
-        spend("gaussian", noise_multiplier=10, rounds=100, delta=1e-5)
-        spend(GaussHermite(input_domain=ball, levels=2, noise_multiplier=10.0), delta=1e-5)
-        spend(Sampled(...), rounds=100, delta=1e-5)
+    Give a mechanism by name, with its parameters and the clipping; or a mechanism object, which has
+    both; or a privacy event, which describes one round completely.
 
-    A name takes the mechanism's parameters and the clip (`dimension` [any, if the cost is the same;
-    needed otherwise], `clip_norm` [1],
-    `clip_geometry` [what it is made for], `records` [1]); a mechanism that is built has them; an
-    event says everything but `rounds`. `adjacency` is zero-out unless given. The others are the
-    options of `sottovoce privacy spend`.
+    Args:
+        mechanism: A name from `sottovoce mechanism list`, a mechanism object or a privacy event.
+        delta: The failure probability at which epsilon is reported, strictly between 0 and 1.
+        rounds: The number of rounds in which the client takes part.
+        adjacency: "zero-out" (the default) or "replace-one"; an event has its own.
+        dimension: The number of coordinates of an update. It may be omitted where the cost is the
+            same in every dimension.
+        clip_norm: The largest norm of a contribution, 1 by default.
+        clip_geometry: The norm that is clipped: "l2", "l1" or "linf". By default the one that the
+            mechanism is made for.
+        records: How many records an update averages, 1 by default; each is clipped to `clip_norm`,
+            and one of them is protected. With 1 the whole update is protected.
+        sampling_rate: The probability of being in the secret sample of a round; None for no
+            sampling.
+        sampling: How the sample is drawn: "poisson" or "fixed-size".
+        sampling_hidden_by: What hides the sample: "own-records", "central-noise" or "secure-sum".
+        shuffled_clients: The smallest number of messages that a trusted shuffler mixes; None
+            without a shuffler.
+        secure_sum_clients: The smallest number of clients in a secure sum; None without one.
+        accountant: Use this accountant only; by default the smallest bound of all of them.
+        **mechanism_parameters: The parameters of a mechanism given by name.
+
+    Returns:
+        The smallest sound epsilon, all bounds, and what they assume.
+
+    Raises:
+        ParameterError: A parameter is missing, out of range, or already part of `mechanism`.
+        UnknownNameError: There is no such mechanism, parameter or accountant.
+        PrivacyError: No bound is proved for this combination of sampling, shuffling and sums.
+
+    Example:
+        >>> import sottovoce
+        >>> spent = sottovoce.spend("gaussian", noise_multiplier=10.0, rounds=100, delta=1e-5)
+        >>> round(spent.epsilon, 2), spent.accountant
+        (4.38, 'gaussian')
     """
     clip = {
         "dimension": dimension,
@@ -133,7 +176,7 @@ def spend(
     }
     if isinstance(mechanism, PrivacyEvent):
         _refuse_given(
-            "an event says it all",
+            "a privacy event already describes the round",
             {**clip, **hiding, **_given_sampling(sampling, sampling_hidden_by)}
             | {"adjacency": adjacency},
             mechanism_parameters,
@@ -142,7 +185,7 @@ def spend(
         spent = privacy_spent(Repeated(event=mechanism, count=rounds), delta, accountant)
         return _spent(spent, rounds)
     if not isinstance(mechanism, str):
-        _refuse_given("a built mechanism has its own", clip, mechanism_parameters)
+        _refuse_given("a mechanism object already has its own", clip, mechanism_parameters)
     release = release_of(
         mechanism,
         dimension=dimension,
@@ -176,7 +219,7 @@ def spent_by(
     delta: float,
     accountant: str | None = None,
 ) -> Spent:
-    """What `rounds` releases of a mechanism spend."""
+    """Return what `rounds` releases of a mechanism spend."""
     terms = release.terms
     event = Repeated(event=terms(mechanism), count=rounds)
     spent = terms.spent(event, delta, accountant)
@@ -205,7 +248,11 @@ def spent_by(
 def spent_on(
     history: Sequence[tuple[PrivacyEvent, int]], delta: float | None, pure: float
 ) -> PrivacySpent:
-    """Return what charges have spent at `delta`, or their `pure` sum where that is no larger."""
+    """Return what charges have spent at `delta`, or their `pure` sum.
+
+    The pure sum, which needs no delta, is returned where `delta` is None, or where it prints as the
+    same epsilon as the bound at `delta`.
+    """
     event = multiset(history)
     if delta is not None:
         spent = privacy_spent(event, delta)
@@ -241,11 +288,12 @@ def _spent(
 
 
 def checked_rounds(rounds: int) -> int:
+    """Return a number of rounds that can be accounted for; raise if it is out of range."""
     return parameter_rules.integer("rounds", rounds, low=1, high=MAX_ROUNDS)
 
 
 def _given_sampling(sampling: str, hidden_by: str) -> dict[str, str | None]:
-    """How a sample is drawn and hidden, where that is not the default."""
+    """Return how a sample is drawn and hidden, with None for the defaults."""
     return {
         "sampling": None if sampling == "poisson" else sampling,
         "sampling_hidden_by": None if hidden_by == "own-records" else hidden_by,
@@ -261,7 +309,7 @@ def _refuse_given(
 
 
 def check_names(function: str, registration: Registration, given: Mapping[str, object]) -> None:
-    """Refuse a misspelt argument of the function itself: it is no parameter of the mechanism."""
+    """Refuse an argument that neither the function nor the mechanism has."""
     own = [
         *("delta", "rounds", "adjacency", "dimension", "clip_norm", "clip_geometry", "records"),
         *("sampling_rate", "sampling", "sampling_hidden_by", "shuffled_clients"),

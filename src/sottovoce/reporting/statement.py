@@ -259,11 +259,12 @@ def _without_the_channel(record: RunRecord, channel: ChannelFacts) -> str:
     """Return the epsilon against those who see what the channel or the sampling hides."""
     if channel.noise_at_server:
         return "nothing is protected against the server itself, which gets updates without noise"
-    local = (record.result or {}).get("local_epsilon")
-    if local is None:
+    if record.result is None or "local_epsilon" not in record.result:
         return ""
+    local = record.result["local_epsilon"]
+    spent = "no finite epsilon" if local is None else f"epsilon {show_epsilon(local)}"
     if not channel.shows_each:
-        return f"an observer of every message and its sender has epsilon {show_epsilon(local)}"
+        return f"an observer of every message and its sender has {spent}"
     if record.spec.privacy.record_sampling_rate < 1.0:
-        return f"an observer who knows which records were sampled has epsilon {show_epsilon(local)}"
+        return f"an observer who knows which records were sampled has {spent}"
     return ""

@@ -1,9 +1,9 @@
-"""A spec, read, checked, built and run into a folder; resuming; trackers.
+"""Run specs: read, check, build, run into a folder, resume, and log to trackers.
 
     result = run(load(Path("mine.toml")), Path("runs/mine"))
 
-`sottovoce.simulate` does the same and gives the run back; `open_run` reads a folder. It imports
-federated, analytics and below, and knows no Flower.
+`sottovoce.simulate` does the same and returns the run as an object; `open_run` reads a run folder.
+The package imports `federated`, `analytics` and the packages below them, and never Flower.
 """
 
 from typing import TYPE_CHECKING

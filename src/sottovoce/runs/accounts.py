@@ -1,4 +1,4 @@
-"""Who has spent what in a run: by its ledger, accounted anew, or as it was counted in memory."""
+"""The privacy accounts of a run, recomputed from its ledger or read from its metrics."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,17 +14,29 @@ from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.runs.record import RunRecord, algorithm_facts
 from sottovoce.runs.site_counts import are_noted, site_counts, totals
 
-_MARKS = 40  # rounds at which every accountant is asked
-_SLACK = 1e-9  # relative; accountants give the same number again but for rounding
+_MARKS = 40  # The number of rounds for which every accountant is asked.
+_SLACK = 1e-9  # Relative; accountants reproduce their numbers up to rounding.
 
 
 def accounts_of(record: RunRecord) -> dict[str, Any]:
-    """Spending of all clients, every bound over the rounds, and what the ledger is worth.
+    """Return what every client has spent, the bounds by round, and whether the ledger agrees.
 
-    client   whose bounds they are, at the run's delta; None: of whoever had spent most by then
-    bounds   [{round, bounds: {accountant: epsilon or null}}]
+    Where the run stores messages, everything is computed again from its ledger. Otherwise charges
+    were counted in memory, and the metrics that were written after each round are all there is.
+
+    Args:
+        record: The run, as its folder holds it.
+
+    Returns:
+        A dictionary. `client` is the client with the largest epsilon at the run's delta, or None;
+        `bounds` is a list of {round, bounds: {accountant: epsilon or null}} for that client, or,
+        without a ledger, for the client with the largest epsilon after each round; `clients` has a
+        row for each client; `warnings` names values of result.json that are too small.
+
+    Raises:
+        LedgerError: The ledger is damaged, or lacks charges that the run recorded.
     """
-    # A round is charged before it is noted: a ledger without rows may well hold charges.
+    # A round is charged before its metrics are written, so a ledger may hold charges without rows.
     begun = record.rows or record.result is not None or record.folder.has_ledger
     if record.stores_messages and begun:
         with record.folder.ledger() as ledger, ledger.snapshot():
@@ -36,8 +48,8 @@ def _from_ledger(record: RunRecord, ledger: Ledger) -> dict[str, Any]:
     problems = ledger.verify()
     if problems:
         raise LedgerError(
-            f"the ledger of {record.folder.path} is damaged: {problems[0]}; restore it: what it "
-            "says was spent cannot be reported as true"
+            f"the ledger of {record.folder.path} is damaged: {problems[0]}; restore it from a "
+            "backup, because its charges cannot be trusted"
         )
     histories, budgets = ledger.histories(), ledger.budgets()
     deltas = _deltas(record, budgets)
@@ -52,18 +64,18 @@ def _from_ledger(record: RunRecord, ledger: Ledger) -> dict[str, Any]:
     noted = record.has_sites and are_noted(record.rows)
     if noted:
         counts = site_counts(record.rows, [row["client"] for row in clients])
-        # `rounds` stays what the ledger says: it has rounds that were interrupted, too.
+        # `rounds` stays the ledger's count, which includes interrupted rounds.
         clients = [{**row, **counts[row["client"]], "rounds": row["rounds"]} for row in clients]
     at_run_delta = {
         name: privacy_spent(event, record.spec.privacy.delta).epsilon
         for name, event in histories.items()
     }
-    dearest = max(at_run_delta, key=lambda name: at_run_delta[name], default=None)
-    bounds = [] if dearest is None else _bounds(record, ledger.charges_by_round(dearest, run))
+    top = max(at_run_delta, key=lambda name: at_run_delta[name], default=None)
+    bounds = [] if top is None else _bounds(record, ledger.charges_by_round(top, run))
     largest = max(at_run_delta.values(), default=0.0)
     return {
-        "client": dearest,
-        "budget": _budget_at(budgets.get(dearest or ""), record.spec.privacy.delta),
+        "client": top,
+        "budget": _budget_at(budgets.get(top or ""), record.spec.privacy.delta),
         "bounds": bounds,
         "epsilon": finite_or_none(largest),
         "clients": clients,
@@ -74,25 +86,28 @@ def _from_ledger(record: RunRecord, ledger: Ledger) -> dict[str, Any]:
 
 
 def _check_nothing_is_missing(record: RunRecord, rounds_charged: Mapping[str, int]) -> None:
-    """An older copy of a ledger is whole in itself: only what was noted elsewhere tells."""
+    """Refuse a ledger with fewer charges than result.json or metrics.jsonl recorded.
+
+    An older copy of a ledger is consistent in itself, so only the other files can reveal it.
+    """
     told = (record.result or {}).get("clients", [])
     noted = sum(row["rounds"] for row in told) or sum(row["clients_asked"] for row in record.rows)
     short = any(rounds_charged.get(row["client"], 0) < row["rounds"] for row in told)
     if short or sum(rounds_charged.values()) < noted:
         raise LedgerError(
-            f"the ledger of {record.folder.path} lacks charges of rounds that were run: it knows "
-            f"of {sum(rounds_charged.values())}, and at least {noted} were noted; restore it, with "
-            "its -wal file if there is one"
+            f"the ledger of {record.folder.path} lacks charges: it has "
+            f"{sum(rounds_charged.values())}, but the run recorded at least {noted}; restore it "
+            "from a backup, together with its -wal file if there is one"
         )
 
 
 def _budget_at(budget: Budget | None, delta: float) -> float | None:
-    """A budget beside epsilons at `delta`; at another one it would compare two things."""
+    """Return the budget if it holds at `delta`; epsilons at two deltas cannot be compared."""
     return budget.epsilon if budget and budget.delta == delta else None
 
 
 def _from_metrics(record: RunRecord) -> dict[str, Any]:
-    """Charges were counted in memory: what was written after each round is all there is."""
+    """Return the accounts of a run whose charges were counted in memory."""
     rows, result = record.rows, record.result
     marked = [rows[number - 1] for number in marks(len(rows))]
     return {
@@ -111,7 +126,7 @@ def _from_metrics(record: RunRecord) -> dict[str, Any]:
 
 
 def _common_budget(record: RunRecord) -> float | None:
-    """What every client may spend at the run's delta, where that is one number."""
+    """Return the epsilon that every client may spend at the run's delta; None if they differ."""
     if record.result is not None:
         budgets = {(row["budget"], row["delta"]) for row in record.result["clients"]}
         budget, delta = budgets.pop() if len(budgets) == 1 else (None, None)
@@ -122,13 +137,13 @@ def _common_budget(record: RunRecord) -> float | None:
 
 
 def marks(rounds: int, most: int = _MARKS) -> list[int]:
-    """At most so many rounds after the first, evenly spread, the last among them."""
+    """Return the first, the last and evenly spread rounds in between, at most `most` + 1."""
     count = min(rounds, most)
     return sorted({1, *(-(-(i + 1) * rounds // count) for i in range(count))}) if rounds else []
 
 
 def _deltas(record: RunRecord, budgets: Mapping[str, Budget]) -> dict[str, float]:
-    """At which delta each client is accounted: its budget's, or its group's."""
+    """Return the delta at which each client is accounted: that of its budget or its group."""
     stated = {row["client"]: row["delta"] for row in (record.result or {}).get("clients", [])}
     return {**stated, **{name: budget.delta for name, budget in budgets.items()}}
 
@@ -140,7 +155,7 @@ def _client_rows(
     spent: Mapping[str, PrivacySpent],
     rounds: Mapping[str, int],
 ) -> list[dict[str, Any]]:
-    """A row for each client, in the run's order; `ran_out` is None before the run's end."""
+    """Return a row for each client, in the run's order; `ran_out` is None before the run's end."""
     told = {row["client"]: row for row in (record.result or {}).get("clients", [])}
     names = [one["client"] for one in record.header.get("clients", [])]
     found = []
@@ -164,9 +179,10 @@ def _client_rows(
 def _bounds(
     record: RunRecord, charges: Sequence[tuple[int, PrivacyEvent, int]]
 ) -> list[dict[str, Any]]:
-    """Every accountant's bound on what one client has spent, at marks of the run's rounds.
+    """Return every accountant's bound on what one client has spent, at some of the run's rounds.
 
-    Rounds that are charged and not noted (interrupted, or about to be repeated) are spent too.
+    Rounds that are charged but not in the metrics (interrupted, or about to be repeated) count as
+    spent.
     """
     found = []
     last_charged = max((number for number, _, _ in charges), default=0)
@@ -185,15 +201,15 @@ def _bounds(
 def _disagreements(
     record: RunRecord, clients: Sequence[Mapping[str, Any]], largest: float
 ) -> list[str]:
-    """Where result.json claims less than the ledger shows."""
+    """Return a warning where result.json claims a smaller epsilon than the ledger gives."""
     result = record.result
     if result is None or result["epsilon"] is None:
         return []
     found = []
     if largest > result["epsilon"] * (1.0 + _SLACK):
         found.append(
-            f"result.json says epsilon {show_epsilon(result['epsilon'])}, but the ledger, "
-            f"accounted anew, comes to {show_epsilon(largest)}; the ledger's is shown"
+            f"result.json says epsilon {show_epsilon(result['epsilon'])}, but the charges in the "
+            f"ledger give {show_epsilon(largest)}; the ledger's value is shown"
         )
     told = {row["client"]: row["epsilon"] for row in result["clients"]}
     low = [
@@ -204,7 +220,7 @@ def _disagreements(
     ]
     if low and not found:
         found.append(
-            f"result.json says less than the ledger of {len(low)} clients, '{low[0]}' among them; "
-            "the ledger's figures are shown"
+            f"result.json says a smaller epsilon than the ledger for {len(low)} clients, such as "
+            f"'{low[0]}'; the ledger's values are shown"
         )
     return found

@@ -1,13 +1,13 @@
-"""The register of backends: what `runtime.backend` names, one decorator on a function.
+"""The register of backends, which `runtime.backend` of a spec names.
 
     @register_backend("cluster")
     def run_on_cluster(spec, folder, *, resume=False, on_round=None, on_resume=None): ...
 
-It runs a spec to its end in a folder and returns the result, as `runner.run` does; one that reaches
-clients elsewhere calls `runner.run` with a `backend_of` of its own, so that folder, ledger and
-result stay those of any run. Name its module in `BACKENDS` below, or under the entry point group
-`backends` (see `core.registry`); nothing else changes. A spec is checked as for a
-federation of machines (`runs.resolve`) whatever backend it names but "fast".
+A backend runs a spec to its end in a folder and returns the result, as `runner.run` does. A backend
+that reaches clients on other machines calls `runner.run` with its own `backend_of`, so that folder,
+ledger and result are the same as those of any run. List its module in `BACKENDS` below, or register
+it under the entry point group `backends` (see `core.registry`); nothing else changes. Every backend
+except "fast" has its specs checked as for a federation of machines (`runs.resolve`).
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
-    """Runs a spec to its end in a folder and returns the result."""
+    """A function that runs a spec to its end in a folder and returns the result."""
 
     def __call__(
         self,
@@ -34,7 +34,18 @@ class Backend(Protocol):
         on_round: "OnRound | None" = None,
         on_resume: "OnResume | None" = None,
     ) -> dict[str, Any]:
-        """Run `spec`, or continue it from its last checkpoint where `resume` is true."""
+        """Run a spec to its end, or continue it.
+
+        Args:
+            spec: What to run.
+            folder: The run folder.
+            resume: Continue from the last checkpoint in `folder`.
+            on_round: Called with the metrics of each finished round.
+            on_resume: Called with a sentence that says where a resumed run continues.
+
+        Returns:
+            The result, as `runner.run` returns it.
+        """
 
 
 B = TypeVar("B", bound=Callable[..., dict[str, Any]])
@@ -56,7 +67,14 @@ _RESULT = Returns(
 
 
 def register_backend(name: str) -> Callable[[B], B]:
-    """Decorator that enters a backend."""
+    """Return a decorator that registers a backend.
+
+    Args:
+        name: The value of `runtime.backend` that selects it.
+
+    Returns:
+        The decorator, which returns its function unchanged.
+    """
 
     def enter(backend: B) -> B:
         BACKENDS.enter(name, held(BACKENDS, name, backend, _RESULT), module=backend.__module__)

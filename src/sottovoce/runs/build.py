@@ -1,4 +1,4 @@
-"""From a resolved run to its training, charged in a ledger or counted in memory."""
+"""Build the training of a resolved run, charged in a ledger or counted in memory."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -21,12 +21,16 @@ BackendOf = Callable[[Resolved, Ledger], Backend]
 def build(
     resolved: Resolved, ledger: Ledger | None = None, backend_of: BackendOf | None = None
 ) -> Training:
-    """Construct the training of a run and enter its budgets; nothing is checked or charged.
+    """Return the training of a run, with its budgets set; nothing is checked or charged.
 
     Args:
         resolved: The run, checked and calibrated.
         ledger: Where messages are charged and stored; None to count charges in memory.
-        backend_of: Makes what collects the rounds from a ledger; by default all clients are here.
+        backend_of: Makes the backend that collects the rounds from a ledger; by default all clients
+            are in this process.
+
+    Returns:
+        The training, at its start.
     """
     backend: Backend
     if ledger is None:
@@ -51,7 +55,10 @@ def build(
 
 @contextlib.contextmanager
 def temporary_training(resolved: Resolved) -> Iterator[Training]:
-    """Yield a training of which nothing is kept; stored messages have a ledger for its duration."""
+    """Yield a training of which nothing is kept.
+
+    Where the run stores messages, they go to a ledger that exists only within the context.
+    """
     stored = resolved.spec.runtime.messages == "stored"
     with temporary_ledger() if stored else contextlib.nullcontext() as ledger:
         yield build(resolved, ledger)
@@ -59,7 +66,7 @@ def temporary_training(resolved: Resolved) -> Iterator[Training]:
 
 def stored_here(resolved: Resolved, ledger: Ledger) -> Backend:
     """Return the backend that stores every message, with all clients in this process."""
-    assert not resolved.channel.noise_at_server  # it has no messages to store
+    assert not resolved.channel.noise_at_server  # Such a channel has no messages to store.
     spec = resolved.spec
     return StoredMessages(
         run=resolved.run,

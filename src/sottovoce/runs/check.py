@@ -1,7 +1,7 @@
-"""`check`: what a run would cost, and why it would be refused, before anything is charged.
+"""The function `check`: what a run would cost, and why it would be refused.
 
-Costs are not predicted: rounds are charged to a tally in memory, by the code that a run charges
-with, and epsilons are read from it by the code that writes a run's result.
+Costs are not predicted. Rounds are charged to a tally in memory by the same code that charges a
+run, and epsilons are read from it by the code that writes a run's result.
 """
 
 import itertools
@@ -43,17 +43,17 @@ from sottovoce.runs.spec import RunSpec
 if TYPE_CHECKING:
     from sottovoce.runs.simulate import Model
 
-History = tuple[tuple[PrivacyEvent, int], ...]  # events, and how often each was charged
+History = tuple[tuple[PrivacyEvent, int], ...]  # Events, and how often each was charged.
 
 _TIMED_CLIENTS = 64
 _TIMED_SECONDS = 0.5
-_LONG_SECONDS = 10.0  # whatever is loaded meanwhile
+_LONG_SECONDS = 10.0  # A first attempt this long is not repeated.
 _FLOAT_BYTES = 8
 _ONLY_SITES_KNOW = (
-    "only sites know what their ledgers hold of earlier runs and what their policies allow: a site "
-    "may refuse orders, and its own ledger counts all that it has ever spent",
-    "only sites know how long they train; bytes are those of the messages, and what carries them "
-    "adds its own",
+    "only the sites know what their ledgers hold from earlier runs and what their policies allow: "
+    "a site may refuse orders, and its own ledger counts everything that it has ever spent",
+    "only the sites know how long they train; the bytes are those of the messages, without the "
+    "overhead of the transport",
 )
 
 
@@ -66,20 +66,45 @@ def check(
     allow_code: bool = False,
     timed: bool = True,
 ) -> Checked:
-    """Say what a run would cost each client, or why it would be refused; charge and write nothing.
+    """Return what a run would cost each client, or every reason why it would be refused.
 
-        check("examples/one_bit.toml", overrides={"rounds": 10})
+    Nothing is charged or downloaded, and no run folder is written. Only the cache of calibrated
+    parameters may be updated.
 
     Args:
-        spec: A TOML file, the same as a dictionary, or a RunSpec, as for `simulate`.
-        model: A model in place of the spec's, as for `simulate`.
-        data: Data in place of the spec's, as for `simulate`.
-        overrides: Values by dotted key: {"privacy.epsilon": 2.0}.
+        spec: The path of a TOML file, the same as a dictionary, or a `RunSpec`, as for `simulate`.
+        model: A model that replaces the spec's, as for `simulate`.
+        data: Data that replace the spec's, as for `simulate`.
+        overrides: Values by dotted key, such as {"privacy.epsilon": 2.0}.
         allow_code: Import and run the code that a file or a dictionary names.
-        timed: Train and encode once for a few clients, to estimate time and memory.
+        timed: Train and encode for a few clients, to estimate time and memory; the results are
+            discarded.
 
     Returns:
         Epsilons, bytes and estimates; or the problems, where the run would be refused.
+
+    Raises:
+        ParameterError: `model` is not a module or function.
+        DataError: `data` cannot be read as arrays.
+
+    Example:
+        >>> import numpy as np
+        >>> import sottovoce
+        >>> spec = {
+        ...     "rounds": 2,
+        ...     "randomness": "seeded",
+        ...     "data": {"clients": 4},
+        ...     "model": {"kind": "linear"},
+        ...     "algorithm": {"kind": "fedavg", "server_learning_rate": 1.0},
+        ...     "privacy": {"level": "sample", "clip_norm": 1.0, "epsilon": 4.0, "delta": 1e-5},
+        ...     "mechanism": {"kind": "gauss_hermite", "levels": 2},
+        ... }
+        >>> data = np.eye(8), np.arange(8) % 2
+        >>> found = sottovoce.check(spec, data=data, timed=False)
+        >>> found.would_run, found.costs[0].rounds, round(found.costs[0].epsilon, 2)
+        (True, 2, 4.0)
+        >>> sottovoce.check({**spec, "rounds": 0}, data=data).problems
+        ("spec: 'rounds' must be greater than or equal to 1, got 0",)
     """
     parts = parts_given(model, data, spec)
     try:
@@ -99,7 +124,7 @@ def check(
 def check_read(
     read: ReadSpec, *, allow_code: bool, how: str = "--allow-code", timed: bool = True
 ) -> Checked:
-    """Check what could be read of a spec."""
+    """Return the costs of a spec that could be read, or all of its problems."""
     spec = read.spec
     if spec is None:
         return Checked(problems=read.problems)
@@ -108,7 +133,7 @@ def check_read(
         return Checked(problems=tuple(dict.fromkeys([*read.problems, *more])))
     try:
         check_code_allowed(spec, allow_code=allow_code, how=how)
-        datasets.check_here(spec.data.dataset)  # a run would download it
+        datasets.check_here(spec.data.dataset)  # A run would download it; a check does not.
         with threads_of(spec):
             return _costs(resolve(load_inputs(spec)), timed=timed)
     except SottovoceError as error:
@@ -117,13 +142,13 @@ def check_read(
 
 
 def _costs(resolved: Resolved, *, timed: bool) -> Checked:
-    """Charge every round to a tally, and read from it what a run's result would say."""
+    """Charge every round to a tally, and return the same fields that a run's result has."""
     spec = resolved.spec
     training = build(resolved)
     tally = training.record
     rows, halted = _rounds(training, spec.rounds)
     spending = spending_of(resolved, tally)
-    # Of messages without noise of their own nothing is hidden, once they are seen.
+    # Messages without their own noise hide nothing from an observer who sees them.
     seen = _epsilon_if_seen if spending["local_epsilon"] is not None else _nothing_hidden
     costs, clients = _costs_of_clients(resolved, training, tally, seen)
     sums = {
@@ -164,13 +189,14 @@ def _costs(resolved: Resolved, *, timed: bool) -> Checked:
 
 def _no_round(rounds: int, halted: str) -> str:
     return (
-        f"the run would stop after 0 of {rounds} rounds: {halted}; leave the noise to calibration, "
-        "or allow a larger privacy.epsilon or fewer privacy.minimum_clients"
+        f"the run would stop after 0 of {rounds} rounds: {halted}; remove the mechanism's noise "
+        "parameter so that it is calibrated, raise privacy.epsilon, or lower "
+        "privacy.minimum_clients"
     )
 
 
 def _rounds(training: Training, rounds: int) -> tuple[list[Metrics], str | None]:
-    """Charge all rounds; return what of their metrics is known, and why a run would halt."""
+    """Charge all rounds; return the metrics that are known, and why the run would halt."""
     rows: list[Metrics] = []
     tally = training.record
     for number in range(1, rounds + 1):
@@ -197,7 +223,7 @@ def _costs_of_clients(
     tally: SpendingRecord,
     epsilon_if_seen: Callable[[History, float], float],
 ) -> tuple[list[ClientCost], dict[str, int]]:
-    """Return one cost for all clients that have the same, and the place of each client's."""
+    """Return one cost for all clients with equal costs, and which one each client has."""
     group_of = {name: group for group in resolved.groups for name in group.clients}
     payload_of = {
         id(one): (one.code_format().payload_bits(resolved.task.dimension) + 7) // 8
@@ -250,7 +276,7 @@ def _costs_of_clients(
 
 
 def _epsilon_if_seen(history: History, delta: float) -> float:
-    """Return what charges come to if nothing were hidden: every message, sender and sample."""
+    """Return the epsilon against an observer of every message, sender and sample."""
     return privacy_spent(without_promises(multiset(history)), delta).epsilon
 
 
@@ -261,10 +287,10 @@ def _nothing_hidden(history: History, delta: float) -> float:  # noqa: ARG001
 def _estimates(
     resolved: Resolved, training: Training, rows: list[Metrics], *, timed: bool
 ) -> dict[str, Any]:
-    """Time the work of a few clients here, and say what all rounds would take of it."""
+    """Time the work of a few clients here, and estimate time and memory of all rounds."""
     spec = resolved.spec
     if not timed or spec.runtime.backend != "fast":
-        why = "none: clients train elsewhere" if timed else "none was asked for"
+        why = "none: the clients train on other machines" if timed else "not requested"
         return {"estimated_seconds": None, "estimated_memory_bytes": None, "estimate": why}
     asked = [row["clients_asked"] for row in rows]
     alone = spec.runtime.deterministic and spec.runtime.messages == "stored"
@@ -278,16 +304,17 @@ def _estimates(
             None if peak is None else peak + together * resolved.task.dimension * _FLOAT_BYTES
         ),
         "estimate": (
-            f"timed here: a client's local step {took.step:.3g} s ({took.clients} together), its "
-            f"encoding {took.encoding:.3g} s, a test of the model {took.test:.3g} s; times "
-            f"{sum(asked)} clients asked in {len(rows)} rounds, without writing to disk. Memory is "
-            "the peak of this process, and the updates that a round holds at once"
+            f"timed here: local training of one client {took.step:.3g} s ({took.clients} at a "
+            f"time), encoding {took.encoding:.3g} s, one evaluation of the model {took.test:.3g} "
+            f"s; multiplied by {sum(asked)} participations of clients in {len(rows)} rounds, "
+            "without writing to disk. Memory is the peak of this process plus the updates that a "
+            "round holds at once"
         ),
     }
 
 
 class _Seconds(NamedTuple):
-    """Of a client's local step among some `clients`, of its encoding, of a test of the model."""
+    """Seconds for one client's local step (among `clients`), its encoding, and one evaluation."""
 
     step: float
     clients: int
@@ -296,9 +323,9 @@ class _Seconds(NamedTuple):
 
 
 def _timed(resolved: Resolved, training: Training, most: int) -> _Seconds:
-    """Time what a round does, on a model that was not trained; keep nothing of it."""
+    """Time what a round does, on an untrained model; discard the results."""
     start = training.sent_down(training.start())
-    randomness = SeededRandomness(0)  # for nothing that leaves
+    randomness = SeededRandomness(0)  # Its messages are discarded, so they need no secret key.
     step = Step(run="check", round=1, model=start.model, state=start.state, randomness=randomness)
 
     def train(clients: Sequence[int]) -> list[tuple[int, int, Vector]]:
@@ -329,7 +356,7 @@ def _timed(resolved: Resolved, training: Training, most: int) -> _Seconds:
 
 
 def _seconds(work: Callable[[], object]) -> float:
-    """Return the fewest seconds of two to four times: the first may load and compile."""
+    """Return the fewest seconds of two to four runs: the first may load and compile."""
     fewest, left = math.inf, _TIMED_SECONDS
     for attempt in range(4):
         began = time.perf_counter()
@@ -342,10 +369,10 @@ def _seconds(work: Callable[[], object]) -> float:
 
 
 def _peak_bytes() -> int | None:
-    """Return the most memory that this process has had; None where the system does not say."""
+    """Return the largest memory of this process so far; None if the system does not tell."""
     try:
         import resource
-    except ModuleNotFoundError:  # not on Windows
+    except ModuleNotFoundError:  # Windows has no such module.
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -1,4 +1,4 @@
-"""What a run would cost, as `check` found it: as text, as HTML in a notebook, as plain data."""
+"""The result of `check`: what a run would cost, as text, HTML in notebooks and plain data."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from sottovoce.core.files import finite
 
 _COLUMNS = {
     "num_clients": "clients",
-    "example": "such as",
+    "example": "example",
     "mechanism": "mechanism",
     "budget": "budget",
     "delta": "delta",
@@ -26,11 +26,23 @@ _COLUMNS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCost:
-    """What each of some clients with equal costs would spend and send in all rounds.
+    """What each of a number of clients with equal costs would spend and send in all rounds.
 
-    epsilon        under the channel's assumptions, at `delta`.
-    local_epsilon  if every message and its sender were seen; infinite where messages have no noise.
-    rounds         in how many each is asked.
+    Attributes:
+        num_clients: The number of clients with these costs.
+        example: The name of one of them.
+        group: The number of their table in `privacy.groups`, from 1; 0 if no table names them.
+        mechanism: The registered name of their mechanism.
+        budget: The largest epsilon that each may spend; None without a budget.
+        delta: The failure probability of all epsilons of the row.
+        rounds: The number of rounds in which each is asked.
+        epsilon: What each spends under the channel's assumptions.
+        local_epsilon: What each spends if every message and its sender were seen; infinite where
+            messages have no noise of their own.
+        payload_bytes_up: The bytes of the codes that each sends.
+        total_bytes_up: The same with message headers.
+        payload_bytes_down: The bytes of the models that each receives.
+        total_bytes_down: The same with message headers.
     """
 
     num_clients: int
@@ -52,10 +64,12 @@ class ClientCost:
 class Checked:
     """What a run would cost, or why it would be refused; nothing was charged or written.
 
-    problems  every reason for a refusal that was found; none if the spec would run.
-    costs     for clients with equal costs one row; `clients` says which row is a client's.
-    notes     what to know before the run: its warnings, and what only sites know.
-    details   mechanism, epsilons of the client that spends most, bytes, estimates.
+    Attributes:
+        problems: Every reason for a refusal that was found; empty if the spec would run.
+        notes: What to know before the run: its warnings, and what only sites know.
+        costs: One row for all clients with equal costs.
+        clients: For each client's name, the index of its row in `costs`.
+        details: The mechanism, the epsilons of the client that spends most, bytes and estimates.
     """
 
     problems: tuple[str, ...] = ()
@@ -66,14 +80,26 @@ class Checked:
 
     @property
     def would_run(self) -> bool:
+        """Whether the spec would run: no problem was found."""
         return not self.problems
 
     def cost_of(self, client: str) -> ClientCost:
-        """Return what one client would spend and send."""
+        """Return what one client would spend and send.
+
+        Args:
+            client: The client's name.
+
+        Returns:
+            Its row of `costs`.
+        """
         return self.costs[self.clients[client]]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data, the same as `run --check --json` prints; no guarantee is None."""
+        """Return the result as plain data.
+
+        Returns:
+            The same as `run --check --json` prints; None stands for an infinite epsilon.
+        """
         found: dict[str, Any] = finite(
             {
                 "would_run": self.would_run,
@@ -87,21 +113,25 @@ class Checked:
         return found
 
     def fields(self) -> dict[str, Any]:
-        """Return names and values for people."""
+        """Return names and values as they are printed.
+
+        Returns:
+            `details`, after a line that says whether the spec would run.
+        """
         shown = dict(self.details)
         if shown and not shown["private"]:
             shown["epsilon"] = math.inf
         return {"would run": self._would_run(), **shown}
 
     def _would_run(self) -> str:
-        """Say whether the run would be done, and how much of it."""
+        """Return whether the run would finish, in a few words."""
         if not self.would_run:
             return "no"
         rounds, asked_for = self.details["rounds"], self.details["rounds_asked_for"]
         if self.details["halted"]:
             return f"{rounds} of {asked_for} rounds, then it stops: {self.details['halted']}"
         if not self.details["total_bytes_up"]:
-            return f"{rounds} of {asked_for} rounds, and nobody is asked in any of them"
+            return f"{rounds} of {asked_for} rounds, but no client is asked in any of them"
         return "yes"
 
     def __str__(self) -> str:
@@ -123,9 +153,10 @@ class Checked:
 
 
 def table_of(costs: Sequence[ClientCost]) -> Table[ClientCost]:
+    """Return costs as a table with headings."""
     return Table(costs, caption="what each client would spend and send", columns=_COLUMNS)
 
 
 def problems_of(error: SottovoceError) -> tuple[str, ...]:
-    """Return all that is wrong by an error: of a spec that cannot be read it may be several."""
+    """Return all problems that an error reports; an unreadable spec may have several."""
     return tuple(getattr(error, "problems", (str(error),)))

@@ -1,12 +1,11 @@
-"""Lists with an entry for each client, kept beside run.json and result.json where they are long.
+"""Tables with a row for each client, and the compressed files that hold long ones.
 
-Up to `MOST_INLINE` clients stand in the file itself, where a person can read them. Of more, the
-file has a summary alone, and the entries are in a compressed file of columns beside it:
+Up to `MOST_INLINE` clients are listed in run.json and result.json themselves, where a person can
+read them. Of more clients these files hold only a summary, and the rows are stored as columns in a
+compressed file in the same folder:
 
     run.json             "clients": {"count": 60000, "file": "run-clients.json.gz", ...}
     run-clients.json.gz  {"client": ["client-0", ...], "weight": [1.0, ...], ...}
-
-Who has spent what in a run: one row for each client, and one for each group.
 """
 
 import gzip
@@ -28,12 +27,18 @@ from sottovoce.runs.resolve import Resolved
 def client_table(
     resolved: Resolved, record: SpendingRecord, able: Collection[str], *, most_rounds: int
 ) -> list[dict[str, Any]]:
-    """Budget and spending of each client at its own delta.
+    """Return budget and spending of each client at its own delta.
 
-    Whoever is not `able` to pay for the last round has run out, unless it has paid for as many as
-    it could be asked in: of an epoch one, whichever it was.
+    Args:
+        resolved: The run.
+        record: What the clients were charged.
+        able: The clients that have budget for the last round.
+        most_rounds: The largest number of rounds in which one client can be asked.
 
-    `group` counts the spec's tables from 1; 0 are clients that no table names.
+    Returns:
+        A row for each client. `ran_out` is true for a client without budget for the last round,
+        unless it has already paid for `most_rounds`, as in an epoch in which it is asked once.
+        `group` counts the tables of `privacy.groups` from 1; 0 is for clients that no table names.
     """
     rounds = record.rounds_charged(resolved.run)
     rows = {}
@@ -54,7 +59,7 @@ def client_table(
 
 
 def group_table(resolved: Resolved, clients: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The same for each group: the most that one of its clients has spent."""
+    """Return the same for each group: the largest epsilon that one of its clients has spent."""
     found = []
     for group in resolved.groups:
         rows = [row for row in clients if row["group"] == group.number]
@@ -78,16 +83,23 @@ def group_table(resolved: Resolved, clients: list[dict[str, Any]]) -> list[dict[
 
 MOST_INLINE = 100
 SUFFIX = "-clients.json.gz"
-_MOST_BYTES = 1 << 30  # of columns, unpacked: some hundred bytes for each of millions of clients
+_MOST_BYTES = 1 << 30  # Of the unpacked columns: some hundred bytes for millions of clients.
 _MOST_CLIENTS = 10**8
-_MOST_CLIENT_BYTES, _MOST_COLUMNS = 4096, 64  # of one client
+_MOST_CLIENT_BYTES, _MOST_COLUMNS = 4096, 64  # Of one client.
 _LEVEL = 6
 
 
 def put_beside(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `table`, which `path` is to hold, with a summary in place of a long list of clients.
+    """Write a long list of clients to its own file, and return the table with a summary instead.
 
-    The list is written first, so that a file never names a list that is not there.
+    The list is written first, so that a file never names a list that does not exist.
+
+    Args:
+        path: The file that is going to hold the table.
+        table: The table, with an entry `clients`.
+
+    Returns:
+        The table as `path` is to store it; unchanged if the list is short.
     """
     rows = table.get("clients", ())
     if len(rows) <= MOST_INLINE:
@@ -97,12 +109,12 @@ def put_beside(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
     content = json.dumps(columns, separators=(",", ":")).encode()
     if len(content) > _MOST_BYTES:
         return dict(table)
-    # Without a time, so that the same run leaves the same bytes.
+    # No time stamp, so that the same run writes the same bytes.
     packed = gzip.compress(content, _LEVEL, mtime=0)
-    files.write_atomic(_beside(path), packed, mode=files.PRIVATE)
+    files.write_atomic(_list_path(path), packed, mode=files.PRIVATE)
     summary = {
         "count": len(rows),
-        "file": _beside(path).name,
+        "file": _list_path(path).name,
         "sha256": hashlib.sha256(content).hexdigest(),
         "ranges": {
             name: [min(values), max(values)]
@@ -114,30 +126,42 @@ def put_beside(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bring_back(path: Path, table: dict[str, Any]) -> dict[str, Any]:
-    """Return what `path` was given to hold: `table` with the list of clients that is beside it."""
+    """Return the table of `path` with its whole list of clients.
+
+    Args:
+        path: The file that holds the table.
+        table: The table as stored, perhaps with a summary of the clients.
+
+    Returns:
+        The table as it was given to `put_beside`.
+
+    Raises:
+        OutputError: The file with the list is missing, damaged, or belongs to another table.
+    """
     summary = table.get("clients")
     if not isinstance(summary, dict):
         return table
-    beside = _beside(path)
-    if not beside.is_file():
-        raise OutputError(f"{beside} is missing, and {path.name} names it; restore it")
-    with files.explained("read", beside):
-        packed = beside.read_bytes()
+    stored = _list_path(path)
+    if not stored.is_file():
+        raise OutputError(f"{stored} is missing, which {path.name} refers to; restore it")
+    with files.explained("read", stored):
+        packed = stored.read_bytes()
     rows = _rows(packed, summary.get("sha256"), summary.get("count"))
     if rows is None or len(rows) != summary.get("count"):
-        raise OutputError(f"{beside} is damaged, or not of this {path.name}; restore it")
+        raise OutputError(f"{stored} is damaged, or belongs to another {path.name}; restore it")
     return {**table, "clients": rows}
 
 
-def _beside(path: Path) -> Path:
+def _list_path(path: Path) -> Path:
     return path.with_name(path.stem + SUFFIX)
 
 
 def _rows(packed: bytes, digest: object, count: object) -> Sequence[dict[str, Any]] | None:
-    """Return an entry for each client; None if the columns are not those of the digest."""
+    """Return a row for each client; None if the columns do not match the digest."""
     if type(count) is not int or not 0 <= count <= _MOST_CLIENTS:
         return None
-    most_bytes = min(_MOST_BYTES, (count + 1) * _MOST_CLIENT_BYTES)  # whoever made the folder
+    # The folder may come from anyone, so a small file must not unpack to gigabytes.
+    most_bytes = min(_MOST_BYTES, (count + 1) * _MOST_CLIENT_BYTES)
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(packed)) as file:
             content = file.read(most_bytes + 1)
@@ -146,7 +170,6 @@ def _rows(packed: bytes, digest: object, count: object) -> Sequence[dict[str, An
         columns = bounded_json.loads(
             content, most_bytes=most_bytes, most_values=(count + 1) * _MOST_COLUMNS
         )
-        # Each row has an entry of every column.
         return [
             dict(zip(columns, row, strict=False)) for row in zip(*columns.values(), strict=True)
         ]

@@ -1,4 +1,4 @@
-"""The demo: the same model, four ways to send an update, several seeds, one honest table."""
+"""The demo: one model trained with four ways to send updates and several seeds, in one table."""
 
 import shutil
 import statistics
@@ -25,12 +25,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
 REFERENCE, FAVOURITE = "Gaussian, float32", "one bit"
 MARKER = "demo.json"
 
-# Called with the variant, its rounds so far and in all (over all seeds), and the round's metrics.
+# The arguments: the variant, its finished rounds and their total over all seeds, the metrics.
 OnRound = Callable[[str, int, int, dict[str, Any]], None]
 
 
 def variant_spec(variant: str, seed: int) -> RunSpec:
-    """The demo's spec with another mechanism and seed; without privacy there is no budget."""
+    """Return the demo's spec with a variant's mechanism and a seed.
+
+    The variant without privacy has no budget.
+    """
     text = (package_files(sottovoce.runs) / "digits.toml").read_text(encoding="utf-8")
     table = parse_text(text, "digits")
     table |= {"name": f"{variant}, seed {seed}", "seed": seed, "mechanism": VARIANTS[variant]}
@@ -40,8 +43,21 @@ def variant_spec(variant: str, seed: int) -> RunSpec:
 
 
 def run_demo(out: Path, *, num_seeds: int, on_round: OnRound | None = None) -> dict[str, Any]:
-    """Train every variant with every seed under `out` and summarise; rows keep their curves."""
-    parameter_rules.integer("seeds", num_seeds, low=2, high=1000, remedy="one seed has no spread")
+    """Train every variant with every seed under `out`, and summarize the results.
+
+    Args:
+        out: A folder that is empty or holds an earlier demo, which is replaced.
+        num_seeds: The number of seeds, at least 2, from 1.
+        on_round: Called after each round with the variant, its finished rounds over all seeds,
+            their total, and the round's metrics.
+
+    Returns:
+        The number of seeds, a summary of each variant with its learning curve, and the comparison
+        of the one-bit variant with the reference.
+    """
+    parameter_rules.integer(
+        "seeds", num_seeds, low=2, high=1000, remedy="give at least 2, since one seed has no spread"
+    )
     _prepare(out)
     variants = []
     for variant in VARIANTS:
@@ -69,15 +85,15 @@ def _slug(variant: str) -> str:
 
 
 def _prepare(out: Path) -> None:
-    """An empty folder, or one that an earlier demo made and that may be made again."""
+    """Create the folder, or empty one that holds an earlier demo; refuse any other."""
     with files.explained("create", out):
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
             if not (out / MARKER).is_file():
                 raise OutputError(
-                    f"{out} is not empty and holds no earlier demo; choose another --out"
+                    f"{out} is not empty and does not hold an earlier demo; choose another --out"
                 )
-            for variant in VARIANTS:  # only what a demo made
+            for variant in VARIANTS:  # Delete only what a demo has written.
                 for earlier in (out / "runs").glob(f"{_slug(variant)}-seed-*"):
                     shutil.rmtree(earlier)
     files.write_json(out / MARKER, {})
@@ -122,11 +138,11 @@ def _summary(
 
 
 def _comparison(variants: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The favourite beside the reference: paired by seed, with a 95% interval of the mean."""
+    """Return how one bit compares with the reference: paired by seed, with a 95% interval."""
     named = {row["variant"]: row for row in variants}
-    reference, favourite = named[REFERENCE], named[FAVOURITE]
+    reference, one_bit = named[REFERENCE], named[FAVOURITE]
     differences = [
-        a - b for a, b in zip(favourite["accuracies"], reference["accuracies"], strict=True)
+        a - b for a, b in zip(one_bit["accuracies"], reference["accuracies"], strict=True)
     ]
     mean, half = mean_and_half_width(differences)
     return {
@@ -136,7 +152,7 @@ def _comparison(variants: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "accuracy_difference_low": mean - half,
         "accuracy_difference_high": mean + half,
         "payload_ratio_up": reference["payload_bytes_up_per_message"]
-        / favourite["payload_bytes_up_per_message"],
+        / one_bit["payload_bytes_up_per_message"],
         "total_ratio_up": reference["total_bytes_up_per_message"]
-        / favourite["total_bytes_up_per_message"],
+        / one_bit["total_bytes_up_per_message"],
     }

@@ -1,15 +1,13 @@
-"""The folder of a run: resolved spec and its hash, metrics, checkpoints, ledger, result.
+"""The folder of a run: its files, when progress is saved, and where a resumed run continues.
 
 run.json         resolved spec, its hash, version, randomness, what is guaranteed
-metrics.jsonl    one line a round
-checkpoint.npz   model and algorithm state after the last checkpoint
+metrics.jsonl    one line per round
+checkpoint.npz   model and algorithm state after the last saved round
 ledger.sqlite    every charge
-data.digest      tells whether data are those of the run
-result.json      the last line of the story, once the run is finished
+data.digest      a digest that reveals whether data are those of the run
+result.json      the result, once the run is finished
 run-clients.json.gz, result-clients.json.gz   their lists of clients, where they are long
 audit.json, attack-*.json   what audits and attacks of the run have found
-
-When a run's progress is saved, and where a resumed run goes on.
 """
 
 import contextlib
@@ -38,12 +36,12 @@ from sottovoce.runs.spec import RunSpec
 _ABSENT = object()
 _NEEDED = {"spec.privacy.delta", "spec.privacy.adjacency"}
 _TEXTS = ("spec_hash", "sottovoce", "run", "randomness", "sampling_grade", "objective", "guarantee")
-_KINDS: tuple[tuple[str, Any, str], ...] = (  # keys of run.json that are read without its spec
+_KINDS: tuple[tuple[str, Any, str], ...] = (  # Keys of run.json that are read without its spec.
     *((path, dict, "table") for path in ("spec", "spec.privacy", "spec.runtime")),
     *((path, str, "text") for path in (*_TEXTS, "spec.name", "spec.privacy.adjacency")),
     *((path, int | float, "number") for path in ("spec.privacy.delta", "bits_per_coordinate")),
     ("spec.rounds", int, "whole number"),
-    ("clients", list | dict, "list"),  # of many it is a summary, and the list lies beside
+    ("clients", list | dict, "list"),  # Of many clients it is a summary.
 )
 DIGEST_NAME = "data.digest"
 AUDIT_NAME = "audit.json"
@@ -53,22 +51,31 @@ ATTRIBUTES_NAME = "attack-attributes.json"
 
 
 class RunFolder:
-    """Reads and writes one run. Whole files are replaced atomically; metrics are appended."""
+    """The files of one run. Whole files are replaced atomically; metrics are appended.
+
+    Attributes:
+        path: The folder.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def exists(self) -> bool:
+        """Whether the folder holds a run."""
         return (self.path / "run.json").is_file()
 
     def check_new(self) -> None:
-        """Refuse a place where no new run can be made; make nothing."""
+        """Refuse a path where no new run can be created; create nothing.
+
+        Raises:
+            OutputError: The path is a file, or a folder that is not empty.
+        """
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"cannot create {self.path}: it is a file; choose another --out")
         if self.exists:
             raise OutputError(
-                f"{self.path} is not empty, it holds a run; continue with --resume or choose "
+                f"{self.path} is not empty: it holds a run; continue it with --resume, or choose "
                 "another --out"
             )
         with files.explained("create", self.path):
@@ -76,9 +83,16 @@ class RunFolder:
                 raise OutputError(f"{self.path} is not empty; choose another --out")
 
     def create(self, header: dict[str, Any], *, with_ledger: bool) -> None:
-        """A new run; a folder that holds anything is left alone.
+        """Create a new run; a folder with any content is refused.
 
-        The ledger is made before run.json, so that a run that can be resumed has one.
+        The ledger is created before run.json, so that every run that can be resumed has one.
+
+        Args:
+            header: The content of run.json.
+            with_ledger: Whether messages are charged in a ledger.
+
+        Raises:
+            OutputError: The path is a file, or a folder that is not empty, or cannot be written.
         """
         self.check_new()
         with files.explained("create", self.path):
@@ -89,7 +103,14 @@ class RunFolder:
         files.write_json(path, client_lists.put_beside(path, header), mode=files.PRIVATE)
 
     def header(self) -> dict[str, Any]:
-        """What run.json says; of many clients it has a summary, see `full_header`."""
+        """Return the content of run.json; of many clients it has a summary, see `full_header`.
+
+        Returns:
+            The header, whose keys and types have been checked.
+
+        Raises:
+            OutputError: The folder holds no run, or run.json is damaged.
+        """
         if not self.exists:
             why = "it has no run.json" if self.path.is_dir() else "there is no such folder"
             raise OutputError(
@@ -98,36 +119,63 @@ class RunFolder:
             )
         header = files.read_json(self.path / "run.json")
         if wrong := _wrong_in_header(header):
-            raise OutputError(f"{self.path / 'run.json'} is damaged: {wrong}; restore it")
+            raise OutputError(
+                f"{self.path / 'run.json'} is damaged: {wrong}; restore it from a backup"
+            )
         assert isinstance(header, dict)
         return header
 
     def full_header(self) -> dict[str, Any]:
-        """The header with the list of all clients, however many they are."""
+        """Return the header with the list of all clients, however many they are.
+
+        Returns:
+            The header.
+
+        Raises:
+            OutputError: The folder holds no run, or a file is damaged or missing.
+        """
         return client_lists.bring_back(self.path / "run.json", self.header())
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from running in this folder; a killed one leaves no lock behind."""
+        """Keep other processes from running in this folder; a killed one leaves no lock."""
         with files.locked(self.path / "run.json"):
             yield
 
     @property
     def has_ledger(self) -> bool:
+        """Whether the folder holds a ledger."""
         return (self.path / LEDGER_NAME).is_file()
 
     def ledger(self) -> Ledger:
+        """Open the ledger of the run.
+
+        Returns:
+            The ledger, to be closed by the caller.
+        """
         return Ledger(self.path / LEDGER_NAME)
 
     # -- metrics ---------------------------------------------------------------------------
 
     def append_metrics(self, row: dict[str, Any]) -> None:
+        """Append the metrics of a round.
+
+        Args:
+            row: The metrics.
+        """
         path = self.path / "metrics.jsonl"
         with files.explained("write", path), files.open_private(path, append=True) as file:
             file.write((json.dumps(row, sort_keys=True) + "\n").encode())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All whole rows; a line cut off by a crash is left out."""
+        """Return the metrics of all rounds; a line that a crash cut off is ignored.
+
+        Returns:
+            One row for each round.
+
+        Raises:
+            OutputError: A line is damaged in a way that no crash explains.
+        """
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return []
@@ -137,7 +185,7 @@ class RunFolder:
         for number, line in enumerate(lines, start=1):
             try:
                 row = bounded_json.loads(line)
-            except bounded_json.BoundsError as error:  # no crash leaves such a line
+            except bounded_json.BoundsError as error:  # No crash leaves such a line.
                 raise OutputError(f"{path} is damaged: line {number} {error}; restore it") from None
             except bounded_json.JsonError:
                 break
@@ -145,13 +193,17 @@ class RunFolder:
                 break
             if type(row["round"]) is not int:
                 raise OutputError(
-                    f"{path} is damaged: 'round' of line {number} is no whole number; restore it"
+                    f"{path} is damaged: 'round' of line {number} is not an integer; restore it"
                 )
             rows.append(row)
         return rows
 
     def keep_metrics_up_to(self, last_round: int) -> None:
-        """Forget rounds after the checkpoint: they will be run again, bit for bit."""
+        """Delete the metrics of rounds after the checkpoint: they will be run again, bit for bit.
+
+        Args:
+            last_round: The last round to keep.
+        """
         rows = [row for row in self.metrics() if row["round"] <= last_round]
         text = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
         files.write_atomic(self.path / "metrics.jsonl", text.encode(), mode=files.PRIVATE)
@@ -159,7 +211,12 @@ class RunFolder:
     # -- checkpoints -----------------------------------------------------------------------
 
     def save_checkpoint(self, progress: Progress, num_charges: int) -> None:
-        """Keep the model, and how long the ledger was: it can only grow."""
+        """Save the model, and the number of charges in the ledger, which can only grow.
+
+        Args:
+            progress: The model and the state of the algorithm after the last finished round.
+            num_charges: The number of charges in the ledger.
+        """
         metrics = self.path / "metrics.jsonl"
         with files.explained("write", metrics), files.open_private(metrics, append=True) as file:
             os.fsync(file.fileno())
@@ -171,16 +228,24 @@ class RunFolder:
         }
         buffer = io.BytesIO()
         np.savez(buffer, **arrays)
-        # The owner's alone: an algorithm's state may hold what clients keep to themselves.
+        # Readable by the owner only: an algorithm's state may hold private data of clients.
         files.write_atomic(self.path / "checkpoint.npz", buffer.getvalue(), mode=0o600)
 
     def charges_at_checkpoint(self) -> int:
-        """The length of the ledger at the last checkpoint; 0 without one."""
+        """Return the number of charges at the last checkpoint.
+
+        Returns:
+            The number; 0 without a checkpoint.
+        """
         stored = self._read_checkpoint()
         return int(stored["num_charges"]) if stored else 0
 
     def checkpoint_saved(self) -> tuple[int, float] | None:
-        """The last round of the last checkpoint, and when it was saved (seconds since 1970)."""
+        """Return which round the last checkpoint holds, and when it was saved.
+
+        Returns:
+            The round, and seconds since 1970; None without a checkpoint.
+        """
         stored = self._read_checkpoint()
         if stored is None:
             return None
@@ -189,7 +254,11 @@ class RunFolder:
             return int(stored["rounds_done"]), path.stat().st_mtime
 
     def load_checkpoint(self) -> Progress | None:
-        """Where the last checkpoint left the run, if there is one."""
+        """Return the progress that the last checkpoint holds.
+
+        Returns:
+            The progress; None without a checkpoint.
+        """
         stored = self._read_checkpoint()
         if stored is None:
             return None
@@ -208,7 +277,7 @@ class RunFolder:
         if not path.exists():
             return None
         try:
-            # Read first: numpy leaves a file open that turns out to be damaged.
+            # Read the bytes first: numpy leaves a damaged file open.
             with files.explained("read", path):
                 content = io.BytesIO(path.read_bytes())
             with np.load(content, allow_pickle=False) as stored:
@@ -217,18 +286,29 @@ class RunFolder:
             arrays = {}
         if not _is_whole(arrays):
             raise OutputError(
-                f"{path} is damaged; restore it (a new run on the same data spends a budget again)"
+                f"{path} is damaged; restore it from a backup (a new run on the same data would "
+                "spend its budget in addition)"
             )
         return arrays
 
     # -- data ------------------------------------------------------------------------------
 
     def save_data_digest(self, digest: str) -> None:
-        """The owner's alone: whoever guesses all records could check the guess with it."""
+        """Store the digest of the data, readable by the owner only.
+
+        An attacker who guesses all records could confirm the guess with it.
+
+        Args:
+            digest: The digest, from `inputs.digest_of`.
+        """
         files.write_atomic(self.path / DIGEST_NAME, f"{digest}\n".encode(), mode=0o600)
 
     def data_digest(self) -> str | None:
-        """None for runs of earlier versions, and of records that are elsewhere."""
+        """Return the digest of the data on which the run was started.
+
+        Returns:
+            The digest; None for runs of earlier versions, and where the records are at the sites.
+        """
         path = self.path / DIGEST_NAME
         if not path.is_file():
             return None
@@ -238,11 +318,21 @@ class RunFolder:
     # -- result ----------------------------------------------------------------------------
 
     def save_result(self, result: dict[str, Any]) -> None:
+        """Write result.json, which marks the run as finished.
+
+        Args:
+            result: The result.
+        """
         path = self.path / "result.json"
         stored = client_lists.put_beside(path, result)
-        files.write_json(path, stored, sort_keys=False, mode=files.PRIVATE)  # in order of telling
+        files.write_json(path, stored, sort_keys=False, mode=files.PRIVATE)
 
     def result(self) -> dict[str, Any] | None:
+        """Return the result of the run.
+
+        Returns:
+            The content of result.json with all clients; None if the run is not finished.
+        """
         path = self.path / "result.json"
         if not path.is_file():
             return None
@@ -251,7 +341,7 @@ class RunFolder:
 
 
 def _wrong_in_header(header: object) -> str:
-    """What of a run.json cannot be used, in words; empty if it holds together."""
+    """Return what is wrong with a run.json, in a few words; empty if it can be used."""
     if not isinstance(header, dict) or not {"spec", "spec_hash", "layout"} <= set(header):
         return "keys are missing"
     for path, kind, kind_name in _KINDS:
@@ -261,11 +351,12 @@ def _wrong_in_header(header: object) -> str:
         if found is _ABSENT and path in _NEEDED:
             return f"'{path}' is missing"
         if found is not _ABSENT and (not isinstance(found, kind) or isinstance(found, bool)):
-            return f"'{path}' is no {kind_name}"
-    return "" if _is_layout(header["layout"]) else "'layout' is no list of names and shapes"
+            return f"'{path}' must be a {kind_name}"
+    return "" if _is_layout(header["layout"]) else "'layout' must be a list of names and shapes"
 
 
 def _is_layout(layout: object) -> bool:
+    """Return whether a value is a list of names and shapes of a model's parameters."""
     try:
         pairs = [(name, list(shape)) for name, shape in layout]  # type: ignore[attr-defined]
     except (TypeError, ValueError):
@@ -279,11 +370,11 @@ def _is_layout(layout: object) -> bool:
 
 
 def _is_whole(arrays: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint has counts and a model of finite numbers, and not only their names."""
+    """Return whether a checkpoint has counts and a model of finite numbers."""
     if not {"rounds_done", "num_charges", "model"} <= set(arrays):
         return False
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-        return False  # a member of another format comes as bytes
+        return False  # numpy returns a member of another format as bytes.
     counts = [arrays["rounds_done"], arrays["num_charges"]]
     model = arrays["model"]
     return (
@@ -294,13 +385,13 @@ def _is_whole(arrays: Mapping[str, Any]) -> bool:
     )
 
 
-SECONDS_BETWEEN = 60.0  # of work that a crash may cost, or one round where rounds take longer
+SECONDS_BETWEEN = 60.0  # The work that a crash may cost, or one round where rounds take longer.
 
 
 class Checkpoints:
-    """Saves finished rounds: every so many, once a minute, after the last one and on interruption.
+    """The saving of finished rounds: every few rounds, once a minute, at the end, on interruption.
 
-    When they are saved changes nothing in what a run comes to: the last round is always saved.
+    The times of saving do not change the result of a run: the last round is always saved.
     """
 
     def __init__(
@@ -315,12 +406,12 @@ class Checkpoints:
         self._folder, self._run, self._record = folder, resolved.run, record
         self._rounds, self._every = resolved.spec.rounds, resolved.spec.checkpoint_every
         if resolved.spec.runtime.backend != "fast":
-            self._every = 1  # a round there takes seconds, and sites keep one round's messages
+            self._every = 1  # Such rounds take seconds, and sites keep only one round's messages.
         self._clock = clock or time.monotonic
         self._done, self._saved, self._saved_at = done, done.rounds_done, self._clock()
 
     def after_round(self, progress: Progress) -> None:
-        """Note that a round is finished, its metrics written, and save it if that is due."""
+        """Record that a round is finished and its metrics written; save it if that is due."""
         self._done = progress
         number = progress.rounds_done
         overdue = self._clock() - self._saved_at >= SECONDS_BETWEEN
@@ -328,17 +419,17 @@ class Checkpoints:
             self.save()
 
     def save(self) -> None:
-        """Save the last finished round; then its stored messages are no longer needed."""
+        """Save the last finished round and discard its stored messages."""
         self._folder.save_checkpoint(self._done, self._record.num_charges)
         self._record.discard_messages(self._run, before_round=self._done.rounds_done + 1)
         self._saved, self._saved_at = self._done.rounds_done, self._clock()
 
     @contextlib.contextmanager
     def saved_if_interrupted(self) -> Iterator[None]:
-        """Save what is finished when the user, or a signal, ends the work within.
+        """Save the finished rounds if the user or a signal ends the work inside.
 
-        The round at work is given up: what it charged stays charged, and a resumed run sends the
-        messages that it stored.
+        The current round is abandoned: its charges stay, and a resumed run sends the messages that
+        it has stored.
         """
         try:
             yield
@@ -349,12 +440,12 @@ class Checkpoints:
 
 
 def where_it_resumes(folder: RunFolder, spec: RunSpec) -> str:
-    """Say at which round a resumed run goes on, and from what."""
+    """Return a sentence that says at which round a resumed run continues, and from what."""
     saved = folder.checkpoint_saved()
     if saved is None:
-        kept = "; its charges are kept and their stored messages are sent again"
+        kept = "; its charges stay, and the messages that it stored are sent again"
         stored = spec.runtime.messages == "stored"
-        return f"no checkpoint yet: begins again at round 1{kept if stored else ''}"
+        return f"no checkpoint yet: starting again at round 1{kept if stored else ''}"
     done, seconds = saved
     when = f"saved {datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"
     if done >= spec.rounds:

@@ -1,7 +1,4 @@
-"""Groups of clients with budgets and mechanisms of their own, from a spec.
-
-A mechanism in the place of "auto": the one that errs least at a group's budget.
-"""
+"""Groups of clients with their own budgets and mechanisms, and the mechanism 'auto' of a group."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -21,9 +18,15 @@ from sottovoce.runs.spec import GroupSpec, MechanismSpec, RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Clients with the same budget and mechanism; `where` is the table of the spec that says so.
+    """Clients with the same budget and mechanism.
 
-    `number` counts the tables of the spec from 1; 0 are those whom no table names.
+    Attributes:
+        number: The number of the group's table in `privacy.groups`, from 1; 0 for the clients that
+            no table names.
+        clients: The names of its clients.
+        mechanism: The mechanism with its parameters.
+        epsilon: The budget of each client; None without a budget.
+        delta: The failure probability of that budget.
     """
 
     number: int
@@ -34,11 +37,12 @@ class Group:
 
     @property
     def where(self) -> str:
+        """The table of the spec that defines the group, for messages."""
         return f"privacy.groups[{self.number - 1}]" if self.number else "privacy"
 
 
 def groups_of(spec: RunSpec, clients: Sequence[str]) -> tuple[Group, ...]:
-    """Every client in exactly one group, those that no table of the spec names first."""
+    """Return the groups, each client in exactly one, beginning with those that no table names."""
     tables = spec.privacy.groups
     members = _members(tables, clients)
     taken = {name for names in members for name in names}
@@ -64,8 +68,8 @@ def groups_of(spec: RunSpec, clients: Sequence[str]) -> tuple[Group, ...]:
         )
         if table.adjacency not in (None, spec.privacy.adjacency):
             raise ConfigError(
-                f"'{group.where}.adjacency' is {table.adjacency}, but the run is "
-                f"{spec.privacy.adjacency}: a run has one adjacency; make two runs"
+                f"'{group.where}.adjacency' must be that of the run, '{spec.privacy.adjacency}', "
+                f"got '{table.adjacency}'; remove it, or make two runs"
             )
         groups.append(group)
     return tuple(groups)
@@ -74,14 +78,14 @@ def groups_of(spec: RunSpec, clients: Sequence[str]) -> tuple[Group, ...]:
 def calibrate(
     group: Group, domains: Sequence[Domain], *, rounds: int, terms: ReleaseTerms
 ) -> Group:
-    """The group with the calibrated and automatic parameters of its mechanism filled in."""
+    """Return the group with the calibrated and automatic parameters of its mechanism filled in."""
     kind, given = group.mechanism.kind, group.mechanism.parameters
     registration = registry.find(kind)
     registration.check_names(given)
     if registration.knob and registration.knob.parameter not in given:
         if group.epsilon is None:
             raise ConfigError(
-                f"mechanism '{kind}' needs '{registration.knob.parameter}', or "
+                f"mechanism '{kind}' needs '{registration.knob.parameter}'; set it, or set "
                 f"'{group.where}.epsilon' to calibrate it"
             )
         try:
@@ -104,26 +108,29 @@ def calibrate(
 
 
 def check_private(groups: Sequence[Group], open_groups: Sequence[Group]) -> None:
-    """A budget needs a mechanism that keeps it, and so does everyone where there are groups.
+    """Refuse a mechanism without privacy where there is a budget or more than one group.
 
-    `open_groups` are those whose mechanism gives no privacy.
+    Args:
+        groups: All groups of the run.
+        open_groups: Those whose mechanism gives no privacy.
     """
     for group in open_groups:
         kind = group.mechanism.kind
         if len(groups) > 1 or group.number:
             raise ConfigError(
-                f"mechanism '{kind}', which '{group.where}' uses, gives no privacy, but a run with "
-                "groups protects all of its clients; choose another mechanism"
+                f"mechanism '{kind}' of '{group.where}' gives no privacy, but a run with groups "
+                "must protect all of its clients; choose another mechanism"
             )
         if group.epsilon is not None:
             raise ConfigError(
-                f"mechanism '{kind}' gives no privacy, so it cannot keep "
-                f"'{group.where}.epsilon' = {group.epsilon:g}; remove one of the two"
+                f"mechanism '{kind}' gives no privacy, so it cannot keep the budget "
+                f"'{group.where}.epsilon' = {group.epsilon:g}; remove the budget, or choose "
+                "another mechanism"
             )
 
 
 def budget(group: Group, spec: RunSpec, unit: Unit) -> Budget | None:
-    """What the ledger holds each client of a group to."""
+    """Return the budget to which the ledger holds each client of a group; None without one."""
     if group.epsilon is None:
         return None
     return Budget(
@@ -132,7 +139,7 @@ def budget(group: Group, spec: RunSpec, unit: Unit) -> Budget | None:
 
 
 def written_into(spec: RunSpec, groups: Sequence[Group]) -> RunSpec:
-    """The spec with every group's own mechanism, epsilon and delta written out."""
+    """Return the spec with every group's mechanism, epsilon and delta filled in."""
     tables = list(spec.privacy.groups)
     for group in groups:
         if group.number == 0:
@@ -145,25 +152,30 @@ def written_into(spec: RunSpec, groups: Sequence[Group]) -> RunSpec:
 
 
 def _members(tables: Sequence[GroupSpec], clients: Sequence[str]) -> list[tuple[str, ...]]:
-    """The clients of each table: those it names, or the next so many that no table names."""
+    """Return the clients of each table of `privacy.groups`.
+
+    They are those that the table names, or as many as it asks for of the clients that none names.
+    """
     owner: dict[str, int] = {}
     for number, table in enumerate(tables):
         for name in () if isinstance(table.clients, int) else table.clients:
             if name not in clients:
                 near = UnknownNameError.among("client", name, clients)
-                raise ConfigError(f"'privacy.groups[{number}].clients': {near}")
+                raise ConfigError(
+                    f"'privacy.groups[{number}].clients' must name clients of the run: {near}"
+                )
             if name in owner:
                 raise ConfigError(
                     f"client '{name}' is named twice, in 'privacy.groups[{owner[name]}]' and "
-                    f"'privacy.groups[{number}]'; a client has one budget"
+                    f"'privacy.groups[{number}]'; name it once, since a client has one budget"
                 )
             owner[name] = number
     free = [name for name in clients if name not in owner]
     asked = sum(table.clients for table in tables if isinstance(table.clients, int))
     if asked > len(free):
         raise ConfigError(
-            f"'privacy.groups' want {asked + len(owner)} clients, but data.clients is "
-            f"{len(clients)}; ask for fewer"
+            f"'privacy.groups' need {asked + len(owner)} clients, but the run has {len(clients)}; "
+            "lower their 'clients', or raise data.clients"
         )
     members = []
     for table in tables:
@@ -178,14 +190,14 @@ def _members(tables: Sequence[GroupSpec], clients: Sequence[str]) -> list[tuple[
 def chosen(
     group: Group, spec: RunSpec, domain: L2Ball, terms: ReleaseTerms, *, rounds: int
 ) -> tuple[Group, str]:
-    """The group with a mechanism, still to be calibrated, and why it is that one."""
+    """Return the group with the best mechanism at its budget, uncalibrated, and the reason."""
     given = group.mechanism.parameters
     for name in given.keys() - {"bits"}:
         raise UnknownNameError.among("parameter of mechanism 'auto'", name, ["bits"])
     if group.epsilon is None:
         raise ConfigError(
-            f"mechanism 'auto' is chosen at a budget: set '{group.where}.epsilon', or name a "
-            "mechanism"
+            f"mechanism 'auto' needs a budget to choose a mechanism; set '{group.where}.epsilon', "
+            "or name a mechanism"
         )
     setting = Setting(
         domain=domain,
@@ -203,7 +215,7 @@ def chosen(
 
 
 def in_one_sentence(reasons: Mapping[str, str]) -> str | None:
-    """The reasons of all groups; None where nothing was left open."""
+    """Return the reasons of all groups in one text; None if no group had 'auto'."""
     if len(reasons) <= 1:
         return next(iter(reasons.values()), None)
     return "; ".join(f"in {where}: {reason}" for where, reason in reasons.items())

@@ -1,8 +1,8 @@
-"""From a spec to its inputs: data, clients, model and algorithm; nothing is calibrated yet.
+"""Build the inputs of a run from its spec: data, clients, model and algorithm, not yet calibrated.
 
-The server and every site make the same inputs from the same resolved spec. Data that every seed
-reads alike are kept in memory, so that whoever trains many specs in one process reads and
-transforms them once; what is read with chance, such as a test split, belongs to a seed.
+The server and every site build the same inputs from the same resolved spec. Data that do not depend
+on the seed are cached in memory, so that a process that trains many specs reads and transforms them
+once; what is drawn at random, such as a test split, belongs to a seed.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,18 @@ from sottovoce.runs.spec import AlgorithmSpec, CsvSpec, MechanismSpec, RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Who has which data, what is trained, and how; `groups` are not calibrated yet."""
+    """The data of each client, the model and the algorithm of a run.
+
+    Attributes:
+        spec: The spec with every key filled in.
+        task: The model, the loss and the test data.
+        clients: The clients and their data.
+        groups: The groups of clients, not yet calibrated.
+        section: The algorithm's own keys.
+        algorithm: The algorithm, built from these keys.
+        num_classes: The number of classes; None for regression.
+        note: What to know about the data.
+    """
 
     spec: RunSpec
     task: Task
@@ -54,13 +65,21 @@ class Inputs:
 
 
 def load_inputs(spec: RunSpec, data: Dataset | None = None) -> Inputs:
-    """Load data, spread them over clients, create the model and the algorithm.
+    """Load the data, distribute them over clients, and create the model and the algorithm.
 
     Args:
-        spec: What is wanted.
-        data: Data in place of those that the spec names.
+        spec: What to run.
+        data: Data that replace those of the spec.
+
+    Returns:
+        The inputs, not yet calibrated.
+
+    Raises:
+        UnknownNameError: Something that the spec names is not registered.
+        ConfigError: Parts of the spec do not fit together.
+        DataError: The data are missing or damaged.
     """
-    section = section_of(spec)  # an unknown name, or one that two claim, is refused
+    section = section_of(spec)  # Refuses an unknown name, or one that two plug-ins register.
     spec = with_every_key(with_section(spec, section))
     schedule = SeededRandomness(spec.seed)
     if data is None:
@@ -86,7 +105,7 @@ def load_inputs(spec: RunSpec, data: Dataset | None = None) -> Inputs:
 
 
 def randomness_of(spec: RunSpec) -> Randomness:
-    """What feeds the mechanisms, the shuffler and the server's own noise."""
+    """Return the randomness of the mechanisms, the shuffler and the server's own noise."""
     return SeededRandomness(spec.seed) if spec.randomness == "seeded" else SystemRandomness()
 
 
@@ -94,10 +113,10 @@ T = TypeVar("T", bound=OpenSection)
 
 
 def with_every_key(spec: RunSpec) -> RunSpec:
-    """Return the spec with the defaults of plug-ins written out, for its hash holds them.
+    """Return the spec with the defaults of plug-ins filled in, because its hash includes them.
 
     Raises:
-        UnknownNameError: Nobody has registered anything of that kind, or it has no such key.
+        UnknownNameError: Nothing of that kind is registered, or it has no such key.
     """
     features = tuple(_written(table, table.opened()) for table in spec.features)
     partition = _written(spec.data.partition, spec.data.partition.opened())
@@ -118,17 +137,17 @@ def _written(table: T, section: object) -> T:
 
 
 def section_of(spec: RunSpec) -> AlgorithmSection:
-    """Return the algorithm's own reading of its table; imports a plug-in that has the name."""
+    """Return the algorithm's own keys as an object; import a plug-in of that name."""
     return section_from(RECIPES, "algorithm", spec.algorithm.kind, spec.algorithm.parameters)
 
 
 def traits_of(spec: RunSpec) -> AlgorithmTraits:
-    """Return what channels and backends may ask of the algorithm."""
+    """Return the properties of the algorithm that channels and backends depend on."""
     return section_of(spec).traits(Unit(spec.privacy.level))
 
 
 def facts_of(spec: RunSpec, clients: Clients) -> Facts:
-    """Return the public numbers that an algorithm may make its noise from."""
+    """Return the public numbers from which an algorithm may derive its noise."""
     return Facts(
         unit=Unit(spec.privacy.level),
         clip_norm=spec.privacy.clip_norm,
@@ -161,7 +180,12 @@ def algorithm_of(
     randomness: Randomness,
     public: PublicRows | None,
 ) -> Algorithm:
-    """Return what a section makes of its keys and of the rest of the spec."""
+    """Build the algorithm from its keys and the rest of the spec.
+
+    Raises:
+        ConfigError: The algorithm does not protect what `privacy.level` says, or does not sample
+            records as the spec asks.
+    """
     setting = Setting(
         facts=facts_of(spec, clients),
         record_sampling_rate=spec.privacy.record_sampling_rate,
@@ -177,30 +201,41 @@ def algorithm_of(
     algorithm, kind = section.build(setting), spec.algorithm.kind
     if algorithm.unit is not setting.unit:
         raise ConfigError(
-            f"algorithm '{kind}' protects each {algorithm.unit}; set privacy.level = "
-            f"'{algorithm.unit}', or use another algorithm"
+            f"algorithm '{kind}' protects each {algorithm.unit}, but privacy.level is "
+            f"'{setting.unit}'; set privacy.level = '{algorithm.unit}', or use another algorithm"
         )
     if algorithm.record_sampling_rate != setting.record_sampling_rate:
         raise ConfigError(
-            f"algorithm '{kind}' does not sample records; drop 'privacy.record_sampling_rate', or "
-            "use another algorithm"
+            f"algorithm '{kind}' does not sample records; remove 'privacy.record_sampling_rate', "
+            "or use another algorithm"
         )
     return algorithm
 
 
 def with_section(spec: RunSpec, section: AlgorithmSection) -> RunSpec:
-    """Return the spec with every key of a section written out, for its hash holds them."""
+    """Return the spec with every key of the algorithm filled in, because its hash includes them."""
     every = {"kind": spec.algorithm.kind, **section.written()}
     return spec.model_copy(update={"algorithm": AlgorithmSpec.model_validate(every)})
 
 
-# A file by its path, and what changes when it does: nanoseconds of its last change, bytes.
+# A file: its path, the time of its last change in nanoseconds, and its size in bytes.
 Stamp = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """All that the prepared data follow from, but for chance."""
+    """Everything that the prepared data depend on, except randomness.
+
+    Attributes:
+        dataset: The name of the data set.
+        csv: How a table is read; None for other data sets.
+        num_owners: The number of owners to keep; None for all.
+        num_train: The number of training rows to keep; None for all.
+        num_test: The number of test rows to keep; None for all.
+        steps: The transformations into features.
+        device: Where they are computed.
+        folder: The data folder.
+    """
 
     dataset: str
     csv: CsvSpec | None
@@ -213,6 +248,7 @@ class Wanted:
 
     @classmethod
     def by(cls, spec: RunSpec) -> "Wanted":
+        """Return what a spec asks for."""
         return cls(
             dataset=spec.data.dataset,
             csv=spec.data.csv,
@@ -226,7 +262,7 @@ class Wanted:
 
 
 def prepared(wanted: Wanted, generator: np.random.Generator) -> Dataset:
-    """Read the data, take the wanted part of them and turn it into features."""
+    """Read the data, take the requested part of them and transform it into features."""
     return _shaped(wanted, _loaded(wanted, generator))
 
 
@@ -236,7 +272,7 @@ def _loaded(wanted: Wanted, generator: np.random.Generator) -> Dataset:
 
 
 def _shaped(wanted: Wanted, data: Dataset) -> Dataset:
-    # The same part whatever the seed, so that its features are made once.
+    # The same part for every seed, so that its features are computed once.
     chance = SeededRandomness(0)
     if wanted.num_owners:
         data = datasets.some_owners(data, wanted.num_owners, chance.generator("owners"))
@@ -248,19 +284,19 @@ def _shaped(wanted: Wanted, data: Dataset) -> Dataset:
 
 
 def kept(wanted: Wanted) -> Dataset | None:
-    """The prepared data, kept from the last time; None where they are another seed's or a file's.
+    """Return the prepared data from the cache; None if they depend on the seed or on a user's file.
 
-    Only files of the data folder are known well enough to notice that they have changed.
+    Only for files of the data folder is it known well enough when they have changed.
     """
     files = datasets.where_found(wanted.dataset, wanted.folder)
     if not files or any(files_of(step) for step in wanted.steps):
         return None
-    # The folder itself is stamped for what may lie beside the files, such as a list of writers.
+    # The stamp of the folder covers other files in it, such as a list of writers.
     return _without_chance(wanted, tuple(_stamp(path) for path in [wanted.folder, *files]))
 
 
 def stamps_of(dataset: str) -> tuple[Stamp, ...]:
-    """The files that a dataset is read from as they are now, a user's own too; absent ones not."""
+    """Return path, time and size of the existing files that a data set is read from."""
     own = Path(dataset.partition(":")[2]).expanduser()
     files = datasets.where_found(dataset) or ([own] if own.is_file() else [])
     return tuple(_stamp(path) for path in files)
@@ -273,7 +309,7 @@ def _stamp(path: Path) -> Stamp:
 
 @lru_cache(maxsize=1)
 def _without_chance(wanted: Wanted, stamps: tuple[Stamp, ...]) -> Dataset | None:  # noqa: ARG001
-    """The prepared data, if reading them draws nothing at random."""
+    """Return the prepared data; None if reading them draws random numbers."""
     generator = np.random.default_rng(0)
     before = generator.bit_generator.state
     data = _loaded(wanted, generator)
@@ -281,19 +317,19 @@ def _without_chance(wanted: Wanted, stamps: tuple[Stamp, ...]) -> Dataset | None
 
 
 def device_of(spec: RunSpec) -> str:
-    """Where the spec trains."""
+    """Return the device on which the spec trains: "cpu" or "cuda"."""
     wanted = spec.runtime.device
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return "cpu"
     if not torch.cuda.is_available():
         raise ConfigError(
-            "runtime.device = 'cuda', but torch sees no GPU here; use 'cpu' or 'auto'"
+            "runtime.device = 'cuda', but torch finds no GPU on this machine; use 'cpu' or 'auto'"
         )
     return "cuda"
 
 
 def load_data(spec: RunSpec, schedule: SeededRandomness) -> Dataset:
-    """The data as the spec wants them: a part of them, with another test set, as features."""
+    """Load the requested part of the data, transformed, with a validation set if asked."""
     wanted = Wanted.by(spec)
     data = kept(wanted) or prepared(wanted, schedule.generator("test split"))
     if spec.data.validation_fraction:
@@ -304,6 +340,7 @@ def load_data(spec: RunSpec, schedule: SeededRandomness) -> Dataset:
 
 
 def clients_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Clients:
+    """Split the training data among clients."""
     if spec.data.sites:
         return ClientsElsewhere(spec.data.sites)
     shares = partition.split(
@@ -314,31 +351,34 @@ def clients_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Clie
         owners=data.train_owners,
     )
     values: NDArray[Any] | torch.Tensor = data.train_features
-    if device_of(spec) == "cuda":  # where there is room for all of them, once
+    if device_of(spec) == "cuda":  # Copy all rows to the GPU once.
         values = torch.from_numpy(np.array(values)).to("cuda")
     return Clients(values, data.train_labels, shares, names=_names(spec, len(shares)))
 
 
 def digest_of(spec: RunSpec, clients: Clients, task: Task) -> str:
-    """What tells whether clients have the same data, and the test is the same.
+    """Return a digest that reveals whether the clients' data or the test data have changed.
 
-    Attacks take test rows for what no model saw: others in their place could hide a leak.
+    Attacks use test rows as records that no model has seen: other rows in their place could hide a
+    leak.
     """
-    raw = not spec.features  # what is computed may differ in its last bits
+    raw = not spec.features  # Computed features may differ in their last bits.
     return f"{clients.digest(features=raw)} {task.test_digest(features=raw)}"
 
 
 def _names(spec: RunSpec, num_clients: int) -> list[str]:
-    """What the spec calls its clients."""
+    """Return the names of the clients."""
     names = spec.data.names
     if names and len(names) != num_clients:
         raise ConfigError(
-            f"'data.names' has {len(names)} names, but the data make {num_clients} clients"
+            f"'data.names' has {len(names)} names, but the data are split among {num_clients} "
+            "clients; give one name for each client"
         )
     return list(names) or [client_name(number) for number in range(num_clients)]
 
 
 def task_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Task:
+    """Create the model, with the spec's initial weights, and its test data."""
     module = models.create(
         spec.model.opened(),
         data.input_shape,

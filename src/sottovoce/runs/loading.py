@@ -1,10 +1,7 @@
-"""Read a spec from TOML, with overrides, and say in one line what is wrong with it.
+"""Read a spec from TOML or plain data, apply overrides, and report in one line what is wrong.
 
-Where a spec's own files are: beside the spec, or else where the command runs.
-
-A spec as TOML text: what `loading` reads comes back as it was.
-
-Code that a spec names: it is imported and run, so a spec from a file needs a person's word.
+Also: where a spec's data files are found (in the folder of the spec, or else in the current one),
+writing plain data as TOML, and the permission to run code that a spec names.
 """
 
 import json
@@ -28,12 +25,15 @@ from sottovoce.runs.spec import AlgorithmSpec, RunSpec
 
 
 def check_code_allowed(spec: RunSpec, *, allow_code: bool, how: str = "--allow-code") -> None:
-    """Refuse a spec that would import code, unless that is allowed.
+    """Refuse a spec that would import and run code, unless its user has allowed it.
 
     Args:
-        spec: What was read from a file, a dictionary or a run folder.
-        allow_code: Whether its user has said that the code may run.
-        how: What says so, for the error.
+        spec: A spec read from a file, a dictionary or a run folder.
+        allow_code: Whether the user has allowed the code to run.
+        how: The option that allows it, for the message.
+
+    Raises:
+        ConfigError: The spec names code, and `allow_code` is false.
     """
     if spec.model.user_factory is not None and not allow_code:
         raise ConfigError(
@@ -46,7 +46,7 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def toml_text(table: Mapping[str, Any]) -> str:
-    """Plain data as TOML: values first, then tables; what is null is left out."""
+    """Return plain data as TOML: values first, then tables; null values are left out."""
     lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items() if _is_value(value)]
     for key, value in table.items():
         if isinstance(value, dict) and value:
@@ -84,14 +84,16 @@ def _value(value: Any) -> str:
             return repr(value)
 
 
-_LARGEST = 10**300  # below the largest float: any number may meet one
-_MOST_NESTED = 32  # a spec has tables in tables in tables, and then it ends
+_LARGEST = 10**300  # Below the largest float, because any number may be converted to one.
+_MOST_NESTED = 32  # Far more than any spec needs.
 
 
 class SpecError(ConfigError):
-    """A spec with keys or values that cannot be; `problems` are all of them, the message one.
+    """A spec with invalid keys or values; its message is the first problem.
 
-    `broken` are the keys of the spec, tables mostly, in which they are.
+    Attributes:
+        problems: All problems.
+        broken: The top-level keys of the spec, mostly tables, that have them.
     """
 
     def __init__(self, problems: Sequence[str], broken: Iterable[str] = ()) -> None:
@@ -102,7 +104,19 @@ class SpecError(ConfigError):
 def load(
     path: Path, overrides: Sequence[str] = (), *, values: Mapping[str, Any] | None = None
 ) -> RunSpec:
-    """The spec in a TOML file, after `key.path=value` overrides, or values by key path."""
+    """Read a spec from a TOML file.
+
+    Args:
+        path: The file.
+        overrides: Texts of the form `key.path=value`, as `--set` takes them.
+        values: Values by dotted key path, as `simulate` takes them.
+
+    Returns:
+        The spec. Keys of plug-ins are checked later, when the run is built.
+
+    Raises:
+        ConfigError: The file cannot be read, or has invalid keys or values.
+    """
     spec = parse(read_table(path, overrides, values=values), str(path))
     _check_kinds(spec, str(path))
     return spec
@@ -111,7 +125,7 @@ def load(
 def read_table(
     path: Path, overrides: Sequence[str] = (), *, values: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return what a TOML file holds, after overrides; whether it is a spec is not looked at."""
+    """Return the content of a TOML file after overrides; it need not be a valid spec."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -119,7 +133,9 @@ def read_table(
             f"cannot read the spec {path}: {error.strerror or error}; name a TOML file"
         ) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not UTF-8 text; save it as such, or name another") from None
+        raise ConfigError(
+            f"{path} is not UTF-8 text; save it as UTF-8, or name another file"
+        ) from None
     table = parse_text(text, str(path))
     for key, value in parse_assignments(overrides, "--set").items():
         override(table, key, value, source=f"--set {key}")
@@ -129,7 +145,10 @@ def read_table(
 
 
 def _check_kinds(spec: RunSpec, source: str) -> None:
-    """Refuse kinds that nobody has registered; a record may name what is not installed here."""
+    """Refuse kinds that are not registered.
+
+    `parse` accepts them, because the record of a run may name a plug-in that is not installed here.
+    """
     problems, broken = [], []
     for key, section in (
         ("data", spec.data.partition),
@@ -149,13 +168,13 @@ def _check_kinds(spec: RunSpec, source: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSpec:
-    """A spec as far as it can be read.
+    """A spec, as far as it can be read.
 
     Attributes:
-        spec: With the example's values in the place of what is broken; None where the data are no
-            spec at all.
-        problems: All that is wrong with it.
-        broken: The keys of the spec, tables mostly, in which that is.
+        spec: The spec, with the example's values in place of broken parts; None if the data do not
+            describe a spec at all.
+        problems: Everything that is wrong with it.
+        broken: The top-level keys of the spec, mostly tables, that have problems.
     """
 
     spec: RunSpec | None
@@ -164,12 +183,15 @@ class ReadSpec:
 
 
 def read_all(table: Mapping[str, Any], source: str, folders: Sequence[Path] = ()) -> ReadSpec:
-    """Read a spec, and go on behind what is wrong with it to find what else is.
+    """Read a spec and report all of its problems, not only the first.
 
     Args:
         table: Plain data.
-        source: Where they are from, for messages.
-        folders: Where a relative path to its data is seen from; nowhere by default.
+        source: Where they come from, for messages.
+        folders: The folders in which a relative path to the data is looked up; none by default.
+
+    Returns:
+        The spec as far as it could be read, and its problems.
     """
     example = tomllib.loads((files("sottovoce.runs") / "example.toml").read_text("utf-8"))
     table, problems, broken = dict(table), list[str](), frozenset[str]()
@@ -198,7 +220,7 @@ def read_all(table: Mapping[str, Any], source: str, folders: Sequence[Path] = ()
 
 
 def parse_text(text: str, source: str) -> dict[str, Any]:
-    """The table that a TOML text holds."""
+    """Return the table that a TOML text describes."""
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -208,7 +230,7 @@ def parse_text(text: str, source: str) -> dict[str, Any]:
             f"{source} is not valid TOML: {error}; correct it there ('sottovoce run --example' "
             "prints a spec to compare with)"
         ) from None
-    except ValueError:  # Python reads no number of thousands of digits
+    except ValueError:  # Python refuses to read a number of thousands of digits.
         raise ConfigError(
             f"{source} holds a number of thousands of digits; give a smaller one"
         ) from None
@@ -216,13 +238,37 @@ def parse_text(text: str, source: str) -> dict[str, Any]:
 
 def _too_deep(source: str) -> str:
     return (
-        f"{source} is nested more than {_MOST_NESTED} deep, as no spec is; remove lists and "
-        "tables within others"
+        f"{source} is nested more than {_MOST_NESTED} deep, which no spec needs; remove nested "
+        "lists and tables"
     )
 
 
 def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
-    """The spec that plain data describes."""
+    """Return the spec that plain data describe.
+
+    Args:
+        table: Nested dictionaries, lists, texts, numbers and booleans.
+        source: Where they come from, for messages.
+
+    Returns:
+        The spec. Keys of plug-ins are checked later, when the run is built.
+
+    Raises:
+        ConfigError: A key or a value is invalid; `SpecError` lists all problems.
+
+    Example:
+        >>> from sottovoce.runs import parse
+        >>> spec = parse({
+        ...     "name": "first", "seed": 1, "rounds": 10,
+        ...     "data": {"dataset": "digits", "clients": 10},
+        ...     "model": {"kind": "linear"},
+        ...     "algorithm": {"kind": "fedavg", "server_learning_rate": 1.0},
+        ...     "privacy": {"level": "sample", "clip_norm": 2.0, "epsilon": 5.0, "delta": 1e-5},
+        ...     "mechanism": {"kind": "gauss_hermite", "levels": 2},
+        ... })
+        >>> spec.privacy.adjacency.value, spec.channel.kind
+        ('zero-out', 'direct')
+    """
     _check_plain(table, source, ())
     try:
         return _with_every_key(RunSpec.model_validate(dict(table)), source)
@@ -232,7 +278,7 @@ def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
 
 
 def _with_every_key(spec: RunSpec, source: str) -> RunSpec:
-    """The spec with the defaults of its algorithm written out, as its hash holds them."""
+    """Return the spec with the defaults of its algorithm filled in; its hash includes them."""
     kind, given = spec.algorithm.kind, spec.algorithm.parameters
     try:
         every = sections.completed(RECIPES, "algorithm", kind, given)
@@ -245,7 +291,7 @@ def _with_every_key(spec: RunSpec, source: str) -> RunSpec:
 
 
 def _check_plain(value: object, source: str, path: tuple[str, ...]) -> None:
-    """Refuse what could not be written down and read again as it was: a spec is kept as JSON."""
+    """Refuse values that JSON could not store and restore unchanged: a spec is kept as JSON."""
     where = f"{source}: '{'.'.join(path)}'" if path else source
     if len(path) > _MOST_NESTED:
         raise ConfigError(_too_deep(f"{source}: '{path[0]}'"))
@@ -265,7 +311,7 @@ def _check_plain(value: object, source: str, path: tuple[str, ...]) -> None:
         case Mapping():
             for key, item in value.items():
                 if not isinstance(key, str):
-                    raise ConfigError(f"{where} has a key that is no text: {key!r}")
+                    raise ConfigError(f"{where} must have texts as keys, got {key!r}")
                 _check_text(key, where)
                 _check_plain(item, source, (*path, key))
         case list() | tuple():
@@ -278,18 +324,21 @@ def _check_plain(value: object, source: str, path: tuple[str, ...]) -> None:
 
 
 def _check_text(text: str, where: str) -> None:
-    """Half of a surrogate pair is no character, and in no file."""
+    """Refuse text with half of a surrogate pair, which no file can hold."""
     if not text.isascii() and any("\ud800" <= one <= "\udfff" for one in text):
-        raise ConfigError(f"{where} holds text that cannot be written as UTF-8: {text!r}")
+        raise ConfigError(f"{where} must be text that UTF-8 can encode, got {text!r}")
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value, or a number as people also write it (.5, 1e5); bare words are strings."""
+    """Return the value of a text: TOML, or a number as people also write it (.5, 1e5).
+
+    Anything else is a string, so that words need no quotes.
+    """
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except RecursionError:
         raise ConfigError(_too_deep("the value")) from None
-    except ValueError:  # a TOMLDecodeError, or a number of thousands of digits
+    except ValueError:  # A TOMLDecodeError, or a number of thousands of digits.
         pass
     try:
         return float(text)
@@ -298,17 +347,17 @@ def parse_value(text: str) -> Any:
 
 
 def parse_assignment(text: str, option: str) -> tuple[str, Any]:
-    """`key=value` as a pair."""
+    """Return the key and the value of a text `key=value`."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip() or not value.strip():
         raise ConfigError(
-            f"{option} wants key=value, got '{text}'; write {option} {key.strip() or 'KEY'}=VALUE"
+            f"{option} needs key=value, got '{text}'; write {option} {key.strip() or 'KEY'}=VALUE"
         )
     return key.strip(), parse_value(value.strip())
 
 
 def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
-    """Several `key=value`, each key once."""
+    """Return several `key=value` as a dictionary; refuse a key that is given twice."""
     found: dict[str, Any] = {}
     for text in texts:
         key, value = parse_assignment(text, option)
@@ -319,30 +368,38 @@ def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
 
 
 def override(table: dict[str, Any], key: str, value: Any, *, source: str) -> None:
-    """Set the value at a dotted path; tables on the way are made, and lists counted from 0."""
+    """Set the value at a dotted path.
+
+    Missing tables on the way are created; entries of lists are numbered from 0.
+    """
     *parents, last = key.split(".")
     place: Any = table
     for parent in parents:
         place = _inside(place, parent, source)
         if not isinstance(place, dict | list):
-            raise ConfigError(f"{source}: '{parent}' is a value, not a table")
+            raise ConfigError(
+                f"{source}: '{parent}' is a value, not a table; set '{parent}' itself"
+            )
     if isinstance(place, list):
-        _inside(place, last, source)  # refuses what is no number, or too large
+        _inside(place, last, source)  # Refuses what is not an index of the list.
         place[int(last)] = value
     else:
         place[last] = value
 
 
 def _inside(place: Any, part: str, source: str) -> Any:
-    """What a table or a list holds under one part of a path."""
+    """Return the entry of a table or a list under one part of a path."""
     if isinstance(place, dict):
         return place.setdefault(part, {})
     if not part.isdecimal() or int(part) >= len(place):
-        raise ConfigError(f"{source}: '{part}' is none of the list's {len(place)} places (from 0)")
+        raise ConfigError(
+            f"{source}: the list has {len(place)} entries, numbered from 0; give one of these "
+            f"numbers, not '{part}'"
+        )
     return place[int(part)]
 
 
-_OWN = ("csv:", "npz:", "hf:")  # data sets that are named by a path
+_OWN = ("csv:", "npz:", "hf:")  # Prefixes of data sets that are named by a path.
 
 
 def load_for_run(
@@ -352,19 +409,27 @@ def load_for_run(
     everywhere: bool = False,
     begun: Mapping[str, Any] | None = None,
 ) -> RunSpec:
-    """The spec in a file, with the path of its data such that the run finds them.
+    """Read a spec from a file, with a path to its data that the run can open.
 
-    A relative path that the file has is seen from the file's folder, and from here if nothing is
-    there; one that `--set` gives, from here. `everywhere`: the run's process works in another
-    folder than this one, so that the path must not be relative. `begun` is the header of a run that
-    goes on: a path that was seen from where the command ran stays as it was, and so does its hash.
+    A relative path in the file is looked up in the file's folder, then in the current folder; a
+    path from `--set` in the current folder only.
+
+    Args:
+        path: The file.
+        overrides: Texts of the form `key.path=value`.
+        everywhere: Make the path absolute, because the run's process works in another folder.
+        begun: The header of a run to resume. A path that was relative to the current folder then
+            stays as it was, and so does the hash of the spec.
+
+    Returns:
+        The spec.
     """
     folders = data_folders(path, parse_assignments(overrides, "--set"))
     return with_data_from(load(path, overrides), folders, everywhere=everywhere, begun=begun)
 
 
 def data_folders(path: Path, overrides: Iterable[str]) -> list[Path]:
-    """Return where the path of a spec's data is seen from: here, if it was given here."""
+    """Return the folders in which a relative path to the spec's data is looked up."""
     return [Path()] if "data.dataset" in overrides else [path.parent, Path()]
 
 
@@ -375,7 +440,20 @@ def with_data_from(
     everywhere: bool = False,
     begun: Mapping[str, Any] | None = None,
 ) -> RunSpec:
-    """The spec with the path of its data as the first folder has them."""
+    """Return the spec with the path of its data in the first folder that has them.
+
+    Args:
+        spec: The spec.
+        folders: Where a relative path is looked up, in this order.
+        everywhere: Make the path absolute, because the run's process works in another folder.
+        begun: The header of a run to resume, whose path stays as it was.
+
+    Returns:
+        The spec; unchanged where its data are not a file, or found as they are.
+
+    Raises:
+        DataError: No folder has the data.
+    """
     written = spec.data.dataset
     kind, colon, text = written.partition(":")
     relative = Path(text).expanduser()
@@ -396,7 +474,7 @@ def with_data_from(
 
 
 def _dataset_of(header: Mapping[str, Any]) -> object:
-    """What a run's header names, damaged or not: it is checked when the run goes on."""
+    """Return the data set that a run's header names; the header may be damaged."""
     spec = header.get("spec")
     data = spec.get("data") if isinstance(spec, dict) else None
     return data.get("dataset") if isinstance(data, dict) else None

@@ -1,4 +1,4 @@
-"""MLflow: the server in MLFLOW_TRACKING_URI, or else a database in RUN/mlflow."""
+"""Log runs to MLflow: to the server in MLFLOW_TRACKING_URI, or to a database in RUN/mlflow."""
 
 import hashlib
 import logging
@@ -24,13 +24,13 @@ from sottovoce.runs.tracking import (
 )
 
 FOLDER_NAME, NOTE_NAME, EXPERIMENT = "mlflow", "mlflow.json", "sottovoce"
-_MARK = "clients_asked"  # logged in every round, so its history says which rounds are there
-_LONGEST_VALUE, _LONGEST_NAME = 500, 250  # characters that every version takes
+_MARK = "clients_asked"  # Logged in every round, so its history lists the rounds that are there.
+_LONGEST_VALUE, _LONGEST_NAME = 500, 250  # Characters that every version of MLflow accepts.
 _REFUSED = re.compile(r"[^A-Za-z0-9_.\- ]|_(?=x)")
 
 
 class MlflowTracker:
-    """One MLflow run a run folder, which notes its number; a resumed run goes on in it."""
+    """A tracker with one MLflow run per run folder; a resumed run continues it."""
 
     def __init__(self, run: TrackedRun) -> None:
         self._run = run
@@ -40,23 +40,26 @@ class MlflowTracker:
         self._last_round = 0
         _check_packages(local=self._uri is None)
         if self._uri is not None:
-            self._connect(self._uri)  # a server that does not answer is noticed before training
+            self._connect(self._uri)  # Fails before training if the server does not answer.
 
     def log(self, row: Row) -> None:
+        """Log the figures of a round."""
         self._open()
         self._write(row)
 
     def finish(self, result: Mapping[str, Any]) -> None:
+        """Log the final figures and texts, once."""
         self._open()
         with _quietly():
             if self._client.get_metric_history(self._run_id, "final/rounds"):
-                return  # resumed after its end
+                return  # The run was resumed after its end.
             for name, value in final_figures(result).items():
                 self._client.log_metric(self._run_id, name, value, step=result["rounds"])
             for name, words in final_words(result).items():
                 self._client.set_tag(self._run_id, name, words[:_LONGEST_VALUE])
 
     def close(self, *, finished: bool) -> None:
+        """Mark the MLflow run as finished, or as killed."""
         if self._run_id:
             with _quietly():
                 self._client.set_terminated(self._run_id, "FINISHED" if finished else "KILLED")
@@ -77,12 +80,12 @@ class MlflowTracker:
             except MlflowException as error:
                 reason = without_secrets(str(error).splitlines()[0]).rstrip(".")
                 raise OutputError(
-                    f"MLflow at {without_secrets(uri)} cannot be used: {reason}; mend "
+                    f"MLflow at {without_secrets(uri)} cannot be used: {reason}; correct "
                     "MLFLOW_TRACKING_URI, or unset it to log into the run folder"
                 ) from None
 
     def _open(self) -> None:
-        """Go on in the run that is noted, or begin one with the rounds made so far."""
+        """Continue the MLflow run of this folder, or start one with all rounds so far."""
         if self._run_id:
             return
         if self._client is None:
@@ -97,7 +100,7 @@ class MlflowTracker:
             self._write(row)
 
     def _noted(self) -> str | None:
-        """The number of the MLflow run that an earlier attempt began on this server."""
+        """Return the id of the MLflow run that an earlier attempt started on this server."""
         note = self._note_path
         if not note.is_file():
             return None
@@ -126,7 +129,7 @@ class MlflowTracker:
 
     @property
     def _place(self) -> str | None:
-        """Where runs are logged to, as the note may say it: everybody may read the note."""
+        """The tracking server as it is written to the note, without passwords."""
         return None if self._uri is None else without_secrets(self._uri)
 
     @property
@@ -134,7 +137,10 @@ class MlflowTracker:
         return self._run.folder / NOTE_NAME
 
     def _write(self, row: Row) -> None:
-        """A round that is there already is the same, bit for bit; twice would double its step."""
+        """Log a round, unless it is already there.
+
+        A repeated round is the same bit for bit, but logging it twice would duplicate its step.
+        """
         number = int(row["round"])
         if number <= self._last_round:
             return
@@ -151,11 +157,11 @@ class MlflowTracker:
 
 
 def allowed_name(key: str) -> str:
-    """A key of the spec as a name that MLflow takes: columns and sites may be called anything.
+    """Return a key of the spec as a name that MLflow accepts.
 
-    What it refuses is written as _x and the character's hexadecimal number and _, and so is the
-    underscore of an _x that is there already: different keys have different names. What is too
-    long ends in a digest of the whole.
+    Columns and sites may have any name. A refused character is written as _x, its hexadecimal
+    number and _, and so is the underscore of an _x that is already there: different keys get
+    different names. A name that is too long ends in a digest of the whole key.
     """
     name = _REFUSED.sub(lambda found: f"_x{ord(found.group()):x}_", key)
     if len(name) <= _LONGEST_NAME:
@@ -165,9 +171,9 @@ def allowed_name(key: str) -> str:
 
 
 def _check_packages(*, local: bool) -> None:
-    """Notice now what is not installed; a local store is a database, which needs two more."""
-    # Nothing of a private run is told to MLflow's makers, unless its user says so; nor does a
-    # server that is away hold up the run for minutes.
+    """Import MLflow now, so that a missing package is noticed before training."""
+    # MLflow sends no telemetry about a private run unless the user sets the variable, and a server
+    # that is down does not delay the run for minutes.
     for name, value in (
         ("MLFLOW_DISABLE_TELEMETRY", "true"),
         ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1"),
@@ -177,14 +183,14 @@ def _check_packages(*, local: bool) -> None:
     with _quietly():
         import mlflow.tracking  # noqa: F401
 
-        if local:
+        if local:  # A local store is a database, which needs two more packages.
             import alembic  # noqa: F401
             import sqlalchemy  # noqa: F401
 
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """MLflow tells of its database's making, and warns of its own future; not on our stderr."""
+    """Hide MLflow's log messages and warnings about its database and its own future."""
     loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
     before = [logger.level for logger in loggers]
     for logger in loggers:

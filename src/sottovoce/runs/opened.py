@@ -1,4 +1,4 @@
-"""A run as an object: what it came to, round by round, its guarantee, and its model as a file."""
+"""A run as an object: its result, rounds, guarantee and model; and the export of its model."""
 
 import math
 from collections.abc import Mapping
@@ -24,15 +24,29 @@ if TYPE_CHECKING:
 
 
 def export_model(folder: Path, destination: Path) -> dict[str, object]:
-    """Write the model of the newest checkpoint; returns what was written."""
+    """Write the model of the newest checkpoint as a .safetensors file.
+
+    Args:
+        folder: The run folder.
+        destination: The file to write.
+
+    Returns:
+        The file, the number of tensors and parameters, and the metadata, which say what was spent.
+
+    Raises:
+        OutputError: There is no checkpoint yet, a file is damaged, or the name has another suffix.
+        LedgerError: The ledger is damaged.
+    """
     from safetensors.numpy import save
 
     if destination.suffix != ".safetensors":
-        raise OutputError(f"{destination} must end in .safetensors, so that nothing else is lost")
+        raise OutputError(
+            f"{destination} must end in .safetensors, so that no other file is overwritten"
+        )
     run_folder = RunFolder(folder)
     header, progress = run_folder.header(), run_folder.load_checkpoint()
     if progress is None:
-        raise OutputError(f"{folder} has no checkpoint yet; let the run reach its first one")
+        raise OutputError(f"{folder} has no checkpoint yet; resume the run until it saves one")
     _check(folder, header, progress.model.size)
     delta = header["spec"]["privacy"]["delta"]
     with run_folder.ledger() as ledger:
@@ -44,8 +58,8 @@ def export_model(folder: Path, destination: Path) -> dict[str, object]:
         flat = progress.model[start : start + size]
         if not np.all(np.abs(flat) <= np.finfo(np.float32).max):
             raise OutputError(
-                f"{folder}: tensor '{name}' of the newest checkpoint has numbers that no float32 "
-                "holds, so the training has diverged; train again with a smaller learning rate"
+                f"{folder}: tensor '{name}' of the newest checkpoint has numbers too large for "
+                "float32, so the training has diverged; train again with a smaller learning rate"
             )
         tensors[name] = np.ascontiguousarray(flat.reshape(shape).astype(np.float32))
         start += size
@@ -88,15 +102,30 @@ def _check(folder: Path, header: Mapping[str, Any], size: int) -> None:
     except (KeyError, TypeError, ValueError, OverflowError):
         holds = False
     if not holds:
-        raise OutputError(f"{folder / 'run.json'} does not describe its checkpoint; restore it")
+        raise OutputError(
+            f"{folder / 'run.json'} does not match its checkpoint.npz; restore both from a backup"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round: the model after it, what it sent, and the epsilon spent up to then.
+    """One round: the model after it, what was sent, and the epsilon spent so far.
 
-    `epsilon` is the largest of any client; None where there is no guarantee. `others` are figures
-    that only some algorithms have.
+    Attributes:
+        round: The number of the round, from 1.
+        accuracy: The test accuracy; for regression 1 - mean absolute error.
+        loss: The test loss.
+        epsilon: The largest epsilon that any client has spent so far; None without a guarantee.
+        clients_asked: The number of clients that were asked, and charged.
+        clients_received: The number of clients whose replies counted.
+        clients_out_of_budget: The number of sampled clients without budget, who were not asked.
+        payload_bytes_up: The bytes of the codes that clients sent.
+        total_bytes_up: The same with message headers.
+        payload_bytes_down: The bytes of the models that clients received.
+        total_bytes_down: The same with message headers.
+        clients_unreachable: The number of sampled clients that could not be reached.
+        replies_dropped: The number of replies that were not what was announced.
+        others: Figures that only some algorithms have.
     """
 
     round: int
@@ -117,10 +146,20 @@ class Round:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSpent:
-    """What one client has spent, beside its budget (None for none), at its own delta.
+    """What one client has spent, by the server's count.
 
-    In a federation that is the server's count. `answered` and `refused` are the site's replies, and
-    `site_charged` the rounds that it says its own ledger was charged (None: it says nothing).
+    Attributes:
+        client: The name of the client.
+        group: The number of its table in `privacy.groups`, from 1; 0 if no table names it.
+        budget: The largest epsilon that it may spend; None without a budget.
+        delta: The failure probability of budget and epsilon.
+        epsilon: What it has spent; None without a guarantee.
+        rounds: The number of rounds in which it was charged.
+        ran_out: Whether its budget did not cover the last round.
+        answered: In a federation, the number of its replies that counted.
+        refused: In a federation, the number of its replies without a message.
+        site_charged: The rounds that the site's own ledger was charged, as the site reports; None
+            if it does not report.
     """
 
     client: str
@@ -139,10 +178,14 @@ _KEYS = ("spec.name", "spec.rounds", "spec.mechanism", "guarantee", "bits_per_co
 
 
 class Run:
-    """A run folder, looked at: no data are needed, and nothing is changed.
+    """A run folder, opened for reading: no data are needed, and nothing is changed.
 
-    A run that has not come to its end has what its rounds so far tell; `finished` says so.
-    `held` is kept alive as long as the run is; a `temporary` folder is gone after it.
+    A run that is not finished has the values of its rounds so far; see `finished`.
+
+    Args:
+        folder: The run folder.
+        held: Objects to keep alive as long as the run, such as a model in memory.
+        temporary: Whether the folder is deleted together with the run.
     """
 
     def __init__(
@@ -153,7 +196,8 @@ class Run:
         found = {*self._header, *(f"spec.{key}" for key in self._header["spec"])}
         if missing := [key for key in _KEYS if key not in found]:
             raise OutputError(
-                f"{folder / 'run.json'} is damaged: '{missing[0]}' is missing; restore it"
+                f"{folder / 'run.json'} is damaged: '{missing[0]}' is missing; restore it from a "
+                "backup"
             )
         self._metrics = read_rows(folder / "metrics.jsonl")
         self._result = self._folder.result()
@@ -162,10 +206,12 @@ class Run:
 
     @property
     def folder(self) -> Path:
+        """The run folder."""
         return self._folder.path
 
     @property
     def name(self) -> str:
+        """The name of the run."""
         return str(self._header["spec"]["name"])
 
     @property
@@ -175,7 +221,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end (also: halted because too few clients could pay)."""
+        """Whether the run has ended; also true if it halted because too few clients had budget."""
         return self._result is not None
 
     @property
@@ -189,24 +235,25 @@ class Run:
 
     @property
     def score(self) -> str:
-        """What `accuracy` is: of a regression, 1 - mean absolute error."""
+        """What `accuracy` measures: "accuracy", or for regression 1 - mean absolute error."""
         last = self._result or (self._metrics[-1] if self._metrics else {})
         return str(last.get("score", "accuracy"))
 
     @property
     def accuracy(self) -> float | None:
-        """On the test data: the share of right labels (of numbers, 1 - the mean absolute error)."""
+        """The share of correct test labels; for regression 1 - mean absolute error."""
         value: float | None = self._last("accuracy")
         return value
 
     @property
     def loss(self) -> float | None:
+        """The test loss."""
         value: float | None = self._last("loss")
         return value
 
     @property
     def epsilon(self) -> float:
-        """The most that any client has spent; infinite where there is no guarantee."""
+        """The largest epsilon that any client has spent; infinite without a guarantee."""
         if self._result is None and not self._metrics:
             return 0.0
         value: float | None = self._last("epsilon")
@@ -214,28 +261,30 @@ class Run:
 
     @property
     def delta(self) -> float:
+        """The failure probability of `epsilon`."""
         return float(self._header["spec"]["privacy"]["delta"])
 
     @property
     def adjacency(self) -> str:
+        """Which data sets count as neighbors: "zero-out" or "replace-one"."""
         return str(self._header["spec"]["privacy"]["adjacency"])
 
     @property
     def guarantee(self) -> str:
-        """What is protected, in a sentence; and what the sentence does not cover."""
+        """What is protected, and on which assumptions, in a sentence."""
         return str(self._header["guarantee"])
 
     @property
     def warnings(self) -> list[str]:
-        """What a person should know before believing the result."""
+        """What to know before relying on the result."""
         if self._result is None:
             done, wanted = len(self._metrics), self._header["spec"]["rounds"]
-            return [f"not finished: {done} of {wanted} rounds; resume it with the same spec"]
+            return [f"not finished: {done} of {wanted} rounds; resume the run with the same spec"]
         return list(self._result["warnings"])
 
     @cached_property
     def rounds(self) -> Table[Round]:
-        """One row a round."""
+        """The rounds, one row each."""
         known = set(Round.__dataclass_fields__) - {"others"}
         rows = [
             Round(
@@ -254,7 +303,7 @@ class Run:
 
     @cached_property
     def clients(self) -> Table[ClientSpent]:
-        """One row a client, once the run is finished."""
+        """The clients, one row each, once the run is finished."""
         rows = self._result["clients"] if self._result else []
         shown = {name: name for name in (rows[0] if rows else ())}
         return Table(
@@ -263,17 +312,25 @@ class Run:
 
     @cached_property
     def model(self) -> Vector:
-        """The parameters of the newest checkpoint, one after the other."""
+        """The parameters of the newest checkpoint as one vector.
+
+        Raises:
+            OutputError: There is no checkpoint yet.
+        """
         progress = self._folder.load_checkpoint()
         if progress is None:
             raise OutputError(
-                f"{self.folder} has no checkpoint yet, so there is no model; let the run reach its "
-                "first one (resume goes on)"
+                f"{self.folder} has no checkpoint yet, so there is no model; resume the run until "
+                "it saves one"
             )
         return progress.model
 
     def tensors(self) -> dict[str, "np.ndarray[Any, np.dtype[np.float32]]"]:
-        """The parameters by name, as float32 arrays."""
+        """Return the parameters of the newest checkpoint by name.
+
+        Returns:
+            A float32 array for each tensor of the model.
+        """
         found, start = {}, 0
         for name, shape in self._header["layout"]:
             size = math.prod(shape)
@@ -283,19 +340,33 @@ class Run:
         return found
 
     def state_dict(self) -> "dict[str, torch.Tensor]":
-        """For `module.load_state_dict`; a module with buffers wants strict=False."""
+        """Return the parameters for `module.load_state_dict`.
+
+        A module with buffers needs `strict=False`, because buffers are not trained.
+
+        Returns:
+            A torch tensor for each name.
+        """
         import torch
 
         return {name: torch.from_numpy(values) for name, values in self.tensors().items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """The result as plain data, the same as `run --json` prints; empty before the end."""
+        """Return the result as plain data.
+
+        Returns:
+            The same as `run --json` prints; empty before the end of the run.
+        """
         return dict(self._result or {})
 
     # -- how it looks ----------------------------------------------------------------------
 
     def figures(self) -> dict[str, object]:
-        """The key figures, by name."""
+        """Return the key figures of the run.
+
+        Returns:
+            Names and values, as they are printed.
+        """
         result = self._result or {}
         up = result.get("total_bytes_up_per_message")
         spec = self._header["spec"]
@@ -311,7 +382,9 @@ class Run:
             "rounds": f"{len(self._metrics)} of {self._header['spec']['rounds']}",
             **({} if up is None else {"bytes_up_per_message": up}),
             **({"halted": self.halted} if self.halted else {}),
-            "folder": "temporary (out=FOLDER keeps one)" if self._temporary else str(self.folder),
+            "folder": "temporary (give out=FOLDER to keep it)"
+            if self._temporary
+            else str(self.folder),
         }
 
     def __str__(self) -> str:
@@ -348,5 +421,15 @@ class Run:
 
 
 def open_run(folder: Path | str) -> Run:
-    """An earlier run, by its folder; finished or not."""
+    """Open an earlier run by its folder, finished or not.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        The run, for reading.
+
+    Raises:
+        OutputError: The folder holds no run, or its files are damaged.
+    """
     return Run(Path(folder).expanduser())

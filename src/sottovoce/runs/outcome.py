@@ -1,4 +1,4 @@
-"""What a run came to: its header, a row for each round, its result, and what to beware of."""
+"""The records of a run: its header, a row for each round, its result and its warnings."""
 
 import dataclasses
 import math
@@ -37,11 +37,12 @@ from sottovoce.version import __version__
 
 Metrics = dict[str, Any]
 
-_HUGE_LOSS = 100.0  # nats; a guess among c classes has log c
+_HUGE_LOSS = 100.0  # In nats; guessing among c classes has a loss of log c.
 _SILENT_CLIENTS_TOLD = 5
 
 
 def header(resolved: Resolved) -> dict[str, Any]:
+    """Return the content of run.json."""
     spec = resolved.spec
     return {
         "sottovoce": __version__,
@@ -61,7 +62,7 @@ def header(resolved: Resolved) -> dict[str, Any]:
             for part in resolved.parts
         ],
         "guarantee": guarantee(resolved),
-        # For reports, which are made where a plug-in algorithm may not be installed.
+        # For reports, which may be made where a plug-in algorithm is not installed.
         "algorithm": {
             "enforces_budget": resolved.section.enforces_budget,
             "sends": resolved.section.sends(resolved.algorithm.unit),
@@ -71,14 +72,14 @@ def header(resolved: Resolved) -> dict[str, Any]:
 
 
 def _of_plug_in_channel(resolved: Resolved) -> dict[str, Any]:
-    """What reports ask of a channel that may not be installed where they are made."""
+    """Return what reports need of a plug-in channel, which may not be installed there."""
     if not channel_words(resolved.spec):
         return {}
     return {"channel": resolved.channel.facts(private=_is_private(resolved)).plain()}
 
 
 def _grade_and_bits(resolved: Resolved) -> dict[str, Any]:
-    """The weakest grade of all mechanisms, and bits of a coordinate, on average over clients."""
+    """Return the weakest sampling grade, and the mean bits per coordinate over clients."""
     mechanisms = [part.mechanism for part in resolved.parts]
     bits_of = {id(one): bits_per_coordinate(one) for one in _distinct(resolved)}
     bits = [bits_of[id(mechanism)] for mechanism in mechanisms]
@@ -89,7 +90,7 @@ def _grade_and_bits(resolved: Resolved) -> dict[str, Any]:
 
 
 def _distinct(resolved: Resolved) -> list[Mechanism]:
-    """Each mechanism once: thousands of clients share few."""
+    """Return each mechanism once: thousands of clients share a few."""
     return list({id(part.mechanism): part.mechanism for part in resolved.parts}.values())
 
 
@@ -101,7 +102,7 @@ def _grade(resolved: Resolved) -> str:
 
 
 def _is_drawn(resolved: Resolved) -> bool:
-    """Whether torch draws values in place of messages."""
+    """Return whether torch draws decoded values instead of encoding messages."""
     return resolved.spec.runtime.messages == "none"
 
 
@@ -115,17 +116,17 @@ def _is_private(resolved: Resolved) -> bool:
 
 
 def guarantee(resolved: Resolved) -> str:
-    """What is protected, in a sentence; and what the sentence does not cover."""
+    """Return what is protected, and on which assumptions, in a sentence."""
     spec = resolved.spec
     if not _is_private(resolved):
-        return "none: values are sent as they are"
+        return "none: values are sent unprotected"
     sample = resolved.algorithm.unit is Unit.SAMPLE
     unit = "one training sample" if sample else "one client's whole update"
     match spec.privacy.adjacency:
         case Adjacency.ZERO_OUT:
-            change = f"whether {unit} contributed or a zero stood in its place"
+            change = f"whether {unit} contributed or was replaced by zero"
         case Adjacency.REPLACE_ONE:
-            change = f"{unit}, even against any other in its place"
+            change = f"{unit} among all values that it could have"
         case _:
             assert_never(spec.privacy.adjacency)
     public = "; the number of samples of each client is public" if sample else ""
@@ -148,33 +149,33 @@ def guarantee(resolved: Resolved) -> str:
 
 
 def _charged(resolved: Resolved, record: SpendingRecord) -> list[PrivacyEvent]:
-    """What clients were charged with in all, each distinct total once: most share theirs."""
+    """Return the distinct totals that clients were charged; most clients share theirs."""
     histories = dict.fromkeys(tuple(record.history(part.client)) for part in resolved.parts)
     return [multiset(history) for history in histories if history]
 
 
 def _assumes(resolved: Resolved, charged: list[PrivacyEvent]) -> str | None:
-    """Everything that some client's epsilon rests on beside its proof, in a line."""
+    """Return everything that some client's epsilon assumes in addition to its proof."""
     if not charged:
         return None
     sentences = [
         *(sentence for total in charged for sentence in assumptions_in_words(total)),
         *filter(None, [resolved.channel.assumption]),
-        *map(events.assumption_in_words, _plug_in_words(resolved)),
+        *map(events.assumption_in_words, _trusted_plug_ins(resolved)),
     ]
     return "; ".join(dict.fromkeys(sentences)) or None
 
 
 def _assumptions(resolved: Resolved) -> list[str]:
-    """What mechanisms' events, an algorithm's domain and features rest on, each once."""
+    """Return what the events of mechanisms, and plug-ins, assume; each once."""
     adjacency = resolved.spec.privacy.adjacency
     own = [local_event(one, adjacency=adjacency) for one in _distinct(resolved)]
     found = {name for event in own for name in assumptions(event)}
-    return sorted(found | set(_plug_in_words(resolved)))
+    return sorted(found | set(_trusted_plug_ins(resolved)))
 
 
-def _plug_in_words(resolved: Resolved) -> list[str]:
-    """The plug-ins, beside mechanisms, on whose word the run's privacy rests."""
+def _trusted_plug_ins(resolved: Resolved) -> list[str]:
+    """Return the plug-ins, other than mechanisms, whose claims the run's privacy relies on."""
     algorithm = algorithm_words(resolved.spec, resolved.section)
     backend = backend_word(resolved.spec)
     return [
@@ -188,9 +189,14 @@ def _plug_in_words(resolved: Resolved) -> list[str]:
 def _both_epsilons(
     resolved: Resolved, charged: list[PrivacyEvent], epsilon: float
 ) -> dict[str, float | None]:
-    """The worst epsilon if nothing were hidden (messages, samples), and what a channel leaves."""
+    """Return the largest epsilon with and without the protection of the channel.
+
+    `local_epsilon` holds against an observer of every message and sample; it is None where messages
+    have no noise of their own. `central_epsilon` holds under the channel's assumptions; it is None
+    where the channel hides nothing.
+    """
     hidden = None if resolved.channel.shows_each else finite_or_none(epsilon)
-    if resolved.channel.noise_at_server:  # messages have no noise of their own
+    if resolved.channel.noise_at_server:  # Messages have no noise of their own.
         return {"local_epsilon": None, "central_epsilon": hidden}
     delta = resolved.spec.privacy.delta
     seen = (privacy_spent(without_promises(total), delta) for total in charged)
@@ -199,7 +205,7 @@ def _both_epsilons(
 
 
 def _figures(resolved: Resolved, record: SpendingRecord) -> dict[str, float]:
-    """What an algorithm reports beside epsilon, such as that of a published analysis."""
+    """Return other figures of the algorithm, such as the epsilon of a published analysis."""
     return resolved.section.figures(
         resolved.algorithm,
         resolved.spec.mechanism.parameters,
@@ -214,9 +220,9 @@ def warnings_of(
     spending: dict[str, Any],
     halted: str | None,
 ) -> list[str]:
-    """What a person should know before believing the result."""
+    """Return what to know before relying on the result."""
     found = []
-    remedy = "leave the noise to calibration, or ask for fewer rounds"
+    remedy = "remove the mechanism's noise parameter to calibrate it, or ask for fewer rounds"
     if halted:
         found.append(
             f"halted after {len(rows)} of {resolved.spec.rounds} rounds: {halted}; {remedy}"
@@ -235,33 +241,35 @@ def warnings_of(
     loss = rows[-1]["loss"] if rows else None
     if resolved.task.objective == "classification" and loss is not None and loss > _HUGE_LOSS:
         found.append(
-            f"the test loss is {loss:.3g}, and mere guessing has a few: the model grew far too "
-            "large; lower the learning rate"
+            f"the test loss is {loss:.3g}, far above that of guessing: the model has diverged; "
+            "lower the learning rate"
         )
     sample = resolved.algorithm.unit is Unit.SAMPLE
     protected = sum(resolved.clients.sizes) if sample else len(resolved.clients)
     if resolved.spec.privacy.delta > 1.0 / protected:
         found.append(
-            f"delta {resolved.spec.privacy.delta:g} is above one over the {protected} protected "
-            f"{resolved.algorithm.unit}s; choose it well below"
+            f"delta {resolved.spec.privacy.delta:g} is larger than 1/{protected}, one over the "
+            f"number of protected {resolved.algorithm.unit}s; choose a much smaller one"
         )
     return found
 
 
 def _silent_clients(rows: list[Metrics]) -> list[str]:
-    """Clients elsewhere that were asked, and charged, in vain: how often, and what they said."""
+    """Return how often remote clients were asked, and charged, in vain, and their last reason."""
     times: Counter[str] = Counter()
     last: dict[str, str] = {}
     for row in rows:
         times.update(row.get("unanswered", {}).keys())
         last |= row.get("unanswered", {})
     found = [
-        f"nothing of '{client}' counted in {count} of {len(rows)} rounds; the last time: "
+        f"no reply of '{client}' counted in {count} of {len(rows)} rounds; the last reason: "
         f"{last[client]}"
         for client, count in times.most_common(_SILENT_CLIENTS_TOLD)
     ]
     if len(times) > len(found):
-        found.append(f"the same of {len(times) - len(found)} more clients: see metrics.jsonl")
+        found.append(
+            f"the same holds for {len(times) - len(found)} more clients; see metrics.jsonl"
+        )
     return found
 
 
@@ -273,21 +281,35 @@ def metrics_row(
     *,
     evaluated: bool = True,
 ) -> Metrics:
-    """What a round did; its accuracy is None where the model was not `evaluated`."""
+    """Return the metrics of a round.
+
+    Args:
+        resolved: The run.
+        spending: What the clients were charged.
+        progress: The model after the round.
+        record: What the round sent.
+        evaluated: Whether to test the model; otherwise accuracy and loss are None.
+
+    Returns:
+        A row of metrics.jsonl.
+
+    Raises:
+        ConfigError: The model has diverged.
+    """
     evaluation = resolved.task.evaluate(progress.model) if evaluated else None
     if evaluation is not None and not math.isfinite(evaluation.loss):
         raise ConfigError(
             f"the model diverged in round {record.round} (test loss {evaluation.loss}); "
             "lower algorithm.server_learning_rate"
         )
-    # A resumed run finds charges of rounds that it is about to repeat: they are not yet spent here.
+    # A resumed run finds charges of rounds that it will repeat: they do not count for this round.
     spent = spending.largest_spent(
         resolved.spec.privacy.delta, through=(resolved.run, record.round)
     )
     told = dataclasses.asdict(record)
     for name in ("unanswered", "sites"):
         if not told[name]:
-            del told[name]  # as in every round where nobody is elsewhere
+            del told[name]  # As in every run whose clients are all in this process.
     return {
         **told,
         "accuracy": evaluation.accuracy if evaluation else None,
@@ -304,13 +326,13 @@ def _of_algorithm(resolved: Resolved, progress: Progress) -> Metrics:
 
 
 def _score(resolved: Resolved) -> dict[str, str]:
-    """What `accuracy` is, where it is none: of numbers to predict, no share is right."""
+    """Return what `accuracy` measures, where it is not an accuracy."""
     objective = resolved.task.objective
     return {} if objective == "classification" else {"score": SCORES[objective]}
 
 
 def spending_of(resolved: Resolved, record: SpendingRecord) -> dict[str, Any]:
-    """Return what the clients were charged with in all, and what that rests on."""
+    """Return what the clients were charged in total, and what that assumes."""
     spec = resolved.spec
     spent = record.largest_spent(spec.privacy.delta)
     charged = _charged(resolved, record)
@@ -340,12 +362,12 @@ def result_of(
     progress: Progress,
     halted: str | None,
 ) -> dict[str, Any]:
-    """The last line of the story: accuracy, what was spent, what was sent, and warnings."""
+    """Return the content of result.json: accuracy, privacy spent, bytes sent, and warnings."""
     spec = resolved.spec
     asked = sum(row["clients_asked"] for row in rows)
     received = sum(row["clients_received"] for row in rows)
     evaluation = resolved.task.evaluate(progress.model)
-    # Who could not pay for the last round, or for the one that was not run any more.
+    # The last round, or, if the run halted, the round for which too few clients had budget.
     last = progress.rounds_done + (1 if halted else 0)
     most = resolved.sampling.most_participations(len(resolved.clients), last)
     clients = client_table(resolved, training.record, training.able(last), most_rounds=most)
@@ -353,7 +375,7 @@ def result_of(
         told = site_counts(
             rows if are_noted(rows) else [], [part.client for part in resolved.parts]
         )
-        # `rounds` stays what the server's ledger says.
+        # `rounds` stays the count of the server's ledger.
         clients = [{**row, **told[row["client"]], "rounds": row["rounds"]} for row in clients]
 
     def per_client(direction: str, kind: str, count: int) -> float | None:
@@ -387,31 +409,32 @@ def result_of(
 
 
 def algorithm_words(spec: RunSpec, section: AlgorithmSection) -> list[str]:
-    """Return the plug-ins on whose word a run's privacy rests beside its mechanisms'.
+    """Return the names of plug-ins in the algorithm, whose claims the run's privacy relies on.
 
-    Messages are projected onto the algorithm's domain here, but what a sample changes of them it
-    says itself.
+    Messages are projected onto the algorithm's domain here, but how much of them one sample can
+    change is the algorithm's own claim.
     """
     own = RECIPES.plug_in(spec.algorithm.kind)
     return [*([own] if own else []), *section.plug_ins()]
 
 
 def channel_words(spec: RunSpec) -> list[str]:
-    """Return the plug-in on whose word rests what is seen of messages; its name, if it is one."""
+    """Return the name of the channel if it is a plug-in: what is visible is its own claim."""
     word = CHANNELS.plug_in(spec.channel.kind)
     return [] if word is None else [word]
 
 
 def feature_words(spec: RunSpec) -> list[str]:
-    """Return the plug-ins whose word a run's privacy rests on: that a step learns from no record.
+    """Return the names of plug-in transformations, which claim that they learn from no record.
 
-    Models need none: gradients are taken sample by sample, and clipped, whatever the module does.
+    Models need no such claim: gradients are computed and clipped for each sample, whatever the
+    module does.
     """
     words = (FEATURES.plug_in(table.kind) for table in spec.features)
     return [word for word in words if word is not None]
 
 
 def backend_word(spec: RunSpec) -> str | None:
-    """Return the plug-in that ran a spec, whose word it is that it was run so; None for ours."""
+    """Return the name of the backend if it is a plug-in that was imported; otherwise None."""
     name = spec.runtime.backend
     return BACKENDS.plug_in(name) if name in BACKENDS.imported() else None

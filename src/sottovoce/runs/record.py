@@ -1,7 +1,7 @@
-"""What a run has left in its folder, read and checked: the ground of a report.
+"""Read and check the files of a run folder, as the basis of a report.
 
-A run that still goes on is read as far as it has come. A folder that does not hold together is
-refused in one sentence: a page about it would not be true.
+A run that is still in progress is read as far as it has come. A folder whose files contradict each
+other is refused with one sentence, because a report on it would be wrong.
 """
 
 import math
@@ -24,13 +24,13 @@ _Amount = Annotated[_Number, Field(ge=0.0)]
 
 
 class _Table(BaseModel):
-    """A table of a file: what else it holds is another reader's."""
+    """A table of a file; keys that are not listed are ignored."""
 
     model_config = ConfigDict(strict=True)
 
 
 class _Measures(_Table):
-    """Null where not measured, or without a guarantee."""
+    """Values that are null where nothing was measured, or without a guarantee."""
 
     accuracy: _Number | None
     loss: _Number | None
@@ -80,7 +80,7 @@ class _Group(_Account):
 
 
 class _Result(_Measures):
-    """What result.json holds."""
+    """The content of result.json."""
 
     rounds: _Amount
     guarantee: Any
@@ -92,7 +92,15 @@ class _Result(_Measures):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """A run as its folder tells it; `result` is None before its end."""
+    """A run as its folder holds it.
+
+    Attributes:
+        folder: The run folder.
+        spec: The resolved spec.
+        header: The content of run.json, with all clients.
+        rows: The metrics of each round.
+        result: The content of result.json; None before the end of the run.
+    """
 
     folder: RunFolder
     spec: RunSpec
@@ -102,30 +110,32 @@ class RunRecord:
 
     @property
     def rounds_done(self) -> int:
+        """The number of finished rounds."""
         return len(self.rows)
 
     @property
     def dimension(self) -> int:
+        """The number of parameters of the model."""
         return sum(math.prod(shape) for _, shape in self.header["layout"])
 
     @property
     def has_sites(self) -> bool:
-        """Whether clients keep ledgers of their own, so that this one is the server's count."""
+        """Whether clients keep their own ledgers, so that this one is only the server's count."""
         return self.spec.runtime.backend != "fast"
 
     @property
     def stores_messages(self) -> bool:
-        """Whether there is a ledger; elsewhere charges were counted in memory."""
+        """Whether there is a ledger; without one, charges were counted in memory."""
         return self.spec.runtime.messages == "stored"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmFacts:
-    """What a report must know of an algorithm, which need not be installed where it is made.
+    """What a report needs to know about an algorithm, which may not be installed where it is made.
 
     Attributes:
         enforces_budget: Whether privacy.epsilon is a budget that the ledger enforced.
-        sends: What a reply describes; {numbers} stands for how many numbers a model has.
+        sends: What a message describes; {numbers} stands for the number of parameters of the model.
     """
 
     enforces_budget: bool
@@ -133,7 +143,7 @@ class AlgorithmFacts:
 
 
 def algorithm_facts(header: Mapping[str, Any]) -> AlgorithmFacts:
-    """Return what run.json says of the run's algorithm, or said by its kind in older folders."""
+    """Return what run.json says about the algorithm; for older folders, what its kind implies."""
     told = header.get("algorithm")
     if isinstance(told, dict):
         enforces, sends = told.get("enforces_budget"), told.get("sends")
@@ -153,13 +163,23 @@ def algorithm_facts(header: Mapping[str, Any]) -> AlgorithmFacts:
 
 
 def read_record(path: Path) -> RunRecord:
-    """The run in a folder; OutputError says what is wrong with it."""
+    """Read and check a run folder.
+
+    Args:
+        path: The folder.
+
+    Returns:
+        The run, as far as it has come.
+
+    Raises:
+        OutputError: The folder holds no run, or its files are damaged or contradict each other.
+    """
     if not path.exists():
         raise OutputError(f"there is no folder {path}; name the folder of a run")
     if not path.is_dir():
         raise OutputError(f"{path} is a file; name the folder of a run")
     folder = RunFolder(path)
-    result = folder.result()  # first: a run may end while it is read
+    result = folder.result()  # Read this first: the run may end in the meantime.
     header = folder.full_header()
     spec = _spec(path / "run.json", header)
     rows = read_rows(path / "metrics.jsonl")
@@ -167,20 +187,20 @@ def read_record(path: Path) -> RunRecord:
         check_result(path / "result.json", result)
         if result.get("spec_hash", spec.hash) != spec.hash:
             raise OutputError(
-                f"{path / 'result.json'} is of another spec ({result['spec_hash']}) than run.json "
-                f"({spec.hash}); restore whichever was changed"
+                f"{path / 'result.json'} belongs to another spec ({result['spec_hash']}) than "
+                f"run.json ({spec.hash}); restore the file that was changed"
             )
         if len(rows) < result["rounds"]:
             raise OutputError(
-                f"{path / 'metrics.jsonl'} is damaged: it holds {len(rows)} whole rounds, and "
-                f"result.json says {result['rounds']}; restore it"
+                f"{path / 'metrics.jsonl'} is damaged: it holds {len(rows)} complete rounds, but "
+                f"result.json says {result['rounds']}; restore it from a backup"
             )
         rows = rows[: result["rounds"]]
     return RunRecord(folder=folder, spec=spec, header=header, rows=rows, result=result)
 
 
 def read_finding(path: Path, keys: tuple[str, ...]) -> dict[str, Any] | None:
-    """What an audit or an attack left in the folder, if it did."""
+    """Return what an audit or an attack has written to the folder; None if it has not."""
     if not path.is_file():
         return None
     finding = files.read_json(path)
@@ -195,19 +215,19 @@ def _spec(path: Path, header: Mapping[str, Any]) -> RunSpec:
         spec = parse(header["spec"], str(path))
     except ConfigError as error:
         raise OutputError(
-            f"{error}; the file is damaged, or of another version: restore it, or use the "
-            "Sottovoce that wrote it"
+            f"{error}; the file is damaged or was written by another version: restore it, or use "
+            "the version of Sottovoce that wrote it"
         ) from None
     if any(
         not isinstance(one, dict) or not isinstance(one.get("client"), str)
         for one in header.get("clients", [])
     ):
-        raise OutputError(f"{path} is damaged: 'clients' is no list of clients; restore it")
+        raise OutputError(f"{path} is damaged: 'clients' must be a list of clients; restore it")
     return spec
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of all rounds; only the last line may be cut off, as by a crash."""
+    """Return the metrics of all rounds; only the last line may be cut off, as by a crash."""
     if not path.exists():
         return []
     with files.explained("read", path):
@@ -223,14 +243,14 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         _check(_Row, path, row, where=f"line {number}: ")
         if row["round"] != number:
             raise OutputError(
-                f"{path} is damaged: line {number} is of round {row['round']}; restore it"
+                f"{path} is damaged: line {number} belongs to round {row['round']}; restore it"
             )
         rows.append(row)
     return rows
 
 
 def check_result(path: Path, result: Any) -> None:
-    """Refuse a result.json whose keys are not there, or not what they should be."""
+    """Refuse a result.json with missing keys or values of wrong types."""
     _check(_Result, path, result)
 
 

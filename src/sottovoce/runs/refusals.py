@@ -1,7 +1,7 @@
-"""Every reason for which a run would be refused, and not only the first.
+"""Find every reason why a run would be refused, not only the first.
 
-A check needs some parts of the spec, and is left out where one of these is broken: what it would
-say then is a consequence, or says nothing.
+Each check needs some parts of the spec. It is skipped where one of these is broken, because its
+result would only be a consequence of that.
 """
 
 from collections.abc import Callable, Iterable
@@ -25,7 +25,7 @@ from sottovoce.runs.spec import AUTO, RunSpec
 
 T = TypeVar("T")
 
-_ANY_DIMENSIONS = (7, 1000)  # a reason that both give has nothing to do with the dimension
+_ANY_DIMENSIONS = (7, 1000)  # A reason that both give does not depend on the dimension.
 
 
 class _Refusals:
@@ -35,12 +35,12 @@ class _Refusals:
         self.problems: list[str] = []
         self.broken = set(broken)
 
-    def look(self, part: str, needs: str, probe: Callable[[], T]) -> T | None:
-        """Return what a check returns; None where it refuses, or where a part is broken.
+    def attempt(self, part: str, needs: str, probe: Callable[[], T]) -> T | None:
+        """Return the result of a check; None if it refuses, or if a part that it needs is broken.
 
         Args:
-            part: What is broken if it refuses; others may need it.
-            needs: The parts of the spec that it looks at, with blanks between them.
+            part: The part that is broken if the check refuses; other checks may need it.
+            needs: The parts of the spec that the check looks at, separated by spaces.
             probe: The check.
         """
         if self.broken & {*needs.split()}:
@@ -56,77 +56,82 @@ class _Refusals:
 def refusals(
     spec: RunSpec, broken: Iterable[str] = (), *, allow_code: bool, how: str
 ) -> tuple[str, ...]:
-    """Return what each part of a spec is refused for, whatever the others are.
+    """Return why each part of a spec is refused, whatever the other parts are.
 
     Args:
-        spec: With anything in the place of what is broken.
+        spec: The spec, with any values in place of what is broken.
         broken: The keys of the spec that could not be read.
         allow_code: Whether code that the spec names may be run.
-        how: What allows it, for the message.
+        how: The option that allows it, for the message.
+
+    Returns:
+        The messages, each once.
     """
     found = _Refusals(broken)
-    found.look("model", "model", lambda: check_code_allowed(spec, allow_code=allow_code, how=how))
-    _look_at_tables(found, spec)
-    _look_at_mechanisms(found, spec)
-    _look_at_clients(found, spec)
-    _look_at_data(found, spec)
+    found.attempt(
+        "model", "model", lambda: check_code_allowed(spec, allow_code=allow_code, how=how)
+    )
+    _check_tables(found, spec)
+    _check_mechanisms(found, spec)
+    _check_clients(found, spec)
+    _check_data(found, spec)
     return tuple(dict.fromkeys(found.problems))
 
 
-def _look_at_tables(found: _Refusals, spec: RunSpec) -> None:
-    """Each table by itself, where its owner is a plug-in or knows more than its keys."""
-    found.look("data", "data", spec.data.partition.opened)
-    found.look("model", "model", spec.model.opened)
+def _check_tables(found: _Refusals, spec: RunSpec) -> None:
+    """Check each table by itself, where a plug-in or a class defines more rules than its keys."""
+    found.attempt("data", "data", spec.data.partition.opened)
+    found.attempt("model", "model", spec.model.opened)
     for step in spec.features:
-        found.look("features", "features", step.opened)
-    found.look("algorithm", "algorithm", lambda: section_of(spec))
-    found.look("sampling", "sampling", spec.sampling.opened)
-    found.look("channel", "channel", spec.channel.opened)
-    found.look("runtime", "runtime", lambda: _check_backend(spec))
+        found.attempt("features", "features", step.opened)
+    found.attempt("algorithm", "algorithm", lambda: section_of(spec))
+    found.attempt("sampling", "sampling", spec.sampling.opened)
+    found.attempt("channel", "channel", spec.channel.opened)
+    found.attempt("runtime", "runtime", lambda: _check_backend(spec))
     needs = "runtime randomness rotation channel data"
     elsewhere = "" if spec.runtime.backend == "fast" else " sampling algorithm privacy deployment"
-    found.look("computing", needs + elsewhere, lambda: check_runtime(spec))
+    found.attempt("computing", needs + elsewhere, lambda: check_runtime(spec))
 
 
-def _look_at_clients(found: _Refusals, spec: RunSpec) -> None:
-    """What depends on the number of clients, where the spec says it."""
+def _check_clients(found: _Refusals, spec: RunSpec) -> None:
+    """Check what depends on the number of clients, where the spec says it."""
     names = _names(spec)
     if not names:
         return
     number = len(names)
-    found.look("minimum", "privacy data", lambda: check_minimum(spec, number))
-    found.look(
+    found.attempt("minimum", "privacy data", lambda: check_minimum(spec, number))
+    found.attempt(
         "cohort", "sampling data rounds runtime deployment", lambda: rounds_of_one(spec, number)
     )
-    found.look(
+    found.attempt(
         "release",
         "channel sampling data rounds privacy randomness algorithm",
         lambda: channel_of(spec, number),
     )
-    found.look("groups", "privacy data mechanism groups", lambda: groups_of(spec, names))
+    found.attempt("groups", "privacy data mechanism groups", lambda: groups_of(spec, names))
 
 
-def _look_at_data(found: _Refusals, spec: RunSpec) -> None:
-    """What can be seen once the data are read; they are not downloaded."""
+def _check_data(found: _Refusals, spec: RunSpec) -> None:
+    """Check what can be known once the data are read; they are not downloaded."""
     schedule = SeededRandomness(spec.seed)
-    found.look("data", "data", lambda: datasets.check_here(spec.data.dataset))
-    rows = found.look("rows", "data features runtime seed", lambda: load_data(spec, schedule))
+    found.attempt("data", "data", lambda: datasets.check_here(spec.data.dataset))
+    rows = found.attempt("rows", "data features runtime seed", lambda: load_data(spec, schedule))
     if rows is None:
         return
-    left = found.look(
+    left = found.attempt(
         "left",
         "algorithm",
         lambda: section_of(spec).hold_out(rows, schedule.generator("proxy"))[0],
     )
     if left is not None:
-        found.look("data", "data", lambda: clients_of(spec, left, schedule))
-    found.look("model", "model", lambda: task_of(spec, left or rows, schedule))
+        found.attempt("data", "data", lambda: clients_of(spec, left, schedule))
+    found.attempt("model", "model", lambda: task_of(spec, left or rows, schedule))
     everything = "data model features algorithm privacy mechanism groups rounds seed randomness"
-    found.look("inputs", f"{everything} sampling channel", lambda: load_inputs(spec, rows))
+    found.attempt("inputs", f"{everything} sampling channel", lambda: load_inputs(spec, rows))
 
 
-def _look_at_mechanisms(found: _Refusals, spec: RunSpec) -> None:
-    """Names and values of the mechanisms' parameters, whatever the data and the model are."""
+def _check_mechanisms(found: _Refusals, spec: RunSpec) -> None:
+    """Check names and values of the mechanisms' parameters, whatever data and model are."""
     privacy = spec.privacy
     tables = [(spec.mechanism, privacy.epsilon)]
     tables += [(one.mechanism or spec.mechanism, one.epsilon) for one in privacy.groups]
@@ -138,8 +143,8 @@ def _look_at_mechanisms(found: _Refusals, spec: RunSpec) -> None:
             epsilon=privacy.epsilon if epsilon is None else epsilon,
             delta=privacy.delta,
         )
-        found.look("names", "mechanism", partial(_check_names, group))
-        found.look("values", "mechanism privacy names", partial(_check_values, group, spec))
+        found.attempt("names", "mechanism", partial(_check_names, group))
+        found.attempt("values", "mechanism privacy names", partial(_check_values, group, spec))
 
 
 def _check_names(group: Group) -> None:
@@ -148,7 +153,7 @@ def _check_names(group: Group) -> None:
 
 
 def _check_values(group: Group, spec: RunSpec) -> None:
-    """Refuse parameters that are refused for the same reason whatever the dimension is."""
+    """Refuse parameters that are refused for the same reason in every dimension."""
     if group.mechanism.kind == AUTO:
         return
     registration, given = registry.find(group.mechanism.kind), group.mechanism.parameters
@@ -156,13 +161,13 @@ def _check_values(group: Group, spec: RunSpec) -> None:
     if free is not None and free not in given:
         if group.epsilon is None:
             terms = ReleaseTerms(adjacency=spec.privacy.adjacency)
-            calibrate(group, (), rounds=spec.rounds, terms=terms)  # which refuses it
+            calibrate(group, (), rounds=spec.rounds, terms=terms)  # Raises the error.
         given = {**given, free: registration.examples[0][free]}
     radius = spec.privacy.clip_norm
     first, *others = (_reason(registration, given, dim, radius) for dim in _ANY_DIMENSIONS)
     if first is None or any(str(one) != str(first) for one in others):
         return
-    if free in group.mechanism.parameters or str(free) not in str(first):  # not the example's value
+    if free in group.mechanism.parameters or str(free) not in str(first):  # Not the example's.
         raise first
 
 
@@ -182,7 +187,7 @@ def _check_backend(spec: RunSpec) -> None:
 
 
 def _names(spec: RunSpec) -> list[str]:
-    """The clients that the spec names or counts; none where the data settle it."""
+    """Return the clients that the spec names or counts; none where the data determine them."""
     if spec.data.names or spec.data.sites:
         return [*spec.data.names, *spec.data.sites]
     return [client_name(number) for number in range(spec.data.clients or 0)]

@@ -1,4 +1,4 @@
-"""From inputs to a run that may begin: everything is checked, and mechanisms are calibrated."""
+"""Resolve the inputs of a run: check everything, choose and calibrate the mechanisms."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,16 +46,30 @@ from sottovoce.runs.spec import AUTO, RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """Everything that a spec says, as objects; `spec` is the resolved one.
+    """Everything that a spec describes, as objects.
 
-    `run` names the run to ledgers: the spec's hash, unless a federation of machines may run the
-    same spec twice and pay twice.
+    Attributes:
+        spec: The resolved spec, with every key filled in.
+        run: The name of the run in ledgers: the spec's hash, unless a federation of machines may
+            run the same spec twice and must charge it twice.
+        task: The model, the loss and the test data.
+        num_classes: The number of classes; None for regression.
+        clients: The clients and their data.
+        parts: The mechanism and the weight of each client.
+        section: The algorithm's own keys.
+        algorithm: The algorithm.
+        sampling: Which clients are asked in each round.
+        channel: What the server sees of messages.
+        groups: The groups of clients, calibrated.
+        budgets: The budget of each client that has one.
+        mechanism_choice: Why the mechanism was chosen, if the spec says "auto"; otherwise None.
+        note: What to know about the data.
     """
 
     spec: RunSpec
     run: str
     task: Task
-    num_classes: int | None  # None for regression
+    num_classes: int | None
     clients: Clients
     parts: tuple[ClientPlan, ...]
     section: AlgorithmSection
@@ -64,12 +78,12 @@ class Resolved:
     channel: Channel
     groups: tuple[Group, ...]
     budgets: Mapping[str, Budget]
-    mechanism_choice: str | None  # why this mechanism, if the spec left it open
-    note: str  # what to know about the data
+    mechanism_choice: str | None
+    note: str
 
     @property
     def terms(self) -> ReleaseTerms:
-        """What decides the cost of a message beside its mechanism."""
+        """What an observer sees of a message, its sampling, and the adjacency."""
         return _terms(self.spec, self.channel, self.algorithm)
 
 
@@ -80,9 +94,20 @@ def _terms(spec: RunSpec, channel: Channel, algorithm: Algorithm) -> ReleaseTerm
 
 
 def resolve(inputs: Inputs) -> Resolved:
-    """Check a run, choose and calibrate its mechanisms, and write every key into its spec.
+    """Check a run, choose and calibrate its mechanisms, and fill in every key of its spec.
 
     Nothing is written to a file and nothing is charged.
+
+    Args:
+        inputs: Data, clients, model and algorithm.
+
+    Returns:
+        The run, ready to be built.
+
+    Raises:
+        ConfigError: Parts of the spec do not fit together.
+        ParameterError: A parameter is out of range, or no noise keeps the budget.
+        PrivacyError: No bound is proved for this combination.
     """
     spec, task, clients, algorithm = inputs.spec, inputs.task, inputs.clients, inputs.algorithm
     check_runtime(spec)
@@ -95,7 +120,7 @@ def resolve(inputs: Inputs) -> Resolved:
     parts = _parts(group_of, algorithm, task.dimension, clients)
     channel.check_cohort((part.mechanism, part.weight) for part in parts)
     first = {group_of[part.client].number: part.mechanism for part in reversed(parts)}
-    for mechanism in first.values():  # refused here, before any round
+    for mechanism in first.values():  # Refuse unsupported mechanisms before any round.
         terms(mechanism)
         if spec.runtime.messages == "none":
             law_of(mechanism)
@@ -144,9 +169,10 @@ def _calibrated(
     clients: Clients,
     terms: ReleaseTerms,
 ) -> tuple[tuple[Group, ...], str | None]:
-    """The groups with mechanisms chosen, calibrated and automatic parameters filled in; and why.
+    """Return the groups with mechanisms chosen and calibrated, and why these were chosen.
 
-    The client with the most records has the least noise beside its clip, so 'auto' looks at it.
+    The client with the most records has the least noise relative to its clipping norm, so 'auto'
+    looks at that client.
     """
     size_of = dict(zip(clients.names, clients.sizes, strict=True))
     times = rounds_of_one(spec, len(clients))
@@ -168,7 +194,7 @@ def _parts(
     dimension: int,
     clients: Clients,
 ) -> tuple[ClientPlan, ...]:
-    """Everyone's part; clients of one group and domain share a mechanism."""
+    """Return each client's mechanism and weight; clients of one group and domain share one."""
     built: dict[tuple[int, int], Mechanism] = {}
     parts = []
     for name, size in zip(clients.names, clients.sizes, strict=True):
@@ -184,36 +210,37 @@ def _parts(
 
 
 def _is_rotated(spec: RunSpec, mechanisms: Sequence[Mechanism]) -> bool:
-    """Whether updates are rotated: where one would gain by it, unless the spec says."""
+    """Return whether updates are rotated; with 'auto', where some mechanism gains by it."""
     boxed = [one for one in mechanisms if not isinstance(one.input_domain, L2Ball)]
     if spec.rotation != "auto":
         if spec.rotation == "on" and boxed:
             raise ConfigError(
                 "'rotation' can only be 'on' with Euclidean clipping (an L2 ball), but mechanism "
-                f"'{registry.kind_of(boxed[0])}' has {boxed[0].input_domain}; set it to 'off'"
+                f"'{registry.kind_of(boxed[0])}' has {boxed[0].input_domain}; set rotation = 'off'"
             )
         return spec.rotation == "on"
     return not boxed and any(has_a_range(one) for one in mechanisms)
 
 
 def check_minimum(spec: RunSpec, num_clients: int) -> None:
+    """Refuse a minimum number of clients that the run does not have."""
     if spec.privacy.minimum_clients > num_clients:
         raise ConfigError(
             f"privacy.minimum_clients {spec.privacy.minimum_clients} exceeds the {num_clients} "
-            "clients: no round would ever be run"
+            "clients, so that no round would ever be run; lower it"
         )
 
 
 def check_runtime(spec: RunSpec) -> None:
-    """Refuse a way to compute the run: what needs no ledger must be repeatable."""
+    """Refuse a runtime that does not fit the rest; without a ledger, runs must be seeded."""
     if spec.runtime.backend not in BACKENDS.names():
         raise BACKENDS.unknown(spec.runtime.backend)
     if spec.runtime.backend != "fast":
         check_federation(spec)
     elif spec.data.sites:
         raise ConfigError(
-            "'data.sites' have records elsewhere; simulate with 'data.clients', or deploy with "
-            "runtime.backend = 'flower'"
+            "'data.sites' keep their records on other machines; set 'data.clients' to simulate, or "
+            "runtime.backend = 'flower' to deploy"
         )
     facts = RuntimeFacts(
         messages=spec.runtime.messages,
@@ -224,38 +251,43 @@ def check_runtime(spec: RunSpec) -> None:
     channel.check_runtime(facts)
     if channel.noise_at_server and (facts.messages != "none" or not facts.seeded):
         raise ConfigError(
-            f"the channel '{spec.channel.kind}' adds noise once, to a sum, and is simulated "
-            "without messages: set runtime.messages = 'none' and randomness = 'seeded'"
+            f"the channel '{spec.channel.kind}' adds noise once, to the sum, so it is simulated "
+            "without messages; set runtime.messages = 'none' and randomness = 'seeded'"
         )
     if facts.messages != "stored" and not facts.seeded:
         raise ConfigError(
-            f"runtime.messages = '{facts.messages}' is a simulation: set randomness = "
+            f"runtime.messages = '{facts.messages}' is for simulation only; set randomness = "
             "'seeded', or runtime.messages = 'stored'"
         )
 
 
 def check_gathering(spec: RunSpec, algorithm: Algorithm, dimension: int, num_clients: int) -> None:
-    """Whoever needs each message must be able to see and to hold all of a round."""
+    """Refuse an algorithm that needs each message where it cannot see or hold all of a round.
+
+    Raises:
+        ConfigError: The channel hides single messages, or a round does not fit into memory.
+    """
     if not algorithm.gathers:
         return
     own = f"algorithm '{spec.algorithm.kind}' at {spec.privacy.level} level"
     what = traits_of(spec).named or own
     if not spec.channel.opened().shows_each:
         raise ConfigError(
-            f"{what} needs each message, and the channel '{spec.channel.kind}' lets nobody see it; "
-            "set channel.kind = 'direct', or use the algorithm 'fedavg' with aggregation 'mean'"
+            f"{what} needs each message, but the channel '{spec.channel.kind}' hides single "
+            "messages; set channel.kind = 'direct', or use the algorithm 'fedavg' with aggregation "
+            "'mean'"
         )
     largest = spec.sampling.opened().facts(num_clients).largest_cohort
     check_memory(f"{what} holds each message of a round", largest, dimension, 8)
 
 
 def rounds_of_one(spec: RunSpec, num_clients: int) -> int:
-    """In how many rounds one client can be asked, for which its noise is calibrated."""
+    """Return the most rounds in which one client can be asked; noise is calibrated for them."""
     return _sampling(spec, num_clients).most_participations(num_clients, spec.rounds)
 
 
 def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
-    """Return whom rounds ask: as many as `deployment.oversampling` wants, elsewhere."""
+    """Return which clients are asked; remote backends apply `deployment.oversampling`."""
     simulated = spec.runtime.backend == "fast"
     sampling = spec.sampling.opened() if simulated else oversampled(spec)
     sampling.check(num_clients)
@@ -263,7 +295,7 @@ def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
 
 
 def channel_of(spec: RunSpec, num_clients: int) -> Channel:
-    """Return the channel of a run with so many clients, or refuse the run."""
+    """Return the channel of a run with `num_clients` clients, or refuse the run."""
     context = ChannelContext(
         clients=num_clients,
         rounds=spec.rounds,
@@ -283,43 +315,44 @@ def check_federation(spec: RunSpec) -> None:
     backend = spec.runtime.backend
     if spec.data.dataset.startswith("memory:") or spec.model.kind == "in_memory":
         raise ConfigError(
-            f"runtime.backend = '{backend}' trains in other processes, which do not have data or "
-            "models of this one's memory; set runtime.backend = 'fast', or name a file "
+            f"runtime.backend = '{backend}' trains in other processes, which cannot use data or "
+            "models in the memory of this one; set runtime.backend = 'fast', or name a file "
             "('npz:PATH') and a factory (model.kind = 'module')"
         )
     if spec.runtime.messages != "stored":
         raise ConfigError(
-            f"runtime.backend = '{backend}' sends every message: set runtime.messages = 'stored'"
+            f"runtime.backend = '{backend}' sends real messages; set runtime.messages = 'stored'"
         )
-    # Before anything of a plug-in's is imported.
+    # Check this before any plug-in is imported.
     for register, kind in ((CHANNELS, spec.channel.kind), (SAMPLINGS, spec.sampling.kind)):
         if register.find_ours(kind) is None:
             raise ConfigError(
-                f"runtime.backend = '{backend}' runs channels and samplings of Sottovoce's own "
-                f"only: no site takes a server's word for the {register.kind} '{kind}'; simulate "
-                "with runtime.backend = 'fast'"
+                f"runtime.backend = '{backend}' runs only channels and samplings that Sottovoce "
+                f"provides, because sites cannot verify the {register.kind} '{kind}'; set "
+                "runtime.backend = 'fast' to simulate"
             )
     spec.channel.opened().check_federation(backend)
     if RECIPES.find_ours(spec.algorithm.kind) is None or not section_of(spec).is_ours():
         raise ConfigError(
-            f"runtime.backend = '{backend}' runs algorithms and aggregations of Sottovoce's own "
-            f"only: no site takes a server's word for the algorithm '{spec.algorithm.kind}'; "
-            "simulate with runtime.backend = 'fast'"
+            f"runtime.backend = '{backend}' runs only algorithms and aggregations that Sottovoce "
+            f"provides, because sites cannot verify the algorithm '{spec.algorithm.kind}'; set "
+            "runtime.backend = 'fast' to simulate"
         )
     if section_of(spec).traits(Unit(spec.privacy.level)).keeps_client_state:
         raise ConfigError(
-            f"runtime.backend = '{backend}' keeps no control variates at sites; use the algorithm "
-            "'fedavg', with algorithm.proximal_weight where clients differ, or level 'sample'"
+            f"runtime.backend = '{backend}' keeps no control variates at the sites; use the "
+            "algorithm 'fedavg' (with algorithm.proximal_weight if clients differ), or "
+            "privacy.level = 'sample'"
         )
     if spec.data.sites and backend == "flower-sim":
         raise ConfigError(
-            "'data.sites' have records elsewhere; simulate with 'data.clients', or set "
-            "runtime.backend = 'flower'"
+            "'data.sites' keep their records on other machines; set 'data.clients' to simulate, or "
+            "runtime.backend = 'flower' to deploy"
         )
     if spec.deployment.oversampling > 1.0 and spec.sampling.opened().oversampled(1.0, None) is None:
         raise ConfigError(
-            "'deployment.oversampling' asks more clients than sampling says: set sampling.kind to "
-            f"'fixed_size' or 'poisson', not '{spec.sampling.kind}'"
+            "'deployment.oversampling' asks more clients than the sampling, which is not possible "
+            f"with '{spec.sampling.kind}'; set sampling.kind to 'fixed_size' or 'poisson'"
         )
 
 

@@ -1,7 +1,4 @@
-"""Run a spec into a folder, or go on where it stopped.
-
-Run a spec wherever its `runtime.backend` says.
-"""
+"""Run a spec into a folder, resume it, and launch it on the backend that it names."""
 
 import contextlib
 import dataclasses
@@ -38,11 +35,29 @@ def run(
     on_resume: OnResume | None = None,
     backend_of: BackendOf | None = None,
 ) -> dict[str, Any]:
-    """Run `spec` to its end in `folder` and return the result.
+    """Run a spec to its end in a folder, and return the result.
 
-    With `resume` a run that was interrupted continues from its last checkpoint: seeded runs bit for
-    bit, and rounds already charged send their stored messages again, at no further charge.
-    `on_resume` is then told where it goes on. A KeyboardInterrupt saves what is finished first.
+    A resumed run continues from its last checkpoint. Seeded runs continue bit for bit; rounds that
+    were already charged send their stored messages again, without another charge. On a
+    KeyboardInterrupt the finished rounds are saved before it is raised.
+
+    Args:
+        spec: What to run.
+        folder: The run folder. It must not exist or be empty, unless the run is resumed.
+        resume: Continue the interrupted run in `folder`.
+        on_round: Called with the metrics of each finished round.
+        on_resume: Called with a sentence that says where a resumed run continues.
+        backend_of: Makes the backend that collects the rounds from a ledger; by default all clients
+            are in this process.
+
+    Returns:
+        The content of result.json.
+
+    Raises:
+        ConfigError: Parts of the spec do not fit together, or differ from the run to resume.
+        DataError: The data are missing or damaged, or differ from those of the run to resume.
+        OutputError: The folder cannot be used.
+        LedgerError: The ledger of the run to resume is damaged or lacks charges.
     """
     run_folder = RunFolder(folder)
     with threads_of(spec):
@@ -50,19 +65,19 @@ def run(
             resolve(load_inputs(spec)),
             run_folder,
             resume,
-            on_round or _tell_nobody,
-            on_resume or _tell_nobody,
+            on_round or _ignore,
+            on_resume or _ignore,
             backend_of,
         )
 
 
-def _tell_nobody(_: object) -> None:
-    """Nobody wants to know."""
+def _ignore(_: object) -> None:
+    return None
 
 
 @contextlib.contextmanager
 def threads_of(spec: RunSpec) -> Iterator[None]:
-    """One thread where the same bits are wanted everywhere."""
+    """Use one thread where `runtime.deterministic` asks for the same bits everywhere."""
     before = torch.get_num_threads()
     if spec.runtime.deterministic:
         torch.set_num_threads(1)
@@ -85,7 +100,7 @@ def _run(
         check_goes_on(run_folder, resolved)
         resolved = dataclasses.replace(resolved, run=run_folder.header().get("run", resolved.run))
     else:
-        resolved = _named(resolved)
+        resolved = _with_own_name(resolved)
         run_folder.create(header(resolved), with_ledger=stored)
         if not resolved.spec.data.sites:
             run_folder.save_data_digest(digest_of(resolved.spec, resolved.clients, resolved.task))
@@ -110,7 +125,7 @@ def _run(
                 progress, record = outcome
                 row = metrics_row(resolved, training.record, progress, record)
                 if remote and progress.rounds_done == resolved.spec.rounds:
-                    # Before it is saved: a resumed run asks for this round once more.
+                    # Check this before saving, so that a resumed run repeats the round.
                     check_any_counted([*run_folder.metrics(), row], minimum_replies=needed)
                 run_folder.append_metrics(row)
                 checkpoints.after_round(progress)
@@ -122,10 +137,10 @@ def _run(
     return result
 
 
-def _named(resolved: Resolved) -> Resolved:
-    """With a name of its own for ledgers: by its spec alone it would pass for an earlier run.
+def _with_own_name(resolved: Resolved) -> Resolved:
+    """Return the run with a unique name, since another run may have the same spec.
 
-    Seeded randomness makes the same run again, and for the same name.
+    A seeded run keeps the name, because it repeats the earlier one exactly.
     """
     spec = resolved.spec
     if spec.randomness == "seeded":
@@ -134,7 +149,7 @@ def _named(resolved: Resolved) -> Resolved:
 
 
 def _check_nothing_is_missing(run_folder: RunFolder, ledger: Ledger | None, run_name: str) -> None:
-    """Refuse to go on from files that do not belong together: spending must not look smaller."""
+    """Refuse files that contradict each other: spending must not look smaller than it is."""
     checkpoint = run_folder.load_checkpoint()
     if ledger is not None:
         _check_ledger(run_folder, ledger, run_name)
@@ -142,29 +157,33 @@ def _check_nothing_is_missing(run_folder: RunFolder, ledger: Ledger | None, run_
     rounds = [row["round"] for row in run_folder.metrics()][:done]
     if rounds != list(range(1, done + 1)):
         raise OutputError(
-            f"{run_folder.path / 'metrics.jsonl'} lacks rounds that the checkpoint has; restore it"
+            f"{run_folder.path / 'metrics.jsonl'} lacks rounds that the checkpoint has; restore it "
+            "from a backup"
         )
 
 
 def _check_ledger(run_folder: RunFolder, ledger: Ledger, run_name: str) -> None:
     problems = ledger.verify()
     if problems:
-        raise LedgerError(f"the ledger of {run_folder.path} is damaged: {problems[0]}; restore it")
+        raise LedgerError(
+            f"the ledger of {run_folder.path} is damaged: {problems[0]}; restore it from a backup"
+        )
     expected = run_folder.charges_at_checkpoint()
     if ledger.num_charges < expected:
         raise LedgerError(
             f"the ledger of {run_folder.path} holds {ledger.num_charges} charges, but there were "
-            f"{expected} at the checkpoint; restore it, with its -wal file if there is one"
+            f"{expected} at the checkpoint; restore it from a backup, together with its -wal file "
+            "if there is one"
         )
     if run_folder.load_checkpoint() is None and ledger.discarded_messages(run_name):
         raise OutputError(
-            f"{run_folder.path} has lost its checkpoint.npz; restore it: without it, rounds that "
-            "were sent would be charged again"
+            f"{run_folder.path} has lost its checkpoint.npz; restore it from a backup, since "
+            "otherwise rounds that were sent would be charged again"
         )
 
 
 def check_goes_on(run_folder: RunFolder, resolved: Resolved) -> None:
-    """Refuse to go on in a folder with another spec, model or data than it was begun with."""
+    """Refuse to resume with another spec, model or data than the run was started with."""
     _check_same_spec(run_folder, resolved.spec)
     _check_same_parts(run_folder, resolved)
 
@@ -173,21 +192,21 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
     if not run_folder.exists:
         raise OutputError(
             f"nothing to resume: {run_folder.path} is not a run folder; leave out --resume to "
-            "begin a run, or name the folder of one with --out"
+            "start a run, or name the folder of an interrupted run with --out"
         )
     header = run_folder.header()
     found = header["spec_hash"]
     begun = header.get("sottovoce", "earlier than 0.1")
     if isinstance(header["spec"], dict) and "rotation" not in header["spec"]:
         raise ConfigError(
-            f"{run_folder.path} was begun by version {begun}, which knew no rotations; finish it "
+            f"{run_folder.path} was started by version {begun}, which had no rotations; resume it "
             "with that version, or choose another --out"
         )
     if found != spec.hash:
-        versions = f"it was begun by version {begun}, and this is {__version__}"
+        versions = f"it was started by version {begun}, and this is {__version__}"
         other = f", or calibrated by another version: {versions}" if begun != __version__ else ""
         raise ConfigError(
-            f"{run_folder.path} was made from another spec "
+            f"{run_folder.path} was started with another spec "
             f"({spec.changes_since(header['spec'])}){other}; resume with the same spec and "
             "version, set the mechanism's parameters to those in its run.json (--set "
             "mechanism.noise_multiplier=...), or choose another --out"
@@ -195,12 +214,15 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
 
 
 def _check_same_parts(run_folder: RunFolder, resolved: Resolved) -> None:
-    """What a spec only names, files and functions and arrays in memory, may have changed since."""
+    """Refuse another model or other data.
+
+    The spec only names files, functions and arrays in memory, and they may have changed.
+    """
     layout = [[name, list(shape)] for name, shape in resolved.task.layout.items()]
     if run_folder.header()["layout"] != layout:
         raise ConfigError(
-            f"the model of {run_folder.path} has other parameters than the one that the spec makes "
-            "now; resume with the model that it was begun with, or choose another --out"
+            f"the model of {run_folder.path} has other parameters than the model that the spec "
+            "now describes; resume with the model of the start, or choose another --out"
         )
     if resolved.spec.data.sites:
         return
@@ -209,8 +231,8 @@ def _check_same_parts(run_folder: RunFolder, resolved: Resolved) -> None:
         resolved.spec, resolved.clients, resolved.task
     ):
         raise DataError(
-            f"{run_folder.path} was begun on other data: '{resolved.spec.data.dataset}' is not "
-            "what it was; restore it, or choose another --out"
+            f"{run_folder.path} was started on other data: '{resolved.spec.data.dataset}' has "
+            "changed since; restore it, or choose another --out"
         )
 
 
@@ -222,7 +244,7 @@ def launch(
     on_round: OnRound | None = None,
     on_resume: OnResume | None = None,
 ) -> dict[str, Any]:
-    """Run `spec` to its end in `folder`, on the backend that it names."""
+    """Run a spec to its end in a folder, on the backend that it names."""
     backend = BACKENDS.find(spec.runtime.backend)
     return backend(spec, folder, resume=resume, on_round=on_round, on_resume=on_resume)
 
@@ -242,6 +264,6 @@ def _in_this_process(
 @register_backend("flower")
 def _on_machines(*_: Any, **__: Any) -> dict[str, Any]:
     raise ConfigError(
-        "runtime.backend = 'flower' runs on a federation: use 'sottovoce deploy run FEDERATION "
-        "SPEC', or set runtime.backend to 'fast' or 'flower-sim'"
+        "runtime.backend = 'flower' runs on a federation of machines; use 'sottovoce deploy run "
+        "FEDERATION SPEC', or set runtime.backend to 'fast' or 'flower-sim'"
     )

@@ -1,4 +1,4 @@
-"""Tables of specs, files and messages: what they have in common, and what is wrong with one."""
+"""Tables of specs, files and messages: their base classes, and messages for invalid ones."""
 
 import typing
 from collections.abc import Sequence
@@ -11,28 +11,28 @@ from sottovoce.core import sections
 from sottovoce.core.errors import SottovoceError, UnknownNameError
 from sottovoce.core.registry import Register
 
-Model = type[BaseModel] | None  # None: what is no model has no keys to propose
-# Errors with messages for the user: a whole sentence, and what follows the place in quotes.
+Model = type[BaseModel] | None  # Without a model there are no keys to propose.
+# Types of errors with messages for the user: a whole sentence, and the text after the quoted key.
 UNKNOWN_KEY, WRONG_VALUE = "unknown_key", "wrong_value"
-_LONGEST_VALUE = 200  # letters of a refused value in a message
+_LONGEST_VALUE = 200  # Characters of a refused value that a message shows.
 
 
 class Section(BaseModel):
-    """A table of a spec, file or message: frozen, closed to unknown keys; nothing is converted."""
+    """A table of a spec, file or message: frozen, without unknown keys or conversions of types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 def problem_in(error: ValidationError, model: Model = None) -> str:
-    """Return the first thing that `model` refuses: the key, the rule and the value."""
+    """Return the first problem that `model` found: the key, the rule and the value."""
     return problems_in(error, model)[0]
 
 
 def problems_in(error: ValidationError, model: Model = None) -> list[str]:
-    """Return all that `model` refuses; keys that are missing are told together."""
-    # A misspelt key is the cause of a missing one, so it is named first.
-    misspelt = ("extra_forbidden", UNKNOWN_KEY)
-    causes = sorted(error.errors(), key=lambda detail: detail["type"] not in misspelt)
+    """Return all problems that `model` found; missing keys are reported together."""
+    # A misspelled key is often why another is missing, so it is named first.
+    misspelled = ("extra_forbidden", UNKNOWN_KEY)
+    causes = sorted(error.errors(), key=lambda detail: detail["type"] not in misspelled)
     missing = [f"'{_where(cause, model)}'" for cause in causes if cause["type"] == "missing"]
     missed = f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing"
     told = (missed if one["type"] == "missing" else _sentence(one, model) for one in causes)
@@ -40,7 +40,7 @@ def problems_in(error: ValidationError, model: Model = None) -> list[str]:
 
 
 def _sentence(error: ErrorDetails, model: Model) -> str:
-    """One validation error as one line: where, what rule, what value."""
+    """Return one validation error as one line: the key, the rule and the value."""
     where, value = _where(error, model), _shown(error["input"])
     if error["type"] == "extra_forbidden":
         *parents, key = error["loc"]
@@ -53,17 +53,18 @@ def _sentence(error: ErrorDetails, model: Model) -> str:
         return f"'{where}'{error['msg']}"
     if error["type"] == "union_tag_invalid":
         context = error["ctx"]
-        return (
-            f"'{where}.kind' is '{context['tag']}', but must be one of {context['expected_tags']}"
-        )
+        return f"'{where}.kind' must be one of {context['expected_tags']}, got '{context['tag']}'"
     if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
         name = f"'{where}'" if where else "it"
         return f"{name} must be a table, got {value}"
     if error["type"] in ("tuple_type", "list_type"):
         return f"'{where}' must be a list, got {value}"
     if error["type"] == "string_pattern_mismatch":
-        return f"'{where}' must be able to name a folder, got {value}"
-    return f"'{where}': {error['msg'].lower()}, got {value}"
+        return f"'{where}' must be usable as the name of a folder, got {value}"
+    if error["type"] == "value_error":
+        return f"'{where}': {error['ctx']['error']}" if where else str(error["ctx"]["error"])
+    rule = error["msg"].lower().replace("input should", "must", 1)
+    return f"'{where}'{' ' if rule.startswith('must') else ': '}{rule}, got {value}"
 
 
 def _shown(value: object) -> str:
@@ -72,29 +73,30 @@ def _shown(value: object) -> str:
 
 
 def _where(error: ErrorDetails, model: Model) -> str:
-    """The key as its author wrote it."""
+    """Return the key as its author wrote it."""
     written, _ = _walk(error["loc"], model)
     return ".".join(written)
 
 
 def _keys_at(location: Sequence[str | int], model: Model) -> list[str]:
-    """The keys that may stand at `location`."""
+    """Return the keys that are allowed at `location`."""
     _, sections = _walk(location, model)
     return [key for section in sections for key in section.model_fields]
 
 
 def _walk(location: Sequence[str | int], model: Model) -> tuple[list[str], list[type[BaseModel]]]:
-    """The steps of a location that somebody wrote, and the sections that may stand there.
+    """Return the written steps of a location, and the sections that are allowed there.
 
-    The tag or the class of a choice is a step that nobody wrote: it only narrows the choice.
+    Where a value may be one of several classes, pydantic adds the tag or class to the location. It
+    is not in the file, so it only narrows the choice.
     """
     written: list[str] = []
     sections, is_free = [model] if model else [], False
     for step in location:
-        if isinstance(step, int):  # a place in a list of tables; a key may be called '0' too
+        if isinstance(step, int):  # An index into a list of tables; the key '0' would be a text.
             written[-1] += f"[{step}]"
             continue
-        if is_free:  # a name of the author's choice, in a table of tables
+        if is_free:  # A name that the author chose, in a table of tables.
             written.append(step)
             is_free = False
             continue
@@ -115,32 +117,32 @@ def _tags(section: type[BaseModel]) -> tuple[str, ...]:
 
 
 def _sections_in(annotation: Any) -> list[type[BaseModel]]:
-    """The sections that an annotation names, in lists and choices too."""
+    """Return the sections that an annotation names, inside lists and unions too."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [found for inner in typing.get_args(annotation) for found in _sections_in(inner)]
 
 
 class OpenSection(Section):
-    """A table whose keys are those of whatever is registered under its `kind`.
+    """A table whose keys are defined by the class that is registered under its `kind`.
 
-    Sottovoce's own are checked and completed with their defaults where a spec is read. A plug-in's
-    table stays as it is written until the run is built (`runs.inputs`): reading a spec runs
-    nobody else's code, and works where the plug-in is not installed.
+    The tables of Sottovoce's own kinds are checked, and completed with defaults, when a spec is
+    read. A plug-in's table stays as written until the run is built (`runs.inputs`): reading a spec
+    runs no third-party code, and works where the plug-in is not installed.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
-    register: ClassVar[Register[Any]]  # of entries with a dataclass, their `section`
+    register: ClassVar[Register[Any]]  # Its entries have a dataclass, their `section`.
     kind: str
 
     def check_kind(self) -> None:
-        """Refuse a kind that nobody has registered; imports no plug-in."""
+        """Refuse a kind that is not registered; import no plug-in."""
         if self.kind not in self.register.names():
             raise self.register.unknown(self.kind)
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """All keys but `kind`, with their values."""
+        """All keys except `kind`, with their values."""
         return dict(self.model_extra or {})
 
     @model_validator(mode="before")
@@ -169,7 +171,7 @@ def _completed(section: type, table: dict[str, Any]) -> dict[str, Any]:
         try:
             return {"kind": table["kind"], **sections.as_table(sections.build(section, given))}
         except SottovoceError as error:
-            # Rules name the key first, as in 'hidden_units must be ...'.
+            # Messages of rules start with the key, as in 'hidden_units must be ...'.
             key, _, rule = str(error).partition(" ")
             if key in known:
                 errors = [_error(WRONG_VALUE, f" {rule}", table, key)]
@@ -184,10 +186,10 @@ def _error(kind: Any, sentence: str, table: dict[str, Any], *location: str) -> I
 
 
 def as_written(value: Any) -> Any:
-    """Free data of a spec as its file has it: lists, and nothing that is null, which TOML lacks."""
+    """Return free data of a spec as a TOML file has them: lists for tuples; refuse null."""
     match value:
         case None:
-            raise ValueError("null says nothing here; leave the key out")
+            raise ValueError("null is not allowed here; leave the key out")
         case dict():
             return {key: as_written(item) for key, item in value.items()}
         case list() | tuple():

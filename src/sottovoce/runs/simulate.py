@@ -1,4 +1,4 @@
-"""`simulate`: a spec, run on this machine, with a model and data that may be one's own."""
+"""The function `simulate`: run a spec on this machine, with your own model and data if you like."""
 
 import copy
 import inspect
@@ -48,39 +48,65 @@ def simulate(
     log: Sequence[str] = (),
     progress: bool | None = None,
 ) -> Run:
-    """Train as a spec says, and return the run.
+    """Train a model as a spec says, with simulated clients on this machine, and return the run.
 
-        simulate("examples/one_bit.toml", overrides={"rounds": 10})
-        simulate(spec, model=lambda: nn.Linear(64, 10), data=(x_train, y_train, x_test, y_test))
+    Privacy is charged and messages are encoded as in a deployment, unless `runtime.messages` says
+    otherwise. The stored spec names a model and data in memory by a label only. A digest of the
+    data is stored with it (of the labels and of some rows' features), so that other data are
+    noticed when the run is resumed, attacked or audited.
 
-    spec       a TOML file, the same as a dictionary (then `name` is "notebook" and `seed` 0 unless
-               given), or a RunSpec.
-    model      a torch.nn.Module, or a function that makes one, of nothing or of input_shape and
-               num_outputs; in place of the spec's. A function draws weights from the spec's seed.
-    data       (x, y), (x_train, y_train, x_test, y_test), or a dictionary of arrays with the names
-               of `npz:` data sets; in place of the spec's.
-    out        the run folder [one that is removed when the run is no longer used].
-    overrides  values by dotted key: {"privacy.epsilon": 2.0}.
-    resume     go on with an interrupted run in `out`, with the same spec, model and data.
-    allow_code  import and run the code that a file or a dictionary names (model.kind = "module").
-    resume     go on with an interrupted run in `out`, with the same spec, model and data. A
-               KeyboardInterrupt saves the rounds that are finished before it is raised.
-    on_round   called with each round's figures.
-    log        trackers that each round is logged to: "tensorboard", "mlflow".
-    progress   a line on stderr [where somebody watches: in a terminal or a notebook].
+    Args:
+        spec: The path of a TOML file, the same as a dictionary, or a `RunSpec`. In a dictionary
+            `name` is "notebook" and `seed` is 0 unless given.
+        model: A torch.nn.Module, or a function that creates one without arguments or from
+            `input_shape` and `num_outputs`; it replaces the spec's model. A function draws its
+            initial weights from the spec's seed.
+        data: (x, y), (x_train, y_train, x_test, y_test), or a dictionary of arrays with the names
+            of `npz:` data sets; they replace the spec's data.
+        out: The run folder; by default a temporary one, which is deleted with the returned run.
+        overrides: Values by dotted key, such as {"privacy.epsilon": 2.0}.
+        resume: Continue the interrupted run in `out`, with the same spec, model and data. On a
+            KeyboardInterrupt the finished rounds are saved before it is raised.
+        allow_code: Import and run the code that a file or a dictionary names (model.kind =
+            "module").
+        on_round: Called with the metrics of each finished round.
+        log: Trackers to which each round is logged: "tensorboard", "mlflow".
+        progress: Whether to show a line of progress on stderr; by default in a terminal or a
+            notebook.
 
-    The spec that is kept names model and data in memory by a label alone; a digest of the data is
-    kept beside it (labels, and features of some rows), so that other data are noticed where a run
-    goes on, is attacked or audited.
+    Returns:
+        The finished run: its result, rounds, guarantee and model.
+
+    Raises:
+        ParameterError: `resume` without `out`, or `model` is not a module or function.
+        ConfigError: The spec is invalid, or differs from that of the run to resume.
+        DataError: The data are missing or damaged, or differ from those of the run to resume.
+        OutputError: `out` cannot be used.
+
+    Example:
+        >>> import numpy as np
+        >>> import sottovoce
+        >>> spec = {
+        ...     "rounds": 2,
+        ...     "randomness": "seeded",
+        ...     "data": {"clients": 4},
+        ...     "model": {"kind": "linear"},
+        ...     "algorithm": {"kind": "fedavg", "server_learning_rate": 1.0},
+        ...     "privacy": {"level": "sample", "clip_norm": 1.0, "epsilon": 4.0, "delta": 1e-3},
+        ...     "mechanism": {"kind": "gauss_hermite", "levels": 2},
+        ... }
+        >>> run = sottovoce.simulate(spec, data=(np.eye(20), np.arange(20) % 2))
+        >>> len(run.rounds), round(run.epsilon, 2), run.guarantee.partition(":")[0]
+        (2, 4.0, 'sample-level local privacy')
     """
     if resume and out is None:
-        raise ParameterError("resume needs out, the folder of the run that is to go on")
+        raise ParameterError("resume needs the folder of the interrupted run; give it as out")
     parts = parts_given(model, data, spec)
     resolved = spec_given(spec, dict(overrides or {}), parts, _header(out) if resume else None)
-    # A RunSpec, and what `model` gives, are the caller's own code already.
+    # A RunSpec, and what `model` returns, are the caller's own code anyway.
     allowed = allow_code or isinstance(spec, RunSpec)
     check_code_allowed(resolved, allow_code=allowed, how="simulate(..., allow_code=True)")
-    from sottovoce.runs.runner import launch  # torch takes a while to load
+    from sottovoce.runs.runner import launch  # Imported late: torch takes a while to load.
     from sottovoce.runs.tracking import tracked
 
     folder = Path(out).expanduser() if out is not None else Path(tempfile.mkdtemp(prefix="run-"))
@@ -105,7 +131,7 @@ def simulate(
 
 
 def _header(out: str | Path | None) -> dict[str, Any] | None:
-    """What a run that goes on was begun with, if there is one."""
+    """Return the header of the run to resume; None if there is no run yet."""
     from sottovoce.runs.folder import RunFolder
 
     folder = RunFolder(Path(out or "").expanduser())
@@ -118,7 +144,7 @@ def spec_given(
     parts: tuple[Part, ...],
     begun: dict[str, Any] | None = None,
 ) -> RunSpec:
-    """Return the spec that a caller gives, with overrides and with what is in memory."""
+    """Return the spec of a caller, with overrides and with what is in memory."""
     if isinstance(spec, str | Path):
         path = Path(spec).expanduser()
         values = {**overrides, **_in_memory(parts)}
@@ -131,7 +157,7 @@ def table_given(
     overrides: Mapping[str, Any],
     parts: tuple[Part, ...],
 ) -> dict[str, Any]:
-    """Return the plain data of the spec that a caller gives, with overrides and parts."""
+    """Return the plain data of a caller's spec, with overrides and with what is in memory."""
     values = {**overrides, **_in_memory(parts)}
     if isinstance(spec, str | Path):
         return read_table(Path(spec).expanduser(), values=values)
@@ -139,7 +165,7 @@ def table_given(
         table = spec.plain()
     elif not isinstance(spec, Mapping):
         raise ConfigError(
-            f"a spec is a dictionary, a RunSpec or the path of a TOML file, got {spec!r}"
+            f"spec must be a dictionary, a RunSpec or the path of a TOML file, got {spec!r}"
         )
     else:
         table = {"name": "notebook", "seed": 0, **copy.deepcopy(dict(spec))}
@@ -149,7 +175,7 @@ def table_given(
 
 
 def _in_memory(parts: tuple[Part, ...]) -> dict[str, Any]:
-    """Return the keys of a spec that say what is in memory."""
+    """Return the keys of a spec that name what is in memory."""
     found: dict[str, Any] = {}
     for part in parts:
         if part.kind == "data":
@@ -160,7 +186,7 @@ def _in_memory(parts: tuple[Part, ...]) -> dict[str, Any]:
 
 
 def parts_given(model: object, data: object, spec: object) -> tuple[Part, ...]:
-    """What is given in memory, under the labels that the spec will have."""
+    """Return the model and data that are given in memory, with their labels in the spec."""
     parts = []
     if data is not None:
         given = spec.get("data") if isinstance(spec, Mapping) else None
@@ -174,21 +200,21 @@ def parts_given(model: object, data: object, spec: object) -> tuple[Part, ...]:
 
 
 def _factory(model: Any) -> Callable[..., Any]:
-    """A function of input_shape and num_outputs, of whatever makes a module."""
+    """Return a function of `input_shape` and `num_outputs` that creates the module."""
     from torch import nn
 
     if isinstance(model, nn.Module):
         return lambda input_shape, num_outputs: copy.deepcopy(model)  # noqa: ARG005
     if not callable(model):
         raise ParameterError(
-            f"model must be a torch.nn.Module or a function that makes one, got "
+            f"model must be a torch.nn.Module or a function that creates one, got "
             f"{type(model).__name__}"
         )
     made: Callable[..., Any] = model
     try:
         inspect.signature(made).bind()
     except (TypeError, ValueError):
-        return made  # it takes arguments: input_shape and num_outputs, or the error says so
+        return made  # It needs arguments: input_shape and num_outputs, or the call will fail.
     return lambda input_shape, num_outputs: made()  # noqa: ARG005
 
 
@@ -197,13 +223,16 @@ def _warn(text: str) -> None:
 
 
 def _is_watched() -> bool:
-    """In a terminal, or in a notebook's kernel: a program may import ipykernel and be neither."""
+    """Return whether stderr is a terminal, or this is the kernel of a notebook.
+
+    A program may import ipykernel without being a notebook, so the shell is checked.
+    """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return sys.stderr.isatty() or hasattr(shell, "kernel")
 
 
 class _Watch:
-    """A line of progress that is written over, and the caller's own function."""
+    """A line of progress that is overwritten after each round, and functions to call."""
 
     def __init__(
         self, rounds: int, shown: bool, on_round: Callable[[dict[str, Any]], None] | None
@@ -213,7 +242,7 @@ class _Watch:
         self._width = 0
 
     def also(self, on_round: Callable[[dict[str, Any]], None]) -> None:
-        """Tell another function of each round."""
+        """Call another function after each round."""
         self._told.append(on_round)
 
     def __call__(self, row: dict[str, Any]) -> None:
@@ -225,10 +254,11 @@ class _Watch:
             on_round(row)
 
     def resumed(self, where: str) -> None:
-        """Tell where a run goes on."""
+        """Print where a run continues."""
         if self._shown:
             print(where, file=sys.stderr, flush=True)
 
     def end(self) -> None:
+        """End the line of progress."""
         if self._width:
             print(file=sys.stderr)

@@ -1,10 +1,10 @@
-"""Three counts of a federation's rounds that need not agree: the server's, the replies, the sites'.
+"""Three counts of a federation's rounds, which may differ: the server's, the replies, the sites'.
 
-The server charges every site that it asks, in its own ledger. A site may refuse, and then has
-charged nothing. What a site has charged is in its own ledger, and the server knows of it only what
-the site says.
+The server charges every site that it asks, in its own ledger. A site may refuse, and then it has
+charged nothing. What a site has charged is in its own ledger; the server only knows what the site
+reports.
 
-Also: rounds in which nobody was asked, and why, and runs in which nothing ever counted.
+Also: rounds in which no client was asked, with the reason, and runs in which no reply counted.
 """
 
 from collections import Counter
@@ -17,7 +17,10 @@ from sottovoce.core.printable_text import reasons_told
 
 
 def why_nobody_was_asked(row: Mapping[str, Any]) -> str:
-    """The cause, by what a round's row of metrics counts; who is offline comes before money."""
+    """Return why a round asked no client, from its row of metrics.
+
+    Unreachable clients are named as the reason before missing budgets.
+    """
     if row.get("clients_unreachable"):
         return "too few of the clients in the sample could be reached"
     if row.get("clients_out_of_budget"):
@@ -26,19 +29,22 @@ def why_nobody_was_asked(row: Mapping[str, Any]) -> str:
 
 
 def idle_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A sentence for each cause."""
+    """Return a warning for each reason why rounds asked no client."""
     causes = Counter(why_nobody_was_asked(row) for row in rows if not row["clients_asked"])
     return [
-        f"in {count} of {len(rows)} rounds {cause}: nobody was asked or charged, and the model "
-        "stayed as it was"
+        f"in {count} of {len(rows)} rounds {cause}: no client was asked or charged, and the model "
+        "did not change"
         for cause, count in causes.items()
     ]
 
 
 def check_any_counted(rows: Sequence[Mapping[str, Any]], *, minimum_replies: int) -> None:
-    """Refuse to call a run finished that no round of sites' replies has moved.
+    """Refuse to finish a run in which no round had enough replies to change the model.
 
-    Rounds for which nobody was drawn say nothing about the sites.
+    Rounds for which no client was sampled say nothing about the sites, and are ignored.
+
+    Raises:
+        DeploymentError: No round had `minimum_replies` replies.
     """
     drawn = [row for row in rows if row["clients_asked"] or row["clients_unreachable"]]
     if not drawn or any(row["clients_received"] >= minimum_replies for row in drawn):
@@ -47,10 +53,10 @@ def check_any_counted(rows: Sequence[Mapping[str, Any]], *, minimum_replies: int
     for row in drawn:
         reasons |= row.get("unanswered", {})
     raise DeploymentError(
-        f"none of {len(rows)} rounds brought the {minimum_replies} replies that it needs, so the "
-        f"model is as it was at the start; {reasons_told(reasons)}if sites refused, ask for less "
-        "(a lower privacy.epsilon), or let the sites allow more; if they were silent, look at "
-        "their logs. Then resume the run, or begin another with a new --out"
+        f"none of {len(rows)} rounds had the {minimum_replies} replies that it needs, so the "
+        f"model has not changed since the start; {reasons_told(reasons)}if sites refused, lower "
+        "privacy.epsilon or ask the sites to allow more; if they did not answer, check their logs. "
+        "Then resume the run, or start another with a new --out"
     )
 
 
@@ -66,12 +72,12 @@ _NOTHING = {"rounds": 0, "answered": 0, "refused": 0, "site_charged": None}
 
 
 def are_noted(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every row tells what came of each site; those of earlier versions do not."""
+    """Return whether every row records the reply of each site; older versions did not."""
     return all("sites" in row for row in rows if row["clients_asked"])
 
 
 def has_sites(spec: Mapping[str, Any]) -> bool:
-    """Whether a spec, as plain data, is of a run whose clients keep ledgers of their own."""
+    """Return whether a spec, as plain data, is of a run whose clients keep their own ledgers."""
     runtime = spec.get("runtime")
     return isinstance(runtime, dict) and runtime.get("backend", "fast") != "fast"
 
@@ -79,13 +85,20 @@ def has_sites(spec: Mapping[str, Any]) -> bool:
 def site_counts(
     rows: Iterable[Mapping[str, Any]], clients: Sequence[str]
 ) -> dict[str, dict[str, Any]]:
-    """For each client, from the rows of all rounds.
+    """Return counts for each client, from the rows of all rounds.
 
-    rounds        in which the server asked it
-    answered      replies of it that counted
-    refused       replies without a message: it refused, or could not answer
-    site_charged  rounds of the run in which its own ledger was charged, as its last reply says;
-                  None if it says nothing
+    Args:
+        rows: The metrics of the rounds.
+        clients: The names of the clients.
+
+    Returns:
+        For each client a dictionary with
+
+        rounds        the rounds in which the server asked it
+        answered      its replies that counted
+        refused       its replies without a message: it refused, or could not answer
+        site_charged  the rounds of the run that its own ledger was charged, as its last reply says;
+                      None if it does not report them
     """
     found: dict[str, dict[str, Any]] = {name: dict(_NOTHING) for name in clients}
     for row in rows:
@@ -100,7 +113,7 @@ def site_counts(
 
 
 def totals(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The same over all clients; `sites_reporting` of them say what they charged."""
+    """Return the sums over all clients; `sites_reporting` of them report what they charged."""
     counts = list(counts)
     told = [one["site_charged"] for one in counts if one["site_charged"] is not None]
     sums = {name: sum(one[name] for one in counts) for name in ("rounds", "answered", "refused")}
@@ -115,7 +128,7 @@ def totals(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def counted_rows(
     counts: Mapping[str, Mapping[str, Any]], most: int
 ) -> tuple[list[list[str]], str | None]:
-    """Cells under 'site' and HEADINGS for some sites, and how many more there are.
+    """Return rows under 'site' and HEADINGS for at most `most` sites, and how many are left out.
 
     Sites whose three counts differ come first.
     """
@@ -129,13 +142,13 @@ def counted_rows(
 
 
 def cells(counts: Mapping[str, Any]) -> list[str]:
-    """Counts under HEADINGS."""
+    """Return the counts as texts, in the order of HEADINGS."""
     figures = [str(counts[name]) for name in HEADINGS if name != "site_charged"]
     return [*figures, show_charged(counts)]
 
 
 def show_charged(counts: Mapping[str, Any]) -> str:
-    """What a site, or all sites together, say that they charged."""
+    """Return what a site, or all sites together, report as charged."""
     if counts["site_charged"] is None:
         return NOT_REPORTED
     partly = counts.get("sites_reporting", 1) < counts.get("sites", 1)
@@ -144,7 +157,7 @@ def show_charged(counts: Mapping[str, Any]) -> str:
 
 
 def round_note(row: Mapping[str, Any]) -> str:
-    """What a line of progress says after a round."""
+    """Return the text of a line of progress after a round."""
     spent = row["epsilon"]
     epsilon = "no privacy" if spent is None else f"epsilon {show_epsilon(spent, 2)}"
     if row.get("sites") and spent is not None:

@@ -1,4 +1,8 @@
-"""The spec of a run: what a TOML file may say. Unknown keys are refused with the nearest name."""
+"""The spec of a run: the tables and keys that a TOML file may have.
+
+An unknown key is refused with the nearest known name. A key that was added after specs were first
+hashed is left out of the stored spec where it has its default, so that old hashes stay valid.
+"""
 
 import hashlib
 import json
@@ -29,7 +33,7 @@ from sottovoce.protocol.broadcast import DownlinkFormat
 from sottovoce.protocol.channels.channel import CHANNELS, Channel
 from sottovoce.runs.sections import OpenSection, Section, as_written
 
-if TYPE_CHECKING:  # a spec can be read where torch is not installed
+if TYPE_CHECKING:  # A spec can be read where torch is not installed.
     from sottovoce.learning.models import Model
 
 _FiniteNumber = Annotated[float, Field(allow_inf_nan=False)]
@@ -39,21 +43,31 @@ _Count = Annotated[int, Field(ge=1)]
 
 
 class PartitionSpec(OpenSection):
-    """A registered way to spread rows over clients; its own keys stand beside `kind`."""
+    """A registered way to split the training rows among clients; its own keys follow `kind`."""
 
     register: ClassVar[Register[Any]] = PARTITIONS
 
     def opened(self) -> Partition:
-        """Return the partition; imports a plug-in that has the name."""
+        """Return the partition; import a plug-in of that name."""
         return section_from(PARTITIONS, "data.partition", self.kind, self.parameters)
 
 
 class CsvSpec(Section):
-    """How the table of a dataset 'csv:PATH' is read.
+    """How the table of a data set 'csv:PATH' is read.
 
-    Columns go by name, or by number from 0 where `header` is false. `bounds` are public limits of
-    features, which map them to [-1/2, 1/2]; "*" is for all that have none of their own.
-    `categories` are the public words of features that are words.
+    Attributes:
+        header: Whether the first line names the columns; otherwise they are numbered from 0.
+        label_columns: The columns to predict.
+        label: Whether labels are classes or numbers.
+        classes: The public list of classes.
+        owner_column: The column that names the owner of a row.
+        bounds: Public limits of features, which are mapped to [-1/2, 1/2]; "*" is for all features
+            without limits of their own.
+        test_fraction: The part of the rows to test on.
+        decimal: The decimal separator.
+        missing: Whether rows with missing values are refused or skipped.
+        ignore_columns: Columns that are not used.
+        categories: The public list of words for each feature that has words as values.
     """
 
     header: bool = True
@@ -71,8 +85,8 @@ class CsvSpec(Section):
     )
 
     @model_serializer(mode="wrap")
-    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without what came later where it is the default: specs keep the hashes of results."""
+    def _omit_newer_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out newer keys with their defaults, so that hashes of older specs stay valid."""
         found: dict[str, Any] = handler(self)
         for key in ("decimal", "missing", "ignore_columns", "categories"):
             if getattr(self, key) == type(self).model_fields[key].get_default(
@@ -82,7 +96,7 @@ class CsvSpec(Section):
         return found
 
     def options(self) -> CsvOptions:
-        """The same for the loader, which checks what belongs together."""
+        """Return the same options for the loader, which checks that they fit together."""
         return CsvOptions(
             header=self.header,
             label_columns=self.label_columns,
@@ -99,17 +113,23 @@ class CsvSpec(Section):
 
 
 class DataSpec(Section):
-    """Data and its clients.
+    """The data and how they are split among clients.
 
-    `clients` may be left out where the partition settles it (a client an owner, or a sample), or
-    where `names` call them something else than client-0000, client-0001, ...
-    `num_owners` keeps so many of those whose the training rows are, drawn at random, with all that
-    is theirs; `num_train` and `num_test` keep a random part of the rows. `validation_fraction`
-    holds out a part of the training data and tests on that instead of the test set: for tuning.
-
-    `sites` are for a federation whose sites train on records of their own: names of clients, and
-    how many records each has, which is public (at client level the number is not used: say 1). Then
-    `dataset` is what the server tests on, and tells the shape of the records.
+    Attributes:
+        dataset: A name from `sottovoce data list`, or "npz:PATH", "csv:PATH", "hf:FOLDER".
+        clients: The number of clients. It may be omitted where the partition determines it (one
+            client per owner or per sample), or where `names` are given.
+        partition: How rows are split among clients.
+        num_owners: Keep this many owners of training rows, drawn at random, with all of their rows.
+        num_train: Keep this many training rows, drawn at random.
+        num_test: Keep this many test rows, drawn at random.
+        validation_fraction: Hold out this part of the training data and test on it instead of the
+            test set; for tuning.
+        csv: How a table 'csv:PATH' is read.
+        names: The names of the clients; client-0000, client-0001, ... by default.
+        sites: For a federation whose sites train on their own records: the names of the clients and
+            the number of records of each, which is public. (At client level the number is not used;
+            write 1.) The server then tests on `dataset`, which also gives the shape of the records.
     """
 
     dataset: str
@@ -124,8 +144,8 @@ class DataSpec(Section):
     sites: dict[str, _Count] = Field(default_factory=dict)
 
     @model_serializer(mode="wrap")
-    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without what came later where it says nothing: specs keep the hashes of their results."""
+    def _omit_newer_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out newer keys that are empty, so that hashes of older specs stay valid."""
         found: dict[str, Any] = handler(self)
         for key in ("names", "sites"):
             if not found.get(key):
@@ -133,15 +153,18 @@ class DataSpec(Section):
         return found
 
     @model_validator(mode="after")
-    def _names_are_the_clients(self) -> Self:
+    def _check_names(self) -> Self:
         if len(set(self.names)) < len(self.names):
-            raise ValueError("'names' has a name twice; every client has its own")
+            raise ValueError("'names' has a name twice; give every client its own")
         if self.names and self.clients not in (None, len(self.names)):
-            raise ValueError(f"'names' has {len(self.names)} names for {self.clients} clients")
+            raise ValueError(
+                f"'names' has {len(self.names)} names for {self.clients} clients; give one name "
+                "for each client, or leave 'clients' out"
+            )
         return self
 
     @model_validator(mode="after")
-    def _sites_have_their_own(self) -> Self:
+    def _check_sites(self) -> Self:
         given = [
             name
             for name in ("clients", "names", "num_owners", "num_train", "validation_fraction")
@@ -149,33 +172,36 @@ class DataSpec(Section):
         ]
         if self.sites and (given or self.partition != PartitionSpec(kind="iid")):
             what = given[0] if given else "partition"
-            raise ValueError(f"'sites' have records of their own, so '{what}' means nothing")
+            raise ValueError(
+                f"'sites' have their own records, so '{what}' has no effect; remove it"
+            )
         if self.sites and self.csv and self.csv.label == "class" and not self.csv.classes:
-            raise ValueError("'sites' may not have records of every class: give 'csv.classes'")
+            raise ValueError("a site may lack records of some class; give all in 'csv.classes'")
         return self
 
     @model_validator(mode="after")
-    def _clients_are_settled(self) -> Self:
+    def _check_clients(self) -> Self:
         if self.sites or self.names:
             return self
-        # Whether a plug-in's partition settles it is seen where a run is built.
+        # Whether a plug-in's partition determines it is checked when the run is built.
         ours = PARTITIONS.is_ours(self.partition.kind)
         if self.clients is None and ours and not self.partition.opened().settles_clients:
             raise ValueError(
-                f"'clients' is missing: the partition '{self.partition.kind}' needs their number"
+                f"'clients' is missing; give the number of clients, which the partition "
+                f"'{self.partition.kind}' needs"
             )
         return self
 
     @model_validator(mode="after")
-    def _csv_is_for_tables(self) -> Self:
+    def _check_csv(self) -> Self:
         if self.csv is not None and not self.dataset.startswith("csv:"):
             raise ValueError(
-                f"'csv' is for datasets 'csv:PATH', not '{self.dataset}'; remove the table"
+                f"'csv' is only for data sets 'csv:PATH', not '{self.dataset}'; remove the table"
             )
         return self
 
 
-AUTO = "auto"  # in place of a mechanism
+AUTO = "auto"  # The kind that stands for the best mechanism.
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Epsilon = Annotated[float, Field(gt=0, le=MAX_EPSILON, allow_inf_nan=False)]
@@ -183,31 +209,31 @@ Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
 class FeatureSpec(OpenSection):
-    """A registered step; its own keys stand beside `kind`."""
+    """A registered transformation of the data; its own keys follow `kind`."""
 
     register: ClassVar[Register[Any]] = FEATURES
 
     def opened(self) -> Step:
-        """Return the step; imports a plug-in that has the name."""
+        """Return the transformation; import a plug-in of that name."""
         return step_of(self.kind, self.parameters)
 
 
 class ModelSpec(OpenSection):
-    """A registered model; its own keys stand beside `kind`.
+    """A registered model; its own keys follow `kind`.
 
-    The kind "module" is a user's own: `factory` is "package.module:function", called with
-    `arguments`. Warning: the module is imported and the function called, so that a spec with a
-    factory can do whatever a program can. Commands refuse it without `--allow-code`, and `simulate`
+    The kind "module" is the user's own: `factory` is "package.module:function", called with
+    `arguments`. Warning: the module is imported and the function called, so a spec with a factory
+    can do whatever a program can do. Commands refuse it without `--allow-code`, and `simulate`
     without `allow_code=True`; a site calls only what its own file lists under `factories`.
 
-    The kind "in_memory" is a module that a Python program gave to `sottovoce.simulate`; no other
-    program has it.
+    The kind "in_memory" is a module that a Python program passed to `sottovoce.simulate`; it exists
+    in that program only.
     """
 
     register: ClassVar[Register[Any]] = MODELS
 
     def opened(self) -> "Model":
-        """Return the model, which checks its own keys; imports a plug-in that has the name."""
+        """Return the model, which checks its own keys; import a plug-in of that name."""
         return model_of(self.kind, self.parameters)
 
     @property
@@ -217,20 +243,20 @@ class ModelSpec(OpenSection):
 
 
 class SamplingSpec(OpenSection):
-    """A registered way to draw the clients of a round; its own keys stand beside `kind`."""
+    """A registered way to draw the clients of a round; its own keys follow `kind`."""
 
     register: ClassVar[Register[Any]] = SAMPLINGS
 
     def opened(self) -> ClientSampling:
-        """Return the sampling; imports a plug-in that has the name."""
+        """Return the sampling; import a plug-in of that name."""
         return section_from(SAMPLINGS, "sampling", self.kind, self.parameters)
 
 
 class AlgorithmSpec(Section):
-    """A registered algorithm; its own keys stand beside `kind` and are checked by its section.
+    """A registered algorithm; its own keys follow `kind` and are checked by its section.
 
-    Those of this project's own are all written out when a spec is read (`config.loading`), a
-    plug-in's when a run is built. Null is what a key has that the algorithm may go without.
+    The defaults of Sottovoce's own algorithms are filled in when a spec is read (`runs.loading`), a
+    plug-in's when a run is built. A key that the algorithm may do without can be null.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
@@ -247,24 +273,25 @@ class AlgorithmSpec(Section):
 
     @property
     def parameters(self) -> dict[str, Any]:
+        """All keys except `kind`, with their values."""
         return dict(self.model_extra or {})
 
 
 class ChannelSpec(OpenSection):
-    """A registered channel; its own keys stand beside `kind`."""
+    """A registered channel; its own keys follow `kind`."""
 
     register: ClassVar[Register[Any]] = CHANNELS
 
     def opened(self) -> Channel:
-        """Return the channel, not yet checked against the run; imports a plug-in of the name."""
+        """Return the channel, not yet checked against the run; import a plug-in of that name."""
         return section_from(CHANNELS, "channel", self.kind, self.parameters)
 
 
 class MechanismSpec(Section):
-    """A registered mechanism; its own parameters stand beside `kind`.
+    """A registered mechanism; its own parameters follow `kind`.
 
-    The kind "auto" is the one that errs least at the budget; `bits` is the most that it may send
-    for a coordinate.
+    The kind "auto" chooses the mechanism with the smallest error at the budget; `bits` is then the
+    most bits per coordinate that it may send.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
@@ -277,6 +304,7 @@ class MechanismSpec(Section):
 
     @property
     def parameters(self) -> dict[str, Any]:
+        """All keys except `kind`, with their values."""
         return dict(self.model_extra or {})
 
 
@@ -285,14 +313,18 @@ def _members(value: object) -> int | tuple[str, ...]:
         return value
     if isinstance(value, list | tuple) and value and all(isinstance(n, str) for n in value):
         return tuple(value)
-    raise ValueError("give a number of clients, 1 or more, or a list of their names")
+    raise ValueError("must be a number of clients, 1 or more, or a list of their names")
 
 
 class GroupSpec(Section):
-    """Clients with a budget or a mechanism of their own; what is not given is the run's.
+    """Clients with their own budget or mechanism; what is not given is that of the run.
 
-    `clients` is a list of names, or a number: the next so many clients that no group names. There
-    is one adjacency in a run: `adjacency` may only repeat it.
+    Attributes:
+        clients: A list of names, or a number: so many of the clients that no group names.
+        epsilon: The budget of each client.
+        delta: The failure probability of that budget.
+        adjacency: May only repeat that of the run, since a run has one adjacency.
+        mechanism: The mechanism of these clients.
     """
 
     clients: Annotated[
@@ -305,18 +337,21 @@ class GroupSpec(Section):
 
 
 class PrivacySpec(Section):
-    """What is protected (level, adjacency), the clip, and the budget of each client.
+    """What is protected, the clipping, and the budget of each client.
 
-    With `epsilon` the mechanism's free parameter is calibrated so that all rounds together stay
-    within it, unless the mechanism gives that parameter itself; either way it is the client's
-    budget, which the ledger enforces. An algorithm that takes it for a published analysis, as
-    'nbafl' does, makes its noise of it: there it is no budget.
-
-    With a `record_sampling_rate` below 1 each client works on a secret sample of its own records in
-    every round, which is charged less; at sample level only.
-
-    The run halts where fewer than `minimum_clients` clients have budget left for a round. Clients
-    in `groups` have budgets or mechanisms of their own.
+    Attributes:
+        level: What is protected: one training "sample", or a "client" with all of its data.
+        adjacency: "zero-out" or "replace-one".
+        clip_norm: The largest norm of a sample's gradient, or of a client's update.
+        epsilon: The budget of each client, which the ledger enforces; None for no budget. The
+            mechanism's noise is calibrated so that all rounds together stay within it, unless the
+            spec gives the noise. For an algorithm with a published analysis, such as 'nbafl', the
+            noise is derived from it, and it is not a budget.
+        delta: The failure probability of that budget.
+        record_sampling_rate: Below 1, each client trains in every round on a secret sample of its
+            own records with this rate, which is charged less; at sample level only.
+        minimum_clients: The run halts when fewer clients than this have budget left for a round.
+        groups: Clients with their own budgets or mechanisms.
     """
 
     level: Literal["sample", "client"]
@@ -332,20 +367,22 @@ class PrivacySpec(Section):
 class RuntimeSpec(Section):
     """Where and how a run is computed.
 
-    backend    fast: all clients in this process. flower-sim: Flower's simulation engine, a process
-               for each worker. flower: a federation of machines, see 'sottovoce deploy'. Or the
-               name of a plug-in. What is computed is the same, so it is no part of the spec's hash.
-    messages   stored: each is charged in the ledger, sealed, stored and opened, as in a deployment.
-               packed: the same codes, packed and unpacked; charges are counted in memory.
-               none:   drawn from the same laws with torch's generator, in float32; for sweeps.
-    device     where models train: "auto" is the GPU if there is one.
-    downlink   how the model goes down to clients, who train from what they read: "float32",
-               "float16", "bfloat16", or "int8" with a scale for each 256 coordinates. It costs no
-               privacy; the server's own model stays as it is.
-    deterministic  one thread, and one client at a time, as a site trains: the same bits wherever
-               the run is computed.
+    Values of `messages` other than "stored" need seeded randomness.
 
-    Anything but stored needs seeded randomness.
+    Attributes:
+        backend: "fast": all clients in this process. "flower-sim": Flower's simulation engine, with
+            a process for each worker. "flower": a federation of machines, see `sottovoce deploy`.
+            Or the name of a plug-in. All compute the same, so it is not part of the spec's hash.
+        messages: "stored": each message is charged in the ledger, sealed, stored and opened, as in
+            a deployment. "packed": the same codes, packed and unpacked, with charges counted in
+            memory. "none": values drawn from the same laws with torch's generator, in float32; for
+            sweeps.
+        device: Where models train; "auto" is the GPU if there is one.
+        downlink: The format in which clients receive the model they start from: "float32",
+            "float16", "bfloat16", or "int8" with a scale for each 256 coordinates. It costs no
+            privacy; the server's own model is not rounded.
+        deterministic: Use one thread and train one client at a time, as a site does: the same bits
+            wherever the run is computed.
     """
 
     backend: str = "fast"
@@ -359,15 +396,17 @@ _LATER_KEYS = {"backend": "fast", "downlink": "float32", "deterministic": False}
 
 
 class DeploymentSpec(Section):
-    """How a federation of machines is waited for; the fast simulator needs none of it.
+    """How long a federation of machines waits for its clients; the fast simulator uses none of it.
 
-    A round closes when every client that was asked has answered, or after `deadline_seconds`, half
-    of which may go by until enough clients are online; late replies are discarded, and charged all
-    the same. With `oversampling` s above 1 so many times
-    more clients are asked than the sampling says, and the round closes when 1/s of them answered.
-    A round with fewer than `minimum_replies` replies leaves the model as it is; after
-    `idle_rounds` such rounds in a row the run stops, and can be resumed. Before the first round all
-    clients must be online, for at most `wait_seconds`.
+    Attributes:
+        deadline_seconds: A round closes when every client that was asked has answered, or after
+            this time. Half of it may pass until enough clients are online. Late replies are
+            discarded but stay charged.
+        wait_seconds: How long the start waits until all clients are online.
+        oversampling: Ask this many times as many clients as the sampling says, and close the round
+            when 1/oversampling of them have answered.
+        minimum_replies: A round with fewer replies does not change the model.
+        idle_rounds: After so many such rounds in a row the run stops; it can be resumed.
     """
 
     deadline_seconds: Positive = 600.0
@@ -378,7 +417,7 @@ class DeploymentSpec(Section):
 
 
 _CHANGES_TOLD = 10
-_LONGEST_SHOWN = 60  # letters of a value
+_LONGEST_SHOWN = 60  # Characters of a value.
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -399,10 +438,29 @@ def _shown(value: Any) -> str:
 
 
 class RunSpec(Section):
-    """One federated run.
+    """The spec of one federated run.
 
-    `rotation` turns updates at random before they are encoded: "auto" does so where a mechanism
-    sends one of finitely many codes for each coordinate of an L2 ball, and so has a range.
+    Attributes:
+        name: The name of the run, which can name a folder.
+        seed: The seed of the partition, the initial model and the cohorts, and of all noise where
+            `randomness` is "seeded".
+        rounds: The number of rounds.
+        randomness: "system": the noise comes from the operating system. "seeded": it comes from
+            `seed`, so that the run can be repeated; for simulation only.
+        checkpoint_every: Save a checkpoint after so many rounds, and once a minute.
+        rotation: Whether updates are rotated at random before they are encoded: "on", "off", or
+            "auto" for "on" where a mechanism sends one of finitely many codes for each coordinate
+            of an L2 ball.
+        data: The data and how they are split among clients.
+        features: Transformations of the data.
+        model: The model.
+        algorithm: The training algorithm.
+        privacy: What is protected, the clipping, and the budget.
+        mechanism: The mechanism that privatizes updates.
+        sampling: Which clients are asked in each round.
+        channel: What the server sees of messages.
+        runtime: Where and how the run is computed.
+        deployment: How long a federation of machines waits.
     """
 
     name: Annotated[str, Field(pattern=r"^[^/\\\x00-\x1f]*[^/\\.\x00-\x1f][^/\\\x00-\x1f]*$")]
@@ -423,8 +481,11 @@ class RunSpec(Section):
     deployment: DeploymentSpec = DeploymentSpec()
 
     def plain(self) -> dict[str, Any]:
-        """As plain data. What came later is left out where it is the default: specs keep the
-        hashes of their results.
+        """Return the spec as plain data.
+
+        Returns:
+            Nested dictionaries. Newer keys that have their default are left out, so that hashes of
+            older specs stay valid.
         """
         plain = self.model_dump(mode="json")
         for key, default in _LATER_KEYS.items():
@@ -435,13 +496,20 @@ class RunSpec(Section):
         return plain
 
     def _computed(self) -> dict[str, Any]:
-        """Return what is computed as plain data, wherever that is."""
+        """Return the plain data that determine the result, without the backend."""
         plain = self.plain()
         plain["runtime"].pop("backend", None)
         return plain
 
     def changes_since(self, begun: Any) -> str:
-        """Say which keys have other values than in the plain data that a run was begun with."""
+        """Return which keys differ from the plain data with which a run was started.
+
+        Args:
+            begun: The spec in the header of the run.
+
+        Returns:
+            The keys with their old and new values, as a text for a message.
+        """
         before, now = dict(_leaves(begun)), dict(_leaves(self._computed()))
         before.pop("runtime.backend", None)
         keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
@@ -454,7 +522,7 @@ class RunSpec(Section):
 
     @property
     def hash(self) -> str:
-        """Sixteen hex digits that stand for what is computed, wherever that is."""
+        """Sixteen hexadecimal digits that identify what is computed, on whichever backend."""
         plain = self._computed()
         text = json.dumps(plain, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

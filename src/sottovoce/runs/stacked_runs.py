@@ -1,7 +1,7 @@
-"""Several specs that differ in seed and records only, trained side by side where that is possible.
+"""Train several specs that differ only in seed and records, at the same time where possible.
 
 What cannot be stacked (client level, other algorithms and channels, modules that `torch.func`
-refuses) is trained one run after the other by the ordinary engine, with the same result.
+refuses) is trained one run after another by the ordinary engine, with the same result.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,19 +25,19 @@ from sottovoce.runs.resolve import Resolved, resolve
 from sottovoce.runs.spec import RunSpec
 
 Rows = NDArray[np.int64]
-OnRound = Callable[[int, int], None]  # how many models, and how many rounds they have behind them
+OnRound = Callable[[int, int], None]  # The number of models, and of their finished rounds.
 
 
 def simulated(spec: RunSpec, seed: int) -> RunSpec:
-    """A resolved spec as it is simulated from another seed: laws are drawn from, and nobody pays.
+    """Return a resolved spec as a simulation from another seed, without budgets.
 
-    Budgets are left out, since the noise they asked for is in the spec: a client with other records
-    might pay a little more for the same, and stop before the others. An epsilon that is no budget,
-    but what an algorithm makes its noise of, stays.
+    The noise that budgets asked for is already in the spec. A client with other records might spend
+    a little more with it and stop before the others. An epsilon that is not a budget, but from
+    which an algorithm derives its noise, stays.
     """
     channel = spec.channel.opened()
     hidden = channel.only_sums or channel.hides_sender
-    messages = spec.runtime.messages if hidden else "none"  # sums are of stored ones alone
+    messages = spec.runtime.messages if hidden else "none"  # Such channels need real messages.
     runtime = spec.runtime.model_copy(update={"messages": messages, "backend": "fast"})
     changes: dict[str, Any] = {"seed": seed, "randomness": "seeded", "runtime": runtime}
     if section_of(spec).enforces_budget:
@@ -50,7 +50,20 @@ def simulated(spec: RunSpec, seed: int) -> RunSpec:
 def train_many(
     spec: RunSpec, data: Dataset, runs: Sequence[tuple[int, Rows]], on_round: OnRound | None = None
 ) -> Vector:
-    """The last models of the runs, as rows; a run is a seed and the rows of `data` it trains on."""
+    """Train several runs and return their last models as rows.
+
+    Args:
+        spec: The resolved spec of all runs.
+        data: The data from which they take their records.
+        runs: For each run its seed and the rows of `data` that it trains on.
+        on_round: Called with the number of models and the number of rounds they have finished.
+
+    Returns:
+        The parameters of each model as a row.
+
+    Raises:
+        ConfigError: The spec needs the owners of rows, or public samples, which are not known here.
+    """
     _check_rows_alone(spec)
     first = _resolved(spec, data, *runs[0])
     if _stacks(first, data):
@@ -61,15 +74,15 @@ def train_many(
 def _check_rows_alone(spec: RunSpec) -> None:
     if spec.data.partition.opened().needs_owners:
         raise ConfigError(
-            f"data.partition '{spec.data.partition.kind}' gives rows to their owners, and shadow "
-            "models train on rows whose owners are not known; attack a run with another partition"
+            f"data.partition '{spec.data.partition.kind}' splits rows by their owners, who are not "
+            "known for the rows of shadow models; choose a run with another partition to attack"
         )
     traits = traits_of(spec)
     if traits.holds_out:
         what = traits.named or f"algorithm '{spec.algorithm.kind}'"
         raise ConfigError(
-            f"the {what} holds public samples out, and shadow models would hold out others, "
-            "candidates among them; attack a run with another aggregation or algorithm"
+            f"the {what} holds out public samples, and shadow models would hold out others, "
+            "including candidates; choose a run with another aggregation or algorithm to attack"
         )
 
 
@@ -79,7 +92,7 @@ def _resolved(spec: RunSpec, data: Dataset, seed: int, rows: Rows) -> Resolved:
     try:
         return resolve(load_inputs(wanted, given))
     except ConfigError:
-        # A mechanism whose coordinates cannot be drawn one by one; its codes can.
+        # Coordinates of some mechanisms cannot be drawn one by one, but their codes can.
         runtime = wanted.runtime.model_copy(update={"messages": "packed"})
         return resolve(load_inputs(wanted.model_copy(update={"runtime": runtime}), given))
 
@@ -87,7 +100,7 @@ def _resolved(spec: RunSpec, data: Dataset, seed: int, rows: Rows) -> Resolved:
 def _stacks(resolved: Resolved, data: Dataset) -> bool:
     if not (
         resolved.channel.shows_each
-        and facts_of(resolved.sampling, 1).independent_rate == 1.0  # everyone, in every round
+        and facts_of(resolved.sampling, 1).independent_rate == 1.0  # All clients in every round.
         and resolved.spec.runtime.downlink == "float32"
         and can_stack(resolved.algorithm, resolved.parts, resolved.task.dimension)
     ):
@@ -96,7 +109,7 @@ def _stacks(resolved: Resolved, data: Dataset) -> bool:
 
 
 def _vmap_takes(task: Task, data: Dataset) -> bool:
-    """Whether gradients of several models can be had at once: a module of a user's may refuse."""
+    """Return whether gradients of several models can be computed at once; some modules fail."""
     models = task.tensor(task.initial_model()).expand(2, -1)
     features = torch.from_numpy(np.array(data.train_features[:2], dtype=np.float32))
     labels = torch.from_numpy(np.array(data.train_labels[:2]))
@@ -134,6 +147,7 @@ def _side_by_side(
 
 
 def pool_of(data: Dataset, device: torch.device) -> Pool:
+    """Return the training data as tensors on the device."""
     features = torch.from_numpy(np.array(data.train_features, dtype=np.float32))
     labels = torch.from_numpy(np.array(data.train_labels))
     return Pool(features=features.to(device), labels=labels.to(device))

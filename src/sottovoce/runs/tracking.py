@@ -1,9 +1,9 @@
-"""A run that is logged to TensorBoard or MLflow while it works; no tracker ever stops a run.
+"""Log a run to TensorBoard or MLflow while it trains; a failing tracker never stops a run.
 
     with tracked(["tensorboard"], spec, folder, warn=print) as log:
         log.finish(launch(spec, folder, on_round=log))
 
-What is logged has the same names in every tracker.
+The logged figures have the same names in every tracker.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from sottovoce.runs.spec import RunSpec
 
 Row = Mapping[str, Any]
 
-# What is logged of a round, as it is called in metrics.jsonl.
+# The figures of a round that are logged, with their names in metrics.jsonl.
 _ROUND_FIGURES = (
     "accuracy",
     "loss",
@@ -52,7 +52,13 @@ _FINAL_WORDS = ("guarantee", "accountant", "halted", "channel", "spec_hash", "sa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """The run that is logged: its spec as plain data, its folder, and the rounds it has so far."""
+    """The run to log.
+
+    Attributes:
+        folder: The run folder, which need not exist yet.
+        spec: The spec as plain data.
+        rounds_so_far: Returns the metrics of the rounds that are already finished.
+    """
 
     folder: Path
     spec: Mapping[str, Any]
@@ -60,36 +66,43 @@ class TrackedRun:
 
     @property
     def name(self) -> str:
+        """The name of the run."""
         return str(self.spec.get("name", self.folder.name))
 
 
 class Tracker(Protocol):
-    """Takes rounds in order. Of a resumed run it may be given rounds that it has already."""
+    """A log of rounds, in order. After a resume it may be given rounds that it already has."""
 
-    def log(self, row: Row) -> None: ...
-
-    def finish(self, result: Mapping[str, Any]) -> None:
-        """The last line of the story."""
+    def log(self, row: Row) -> None:
+        """Log the figures of a round."""
         ...
 
-    def close(self, *, finished: bool) -> None: ...
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Log the result of the run."""
+        ...
+
+    def close(self, *, finished: bool) -> None:
+        """Close the log; `finished` says whether the run has ended normally."""
+        ...
 
 
 def without_secrets(text: str) -> str:
-    """Addresses without the user, password and query that they may hold."""
+    """Return a text whose addresses have no user, password or query."""
     return re.sub(r"\?\S+", "", re.sub(r"://[^/\s]*@", "://", text))
 
 
 def round_figures(row: Row) -> dict[str, float]:
-    """The figures of a round; an epsilon without a guarantee is no number, and is left out."""
+    """Return the figures of a round that are finite numbers; others are left out."""
     return _finite(row, _ROUND_FIGURES)
 
 
 def final_figures(result: Mapping[str, Any]) -> dict[str, float]:
+    """Return the figures of the result that are finite numbers."""
     return {f"final/{name}": value for name, value in _finite(result, _FINAL_FIGURES).items()}
 
 
 def final_words(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts of the result, with all warnings in one."""
     words = {name: str(result[name]) for name in _FINAL_WORDS if result.get(name) is not None}
     warnings = result.get("warnings")
     if isinstance(warnings, list) and warnings:
@@ -98,7 +111,10 @@ def final_words(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def flat(spec: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
-    """A spec as a.b = value, as `--set` takes it; nothing is null, and lists are their text."""
+    """Return a spec as {"a.b": value}, with the keys that `--set` takes.
+
+    Null values and empty lists are left out; other lists become text.
+    """
     return dict(_flat(spec, ""))
 
 
@@ -113,7 +129,10 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, bool | int | float | str
 
 
 def _finite(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
-    """Rows of a resumed run are read from a file, which may hold anything under these names."""
+    """Return the named values that are finite numbers.
+
+    Rows of a resumed run come from a file, which may hold anything under these names.
+    """
     found = {name: values.get(name) for name in names}
     return {
         name: float(value)
@@ -126,22 +145,24 @@ FOLDER_NAME = "tensorboard"
 
 
 class TensorBoardTracker:
-    """One folder of events a run. A resumed run drops the rounds that are made again."""
+    """A folder of TensorBoard events per run; a resumed run drops the rounds it repeats."""
 
     def __init__(self, run: TrackedRun) -> None:
-        _writer_class()  # an extra that is missing is noticed before anything is trained
+        _writer_class()  # Fails before training if the optional package is missing.
         self._run = run
         self._folder = run.folder / FOLDER_NAME
         self._writer: Any = None
 
     def log(self, row: Row) -> None:
+        """Log the figures of a round."""
         if self._writer is None:
             self._open(int(row["round"]))
         self._write(row)
-        self._writer.flush()  # a run that is killed has what it showed
+        self._writer.flush()  # A killed run keeps what it has logged.
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        if self._writer is None:  # there was no round left to run
+        """Log the result, and the spec with the final figures."""
+        if self._writer is None:  # No round was left to run.
             if self._folder.is_dir():
                 return
             self._open(result["rounds"] + 1)
@@ -151,14 +172,15 @@ class TensorBoardTracker:
             flat(self._run.spec), final_figures(result), run_name=".", global_step=result["rounds"]
         )
 
-    def close(self, *, finished: bool) -> None:  # noqa: ARG002  an event file has no state
+    def close(self, *, finished: bool) -> None:  # noqa: ARG002
+        """Close the file of events."""
         if self._writer is not None:
             self._writer.close()
 
     def _open(self, first: int) -> None:
-        """Begin at round `first`: readers forget what an earlier attempt wrote of it and after.
+        """Start at round `first`: readers ignore what an earlier attempt wrote from that round on.
 
-        Where nothing was logged before, the rounds before it are written now.
+        Where nothing was logged before, the earlier rounds are written now.
         """
         known = self._folder.is_dir()
         self._writer = _writer_class()(str(self._folder), purge_step=first if known else None)
@@ -174,7 +196,7 @@ class TensorBoardTracker:
 
 def _writer_class() -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the packages that come with it
+        warnings.simplefilter("ignore")  # Hide warnings of the packages that it imports.
         from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter
@@ -196,9 +218,9 @@ TRACKERS: Mapping[str, Callable[[TrackedRun], Tracker]] = {
 
 
 class Tracking:
-    """Hands each round to every tracker. One that fails is named once and asked no more.
+    """All trackers of a run. One that fails is reported once and not used again.
 
-    A run spends privacy that cannot be had back: no diary is worth losing it.
+    A run spends privacy that cannot be recovered, so a failing log must not stop it.
     """
 
     def __init__(self, trackers: Mapping[str, Tracker], warn: Warn) -> None:
@@ -210,10 +232,12 @@ class Tracking:
         self._each(lambda tracker: tracker.log(row))
 
     def finish(self, result: Mapping[str, Any]) -> None:
+        """Log the result with every tracker."""
         self._each(lambda tracker: tracker.finish(result))
         self._finished = True
 
     def close(self) -> None:
+        """Close every tracker."""
         self._each(lambda tracker: tracker.close(finished=self._finished))
 
     def _each(self, act: Callable[[Tracker], None]) -> None:
@@ -224,12 +248,16 @@ class Tracking:
                 del self._working[name]
                 said = str(error) or type(error).__name__
                 reason = without_secrets(said.splitlines()[0])
-                self._warn(f"{name} is not logged to any more, and the run goes on: {reason}")
+                self._warn(f"the run continues without logging to {name}, which failed: {reason}")
 
 
 @contextlib.contextmanager
 def tracking(names: Sequence[str], run: TrackedRun, *, warn: Warn) -> Iterator[Tracking]:
-    """Trackers by name, made before anything is trained, and closed however the run ends."""
+    """Create trackers by name before training starts, and close them however the run ends.
+
+    Raises:
+        UnknownNameError: There is no tracker of that name.
+    """
     for name in names:
         if name not in TRACKERS:
             raise UnknownNameError.among("tracker", name, TRACKERS)
@@ -243,7 +271,7 @@ def tracking(names: Sequence[str], run: TrackedRun, *, warn: Warn) -> Iterator[T
 def tracked(
     names: Sequence[str], spec: RunSpec, folder: Path, *, warn: Warn
 ) -> AbstractContextManager[Tracking]:
-    """Trackers for the run of `spec` in `folder`, which need not be there yet."""
+    """Return a context with the trackers of the run of `spec` in `folder`."""
     run = TrackedRun(
         folder=folder, spec=spec.plain(), rounds_so_far=lambda: RunFolder(folder).metrics()
     )

@@ -93,7 +93,7 @@ def test_of_one_round_the_curve_shows_what_more_would_cost() -> None:
     assert line["rounds"][-1] == 10
 
 
-def test_the_gaussian_beside_it_has_the_same_budget() -> None:
+def test_the_gaussian_reference_has_the_same_budget() -> None:
     own = answer(Question(mechanism="gaussian"))
     assert own["gaussian"]["times_the_error"] == pytest.approx(1.0, rel=1e-3)
     one_bit = answer(ONE_BIT)["gaussian"]
@@ -182,8 +182,8 @@ def test_the_commands_that_are_copied_out_find_the_same(
         ({"mechanism": "gaussian", "adjacency": "none"}, "none"),
         ({"mechanism": "gaussian", "variant": 7}, "variant must be an integer"),
         ({"mechanism": "gaussian", "bit": 7}, "did you mean 'bits'"),
-        ({"epsilon": 1}, "names a 'mechanism'"),
-        ([], "a question is an object"),
+        ({"epsilon": 1}, "must name a 'mechanism'"),
+        ([], "a question must be an object"),
         (
             {"mechanism": "laplace", "clip_geometry": "linf", "dimension": 10**5, "rounds": 100},
             "releases would be composed",
@@ -206,7 +206,7 @@ def test_the_librarys_own_sentence_says_what_does_not_fit() -> None:
         answer(Question(mechanism="mvu", bits=2))
 
 
-def test_of_many_letters_neighbours_are_drawn_together_and_little_is_lost() -> None:
+def test_adjacent_letters_are_merged_and_little_is_lost() -> None:
     question = Question(mechanism="discrete_gaussian", bits=12, dimension=10, rounds=1)
     table = answer(question)["law"]["table"]
     assert table["all_letters"] == 4096

@@ -71,7 +71,7 @@ def test_a_foreign_host_or_origin_is_refused(server: Explorer, headers: dict[str
     for method, path, content in (("GET", "/", None), ("POST", "/api/answer", body)):
         status, _, answer = _ask(server, method, path, content, sent)
         assert status == 403
-        assert b"for this machine alone" in answer
+        assert b"for this machine only" in answer
 
 
 def test_localhost_will_do(server: Explorer) -> None:
@@ -95,7 +95,7 @@ def test_a_question_is_answered(server: Explorer) -> None:
         ({"mechanism": "gaussian", "epsilon": -1}, "epsilon must be"),
         ({"mechanism": "mvu", "bits": 2}, "must be a Box"),
         ({"mechanism": "gaussian", "epsilon": 10**400}, "a number of more than 300 digits"),
-        (None, "a question is an object"),
+        (None, "a question must be an object"),
     ],
 )
 def test_bad_parameters_get_the_librarys_sentence(
@@ -163,7 +163,7 @@ def test_a_port_in_use_names_one_that_is_free() -> None:
         taken.listen()
         with pytest.raises(ParameterError, match=r"address already in use.*--port 0") as refused:
             open_server(taken.getsockname()[1])
-    found = re.search(r"--port (\d+) is free", str(refused.value))
+    found = re.search(r"--port (\d+), which is free", str(refused.value))
     assert found is not None
     with open_server(int(found[1])) as opened:
         assert opened.port == int(found[1])

@@ -1,4 +1,4 @@
-"""What an algorithm is (state in, state out), and how a spec's [algorithm] becomes one.
+"""The interface of federated algorithms, and the registers of `[algorithm]` tables.
 
     @register("foo", summary="...")
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -7,13 +7,13 @@
 
         def build(self, setting: Setting) -> Algorithm: ...
 
-Its fields are the keys that may stand beside `kind = "foo"`. What an algorithm asks of a run beyond
-`build` (public data, a noise of its own, words and figures in reports) it says by overriding a
-method of `AlgorithmSection`: nothing else tests for its class or its kind.
+The fields of the class are the keys that the table accepts in addition to `kind = "foo"`. Whatever
+else an algorithm asks of a run (public data, its own noise, text and figures in reports) it
+declares by overriding methods of `AlgorithmSection`: no other code tests for its class or kind.
 
-`algorithm.aggregation` of federated averaging is such a table too. What an aggregation makes of
-decoded messages is post-processing and costs no privacy: clients and their messages are those of
-the `averaging` that it is given.
+`algorithm.aggregation` of federated averaging is such a table too. An aggregation is
+post-processing of decoded messages and costs no privacy: the clients and their messages are those
+of the `averaging` that it is given.
 
     @register_aggregation("foo", summary="...")
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,8 +21,8 @@ the `averaging` that it is given.
         def build(self, averaging: FedAvg, setting: Setting) -> Algorithm: ...
 
 Name the module under the entry point group `sottovoce.algorithms` or `sottovoce.aggregations` (see
-`core.registry`). Our own sections are in `sections`. They import no torch, for specs are read where
-none is installed; they import it in the methods that need it.
+`core.registry`). The built-in sections are in `sections`. They import torch only inside the methods
+that need it, because specs are also read where torch is not installed.
 """
 
 import dataclasses
@@ -52,7 +52,7 @@ from sottovoce.core.registry import Register
 from sottovoce.core.sections import POSITIVE as POSITIVE
 from sottovoce.core.sections import Registered, check_keys
 
-if TYPE_CHECKING:  # bring torch, which a reader of checkpoints does not need
+if TYPE_CHECKING:  # These import torch, which reading a checkpoint does not need.
     from sottovoce.federated.algorithms.fedavg import FedAvg
     from sottovoce.learning.clients import ClientData, Clients, Rows
     from sottovoce.learning.datasets import Dataset
@@ -60,15 +60,20 @@ if TYPE_CHECKING:  # bring torch, which a reader of checkpoints does not need
 
 State = Mapping[str, NDArray[Any]]
 
-_SECTIONS = "sottovoce.federated.algorithms.sections"  # where ours are
+_SECTIONS = "sottovoce.federated.algorithms.sections"  # The built-in sections.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What clients start from in a round; `randomness` is their own, for samples of records.
+    """The input of the clients' computation in a round.
 
-    `model` and what of `state` is sent down are as clients read them, not as the server has them:
-    rounded. What a client sends is relative to that.
+    Attributes:
+        run: Name of the run.
+        round: The round, counted from 1.
+        model: The model as clients receive it, rounded to the downlink format. What a client sends
+            is relative to it.
+        state: The algorithm's state; the entries of `shared_state` are as clients receive them.
+        randomness: The clients' own randomness, for samples of records.
     """
 
     run: str
@@ -80,9 +85,11 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Every vector that will leave some clients: `uplinks` hold a row for each of them.
+    """The vectors that leave some consecutive clients.
 
-    The clients are those from position `start` on, as many as there are rows.
+    Attributes:
+        start: Position of the first client.
+        uplinks: For each uplink, one row per client.
     """
 
     start: int
@@ -91,7 +98,12 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combined:
-    """What the server has of one uplink: the weighted mean, and all vectors if it gathers them."""
+    """What the server has received on one uplink.
+
+    Attributes:
+        mean: The weighted mean of the decoded vectors.
+        each: All decoded vectors, if the algorithm gathers them.
+    """
 
     mean: Vector
     each: "Each | None" = None
@@ -99,7 +111,13 @@ class Combined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Each:
-    """The decoded vectors of a round as rows, with who sent them and their public weights."""
+    """The decoded vectors of a round.
+
+    Attributes:
+        clients: Names of the senders.
+        rows: One decoded vector per sender.
+        weights: The senders' public weights.
+    """
 
     clients: tuple[str, ...]
     rows: Vector
@@ -109,82 +127,126 @@ class Each:
 class Algorithm(Protocol):
     """A federated algorithm on flat model vectors.
 
-    Whatever the data and the model, `client_steps` yields finite vectors, or such as a projection
-    onto the domain makes finite: an error that depends on the data would tell the server what no
-    charge has paid for.
+    For all data and models `client_steps` must yield vectors that are finite, or that the
+    projection onto the domain makes finite. An error that depends on the data would reveal
+    something that no charge accounts for.
     """
 
     @property
     def unit(self) -> Unit:
-        """What the domain's neighbours differ in."""
+        """What neighboring data sets differ in: a record, or all data of a client."""
         ...
 
     @property
     def record_sampling_rate(self) -> float:
-        """With which probability a client's record takes part in a round, in secret; mostly 1.
+        """The probability with which a client's record secretly takes part in a round; usually 1.
 
-        Messages are charged for the sample that this says, and for no other.
+        Messages are charged with the amplification of this rate, so no record may take part more
+        often.
         """
         ...
 
     @property
     def uplinks(self) -> int:
-        """How many vectors leave a client in a round, whatever its data: it pays for them first."""
+        """The number of vectors that a client sends in a round, for all data; each is charged."""
         ...
 
     @property
     def shared_state(self) -> tuple[str, ...]:
-        """What of the state is sent to each client of a round beside the model, each of its size.
+        """The keys of the state that are sent to each client together with the model.
 
-        Clients must not read anything else of the state, but for what is their own.
+        Each value has the model's size. Clients must read nothing else of the state except what
+        they keep themselves.
         """
         ...
 
     @property
     def gathers(self) -> bool:
-        """Whether the server needs each decoded vector, and not only their mean."""
+        """Whether the server needs each decoded vector instead of only their mean."""
         ...
 
     def domain(self, dimension: int, num_samples: int) -> L2Ball:
-        """Where the uplinks of a client with so many samples live; so what a neighbour changes."""
+        """Return the domain of a client's uplinks, which determines the sensitivity.
+
+        Args:
+            dimension: Number of model parameters.
+            num_samples: Number of the client's records.
+
+        Returns:
+            The ball that contains every vector that the client sends.
+        """
         ...
 
     def weight(self, num_samples: int) -> float:
-        """The client's public weight in the mean."""
+        """Return the client's public weight in the mean.
+
+        Args:
+            num_samples: Number of the client's records.
+
+        Returns:
+            A positive number.
+        """
         ...
 
-    def initialise(self, model: Vector) -> State: ...
+    def initialise(self, model: Vector) -> State:
+        """Return the state before the first round.
+
+        Args:
+            model: The initial model.
+
+        Returns:
+            Arrays by name; checkpoints keep them.
+        """
+        ...
 
     def client_steps(
         self, task: "Task", clients: Sequence["ClientData"], step: Step
     ) -> Iterator[Block]:
-        """Clients' uplinks, as they become ready."""
+        """Compute the uplinks of some clients.
+
+        Args:
+            task: The model and its loss.
+            clients: The clients' data.
+            step: The round, the model and the state that the clients start from.
+
+        Returns:
+            Blocks of consecutive clients, as they become ready.
+        """
         ...
 
     def server_step(
         self, model: Vector, combined: Sequence[Combined], state: State
     ) -> tuple[Vector, State]:
-        """The next model from what arrived of each uplink."""
+        """Return the next model and state.
+
+        Args:
+            model: The server's model, in float64.
+            combined: What arrived on each uplink.
+            state: The state before the round.
+
+        Returns:
+            A model of the same shape, and the state after the round.
+        """
         ...
 
 
-MOST_BYTES = 2 << 30  # that rows of all clients may take
+MOST_BYTES = 2 << 30  # The most memory that rows of all clients may take.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlgorithmTraits:
-    """What channels and backends may ask of an algorithm, before any data are read.
+    """What channels and backends may ask about an algorithm before any data are read.
 
     Attributes:
-        uplinks: Vectors that a client sends in a round.
-        most_vectors_down: The most vectors that a client reads in a round, the model among them.
-        gathers: Whether the server needs each decoded vector, and not only their mean.
-        keeps_client_state: Whether clients keep something from round to round.
-        plain_mean: Whether the server needs nothing but the mean of one update of each client, and
-            clients keep nothing of it. Channels that hide more than messages ask for this.
-        sends_models: Whether a message is a model, and not a change of the model sent down.
-        holds_out: Whether rows of the training data are taken for public.
-        named: What to call, in messages, the part of the section that gathers or holds out.
+        uplinks: Number of vectors that a client sends in a round.
+        most_vectors_down: The most vectors that a client receives in a round, including the model.
+        gathers: Whether the server needs each decoded vector instead of only their mean.
+        keeps_client_state: Whether clients keep state from round to round.
+        plain_mean: Whether the server needs only the mean of one update of each client and clients
+            keep none of it. Channels that hide more than messages require this.
+        sends_models: Whether a message is a model instead of a change of the model that was sent.
+        holds_out: Whether rows of the training data are taken as public data.
+        named: What error messages call the part of the section that gathers or holds out.
     """
 
     uplinks: int = 1
@@ -199,14 +261,17 @@ class AlgorithmTraits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The public numbers of a run from which an algorithm may prescribe its mechanism's noise.
+    """The public numbers of a run from which an algorithm may derive its mechanism's noise.
 
     Attributes:
-        unit: What is protected: samples, or whole clients.
-        clip_norm: Of a sample's gradient, or of a client's update.
-        epsilon: As the spec has it; None where it has none.
+        unit: What is protected: single records, or all data of a client.
+        clip_norm: Clipping norm of a record's gradient, or of a client's update.
+        epsilon: The budget in the spec; None if it has none.
+        delta: The delta of the budget.
         grouped: Whether some clients have budgets or mechanisms of their own.
-        smallest_dataset: The number of records of the client that has the fewest.
+        rounds: Number of rounds.
+        clients: Number of clients.
+        smallest_dataset: Number of records of the client that has the fewest.
     """
 
     unit: Unit
@@ -221,36 +286,50 @@ class Facts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicRows:
-    """Training rows that a spec declares public, and that no client has."""
+    """Training rows that the spec declares public; no client holds them.
+
+    Attributes:
+        features: One row of features per record.
+        labels: One label per record.
+    """
 
     features: NDArray[np.float32]
     labels: NDArray[Any]
 
 
 class BudgetGroup(Protocol):
-    """Clients with the same budget; `where` is the table of the spec that gives it."""
+    """Clients with the same budget."""
 
     @property
-    def where(self) -> str: ...
+    def where(self) -> str:
+        """The table of the spec that sets the budget."""
+        ...
 
     @property
-    def clients(self) -> tuple[str, ...]: ...
+    def clients(self) -> tuple[str, ...]:
+        """Names of the clients."""
+        ...
 
     @property
-    def epsilon(self) -> float | None: ...
+    def epsilon(self) -> float | None:
+        """The budget's epsilon; None if it has none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What the rest of the spec says, for an algorithm to be built from.
+    """What the rest of the spec provides for building an algorithm.
 
     Attributes:
-        record_sampling_rate: With which probability a record takes part in a round, in secret.
+        facts: The public numbers of the run.
+        record_sampling_rate: The probability with which a record secretly takes part in a round.
         exact_sums: Whether sums of gradients must not depend on their order.
-        mechanism: The parameters of the run's mechanism, as `AlgorithmSection.adjust` left them.
+        mechanism: The mechanism's parameters, as `AlgorithmSection.adjust` returned them.
         groups: All clients, by budget.
-        randomness: For noise of the server's own.
-        schedule: For what must be the same again from the same seed, and hides nothing.
+        task: The model and its loss.
+        clients: The clients' data.
+        randomness: For noise that the server adds.
+        schedule: Seeded randomness for choices that hide nothing and must be reproducible.
         public: The rows that `AlgorithmSection.hold_out` took.
     """
 
@@ -267,47 +346,70 @@ class Setting:
 
     @property
     def unit(self) -> Unit:
+        """What is protected: single records, or all data of a client."""
         return self.facts.unit
 
     @property
     def clip_norm(self) -> float:
+        """The clipping norm of a record's gradient, or of a client's update."""
         return self.facts.clip_norm
 
     @property
     def rounds(self) -> int:
+        """The number of rounds."""
         return self.facts.rounds
 
     def check_all_records(self) -> None:
-        """Refuse to sample records where a client's records are protected together."""
+        """Refuse to sample records where all records of a client are protected together.
+
+        Raises:
+            ConfigError: If `record_sampling_rate` is below 1.
+        """
         if self.record_sampling_rate < 1.0:
             raise ConfigError(
-                "'privacy.record_sampling_rate' samples records, and client-level privacy protects "
+                "'privacy.record_sampling_rate' samples records, but client-level privacy protects "
                 "all of them together; drop it, or set privacy.level = 'sample'"
             )
 
 
 class AlgorithmSection:
-    """The keys of an [algorithm] table, what they make, and what the run must know of it.
+    """The keys of an `[algorithm]` table, the algorithm that they build and what the run must know.
 
-    A subclass overrides what differs, and has to have `build`.
+    A subclass must define `build` and overrides the other methods where it differs.
+
+    Attributes:
+        enforces_budget: Whether ledgers enforce `privacy.epsilon` as a budget. If not, `adjust`
+            derives the noise from it, it stays in specs that are simulated again, and reports do
+            not compare the spending with it. What is spent is charged and printed in either case.
     """
 
     __slots__ = ()
 
-    # Whether privacy.epsilon is a budget that ledgers enforce. Where it is not, `adjust` makes the
-    # noise of it, it stays in specs that are simulated again, and reports do not measure against
-    # it: what is spent is still charged, accounted and printed.
     enforces_budget: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_keys(self, "algorithm")
 
     def traits(self, unit: Unit) -> AlgorithmTraits:  # noqa: ARG002
-        """Return what channels and backends may ask, where `unit` is protected."""
+        """Return what channels and backends may ask about the algorithm.
+
+        Args:
+            unit: What is protected: single records, or all data of a client.
+
+        Returns:
+            The traits; by default those of an algorithm with one uplink.
+        """
         return AlgorithmTraits()
 
     def sends(self, unit: Unit) -> str:  # noqa: ARG002
-        """Return what a reply describes; {numbers} stands for how many numbers a model has."""
+        """Return what a message of a client describes, for reports.
+
+        Args:
+            unit: What is protected: single records, or all data of a client.
+
+        Returns:
+            A noun phrase in which `{numbers}` stands for the number of model parameters.
+        """
         return "an update of {numbers}"
 
     def hold_out(
@@ -315,7 +417,15 @@ class AlgorithmSection:
         data: "Dataset",
         generator: np.random.Generator,  # noqa: ARG002
     ) -> "tuple[Dataset, PublicRows | None]":
-        """Take declared-public rows out of the training data; by default none."""
+        """Take rows that the spec declares public out of the training data; by default none.
+
+        Args:
+            data: The training data.
+            generator: Seeded generator for the choice of rows.
+
+        Returns:
+            The remaining training data, and the public rows or None.
+        """
         return data, None
 
     def adjust(
@@ -324,30 +434,72 @@ class AlgorithmSection:
         parameters: Mapping[str, Any],
         facts: Facts,  # noqa: ARG002
     ) -> Mapping[str, Any]:
-        """Return the mechanism's parameters with what the algorithm prescribes; by default as is.
+        """Return the mechanism's parameters with those that the algorithm prescribes.
 
-        Whatever it prescribes is charged like anybody's noise.
+        The resulting noise is charged like any other noise.
+
+        Args:
+            kind: The mechanism's registered name.
+            parameters: The mechanism's parameters in the spec.
+            facts: The public numbers of the run.
+
+        Returns:
+            The parameters to use; by default unchanged.
         """
         return parameters
 
     def build(self, setting: Setting) -> Algorithm:
-        """Check the section against the rest of the spec and return the algorithm."""
+        """Check the section against the rest of the spec and return the algorithm.
+
+        Args:
+            setting: What the rest of the spec provides.
+
+        Returns:
+            The algorithm.
+
+        Raises:
+            NotImplementedError: If a subclass does not define it.
+        """
         raise NotImplementedError
 
     def at_site(self) -> Self:
-        """Return the section as a client needs it, without what is the server's own affair."""
+        """Return the section as a client needs it, without what only the server uses.
+
+        Returns:
+            The section; by default unchanged.
+        """
         return self
 
     def guarantee(self) -> str:
-        """Return what is public beside the usual, for the sentence of the guarantee."""
+        """Return what else this algorithm makes public, for the sentence of the guarantee.
+
+        Returns:
+            A phrase; empty by default.
+        """
         return ""
 
     def warnings(self, unit: Unit, *, private: bool) -> list[str]:  # noqa: ARG002
-        """Return what a person should know of the algorithm before believing its result."""
+        """Return what a person should know before trusting the result.
+
+        Args:
+            unit: What is protected: single records, or all data of a client.
+            private: Whether the run is private.
+
+        Returns:
+            Sentences; none by default.
+        """
         return []
 
     def metrics(self, task: "Task", state: State) -> dict[str, Any]:  # noqa: ARG002
-        """Return what to note beside the accuracy after a round, from the algorithm's state."""
+        """Return the algorithm's own metrics after a round, recorded together with the accuracy.
+
+        Args:
+            task: The model and its loss.
+            state: The algorithm's state after the round.
+
+        Returns:
+            Values by name; none by default.
+        """
         return {}
 
     def figures(
@@ -357,22 +509,41 @@ class AlgorithmSection:
         facts: Facts,  # noqa: ARG002
         most_rounds: int,  # noqa: ARG002
     ) -> dict[str, float]:
-        """Return figures of the algorithm's own for the result; none of them is a guarantee.
+        """Return the algorithm's own figures for the result; none of them is a guarantee.
 
-        `most_rounds` is in how many rounds the client with most charges was charged.
+        Args:
+            algorithm: The algorithm that was run.
+            mechanism: The mechanism's parameters.
+            facts: The public numbers of the run.
+            most_rounds: The number of rounds that the most charged client was charged for.
+
+        Returns:
+            Numbers by name; none by default.
         """
         return {}
 
     def is_ours(self) -> bool:
-        """Return whether all that stands in the section is this project's, no plug-in asked."""
+        """Return whether everything in the section is built in, without loading a plug-in.
+
+        Returns:
+            False if a part of the section comes from a plug-in.
+        """
         return True
 
     def plug_ins(self) -> list[str]:
-        """Return the plug-ins inside the section on whose word the run's privacy rests."""
+        """Return the plug-ins inside the section whose claims the run's privacy relies on.
+
+        Returns:
+            Their names.
+        """
         return []
 
     def written(self) -> dict[str, Any]:
-        """Return every key with its value, as the resolved spec has it."""
+        """Return every key with its value, as the resolved spec has it.
+
+        Returns:
+            The table, without `kind`.
+        """
         return dataclasses.asdict(self)  # type: ignore[call-overload,no-any-return]
 
 
@@ -392,7 +563,7 @@ def _is_next(value: object) -> bool:
     )
 
 
-# What a plug-in must return for an algorithm, and for what its section holds out.
+# What `build` and `hold_out` of a plug-in must return.
 _ALGORITHM = having(
     (
         *("unit", "record_sampling_rate", "uplinks", "shared_state", "gathers", "domain"),
@@ -434,16 +605,23 @@ _ALGORITHM_CONTRACT = Contract(
 
 
 def register(kind: str, *, summary: str) -> Callable[[R], R]:
-    """Class decorator that enters a section, a frozen dataclass with a method `build`.
+    """Return a class decorator that registers a section, a frozen dataclass with a method `build`.
+
+    Args:
+        kind: The name that `algorithm.kind` has in specs.
+        summary: A short description for lists.
+
+    Returns:
+        The decorator; it returns the class unchanged.
 
     Raises:
-        PluginError: If the class is no `AlgorithmSection`, or lacks `build`.
+        PluginError: If the decorated class is not an `AlgorithmSection` or lacks `build`.
     """
 
     def enter(section: R) -> R:
         if not issubclass(section, AlgorithmSection):
             raise PluginError(
-                f"the algorithm '{kind}' is registered by a class that is no AlgorithmSection; "
+                f"the algorithm '{kind}' is registered by a class that is not an AlgorithmSection; "
                 "inherit from sottovoce.federated.AlgorithmSection"
             )
         hold(RECIPES, kind, section, _ALGORITHM_CONTRACT)
@@ -455,7 +633,7 @@ def register(kind: str, *, summary: str) -> Callable[[R], R]:
 
 
 def check_memory(what: str, rows: int, dimension: int, bytes_each: int) -> None:
-    """Refuse rows of clients that would take more than MOST_BYTES."""
+    """Raise `ConfigError` if rows of clients would take more than `MOST_BYTES`."""
     needed = rows * dimension * bytes_each
     if needed > MOST_BYTES:
         raise ConfigError(
@@ -467,11 +645,18 @@ def check_memory(what: str, rows: int, dimension: int, bytes_each: int) -> None:
 
 
 class AggregationSection:
-    """The keys of an aggregation, and what the run must know of it; override what differs."""
+    """The keys of an `[algorithm.aggregation]` table and what the run must know about it.
+
+    A subclass must define `build` and overrides the other methods where it differs.
+
+    Attributes:
+        gathers: Whether the aggregation needs each message instead of only the mean.
+        holds_out: Whether it takes rows of the training data as public data.
+    """
 
     __slots__ = ()
 
-    gathers: ClassVar[bool] = True  # whether it needs each message, and not only the mean
+    gathers: ClassVar[bool] = True
     holds_out: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -482,19 +667,50 @@ class AggregationSection:
         data: "Dataset",
         generator: np.random.Generator,  # noqa: ARG002
     ) -> "tuple[Dataset, PublicRows | None]":
-        """Take declared-public rows out of the training data; by default none."""
+        """Take rows that the spec declares public out of the training data; by default none.
+
+        Args:
+            data: The training data.
+            generator: Seeded generator for the choice of rows.
+
+        Returns:
+            The remaining training data, and the public rows or None.
+        """
         return data, None
 
     def build(self, averaging: "FedAvg", setting: Setting) -> Algorithm:
-        """Return federated averaging with another step of the server."""
+        """Return federated averaging with the aggregation's server step.
+
+        Args:
+            averaging: Federated averaging with the mean.
+            setting: What the rest of the spec provides.
+
+        Returns:
+            The algorithm.
+
+        Raises:
+            NotImplementedError: If a subclass does not define it.
+        """
         raise NotImplementedError
 
     def warnings(self) -> list[str]:
-        """Return what a person should know of it before believing a result."""
+        """Return what a person should know before trusting the result.
+
+        Returns:
+            Sentences; none by default.
+        """
         return []
 
     def metrics(self, task: "Task", state: State) -> dict[str, Any]:  # noqa: ARG002
-        """Return what to note beside the accuracy after a round."""
+        """Return the aggregation's own metrics after a round, recorded together with the accuracy.
+
+        Args:
+            task: The model and its loss.
+            state: The algorithm's state after the round.
+
+        Returns:
+            Values by name; none by default.
+        """
         return {}
 
 
@@ -518,17 +734,24 @@ _AGGREGATION_CONTRACT = Contract(
 
 
 def register_aggregation(kind: str, *, summary: str) -> Callable[[G], G]:
-    """Class decorator that enters an aggregation, a frozen dataclass with a method `build`.
+    """Return a class decorator that registers an aggregation, a frozen dataclass with `build`.
+
+    Args:
+        kind: The name that `algorithm.aggregation.kind` has in specs.
+        summary: A short description for lists.
+
+    Returns:
+        The decorator; it returns the class unchanged.
 
     Raises:
-        PluginError: If the class is no `AggregationSection`, or lacks `build`.
+        PluginError: If the decorated class is not an `AggregationSection` or lacks `build`.
     """
 
     def enter(section: G) -> G:
         if not issubclass(section, AggregationSection):
             raise PluginError(
-                f"the aggregation '{kind}' is registered by a class that is no AggregationSection; "
-                "inherit from sottovoce.federated.AggregationSection"
+                f"the aggregation '{kind}' is registered by a class that is not an "
+                "AggregationSection; inherit from sottovoce.federated.AggregationSection"
             )
         hold(AGGREGATIONS, kind, section, _AGGREGATION_CONTRACT)
         registered: Registered[AggregationSection] = Registered(section=section, summary=summary)

@@ -1,25 +1,25 @@
-"""Federated averaging, with two kinds of local work that fix what is protected.
+"""Federated averaging, with two kinds of local work that determine what is protected.
 
 SampleClippedGradient   sample level: one step whose per-sample gradients are clipped, so that one
                         sample moves the client's mean by at most C/n (zero-out).
 LocalSgd                client level: several local steps; the whole update is clipped to C. With
-                        one step it is federated SGD; with penalties, FedProx.
+                        one step it is federated SGD; with penalties it is FedProx.
 
-The server takes the mean of the decoded messages, or a robust mean of their rows, which no minority
-can move at will:
+The server takes the mean of the decoded messages, or a robust mean of their rows, which a minority
+of clients cannot move arbitrarily:
 
-CoordinateMedian        the median of each coordinate. It holds as long as fewer than half of the
-                        clients lie. Of n messages with Gaussian noise it has pi/2 times the
-                        variance of their mean; of messages with a few letters it is one of the
-                        letters, so that of single bits it is a majority vote, which is no estimate
-                        of a mean (a random rotation makes messages look Gaussian again).
+CoordinateMedian        the median of each coordinate. It tolerates fewer than half of the clients
+                        being malicious. With Gaussian noise it has pi/2 times the variance of the
+                        mean. For messages of a few letters it is one of the letters, so for single
+                        bits it is a majority vote, which does not estimate a mean (after a random
+                        rotation messages look Gaussian again).
 TrimmedMean             the mean of each coordinate without its largest and smallest values. It
-                        holds as long as no more clients lie than are trimmed at one end. With
+                        tolerates as many malicious clients as are trimmed at one end. With
                         Gaussian noise the variance grows from that of the mean (fraction 0) to
-                        pi/2 times it (towards 1/2, the median). Messages of a few letters lose
-                        letters, and with them the mean's unbiasedness.
+                        pi/2 times it (towards fraction 1/2, the median). Messages of a few letters
+                        lose letters, and the mean is then biased.
 
-Robust means weight nothing: a weight is a client's own word for how far it may move the result.
+Robust means use no weights: a client states its own weight and could enlarge its influence.
 
 References: McMahan et al. 2017 (federated averaging and SGD); Abadi et al. 2016 (per-sample
 clipping); Li et al. 2020 (FedProx, equation 2); Yin, Chen, Kannan and Bartlett 2018 (definitions 1
@@ -45,12 +45,12 @@ from sottovoce.learning.clients import ClientData, DenseRows, Rows, clipping, na
 from sottovoce.learning.task import Task
 
 
-def checked_rows(rows: Vector) -> Vector:
-    """A matrix with a finite row for each of at least one client."""
+def check_rows(rows: Vector) -> Vector:
+    """Check that the rows are finite and at least one, and return them in float64."""
     found = np.asarray(rows, dtype=np.float64)
     if found.ndim != 2 or not len(found):
         raise ParameterError(
-            f"expected messages as rows, got an array of shape {found.shape}; stack at least one"
+            f"messages must be the rows of a matrix with at least one row, got shape {found.shape}"
         )
     if not np.isfinite(found).all():
         raise ParameterError("a message is not finite; leave it out")
@@ -59,7 +59,7 @@ def checked_rows(rows: Vector) -> Vector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimmedMean:
-    """floor(fraction n) values are dropped at either end of each coordinate."""
+    """The mean of each coordinate without its floor(fraction n) largest and smallest values."""
 
     fraction: float
 
@@ -71,44 +71,59 @@ class TrimmedMean:
             )
 
     def trimmed(self, clients: int) -> int:
-        """How many values are dropped at each end of a coordinate."""
+        """Return how many values are dropped at each end of a coordinate."""
         return int(self.fraction * clients)
 
     def combine(self, rows: Vector) -> Vector:
-        checked = checked_rows(rows)
+        """Return the trimmed mean of the rows."""
+        checked = check_rows(rows)
         drop = self.trimmed(len(checked))
         if not drop:
             return np.asarray(checked.mean(axis=0))
-        # Two partitions, not a sort: what lies between the ends needs no order.
+        # Partitioning is enough because the values between the ends need no order.
         inner = np.partition(checked, (drop, len(checked) - drop - 1), axis=0)
         return np.asarray(inner[drop : len(checked) - drop].mean(axis=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinateMedian:
-    """The middle value of each coordinate, or half-way between two middle values."""
+    """The median of each coordinate; for even counts the mean of the two middle values."""
 
     def combine(self, rows: Vector) -> Vector:
-        return np.asarray(np.median(checked_rows(rows), axis=0), dtype=np.float64)
+        """Return the coordinate-wise median of the rows."""
+        return np.asarray(np.median(check_rows(rows), axis=0), dtype=np.float64)
 
 
-# Clipped gradients are rounded to this fraction of the clip norm; MAX_RECORDS of them fit int64.
+# Clipped gradients are rounded to multiples of this fraction of the clipping norm; the sum of
+# MAX_RECORDS of them fits an int64.
 _GRID = 2.0**-40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleClippedGradient:
-    """The mean of per-sample gradients, each clipped to `clip_norm`; protects one sample.
+    """The negative mean of per-sample gradients, each clipped to `clip_norm`; protects one sample.
 
-    With a `sampling_rate` q below 1 every record takes part in a round with probability q, drawn by
-    its client and seen by nobody; the sum is divided by the public number of records that are
-    expected. (More than those may come: the projection onto the domain takes care of that, and
-    brings no two inputs further apart.)
+    With a `sampling_rate` q below 1 every record takes part in a round with probability q. The
+    client draws the sample and reveals it to no one. The sum is divided by the public expected
+    number of records. More records than expected may take part; the projection onto the domain
+    bounds the norm then, and a projection brings no two inputs further apart.
 
-    "exact": clipped gradients are rounded to multiples of 2^-40 C and added up as integers: the sum
-    is exact, so one sample moves it by its own contribution and nothing else, whatever the order.
-    "float": they are added up in float32, for a simulation that sends nothing.
     A gradient that is not finite counts as zero.
+
+    Attributes:
+        clip_norm: The clipping norm C of a sample's gradient.
+        sampling_rate: The probability q with which a record takes part in a round.
+        summation: "exact" rounds clipped gradients to multiples of 2^-40 C and adds them as
+            integers. The sum is then exact in any order, so one sample moves it by its own
+            contribution only. "float" adds in float32, for simulations that send no messages.
+
+    Raises:
+        ParameterError: If the clipping norm is not positive, or the rate not in (0, 1].
+
+    Example:
+        >>> work = SampleClippedGradient(clip_norm=1.0, sampling_rate=0.25)
+        >>> work.records(num_samples=40)
+        10
     """
 
     clip_norm: float
@@ -121,23 +136,40 @@ class SampleClippedGradient:
         parameter_rules.fraction("sampling_rate", self.sampling_rate)
 
     def records(self, num_samples: int) -> int:
-        """Contributions in a client's mean: its samples, whose number is public, times q."""
+        """Return the number of records by which the client's sum of gradients is divided.
+
+        Args:
+            num_samples: Number of the client's records, which is public at sample level.
+
+        Returns:
+            max(1, floor(q num_samples)).
+        """
         return max(1, int(self.sampling_rate * num_samples))
 
     def updates(
         self, task: Task, clients: Sequence[ClientData], step: Step
     ) -> Iterator[tuple[int, Rows]]:
-        taking_part = self._sample(clients, step)
+        """Compute the updates of some clients.
+
+        Args:
+            task: The model and its loss.
+            clients: The clients' data.
+            step: The round, the model and the state that the clients start from.
+
+        Yields:
+            The position of the first client of a block, and one row per client.
+        """
+        taking_part = self._sample_records(clients, step)
         if self.summation == "float" and taking_part is None and max(sizes_of(clients)) == 1:
-            yield from self._own_gradients(task, clients, step.model)
+            yield from self._single_sample_updates(task, clients, step.model)
             return
-        add = self._exact_sums if self.summation == "exact" else self._float_sums
+        add = self._sum_exactly if self.summation == "exact" else self._sum_in_float32
         totals = add(task, clients, step.model, taking_part)
         records = [self.records(size) for size in sizes_of(clients)]
-        # A grid step over the records: the product is rounded once.
+        # One factor, so that each product is rounded once.
         factors = [-(self._grid if self.summation == "exact" else 1.0) / n for n in records]
         factor = torch.tensor(factors, dtype=torch.float64, device=totals.device)
-        yield 0, DenseRows(totals * factor.to(_float_of(totals))[:, None])
+        yield 0, DenseRows(totals * factor.to(_float_dtype(totals))[:, None])
 
     @property
     def _grid(self) -> float:
@@ -145,11 +177,11 @@ class SampleClippedGradient:
 
     @property
     def limit(self) -> float:
-        """What gradients are shortened to: below the clip by more than rounding can add."""
+        """The norm that gradients are clipped to: `clip_norm` less the headroom for rounding."""
         return self.clip_norm * (1.0 - ROUNDING_HEADROOM)
 
-    def _sample(self, clients: Sequence[ClientData], step: Step) -> Tensor | None:
-        """Which records take part, client after client; None if all of them do."""
+    def _sample_records(self, clients: Sequence[ClientData], step: Step) -> Tensor | None:
+        """Return which records take part, client after client; None if all of them do."""
         if self.sampling_rate >= 1.0:
             return None
         parts = [
@@ -161,24 +193,38 @@ class SampleClippedGradient:
     def records_of_round(
         self, randomness: Randomness, run: str, client: str, number: int, size: int
     ) -> NDArray[np.bool_]:
-        """Which of a client's records take part in a round."""
+        """Return which of a client's records take part in a round.
+
+        Args:
+            randomness: The client's own randomness.
+            run: Name of the run.
+            client: Name of the client.
+            number: The round, counted from 1.
+            size: Number of the client's records.
+
+        Returns:
+            One boolean per record. Each is true with probability floor(q 2^64)/2^64, which is never
+            above the rate q that is charged.
+        """
         if self.sampling_rate >= 1.0:
             return np.ones(size, dtype=bool)
-        threshold = int(self.sampling_rate * 2.0**64)  # rounded down: no likelier than charged
+        # Rounded down: no record takes part more often than it is charged for.
+        threshold = int(self.sampling_rate * 2.0**64)
         words = randomness.stream("records", run, client, number).words(size)
         return words < np.uint64(threshold)
 
-    def _exact_sums(
+    def _sum_exactly(
         self, task: Task, clients: Sequence[ClientData], model: Vector, taking_part: Tensor | None
     ) -> Tensor:
         totals = torch.zeros(len(clients), task.dimension, dtype=torch.int64, device=task.device)
         seen = 0
-        # All gradients, also of records that are left out: shapes must not tell who takes part.
+        # Gradients of all records, also those left out: array shapes and run time must not depend
+        # on the secret sample.
         for owners, rows in task.sample_gradients(model, clients):
             for gradients in rows.blocks(len(rows)):
                 steps = gradients.to(torch.float64)
                 norms = torch.linalg.vector_norm(steps, dim=1, keepdim=True)
-                # Float32 entries cannot overflow a float64 norm: it is finite if all of them are.
+                # Float32 entries cannot overflow a float64 norm, so it is finite if they are.
                 bad = ~torch.isfinite(norms[:, 0])
                 steps *= (self.limit / self._grid) / torch.clamp(norms, min=self.limit)
                 steps[bad] = 0.0
@@ -188,20 +234,20 @@ class SampleClippedGradient:
             seen += len(owners)
         return totals
 
-    def _float_sums(
+    def _sum_in_float32(
         self, task: Task, clients: Sequence[ClientData], model: Vector, taking_part: Tensor | None
     ) -> Tensor:
         totals = torch.zeros(len(clients), task.dimension, device=task.device)
         for owners, rows in task.sample_gradients(model, clients, taking_part):
             finite, factors = clipping(rows, self.limit)
-            for owner, own in _runs(owners):
+            for owner, own in _slices_by_owner(owners):
                 totals[owner] += finite.select(own).total(factors[own])
         return totals
 
-    def _own_gradients(
+    def _single_sample_updates(
         self, task: Task, clients: Sequence[ClientData], model: Vector
     ) -> Iterator[tuple[int, Rows]]:
-        """Clients with one sample each: their gradients are their updates, and nothing is added."""
+        """Yield the clipped gradients of clients with one sample each, which are their updates."""
         start = 0
         for _, rows in task.sample_gradients(model, clients):
             finite, factors = clipping(rows, self.limit)
@@ -209,12 +255,12 @@ class SampleClippedGradient:
             start += len(rows)
 
 
-def _float_of(totals: Tensor) -> torch.dtype:
+def _float_dtype(totals: Tensor) -> torch.dtype:
     return torch.float64 if totals.dtype == torch.int64 else totals.dtype
 
 
-def _runs(owners: Tensor) -> Iterator[tuple[int, slice]]:
-    """Each owner and where its rows are: they lie side by side."""
+def _slices_by_owner(owners: Tensor) -> Iterator[tuple[int, slice]]:
+    """Yield each owner and the slice of its consecutive rows."""
     found, counts = torch.unique_consecutive(owners, return_counts=True)
     stop = 0
     for owner, count in zip(found.tolist(), counts.tolist(), strict=True):
@@ -224,15 +270,24 @@ def _runs(owners: Tensor) -> Iterator[tuple[int, slice]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSgd:
-    """The change of the model over `steps` full-batch steps; protects the whole client.
+    """The change of the model over `steps` full-batch gradient steps; protects the whole client.
 
-    `penalties` holds lambda_k for clients that are pulled back to where they started,
+    Client k takes the steps
 
-        w <- w - learning_rate (gradient + lambda_k (w - w_0)),
+        w <- w - learning_rate (gradient + (proximal_weight + lambda_k) (w - w_0)),
 
-    w_0 being the model that the server released, as everything here that is not the client's own;
-    `proximal_weight` is added to all of them. A first step starts at w_0, so with `steps` = 1 no
-    penalty has any effect.
+    where w_0 is the model that the server released and lambda_k is the client's entry in
+    `penalties`. The first step starts at w_0, so with `steps` = 1 no penalty has any effect.
+
+    Attributes:
+        clip_norm: The clipping norm of the whole update.
+        steps: Number of local steps.
+        learning_rate: Their step size.
+        proximal_weight: The FedProx weight of all clients.
+        penalties: Further weights in [0, 1] by client name.
+
+    Raises:
+        ParameterError: If a value is out of its range.
     """
 
     clip_norm: float
@@ -241,7 +296,7 @@ class LocalSgd:
     proximal_weight: float = 0.0
     penalties: Mapping[str, float] = field(default_factory=dict)
     unit: ClassVar[Unit] = Unit.CLIENT
-    sampling_rate: ClassVar[float] = 1.0  # all records, always
+    sampling_rate: ClassVar[float] = 1.0  # All records take part in every round.
 
     def __post_init__(self) -> None:
         parameter_rules.clip_norm("clip_norm", self.clip_norm)
@@ -256,12 +311,29 @@ class LocalSgd:
                 )
 
     def records(self, num_samples: int) -> int:
-        """One, whatever the number of samples: that number is private here."""
+        """Return 1 for every number of samples, because that number is private at client level.
+
+        Args:
+            num_samples: Number of the client's records; not used.
+
+        Returns:
+            One.
+        """
         return 1
 
     def updates(
         self, task: Task, clients: Sequence[ClientData], step: Step
     ) -> Iterator[tuple[int, Rows]]:
+        """Compute the updates of some clients.
+
+        Args:
+            task: The model and its loss.
+            clients: The clients' data.
+            step: The round, the model and the state that the clients start from.
+
+        Yields:
+            The position of the first client of a block, and one row per client.
+        """
         if self.steps == 1:
             gradients = task.first_steps(step.model, clients)
             if gradients is not None:
@@ -273,13 +345,13 @@ class LocalSgd:
             clients,
             steps=self.steps,
             learning_rate=self.learning_rate,
-            proximal_weights=self._pulls(clients),
+            proximal_weights=self._proximal_weights(clients),
         )
         origin = torch.from_numpy(step.model).to(task.device)
         for start, rows in models:
             yield start, DenseRows(rows.to(torch.float64) - origin)
 
-    def _pulls(self, clients: Sequence[ClientData]) -> list[float] | None:
+    def _proximal_weights(self, clients: Sequence[ClientData]) -> list[float] | None:
         if not self.penalties:
             return [self.proximal_weight] * len(clients) if self.proximal_weight else None
         names = names_of(clients)
@@ -287,9 +359,10 @@ class LocalSgd:
 
 
 def budget_penalties(epsilons: Mapping[str, float]) -> dict[str, float]:
-    """lambda_k = (eps_max - eps_k)/eps_max: the smaller a budget, the closer to the shared model.
+    """Return lambda_k = (eps_max - eps_k)/eps_max for each client.
 
-    Budgets are public, and so are these.
+    The smaller a client's budget, the closer it stays to the shared model. Budgets are public, and
+    so are these penalties.
     """
     largest = max(epsilons.values())
     return {client: (largest - epsilon) / largest for client, epsilon in epsilons.items()}
@@ -300,14 +373,16 @@ LocalWork = SampleClippedGradient | LocalSgd
 
 @runtime_checkable
 class SendsLocalWork(Protocol):
-    """An algorithm whose clients send what their local work gives, and nothing else."""
+    """An algorithm whose clients send the result of their local work and nothing else."""
 
     @property
-    def local_work(self) -> LocalWork: ...
+    def local_work(self) -> LocalWork:
+        """The computation of each client."""
+        ...
 
 
 def ball_of(work: LocalWork, dimension: int, num_samples: int) -> L2Ball:
-    """Where the update of a client with so many samples lies."""
+    """Return the domain of the update of a client with `num_samples` records."""
     records = work.records(num_samples)
     return L2Ball(dimension=dimension, radius=work.clip_norm, records=records)
 
@@ -315,7 +390,7 @@ def ball_of(work: LocalWork, dimension: int, num_samples: int) -> L2Ball:
 def blocks_of(
     work: LocalWork, task: Task, clients: Sequence[ClientData], step: Step
 ) -> Iterator[Block]:
-    """Blocks of clients that send their update and nothing else."""
+    """Yield blocks of clients that send their update and nothing else."""
     for start, rows in work.updates(task, clients, step):
         yield Block(start=start, uplinks=(rows,))
 
@@ -325,7 +400,7 @@ RobustMean = CoordinateMedian | TrimmedMean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientSteps:
-    """Rounds of one clipped gradient a client, whose mean the server follows with momentum."""
+    """Rounds in which each client sends one clipped gradient and the server uses momentum."""
 
     work: SampleClippedGradient
     server_learning_rate: float
@@ -334,18 +409,38 @@ class GradientSteps:
 
 @runtime_checkable
 class Stackable(Protocol):
-    """An algorithm whose runs may be trained side by side."""
+    """An algorithm whose runs may be trained at once."""
 
     def gradient_steps(self) -> GradientSteps | None:
-        """Return all that the algorithm does, if it does no more than that."""
+        """Return the algorithm's gradient steps, or None if its rounds do anything else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedAvg:
-    """Model += learning rate * velocity, velocity = momentum * velocity + mean update.
+    """Federated averaging with server momentum.
 
-    The mean is weighted. With a `robust_mean` that takes its place: it needs every decoded message
-    and weighs all of them alike. It is post-processing, and changes no charge.
+        velocity <- momentum * velocity + mean update
+        model    <- model + learning rate * velocity
+
+    The mean is weighted by public weights. A `robust_mean` replaces it: it needs every decoded
+    message and gives all of them the same weight. It is post-processing and changes no charge.
+
+    Attributes:
+        local_work: What each client computes; it determines the unit of privacy.
+        server_learning_rate: Step size of the server.
+        server_momentum: Momentum of the server, in [0, 1).
+        robust_mean: The median or trimmed mean that replaces the mean; None for the weighted mean.
+
+    Raises:
+        ParameterError: If the learning rate or the momentum is out of range.
+
+    Example:
+        >>> work = SampleClippedGradient(clip_norm=1.0)
+        >>> algorithm = FedAvg(local_work=work, server_learning_rate=1.0, server_momentum=0.9)
+        >>> algorithm.domain(dimension=10, num_samples=50).radius, algorithm.weight(num_samples=50)
+        (1.0, 50.0)
+
+    Reference: McMahan et al. 2017.
     """
 
     local_work: LocalWork
@@ -363,6 +458,7 @@ class FedAvg:
 
     @property
     def unit(self) -> Unit:
+        """What is protected: single records, or all data of a client."""
         return self.local_work.unit
 
     @property
@@ -377,7 +473,14 @@ class FedAvg:
         return ball_of(self.local_work, dimension, num_samples)
 
     def weight(self, num_samples: int) -> float:
-        """The number of records behind the mean: the public sample count, or one client."""
+        """Return the client's weight: its public number of records, or 1 at client level.
+
+        Args:
+            num_samples: Number of the client's records.
+
+        Returns:
+            The number of records behind the client's mean.
+        """
         return float(self.local_work.records(num_samples))
 
     def initialise(self, model: Vector) -> State:
@@ -391,11 +494,15 @@ class FedAvg:
     def server_step(
         self, model: Vector, combined: Sequence[Combined], state: State
     ) -> tuple[Vector, State]:
-        velocity = self.server_momentum * state["velocity"] + self._middle(combined[0])
+        velocity = self.server_momentum * state["velocity"] + self._average(combined[0])
         return model + self.server_learning_rate * velocity, {"velocity": velocity}
 
     def gradient_steps(self) -> GradientSteps | None:
-        """Return all that a round does, if it is so simple; what inherits may step otherwise."""
+        """Return the gradient steps if a round consists of these only.
+
+        Returns:
+            None for client-level privacy, a robust mean, or a subclass, which may step differently.
+        """
         work = self.local_work
         if type(self) is not FedAvg or self.gathers or not isinstance(work, SampleClippedGradient):
             return None
@@ -405,8 +512,8 @@ class FedAvg:
             server_momentum=self.server_momentum,
         )
 
-    def _middle(self, combined: Combined) -> Vector:
+    def _average(self, combined: Combined) -> Vector:
         if self.robust_mean is None:
             return combined.mean
-        assert combined.each is not None  # this algorithm gathers
+        assert combined.each is not None, "gathers is true"
         return self.robust_mean.combine(combined.each.rows)

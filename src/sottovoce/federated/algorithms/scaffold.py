@@ -1,30 +1,28 @@
-"""SCAFFOLD: local steps that are corrected by control variates, where clients' data differ.
+"""SCAFFOLD: local steps corrected by control variates, for clients whose data differ.
 
-Client k steps along its own gradient, less the usual gradient c_k of its own data, plus that of
-everybody, c:
+Client k steps along its own gradient, minus the typical gradient c_k of its data, plus the average
+c over all clients:
 
     y <- y - r (gradient_k(y) - c_k + c),    K times from y = x
     c_k' = c_k - c + (x - y)/(K r)           (option II)
     x <- x + s mean_k(y_k - x),    c <- c + |S|/N mean_k(c_k' - c_k).
 
-`Scaffold` protects whole clients. Both y_k - x and c_k' - c_k leave the client: two uplinks, each
-clipped and each charged. c_k itself stays with its client, which moves it by the *clipped* change:
-so c stays an unbiased estimate of the mean of all c_k. Its error is the noise of all rounds so far
-added up, for only changes are sent. So the noise that control variates bring grows with the rounds,
-and they pay where clients are many and differ much.
+`Scaffold` protects whole clients. Both y_k - x and c_k' - c_k leave the client as two uplinks, each
+clipped and each charged. c_k itself stays with its client, which moves it by the *clipped* change,
+so that c remains an unbiased estimate of the mean of all c_k. Only changes are sent, so the error
+of c is the sum of the noise of all rounds so far: the noise that control variates add grows with
+the rounds, and they are worth it where clients are many and differ much.
 
-`SampleScaffold` protects samples, with one clipped step a round. There a client's control variate
-is the last message that it released, which the server knows: it costs no uplink and no charge.
+`SampleScaffold` protects samples, with one clipped step a round. Here a client's control variate is
+the last message that it released, which the server knows: it costs no uplink and no charge.
 
     x <- x + s (mean_S(m_k - c_k) + c),    c <- c + sum_S w_k (m_k - c_k)/sum_all w_k,    c_k <- m_k
 
-with means weighted by public weights. If everyone takes part this is x <- x + s mean(m_k), which
-is federated SGD; if few do, c stands for those who do not, and m_k - c_k has two messages' noise.
+with means weighted by public weights. If all clients take part this is x <- x + s mean(m_k), which
+is federated SGD. If few do, c stands for the others, and m_k - c_k has the noise of two messages.
 
 References: Karimireddy et al. 2020, algorithm 1; Defazio, Bach and Lacoste-Julien 2014 (SAGA, of
-which the second is the case).
-
-Control variates of many clients: rows that belong to one client each.
+which `SampleScaffold` is an instance).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,48 +44,50 @@ from sottovoce.learning.clients import ClientData, DenseRows, clipped, names_of
 from sottovoce.learning.task import Task
 
 ControlRows = NDArray[np.float32]
-# Rows in float32: a model's gradient has no more digits, and there is one for every client.
+# Rows are float32 because gradients have no more digits, and there is one row per client.
 BYTES_PER_COORDINATE = 4
-SERVER_CONTROL, CLIENT_CONTROLS = "control", "client_controls"  # in a checkpoint
+SERVER_CONTROL, CLIENT_CONTROLS = "control", "client_controls"  # Keys in checkpoints.
 
 
-class Controls(NamedTuple):
+class ControlVariates(NamedTuple):
     """The server's control variate c, and a row c_k for each client."""
 
     server: NDArray[np.float64]
     clients: ControlRows
 
     @classmethod
-    def zeros(cls, clients: int, dimension: int) -> "Controls":
+    def zeros(cls, clients: int, dimension: int) -> "ControlVariates":
+        """Return control variates of zero."""
         return cls(np.zeros(dimension), np.zeros((clients, dimension), dtype=np.float32))
 
     @classmethod
-    def of(cls, state: State) -> "Controls":
+    def of(cls, state: State) -> "ControlVariates":
+        """Return the control variates in an algorithm's state."""
         return cls(state[SERVER_CONTROL], state[CLIENT_CONTROLS])
 
     def state(self) -> State:
-        """As a checkpoint keeps it."""
+        """Return the control variates as an algorithm's state, which checkpoints keep."""
         return {SERVER_CONTROL: self.server, CLIENT_CONTROLS: self.clients}
 
-    def moved(
+    def with_rows(
         self, server: NDArray[np.float64], places: Sequence[int], rows: ControlRows
-    ) -> "Controls":
-        """A new server's variate, and new rows of some clients; this object stays as it is."""
+    ) -> "ControlVariates":
+        """Return a copy with a new server variate and new rows of some clients."""
         clients = self.clients.copy()
         clients[np.asarray(places, dtype=np.int64)] = rows
-        return Controls(server, clients)
+        return ControlVariates(server, clients)
 
 
-def places_of(names: Sequence[str]) -> Mapping[str, int]:
-    """Each client's row."""
+def rows_by_client(names: Sequence[str]) -> Mapping[str, int]:
+    """Return the row index of each client."""
     return {name: place for place, name in enumerate(names)}
 
 
 class Drafts:
-    """What simulated clients will keep to themselves once the server has had their round.
+    """New control variates of simulated clients, held until the server has completed their round.
 
-    It never leaves a client. A round that comes to nothing, or is cut off, leaves its drafts to be
-    dropped by the next: whoever repeats a round starts from what the checkpoint has.
+    They never leave a client. If a round releases nothing or is interrupted, the next round
+    discards its drafts, so a repeated round starts from the checkpoint.
     """
 
     def __init__(self) -> None:
@@ -95,24 +95,36 @@ class Drafts:
         self._rows: dict[str, ControlRows] = {}
 
     def put(self, number: int, clients: Sequence[str], rows: ControlRows) -> None:
-        """Rows of some clients in a round."""
+        """Store rows of some clients, and discard rows of an earlier round."""
         if number != self._round:
             self._round, self._rows = number, {}
         self._rows.update(zip(clients, rows, strict=True))
 
     def take(self) -> dict[str, ControlRows]:
-        """All rows of the last round, once."""
+        """Return all rows of the last round and forget them."""
         taken, self._rows = self._rows, {}
         return taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaffold:
-    """Client level: model changes clipped to `clip_norm`, control changes to `control_clip_norm`.
+    """SCAFFOLD at client level, with two clipped and charged uplinks per client and round.
 
     Both uplinks share a domain and a mechanism: control changes are scaled by the public factor
-    clip_norm/control_clip_norm before they are sent, and back after. `clients` are the names of all
-    clients of the run, in the order of their rows.
+    clip_norm/control_clip_norm before they are sent, and scaled back by the server.
+
+    Attributes:
+        clip_norm: The clipping norm of model changes.
+        control_clip_norm: The clipping norm of changes of control variates.
+        local_steps: Number K of local steps.
+        local_learning_rate: Their step size r.
+        server_learning_rate: Step size s of the server.
+        clients: Names of all clients of the run, in the order of their rows in the state.
+
+    Raises:
+        ParameterError: If a value is out of range or a client is named twice.
+
+    Reference: Karimireddy et al. 2020, algorithm 1, option II.
     """
 
     clip_norm: float
@@ -140,16 +152,23 @@ class Scaffold:
         return L2Ball(dimension=dimension, radius=self.clip_norm)
 
     def weight(self, num_samples: int) -> float:  # noqa: ARG002
-        """One, whatever the number of samples: that number is private here."""
+        """Return 1 for every number of samples, because that number is private at client level.
+
+        Args:
+            num_samples: Number of the client's records; not used.
+
+        Returns:
+            One.
+        """
         return 1.0
 
     def initialise(self, model: Vector) -> State:
-        return Controls.zeros(len(self.clients), len(model)).state()
+        return ControlVariates.zeros(len(self.clients), len(model)).state()
 
     def client_steps(
         self, task: Task, clients: Sequence[ClientData], step: Step
     ) -> Iterator[Block]:
-        controls, places = Controls.of(step.state), places_of(self.clients)
+        controls, places = ControlVariates.of(step.state), rows_by_client(self.clients)
         names = names_of(clients)
         own = torch.from_numpy(controls.clients[[places[name] for name in names]]).to(task.device)
         shared = torch.from_numpy(controls.server).to(task.device)
@@ -174,10 +193,10 @@ class Scaffold:
         self, model: Vector, combined: Sequence[Combined], state: State
     ) -> tuple[Vector, State]:
         change, control_change = combined[0].mean, combined[1].mean / self._factor
-        drafts, places = self._drafts.take(), places_of(self.clients)
-        controls = Controls.of(state)
-        share = len(drafts) / len(self.clients)  # of all clients: who takes part is public
-        moved = controls.moved(
+        drafts, places = self._drafts.take(), rows_by_client(self.clients)
+        controls = ControlVariates.of(state)
+        share = len(drafts) / len(self.clients)  # Public, like the cohort itself.
+        moved = controls.with_rows(
             controls.server + share * control_change,
             [places[name] for name in drafts],
             np.stack(list(drafts.values())),
@@ -189,7 +208,7 @@ class Scaffold:
         return self.clip_norm / self.control_clip_norm
 
     def _control_changes(self, changes: Tensor, shared: Tensor) -> Tensor:
-        """c_k' - c_k = (x - y)/(K r) - c, clipped; zero for a client that diverged."""
+        """Return c_k' - c_k = (x - y)/(K r) - c, clipped; zero for a client that diverged."""
         rate = self.local_steps * self.local_learning_rate
         wanted = DenseRows(-changes / rate - shared)
         limit = self.control_clip_norm * (1.0 - ROUNDING_HEADROOM)
@@ -199,10 +218,13 @@ class Scaffold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleScaffold:
-    """Sample level: control variates are messages that were released before.
+    """SCAFFOLD at sample level, whose control variates are messages that were released before.
 
-    `clients` are the names of all clients of the run, in the order of their rows, and
-    `total_weight` is the sum of their public weights.
+    Attributes:
+        local_work: The clipped gradient that each client computes.
+        server_learning_rate: Step size s of the server.
+        clients: Names of all clients of the run, in the order of their rows in the state.
+        total_weight: The sum of all clients' public weights.
     """
 
     local_work: SampleClippedGradient
@@ -211,7 +233,7 @@ class SampleScaffold:
     total_weight: float
     unit: ClassVar[Unit] = Unit.SAMPLE
     uplinks: ClassVar[int] = 1
-    shared_state: ClassVar[tuple[str, ...]] = ()  # the correction is the server's
+    shared_state: ClassVar[tuple[str, ...]] = ()  # Only the server uses the control variates.
     gathers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -227,11 +249,11 @@ class SampleScaffold:
         return ball_of(self.local_work, dimension, num_samples)
 
     def weight(self, num_samples: int) -> float:
-        """The number of records behind the mean, which is public."""
+        """Return the public number of records behind the client's mean."""
         return float(self.local_work.records(num_samples))
 
     def initialise(self, model: Vector) -> State:
-        return Controls.zeros(len(self.clients), len(model)).state()
+        return ControlVariates.zeros(len(self.clients), len(model)).state()
 
     def client_steps(
         self, task: Task, clients: Sequence[ClientData], step: Step
@@ -242,20 +264,22 @@ class SampleScaffold:
         self, model: Vector, combined: Sequence[Combined], state: State
     ) -> tuple[Vector, State]:
         each = combined[0].each
-        assert each is not None  # this algorithm gathers
-        controls, places = Controls.of(state), places_of(self.clients)
+        assert each is not None, "gathers is true"
+        controls, places = ControlVariates.of(state), rows_by_client(self.clients)
         who = [places[name] for name in each.clients]
         before = controls.clients[who].astype(np.float64)
         kept = each.rows.astype(np.float32)
         step = each.weights @ (each.rows - before) / each.weights.sum() + controls.server
-        # By what the rows are rounded to, so that c stays the mean of all of them.
+        # Uses the rounded rows, so that c stays the mean of the rows that are stored.
         server = controls.server + each.weights @ (kept - before) / self.total_weight
-        return model + self.server_learning_rate * step, controls.moved(server, who, kept).state()
+        return model + self.server_learning_rate * step, controls.with_rows(
+            server, who, kept
+        ).state()
 
 
 def _check_named_once(clients: Sequence[str]) -> None:
     if not clients or len(set(clients)) != len(clients):
         raise ParameterError(
-            f"SCAFFOLD keeps a control variate for each client, and got {len(clients)} names, "
-            f"{len(set(clients))} of them different; name every client of the run once"
+            f"SCAFFOLD keeps one control variate per client, but got {len(clients)} names with "
+            f"{len(set(clients))} distinct ones; name every client of the run once"
         )

@@ -1,7 +1,7 @@
-"""The [algorithm] tables of federated averaging and SCAFFOLD, and those of aggregations; no torch.
+"""The `[algorithm]` tables of federated averaging and SCAFFOLD, and the aggregations; no torch.
 
-Any aggregation but the mean needs every message, so the channel 'direct'. The robust ones pay where
-messages are noisy: the median of Gaussian messages has pi/2 times their mean's variance.
+Every aggregation except the mean needs each message and so the channel 'direct'. With Gaussian
+noise the median has pi/2 times the variance of the mean, so robust aggregation costs accuracy.
 
 Reference: Yin et al. 2018.
 """
@@ -40,14 +40,14 @@ from sottovoce.federated.algorithms.algorithm import (
     register_aggregation,
 )
 
-if TYPE_CHECKING:  # bring torch
+if TYPE_CHECKING:  # These import torch.
     from sottovoce.federated.algorithms.fedavg import FedAvg, LocalWork, SampleClippedGradient
     from sottovoce.learning.datasets import Dataset
     from sottovoce.learning.task import Task
 
 _ROBUST = (
-    "a median or trimmed mean of noisy messages is noisier than their mean, up to pi/2 times its "
-    "variance with Gaussian noise, and biased for messages of a few letters; it is unweighted"
+    "a median or trimmed mean of noisy messages is noisier than their mean (with Gaussian noise it "
+    "has up to pi/2 times the variance), biased for messages of a few letters, and unweighted"
 )
 
 
@@ -95,17 +95,19 @@ class TrimmedMeanSection(AggregationSection):
 
 
 ONE_STEP = (
-    "sample-level privacy takes one clipped full-batch step a round: drop 'algorithm.local_steps' "
+    "sample-level privacy takes one clipped full-batch step a round; drop 'algorithm.local_steps' "
     "and 'algorithm.local_learning_rate', or set privacy.level = 'client'"
 )
 _MEAN = {"kind": "mean"}
 
 
 def _aggregation(name: str, value: Any) -> dict[str, Any]:
-    """Return the table with every key of ours written out."""
+    """Return the table with the defaults of a built-in aggregation filled in."""
     kind = value.get("kind") if isinstance(value, Mapping) else None
     if not isinstance(kind, str):
-        raise ConfigError(f"'{name}' must be a table with the 'kind' of an aggregation")
+        raise ConfigError(
+            f"'{name}' must be a table with the 'kind' of an aggregation, such as 'mean'"
+        )
     given = {key: item for key, item in value.items() if key != "kind"}
     return {"kind": kind, **completed(AGGREGATIONS, name, kind, given)}
 
@@ -116,7 +118,17 @@ def _aggregation(name: str, value: Any) -> dict[str, Any]:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedAvgSection(AlgorithmSection):
-    """Federated averaging; `aggregation` is what the server makes of the decoded updates."""
+    """Federated averaging.
+
+    Attributes:
+        server_learning_rate: Step size of the server.
+        server_momentum: Momentum of the server, in [0, 1).
+        local_steps: Local steps a round; at sample level always 1.
+        local_learning_rate: Step size of local steps; required at client level only.
+        proximal_weight: The FedProx weight.
+        budget_penalty: Whether clients with smaller budgets stay closer to the shared model.
+        aggregation: How the server combines the decoded updates.
+    """
 
     server_learning_rate: float = field(metadata=POSITIVE)
     server_momentum: float = field(default=0.0, metadata=below(1.0))
@@ -159,7 +171,7 @@ class FedAvgSection(AlgorithmSection):
         return self._aggregated.build(averaging, setting)
 
     def at_site(self) -> Self:
-        """Return it with the mean: what a server makes of messages is no reason to read records."""
+        """Return the section with the mean: clients do not need the server's aggregation."""
         return dataclasses.replace(self, aggregation=_MEAN)
 
     def warnings(self, unit: Unit, *, private: bool) -> list[str]:  # noqa: ARG002
@@ -187,31 +199,33 @@ class FedAvgSection(AlgorithmSection):
             for name in ("budget_penalty", "proximal_weight"):
                 if getattr(self, name):
                     raise ConfigError(
-                        f"'algorithm.{name}' acts between local steps, and sample-level privacy "
-                        "takes one; drop it, or set privacy.level = 'client'"
+                        f"'algorithm.{name}' acts between local steps, but sample-level privacy "
+                        "takes only one step; drop it, or set privacy.level = 'client'"
                     )
             if self.local_steps != 1 or self.local_learning_rate is not None:
                 raise ConfigError(ONE_STEP)
-            return clipped_gradient(setting)
+            return make_clipped_gradient(setting)
         setting.check_all_records()
         return LocalSgd(
             clip_norm=setting.clip_norm,
             steps=self.local_steps,
-            learning_rate=given_rate(self.local_learning_rate),
+            learning_rate=require_learning_rate(self.local_learning_rate),
             proximal_weight=self.proximal_weight,
             penalties=_penalties(setting.groups) if self.budget_penalty else {},
         )
 
 
-def given_rate(rate: float | None) -> float:
-    """Return the rate of local steps, which client-level privacy needs."""
+def require_learning_rate(rate: float | None) -> float:
+    """Return the learning rate of local steps, which client-level privacy requires."""
     if rate is None:
-        raise ConfigError("client-level privacy needs 'algorithm.local_learning_rate'")
+        raise ConfigError(
+            "client-level privacy needs 'algorithm.local_learning_rate'; set it above 0"
+        )
     return rate
 
 
-def clipped_gradient(setting: Setting) -> "SampleClippedGradient":
-    """Return what a client computes where samples are protected."""
+def make_clipped_gradient(setting: Setting) -> "SampleClippedGradient":
+    """Return the local work of sample-level privacy."""
     from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
 
     return SampleClippedGradient(
@@ -229,27 +243,27 @@ def _penalties(groups: Sequence[BudgetGroup]) -> dict[str, float]:
         if group.epsilon is None:
             raise ConfigError(
                 f"'algorithm.budget_penalty' compares budgets, but '{group.where}.epsilon' is not "
-                "given; give it, or drop the penalty"
+                "set; set it, or drop the penalty"
             )
         epsilons |= dict.fromkeys(group.clients, group.epsilon)
     return budget_penalties(epsilons)
 
 
 _CONTROLS = (
-    "the server's control variate adds up the noise of all rounds, for clients send changes of "
-    "theirs: compare with the algorithm 'fedavg', which has one uplink to pay for"
+    "clients send changes of their control variates, so the server's control variate accumulates "
+    "the noise of all rounds; compare with the algorithm 'fedavg', which pays for one uplink only"
 )
 
 
 @register("scaffold", summary="local steps corrected by control variates")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaffoldSection(AlgorithmSection):
-    """Local steps corrected by control variates (Karimireddy et al. 2020).
+    """SCAFFOLD: local steps corrected by control variates (Karimireddy et al. 2020).
 
-    At client level a client sends two vectors a round and pays for both; changes of its control
-    variate are clipped to `control_clip_norm`, unless given to privacy.clip_norm/(local steps times
-    their rate). At sample level there is one step a round, and control variates are messages that
-    were sent before: on the channel 'direct' only.
+    At client level a client sends two vectors a round and pays for both. Changes of its control
+    variate are clipped to `control_clip_norm`, which defaults to privacy.clip_norm/(local_steps *
+    local_learning_rate). At sample level there is one step a round, and control variates are
+    messages that were sent before; this needs the channel 'direct'.
     """
 
     server_learning_rate: float = field(metadata=POSITIVE)
@@ -286,7 +300,7 @@ class ScaffoldSection(AlgorithmSection):
         if setting.unit is Unit.SAMPLE:
             return self._for_samples(setting)
         setting.check_all_records()
-        rate, clip_norm = given_rate(self.local_learning_rate), setting.clip_norm
+        rate, clip_norm = require_learning_rate(self.local_learning_rate), setting.clip_norm
         return Scaffold(
             clip_norm=clip_norm,
             control_clip_norm=self.control_clip_norm or clip_norm / (self.local_steps * rate),
@@ -301,12 +315,13 @@ class ScaffoldSection(AlgorithmSection):
 
         if self.control_clip_norm is not None:
             raise ConfigError(
-                "at sample level control variates are messages that were sent before, clipped "
-                "already: drop 'algorithm.control_clip_norm', or set privacy.level = 'client'"
+                "at sample level control variates are messages that were sent before and are "
+                "already clipped; drop 'algorithm.control_clip_norm', or set privacy.level = "
+                "'client'"
             )
         if self.local_steps != 1 or self.local_learning_rate is not None:
             raise ConfigError(ONE_STEP)
-        work = clipped_gradient(setting)
+        work = make_clipped_gradient(setting)
         return SampleScaffold(
             local_work=work,
             server_learning_rate=self.server_learning_rate,

@@ -1,1 +1,1 @@
-"""The vectorised in-process backend: many clients on one machine, through the same rounds."""
+"""Backends that simulate many clients in this process, vectorized over clients."""

@@ -1,9 +1,9 @@
-"""A trusted server's rounds: clipped updates added up as they are, and noise added once.
+"""The backend of a trusted server, which adds up clipped updates and adds noise once.
 
-Every client that can pay is charged in every round. Who was sampled is secret and so are all
-numbers that depend on it: the sum is divided by the expected weight, a round that nobody was
-sampled for releases noise all the same, and what is counted as sent is a message of every client,
-for silence would tell who was not sampled.
+Every client that can pay is charged in every round. The sample of clients is secret, and so is
+every number that depends on it: the sum is divided by the expected weight, a round for which no
+client was sampled still releases noise, and one message of every client is counted as sent, because
+a missing message would reveal that a client was not sampled.
 """
 
 from collections.abc import Sequence
@@ -21,14 +21,14 @@ from sottovoce.protocol.message import HEADER_BYTES
 
 
 class CentralSums(CountedClients):
-    """Nothing is encoded or sent."""
+    """The backend of a trusted server; it encodes and sends no messages."""
 
     def replay(self, number: int, drawn: Sequence[int]) -> None:  # noqa: ARG002
         self.tally.charge(number, self._payers(number))
 
     def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
         payers = self._payers(number)
-        assert set(cohort) <= set(payers)  # whoever contributes has paid
+        assert set(cohort) <= set(payers), "every client that contributes is charged"
         self.tally.charge(number, payers)
         self.begin(number)
         gathering = Gathering(
@@ -38,7 +38,7 @@ class CentralSums(CountedClients):
             self.add(gathering, portion, number, uplink)
         bytes_up = self._payload_bytes(payers)
         return Collected(
-            combined=(self._released(gathering, payers),),
+            combined=(self._release(gathering, payers),),
             clients_asked=len(payers),
             clients_received=len(payers),
             clients_out_of_budget=0,
@@ -55,17 +55,18 @@ class CentralSums(CountedClients):
     @property
     def _client_sampling_rate(self) -> float:
         visibility = self.channel.visibility
-        assert isinstance(visibility, NoisySums), "books chooses by that"
+        assert isinstance(visibility, NoisySums), "this backend serves the channel 'central' only"
         return visibility.client_sampling_rate
 
     def _payers(self, number: int) -> list[int]:
-        """Everyone who has budget left: a public matter, which no coin decides."""
+        """Return the clients that have budget left, which does not depend on the secret sample."""
         return [int(i) for i in self.tally.able(number).nonzero()[0]]
 
-    def _released(self, gathering: Gathering, payers: Sequence[int]) -> Combined:
+    def _release(self, gathering: Gathering, payers: Sequence[int]) -> Combined:
+        """Return the noisy sum divided by the expected weight."""
         parts = [self.parts[i] for i in payers]
         noise = noise_of_sum({(part.mechanism, part.weight) for part in parts})
-        assert noise is not None  # a round has at least one client that can pay
+        assert noise is not None, "a round has at least one client that can pay"
         noisy = gathering.total + added_noise(noise, gathering.total, self._generator)
         expected = self._client_sampling_rate * sum(part.weight for part in parts)
         return Combined(mean=(noisy / expected).cpu().numpy())

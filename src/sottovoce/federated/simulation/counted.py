@@ -1,9 +1,9 @@
-"""Rounds of clients whose charges are counted in memory: the parts that both ways share.
+"""The base of the simulation backends that count charges in memory.
 
-packed   codes are really drawn from each client's keystream, packed and unpacked: the bits that a
+packed   real codes are drawn from each client's keystream, packed and unpacked: the bits that a
          client would send, without headers and without a ledger on disk.
-drawn    decoded values are drawn from the same laws with torch's generator, on any device: nothing
-         is encoded. For sweeps.
+drawn    decoded values are drawn from the same laws with torch's generator, on any device, and no
+         codes are made. For sweeps.
 """
 
 from abc import ABC, abstractmethod
@@ -28,12 +28,13 @@ from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.message import HEADER_BYTES
 from sottovoce.protocol.plan import ClientPlan
 
+# How many times as many coordinates a GPU holds at once as a CPU.
 _GPU_FACTOR = 16
 
 
 @dataclass
 class Gathering:
-    """What arrives of one uplink: the weighted sum, and each vector if they are kept."""
+    """The accumulator of one uplink: the weighted sum and, where they are needed, all vectors."""
 
     total: Tensor
     weight: float = 0.0
@@ -42,6 +43,7 @@ class Gathering:
     weights: list[float] = field(default_factory=list)
 
     def combined(self) -> Combined:
+        """Return the weighted mean and the vectors, if they were kept."""
         mean = (self.total.to(torch.float64) / self.weight).cpu().numpy()
         if not self.rows:
             return Combined(mean=mean)
@@ -66,13 +68,13 @@ class Portion:
 
     @property
     def common_weight(self) -> float | None:
-        """The weight that all these clients have, in full precision; None if they differ."""
+        """The weight of all these clients in float64; None if they differ."""
         first = self.clients[0].weight
         return first if all(part.weight == first for part in self.clients) else None
 
 
 class CountedClients(ABC):
-    """A backend that trains blocks of clients and counts their charges."""
+    """A backend that trains blocks of clients and counts their charges in memory."""
 
     def __init__(
         self,
@@ -123,29 +125,29 @@ class CountedClients(ABC):
         )
 
     def _served(self, cohort: Sequence[int]) -> Sequence[int]:
-        """Who is asked: nobody, and nobody is charged, where nothing could be released."""
+        """Return the clients to charge and ask: none if the channel could release nothing."""
         return cohort if self.channel.serves(len(cohort)) else []
 
     def rotation(self, number: int) -> Rotation | None:
-        """The round's own rotation, where updates are rotated."""
+        """Return the rotation of a round; None if updates are not rotated."""
         if not self.rotated:
             return None
         return Rotation.of_round(self.run, number, self.task.dimension)
 
     @abstractmethod
     def begin(self, number: int) -> None:
-        """A round begins."""
+        """Prepare the random state of a round."""
 
     @abstractmethod
     def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:
-        """Privatise a portion and add what the server reads of it."""
+        """Privatize a portion and add what the server decodes of it."""
 
     @property
     def _device(self) -> torch.device:
         return self.task.device
 
     def _payload_bytes(self, clients: Sequence[int]) -> int:
-        """What the codes of one vector of these clients take."""
+        """Return the bytes of one vector's codes, summed over the clients."""
         mechanisms = [self.parts[i].mechanism for i in clients]
         sizes = {
             id(one): (one.code_format().payload_bits(self.task.dimension) + 7) // 8
@@ -156,6 +158,7 @@ class CountedClients(ABC):
     def _portions(
         self, number: int, cohort: Sequence[int], start: Start
     ) -> Iterator[tuple[int, Portion]]:
+        """Yield (uplink index, portion) for the cohort, a few clients at a time."""
         step = Step(
             run=self.run,
             round=number,
@@ -163,8 +166,8 @@ class CountedClients(ABC):
             state=start.state,
             randomness=self.randomness,
         )
-        room = COORDINATES_TOGETHER * (_GPU_FACTOR if self._device.type == "cuda" else 1)
-        together = max(1, room // self.task.dimension)
+        capacity = COORDINATES_TOGETHER * (_GPU_FACTOR if self._device.type == "cuda" else 1)
+        together = max(1, capacity // self.task.dimension)
         for first in range(0, len(cohort), together):
             group = cohort[first : first + together]
             for block in self.algorithm.client_steps(self.task, self.clients.take(group), step):
@@ -191,7 +194,7 @@ class CountedClients(ABC):
 
 
 def _tensor(weights: list[float], device: torch.device) -> Tensor:
-    """Weights where they are needed; equal ones are made there."""
+    """Return the weights on the device; equal weights are created there."""
     if len(set(weights)) == 1:
         return torch.full((len(weights),), weights[0], device=device)
     return torch.tensor(weights, device=device)

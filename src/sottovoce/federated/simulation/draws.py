@@ -1,10 +1,8 @@
-"""Decoded values drawn from the laws of coordinates, with torch's generator on any device.
+"""Decoded values drawn directly from the mechanisms' laws, with torch's generator on any device.
 
-For simulations that send nothing: float32, not cryptographic, and the same law as what is sent up
-to float32's rounding. Noise of many clients that is only added up is drawn once where its sum has a
-known law.
-
-Decoded values drawn from the mechanisms' laws with torch's generator: for sweeps.
+For simulations and sweeps that send no messages. Values are float32 and the generator is not
+cryptographic; their law is that of real decoded messages up to the rounding of float32. Where only
+a sum of noise is needed and its law is known, the noise of many clients is drawn once.
 """
 
 import math
@@ -34,18 +32,18 @@ from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Staircase
 from sottovoce.mechanisms.registry import kind_of
 from sottovoce.mechanisms.rotation import Rotation, block_size
 
-# Coordinates drawn at once: few enough for a processor's cache, enough to keep a GPU busy.
+# The most coordinates drawn at once: they fit a processor's cache, and keep a GPU busy.
 _TOGETHER = {"cpu": 1 << 17, "cuda": 1 << 27}
-_BITS_TOGETHER = (
-    6  # of a rotation: products with 64 x 64 signs take fewer passes than sums of pairs
-)
+# Index bits that one product of a rotation takes: a product with a 64 x 64 matrix of signs needs
+# fewer passes over memory than sums of pairs.
+_BITS_PER_PRODUCT = 6
 
-_MOST_CELLS = 1 << 24  # of the law of one row
+_MAX_CELLS = 1 << 24  # The most cells in the table of one row's law.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLaws:
-    """Each coordinate by the finite law that the mechanism declares for its row."""
+    """The law of a mechanism that declares a finite law for each coordinate of a row."""
 
     mechanism: Mechanism
 
@@ -54,11 +52,11 @@ DrawnLaw = CoordinateLaw | RowLaws
 
 
 def has_small_law(mechanism: Mechanism) -> bool:
-    """Return whether the law of a row is a table of each coordinate's codes, and not too large."""
+    """Return whether a row's law is a table of codes per coordinate that is small enough."""
     code_format, domain = mechanism.code_format(), mechanism.input_domain
     if not isinstance(code_format, LevelCodes) or code_format.count is not None:
         return False
-    if code_format.levels * domain.dimension > _MOST_CELLS:
+    if code_format.levels * domain.dimension > _MAX_CELLS:
         return False
     return isinstance(mechanism.law(domain.project(np.zeros(domain.dimension))), FiniteLaw)
 
@@ -66,7 +64,7 @@ def has_small_law(mechanism: Mechanism) -> bool:
 def generator_of_round(
     randomness: SeededRandomness, run: str, number: int, device: torch.device
 ) -> torch.Generator:
-    """Every round has its own seed, so a run can go on anywhere."""
+    """Return the generator of a round, with a seed of its own so that runs can resume anywhere."""
     seed = int(randomness.generator("draws", run, number).integers(2**62))
     return torch.Generator(device=device).manual_seed(seed)
 
@@ -76,34 +74,35 @@ def turned_total(
     rows: Rows,
     weights: Tensor,
     generator: torch.Generator,
-    turn: "RowRotation | None",
+    rotation: "RowRotation | None",
 ) -> Tensor:
-    """The weighted sum of the decoded rows, which are rotated on their way if there is a turn."""
-    if turn is None:
+    """Draw the weighted sum of the decoded rows, rotated before noise if `rotation` is given."""
+    if rotation is None:
         return drawn_total(law, rows, weights, generator)
     total, start = torch.zeros((), device=weights.device), 0
-    for block in rows.blocks(rows_together(turn.dimension, weights.device)):
-        decoded = drawn_rows(law, turn.forward(block.float()), generator)
+    for block in rows.blocks(rows_per_batch(rotation.dimension, weights.device)):
+        decoded = drawn_rows(law, rotation.forward(block.float()), generator)
         total = total + weights[start : start + len(block)] @ decoded
         start += len(block)
-    return turn.inverse(total[None])[0]  # turning is linear: once for all
+    # A rotation is linear, so the sum is rotated back once.
+    return rotation.inverse(total[None])[0]
 
 
 def drawn_total(law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Generator) -> Tensor:
-    """The weighted sum of the decoded rows."""
+    """Draw the weighted sum of the decoded rows."""
     match law:
         case Unchanged():
             return rows.total(weights)
         case AddedNoise(noise=Gaussian(stddev=stddev)):
             exact = rows.total(weights)
             scale: Tensor = stddev * torch.linalg.vector_norm(weights)
-            return exact + scale * _normal(exact.shape, exact, generator)
+            return exact + scale * _draw_normal(exact.shape, exact, generator)
         case _:
-            return _total_of_draws(law, rows, weights, generator)
+            return _sum_draws(law, rows, weights, generator)
 
 
 def drawn_rows(law: DrawnLaw, values: Tensor, generator: torch.Generator) -> Tensor:
-    """Each row as the server decodes it."""
+    """Draw each row as the server decodes it."""
     match law:
         case Unchanged():
             return values
@@ -111,74 +110,76 @@ def drawn_rows(law: DrawnLaw, values: Tensor, generator: torch.Generator) -> Ten
             return values + added_noise(noise, values, generator)
         case NoisySign(stddev=stddev, magnitude=magnitude):
             positive: Tensor = torch.special.ndtr(values / stddev)
-            signs: Tensor = 2.0 * (_uniform(values, generator) < positive) - 1.0
+            signs: Tensor = 2.0 * (_draw_uniform(values, generator) < positive) - 1.0
             return magnitude * signs
         case TiltedFamily():
-            return _tilted(law, values, generator)
+            return _draw_tilted(law, values, generator)
         case InterpolatedTable():
-            return _tabled(law, values, generator)
+            return _draw_from_table(law, values, generator)
         case RowLaws(mechanism=mechanism):
-            return torch.stack([_by_law(mechanism, row, generator) for row in values])
+            return torch.stack([_draw_by_law(mechanism, row, generator) for row in values])
         case _:
             assert_never(law)
 
 
-def rows_together(dimension: int, device: torch.device) -> int:
-    """How many rows are drawn at once."""
+def rows_per_batch(dimension: int, device: torch.device) -> int:
+    """Return how many rows are drawn at once."""
     return max(1, _TOGETHER.get(device.type, _TOGETHER["cpu"]) // dimension)
 
 
-def _total_of_draws(
-    law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Generator
-) -> Tensor:
+def _sum_draws(law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Generator) -> Tensor:
     total, start = torch.zeros((), device=weights.device), 0
     dimension = next(rows.blocks(1)).shape[1]
-    for block in rows.blocks(rows_together(dimension, weights.device)):
+    for block in rows.blocks(rows_per_batch(dimension, weights.device)):
         part = weights[start : start + len(block)]
         total = total + part @ drawn_rows(law, block.float(), generator)
         start += len(block)
     return total
 
 
-def _tilted(law: TiltedFamily, values: Tensor, generator: torch.Generator) -> Tensor:
+def _draw_tilted(law: TiltedFamily, values: Tensor, generator: torch.Generator) -> Tensor:
     points = [float(y) * law.tilt_per_unit for y in law.points]
     letters, weights = [float(a) for a in law.letters], [float(w) for w in law.weights]
     if len(points) == 2:
         logits = (points[1] - points[0]) * values + math.log(weights[1] / weights[0])
-        second = _uniform(values, generator) < torch.sigmoid(logits)
+        second = _draw_uniform(values, generator) < torch.sigmoid(logits)
         return letters[0] + (letters[1] - letters[0]) * second
-    reach = torch.maximum(values * max(points), values * min(points))  # the largest exponent
+    reach = torch.maximum(values * max(points), values * min(points))  # The largest exponent.
     cumulative, masses = torch.zeros_like(values), []
     for point, weight in zip(points, weights, strict=True):
         cumulative = cumulative + weight * torch.exp(point * values - reach)
         masses.append(cumulative)
-    return _letters_above(_uniform(values, generator) * cumulative, masses, letters)
+    return _first_letter_above(_draw_uniform(values, generator) * cumulative, masses, letters)
 
 
-def _tabled(law: InterpolatedTable, values: Tensor, generator: torch.Generator) -> Tensor:
+def _draw_from_table(law: InterpolatedTable, values: Tensor, generator: torch.Generator) -> Tensor:
     knots = torch.tensor(law.knots, dtype=values.dtype, device=values.device)
     cumulative = torch.tensor(law.rows.cumsum(axis=1), dtype=values.dtype, device=values.device)
     positions = ((values - law.low) / (law.high - law.low)).clamp(0.0, 1.0)
-    if len(knots) == 2:  # nothing to search for
+    if len(knots) == 2:  # All values lie between the same two knots.
         masses = [low + (high - low) * positions for low, high in cumulative.T.tolist()]
-        return _letters_above(_uniform(values, generator), masses, [float(a) for a in law.letters])
+        return _first_letter_above(
+            _draw_uniform(values, generator), masses, [float(a) for a in law.letters]
+        )
     left = (torch.searchsorted(knots, positions, right=True) - 1).clamp(0, len(knots) - 2)
     share = (positions - knots[left]) / (knots[left + 1] - knots[left])
     masses = [torch.lerp(column[left], column[left + 1], share) for column in cumulative.T]
-    return _letters_above(_uniform(values, generator), masses, [float(a) for a in law.letters])
+    return _first_letter_above(
+        _draw_uniform(values, generator), masses, [float(a) for a in law.letters]
+    )
 
 
-def _by_law(mechanism: Mechanism, values: Tensor, generator: torch.Generator) -> Tensor:
+def _draw_by_law(mechanism: Mechanism, values: Tensor, generator: torch.Generator) -> Tensor:
     law = mechanism.law(mechanism.input_domain.project(values.double().cpu().numpy()))
-    assert isinstance(law, FiniteLaw), "has_small_law says so"
+    assert isinstance(law, FiniteLaw), "has_small_law() was checked"
     cumulative = torch.tensor(law.table.cumsum(axis=1), dtype=values.dtype, device=values.device)
-    uniform = _uniform(values, generator) * cumulative[:, -1]
+    uniform = _draw_uniform(values, generator) * cumulative[:, -1]
     letters = torch.tensor(law.points, dtype=values.dtype, device=values.device)
     return letters[(uniform[:, None] >= cumulative[:, :-1]).sum(dim=1)]
 
 
-def _letters_above(uniform: Tensor, masses: list[Tensor], letters: list[float]) -> Tensor:
-    """The letter whose cumulative mass is the first above the uniform number."""
+def _first_letter_above(uniform: Tensor, masses: list[Tensor], letters: list[float]) -> Tensor:
+    """Return the first letter whose cumulative mass is above the uniform number."""
     found = torch.full_like(uniform, letters[0])
     for mass, below, above in zip(masses[:-1], letters[:-1], letters[1:], strict=True):
         found = found + (above - below) * (uniform >= mass)
@@ -188,42 +189,42 @@ def _letters_above(uniform: Tensor, masses: list[Tensor], letters: list[float]) 
 def added_noise(
     noise: Gaussian | Laplace | Staircase, like: Tensor, generator: torch.Generator
 ) -> Tensor:
-    """Noise for every entry of `like`, in its precision."""
+    """Draw noise for every entry of `like`, in its precision."""
     match noise:
         case Gaussian(stddev=stddev):
-            return stddev * _normal(like.shape, like, generator)
+            return stddev * _draw_normal(like.shape, like, generator)
         case Laplace(scale=scale):
-            # 1 - u lies in (0, 1]: no magnitude is infinite, and none is cut off.
-            magnitude = -torch.log(1.0 - _uniform(like, generator))
-            return scale * magnitude * torch.where(_uniform(like, generator) < 0.5, -1.0, 1.0)
+            # 1 - u lies in (0, 1], so the logarithm is finite.
+            magnitude = -torch.log(1.0 - _draw_uniform(like, generator))
+            return scale * magnitude * torch.where(_draw_uniform(like, generator) < 0.5, -1.0, 1.0)
         case Staircase():
-            return _staircase(noise, like, generator)
+            return _draw_staircase(noise, like, generator)
         case _:
             assert_never(noise)
 
 
-def _staircase(noise: Staircase, like: Tensor, generator: torch.Generator) -> Tensor:
-    """Sign, whole steps and place in the step, which are independent (Geng and Viswanath 2016)."""
+def _draw_staircase(noise: Staircase, like: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw sign, whole steps and position in the step independently (Geng and Viswanath 2016)."""
     decay = math.exp(-noise.epsilon)
-    whole = torch.floor(torch.log1p(-_uniform(like, generator)) / -noise.epsilon)
+    whole = torch.floor(torch.log1p(-_draw_uniform(like, generator)) / -noise.epsilon)
     high = noise.nu / (noise.nu + decay * (1.0 - noise.nu))
-    place = _uniform(like, generator)
-    upper = _uniform(like, generator) < high
+    place = _draw_uniform(like, generator)
+    upper = _draw_uniform(like, generator) < high
     within = torch.where(upper, noise.nu * place, noise.nu + (1.0 - noise.nu) * place)
-    sign = torch.where(_uniform(like, generator) < 0.5, -1.0, 1.0)
+    sign = torch.where(_draw_uniform(like, generator) < 0.5, -1.0, 1.0)
     return noise.step * sign * (whole + within)
 
 
-def _uniform(like: Tensor, generator: torch.Generator) -> Tensor:
+def _draw_uniform(like: Tensor, generator: torch.Generator) -> Tensor:
     return torch.rand(like.shape, generator=generator, device=like.device, dtype=like.dtype)
 
 
-def _normal(shape: torch.Size, like: Tensor, generator: torch.Generator) -> Tensor:
+def _draw_normal(shape: torch.Size, like: Tensor, generator: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=generator, device=like.device, dtype=like.dtype)
 
 
 class RowRotation:
-    """A rotation of rows in float32, on their device: `transforms.rotation` says which."""
+    """The rotation of `mechanisms.rotation` applied to float32 rows on their device."""
 
     def __init__(self, rotation: Rotation, device: torch.device) -> None:
         self.dimension = rotation.dimension
@@ -234,6 +235,7 @@ class RowRotation:
         ]
 
     def forward(self, rows: Tensor) -> Tensor:
+        """Return the rotated rows."""
         rows = rows.clone()
         for start, signs in self._passes:
             block = rows[:, start : start + self._size]
@@ -241,6 +243,7 @@ class RowRotation:
         return rows
 
     def inverse(self, rows: Tensor) -> Tensor:
+        """Return the rows rotated back."""
         rows = rows.clone()
         for start, signs in reversed(self._passes):
             block = rows[:, start : start + self._size]
@@ -249,15 +252,16 @@ class RowRotation:
 
 
 def _hadamard(rows: Tensor) -> Tensor:
-    """H v for each row; the length is a power of two.
+    """Return H v for each row v, whose length must be a power of two.
 
-    H is a Kronecker product of smaller ones: each is a matrix product over some bits of the index,
-    which come to the front by it. When all have had their turn, they are in order again.
+    H is a Kronecker product of smaller Hadamard matrices. Each is one matrix product over some bits
+    of the index, which also moves these bits to the front; after the last product all bits are in
+    order.
     """
     count, size = rows.shape
     left = size.bit_length() - 1
     while left:
-        bits = min(left, _BITS_TOGETHER)
+        bits = min(left, _BITS_PER_PRODUCT)
         last = rows.reshape(count, -1, 1 << bits).transpose(1, 2)
         rows = (_sylvester(bits, rows.device) @ last).reshape(count, size)
         left -= bits
@@ -266,7 +270,7 @@ def _hadamard(rows: Tensor) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _sylvester(bits: int, device: torch.device) -> Tensor:
-    """The Hadamard matrix of signs, of size 2^bits."""
+    """Return the 2^bits by 2^bits Hadamard matrix of signs."""
     matrix = torch.ones(1, 1, device=device)
     for _ in range(bits):
         matrix = torch.cat(
@@ -276,44 +280,44 @@ def _sylvester(bits: int, device: torch.device) -> Tensor:
 
 
 def law_of(mechanism: Mechanism) -> DrawnLaw:
-    """Return what the mechanism does to a coordinate: what it says, or else its finite law."""
+    """Return the declared law of a coordinate, or else the mechanism's finite law of rows."""
     if isinstance(mechanism, Coordinatewise):
         return mechanism.coordinate_law()
     if has_small_law(mechanism):
         return RowLaws(mechanism=mechanism)
     raise ConfigError(
-        f"mechanism '{kind_of(mechanism)}' does not say what it does to a coordinate, so "
-        "nothing can be drawn for it; set runtime.messages = 'packed'"
+        f"mechanism '{kind_of(mechanism)}' declares no law of a coordinate, so its messages cannot "
+        "be drawn; set runtime.messages = 'packed'"
     )
 
 
 class DrawnMessages(CountedClients):
-    """Nothing is encoded or sent."""
+    """The backend that draws decoded values; it encodes and sends no messages."""
 
     def begin(self, number: int) -> None:
         device = self.task.device
         self._generator = generator_of_round(self.randomness, self.run, number, device)
         rotation = self.rotation(number)
-        self._turn = None if rotation is None else RowRotation(rotation, self.task.device)
+        self._rotation = None if rotation is None else RowRotation(rotation, self.task.device)
 
     def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:  # noqa: ARG002
         law = law_of(portion.mechanism)
         gathering.weight += portion.weight
         rows, weights, generator = portion.rows, portion.weights, self._generator
         if not self.algorithm.gathers:
-            gathering.total += turned_total(law, rows, weights, generator, self._turn)
+            gathering.total += turned_total(law, rows, weights, generator, self._rotation)
             return
-        together = rows_together(self.task.dimension, self.task.device)
+        together = rows_per_batch(self.task.dimension, self.task.device)
         for number_of_block, block in enumerate(rows.blocks(together)):
-            decoded = self._turned_back(self._drawn(law, block.float()))
+            decoded = self._rotate_back(self._draw(law, block.float()))
             self._add_rows(gathering, portion, number_of_block * together, decoded)
 
-    def _drawn(self, law: DrawnLaw, block: Tensor) -> Tensor:
-        values = block if self._turn is None else self._turn.forward(block)
+    def _draw(self, law: DrawnLaw, block: Tensor) -> Tensor:
+        values = block if self._rotation is None else self._rotation.forward(block)
         return drawn_rows(law, values, self._generator)
 
-    def _turned_back(self, rows: Tensor) -> Tensor:
-        return rows if self._turn is None else self._turn.inverse(rows)
+    def _rotate_back(self, rows: Tensor) -> Tensor:
+        return rows if self._rotation is None else self._rotation.inverse(rows)
 
     def _add_rows(
         self, gathering: Gathering, portion: Portion, start: int, decoded: Tensor

@@ -1,9 +1,9 @@
-"""Codes really drawn from each client's own keystream, packed, checked and added up.
+"""The backend that draws, packs and adds up real codes, without message headers.
 
-The codes are those that `rounds` would send from the same seed; headers are counted and not made,
-and charges are counted in memory. Rows of several clients are clipped, rotated and encoded at once:
-on several threads, or on the device where they are, if that is a CUDA device, the mechanism has
-kernels for it and Triton is installed. The bits are the same.
+The codes are those that `rounds` would send from the same seed. Headers are counted and not built,
+and charges are counted in memory. Rows of several clients are clipped, rotated and encoded at once,
+on several threads, or on a CUDA device if the rows are there, the mechanism has kernels for it and
+Triton is installed. All ways give the same bits.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,16 +22,16 @@ from sottovoce.protocol.message import Opened, codes_of, opened_as_sent
 from sottovoce.protocol.plan import ClientPlan
 from sottovoce.protocol.sums import DecodedMean, ExpandedMean, LevelCounts
 
-# Coordinates that each thread has at once. Many: threads hand the interpreter to each other less
-# often, which counts for more than arrays that fit a core's cache.
-_TOGETHER = 1 << 21
-_MOST_ROWS = 256  # that small models have in common for each thread
-_TOGETHER_ON_DEVICE = 1 << 26
-_MOST_ROWS_ON_DEVICE = 4096
+# The most coordinates and rows that each thread encodes at once. They are many because switching
+# threads at the interpreter lock costs more than arrays that exceed a core's cache.
+_MAX_COORDINATES = 1 << 21
+_MAX_ROWS = 256
+_MAX_COORDINATES_ON_DEVICE = 1 << 26
+_MAX_ROWS_ON_DEVICE = 4096
 
 
 class PackedMessages(CountedClients):
-    """Bits as they would leave, without their envelopes."""
+    """The backend that produces the bits of every message, without headers."""
 
     def begin(self, number: int) -> None:
         self._rotation = self.rotation(number)
@@ -49,22 +49,22 @@ class PackedMessages(CountedClients):
         gathering.total += torch.from_numpy(total).to(gathering.total.device)
 
     def _keystream(self, part: ClientPlan, number: int, uplink: int) -> Keystream:
-        """The one that `rounds` gives the first attempt at this message."""
+        """Return the keystream that `rounds` uses for the first attempt at this message."""
         return self.randomness.stream("encode", self.run, part.client, number, uplink, 0)
 
-    def _encoded(
+    def _encode(
         self, portion: Portion, number: int, uplink: int, *, as_clipped: bool = False
     ) -> Iterator[tuple[Sequence[ClientPlan], PackedRows]]:
-        """Clients and what they send, as many as are encoded at once.
+        """Yield clients with their packed codes, as many as are encoded at once.
 
-        `as_clipped` takes the rows as the portion has them; else they are projected, so that
-        float32's rounding cannot leave one outside the domain.
+        With `as_clipped` the rows are taken as they are in the portion. Otherwise they are
+        projected, so that the rounding of float32 leaves no row outside the domain.
         """
-        room, most = _TOGETHER * how_many(), _MOST_ROWS * how_many()
+        capacity, most = _MAX_COORDINATES * how_many(), _MAX_ROWS * how_many()
         if self._device.type == "cuda":
-            room, most = _TOGETHER_ON_DEVICE, _MOST_ROWS_ON_DEVICE
+            capacity, most = _MAX_COORDINATES_ON_DEVICE, _MAX_ROWS_ON_DEVICE
         position = 0
-        for block in portion.rows.blocks(max(1, min(most, room // self.task.dimension))):
+        for block in portion.rows.blocks(max(1, min(most, capacity // self.task.dimension))):
             parts = portion.clients[position : position + len(block)]
             position += len(block)
             if as_clipped:
@@ -75,10 +75,10 @@ class PackedMessages(CountedClients):
             yield parts, encode_packed(prepared, streams)
 
     def _count_ones(self, portion: Portion, number: int, uplink: int) -> NDArray[np.uint32]:
-        """How many clients' bits are 1, for each coordinate."""
+        """Count the clients whose bit is 1, for each coordinate."""
         here, there = LevelCounts(self.task.dimension, 2), None
         as_clipped = isinstance(portion.mechanism.input_domain, L2Ball)
-        for _, packed in self._encoded(portion, number, uplink, as_clipped=as_clipped):
+        for _, packed in self._encode(portion, number, uplink, as_clipped=as_clipped):
             if not packed.on_device:
                 here.add_rows(packed.payloads)
                 continue
@@ -93,9 +93,9 @@ class PackedMessages(CountedClients):
         return ones
 
     def _total(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> Vector:
-        """The weighted sum of all messages, each read as the server reads it, turned back."""
-        sums = _sum_of(self.task.dimension, portion)
-        for parts, packed in self._encoded(portion, number, uplink):
+        """Return the weighted sum of all messages, decoded as the server does and rotated back."""
+        sums = _make_accumulator(self.task.dimension, portion)
+        for parts, packed in self._encode(portion, number, uplink):
             for part, opened in zip(parts, opened_as_sent(packed), strict=True):
                 sums.add(part.mechanism, part.weight, opened)
                 if self.algorithm.gathers:
@@ -112,8 +112,8 @@ class PackedMessages(CountedClients):
         gathering.weights.append(part.weight)
 
 
-def _sum_of(dimension: int, portion: Portion) -> ExpandedMean | DecodedMean:
-    """Signs are counted where everybody has one weight, and folded once; all else is decoded."""
+def _make_accumulator(dimension: int, portion: Portion) -> ExpandedMean | DecodedMean:
+    """Return an accumulator of sign counts if all weights are equal, else of decoded messages."""
     mechanism = portion.mechanism
     if isinstance(mechanism, Expanding) and portion.common_weight is not None:
         return ExpandedMean(mechanism)

@@ -1,11 +1,12 @@
-"""Many runs of one recipe side by side, each with its own records, partition and randomness.
+"""Many runs of one configuration trained at once, each with its own records and randomness.
 
-For whoever needs a hundred models of one kind, such as shadow models. A run here is the run that
-`Training` would make with messages drawn (`drawn`): it takes the same samples of records and the
-same noise from the same seed, whichever runs stand beside it; what differs is float rounding.
+For experiments that need a hundred models of one kind, such as shadow models. Each run equals the
+run that `Training` makes with drawn messages (`drawn`): the same seed gives the same samples of
+records and the same noise, whichever runs are trained with it; only float rounding differs.
 
-Stacked can be what has one clipped gradient a client and a plain mean: FedAvg at sample level. All
-runs share one pool of records; models, gradients and noise stay on the task's device.
+Runs can be stacked if each client sends one clipped gradient and the server takes a plain mean, as
+FedAvg does at sample level. All runs share one pool of records; models, gradients and noise stay on
+the task's device.
 """
 
 import contextlib
@@ -34,8 +35,8 @@ from sottovoce.protocol.plan import ClientPlan
 Rows = NDArray[np.int64]
 OnRound = Callable[[int], None]
 
-# Numbers held at once for gradients: a processor's cache has room for one small model's batch,
-# and further models side by side gain nothing there.
+# The most gradient coordinates held at once. On a CPU the batch of one small model fills the
+# cache, so computing further models at the same time gains nothing.
 _TOGETHER = {"cpu": 1 << 22, "cuda": 1 << 30}
 
 
@@ -49,7 +50,15 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackedRun:
-    """One run: its name and randomness, its first model, its clients and their rows of the pool."""
+    """One run of the stack.
+
+    Attributes:
+        run: Its name, which labels its random streams.
+        randomness: Source of its noise and samples of records.
+        model: Its initial model.
+        parts: The plans of its clients.
+        shares: For each client, its rows of the pool.
+    """
 
     run: str
     randomness: SeededRandomness
@@ -59,7 +68,7 @@ class StackedRun:
 
 
 def can_stack(algorithm: Algorithm, parts: Sequence[ClientPlan], dimension: int) -> bool:
-    """Whether runs of this kind can be trained side by side."""
+    """Return whether runs of this kind can be trained at once."""
     return (
         isinstance(algorithm, Stackable)
         and algorithm.gradient_steps() is not None
@@ -78,9 +87,9 @@ def train_stacked(
     rotated: bool,
     on_round: OnRound | None = None,
 ) -> Vector:
-    """The last models of all runs, as rows."""
+    """Train all runs and return their final models as rows."""
     steps = algorithm.gradient_steps() if isinstance(algorithm, Stackable) else None
-    assert steps is not None, "can_stack says so"
+    assert steps is not None, "can_stack() was checked"
     return _Stack(task, steps, pool, runs, rotated=rotated).train(rounds, on_round)
 
 
@@ -105,39 +114,40 @@ class _Stack:
         self.portions = [_portions(one.parts, task.device) for one in runs]
 
     def train(self, rounds: int, on_round: OnRound | None) -> Vector:
+        """Run all rounds and return the final models as rows."""
         with _workers(self.task.device) as self.workers:
-            return self._trained(rounds, on_round)
+            return self._run_rounds(rounds, on_round)
 
-    def _trained(self, rounds: int, on_round: OnRound | None) -> Vector:
+    def _run_rounds(self, rounds: int, on_round: OnRound | None) -> Vector:
         models = torch.from_numpy(np.stack([one.model for one in self.runs])).to(self.task.device)
         velocity = torch.zeros_like(models)
         for number in range(1, rounds + 1):
-            means = self._means(number, self._updates(number, models.float()))
+            means = self._means(number, self._compute_updates(number, models.float()))
             velocity = self.steps.server_momentum * velocity + means
             models = models + self.steps.server_learning_rate * velocity
             if on_round:
                 on_round(number)
         return models.cpu().numpy()
 
-    def _updates(self, number: int, models: Tensor) -> Tensor:
-        """(runs, clients, parameters): what every client would send, within its domain."""
-        batch = [self._batch(one, number) for one in self.runs]
+    def _compute_updates(self, number: int, models: Tensor) -> Tensor:
+        """Return what each client sends, within its domain, shaped (runs, clients, parameters)."""
+        batch = [self._select_records(one, number) for one in self.runs]
         longest = max(len(rows) for rows, _ in batch)
-        room = _TOGETHER.get(self.task.device.type, _TOGETHER["cpu"])
-        samples = max(1, room // self.task.elements_per_sample)  # of one model
+        capacity = _TOGETHER.get(self.task.device.type, _TOGETHER["cpu"])
+        samples = max(1, capacity // self.task.elements_per_sample)  # Records per model.
         together = max(1, samples // max(1, longest))
 
         def totals(start: int) -> Tensor:
             stop = start + together
-            return self._totals(models[start:stop], batch[start:stop], samples)
+            return self._sum_gradients(models[start:stop], batch[start:stop], samples)
 
         found = list(self.workers(totals, range(0, len(batch), together)))
         updates = -torch.cat(found) / self.records
         norms = torch.linalg.vector_norm(updates, dim=2, keepdim=True)
         return updates * torch.clamp(self.radii / norms, max=1.0)
 
-    def _batch(self, one: StackedRun, number: int) -> tuple[Rows, Rows]:
-        """Which rows of the pool take part in a round, and whose they are."""
+    def _select_records(self, one: StackedRun, number: int) -> tuple[Rows, Rows]:
+        """Return the rows of the pool that take part in a round, and the client of each."""
         rows, owners = [], []
         for owner, (part, share) in enumerate(zip(one.parts, one.shares, strict=True)):
             chosen = self.work.records_of_round(
@@ -147,20 +157,22 @@ class _Stack:
             owners.append(np.full(len(rows[-1]), owner))
         return np.concatenate(rows), np.concatenate(owners)
 
-    def _totals(self, models: Tensor, batch: Sequence[tuple[Rows, Rows]], samples: int) -> Tensor:
-        """Clipped gradients of some models added up by client, so many samples at a time."""
+    def _sum_gradients(
+        self, models: Tensor, batch: Sequence[tuple[Rows, Rows]], samples: int
+    ) -> Tensor:
+        """Sum the clipped gradients of some models by client, `samples` records at a time."""
         device = self.task.device
         total = torch.zeros(len(models), self.num_clients, self.task.dimension, device=device)
         longest = max(len(rows) for rows, _ in batch)
         rows = np.zeros((len(batch), longest), dtype=np.int64)
-        owners = np.full((len(batch), longest), -1, dtype=np.int64)  # nobody's: only fills up
+        owners = np.full((len(batch), longest), -1, dtype=np.int64)  # -1 marks padding.
         for i, (own_rows, own_owners) in enumerate(batch):
             rows[i, : len(own_rows)], owners[i, : len(own_rows)] = own_rows, own_owners
-        places, whose = _sent(rows, device), _sent(owners, device)
+        places, clients_of = _copy_to(rows, device), _copy_to(owners, device)
         clients = torch.arange(self.num_clients, device=device)[None, :, None]
         for start in range(0, longest, samples):
             part = slice(start, start + samples)
-            shares = (whose[:, None, part] == clients).float()
+            shares = (clients_of[:, None, part] == clients).float()
             features = self.pool.features[places[:, part]].float()
             labels = self.pool.labels[places[:, part]]
             found = self.task.stacked_gradients(models, features, labels)
@@ -174,22 +186,24 @@ class _Stack:
         return torch.stack(list(self.workers(mean, range(len(self.runs)))))
 
     def _mean(self, index: int, number: int, updates: Tensor) -> Tensor:
-        """What the server makes of one run's messages."""
+        """Return the mean that the server decodes in one run."""
         one, device = self.runs[index], self.task.device
         generator = generator_of_round(one.randomness, one.run, number, device)
-        turn = None
+        row_rotation = None
         if self.rotated:
             rotation = Rotation.of_round(one.run, number, self.task.dimension)
-            turn = RowRotation(rotation, device)
+            row_rotation = RowRotation(rotation, device)
         total = torch.zeros(self.task.dimension, dtype=torch.float64, device=device)
         for portion in self.portions[index]:
             rows = updates if portion.positions is None else updates[portion.positions]
-            total += turned_total(portion.law, DenseRows(rows), portion.weights, generator, turn)
+            total += turned_total(
+                portion.law, DenseRows(rows), portion.weights, generator, row_rotation
+            )
         return total / sum(part.weight for part in one.parts)
 
 
-def _sent(rows: Rows, device: torch.device) -> Tensor:
-    """Rows on the device; a GPU is not waited for, which takes memory that stays where it is."""
+def _copy_to(rows: Rows, device: torch.device) -> Tensor:
+    """Copy rows to the device; pinned memory lets the copy to a GPU proceed without waiting."""
     there = torch.from_numpy(rows)
     if device.type == "cuda":
         there = there.pin_memory()
@@ -198,15 +212,15 @@ def _sent(rows: Rows, device: torch.device) -> Tensor:
 
 @contextlib.contextmanager
 def _workers(device: torch.device) -> Iterator[Callable[..., Iterable[Tensor]]]:
-    """A map over models: on a processor each thread has models of its own.
+    """Provide a map over models; on a CPU each thread works on models of its own.
 
-    Threads that share one small model's products mostly wait for each other.
+    Threads that share the matrix products of one small model mostly wait for each other.
     """
     threads = torch.get_num_threads()
     if device.type != "cpu" or threads == 1:
         yield map
         return
-    torch.set_num_threads(1)  # for each of them
+    torch.set_num_threads(1)  # Each worker thread uses one.
     try:
         with ThreadPoolExecutor(threads) as pool:
             yield pool.map
@@ -216,7 +230,7 @@ def _workers(device: torch.device) -> Iterator[Callable[..., Iterable[Tensor]]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Portion:
-    """Clients of a run that share a mechanism; None are all of them."""
+    """Clients of a run that share a mechanism; `positions` is None if all clients do."""
 
     law: CoordinateLaw
     positions: Tensor | None
@@ -230,7 +244,7 @@ def _portions(parts: Sequence[ClientPlan], device: torch.device) -> list[_Portio
     portions = []
     for positions in owners.values():
         mechanism = parts[positions[0]].mechanism
-        assert isinstance(mechanism, Coordinatewise), "can_stack says so"
+        assert isinstance(mechanism, Coordinatewise), "can_stack() was checked"
         everyone = len(positions) == len(parts)
         portions.append(
             _Portion(
@@ -243,6 +257,6 @@ def _portions(parts: Sequence[ClientPlan], device: torch.device) -> list[_Portio
 
 
 def _radius(mechanism: Mechanism) -> float:
-    """What the mechanism's domain lets through; updates longer than that are shortened."""
+    """Return the largest norm in the mechanism's domain, less the headroom for rounding."""
     domain = mechanism.input_domain
     return domain.radius * (1.0 - ROUNDING_HEADROOM) if isinstance(domain, L2Ball) else np.inf
