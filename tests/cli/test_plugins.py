@@ -54,12 +54,13 @@ REGISTERS: tuple[Any, ...] = (
 )
 PAGE = ROOT / "docs/how-to/write-a-plug-in.md"
 FILES = {block.title: block.text for block in blocks(PAGE) if block.title}
-WORD = "the privacy claims of plug-in {} '{}' (distribution whispering 0.1) hold (not verified)"
+OURS = "distribution example-plugins 0.1"
+WORD = f"the privacy claims of plug-in {{}} '{{}}' ({OURS}) hold (not verified)"
 
 # One mechanism that claims twice the noise that it adds, an accountant that finds everything free.
 HUSH = (
-    FILES["whisper.py"]
-    .replace('"whisper"', '"hush"')
+    FILES["rounded_gaussian.py"]
+    .replace('"rounded_gaussian"', '"hush"')
     .replace("mu=shift / self.noise_multiplier", "mu=shift / (2.0 * self.noise_multiplier)")
 )
 FREE = """
@@ -155,7 +156,7 @@ class Algorithm(federated.AlgorithmSection):
 def backend(spec, folder, *, resume=False, on_round=None, on_resume=None): ...
 """
 MUTE_MECHANISM = (
-    FILES["whisper.py"].replace('"whisper"', '"mute"')
+    FILES["rounded_gaussian.py"].replace('"rounded_gaussian"', '"mute"')
     + """
     def code_format(self): ...
 """
@@ -191,7 +192,7 @@ RETURNED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.fixture(autouse=True)
-def whispering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def example_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The page's distribution, and one with what is wrong; afterwards they are unknown again."""
     folder = tmp_path / "site-packages"
     described = tomllib.loads(FILES["pyproject.toml"])["project"]
@@ -241,11 +242,11 @@ def spec_file(folder: Path, **changes: Any) -> Path:
 def test_what_is_registered_is_listed_with_its_source_and_what_is_broken(cli: Any) -> None:
     rows = cli("plugins", "--json").json
     found = {(row["kind"], row["name"], row["from"]): row["problem"] for row in rows}
-    ours, theirs = "distribution whispering 0.1", "distribution whistling 0.1"
-    assert found["mechanism", "whisper", ours] is None
+    ours, theirs = OURS, "distribution whistling 0.1"
+    assert found["mechanism", "rounded_gaussian", ours] is None
     assert found["accountant", "basic", ours] is None
     assert found["algorithm", "sign_descent", ours] is None
-    assert found["attack", "surprise", ours] is None
+    assert found["attack", "confidence_gap", ours] is None
     assert found["mechanism", "mvu", "sottovoce"] is None
     assert found["experiment", "mvu-scalar", "sottovoce-papers"] is None
     assert "nothing_of_that_name" in found["mechanism", "off", theirs]
@@ -259,10 +260,10 @@ def test_a_spec_runs_with_a_mechanism_and_an_algorithm_from_outside(
 ) -> None:
     out = tmp_path / "run"
     result = cli("run", spec_file(tmp_path), "--out", out, "--json").json
-    assert result["mechanism"]["kind"] == "whisper"
+    assert result["mechanism"]["kind"] == "rounded_gaussian"
     assert result["bits_per_coordinate"] == 4
     assert 3.9 < result["epsilon"] <= 4.0
-    words = WORD.format("algorithm", "sign_descent"), WORD.format("mechanism", "whisper")
+    words = WORD.format("algorithm", "sign_descent"), WORD.format("mechanism", "rounded_gaussian")
     for word in words:
         assert word in result["assumes"]
         assert word in result["guarantee"]
@@ -281,7 +282,7 @@ def test_encode_and_a_finite_law_are_enough_for_fast_simulations(
     """The page's mechanism has no fast path of its own."""
     place = spec_file(tmp_path, randomness="seeded", runtime={"messages": messages})
     result = cli("run", place, "--out", tmp_path / "run", "--json").json
-    assert result["mechanism"]["kind"] == "whisper"
+    assert result["mechanism"]["kind"] == "rounded_gaussian"
     assert result["accuracy"] > 0.3
 
 
@@ -344,11 +345,11 @@ def test_the_attack_is_run_by_name_and_not_unasked(cli: Any, tmp_path: Path) -> 
     run = tmp_path / "run"
     assert cli("run", spec_file(tmp_path, mechanism=table, rounds=2), "--out", run).code == 0
     few = ("--shadows", 4, "--candidates", 60, "--fpr", 0.2, "--json")
-    found = cli("attack", "membership", run, "--attack", "surprise", *few).json
-    assert list(found["attacks"]) == ["surprise"]
-    assert 0.0 <= found["attacks"]["surprise"]["auc"]["value"] <= 1.0
-    wrong = cli("attack", "membership", run, "--attack", "surprize", *few)
-    assert (wrong.code, "did you mean 'surprise'" in wrong.err) == (2, True)
+    found = cli("attack", "membership", run, "--attack", "confidence_gap", *few).json
+    assert list(found["attacks"]) == ["confidence_gap"]
+    assert 0.0 <= found["attacks"]["confidence_gap"]["auc"]["value"] <= 1.0
+    wrong = cli("attack", "membership", run, "--attack", "confidence_gup", *few)
+    assert (wrong.code, "did you mean 'confidence_gap'" in wrong.err) == (2, True)
     from sottovoce.auditing.attacks.context import own_attacks
 
     assert own_attacks() == ("shokri", "lira-offline", "lira-online", "canary")
@@ -379,8 +380,8 @@ def test_an_accountant_from_outside_never_enters_our_bound(cli: Any) -> None:
 
 
 def test_what_rests_on_a_mechanisms_word_says_so_wherever_it_is_printed(cli: Any) -> None:
-    words = ("--mechanism", "whisper", "--param", "noise_multiplier=5", "--dimension", 4)
-    word = WORD.format("mechanism", "whisper")
+    words = ("--mechanism", "rounded_gaussian", "--param", "noise_multiplier=5", "--dimension", 4)
+    word = WORD.format("mechanism", "rounded_gaussian")
     for command in ("spend", "curve"):
         found = cli("privacy", command, *words, "--delta", 1e-5, "--rounds", 5, "--json").json
         assert found["assumes"] == word
@@ -396,24 +397,31 @@ def test_what_rests_on_a_mechanisms_word_says_so_wherever_it_is_printed(cli: Any
 def test_the_plan_ranks_a_mechanism_from_outside_and_does_not_choose_it(cli: Any) -> None:
     words = ("--epsilon", 2, "--delta", 1e-5, "--rounds", 5, "--dimension", 50, "--bits", 4)
     plan = cli("plan", *words, "--json").json
-    (found,) = (row for row in plan["ranking"] if row["mechanism"] == "whisper")
-    assert found["assumes"] == WORD.format("mechanism", "whisper")
+    (found,) = (row for row in plan["ranking"] if row["mechanism"] == "rounded_gaussian")
+    assert found["assumes"] == WORD.format("mechanism", "rounded_gaussian")
     assert "used only if a spec names it" in found["explanation"]
-    assert plan["choice"] not in ("whisper", "hush")
+    assert plan["choice"] not in ("rounded_gaussian", "hush")
     (broken,) = (row["reason"] for row in plan["left_out"] if row["mechanism"] == "mute")
-    assert "code_format() is None" in broken  # and breaks no other plan
-    assert {row["mechanism"] for row in plan["ranking"]} >= {"whisper", "hush", "gauss_hermite"}
+    assert "code_format() must be LevelCodes" in broken  # and the others are ranked
+    assert {row["mechanism"] for row in plan["ranking"]} >= {
+        "rounded_gaussian",
+        "hush",
+        "gauss_hermite",
+    }
 
 
 def test_a_mechanism_that_keeps_the_contract_passes_and_one_that_lies_fails(cli: Any) -> None:
-    kept = cli("mechanism", "check", "whisper", "--json").json
+    kept = cli("mechanism", "check", "rounded_gaussian", "--json").json
     assert {row["kept"] for row in kept} == {True}
     assert len(kept) == 8
     found = cli("mechanism", "check", "hush")
     assert found.code == 1
     assert "claimed" in found.out
     assert "'hush' does not keep the contract" in found.out
-    for name, reason in (("whispre", "did you mean 'whisper'"), ("off", "cannot be used")):
+    for name, reason in (
+        ("rounded_gausian", "did you mean 'rounded_gaussian'"),
+        ("off", "cannot be used"),
+    ):
         wrong = cli("mechanism", "check", name)
         assert (wrong.code, reason in wrong.err) == (2, True)
 
@@ -422,7 +430,7 @@ def test_a_broken_plug_in_and_a_taken_name_are_errors_only_where_they_are_asked_
     cli: Any,
 ) -> None:
     listed = cli("mechanism", "list", "--json").json
-    assert {row["kind"] for row in listed} >= {"whisper", "gaussian", "mvu"}
+    assert {row["kind"] for row in listed} >= {"rounded_gaussian", "gaussian", "mvu"}
     shown = cli("mechanism", "list")
     assert shown.code == 0
     assert "left out: the plug-in mechanism 'off' (distribution whistling 0.1)" in shown.out
@@ -432,21 +440,21 @@ def test_a_broken_plug_in_and_a_taken_name_are_errors_only_where_they_are_asked_
 
 
 def test_data_clients_and_channel_of_the_page_run(cli: Any, tmp_path: Path) -> None:
-    place = tmp_path / "heaps.toml"
-    place.write_text(FILES["heaps.toml"])
+    place = tmp_path / "clusters.toml"
+    place.write_text(FILES["clusters.toml"])
     result = cli("run", place, "--out", tmp_path / "run", "--json").json
-    assert result["channel"] == "pigeons: the flock forgets senders"
+    assert result["channel"] == "mix_network: messages arrive without their senders"
     assert {row["rounds"] for row in result["clients"]} == {2}  # five of ten in each of 4 rounds
     header = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert header["spec"]["sampling"] == {"kind": "in_turn", "size": 5}
-    assert "pebbles" in cli("data", "list").out
+    assert header["spec"]["sampling"] == {"kind": "round_robin", "size": 5}
+    assert "two_clusters" in cli("data", "list").out
     halves = ("--set", "data.partition.kind=halves", "--set", "sampling.size=2", "--out")
     few = cli("run", place, *halves, tmp_path / "few")
     assert "releases nothing of fewer than 5 messages, and a round has 2 clients" in few.err
-    two = cli("run", place, *halves, tmp_path / "two", "--set", "channel.flock=2", "--json").json
+    two = cli("run", place, *halves, tmp_path / "two", "--set", "channel.batch=2", "--json").json
     assert len(two["clients"]) == 2
     year = cli("run", place, "--set", "rounds=400", "--out", tmp_path / "year")
-    assert "for a year at most" in year.err
+    assert "at most 365 rounds" in year.err
 
 
 @pytest.mark.parametrize("kind", RETURNED)

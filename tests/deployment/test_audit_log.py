@@ -392,7 +392,7 @@ def test_a_flood_of_refusals_is_counted_and_not_listed(
 def test_rounds_refused_at_once_for_one_reason_have_one_line_until_a_minute_has_passed(
     tmp_path: Path, seconds: list[float]
 ) -> None:
-    """As docs/how-to/deploy.md says."""
+    """As docs/how-to/site-ledger.md says."""
     site = logged(tmp_path)
     for number, second in enumerate((0.0, 1.0, 2.0, 61.0)):
         seconds[0] = second

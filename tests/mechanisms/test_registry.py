@@ -31,7 +31,7 @@ def test_two_mechanisms_cannot_claim_one_name() -> None:
 
 
 def test_a_plug_in_outside_the_package_is_found_through_its_entry_point(tmp_path: Path) -> None:
-    (tmp_path / "whisper.py").write_text(
+    (tmp_path / "toy_noise.py").write_text(
         textwrap.dedent(
             """
             from dataclasses import dataclass
@@ -39,18 +39,18 @@ def test_a_plug_in_outside_the_package_is_found_through_its_entry_point(tmp_path
             from sottovoce.mechanisms.gaussian import Gaussian
             from sottovoce.mechanisms.registry import register
 
-            @register("whisper", summary="a toy", examples=[{"noise_multiplier": 1.0}],
+            @register("toy_noise", summary="a toy", examples=[{"noise_multiplier": 1.0}],
                       example_domain=L2Ball(dimension=2, radius=1.0))
             @dataclass(frozen=True, slots=True, kw_only=True)
-            class Whisper(Gaussian):
+            class ToyNoise(Gaussian):
                 pass
             """
         )
     )
-    metadata = tmp_path / "whisper-1.0.dist-info"
+    metadata = tmp_path / "toy_noise-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: whisper\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[sottovoce.mechanisms]\nwhisper = whisper\n")
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: toy_noise\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[sottovoce.mechanisms]\ntoy_noise = toy_noise\n")
     program = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from sottovoce.mechanisms import registry\n"
@@ -59,7 +59,7 @@ def test_a_plug_in_outside_the_package_is_found_through_its_entry_point(tmp_path
     found = subprocess.run(
         [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True
     )
-    assert "'whisper'" in found.stdout
+    assert "'toy_noise'" in found.stdout
 
 
 BUDGET: dict[str, Any] = {

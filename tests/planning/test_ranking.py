@@ -171,12 +171,12 @@ def test_central_noise_is_for_those_who_add_noise() -> None:
 def test_a_plug_in_is_ranked_by_what_it_declares(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but a registration: its settings come from its examples."""
 
-    class Whisper(Gaussian):
+    class Toy(Gaussian):
         __slots__ = ()
 
     registration = Registration(
-        kind="whisper",
-        factory=Whisper,
+        kind="toy",
+        factory=Toy,
         summary="a toy",
         examples=({"noise_multiplier": 1.0},),
         example_domains=(L2Ball(dimension=2, radius=1.0),),
@@ -191,7 +191,7 @@ def test_a_plug_in_is_ranked_by_what_it_declares(monkeypatch: pytest.MonkeyPatch
     ranking: Ranking = rank(setting())
     mse = {one.kind: one.mse for one in ranking.candidates}
     # Whole updates and single coordinates predict the same.
-    assert mse["whisper"] == pytest.approx(mse["gaussian"], rel=1e-3)
+    assert mse["toy"] == pytest.approx(mse["gaussian"], rel=1e-3)
 
 
 @pytest.mark.parametrize(
