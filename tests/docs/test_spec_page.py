@@ -16,6 +16,7 @@ from sottovoce.learning.models.register import MODELS
 from sottovoce.learning.partition import PARTITIONS
 from sottovoce.protocol.channels.channel import CHANNELS
 from sottovoce.runs import spec
+from sottovoce.runs.sections import Section
 
 PAGE = (ROOT / "docs/reference/spec.md").read_text(encoding="utf-8")
 TABLES = [
@@ -38,7 +39,7 @@ def _rows(key: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.__name__)
-def test_every_key_of_a_table_is_listed_with_its_default(table: type[spec.Section]) -> None:
+def test_every_key_of_a_table_is_listed_with_its_default(table: type[Section]) -> None:
     for key, field in table.model_fields.items():
         if table is spec.RunSpec and key in TOP_LEVEL:
             assert f"`[{key}]`" in PAGE or f"`[[{key}]]`" in PAGE
