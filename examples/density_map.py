@@ -1,4 +1,4 @@
-"""Draw where people are from eight private bits each, without learning where anyone is."""
+"""Draw a density map of people from eight private bits each, without learning any position."""
 
 import numpy as np
 
@@ -16,9 +16,8 @@ def main() -> None:
     places = area.places(*(towns + 0.008 * generator.normal(size=(PEOPLE, 2))).T)
 
     mechanism = mechanism_for(area, epsilon_per_km=2.0, bits=4)
-    codes = privatise(
-        mechanism, places, SystemRandomness(), batch="today"
-    )  # all that leaves the clients
+    # Only the codes leave the clients.
+    codes = privatise(mechanism, places, SystemRandomness(), batch="today")
     event = mechanism.privacy(Adjacency.REPLACE_ONE)
     assert isinstance(event, MetricDp)
     print(f"epsilon 2 per km between any two places; {event.pure().epsilon:.1f} across the map")

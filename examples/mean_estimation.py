@@ -1,4 +1,4 @@
-"""Estimate the mean of a thousand private vectors from one bit per coordinate each."""
+"""Estimate the mean of a thousand private vectors from one bit per coordinate of each."""
 
 import numpy as np
 
@@ -12,10 +12,10 @@ def main() -> None:
         "gauss_hermite", levels=2, epsilon=5.0, delta=1e-5, dimension=DIMENSION, clip_norm=1.0
     )
     generator = np.random.default_rng(0)
-    centre = 0.8 * generator.normal(size=DIMENSION) / np.sqrt(DIMENSION)
+    center = 0.8 * generator.normal(size=DIMENSION) / np.sqrt(DIMENSION)
     truth, estimate = np.zeros(DIMENSION), np.zeros(DIMENSION)
     for _ in range(CLIENTS):
-        value = centre + 0.02 * generator.normal(size=DIMENSION)
+        value = center + 0.02 * generator.normal(size=DIMENSION)
         truth += mechanism.input_domain.project(value) / CLIENTS
         estimate += mechanism.decode(mechanism.privatize(value)) / CLIENTS
     spent = sv.spend(mechanism, delta=1e-5)

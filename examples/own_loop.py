@@ -1,4 +1,4 @@
-"""A federated loop of one's own: ten clinics, each with its own ledger and budget."""
+"""Run your own federated loop: ten clinics, each with its own ledger and budget."""
 
 import tempfile
 from contextlib import ExitStack
@@ -19,7 +19,9 @@ def main() -> None:
     )
     server, model = sv.Server(mechanism, clients=names), np.zeros(4)
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))  # keep yours
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory())
+        )  # use a permanent folder for real ledgers
         clients = []
         for name in names:
             ledger = stack.enter_context(sv.Ledger(folder / f"{name}.sqlite", create=True))
@@ -27,7 +29,7 @@ def main() -> None:
         for number in range(1, ROUNDS + 1):
             server.open_round(number)
             for client in clients:
-                update = truth - model  # whatever the client trains on its own data
+                update = truth - model  # what the client trained on its own data
                 server.receive(client.name, client.send(update, round=number))
             model += 0.3 * server.mean()
         try:

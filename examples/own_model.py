@@ -1,4 +1,4 @@
-"""A model of one's own: any torch.nn.Module without batch normalisation, named in a spec."""
+"""Train your own torch.nn.Module (without batch normalization), which a spec names."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import sottovoce
 
 
 def network(input_shape: tuple[int, ...], num_outputs: int, hidden: int) -> nn.Module:
-    """Called with the data's shape, the number of outputs, and the spec's `arguments`."""
+    """Return the module for samples of this shape; `hidden` comes from the spec's `arguments`."""
     (features,) = input_shape
     return nn.Sequential(
         nn.Linear(features, hidden),

@@ -1,4 +1,4 @@
-"""A module and arrays of one's own, as a notebook has them at hand."""
+"""Train your own module on your own arrays, as in a notebook."""
 
 from sklearn.datasets import load_digits
 from torch import nn

@@ -324,6 +324,6 @@ def test_without_triton_the_cpu_serves_tensors_on_a_device(monkeypatch: pytest.M
 
 
 def test_the_example_of_the_documentation_runs() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "kernels.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "kernels.md").read_text()
     (example,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     exec(example, {})
