@@ -153,7 +153,7 @@ def _charge(
     randomness: Randomness,
     permit: Permit,
 ) -> dict[Release, Charge | BudgetExhaustedError]:
-    """Return the charge of each release: an earlier one if it covers the request, else a new one."""
+    """Return the charge of each release: an earlier one if it covers the request, or a new one."""
     found: dict[Release, Charge | BudgetExhaustedError] = {}
     due: dict[Release, Due] = {}
     earlier = ledger.latest_of([one.release for one in prepared])

@@ -1,4 +1,4 @@
-"""The plan of a round: public, immutable, and enough for both sides to know every message format."""
+"""The plan of a round: public, immutable, and enough for both sides to know each message format."""
 
 import hashlib
 import json

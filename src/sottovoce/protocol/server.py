@@ -250,7 +250,7 @@ class ShuffledRound:
         self.total_bytes += self._envelope.total_bytes
 
     def result(self) -> Vector | None:
-        """Close the round if it is open, and return the mean, or None if too few messages arrived."""
+        """Close the round if it is open, and return the mean, or None if too few messages came."""
         if not self._closed:
             self._closed = True
             for message in self._stage.close():
