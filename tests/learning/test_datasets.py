@@ -147,7 +147,10 @@ def test_a_damaged_cifar_archive_is_named(tmp_path: Path) -> None:
         ({"x_train": images(20, 28)}, "'x_train' has shape"),
         ({"x_train": images(20, 27, 28)}, "images of"),
         ({"x_train": np.zeros((20, 28, 28))}, "not images of bytes"),
-        ({"x_train": np.array([{}] * 20, dtype=object)}, "it holds objects or is damaged"),
+        (
+            {"x_train": np.array([{}] * 20, dtype=object)},
+            "contains Python objects or is damaged",
+        ),
         (
             {"x_test": images(0, 28, 28), "y_test": labels(0, 10)},
             "there are no rows in 'x_test', 'y_test'",
@@ -340,9 +343,9 @@ def test_a_dataset_checks_itself() -> None:
 
 
 def test_csv_options_check_themselves() -> None:
-    with pytest.raises(ParameterError, match="low one first"):
+    with pytest.raises(ParameterError, match="low < high"):
         CsvOptions(bounds={"a": (1.0, 0.0)})
-    with pytest.raises(ParameterError, match="a class is one column"):
+    with pytest.raises(ParameterError, match="a class label must be one column"):
         CsvOptions(label_columns=("a", "b"))
     with pytest.raises(ParameterError, match="test_fraction"):
         CsvOptions(test_fraction=1.0)
