@@ -33,7 +33,7 @@ def test_an_unknown_dataset_is_answered_with_the_nearest_name() -> None:
         load("digit")
     with pytest.raises(UnknownNameError, match="did you mean 'bloodmnist'"):
         load("medmnist:bloodmist")
-    with pytest.raises(ParameterError, match="needs PATH after the colon"):
+    with pytest.raises(ParameterError, match="needs an argument after the colon; write 'npz:PATH'"):
         load("npz:")
     with pytest.raises(DataError, match="fourteen yes-or-no labels"):
         load("medmnist:chestmnist")
@@ -276,7 +276,7 @@ def test_attributes_that_do_not_fit_the_rows_are_refused() -> None:
     with pytest.raises(DataError, match="different attributes"):
         Dataset(name="x", num_classes=2, train_attributes={"a": np.zeros(4, np.int64)}, **rows)
     wrong = {"a": np.zeros(3, np.int64)}
-    with pytest.raises(DataError, match="training attribute 'a' is int64 of shape"):
+    with pytest.raises(DataError, match="training attribute 'a' must be int64 of shape"):
         Dataset(name="x", num_classes=2, train_attributes=wrong, test_attributes=wrong, **rows)
 
 
@@ -307,7 +307,7 @@ def test_owners_are_kept_with_all_that_is_theirs(tmp_path: Path) -> None:
     np.testing.assert_array_equal(part.test_features, data.test_features)
     with pytest.raises(ParameterError, match="num_owners must be an integer from 1 to 6, got 7"):
         datasets.some_owners(data, 7, RNG(1))
-    with pytest.raises(ParameterError, match="'digits' does not say whose its rows are"):
+    with pytest.raises(ParameterError, match="'digits' does not name the owners of its rows"):
         datasets.some_owners(load("digits"), 2, RNG(1))
 
 
@@ -331,7 +331,7 @@ def test_a_dataset_checks_itself() -> None:
     Dataset(**good)
     for wrong, message in (
         ({"test_features": np.zeros((1, 4), np.float32)}, "test rows"),
-        ({"train_features": np.zeros((2, 3))}, "features are float64.* must be float32"),
+        ({"train_features": np.zeros((2, 3))}, "features must be float32.*got float64"),
         ({"train_labels": np.full(2, 2)}, "there are 2 classes"),
         ({"num_classes": None}, "targets are int64"),
         ({"num_classes": "2"}, "must be an integer or None"),

@@ -103,7 +103,7 @@ def test_what_is_shuffled_are_whole_clients_on_every_path() -> None:
 
 def test_sampled_clients_and_sampled_zeros_are_whole_clients_too() -> None:
     several = Gaussian(input_domain=dataclasses.replace(BALL, records=4), noise_multiplier=2.0)
-    with pytest.raises(PrivacyError, match="contributes all of its records"):
+    with pytest.raises(PrivacyError, match="brings all of its records"):
         release_event(several, adjacency=Z, visibility=NoisySums(client_sampling_rate=0.5))
     with pytest.raises(PrivacyError, match="protect whole clients"):
         release_event(several, adjacency=Z, sample=sample("secure-sum"))

@@ -156,7 +156,7 @@ def test_what_does_not_belong_is_refused_and_changes_nothing() -> None:
             counts.add(other)
     assert counts.received == 1
     assert counts.counts().sum() == 4
-    with pytest.raises(ParameterError, match="4 levels have as many points"):
+    with pytest.raises(ParameterError, match="one value for each of the 4 levels"):
         counts.total(np.ones(3))
 
 

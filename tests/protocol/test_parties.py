@@ -126,7 +126,7 @@ def test_a_budget_says_what_is_charged(ledger: Ledger) -> None:
     client.send(UPDATE, round=1)
     ((event, _),) = ledger.history("ada")
     assert event.adjacency is Adjacency.REPLACE_ONE
-    with pytest.raises(ParameterError, match="adjacency is zero-out, and the client's budget"):
+    with pytest.raises(ParameterError, match="adjacency is 'zero-out', but the client's budget"):
         Client("ada", MECHANISM, ledger=ledger, adjacency="zero-out")
     with pytest.raises(UnknownNameError, match="did you mean 'zero-out'"):
         Client("bob", MECHANISM, ledger=ledger, adjacency="zero out")
@@ -136,7 +136,7 @@ def test_a_budget_says_what_is_charged(ledger: Ledger) -> None:
 
 def test_one_record_s_privacy_is_not_charged_to_a_whole_client(ledger: Ledger) -> None:
     per_record = calibrate("gauss_hermite", levels=2, records=10, **TARGET)
-    with pytest.raises(ParameterError, match="hides one of 10 records"):
+    with pytest.raises(ParameterError, match="hides only one of 10 records"):
         Client("ada", per_record, ledger=ledger, budget=BUDGET)
     Client("ada", per_record, ledger=ledger).send(UPDATE, round=1)
     assert [row["unit"] for row in ledger.rows()] == ["sample"]

@@ -117,7 +117,7 @@ def test_resume_continues_bit_for_bit(tmp_path: Path) -> None:
         (
             {"mechanism": {"kind": "gaussian", "noise_multiplier": 1.0}},
             PrivacyError,
-            "GaussianNoise has none: use a mechanism with a pure epsilon",
+            "GaussianNoise has no finite pure epsilon; use a mechanism that has one",
         ),
         (
             {

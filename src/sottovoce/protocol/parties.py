@@ -58,8 +58,8 @@ class Client:
         run: The name of this training, the same at the server. A new training with the same ledger
             needs a new name: with an old name `send` returns the messages that were sent before.
         rotation: Whether updates are rotated at random before they are encoded: "on", "off", or
-            "auto" (rotate if clipping is Euclidean and the mechanism works within a range of
-            coordinate values). The same at the server.
+            "auto" (rotate if clipping is Euclidean and a coordinate is sent as one of finitely many
+            codes). The same at the server.
         randomness: The source of keys. Default: the operating system.
 
     Attributes:
@@ -152,8 +152,9 @@ class Client:
 class Server:
     """A server that checks the messages of one round after another and averages them.
 
-    It decodes what it receives and needs no secret. It checks who sent a message only by the name
-    that the caller passes: the transport must authenticate clients.
+    It needs no secret and is not trusted: messages are privatized before it sees them. It
+    identifies the sender of a message only by the name that the caller passes, so the transport
+    must authenticate clients.
 
     Args:
         mechanism: A mechanism with the same parameters as the clients'.
@@ -169,7 +170,15 @@ class Server:
             wrong type.
 
     Example:
-        See `Client`.
+        >>> from sottovoce import GaussHermite, L2Ball, Server
+        >>> domain = L2Ball(radius=1.0, dimension=4)
+        >>> mechanism = GaussHermite(input_domain=domain, levels=2, noise_multiplier=5.0)
+        >>> server = Server(mechanism, clients={"clinic-1": 2.0, "clinic-3": 1.0})  # with weights
+        >>> server.round, server.received
+        (1, 0)
+        >>> server.open_round(2)
+        >>> server.round
+        2
     """
 
     def __init__(

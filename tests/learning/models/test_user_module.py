@@ -114,7 +114,7 @@ def test_a_misspelt_function_gets_the_nearest_name() -> None:
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
-        ("number", {}, "int, which cannot be called"),
+        ("number", {}, "has type int, not function"),
         ("drawn", {"gian": 1.0}, "unexpected keyword argument 'gian'"),
         ("failing", {}, r"'users_package:failing' raised KeyError: 'no such\\nlayer'; correct"),
         ("failing", {"error": "ValueError"}, "raised ValueError: no such layer; correct"),

@@ -122,7 +122,7 @@ def _import_factory(path: str) -> Callable[..., Any]:
     factory = getattr(module, name)
     if not callable(factory):
         raise ParameterError(
-            f"factory '{path}' is a {type(factory).__name__}, not a function; name a function"
+            f"factory '{path}' has type {type(factory).__name__}, not function; name a function"
         )
     found: Callable[..., Any] = factory
     return found

@@ -108,9 +108,10 @@ class Central(Channel):
             )
         if context.unit is Unit.SAMPLE and rate < 1.0:
             raise ConfigError(
-                "a client that is sampled contributes all of its records, so sampling clients does "
-                "not amplify the privacy of a single record; set privacy.record_sampling_rate and "
-                "sampling 'everyone', or privacy.level = 'client'"
+                "a client that is sampled contributes all of its records, so sampling of clients "
+                "is not counted as amplification for a single record; set "
+                "privacy.record_sampling_rate and sampling 'everyone', or privacy.level = "
+                "'client'"
             )
 
     def resolved(self, context: ChannelContext) -> Self:
@@ -156,8 +157,8 @@ class Central(Channel):
 
     def seen_by(self, *, private: bool) -> str:  # noqa: ARG002
         return (
-            "The server sees every update and is trusted with it. All other parties see only noisy "
-            "means."
+            "The server is trusted with every update, which it sees. All other parties see only "
+            "noisy means."
         )
 
     def warnings(

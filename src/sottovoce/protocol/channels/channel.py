@@ -602,7 +602,7 @@ class Direct(Channel):
         return "local privacy: the messages hide"
 
     def seen_by(self, *, private: bool) -> str:
-        trust = "There is no noise, so the server is trusted with the data in them."
+        trust = "Values are sent as they are, so the server is trusted with the data in them."
         if private:
             trust = (
                 "Each client adds noise before anything leaves it, so what the server learns is "
