@@ -333,7 +333,7 @@ def test_a_dataset_checks_itself() -> None:
         ({"test_features": np.zeros((1, 4), np.float32)}, "test rows"),
         ({"train_features": np.zeros((2, 3))}, "features must be float32.*got float64"),
         ({"train_labels": np.full(2, 2)}, "there are 2 classes"),
-        ({"num_classes": None}, "targets are int64"),
+        ({"num_classes": None}, "targets must be float32.*got int64"),
         ({"num_classes": "2"}, "must be an integer or None"),
         ({"train_owners": np.zeros(3, np.int64)}, "3 owners"),
         ({"test_labels": np.zeros(0, np.int64)}, "0 labels"),

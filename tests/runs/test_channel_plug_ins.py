@@ -200,7 +200,7 @@ CENTRAL: dict[str, Any] = {
         (
             {"channel": {"kind": "central"}, "sampling": {"kind": "in_turn"}, **CENTRAL},
             ConfigError,
-            "'everyone' or 'poisson', not for 'in_turn'",
+            "'everyone' or 'poisson', got 'in_turn'",
         ),
         ({"sampling": {"kind": "in_turn"}, "runtime": {"backend": "flower"}}, ConfigError, "word"),
         ({"channel": {"kind": "pigeons"}, "runtime": {"backend": "flower"}}, ConfigError, "word"),

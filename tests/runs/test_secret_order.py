@@ -152,7 +152,7 @@ def test_everyone_in_every_round_is_an_epoch_a_round() -> None:
         ({"randomness": "system"}, "seed; set randomness = 'seeded'"),
         (
             {"privacy": {**PRIVACY, "epsilon": 3.0, "groups": [{"clients": 9, "epsilon": 1.0}]}},
-            r"drop 'privacy\.groups'",
+            r"remove 'privacy\.groups'",
         ),
         ({"privacy": {**PRIVACY, "minimum_clients": 40}}, "halt a run within an epoch"),
         ({"algorithm": {"kind": "scaffold", **LOCAL}}, "use the algorithm 'fedavg'"),

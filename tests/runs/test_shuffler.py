@@ -78,7 +78,7 @@ def test_a_large_local_epsilon_buys_nothing_either(tmp_path: Path) -> None:
     bits = {"kind": "gauss_hermite", "levels": 2, "noise_multiplier": 1.0}
     result = run(a_spec(mechanism=bits, rounds=1), tmp_path / "run")
     (warning,) = [warning for warning in result["warnings"] if "almost no amplification" in warning]
-    assert "shuffling 50 clients buys nothing" in warning
+    assert "shuffling 50 clients gives almost no amplification" in warning
     assert result["central_epsilon"] == result["local_epsilon"]
 
 
@@ -125,7 +125,7 @@ def test_resume_continues_bit_for_bit(tmp_path: Path) -> None:
                 "privacy": {**CLIENT_LEVEL["privacy"], "epsilon": 8.0},
             },
             PrivacyError,
-            "ZeroConcentrated has none: use a mechanism with a pure epsilon",
+            "ZeroConcentrated has no finite pure epsilon; use a mechanism that has one",
         ),
         (
             {"privacy": {**CLIENT_LEVEL["privacy"], "adjacency": "zero-out"}},
