@@ -362,7 +362,7 @@ FAULTS = (
     Fault(
         "Budgets of one client",
         "protocol/charging.py",
-        "return ledger.affords(dues, before=(plan.run, plan.round))",
+        "return ledger.affords(pending, before=(plan.run, plan.round))",
         "return frozenset(part.client for part in plan.clients)",
     ),
     Fault(

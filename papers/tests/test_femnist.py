@@ -109,7 +109,7 @@ def test_validation_data_is_of_whole_owners_where_there_are_any(tmp_path: Path) 
     assert len(np.unique(tuned.train_owners)) == 14
     assert len(tuned.test_labels) == 16
     lonely = datasets.subset(data, 1, None, RNG(0))
-    with pytest.raises(ParameterError, match="needs one more"):
+    with pytest.raises(ParameterError, match="needs at least two"):
         datasets.with_validation(lonely, 0.5, RNG(0))
     with pytest.raises(ParameterError, match="validation_fraction"):
         datasets.with_validation(data, 1.0, RNG(0))

@@ -130,7 +130,7 @@ def test_a_noise_multiplier_alone_will_do(tmp_path: Path) -> None:
         (
             {"channel": {"kind": "shuffler", "minimum_clients": 3}},
             PrivacyError,
-            "GaussianNoise has none",
+            "GaussianNoise has no finite pure epsilon",
         ),
     ],
     ids=["sample", "mechanism", "neither", "both", "exposures", "shuffler"],

@@ -1,4 +1,4 @@
-"""Sottovoce: federated learning and analytics in a whisper.
+"""Sottovoce: federated learning and analytics with differentially private few-bit messages.
 
 Clients send a few bits instead of float32 updates, and those bits are differentially private.
 
@@ -7,9 +7,9 @@ Clients send a few bits instead of float32 updates, and those bits are different
     estimate = mechanism.decode(mechanism.privatize(update))
     sottovoce.spend(mechanism, rounds=100, delta=1e-5)
 
-Plain functions for notebooks and programs: `plan`, `calibrate`, `spend`, `estimate`, `simulate`,
-`open_run`, `ledger_total`; `Client` and `Server` for a loop of one's own. Names are loaded on first
-use, so importing the package stays cheap; further ones are in the packages, one level below.
+Functions for notebooks and programs: `plan`, `calibrate`, `spend`, `estimate`, `simulate`,
+`open_run`, `ledger_total`. Classes for a training loop of your own: `Client` and `Server`. Names
+are loaded on first use, so importing the package is fast. The packages one level below have more.
 """
 
 import sys
@@ -19,7 +19,7 @@ from sottovoce.version import __version__ as __version__
 
 if sys.version_info < (3, 11):  # noqa: UP036  (pip refuses, a source tree on the path does not)
     raise ImportError(
-        f"Sottovoce needs Python 3.11 or newer, and this is {sys.version.split()[0]}; make a "
+        f"Sottovoce needs Python 3.11 or newer, but this is {sys.version.split()[0]}; create a "
         "virtual environment with a newer one: python3.11 -m venv .venv"
     )
 

@@ -1,4 +1,4 @@
-"""`python -m sottovoce`: the command line, where no script is on the path."""
+"""The entry point of `python -m sottovoce`, which is the same as the command `sottovoce`."""
 
 from sottovoce.cli.main import main
 

@@ -334,7 +334,7 @@ _NAMES = 'data.names=["a", "b"]'
         (["data.dataset=csv:/nowhere.csv"], "sites read no file that a run names"),
         (["mechanism.kind=mvu"], "unknown parameter of 'mvu' 'levels'"),
         (["privacy.level=client"], "needs 'algorithm.local_learning_rate'"),
-        (["data.partition.kind=by_owner"], "'by_owner' needs data that says whose"),
+        (["data.partition.kind=by_owner"], "'by_owner' needs data that name the owner"),
     ],
 )
 def test_a_mistake_in_a_spec_is_told_before_the_link_has_the_run(

@@ -205,7 +205,7 @@ def test_a_run_says_that_the_server_is_trusted() -> None:
     assert "simulation only" in result["guarantee"]
     assert result["local_epsilon"] is None
     assert result["central_epsilon"] == result["epsilon"]
-    assert any("no local privacy" in warning for warning in result["warnings"])
+    assert any("not local privacy" in warning for warning in result["warnings"])
 
 
 def test_central_noise_is_less_than_local_noise_at_the_same_budget() -> None:
@@ -226,7 +226,7 @@ def test_central_noise_is_less_than_local_noise_at_the_same_budget() -> None:
         ({"runtime": {"messages": "stored"}}, ConfigError, r"runtime\.messages = 'none'"),
         ({"runtime": {"messages": "packed"}}, ConfigError, r"runtime\.messages = 'none'"),
         ({"randomness": "system"}, ConfigError, "randomness = 'seeded'"),
-        ({"rotation": "on"}, ConfigError, "set it to 'off'"),
+        ({"rotation": "on"}, ConfigError, "set rotation = 'off'"),
         ({"sampling": {"kind": "fixed_size", "size": 2}}, ConfigError, "'everyone' or 'poisson'"),
         ({"sampling": {"kind": "epochs", "size": 2}}, ConfigError, "'everyone' or 'poisson'"),
         (

@@ -33,7 +33,7 @@ def test_an_unknown_dataset_is_answered_with_the_nearest_name() -> None:
         load("digit")
     with pytest.raises(UnknownNameError, match="did you mean 'bloodmnist'"):
         load("medmnist:bloodmist")
-    with pytest.raises(ParameterError, match="needs PATH after the colon"):
+    with pytest.raises(ParameterError, match="needs an argument after the colon; write 'npz:PATH'"):
         load("npz:")
     with pytest.raises(DataError, match="fourteen yes-or-no labels"):
         load("medmnist:chestmnist")
@@ -147,7 +147,10 @@ def test_a_damaged_cifar_archive_is_named(tmp_path: Path) -> None:
         ({"x_train": images(20, 28)}, "'x_train' has shape"),
         ({"x_train": images(20, 27, 28)}, "images of"),
         ({"x_train": np.zeros((20, 28, 28))}, "not images of bytes"),
-        ({"x_train": np.array([{}] * 20, dtype=object)}, "it holds objects or is damaged"),
+        (
+            {"x_train": np.array([{}] * 20, dtype=object)},
+            "contains Python objects or is damaged",
+        ),
         (
             {"x_test": images(0, 28, 28), "y_test": labels(0, 10)},
             "there are no rows in 'x_test', 'y_test'",
@@ -273,7 +276,7 @@ def test_attributes_that_do_not_fit_the_rows_are_refused() -> None:
     with pytest.raises(DataError, match="different attributes"):
         Dataset(name="x", num_classes=2, train_attributes={"a": np.zeros(4, np.int64)}, **rows)
     wrong = {"a": np.zeros(3, np.int64)}
-    with pytest.raises(DataError, match="training attribute 'a' is int64 of shape"):
+    with pytest.raises(DataError, match="training attribute 'a' must be int64 of shape"):
         Dataset(name="x", num_classes=2, train_attributes=wrong, test_attributes=wrong, **rows)
 
 
@@ -304,7 +307,7 @@ def test_owners_are_kept_with_all_that_is_theirs(tmp_path: Path) -> None:
     np.testing.assert_array_equal(part.test_features, data.test_features)
     with pytest.raises(ParameterError, match="num_owners must be an integer from 1 to 6, got 7"):
         datasets.some_owners(data, 7, RNG(1))
-    with pytest.raises(ParameterError, match="'digits' does not say whose its rows are"):
+    with pytest.raises(ParameterError, match="'digits' does not name the owners of its rows"):
         datasets.some_owners(load("digits"), 2, RNG(1))
 
 
@@ -328,9 +331,9 @@ def test_a_dataset_checks_itself() -> None:
     Dataset(**good)
     for wrong, message in (
         ({"test_features": np.zeros((1, 4), np.float32)}, "test rows"),
-        ({"train_features": np.zeros((2, 3))}, "features are float64.* must be float32"),
+        ({"train_features": np.zeros((2, 3))}, "features must be float32.*got float64"),
         ({"train_labels": np.full(2, 2)}, "there are 2 classes"),
-        ({"num_classes": None}, "targets are int64"),
+        ({"num_classes": None}, "targets must be float32.*got int64"),
         ({"num_classes": "2"}, "must be an integer or None"),
         ({"train_owners": np.zeros(3, np.int64)}, "3 owners"),
         ({"test_labels": np.zeros(0, np.int64)}, "0 labels"),
@@ -340,9 +343,9 @@ def test_a_dataset_checks_itself() -> None:
 
 
 def test_csv_options_check_themselves() -> None:
-    with pytest.raises(ParameterError, match="low one first"):
+    with pytest.raises(ParameterError, match="low < high"):
         CsvOptions(bounds={"a": (1.0, 0.0)})
-    with pytest.raises(ParameterError, match="a class is one column"):
+    with pytest.raises(ParameterError, match="a class label must be one column"):
         CsvOptions(label_columns=("a", "b"))
     with pytest.raises(ParameterError, match="test_fraction"):
         CsvOptions(test_fraction=1.0)

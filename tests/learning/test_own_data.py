@@ -81,7 +81,7 @@ def test_own_attributes_come_along(tmp_path: Path) -> None:
     assert data.test_attributes["old"].tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(DataError, match="different attributes"):
         load(npz(tmp_path / "c.npz", **parts, attribute_old_train=np.arange(20)))
-    with pytest.raises(DataError, match=r"'attribute_old' has shape \(3,\); give one a row \(20\)"):
+    with pytest.raises(DataError, match=r"'attribute_old' has shape \(3,\), not one value"):
         load(npz(tmp_path / "d.npz", x=x, y=np.arange(20) % 2, attribute_old=np.arange(3)))
 
 
@@ -103,7 +103,7 @@ def test_own_arrays_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         ({"x": np.zeros((9, 2)), "y": y}, "numbers of rows"),
         ({"x": np.zeros((0, 2)), "y": y[:0]}, "there are no rows in 'x', 'y'; write it again$"),
         ({"x": np.zeros((10, 2)), "y": y[:, None][:, :0]}, "labels have shape"),
-        ({"x": np.zeros((10, 2)), "y": y, "owner": np.zeros((10, 2))}, "give one a row"),
+        ({"x": np.zeros((10, 2)), "y": y, "owner": np.zeros((10, 2))}, "not one for each row"),
         ({"x": np.zeros((10, 2))}, "array 'y' is missing"),
         ({"x": np.zeros((10, 2)), "y": np.int64(1)}, "'y' is a single value"),
         ({"x_train": np.zeros((10, 2)), "y_train": y}, "array 'x_test' is missing"),
@@ -114,7 +114,7 @@ def test_own_arrays_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
                 "x_test": np.zeros((10, 2)),
                 "y_test": y / 2,
             },
-            "of different kinds or widths",
+            "have different types or shapes",
         ),
         ({"x": np.zeros((3, 2)), "y": np.arange(3) % 2}, "the test part has 0 rows"),
     ):
@@ -143,8 +143,8 @@ def test_a_file_of_the_users_own_that_is_no_archive_of_arrays_is_explained(tmp_p
         archive.writestr("x.npy", header.getvalue().replace(b"}", b" "))
         archive.writestr("y.npy", header.getvalue())
     for content, message in (
-        (noise, "it holds objects or is damaged"),
-        (objects, "it holds objects or is damaged"),
+        (noise, "it contains Python objects or is damaged"),
+        (objects, "it contains Python objects or is damaged"),
         (not_arrays, "'x' is not an array"),
         (path.read_bytes(), "cannot be read as data"),
         (b"", "cannot be read as data"),
@@ -186,7 +186,7 @@ def test_an_owner_column_that_is_the_last_is_not_the_label(tmp_path: Path) -> No
     data = load(f"csv:{path}", CsvOptions(owner_column="ward"))
     assert (data.num_classes, data.input_shape) == (3, (1,))
     path.write_text(path.read_text().replace("w1", "", 1))
-    with pytest.raises(DataError, match="data row 2, column 'ward': it is not said whose"):
+    with pytest.raises(DataError, match="data row 2, column 'ward': the owner of the row"):
         load(f"csv:{path}", CsvOptions(owner_column="ward"))
 
 
@@ -288,13 +288,13 @@ def test_without_a_header_columns_have_numbers_and_the_last_is_the_label(tmp_pat
     [
         ("", CsvOptions(), "no rows of data"),
         ("a,b\n", CsvOptions(), "no rows of data"),
-        ("a,b\n1,2\n1\n", CsvOptions(), "data row 2 has 1 cells, not 2"),
-        ("a,a\n1,2\n", CsvOptions(), "two columns of one name"),
+        ("a,b\n1,2\n1\n", CsvOptions(), "data row 2 has 1 cells, expected 2"),
+        ("a,a\n1,2\n", CsvOptions(), "two columns with the same name"),
         ("a,b\nnan,0\n1,1\n", CsvOptions(), "row 1, column 'a': 'nan' is not a finite"),
         ("a,b\n1,0\n5,1\n", CsvOptions(bounds={"a": (0, 4)}), "5 is outside its bounds"),
         ("a,b\n1,0\n1,2\n", CsvOptions(classes=("0", "1")), "class '2' is not among"),
-        ("a,b\n1,0\n1,0\n", CsvOptions(), "one class only"),
-        ("b\n1\n0\n", CsvOptions(), "needs features"),
+        ("a,b\n1,0\n1,0\n", CsvOptions(), "only one class"),
+        ("b\n1\n0\n", CsvOptions(), "no columns of features"),
         ("a,b\n1,0\n2, \n3,1\n", CsvOptions(), "data row 2, column 'b': the label is empty"),
         ("a,b\n1,\n", CsvOptions(classes=("0", "1")), "data row 1, column 'b': the label is empty"),
         ("a,b\n1,\n", CsvOptions(label="number"), "row 1, column 'b': '' is not a finite"),
@@ -303,8 +303,8 @@ def test_without_a_header_columns_have_numbers_and_the_last_is_the_label(tmp_pat
             CsvOptions(),
             r"column 'b' has 3 distinct values, such as 1\.5, .* data\.csv\.label = 'number'",
         ),
-        ("1.5,0\n2,1\n3,0\n", CsvOptions(), r"numbers only.*data\.csv\.header = false"),
-        ("a,b\n1,0\n1,1\n", CsvOptions(), "a part of 0.2 of them is none"),
+        ("1.5,0\n2,1\n3,0\n", CsvOptions(), r"only numbers.*data\.csv\.header = false"),
+        ("a,b\n1,0\n1,1\n", CsvOptions(), "too few to hold out a fraction of 0.2"),
     ],
 )
 def test_tables_that_cannot_be_used_are_refused(
@@ -337,7 +337,7 @@ def test_unknown_columns_are_answered_with_the_nearest(table: str) -> None:
 
 
 def test_a_folder_that_is_no_dataset_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="neither a saved Hugging Face dataset"):
+    with pytest.raises(DataError, match="not a saved Hugging Face dataset"):
         load(f"hf:{tmp_path}")
     with pytest.raises(DataError, match="there is no folder"):
         load(f"hf:{tmp_path / 'nowhere'}")
@@ -373,7 +373,7 @@ def test_images_in_class_folders(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="several sizes"):
         load(f"hf:{tmp_path}")
     (tmp_path / "train" / "cat" / "9.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"9\.png is no image"):
+    with pytest.raises(DataError, match=r"9\.png cannot be read as an image"):
         load(f"hf:{tmp_path}")
 
 
@@ -429,7 +429,7 @@ def test_what_the_library_reads_is_taken_apart(
     ("columns", "reason"),
     [
         ({"a": [1.0, 2.0]}, "no column called label"),
-        ({"a": [1.0, 2.0], "label": [0.5, 1.5]}, "holds no classes"),
+        ({"a": [1.0, 2.0], "label": [0.5, 1.5]}, "does not contain classes"),
         ({"a": ["x", "y"], "label": [0, 1]}, "column 'a' .* is not numeric"),
         ({"a": [1.0, float("nan")], "label": [0, 1]}, "not finite"),
         ({"label": [0, 1]}, "no features"),
@@ -473,7 +473,7 @@ def test_saved_datasets_and_parquet_files_give_the_same(tmp_path: Path) -> None:
 def test_classes_that_are_written_as_vectors_are_refused(tmp_path: Path) -> None:
     """As numbers to predict they would be scored 1 - mean absolute error, high for any model."""
     x, one_hot = np.zeros((6, 2), np.float32), np.eye(3, dtype=np.float32)[[0, 1, 2] * 2]
-    with pytest.raises(DataError, match=r"give their numbers, y\.argmax\(axis=1\)"):
+    with pytest.raises(DataError, match=r"give the numbers of the classes, y\.argmax\(axis=1\)"):
         load(npz(tmp_path / "a.npz", x=x, y=one_hot))
     assert load(npz(tmp_path / "b.npz", x=x, y=one_hot / 2)).num_classes is None
 

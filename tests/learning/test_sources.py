@@ -83,7 +83,7 @@ def test_a_file_that_is_there_is_checked_and_not_downloaded(tmp_path: Path) -> N
     target.write_bytes(CONTENT)
     assert fetch(data_file("https://nowhere.invalid/whole"), tmp_path) == target
     target.write_bytes(CONTENT[:-1])
-    with pytest.raises(DataError, match=r"file\.bin is damaged or another version: its sha256"):
+    with pytest.raises(DataError, match=r"file\.bin is damaged or of another version: its sha256"):
         fetch(data_file("https://nowhere.invalid/whole"), tmp_path)
 
 
@@ -113,14 +113,14 @@ def test_nobody_listening_is_explained(server: str, tmp_path: Path) -> None:
 
 
 def test_a_server_is_not_followed_where_nothing_is_encrypted(server: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"from ftp://127.0.0.1/whole: only https is used"):
+    with pytest.raises(DataError, match=r"from ftp://127.0.0.1/whole: only https is allowed"):
         fetch(data_file(f"{server}/moved"), tmp_path)
     assert fetch(data_file(f"{server}/near"), tmp_path).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("url", ["http://example.org/f", "file:///etc/hostname", "ftp://a/b"])
 def test_only_https_is_used(url: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="only https is used"):
+    with pytest.raises(DataError, match="only https is allowed"):
         fetch(data_file(url), tmp_path)
 
 

@@ -97,7 +97,7 @@ def test_the_server_takes_one_message_of_the_open_round_from_each_client(ledger:
     for name, sent in (("eve", message), ("bob", message), ("ada", message[:-1])):
         with pytest.raises(WireError):
             server.receive(name, sent)
-    with pytest.raises(WireError, match="a message is bytes, got str"):
+    with pytest.raises(WireError, match="a message must be bytes, got str"):
         server.receive("ada", "bits")  # type: ignore[arg-type]
     server.receive("ada", message)
     with pytest.raises(WireError, match="has answered round 1 already"):
@@ -105,7 +105,7 @@ def test_the_server_takes_one_message_of_the_open_round_from_each_client(ledger:
     server.open_round(2)
     with pytest.raises(WireError):
         server.receive("ada", message)
-    with pytest.raises(ParameterError, match="round 1 is over: round 2 is open"):
+    with pytest.raises(ParameterError, match="round 1 is over, round 2 is open"):
         server.open_round(1)
     for run, rotation in (("another", "auto"), ("own-loop", "off")):
         elsewhere = Server(MECHANISM, clients=["ada"], run=run, rotation=rotation)  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def test_a_budget_says_what_is_charged(ledger: Ledger) -> None:
     client.send(UPDATE, round=1)
     ((event, _),) = ledger.history("ada")
     assert event.adjacency is Adjacency.REPLACE_ONE
-    with pytest.raises(ParameterError, match="adjacency is zero-out, and the client's budget"):
+    with pytest.raises(ParameterError, match="adjacency is 'zero-out', but the client's budget"):
         Client("ada", MECHANISM, ledger=ledger, adjacency="zero-out")
     with pytest.raises(UnknownNameError, match="did you mean 'zero-out'"):
         Client("bob", MECHANISM, ledger=ledger, adjacency="zero out")
@@ -136,7 +136,7 @@ def test_a_budget_says_what_is_charged(ledger: Ledger) -> None:
 
 def test_one_record_s_privacy_is_not_charged_to_a_whole_client(ledger: Ledger) -> None:
     per_record = calibrate("gauss_hermite", levels=2, records=10, **TARGET)
-    with pytest.raises(ParameterError, match="hides one of 10 records"):
+    with pytest.raises(ParameterError, match="hides only one of 10 records"):
         Client("ada", per_record, ledger=ledger, budget=BUDGET)
     Client("ada", per_record, ledger=ledger).send(UPDATE, round=1)
     assert [row["unit"] for row in ledger.rows()] == ["sample"]
@@ -145,7 +145,7 @@ def test_one_record_s_privacy_is_not_charged_to_a_whole_client(ledger: Ledger) -
 def test_a_whole_update_is_not_charged_as_one_sample_s_under_zero_out(ledger: Ledger) -> None:
     """One sample may turn the update around: twice the clipping norm, which zero-out halves."""
     budget = Budget(epsilon=2.0, delta=1e-5, unit="sample")  # type: ignore[arg-type]
-    with pytest.raises(ParameterError, match="one sample may turn it around"):
+    with pytest.raises(ParameterError, match="one sample can move it from one side"):
         Client("ada", MECHANISM, ledger=ledger, budget=budget)
     assert ledger.num_charges == 0
     kept = Budget(epsilon=9.0, delta=1e-5, unit="sample", adjacency="replace-one")  # type: ignore[arg-type]

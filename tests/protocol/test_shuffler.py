@@ -97,11 +97,11 @@ def test_what_a_client_really_sends_has_no_name_in_it(ledger: Ledger) -> None:
 
 def test_the_server_takes_no_name() -> None:
     assert list(inspect.signature(AnonymousServer.receive).parameters) == ["self", "message"]
-    with pytest.raises(ParameterError, match="told no names"):
+    with pytest.raises(ParameterError, match="hides senders"):
         RoundServer(a_plan(), dimension=DIMENSION)
     for channel in (Direct(), SecureSum(minimum_clients=2)):
         plan = a_plan(channel)
-        with pytest.raises(ParameterError, match="bound to their senders"):
+        with pytest.raises(ParameterError, match="carry their senders"):
             AnonymousServer(plan, dimension=DIMENSION)
         with pytest.raises(ParameterError, match="channel 'shuffler'"):
             ShufflerStage(plan, SystemRandomness())

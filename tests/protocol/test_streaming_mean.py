@@ -82,6 +82,6 @@ def test_nothing_is_no_mean_and_what_does_not_fit_is_refused() -> None:
     assert mean.result() is None
     for count, points in ((8, np.ones(3)), (9, np.ones(2))):
         packed = PackedCodes(bytes((count + 7) // 8), count=count, levels=2)
-        with pytest.raises(ParameterError, match="do not make a vector"):
+        with pytest.raises(ParameterError, match="codes and one point for each level"):
             mean.add_packed(packed, points, 1.0)
     assert mean.result() is None

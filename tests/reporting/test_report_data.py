@@ -93,7 +93,7 @@ def test_words_say_what_was_released_to_whom_and_protecting_what(stored: Path) -
     facts = dict(run_data(stored)["facts"])
     assert "24 replies" in facts["What was released"]
     assert "650 numbers in 1 bit" in facts["What was released"]
-    assert "The server sees every reply" in facts["Who sees it"]
+    assert "The server sees every message" in facts["Who sees it"]
     assert "One training sample" in facts["What is protected"]
     assert "zero-out" in facts["What is protected"]
     assert "Epsilon 4.0000 at delta 1e-05" in facts["How well"]
@@ -103,7 +103,7 @@ def test_words_say_what_was_released_to_whom_and_protecting_what(stored: Path) -
 @pytest.mark.parametrize(
     ("changes", "seen", "reasons"),
     [
-        ({}, "sees every reply", 1),
+        ({}, "sees every message", 1),
         (
             {
                 "channel": {"kind": "secure_sum", "minimum_clients": 4},
@@ -146,7 +146,7 @@ def test_no_privacy_has_no_epsilon_and_says_so(tmp_path: Path) -> None:
     facts = dict(data["facts"])
     assert facts["How well"] == "There is no guarantee."
     assert facts["What is protected"].startswith("Nothing")
-    assert "trusted with all of it" in facts["Who sees it"]
+    assert "trusted with the data in them" in facts["Who sees it"]
 
 
 def test_no_client_is_said_to_add_noise_without_privacy(tmp_path: Path) -> None:

@@ -187,8 +187,8 @@ CENTRAL: dict[str, Any] = {
             ConfigError,
             "fewer than 5 messages",
         ),
-        ({"channel": {"kind": "magic"}}, PluginError, "no cost is proved for it"),
-        ({"channel": {"kind": "rumor"}, **CENTRAL}, PluginError, "does not draw them so"),
+        ({"channel": {"kind": "magic"}}, PluginError, "no privacy cost is proved"),
+        ({"channel": {"kind": "rumor"}, **CENTRAL}, PluginError, "does not draw clients like that"),
         ({"channel": {"kind": "rumor"}, **CENTRAL, **SCAFFOLD}, ConfigError, "one noisy mean"),
         (
             {"channel": {"kind": "rumor"}, **CENTRAL, "runtime": {"messages": "stored"}},
@@ -200,7 +200,7 @@ CENTRAL: dict[str, Any] = {
         (
             {"channel": {"kind": "central"}, "sampling": {"kind": "in_turn"}, **CENTRAL},
             ConfigError,
-            "'everyone' or 'poisson', not for 'in_turn'",
+            "'everyone' or 'poisson', got 'in_turn'",
         ),
         (
             {"sampling": {"kind": "in_turn"}, "runtime": {"backend": "flower"}},
@@ -243,7 +243,7 @@ def test_a_channel_may_not_say_what_follows_from_its_visibility() -> None:
             return True
 
     for channel, said in ((Posing, "hides_sender"), (Serving, "hides_sender, serves")):
-        with pytest.raises(PluginError, match=f"defines {said}, which follow from its visibility"):
+        with pytest.raises(PluginError, match=f"defines {said}, which must follow"):
             register_channel("posing", summary="a toy")(channel)
 
 

@@ -141,7 +141,7 @@ def test_of_a_federation_it_says_what_only_sites_know() -> None:
             },
             [
                 *("set randomness =", "'lewels'", "privacy.minimum_clients 90"),
-                *("channel.minimum_clients 50", "sampling.size 11"),
+                *("channel.minimum_clients = 50", "sampling.size 11"),
             ],
         ),
         ({"privacy.epsilon": 0}, ["'privacy.epsilon'"]),

@@ -144,15 +144,15 @@ def test_everyone_in_every_round_is_an_epoch_a_round() -> None:
     [
         (
             {"channel": {"kind": "secret_order", "minimum_clients": 61}},
-            "channel.minimum_clients 61 exceeds the 60 clients that an epoch has",
+            "channel.minimum_clients = 61 exceeds the 60 clients of an epoch",
         ),
         ({"sampling": {"kind": "fixed_size", "size": 25}}, r"sampling\.kind = 'epochs'"),
         ({"sampling": {"kind": "poisson", "rate": 0.5}}, r"sampling\.kind = 'epochs'"),
         ({"rounds": 7}, "7 rounds end within an epoch of 3.*such as 9"),
-        ({"randomness": "system"}, "seed, which is no secret; set randomness = 'seeded'"),
+        ({"randomness": "system"}, "seed; set randomness = 'seeded'"),
         (
             {"privacy": {**PRIVACY, "epsilon": 3.0, "groups": [{"clients": 9, "epsilon": 1.0}]}},
-            r"drop 'privacy\.groups'",
+            r"remove 'privacy\.groups'",
         ),
         ({"privacy": {**PRIVACY, "minimum_clients": 40}}, "halt a run within an epoch"),
         ({"algorithm": {"kind": "scaffold", **LOCAL}}, "use the algorithm 'fedavg'"),

@@ -96,7 +96,7 @@ def test_with_too_few_clients_the_model_stays_as_it_is(tmp_path: Path) -> None:
         (
             {"channel": {"kind": "secure_sum", "minimum_clients": 13}},
             ConfigError,
-            "channel.minimum_clients 13 exceeds the 12 clients",
+            "channel.minimum_clients = 13 exceeds the 12 clients",
         ),
         ({"sampling": {"kind": "fixed_size", "size": 7}}, ConfigError, "exceeds the 7 clients"),
         ({"mechanism": {"kind": "gauss_hermite", "levels": 2}}, PrivacyError, "clamped_sign"),

@@ -53,7 +53,7 @@ def test_a_run_says_what_is_trusted_and_prints_both_epsilons(tmp_path: Path) -> 
     assert result["channel"].startswith("shuffler, simulated: the server is trusted")
     assert "trusted" in result["guarantee"]
     assert "local privacy" not in result["guarantee"]
-    assert not any("buys nothing" in warning for warning in result["warnings"])
+    assert not any("almost no amplification" in warning for warning in result["warnings"])
     with RunFolder(tmp_path / "run").ledger() as ledger:
         ((event, count),) = ledger.history("client-0000")
         assert ledger.verify() == []
@@ -67,16 +67,18 @@ def test_a_run_says_what_is_trusted_and_prints_both_epsilons(tmp_path: Path) -> 
 
 def test_ten_clients_buy_nothing_and_the_result_says_so_with_numbers(tmp_path: Path) -> None:
     result = run(few_clients(epsilon=1.0, rounds=1), tmp_path / "run")
-    (warning,) = [warning for warning in result["warnings"] if "buys nothing" in warning]
-    assert warning.startswith("shuffling 10 clients buys nothing: epsilon 1.000 against 1.000 ")
+    (warning,) = [warning for warning in result["warnings"] if "almost no amplification" in warning]
+    assert warning.startswith(
+        "shuffling 10 clients gives almost no amplification: epsilon is 1.000 "
+    )
 
 
 def test_a_large_local_epsilon_buys_nothing_either(tmp_path: Path) -> None:
     """One bit for each of 650 coordinates: eps0 is some 100, and there are no clones."""
     bits = {"kind": "gauss_hermite", "levels": 2, "noise_multiplier": 1.0}
     result = run(a_spec(mechanism=bits, rounds=1), tmp_path / "run")
-    (warning,) = [warning for warning in result["warnings"] if "buys nothing" in warning]
-    assert "shuffling 50 clients buys nothing" in warning
+    (warning,) = [warning for warning in result["warnings"] if "almost no amplification" in warning]
+    assert "shuffling 50 clients gives almost no amplification" in warning
     assert result["central_epsilon"] == result["local_epsilon"]
 
 
@@ -110,12 +112,12 @@ def test_resume_continues_bit_for_bit(tmp_path: Path) -> None:
         (
             {"channel": {"kind": "shuffler", "minimum_clients": 61}},
             ConfigError,
-            "channel.minimum_clients 61 exceeds the 60 clients.*no message",
+            "channel.minimum_clients = 61 exceeds the 60 clients.*no message",
         ),
         (
             {"mechanism": {"kind": "gaussian", "noise_multiplier": 1.0}},
             PrivacyError,
-            "GaussianNoise has none: use a mechanism with a pure epsilon",
+            "GaussianNoise has no finite pure epsilon; use a mechanism that has one",
         ),
         (
             {
@@ -123,7 +125,7 @@ def test_resume_continues_bit_for_bit(tmp_path: Path) -> None:
                 "privacy": {**CLIENT_LEVEL["privacy"], "epsilon": 8.0},
             },
             PrivacyError,
-            "ZeroConcentrated has none: use a mechanism with a pure epsilon",
+            "ZeroConcentrated has no finite pure epsilon; use a mechanism that has one",
         ),
         (
             {"privacy": {**CLIENT_LEVEL["privacy"], "adjacency": "zero-out"}},

@@ -125,7 +125,7 @@ def test_what_is_in_memory_can_be_attacked_as_long_as_it_is_there(tmp_path: Path
     assert len(open_with_data(run.folder).data.train_labels) == 192
     del run
     gc.collect()
-    with pytest.raises(DataError, match=r"give them to sottovoce.simulate\(..., data=...\) again"):
+    with pytest.raises(DataError, match=r"pass them to sottovoce.simulate\(..., data=...\) again"):
         open_with_data(tmp_path / "run")
     kept = sottovoce.simulate(table(rounds=1), data=(FEATURES + 1.0, LABELS), model=network)
     with pytest.raises(DataError, match="has changed since the model"):
@@ -157,7 +157,7 @@ def test_the_command_line_says_what_it_cannot_find(tmp_path: Path) -> None:
         check=False,
     )
     assert shown.returncode == 2
-    assert "this one does not have them" in shown.stderr
+    assert "this process does not have them" in shown.stderr
     assert len(shown.stderr.strip().splitlines()) == 1
 
 

@@ -26,7 +26,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def say(text: str, *, err: bool = False) -> None:
-    """Print lines; control characters in text that others wrote are written as \\uXXXX.
+    r"""Print lines; control characters in text that others wrote are written as \uXXXX.
 
     Args:
         text: One line or several.

@@ -2,8 +2,8 @@
 
     data = load("digits", np.random.default_rng(0))
 
-A data set of a package of yours joins with `register`. It needs the extra `learn`, knows nothing of
-privacy, and imports core only.
+A data set of a package of your own is added with `register`. This package needs the extra `learn`,
+contains nothing about privacy, and imports only `core`.
 """
 
 from typing import TYPE_CHECKING

@@ -1,14 +1,14 @@
 """Clients' data, and the updates that several clients compute at once.
 
-A simulation of 60,000 clients with a sample each cannot hold 60,000 tensors: `Clients` keeps two
-arrays and who owns which rows, and makes a client's own tensors when somebody asks for them. The
+A simulation of 60,000 clients with one sample each cannot hold 60,000 tensors. So `Clients` keeps
+two arrays and the rows of each client, and makes the tensors of a single client on demand. The
 arrays may be memory-mapped and of half precision; a cohort is read when it is trained.
 
-`Rows` are updates: rows of a matrix, or outer products that need not be made. The gradient of a
+`Rows` are updates: rows of a matrix, or outer products that are not computed. The gradient of a
 linear layer at one sample is an outer product, residual x [features, 1]. Its norm is a product of
-two norms, and a weighted sum of many is one matrix product: whoever needs no more than these never
-holds the rows. The flat layout is that of the module: weights row by row, then biases, layer after
-layer.
+two norms, and a weighted sum of many of them is one matrix product, so code that needs only these
+never holds the rows. The flat layout is that of the module: weights row by row, then biases, layer
+after layer.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ from sottovoce.core.printable_text import client_name as client_name
 
 @dataclass(frozen=True, slots=True)
 class DenseRows:
-    """A row for each client."""
+    """Updates as the rows of a matrix, one for each client."""
 
     values: Tensor
 
@@ -35,27 +35,30 @@ class DenseRows:
         return len(self.values)
 
     def norms(self) -> Tensor:
+        """Return the Euclidean norm of each row."""
         norms: Tensor = torch.linalg.vector_norm(self.values, dim=1)
         return norms
 
     def scaled(self, factors: Tensor) -> "DenseRows":
+        """Return the rows multiplied by one factor each."""
         return DenseRows(self.values * factors[:, None])
 
     def select(self, positions: Tensor | slice) -> "DenseRows":
+        """Return some of the rows."""
         return DenseRows(self.values[positions])
 
     def total(self, weights: Tensor) -> Tensor:
-        """The weighted sum of all rows."""
+        """Return the weighted sum of all rows."""
         return weights.to(self.values.dtype) @ self.values
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
-        """The rows, at most so many at once."""
+        """Yield the rows in blocks of at most this many."""
         yield from torch.split(self.values, rows)
 
 
 @dataclass(frozen=True, slots=True)
 class OuterRows:
-    """Row i is (left_i x right_i, left_i): a linear layer's weights and, if it has, biases."""
+    """Updates (left_i x right_i, left_i): a linear layer's gradients for weights and biases."""
 
     left: Tensor
     right: Tensor
@@ -65,22 +68,26 @@ class OuterRows:
         return len(self.left)
 
     def norms(self) -> Tensor:
+        """Return the Euclidean norm of each row."""
         inputs = float(self.has_bias) + self.right.square().sum(dim=1)
         return torch.sqrt(self.left.square().sum(dim=1) * inputs)
 
     def scaled(self, factors: Tensor) -> "OuterRows":
+        """Return the rows multiplied by one factor each."""
         return replace(self, left=self.left * factors[:, None])
 
     def select(self, positions: Tensor | slice) -> "OuterRows":
+        """Return some of the rows."""
         return replace(self, left=self.left[positions], right=self.right[positions])
 
     def total(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum of all rows."""
         left = self.left * weights[:, None]
         weighted = (left.T @ self.right).reshape(-1)
         return torch.cat([weighted, left.sum(dim=0)]) if self.has_bias else weighted
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
-        """The rows, at most so many at once."""
+        """Yield the rows in blocks of at most this many."""
         outputs, features = self.left.shape[1], self.right.shape[1]
         for left, right in zip(
             torch.split(self.left, rows), torch.split(self.right, rows), strict=True
@@ -95,7 +102,7 @@ class OuterRows:
 
 @dataclass(frozen=True, slots=True)
 class LayeredRows:
-    """Row i is made of the i-th rows of several layers, one after the other."""
+    """Updates of several layers: row i is the concatenation of the i-th rows of the layers."""
 
     layers: tuple[DenseRows | OuterRows, ...]
 
@@ -103,22 +110,26 @@ class LayeredRows:
         return len(self.layers[0])
 
     def norms(self) -> Tensor:
+        """Return the Euclidean norm of each row."""
         norms: Tensor = torch.linalg.vector_norm(
             torch.stack([x.norms() for x in self.layers]), dim=0
         )
         return norms
 
     def scaled(self, factors: Tensor) -> "LayeredRows":
+        """Return the rows multiplied by one factor each."""
         return LayeredRows(tuple(layer.scaled(factors) for layer in self.layers))
 
     def select(self, positions: Tensor | slice) -> "LayeredRows":
+        """Return some of the rows."""
         return LayeredRows(tuple(layer.select(positions) for layer in self.layers))
 
     def total(self, weights: Tensor) -> Tensor:
+        """Return the weighted sum of all rows."""
         return torch.cat([layer.total(weights) for layer in self.layers])
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
-        """The rows, at most so many at once."""
+        """Yield the rows in blocks of at most this many."""
         for parts in zip(*(layer.blocks(rows) for layer in self.layers), strict=True):
             yield torch.cat(parts, dim=1)
 
@@ -127,32 +138,35 @@ Rows = DenseRows | OuterRows | LayeredRows
 
 
 def clipped(rows: Rows, limit: float) -> Rows:
-    """Rows shortened to norm `limit`; one that is not finite becomes zero."""
+    """Clip each row to norm `limit`; a row that is not finite becomes zero."""
     finite, factors = clipping(rows, limit)
     return finite.scaled(factors)
 
 
 def clipping(rows: Rows, limit: float) -> tuple[Rows, Tensor]:
-    """Finite rows, and the factors that shorten them to norm `limit`.
+    """Return the rows, and the factors that clip each of them to norm `limit`.
 
-    For whoever adds rows up: the factors can be weights of the sum, and need no pass of their own.
-    A row that is not finite is zero.
+    Code that sums rows can use the factors as weights of the sum instead of scaling the rows first.
+    A row that is not finite is replaced by zero.
     """
     norms = rows.norms()
     factors = limit / torch.clamp(norms, min=limit)
     finite = torch.isfinite(norms)
-    # Asking a GPU takes longer than doing what is mostly not needed.
+    # Reading a result from a GPU takes longer than replacing rows that are mostly finite.
     if norms.is_cuda or not bool(finite.all()):
-        return _without(rows, finite), torch.where(finite, factors, 0.0)
+        return _zero_non_finite(rows, finite), torch.where(finite, factors, 0.0)
     return rows, factors
 
 
 @overload
-def _without(rows: DenseRows | OuterRows, finite: Tensor) -> DenseRows | OuterRows: ...
+def _zero_non_finite(rows: DenseRows | OuterRows, finite: Tensor) -> DenseRows | OuterRows: ...
 @overload
-def _without(rows: LayeredRows, finite: Tensor) -> LayeredRows: ...
-def _without(rows: Rows, finite: Tensor) -> Rows:
-    """Rows with zeros in place of those that are not finite: 0 times infinity is no zero."""
+def _zero_non_finite(rows: LayeredRows, finite: Tensor) -> LayeredRows: ...
+def _zero_non_finite(rows: Rows, finite: Tensor) -> Rows:
+    """Replace rows that are not finite by zero.
+
+    Multiplying them by a factor 0 would not do, since 0 times infinity is NaN.
+    """
     match rows:
         case DenseRows(values=values):
             return DenseRows(torch.where(finite[:, None], values, 0.0))
@@ -163,7 +177,7 @@ def _without(rows: Rows, finite: Tensor) -> Rows:
                 right=torch.where(finite[:, None], right, 0.0),
             )
         case LayeredRows(layers=layers):
-            return LayeredRows(tuple(_without(layer, finite) for layer in layers))
+            return LayeredRows(tuple(_zero_non_finite(layer, finite) for layer in layers))
 
 
 Indices = NDArray[np.int64]
@@ -172,7 +186,13 @@ _DIGESTED_ROWS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientData:
-    """One client's samples."""
+    """The samples of one client.
+
+    Attributes:
+        name: The client's name.
+        features: One row for each sample.
+        labels: One label, or one row of targets, for each sample.
+    """
 
     name: str
     features: Tensor
@@ -180,11 +200,20 @@ class ClientData:
 
     @property
     def num_samples(self) -> int:
+        """The number of samples."""
         return len(self.labels)
 
 
 class Clients(Sequence[ClientData]):
-    """Clients that own rows of shared arrays; a slice is another such sequence."""
+    """A sequence of clients that own rows of shared arrays; a slice is such a sequence too.
+
+    Args:
+        features: The features of all clients, one row for each sample. A tensor stays on its
+            device.
+        labels: The label of each row.
+        shares: The row numbers of each client.
+        names: The names of the clients. Default: names made from their positions.
+    """
 
     def __init__(
         self,
@@ -195,7 +224,7 @@ class Clients(Sequence[ClientData]):
     ) -> None:
         self._features, self._labels, self._shares = features, labels, shares
         if isinstance(features, Tensor):
-            self._labels_there = torch.as_tensor(labels, device=features.device)
+            self._labels_on_device = torch.as_tensor(labels, device=features.device)
         self._names = list(names or map(client_name, range(len(shares))))
 
     def __len__(self) -> int:
@@ -212,43 +241,79 @@ class Clients(Sequence[ClientData]):
         return ClientData(name=self.name(index), features=features, labels=labels)
 
     def take(self, positions: Sequence[int]) -> "Clients":
-        """Some of the clients, in the order given."""
+        """Return some of the clients, in the order given.
+
+        Args:
+            positions: Their positions in this sequence.
+
+        Returns:
+            Clients that share the arrays of these.
+        """
         shares = [self._shares[i] for i in positions]
         names = [self._names[i] for i in positions]
-        labels = self._labels_there if isinstance(self._features, Tensor) else self._labels
+        labels = self._labels_on_device if isinstance(self._features, Tensor) else self._labels
         return Clients(self._features, labels, shares, names)
 
     def joined_by(self, names: Sequence[str], *, like: int) -> "Clients":
-        """These clients and some more, each with the rows of the client at `like`."""
+        """Return these clients followed by further ones, which all have the rows of one client.
+
+        Args:
+            names: The names of the further clients.
+            like: The position of the client whose rows they have.
+
+        Returns:
+            Clients that share the arrays of these.
+        """
         more = self.take([*range(len(self)), *[like] * len(names)])
         more._names[len(self) :] = names
         return more
 
     def name(self, index: int) -> str:
+        """Return the name of a client.
+
+        Args:
+            index: The position of the client.
+
+        Returns:
+            Its name.
+        """
         return self._names[index]
 
     @property
     def names(self) -> list[str]:
+        """The names of all clients."""
         return self._names
 
     @property
     def sizes(self) -> list[int]:
+        """The number of samples of each client."""
         return [len(share) for share in self._shares]
 
     @property
     def rows(self) -> Indices:
-        """Which rows of the shared arrays the clients own, one client after the other."""
+        """The rows of the shared arrays that the clients own, one client after the other."""
         return np.concatenate(self._shares)
 
     def samples(self) -> tuple[Tensor, Tensor]:
-        """Features and labels of all clients, one client after the other."""
+        """Return features and labels of all clients, one client after the other.
+
+        Returns:
+            The features as float32, and the labels.
+        """
         return self._read(self.rows)
 
     def digest(self, *, features: bool) -> str:
-        """Sixteen hex digits that stand for who has which labels and, if asked, which features.
+        """Return sixteen hex digits that identify who has which labels and, on request, features.
 
-        Features of some rows only, at most `_DIGESTED_ROWS`: data are told apart, not sealed.
-        Features that were computed may differ in their last bits from machine to machine.
+        The digest detects that data differ; it does not authenticate them. It covers the features
+        of at most `_DIGESTED_ROWS` rows. Features that were computed may differ in their last bits
+        from machine to machine.
+
+        Args:
+            features: Whether to include features.
+
+        Returns:
+            The digest.
         """
         hashed = hashlib.blake2b(repr((self.names, self.sizes)).encode(), digest_size=8)
         some = self.rows[:: 1 + len(self.rows) // _DIGESTED_ROWS]
@@ -259,16 +324,17 @@ class Clients(Sequence[ClientData]):
         return hashed.hexdigest()
 
     def _read(self, rows: Indices) -> tuple[Tensor, Tensor]:
-        if isinstance(self._features, Tensor):  # on a GPU: one small copy to it for a cohort
+        # Tensors may be on a GPU: then only the row numbers of a cohort are copied there.
+        if isinstance(self._features, Tensor):
             places = torch.from_numpy(rows).to(self._features.device)
-            return self._features[places].float(), self._labels_there[places]
+            return self._features[places].float(), self._labels_on_device[places]
         labels = torch.from_numpy(self._labels[rows])
         features = np.ascontiguousarray(self._features[rows], dtype=np.float32)
         return torch.from_numpy(features), labels
 
 
 class ClientsElsewhere(Clients):
-    """Clients whose rows are not here: their names, and how many rows each says to have."""
+    """Clients whose rows are at other sites, with the number of rows that each reports."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._names, self._sizes = list(sizes), list(sizes.values())
@@ -281,28 +347,33 @@ class ClientsElsewhere(Clients):
     @overload
     def __getitem__(self, index: slice) -> "Clients": ...
     def __getitem__(self, index: int | slice) -> "ClientData | Clients":
-        raise DataError("the training rows are at the sites of a federation, not here")
+        raise DataError(
+            "the training rows are at the sites of a federation, not on this machine; read them "
+            "at the sites"
+        )
 
     @property
     def sizes(self) -> list[int]:
+        """The number of samples that each client reports."""
         return self._sizes
 
 
 def samples_of(clients: Sequence[ClientData]) -> tuple[Tensor, Tensor]:
-    """Features and labels of some clients, one client after the other."""
+    """Return features and labels of some clients, one client after the other."""
     if isinstance(clients, Clients):
         return clients.samples()
     return torch.cat([c.features for c in clients]), torch.cat([c.labels for c in clients])
 
 
 def sizes_of(clients: Sequence[ClientData]) -> list[int]:
-    """How many samples each client has."""
+    """Return the number of samples of each client."""
     if isinstance(clients, Clients):
         return clients.sizes
     return [client.num_samples for client in clients]
 
 
 def names_of(clients: Sequence[ClientData]) -> list[str]:
+    """Return the name of each client."""
     if isinstance(clients, Clients):
         return clients.names
     return [client.name for client in clients]

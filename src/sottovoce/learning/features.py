@@ -1,4 +1,4 @@
-"""Features as a list of fixed steps between a dataset and a model: register, pipeline, cache.
+"""Feature steps between a data set and a model: register, pipeline and cache.
 
     @register_feature("center", summary="minus a public constant")
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -8,18 +8,19 @@
         def prepare(self, setting: Setting) -> Transform:
             return lambda _part, features: Features.of(features.values - self.constant)
 
-Each step turns a sample into features by itself; what a step learns, it learns from public data
-only. So no step spends privacy.
+Each step transforms each sample on its own, and may learn from public data only. So no step spends
+privacy budget.
 
-A step's fields are the keys that may stand beside its `kind` in [[features]]; `__post_init__`
-checks them (see `sottovoce.core.sections`). Name its module in `FEATURES` below, or under the entry
+A step's fields are the keys that are allowed next to its `kind` in [[features]]; `__post_init__`
+checks them (see `sottovoce.core.sections`). List its module in `FEATURES` below, or under the entry
 point group `sottovoce.features` (see `sottovoce.core.registry`); nothing else changes. Import torch
-where it is used, not at the top of the file: specs are read where torch is not installed.
+inside functions, not at the top of the file: specs are also read where torch is not installed.
 
-Results may be cached on disk, by what they were made of: computed once, mapped into memory
-afterwards, and never half written. An entry is `KEY.npy` and, written after it, `KEY.json` with the
-size and a digest of it. An array without a fitting description is made again. Features are as
-private as the data that they were made of, so the files are the owner's alone.
+Results may be cached on disk under a key that depends on everything they were computed from. They
+are computed once, then mapped into memory, and never half written. An entry is `KEY.npy` and,
+written after it, `KEY.json` with its size and a digest. An array without a matching description is
+computed again. Features are as private as the data they were computed from, so only the owner can
+read the files.
 """
 
 import contextlib
@@ -47,14 +48,14 @@ from sottovoce.learning.datasets import Dataset
 
 Array = NDArray[Any]
 
-# Raised whenever a step's output changes for the same parameters: old entries are then not found.
+# Increase it whenever a step's output changes for the same parameters: old entries are then unused.
 CODE_VERSION = 1
 _SEEN_BLOCKS = 64
 _BLOCK_BYTES = 4096
 
 
 def digest_of(array: Array) -> str:
-    """A digest of an array's type, shape and values."""
+    """Return a digest of an array's type, shape and values."""
     digest = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
     rows = max(1, (1 << 24) // max(1, array[:1].nbytes))
     for start in range(0, len(array), rows):
@@ -63,15 +64,15 @@ def digest_of(array: Array) -> str:
 
 
 def key_of(*parts: Any) -> str:
-    """A digest of JSON values and of the version of this code."""
+    """Return a digest of JSON values and of the version of this code."""
     text = json.dumps([CODE_VERSION, *parts], sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def let_go(array: Array) -> None:
-    """Count pages of a mapped file no more as this process's memory; other arrays are left alone.
+    """Tell the system that this process no longer needs the pages of a memory-mapped array.
 
-    The system keeps in memory what it has room for, and reads the rest again.
+    The system keeps what fits into memory and reads the rest again. Other arrays are left alone.
     """
     mapped = getattr(array, "_mmap", None)
     if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
@@ -79,7 +80,7 @@ def let_go(array: Array) -> None:
 
 
 class FeatureCache:
-    """Arrays by key, in one folder."""
+    """A folder of arrays, by key."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -93,7 +94,7 @@ class FeatureCache:
         dtype: type[np.float16] | type[np.float32],
         fill: Callable[[Array], None],
     ) -> Array:
-        """The array of that key, mapped read-only; `fill` writes it where it is not there whole."""
+        """Return the array of a key, mapped read-only; call `fill` to write it if it is missing."""
         path = self._folder / f"{key}.npy"
         if not self._is_whole(path, shape, np.dtype(dtype)):
             self._write(path, shape, np.dtype(dtype), fill)
@@ -104,7 +105,7 @@ class FeatureCache:
     def _is_whole(self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
         try:
             return bool(files.read_json(_description_of(path)) == _describe(path, shape, dtype))
-        except (OSError, OutputError):  # absent or unreadable: made again, or explained then
+        except (OSError, OutputError):  # The write that follows reports what is wrong, if anything.
             return False
 
     def _write(
@@ -123,7 +124,7 @@ class FeatureCache:
                 fill(mapped)
                 mapped.flush()
                 description = _describe(temporary, shape, dtype)
-                _description_of(path).unlink(missing_ok=True)  # it spoke of another file
+                _description_of(path).unlink(missing_ok=True)  # It described the old file.
                 os.replace(temporary, path)
                 files.write_json(_description_of(path), description, mode=files.PRIVATE)
             except BaseException:
@@ -137,10 +138,10 @@ def _description_of(path: Path) -> Path:
 
 
 def _describe(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Shape, type, size, and a digest of blocks spread over the file, the header among them.
+    """Return shape, type and size, and a digest of blocks spread over the file, header included.
 
-    Reading all of it would take as long as making it; blocks notice what happens to files: a cut, a
-    hole, another file's content.
+    Reading the whole file would take as long as computing it. The blocks detect what commonly
+    happens to files: truncation, holes, or the content of another file.
     """
     size = path.stat().st_size
     digest = hashlib.blake2b(digest_size=16)
@@ -157,14 +158,26 @@ Part = Literal["train", "test", "public"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Features:
-    """Values, and a digest that stands for them."""
+    """An array of features with a digest that identifies it.
+
+    Attributes:
+        values: One row for each sample.
+        digest: A digest of the values, or of what they were computed from.
+    """
 
     values: Array
     digest: str
 
     @classmethod
     def of(cls, values: Array) -> "Features":
-        """Return values with the digest of their bytes."""
+        """Return values with the digest of their bytes.
+
+        Args:
+            values: One row for each sample.
+
+        Returns:
+            The features.
+        """
         return cls(values=values, digest=digest_of(values))
 
 
@@ -174,16 +187,18 @@ Report = Callable[[Part, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Setting:
-    """What a step is given before any sample.
+    """What a step is given before it sees any sample.
 
     Attributes:
-        number: Its place in the list of steps, from 0.
-        dataset: The data before the first step. Private: to check against, not to learn from.
-        cache: Where arrays are kept on disk.
-        device: Where torch computes.
-        earlier: What stands for the steps before, in keys of the cache.
-        through_earlier: Takes public samples through the steps before.
-        report: Hears of a part, how many of its samples are done, and of how many.
+        number: The position of the step in the list of steps, from 0.
+        dataset: The data before the first step. It is private: check against it, but do not learn
+            from it.
+        cache: The cache for arrays on disk.
+        device: The device on which torch computes.
+        earlier: What identifies the earlier steps in keys of the cache.
+        through_earlier: A function that applies the earlier steps to public samples.
+        report: A function to call with the name of a part, the number of its samples that are done,
+            and their total number.
     """
 
     number: int
@@ -196,15 +211,22 @@ class Setting:
 
 
 class Step(Protocol):
-    """The keys of a [[features]] table, and what they do.
+    """The keys of a [[features]] table, and what the step does.
 
-    A step that reads files which its keys name has a method `files() -> Sequence[str]` that returns
-    them: a site reads no file of a server's choice, and what is read from a file is not kept in
-    memory from one run to the next.
+    A step that reads files which its keys name must have a method `files() -> Sequence[str]` that
+    returns them: a site reads no file that a server chooses, and what was read from a file is not
+    kept in memory from one run to the next.
     """
 
     def prepare(self, setting: Setting) -> Transform:
-        """Check what can be checked, and return what takes a part of the data through the step."""
+        """Check what can be checked, and return the function that transforms a part of the data.
+
+        Args:
+            setting: What the step may use.
+
+        Returns:
+            A function from the name of a part and its features to new features.
+        """
 
 
 S = TypeVar("S", bound=type)
@@ -238,7 +260,17 @@ _CONTRACT = Contract(
 
 
 def register_feature(kind: str, *, summary: str) -> Callable[[S], S]:
-    """Class decorator that enters a step, a frozen dataclass with a method `prepare`."""
+    """Return a class decorator that registers a step.
+
+    The class must be a frozen dataclass with a method `prepare`.
+
+    Args:
+        kind: The name of the step, as in `kind` of a [[features]] table.
+        summary: One line about what the step does, for lists.
+
+    Returns:
+        The decorator.
+    """
 
     def enter(section: S) -> S:
         hold(FEATURES, kind, section, _CONTRACT)
@@ -264,14 +296,14 @@ def files_of(step: Step) -> tuple[str, ...]:
 @register_feature("flatten", summary="one row of values a sample")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flatten:
-    """One row of values a sample."""
+    """One row of values for each sample."""
 
     def prepare(self, setting: Setting) -> Transform:
-        del setting  # nothing to look at
-        return _flattened
+        del setting
+        return _flatten
 
 
-def _flattened(_part: Part, features: Features) -> Features:
+def _flatten(_part: Part, features: Features) -> Features:
     values = features.values
     rows = values.reshape(len(values), math.prod(values.shape[1:]))
     return dataclasses.replace(features, values=rows)
@@ -279,7 +311,7 @@ def _flattened(_part: Part, features: Features) -> Features:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepProgress:
-    """How far a step is with one part of the data."""
+    """How many samples of one part of the data a step has processed."""
 
     step: Step
     part: Part
@@ -290,21 +322,21 @@ class StepProgress:
 OnStep = Callable[[StepProgress], None]
 
 
-def _in_silence(_: StepProgress) -> None:
-    """Tell no one."""
+def _ignore_progress(_: StepProgress) -> None:
+    """Ignore the progress."""
 
 
 def apply(
     steps: Sequence[Step],
     dataset: Dataset,
     cache_dir: Path,
-    on_step: OnStep = _in_silence,
+    on_step: OnStep = _ignore_progress,
     *,
     device: str = "cpu",
 ) -> Dataset:
-    """The dataset with its features taken through the steps.
+    """Return the data set with its features transformed by the steps.
 
-    What is in the cache is not made again; `on_step` hears only of what is.
+    Cached results are not computed again; `on_step` is called only for what is computed.
     """
     if not steps:
         return dataset
@@ -340,5 +372,5 @@ def _reporter(step: Step, on_step: OnStep) -> Report:
 
 
 def identity(step: Step) -> dict[str, Any]:
-    """What stands for a step in keys of the cache: its table, as a spec holds it."""
+    """Return what identifies a step in keys of the cache: its table, as in a spec."""
     return as_table(step)

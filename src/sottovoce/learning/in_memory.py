@@ -1,7 +1,8 @@
-"""Arrays and functions of this process, which a spec can name but cannot bring along.
+"""Arrays and functions of this process that a spec refers to by a label.
 
-`data.dataset = "memory:LABEL"` and `model.kind = "in_memory"` are found while they are lent, and
-after that for as long as somebody holds the parts. Another process does not have them, and says so.
+`data.dataset = "memory:LABEL"` and `model.kind = "in_memory"` are found inside a block `with
+lent(...)`, and after it as long as some code holds a reference to the object. Another process does
+not have the object and raises an error.
 """
 
 import contextlib
@@ -16,21 +17,21 @@ Kind = Literal["data", "model"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Part:
-    """Something that a spec calls by its label."""
+    """An object that a spec refers to by its label."""
 
     kind: Kind
     label: str
     value: Any
 
 
-# By thread: two runs at once may call different things by one label.
+# A context variable, because two runs in different threads may use one label for different objects.
 _lent: ContextVar[Mapping[tuple[Kind, str], Part] | None] = ContextVar("lent", default=None)
 _last: WeakValueDictionary[tuple[Kind, str], Part] = WeakValueDictionary()
 
 
 @contextlib.contextmanager
 def lent(*parts: Part) -> Iterator[None]:
-    """These parts, wherever a spec names them inside of the block."""
+    """Make these objects available to specs inside the block."""
     named = {(part.kind, part.label): part for part in parts}
     _last.update(named)
     token = _lent.set({**(_lent.get() or {}), **named})
@@ -41,5 +42,5 @@ def lent(*parts: Part) -> Iterator[None]:
 
 
 def find(kind: Kind, label: str) -> Part | None:
-    """The part of that label: the one that is lent, else the last that still is."""
+    """Return the object of that label: one provided by a surrounding block, or the last alive."""
     return (_lent.get() or {}).get((kind, label)) or _last.get((kind, label))

@@ -1,21 +1,22 @@
 """Per-sample gradients of a chain of layers from one ordinary backward pass.
 
-What a layer put out has a gradient g_i for each sample i, and with its inputs x_i that is all there
-is to know of the gradient of its parameters:
+Let g_i be the gradient of sample i's loss with respect to a layer's output, and x_i the layer's
+input. The gradient of the layer's parameters follows from these two:
 
     linear        g_i x [x_i, 1], which is kept as the two factors;
-    convolution   g_i u_i^T, u_i the patches of x_i, which has the few numbers of its filters;
-    group norm    sums of g_i and of g_i times the normalised x_i over the places of each channel.
+    convolution   g_i u_i^T, u_i the patches of x_i; it is small, like the filters;
+    group norm    sums of g_i and of g_i times the normalized x_i over the positions of a channel.
 
-So norms and clipped sums need no gradient of the large layers, and no backward pass of their own.
+So norms and clipped sums need neither the full gradients of large layers nor one backward pass for
+each sample.
 
-Only chains of known layers qualify, for there each sample goes its own way. Whatever else a module
-does may mix samples, and is differentiated one sample at a time.
+Only chains of known layers qualify, because in these no sample influences another. Any other module
+may mix samples, and is differentiated one sample at a time.
 
-Several models of one chain are computed at once: parameters have a leading dimension for the model,
-samples are (models, samples, ...). A layer of all models is one batched matrix product;
-convolutions are products with patches, which lie row by row, place after place, so that the few
-numbers of a filter are next to each other.
+Several models with the same chain are computed at once: parameters have a leading dimension for the
+model, and samples have the shape (models, samples, ...). A layer of all models is one batched
+matrix product. Convolutions are products with patches, which are stored position after position, so
+that the values that one filter reads are contiguous.
 
 References: Goodfellow 2015, "Efficient per-example gradient computations"; Rochette, Manoel and
 Tramel 2019, section 3 (convolutions).
@@ -33,7 +34,7 @@ from torch.nn.functional import group_norm, pad, unfold
 from sottovoce.learning.clients import DenseRows, LayeredRows, OuterRows
 from sottovoce.learning.models.modules import FlatLinear
 
-# Layers without parameters in which no sample sees another.
+# Layers without parameters in which no sample influences another.
 _SAMPLEWISE = (
     nn.ReLU,
     nn.LeakyReLU,
@@ -51,16 +52,18 @@ _SAMPLEWISE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """One layer of a chain, and the prefix of its parameters' names in the module."""
+    """One layer of a chain, with the prefix of its parameters' names in the module."""
 
     prefix: str
     module: nn.Module
 
     @property
     def has_parameters(self) -> bool:
+        """Whether the layer has parameters that are trained."""
         return isinstance(self.module, nn.Linear | nn.Conv2d | nn.GroupNorm)
 
     def outputs(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+        """Return the layer's outputs under the given parameters of the module."""
         own = {n: parameters[self.prefix + n] for n, _ in self.module.named_parameters()}
         outputs: Tensor = functional_call(self.module, own, (inputs,))
         return outputs
@@ -68,19 +71,19 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """Layers one after the other, and how many numbers a sample needs on its way through them."""
+    """Layers in sequence, and how many numbers a sample needs in memory on its way through them."""
 
     layers: tuple[Layer, ...]
     elements_per_sample: int
 
 
 def chain_of(module: nn.Module, sample_shape: Sequence[int]) -> Chain | None:
-    """The chain that a module is; None unless every layer has a closed form on such samples."""
+    """Return a module as a chain, or None unless every layer is known to keep samples apart."""
     layers = tuple(_layers(module, ""))
     if not all(_is_known(layer.module) for layer in layers):
         return None
     trained = [layer.module for layer in layers if layer.has_parameters]
-    # A layer or a tensor that comes twice has the sum of two gradients.
+    # A layer or tensor that is used twice has the sum of two gradients, which is not handled here.
     names = sum(1 for one in trained for _ in one.parameters())
     if len(set(trained)) < len(trained) or names != len(list(module.parameters())):
         return None
@@ -91,13 +94,16 @@ def chain_of(module: nn.Module, sample_shape: Sequence[int]) -> Chain | None:
 def _layers(module: nn.Module, prefix: str) -> list[Layer]:
     if type(module) is not nn.Sequential:
         return [Layer(prefix=prefix, module=module)]
-    # Not named_children, which passes over a layer that comes again.
+    # named_children would skip a layer that occurs a second time.
     children = zip(module._modules, module, strict=True)
     return [layer for name, child in children for layer in _layers(child, f"{prefix}{name}.")]
 
 
 def _elements(layers: Sequence[Layer], sample: Tensor) -> int | None:
-    """Outputs, their gradients, patches and filters; None if a linear layer gets no flat rows."""
+    """Count the outputs, their gradients, patches and filters of one sample.
+
+    Return None if the input of a linear layer is not flat.
+    """
     count, values = 0, sample
     with torch.no_grad():
         for layer in layers:
@@ -113,7 +119,7 @@ def _elements(layers: Sequence[Layer], sample: Tensor) -> int | None:
 
 
 def _is_known(layer: nn.Module) -> bool:
-    """Exactly these types: a subclass may do anything."""
+    """Return whether the layer has exactly a known type; a subclass may do anything."""
     if type(layer) in (nn.Linear, FlatLinear):
         return layer.bias is not None
     if type(layer) is nn.GroupNorm:
@@ -132,7 +138,7 @@ def layer_gradients(
     features: Tensor,
     losses: Callable[[Tensor], Tensor],
 ) -> LayeredRows:
-    """Each sample's gradient of its own loss; `losses` turns outputs into one loss a sample."""
+    """Return each sample's gradient of its own loss; `losses` maps outputs to a loss per sample."""
     inputs, outputs = [], []
     with torch.enable_grad():
         values = features
@@ -140,7 +146,7 @@ def layer_gradients(
             given, values = values, layer.outputs(parameters, values)
             if layer.has_parameters:
                 inputs.append(given.detach())
-                # Nothing before the first such layer needs a gradient, nor do the parameters.
+                # No gradient is needed before the first such layer, nor for the parameters.
                 outputs.append(values if values.requires_grad else values.requires_grad_())
         found = torch.autograd.grad(losses(values).sum(), outputs)
     modules = [layer.module for layer in chain.layers if layer.has_parameters]
@@ -152,7 +158,7 @@ def layer_gradients(
 def _rows(layer: nn.Module, inputs: Tensor, gradients: Tensor) -> DenseRows | OuterRows:
     if isinstance(layer, nn.Linear):
         return OuterRows(gradients, inputs.flatten(start_dim=1))
-    channels = (len(gradients), gradients.shape[1], -1)  # a flat row has one place a channel
+    channels = (len(gradients), gradients.shape[1], -1)  # A flat row has one position per channel.
     by_place = gradients.reshape(channels)
     if isinstance(layer, nn.GroupNorm):
         normal = group_norm(inputs, layer.num_groups, eps=layer.eps).reshape(channels)
@@ -163,38 +169,43 @@ def _rows(layer: nn.Module, inputs: Tensor, gradients: Tensor) -> DenseRows | Ou
 
 
 def _patches(layer: nn.Conv2d, inputs: Tensor) -> Tensor:
-    """(samples, a filter's inputs, places): what the filters see at each place."""
+    """Return the inputs of the filters, (samples, inputs of a filter, positions)."""
     assert not isinstance(layer.padding, str)
     return unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
 
 
 @dataclass(frozen=True, slots=True)
 class DenseStack:
-    """(models, samples, parameters of a layer)."""
+    """Gradients of a layer for several models, (models, samples, parameters)."""
 
     values: Tensor
 
     def squared_norms(self) -> Tensor:
+        """Return the squared norm of each gradient, (models, samples)."""
         return _squares(self.values)
 
     def totals(self, weights: Tensor) -> Tensor:
+        """Return weighted sums of the gradients; weights are (models, clients, samples)."""
         return torch.bmm(weights, self.values)
 
     def where(self, finite: Tensor) -> "DenseStack":
+        """Return the gradients with zero where `finite` is False."""
         return DenseStack(torch.where(finite[:, :, None], self.values, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class OuterStack:
-    """A linear layer's gradients, (left x right, left), as their two factors."""
+    """Gradients (left x right, left) of a linear layer for several models, as their two factors."""
 
     left: Tensor
     right: Tensor
 
     def squared_norms(self) -> Tensor:
+        """Return the squared norm of each gradient, (models, samples)."""
         return _squares(self.left) * (1.0 + _squares(self.right))
 
     def totals(self, weights: Tensor) -> Tensor:
+        """Return weighted sums of the gradients; weights are (models, clients, samples)."""
         models, clients, samples = weights.shape
         left = self.left[:, None] * weights[:, :, :, None]  # (models, clients, samples, outputs)
         factors = left.transpose(2, 3).reshape(models, -1, samples)
@@ -202,35 +213,44 @@ class OuterStack:
         return torch.cat([products, left.sum(dim=2)], dim=2)
 
     def where(self, finite: Tensor) -> "OuterStack":
+        """Return the gradients with zero where `finite` is False."""
         keep = finite[:, :, None]
         return OuterStack(torch.where(keep, self.left, 0.0), torch.where(keep, self.right, 0.0))
 
 
 @dataclass(frozen=True, slots=True)
 class FilterStack:
-    """A convolution's gradients: (models, samples, filters, height, width, channels), biases."""
+    """Gradients of a convolution for several models.
+
+    Filters are (models, samples, filters, height, width, channels), biases (models, samples,
+    filters).
+    """
 
     filters: Tensor
     biases: Tensor
 
     def squared_norms(self) -> Tensor:
+        """Return the squared norm of each gradient, (models, samples)."""
         return _squares(self.filters.flatten(2)) + _squares(self.biases)
 
     def totals(self, weights: Tensor) -> Tensor:
+        """Return weighted sums of the gradients; weights are (models, clients, samples)."""
         models, clients, _ = weights.shape
         shape = (models, clients, *self.filters.shape[2:])
         totals = torch.bmm(weights, self.filters.flatten(2)).reshape(shape)
-        in_order = totals.permute(0, 1, 2, 5, 3, 4).reshape(models, clients, -1)  # as the module's
+        # Return to the order of the module's parameters.
+        in_order = totals.permute(0, 1, 2, 5, 3, 4).reshape(models, clients, -1)
         return torch.cat([in_order, torch.bmm(weights, self.biases)], dim=2)
 
     def where(self, finite: Tensor) -> "FilterStack":
+        """Return the gradients with zero where `finite` is False."""
         keep = finite[:, :, None]
         filters = torch.where(keep[..., None, None, None], self.filters, 0.0)
         return FilterStack(filters, torch.where(keep, self.biases, 0.0))
 
 
 def _squares(values: Tensor) -> Tensor:
-    """(models, samples): sums of squares, without a tensor of squares."""
+    """Return sums of squares, (models, samples), without a tensor of squares."""
     norms: Tensor = torch.linalg.vector_norm(values, dim=2)
     return norms.square()
 
@@ -245,20 +265,20 @@ class GradientStack:
     layers: tuple[LayerStack, ...]
 
     def norms(self) -> Tensor:
-        """(models, samples)."""
+        """Return the norm of each gradient, (models, samples)."""
         return torch.stack([layer.squared_norms() for layer in self.layers]).sum(dim=0).sqrt()
 
     def clipped_totals(self, limit: float, shares: Tensor) -> Tensor:
-        """(models, clients, parameters): sums of gradients shortened to `limit`, by client.
+        """Return each client's sum of clipped gradients, (models, clients, parameters).
 
-        `shares` (models, clients, samples) is 1 where a sample is a client's, else 0. A gradient
-        that is not finite counts as zero.
+        Gradients are clipped to norm `limit`; one that is not finite counts as zero. `shares`
+        (models, clients, samples) is 1 where a sample belongs to a client, else 0.
         """
         norms = self.norms()
         finite = torch.isfinite(norms)
         factors = torch.where(finite, limit / torch.clamp(norms, min=limit), 0.0)
         layers = self.layers
-        # Asking a GPU takes longer than doing what is mostly not needed.
+        # Reading a result from a GPU takes longer than replacing rows that are mostly finite.
         if norms.is_cuda or not bool(finite.all()):
             layers = tuple(layer.where(finite) for layer in layers)
         weights = shares * factors[:, None]
@@ -266,7 +286,7 @@ class GradientStack:
 
 
 def stacked_outputs(chain: Chain, parameters: Mapping[str, Tensor], features: Tensor) -> Tensor:
-    """(models, samples, outputs) of features (models, samples, ...)."""
+    """Return outputs (models, samples, outputs) for features (models, samples, ...)."""
     values = features
     for layer in chain.layers:
         values, _ = _outputs(layer, parameters, values)
@@ -279,7 +299,7 @@ def stacked_gradients(
     features: Tensor,
     losses: Callable[[Tensor], Tensor],
 ) -> GradientStack:
-    """Each sample's gradient of its own loss; `losses` turns outputs into one loss a sample."""
+    """Return each sample's gradient of its own loss; `losses` maps outputs to a loss per sample."""
     seen, outputs = [], []
     with torch.enable_grad():
         values = features
@@ -297,7 +317,7 @@ def stacked_gradients(
 
 
 def _gradients(layer: nn.Module, inputs: Tensor, gradients: Tensor) -> LayerStack:
-    """From what a layer saw, patches if it convolves, and the gradients of what it put out."""
+    """Compute a layer's gradients from its inputs (or patches) and its output gradients."""
     models, samples, channels = gradients.shape[:3]
     if isinstance(layer, nn.Linear):
         return OuterStack(gradients, inputs.flatten(start_dim=2))
@@ -317,10 +337,11 @@ def _gradients(layer: nn.Module, inputs: Tensor, gradients: Tensor) -> LayerStac
 def _outputs(
     layer: Layer, parameters: Mapping[str, Tensor], inputs: Tensor
 ) -> tuple[Tensor, Tensor | None]:
-    """What the layer of every model puts out; and the patches that it saw, if it convolves."""
+    """Return the layer's outputs for every model, and the patches if it is a convolution."""
     module = layer.module
     if not layer.has_parameters:
-        each: Tensor = module(inputs.flatten(0, 1))  # no sample sees another, whosever it is
+        # No sample influences another, so samples of all models form one batch.
+        each: Tensor = module(inputs.flatten(0, 1))
         return each.reshape(*inputs.shape[:2], *each.shape[1:]), None
     weight, bias = parameters[layer.prefix + "weight"], parameters[layer.prefix + "bias"]
     if isinstance(module, nn.Linear):
@@ -332,10 +353,10 @@ def _outputs(
         shape = (len(weight), 1, -1, *[1] * (inputs.ndim - 3))
         return each * weight.reshape(shape) + bias.reshape(shape), None
     assert isinstance(module, nn.Conv2d)
-    return _convolved(module, weight, bias, inputs)
+    return _convolve(module, weight, bias, inputs)
 
 
-def _convolved(
+def _convolve(
     layer: nn.Conv2d, weight: Tensor, bias: Tensor, inputs: Tensor
 ) -> tuple[Tensor, Tensor]:
     models, samples = inputs.shape[:2]
@@ -349,13 +370,14 @@ def _convolved(
 
 
 class _Patches(torch.autograd.Function):
-    """(models, samples, rows, columns, height, width, channels): what filters see at each place.
+    """The windows that filters read: (models, samples, rows, columns, height, width, channels).
 
-    With a backward pass of its own: torch's adds up views one element at a time.
+    It has its own backward pass, because torch's adds up views one element at a time.
     """
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, layer: nn.Conv2d) -> Tensor:
+        """Return the windows of padded inputs."""
         ctx.layer, ctx.shape = layer, inputs.shape
         down, right = _padding(layer)
         padded = pad(inputs.permute(0, 1, 3, 4, 2), (0, 0, right, right, down, down))
@@ -363,6 +385,7 @@ class _Patches(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        """Add up the gradients of all windows that contain an input."""
         (gradient,), layer = gradients, cast(nn.Conv2d, ctx.layer)
         models, samples, channels, height, width = ctx.shape
         down, right = _padding(layer)
@@ -382,9 +405,9 @@ def _padding(layer: nn.Conv2d) -> tuple[int, int]:
 
 
 def _windows(layer: nn.Conv2d, padded: Tensor) -> Tensor:
-    """A view of (models, samples, height, width, channels) that shows every place's window.
+    """Return a view of (models, samples, height, width, channels) with every position's window.
 
-    Windows overlap; of one offset in all windows no two do.
+    Windows overlap, but the elements at one offset in all windows are distinct.
     """
     sizes, strides = [], []
     for axis in (0, 1):

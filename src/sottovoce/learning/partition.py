@@ -1,4 +1,6 @@
-"""Ways to spread a dataset over clients: the register, one decorator on a frozen dataclass.
+"""Partitions of a data set over clients, and their register.
+
+A partition is a frozen dataclass with a decorator:
 
     @register_partition("halves", summary="two clients")
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -6,7 +8,7 @@
         def shares(self, labels, num_clients, generator, owners):
             return np.array_split(generator.permutation(len(labels)), 2)
 
-Its fields are the keys that may stand beside `kind = "halves"` in [data.partition] (see
+Its fields are the keys that are allowed next to `kind = "halves"` in [data.partition] (see
 `core.sections`). The entry point group of plug-ins is `sottovoce.partitions`.
 """
 
@@ -28,13 +30,21 @@ Owners = NDArray[np.int64] | None
 
 
 class Partition:
-    """The keys of a [data.partition] table, and who has what; a subclass has `shares`."""
+    """The base class of partitions; a subclass defines `shares`.
+
+    Its fields are the keys of a [data.partition] table.
+
+    Attributes:
+        kind: The name under which the partition is registered.
+        settles_clients: Whether the data determine the number of clients.
+        needs_owners: Whether the data must name the owner of each row.
+    """
 
     __slots__ = ()
 
-    kind: ClassVar[str] = ""  # as it is registered
-    settles_clients: ClassVar[bool] = False  # whether the data say how many clients there are
-    needs_owners: ClassVar[bool] = False  # whether rows go to whom the data say
+    kind: ClassVar[str] = ""
+    settles_clients: ClassVar[bool] = False
+    needs_owners: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_keys(self)
@@ -46,13 +56,19 @@ class Partition:
         generator: np.random.Generator,
         owners: Owners,
     ) -> list[Indices]:
-        """Return disjoint indices for every client.
+        """Return the rows of every client.
 
         Args:
-            labels: Of all samples.
-            num_clients: How many clients there are; None where `settles_clients`.
-            generator: The same again from the same seed.
-            owners: Whose each sample is, where the data say so.
+            labels: The labels of all samples.
+            num_clients: The number of clients; None if `settles_clients`.
+            generator: The source of randomness; the same seed gives the same partition.
+            owners: The owner of each sample, if the data name it.
+
+        Returns:
+            Disjoint arrays of row numbers, one for each client.
+
+        Raises:
+            NotImplementedError: A subclass must define it.
         """
         raise NotImplementedError
 
@@ -85,17 +101,27 @@ _CONTRACT = Contract(
 
 
 def register_partition(kind: str, *, summary: str) -> Callable[[P], P]:
-    """Class decorator that enters a partition, a frozen dataclass with a method `shares`.
+    """Return a class decorator that registers a partition.
+
+    The class must be a frozen dataclass that inherits from `Partition` and defines `shares`.
+
+    Args:
+        kind: The name of the partition, as in `data.partition.kind`.
+        summary: One line about it, for lists.
+
+    Returns:
+        The decorator.
 
     Raises:
-        PluginError: If the class is no `Partition`, or lacks `shares`.
+        PluginError: When the decorator is applied: the class is not a `Partition`, or lacks
+            `shares`.
     """
 
     def enter(partition: P) -> P:
         if not issubclass(partition, Partition):
             raise PluginError(
-                f"the partition '{kind}' is registered by a class that is no Partition; inherit "
-                "from sottovoce.learning.Partition"
+                f"the class of the partition '{kind}' is not a Partition; inherit from "
+                "sottovoce.learning.Partition"
             )
         hold(PARTITIONS, kind, partition, _CONTRACT)
         partition.kind = kind
@@ -114,9 +140,29 @@ def split(
     *,
     owners: Owners = None,
 ) -> list[Indices]:
-    """Disjoint indices for every client, none of them empty.
+    """Return the rows of every client under a partition, and check them.
 
-    `num_clients` None is for partitions that settle the number themselves.
+    Args:
+        partition: How to divide the data.
+        labels: The labels of all samples.
+        num_clients: The number of clients; None for partitions that determine it from the data.
+        generator: The source of randomness; the same seed gives the same partition.
+        owners: The owner of each sample, if the data name it.
+
+    Returns:
+        Disjoint arrays of row numbers, one for each client, none of them empty.
+
+    Raises:
+        ParameterError: A client has no samples, or the partition cannot divide these data.
+        PluginError: A plug-in's partition gives a sample to two clients, or one that does not
+            exist.
+
+    Example:
+        >>> import numpy as np
+        >>> labels = np.array([0, 0, 1, 1, 1, 0])
+        >>> parts = split(Iid(), labels, 3, np.random.default_rng(0))
+        >>> [len(part) for part in parts]
+        [2, 2, 2]
     """
     parts = partition.shares(labels, num_clients, generator, owners)
     empty = [client for client, part in enumerate(parts) if not len(part)]
@@ -127,10 +173,11 @@ def split(
         )
     given = np.concatenate(parts) if parts else np.arange(0)
     if len(np.unique(given)) < len(given) or np.any((given < 0) | (given >= len(labels))):
-        # What two clients have is paid for by each alone.
+        # Each client is charged only for its own messages, so a sample of two clients would be
+        # charged too little.
         raise PluginError(
-            f"the partition '{partition.kind}' gives a sample to two clients, or one that is not "
-            "there; give each to one"
+            f"the partition '{partition.kind}' gives a sample to two clients, or returns a row "
+            "number that does not exist; return each existing row at most once"
         )
     return parts
 
@@ -138,7 +185,7 @@ def split(
 @register_partition("iid", summary="a random split into parts of equal size")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Iid(Partition):
-    """A random split into parts of equal size, up to one."""
+    """A random split into parts whose sizes differ by at most one."""
 
     def shares(
         self,
@@ -155,9 +202,12 @@ class Iid(Partition):
 @register_partition("dirichlet", summary="few labels a client where alpha is small")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirichletByLabel(Partition):
-    """Each label's samples are shared out by a draw from Dirichlet(alpha, ..., alpha).
+    """A split of each label's samples by a draw from Dirichlet(alpha, ..., alpha).
 
-    Small alpha: few labels a client. Reference: Hsu, Qi and Brown 2019.
+    With a small alpha a client has few labels. Reference: Hsu, Qi and Brown 2019.
+
+    Attributes:
+        alpha: The positive concentration parameter.
     """
 
     alpha: float = field(metadata=POSITIVE)
@@ -184,9 +234,12 @@ class DirichletByLabel(Partition):
 @register_partition("shards", summary="some shards of samples that are sorted by label")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shards(Partition):
-    """Samples are sorted by label and cut into shards, of which each client gets so many at random.
+    """A split of samples, sorted by label, into shards of which each client gets some at random.
 
-    Reference: McMahan et al. 2017, section 3 (two shards a client).
+    Reference: McMahan et al. 2017, section 3 (two shards per client).
+
+    Attributes:
+        shards_per_client: The number of shards of each client.
     """
 
     shards_per_client: int = field(default=2, metadata=whole(1, 2**20))
@@ -204,9 +257,10 @@ class Shards(Partition):
         if num_shards > len(labels):
             raise ParameterError(
                 f"{number} clients with {self.shards_per_client} shards each need {num_shards} "
-                f"samples, and there are {len(labels)}; use fewer clients or shards"
+                f"samples, but there are {len(labels)}; use fewer clients or shards"
             )
-        order = generator.permutation(len(labels))  # which of a label's samples share a shard
+        # The permutation decides which samples of one label share a shard.
+        order = generator.permutation(len(labels))
         by_label = order[np.argsort(labels[order], kind="stable")]
         shards = np.array_split(by_label, num_shards)
         dealt = generator.permutation(num_shards).reshape(number, self.shards_per_client)
@@ -216,7 +270,7 @@ class Shards(Partition):
 @register_partition("by_owner", summary="the data's own clients")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByOwner(Partition):
-    """The data's own clients: everybody has what is theirs, in the order of the owners' numbers."""
+    """The clients that the data name: each has its own samples, in the order of owner numbers."""
 
     settles_clients: ClassVar[bool] = True
     needs_owners: ClassVar[bool] = True
@@ -236,7 +290,7 @@ class ByOwner(Partition):
 @register_partition("one_sample", summary="each sample is a client of its own")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneSample(Partition):
-    """Each sample is a client of its own."""
+    """One client for each sample."""
 
     settles_clients: ClassVar[bool] = True
 
@@ -255,7 +309,7 @@ def _number_given(num_clients: int | None, labels: NDArray[Any]) -> int:
     if num_clients is None:
         raise ParameterError(
             "this partition needs the number of clients; give it, or use the partition 'by_owner' "
-            "or 'one_sample', which settle it"
+            "or 'one_sample', which determine it from the data"
         )
     return parameter_rules.integer(
         "clients",
@@ -277,7 +331,7 @@ def _check_settled(partition: Partition, num_clients: int | None, found: int, wh
 def _check_classes(kind: str, labels: NDArray[Any]) -> None:
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ParameterError(
-            f"the partition '{kind}' goes by classes, and these labels are numbers to predict "
+            f"the partition '{kind}' needs class labels, but these labels are numbers to predict "
             f"({labels.dtype} of shape {labels.shape}); use 'iid', 'by_owner' or 'one_sample'"
         )
 
@@ -285,12 +339,14 @@ def _check_classes(kind: str, labels: NDArray[Any]) -> None:
 def _by_owner(labels: NDArray[Any], owners: NDArray[np.int64] | None) -> list[Indices]:
     if owners is None:
         raise ParameterError(
-            "the partition 'by_owner' needs data that says whose each sample is; use a dataset "
-            "with owners, such as femnist, name data.csv.owner_column (csv), add the array 'owner' "
+            "the partition 'by_owner' needs data that name the owner of each sample; use a dataset "
+            "with owners, such as femnist, set data.csv.owner_column (csv), add the array 'owner' "
             "or 'owner_train' (npz), or use another partition"
         )
     if owners.shape != labels.shape[:1]:
-        raise ParameterError(f"there are {len(labels)} samples and {len(owners)} owners of them")
+        raise ParameterError(
+            f"owners must have one entry for each of the {len(labels)} samples, got {len(owners)}"
+        )
     order = np.argsort(owners, kind="stable")
     cuts = np.flatnonzero(np.diff(owners[order])) + 1
     return np.split(order, cuts)

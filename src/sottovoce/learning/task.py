@@ -1,6 +1,6 @@
-"""A federated task: a module, what it is to do, and gradients for many clients at once.
+"""A federated task: a module, its objective, and gradients for many clients at once.
 
-Models travel as flat float64 vectors; inside, torch works in float32, on the task's device.
+Models are passed as flat float64 vectors; torch computes in float32, on the task's device.
 """
 
 import hashlib
@@ -30,15 +30,16 @@ from sottovoce.learning.layer_gradients import (
 )
 from sottovoce.learning.models.modules import FlatLinear, check_module
 
-# Gradients held at once: bounds the memory of a round whatever the number of clients.
+# How many numbers of gradients are held at once. It bounds the memory of a round for any number of
+# clients.
 MAX_GRADIENT_ELEMENTS = 1 << 25
-_TIMES_ON_GPU = 16  # there small kernels cost more than memory does
+_TIMES_ON_GPU = 16  # Many small kernels cost more time on a GPU than larger ones.
 _EVALUATED_TOGETHER = 1024
 _DIGESTED_ROWS = 1000
 _KEPT_BYTES = 1 << 28
 
 Objective = Literal["classification", "regression"]
-# What `Evaluation.accuracy` is; whoever prints it calls it by this name.
+# The name under which `Evaluation.accuracy` is printed.
 SCORES: dict[Objective, str] = {
     "classification": "accuracy",
     "regression": "1 - mean absolute error",
@@ -49,7 +50,9 @@ SCORES: dict[Objective, str] = {
 class Evaluation:
     """Performance on the held-out test data.
 
-    `accuracy` is the share of right labels; of a regression it is 1 - the mean absolute error.
+    Attributes:
+        accuracy: The fraction of correct labels; for a regression, 1 - the mean absolute error.
+        loss: The mean loss.
     """
 
     accuracy: float
@@ -57,7 +60,19 @@ class Evaluation:
 
 
 class Task:
-    """The module's structure, its flat layout, its objective and the test data."""
+    """A module with its flat layout, its objective and the test data.
+
+    Args:
+        module: The torch module to train. It is moved to the device.
+        test_features: Features of the test data, one row for each sample.
+        test_labels: Labels of the test data.
+        objective: "classification" (cross-entropy loss) or "regression" (squared loss).
+        device: The torch device to compute on.
+
+    Attributes:
+        device: The torch device to compute on.
+        objective: "classification" or "regression".
+    """
 
     def __init__(
         self,
@@ -73,25 +88,38 @@ class Task:
         self.objective: Objective = objective
         self._module = module.to(self.device)
         self._shapes = {name: p.shape for name, p in module.named_parameters()}
-        self._test_features = self._kept(test_features)
+        self._test_features = self._place_test_features(test_features)
         self._test_labels = test_labels.to(self.device)
         self._chain = chain_of(module, test_features.shape[1:])
 
     @cached_property
     def dimension(self) -> int:
+        """The number of parameters of the module."""
         return sum(shape.numel() for shape in self._shapes.values())
 
     def initial_model(self) -> Vector:
+        """Return the module's parameters as a flat vector.
+
+        Returns:
+            A new float64 vector.
+        """
         flat = torch.cat([p.detach().reshape(-1) for p in self._module.parameters()])
         return flat.to("cpu", torch.float64).numpy().copy()
 
     @property
     def layout(self) -> dict[str, tuple[int, ...]]:
-        """Name and shape of every tensor, in the order of the flat vector."""
+        """The name and shape of every parameter tensor, in the order of the flat vector."""
         return {name: tuple(shape) for name, shape in self._shapes.items()}
 
     def test_digest(self, *, features: bool) -> str:
-        """Tells test data apart as `Clients.digest` does training data."""
+        """Return a digest that identifies the test data, as `Clients.digest` does training data.
+
+        Args:
+            features: Whether to include features.
+
+        Returns:
+            Sixteen hex digits.
+        """
         labels = self._test_labels.cpu().numpy()
         hashed = hashlib.blake2b(labels.tobytes(), digest_size=8)
         if features:
@@ -102,7 +130,14 @@ class Task:
     # -- what the model does ---------------------------------------------------------------
 
     def evaluate(self, model: Vector) -> Evaluation:
-        """Loss and accuracy on the test data, a part of it at a time."""
+        """Return loss and accuracy on the test data.
+
+        Args:
+            model: A flat model.
+
+        Returns:
+            Both, averaged over the test data.
+        """
         parameters = self._unflatten(self.tensor(model))
         totals = torch.zeros(2, dtype=torch.float64, device=self.device)
         with torch.no_grad():
@@ -117,15 +152,43 @@ class Task:
         return Evaluation(accuracy=score / count, loss=loss / count)
 
     def loss(self, flat: Tensor, features: Tensor, labels: Tensor) -> Tensor:
-        """The mean loss of a flat model on some samples, to be differentiated."""
+        """Return the mean loss of a flat model on some samples, for differentiation.
+
+        Args:
+            flat: The model as a float32 tensor on the task's device.
+            features: Features of the samples.
+            labels: Labels of the samples.
+
+        Returns:
+            A scalar.
+        """
         return self._losses(self._outputs(self._unflatten(flat), features), labels).mean()
 
     def outputs(self, flat: Tensor, features: Tensor) -> Tensor:
-        """What a flat model puts out for some samples: of a classification, the logits."""
+        """Return the outputs of a flat model for some samples; for a classification, the logits.
+
+        Args:
+            flat: The model as a float32 tensor on the task's device.
+            features: Features of the samples.
+
+        Returns:
+            One row for each sample.
+        """
         return self._outputs(self._unflatten(flat), features)
 
     def embeddings(self, flat: Tensor, features: Tensor) -> Tensor:
-        """What goes into the last linear layer, a row a sample: the penultimate representation."""
+        """Return the inputs of the last linear layer: the penultimate representation.
+
+        Args:
+            flat: The model as a float32 tensor on the task's device.
+            features: Features of the samples.
+
+        Returns:
+            One row for each sample.
+
+        Raises:
+            ParameterError: The module does not end in a linear layer.
+        """
         calls: list[tuple[nn.Linear, Tensor]] = []
 
         def keep(layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -141,12 +204,20 @@ class Task:
                 hook.remove()
         if not calls or calls[-1][0].out_features != outputs.shape[-1]:
             raise ParameterError(
-                "the model has no penultimate layer that can be found: its last linear layer must "
-                f"make its {outputs.shape[-1]} outputs; end the module in torch.nn.Linear"
+                "the model has no penultimate layer: its last linear layer does not compute its "
+                f"{outputs.shape[-1]} outputs; make torch.nn.Linear the last layer of the module"
             )
         return calls[-1][1].flatten(start_dim=1)
 
     def tensor(self, model: Vector) -> Tensor:
+        """Return a flat model as a float32 tensor on the task's device.
+
+        Args:
+            model: A flat model.
+
+        Returns:
+            The tensor.
+        """
         return torch.as_tensor(model, dtype=torch.float32, device=self.device)
 
     # -- gradients -------------------------------------------------------------------------
@@ -154,9 +225,15 @@ class Task:
     def sample_gradients(
         self, model: Vector, clients: Sequence[ClientData], chosen: Tensor | None = None
     ) -> Iterator[tuple[Tensor, Rows]]:
-        """(each row's client, per-sample gradients as rows), all clients at once, in chunks.
+        """Yield per-sample gradients of all clients, in chunks that bound the memory.
 
-        With `chosen`, a mask over all clients' samples, only of those.
+        Args:
+            model: A flat model.
+            clients: The clients whose samples are used.
+            chosen: A mask over all clients' samples, one client after the other; None for all.
+
+        Yields:
+            The position of each row's client in `clients`, and the gradients as rows.
         """
         features, labels = samples_of(clients)
         owners = torch.repeat_interleave(
@@ -166,13 +243,23 @@ class Task:
             features, labels, owners = features[chosen], labels[chosen], owners[chosen]
         features, labels = features.to(self.device), labels.to(self.device)
         owners = owners.to(self.device)
-        rows = self._together(self.elements_per_sample)
+        rows = self._chunk_rows(self.elements_per_sample)
         for start in range(0, len(labels), rows):
             part = slice(start, start + rows)
             yield owners[part], self._gradients(model, features[part], labels[part])
 
     def first_steps(self, model: Vector, clients: Sequence[ClientData]) -> Rows | None:
-        """Each client's gradient in closed form: a linear classifier and one sample a client."""
+        """Return each client's gradient in closed form, or None where there is no such form.
+
+        There is one for a linear classifier if each client has one sample.
+
+        Args:
+            model: A flat model.
+            clients: The clients.
+
+        Returns:
+            One row for each client, or None.
+        """
         if self._linear is None or any(size != 1 for size in sizes_of(clients)):
             return None
         return self._linear_gradients(model, *self._samples(clients))
@@ -187,10 +274,21 @@ class Task:
         proximal_weights: Sequence[float] | None = None,
         corrections: Tensor | None = None,
     ) -> Iterator[tuple[int, Tensor]]:
-        """(first client's position, models after full-batch steps as rows), side by side.
+        """Yield the models of clients after full-batch gradient steps, several clients at once.
 
-        Each client's loss has (its proximal weight/2) |w - model|^2 added to it, and each step its
-        row of `corrections` added to the gradient.
+        Each client's loss is increased by (its proximal weight/2) |w - model|^2, and in each step
+        its row of `corrections` is added to its gradient.
+
+        Args:
+            model: The flat model that all clients start from.
+            clients: The clients.
+            steps: The number of gradient steps.
+            learning_rate: The length of a step relative to the gradient.
+            proximal_weights: One weight for each client; None for zero.
+            corrections: One row for each client; None for zero.
+
+        Yields:
+            The position of the first client of a group, and the flat models of the group as rows.
         """
 
         def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
@@ -198,11 +296,11 @@ class Task:
 
         step = vmap(grad(loss))
         start_model = self._unflatten(self.tensor(model))
-        together = self._together(4 * self.dimension)
+        together = self._chunk_rows(4 * self.dimension)
         weights = [0.0] * len(clients) if proximal_weights is None else proximal_weights
         for start in range(0, len(clients), together):
             group = clients[start : start + together]
-            x, y, mask = self._padded(group)
+            x, y, mask = self._pad_clients(group)
             models = {n: t.expand(len(group), *t.shape) for n, t in start_model.items()}
             pull = torch.tensor(weights[start : start + together], device=self.device)
             shift = None
@@ -222,7 +320,15 @@ class Task:
     # -- several models at once ------------------------------------------------------------
 
     def stacked_outputs(self, models: Tensor, features: Tensor) -> Tensor:
-        """(models, samples, outputs) of flat models as rows; features (models, samples, ...)."""
+        """Return the outputs of several models at once.
+
+        Args:
+            models: Flat models as rows.
+            features: Features of each model's samples, (models, samples, ...).
+
+        Returns:
+            The outputs, (models, samples, outputs).
+        """
         parameters = self._unflatten_rows(models)
         if self._chain is not None:
             return stacked_outputs(self._chain, parameters, features)
@@ -230,7 +336,16 @@ class Task:
         return outputs
 
     def stacked_gradients(self, models: Tensor, features: Tensor, labels: Tensor) -> GradientStack:
-        """Each sample's gradient for each model; labels are (models, samples, ...)."""
+        """Return each sample's gradient for several models at once.
+
+        Args:
+            models: Flat models as rows.
+            features: Features of each model's samples, (models, samples, ...).
+            labels: Labels of each model's samples, (models, samples, ...).
+
+        Returns:
+            The gradients.
+        """
         parameters = self._unflatten_rows(models)
         if self._chain is not None:
 
@@ -247,10 +362,10 @@ class Task:
 
     @property
     def _linear(self) -> nn.Linear | None:
-        """The layer, where the whole model is one linear layer and the task a classification."""
+        """The layer, if the whole model is one linear layer and the task a classification."""
         if self.objective != "classification":
             return None
-        # Exactly these: any other module may do more than its layers.
+        # Exactly these types, because any other module may do more than apply its layers.
         layers = [self._module]
         if type(self._module) is nn.Sequential:
             layers = [layer for layer in self._module if type(layer) is not nn.Flatten]
@@ -259,14 +374,14 @@ class Task:
             return only
         return None
 
-    def _together(self, elements: int) -> int:
-        """How many rows of so many numbers are held at once."""
+    def _chunk_rows(self, elements: int) -> int:
+        """Return how many rows with this many numbers are held at once."""
         most = MAX_GRADIENT_ELEMENTS * (_TIMES_ON_GPU if self.device.type == "cuda" else 1)
         return max(1, most // elements)
 
     @property
     def elements_per_sample(self) -> int:
-        """Numbers that a sample takes on its way to a gradient, for one model."""
+        """The number of numbers in memory for one sample's gradient and one model."""
         if self._chain is None or self._linear is not None:
             return self.dimension
         return max(self.dimension, self._chain.elements_per_sample)
@@ -284,7 +399,10 @@ class Task:
         return DenseRows(self._flatten(gradients))
 
     def _linear_gradients(self, model: Vector, features: Tensor, labels: Tensor) -> OuterRows:
-        """(softmax(W x + b) - onehot(y)) x (x, 1): the gradient of cross-entropy, in factors."""
+        """Return the gradient of cross-entropy in factors.
+
+        It is (softmax(W x + b) - onehot(y)) x (x, 1).
+        """
         weight, *bias = self._unflatten(self.tensor(model)).values()
         inputs = features.reshape(len(features), -1)
         residuals = torch.softmax(nn.functional.linear(inputs, weight, *bias), dim=1)
@@ -295,10 +413,10 @@ class Task:
         return self._losses(self._outputs(parameters, x[None]), y[None]).sum()
 
     def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The loss of each sample."""
+        """Return the loss of each sample."""
         if self.objective == "classification":
             return cross_entropy(outputs, labels, reduction="none")
-        if labels.shape != outputs.shape:  # broadcast, they would mix samples
+        if labels.shape != outputs.shape:  # Broadcasting would mix samples.
             raise ParameterError(
                 f"targets of shape {tuple(labels.shape)} do not fit outputs of shape "
                 f"{tuple(outputs.shape)}; give a row of targets for each sample"
@@ -306,7 +424,7 @@ class Task:
         return mse_loss(outputs, labels, reduction="none").mean(dim=-1)
 
     def _scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """The score of each sample."""
+        """Return the score of each sample."""
         if self.objective == "classification":
             return outputs.argmax(dim=1) == labels
         return 1.0 - (outputs - labels).abs().mean(dim=-1)
@@ -319,15 +437,15 @@ class Task:
         features, labels = samples_of(clients)
         return features.to(self.device), labels.to(self.device)
 
-    def _kept(self, features: Tensor | NDArray[Any]) -> Tensor | NDArray[Any]:
-        """Test features where and as they are used, if there is room: they are used often."""
+    def _place_test_features(self, features: Tensor | NDArray[Any]) -> Tensor | NDArray[Any]:
+        """Move test features to the device as float32 if they fit, because they are used often."""
         if self.device.type == "cuda" or 4 * math.prod(features.shape) <= _KEPT_BYTES:
             return self._features(features)
         return features
 
     def _features(self, features: Tensor | NDArray[Any]) -> Tensor:
         if not isinstance(features, Tensor):
-            # A copy: what is mapped from disk cannot be written to, and torch warns of that.
+            # A copy, because torch warns of arrays that are mapped from disk and read-only.
             features = torch.from_numpy(np.array(features, dtype=np.float32))
         return features.to(self.device)
 
@@ -346,11 +464,11 @@ class Task:
         }
 
     def _flatten(self, batched: dict[str, Tensor]) -> Tensor:
-        """Rows of flat parameters from tensors with a leading batch dimension."""
+        """Return flat parameters as rows, from tensors with a leading batch dimension."""
         return torch.cat([batched[name].flatten(start_dim=1) for name in self._shapes], dim=1)
 
-    def _padded(self, clients: Sequence[ClientData]) -> tuple[Tensor, Tensor, Tensor]:
-        """Features, labels and mask of several clients, padded with zeros to the same length."""
+    def _pad_clients(self, clients: Sequence[ClientData]) -> tuple[Tensor, Tensor, Tensor]:
+        """Return features, labels and mask of several clients, padded with zeros to one length."""
         features, labels = self._samples(clients)
         sizes = sizes_of(clients)
         pad = torch.nn.utils.rnn.pad_sequence

@@ -1,10 +1,11 @@
-"""What client and server do in a round, without torch: messages, plans, channels, sums.
+"""The client and server sides of a round, without torch: messages, plans, channels and sums.
 
     message = Client("clinic-3", mechanism, ledger=ledger).send(update, round=1)
     server.receive("clinic-3", message)
 
-A client checks and clips, charges, encodes, seals and stores; a server believes nothing that it can
-know itself. It imports mechanisms, ledger, privacy and core.
+A client clips its update, charges its ledger, encodes, seals and stores the message, in this order.
+A server checks every field of a message against its own plan of the round and trusts none of them.
+This package imports `mechanisms`, `ledger`, `privacy` and `core`.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What the server sends down: vectors of the model's size, d numbers in 4 d bytes or fewer.
+"""The downlink format: vectors of the model's size, d numbers in 4 d bytes or fewer.
 
     format    bytes               error of a number x                    largest |x|
     float32   4 d                 2^-24 |x|                              3.4e38
@@ -6,21 +6,22 @@
     bfloat16  2 d                 2^-8 |x|                               3.3e38
     int8      d + 4 ceil(d/256)   half a step of its block               1.7e38
 
-(float32 and bfloat16 lose more below 2^-126.) Numbers go to the nearest that the format has, ties
-to even, bfloat16 by way of float32: the same vector always becomes the same bytes. int8 cuts a
-vector into blocks of 256 coordinates, of which the last may be shorter. A block's step is its
-largest magnitude over 127, rounded up to a float32 of 17 significant bits, and its codes are whole
-numbers of steps from -127 to 127. All steps come first as float32, then all codes. Everything is
-little-endian. Whatever is read is a float32 number exactly (hence the 17 bits: a code has seven),
-so that a client that trains in float32 starts from just what was sent.
+(float32 and bfloat16 lose more below 2^-126.) Each number is rounded to the nearest one that the
+format has, ties to even; bfloat16 is rounded from float32. The same vector always becomes the same
+bytes. int8 cuts a vector into blocks of 256 coordinates, of which the last may be shorter. A
+block's step is its largest magnitude over 127, rounded up to a float32 of 17 significant bits, and
+its codes are whole numbers of steps from -127 to 127. All steps come first as float32, then all
+codes. Everything is little-endian. Every number that a client reads is exactly a float32 (a code
+has seven bits, hence the 17 bits of a step), so that a client that trains in float32 starts from
+exactly what was sent.
 
-What the server has is released already: rounding it is post-processing, and costs no privacy.
-Nothing saturates: clients that train from something else than the server's model would go astray
-unseen, so a vector that does not fit is an error.
+The server's model is computed from released messages, so rounding it is post-processing and costs
+no privacy. A vector that does not fit the format is an error. It is not clamped, because clients
+would then train from a model that differs from the server's without anyone noticing.
 
-`sent` and `received` are the two ends of it: the server's model stays in float64 with
-the server. Clients start from what arrives, and their updates are relative to it, so that the
-server can add them to its own model: rounding on the way down never adds up over rounds.
+`sent` packs what the server sends in a round, `received` reads it. The server keeps its model in
+float64. Clients start from what arrives, and their updates are relative to it, so the server can
+add them to its own model, and rounding errors of the downlink do not accumulate over rounds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,20 +38,21 @@ from sottovoce.core.errors import UnknownNameError, WireError
 DownlinkFormat = Literal["float32", "float16", "bfloat16", "int8"]
 DOWNLINK_FORMATS: tuple[DownlinkFormat, ...] = get_args(DownlinkFormat)
 
-BLOCK = 256  # more, and outliers coarsen more numbers; fewer, and steps take more bytes
+# In larger blocks an outlier coarsens more numbers; with smaller blocks the steps take more bytes.
+BLOCK = 256
 _MOST_STEPS = 127
-_SPARE_BITS = np.uint32(0x7F)  # of a step's float32: its last seven
+_SPARE_BITS = np.uint32(0x7F)  # The last seven bits of a step's float32, which are always zero.
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 _LARGEST: dict[str, float] = {
     "float32": _FLOAT32_MAX,
     "float16": float(np.finfo(np.float16).max),
     "bfloat16": 2.0**128 - 2.0**120,
-    "int8": 2.0**127,  # 127 steps that were rounded up are still below float32's largest
+    "int8": 2.0**127,  # 127 steps that were rounded up are still below the largest float32.
 }
 
 
 def payload_bytes(dimension: int, number_format: DownlinkFormat) -> int:
-    """What a vector takes, exactly."""
+    """Return the exact number of bytes that a vector takes in a format."""
     parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
     _check_known(number_format)
     match number_format:
@@ -65,7 +67,27 @@ def payload_bytes(dimension: int, number_format: DownlinkFormat) -> int:
 
 
 def pack(vector: Vector, number_format: DownlinkFormat) -> bytes:
-    """The vector as it is sent; WireError if a number is not finite or does not fit the format."""
+    """Return a vector as the server sends it.
+
+    Args:
+        vector: One number for each coordinate.
+        number_format: 'float32', 'float16', 'bfloat16' or 'int8'.
+
+    Returns:
+        The payload, `payload_bytes(len(vector), number_format)` bytes long.
+
+    Raises:
+        WireError: A number is not finite or does not fit the format, or `vector` is no vector.
+        UnknownNameError: There is no such format.
+
+    Example:
+        >>> import numpy as np
+        >>> payload = pack(np.array([0.5, -1.0, 2.0]), "float16")
+        >>> len(payload)
+        6
+        >>> unpack(payload, 3, "float16").tolist()
+        [0.5, -1.0, 2.0]
+    """
     _check_known(number_format)
     _check_fits(vector, number_format)
     match number_format:
@@ -82,7 +104,20 @@ def pack(vector: Vector, number_format: DownlinkFormat) -> bytes:
 
 
 def unpack(payload: bytes | memoryview, dimension: int, number_format: DownlinkFormat) -> Vector:
-    """What a client reads; refuses a wrong length, and numbers, steps or codes out of range."""
+    """Return the vector that a client reads from a payload.
+
+    Args:
+        payload: The bytes that arrived.
+        dimension: The number of coordinates of the model.
+        number_format: The format that server and client have agreed on.
+
+    Returns:
+        The vector as float64; each number is exactly a float32.
+
+    Raises:
+        WireError: The length is wrong, or a number, a step or a code is out of range.
+        UnknownNameError: There is no such format.
+    """
     expected = payload_bytes(dimension, number_format)
     if len(payload) != expected:
         raise WireError(
@@ -112,27 +147,28 @@ def _check_fits(vector: Vector, number_format: str) -> None:
     if vector.ndim != 1 or not vector.size:
         raise WireError(f"expected a vector of numbers, got shape {vector.shape}; flatten it first")
     magnitudes, largest = np.abs(vector), _LARGEST[number_format]
-    if magnitudes.max() <= largest:  # which NaN is not
+    if magnitudes.max() <= largest:  # False if any number is NaN.
         return
     where = int(np.flatnonzero(~(magnitudes <= largest))[0])
     remedy = "lower the learning rate"
     if number_format == "float16":
         remedy += ", or set runtime.downlink = 'bfloat16'"
     raise WireError(
-        f"coordinate {where} of what the server sends down is {vector[where]:g}, and "
-        f"{number_format} reaches {largest:g}; {remedy}"
+        f"coordinate {where} of the vector that the server sends is {vector[where]:g}, but the "
+        f"largest magnitude of {number_format} is {largest:g}; {remedy}"
     )
 
 
 def _upper_halves(numbers: NDArray[np.float32]) -> NDArray[np.uint32]:
-    """The upper 16 bits of float32 numbers, rounded to the nearest, ties to even."""
+    """Return the upper 16 bits of float32 numbers, rounded to the nearest, ties to even."""
     bits = numbers.view(np.uint32)
     odd = (bits >> np.uint32(16)) & np.uint32(1)
     return (bits + np.uint32(0x7FFF) + odd) >> np.uint32(16)
 
 
 def _widened(numbers: NDArray[np.floating[Any]]) -> Vector:
-    if not np.isfinite(numbers).all():  # asked first: numpy warns of some NaNs that it converts
+    # Checked before the conversion, because numpy warns when it converts some NaNs.
+    if not np.isfinite(numbers).all():
         raise WireError("payload holds a NaN or infinite value; ask for it again")
     return numbers.astype(np.float64)
 
@@ -142,15 +178,16 @@ def _blocks(dimension: int) -> int:
 
 
 def _in_steps(vector: Vector) -> bytes:
-    """A step for each block, then how many of them each number is."""
+    """Return the step of each block, followed by the number of steps of each coordinate."""
     rows = np.zeros((_blocks(len(vector)), BLOCK))
     rows.reshape(-1)[: len(vector)] = vector
     largest = np.abs(rows).max(axis=1)
     steps = (largest / _MOST_STEPS).astype(np.float32)
-    short = steps.astype(np.float64) * _MOST_STEPS < largest  # exact: 24 bits times 7
+    # The product is exact in float64: it has 24 + 7 bits.
+    short = steps.astype(np.float64) * _MOST_STEPS < largest
     steps[short] = np.nextafter(steps[short], np.float32(np.inf))
     steps = ((steps.view(np.uint32) + _SPARE_BITS) & ~_SPARE_BITS).view(np.float32)
-    # A block of zeros has no step, and any divisor leaves zeros.
+    # The step of a block of zeros is 0; dividing by 1 instead leaves zeros.
     rows /= np.where(steps > 0.0, steps, 1.0).astype(np.float64)[:, None]
     codes = np.rint(rows).astype(np.int8).reshape(-1)[: len(vector)]
     return b"".join((steps.astype("<f4").tobytes(), codes.tobytes()))
@@ -174,14 +211,14 @@ def _from_steps(payload: bytes | memoryview, dimension: int) -> Vector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """Where clients start from in a round: the model, and the state that they may read."""
+    """The model that clients start from in a round, and the state that they may read."""
 
     model: Vector
     state: Mapping[str, NDArray[Any]]
 
 
 def sent(start: Start, shared_state: Sequence[str], downlink: DownlinkFormat) -> tuple[bytes, ...]:
-    """The vectors that go down, packed: the model, then what the algorithm shares of its state."""
+    """Return the packed vectors of a round: the model, then the state that the algorithm shares."""
     vectors = (start.model, *(start.state[name] for name in shared_state))
     return tuple(pack(vector, downlink) for vector in vectors)
 
@@ -192,7 +229,7 @@ def received(
     dimension: int,
     downlink: DownlinkFormat,
 ) -> Start:
-    """What a client reads of what was `sent`, else WireError."""
+    """Return what a client reads from the payloads that `sent` made, or raise WireError."""
     if len(payloads) != 1 + len(shared_state):
         raise WireError(
             f"{len(payloads)} vectors arrived, expected {1 + len(shared_state)}; server and client "

@@ -1,15 +1,15 @@
-"""A round is paid for before anything of it is encoded, and nothing is paid for twice.
+"""Charging a round before anything of it is encoded, and never charging the same release twice.
 
-Messages are stored before they leave, so the ledger knows what became of each charge:
+Messages are stored before they are sent, so the ledger knows what became of each charge:
 
-    nothing stored       nothing has left: it may be encoded under this charge, now as then.
-    a message stored     these bytes may have left: a retry sends them.
-    discarded            the bytes may have left. The same input under the same keystream gives them
-                         again, and its commitment shows that it is the same; else a new attempt is
-                         charged.
+    no message stored    Nothing has left the client. The release may be encoded under this charge.
+    a message stored     These bytes may have been sent. A retry sends them again.
+    message discarded    The bytes may have been sent. The same input under the same keystream gives
+                         them again, and its commitment proves that it is the same. Otherwise a new
+                         attempt is charged.
 
-So a crash costs no charge, wherever it comes; and of two processes at work on one release the
-second to store fails, before its message leaves.
+So a crash at any point loses no charge and causes no second one. If two processes work on one
+release, the second to store its message fails before it sends anything.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """A client out of budget: nothing was encoded."""
+    """The refusal of a client that is out of budget; nothing was encoded."""
 
     part: ClientPlan
     uplink: int
@@ -34,24 +34,24 @@ class Refused:
 
 
 def able_to_pay(plan: RoundPlan, ledger: Ledger, *, uplinks: int) -> frozenset[str]:
-    """Clients of a plan whose budgets hold its round, as they stood before it.
+    """Return the clients of a plan whose remaining budgets cover its round.
 
-    It reads events that were charged and budgets, which are public, and promises nothing: the
-    charge itself is checked again. What a run that is being repeated has charged for this round and
-    later ones does not count, so that it decides now as it did then.
+    The answer depends only on charged events and budgets, which are public. It is no reservation:
+    the charge itself checks the budget again. Charges of the same run for this round or later ones
+    are left out, so that a run that is repeated decides as it did the first time.
     """
-    dues = [
+    pending = [
         first_attempt(event, plan.release(part.client, uplink))
         for part, event in zip(plan.clients, events_of(plan, plan.clients), strict=True)
         for uplink in range(uplinks)
     ]
-    return ledger.affords(dues, before=(plan.run, plan.round))
+    return ledger.affords(pending, before=(plan.run, plan.round))
 
 
 def charge_round(
     plan: RoundPlan, ledger: Ledger, randomness: Randomness, *, uplinks: int
 ) -> list[Refused]:
-    """Charge all messages of a round in one durable commit; those who are out of budget."""
+    """Charge all messages of a round in one durable commit and return the refusals."""
     asked = [
         (part, event, plan.release(part.client, uplink))
         for part, event in zip(plan.clients, events_of(plan, plan.clients), strict=True)
@@ -73,7 +73,10 @@ def charge_round(
 
 
 def events_of(plan: RoundPlan, parts: Sequence[ClientPlan]) -> list[PrivacyEvent]:
-    """What one message of each part is charged with; clients with one mechanism share it."""
+    """Return the event that one message of each part is charged with.
+
+    Clients with the same mechanism share one event.
+    """
     by_mechanism = {id(part.mechanism): part for part in parts}
     events = {key: plan.event(part) for key, part in by_mechanism.items()}
     return [events[id(part.mechanism)] for part in parts]
@@ -82,16 +85,17 @@ def events_of(plan: RoundPlan, parts: Sequence[ClientPlan]) -> list[PrivacyEvent
 def charge(
     due: Mapping[Release, Due], ledger: Ledger
 ) -> dict[Release, Charge | BudgetExhaustedError]:
-    """Charge what is due, in the order given."""
+    """Charge the pending amounts in the order given."""
     return dict(zip(due, ledger.charge_all(list(due.values())), strict=True))
 
 
 def amount_due(
     event: PrivacyEvent, release: Release, earlier: Charge | None, randomness: Randomness
 ) -> Due | None:
-    """What must be charged before a message is encoded, as far as it does not depend on its input.
+    """Return what must be charged before a message is encoded, or None if `earlier` covers it.
 
-    `earlier` is the newest attempt. None: that attempt may serve.
+    `earlier` is the newest charged attempt. Whether it encoded the same input is not checked here:
+    see `_encodes_other_data` in `client`.
     """
     if earlier is None:
         return first_attempt(event, release)
@@ -105,32 +109,37 @@ def amount_due(
 
 
 def first_attempt(event: PrivacyEvent, release: Release) -> Due:
+    """Return the charge of the first attempt at a release."""
     return Due(release=release, attempt=0, event=event)
 
 
 def another_attempt(event: PrivacyEvent, release: Release, earlier: Charge) -> Due:
-    """What one more attempt is charged with, if the earlier ones had the same event.
+    """Return the charge of one more attempt, given that earlier attempts were charged for `event`.
 
-    Where something hides messages it must be the same: what later attempts pay for earlier ones is
-    reckoned from it.
+    Where a channel or a secret sample hides messages, the earlier event must be the same: what
+    later attempts pay for earlier ones is computed from it.
+
+    Raises:
+        LedgerError: A channel hides messages, and the earlier attempt had another event.
     """
     same = earlier.event == _charged_for(event, earlier.attempt)
     if not same and any(unhidden(one, samples_too=True) != one for one in (event, earlier.event)):
         raise LedgerError(
-            f"{release} was charged under another plan, and a channel hides its messages; retry "
-            "with the plan it was charged under"
+            f"{release} was charged under another plan, and a channel or a secret sample hides its "
+            "messages; retry with the plan under which it was charged"
         )
     attempt = earlier.attempt + 1
     return Due(release=release, attempt=attempt, event=_charged_for(event, attempt))
 
 
 def _charged_for(event: PrivacyEvent, attempt: int) -> PrivacyEvent:
-    """What an attempt at a release with `event` is charged with.
+    """Return what an attempt at a release with this event is charged with.
 
-    A channel hides one message of a client in a round. Where the others repeat theirs, two sums, or
-    two shuffles, differ by this client's two messages alone: so the second attempt pays for both as
-    if they were seen, and each further one for itself. So it does where both may work on the same
-    secret sample: one coin for two messages hides less than two coins.
+    A channel hides one message of a client in a round. If the other clients repeat their messages,
+    two sums or two shuffles differ only in this client's two messages. So the second attempt is
+    charged for both messages as if the server saw them, and each further attempt for its own. The
+    same holds where both attempts may use the same secret sample: one sampling decision shared by
+    two messages hides less than two independent ones.
     """
     if attempt == 0:
         return event

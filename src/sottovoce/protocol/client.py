@@ -1,8 +1,8 @@
-"""The client's side: prepare, charge, encode, seal, store. Nothing else leaves.
+"""The client's side of a round: prepare, charge, encode, seal and store.
 
-Order is what makes it private. The charge is durable before a single code is drawn, and the sealed
-message is durable before it is handed on; so a crash never hides a charge, and a retry sends the
-stored bytes again.
+Privacy depends on this order. The charge is durable before a single code is drawn, so a crash never
+loses a charge. The sealed message is durable before it is returned, so a retry sends the stored
+bytes again instead of drawing new ones.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One vector of one client that is to be privatised."""
+    """One vector of one client, to be privatized."""
 
     part: ClientPlan
     uplink: int
@@ -40,26 +40,26 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A sealed message, ready to leave."""
+    """A sealed and stored message, ready to be sent."""
 
     part: ClientPlan
     uplink: int
     message: bytes
 
 
-# Looks at what is about to be charged, and raises if it may not be; then nothing is.
+# Vetoes charges before they are made: it raises to refuse them all, and nothing is charged.
 Permit = Callable[[Sequence[Due]], None]
 
 
-def _permit_all(dues: Sequence[Due]) -> None:
-    """Budgets alone decide."""
+def _permit_all(pending: Sequence[Due]) -> None:
+    """Veto nothing, so that only budgets limit what is charged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prepared:
-    """A request that can be encoded and sealed: nothing after the charge can be refused.
+    """A request that was checked and clipped, so that no step after the charge can refuse it.
 
-    Its vector is a row of `batch`, which all requests for one mechanism share.
+    Its vector is a row of `batch`, which all requests with the same mechanism share.
     """
 
     request: Request
@@ -71,7 +71,7 @@ class _Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sealed:
-    """A message that must be stored before it leaves."""
+    """A message that must be stored before it is sent."""
 
     charge: Charge
     sent: Sent
@@ -86,18 +86,23 @@ def privatise(
     *,
     permit: Permit = _permit_all,
 ) -> list[Sent | Refused]:
-    """Messages for `requests`, in order; a client out of budget is refused, the others go on.
+    """Return a message, or the refusal of a client out of budget, for each request, in order.
 
-    A client on its own passes one request; a simulator passes a cohort, which shares two commits,
-    or one if `charge_round` has paid for it. Bad requests (NaN, wrong dimension, named twice) raise
-    before anything is charged here. `permit` has the last word before the charge.
+    A real client passes one request. A simulator passes a cohort, which then shares two commits:
+    one for the charges, unless `charge_round` has made them, and one for the messages. Invalid
+    requests (values that are not finite, the wrong dimension, one uplink of a client twice) raise
+    before this function charges anything. `permit` is called last before the charge and may veto
+    it.
     """
     prepared = _prepare(plan, requests)
     if len({one.release for one in prepared}) < len(prepared):
-        raise ParameterError("a client's uplink is named twice in one call; nothing was charged")
+        raise ParameterError(
+            "two requests name the same uplink of the same client, so nothing was charged; pass "
+            "one request for each"
+        )
     with ledger.transaction():
         charges = _charge(plan, prepared, ledger, randomness, permit)
-    outcomes = _outcomes(prepared, charges, randomness)
+    outcomes = _encode_charged(prepared, charges, randomness)
     ledger.store_messages(
         [(o.charge, o.sent.message, o.commitment) for o in outcomes if isinstance(o, _Sealed)]
     )
@@ -105,7 +110,7 @@ def privatise(
 
 
 def _prepare(plan: RoundPlan, requests: Sequence[Request]) -> list[_Prepared]:
-    """Prepare the requests for each mechanism together."""
+    """Prepare all requests, those with the same mechanism together."""
     groups: dict[int, list[int]] = {}
     for position, request in enumerate(requests):
         groups.setdefault(id(request.part.mechanism), []).append(position)
@@ -126,11 +131,11 @@ def _prepare(plan: RoundPlan, requests: Sequence[Request]) -> list[_Prepared]:
 
 
 def _batch(plan: RoundPlan, requests: Sequence[Request]) -> Prepared:
-    """Prepare requests for one mechanism; if one cannot be sent, say which."""
+    """Prepare requests with the same mechanism; if one is invalid, name it in the error."""
     mechanism = requests[0].part.mechanism
     dimension = mechanism.input_domain.dimension
     try:
-        # A copy: the owner of an array may go on training while we charge and encode.
+        # np.stack copies, because the caller may change its arrays while we charge and encode.
         rows = np.stack([sized_vector(request.values, dimension) for request in requests])
         return prepare(mechanism, rows, rotation=plan.rotation)
     except DomainError as error:
@@ -148,7 +153,7 @@ def _charge(
     randomness: Randomness,
     permit: Permit,
 ) -> dict[Release, Charge | BudgetExhaustedError]:
-    """The charge of each release: an earlier one if it will do, else a new one."""
+    """Return the charge of each release: an earlier one if it covers the request, or a new one."""
     found: dict[Release, Charge | BudgetExhaustedError] = {}
     due: dict[Release, Due] = {}
     earlier = ledger.latest_of([one.release for one in prepared])
@@ -158,7 +163,7 @@ def _charge(
         if present is not None and present.message is not None:
             _check_still_valid(present.message, one)
         needed = amount_due(event, one.release, present, randomness)
-        if needed is None and present is not None and _is_another(present, one, randomness):
+        if needed is None and present is not None and _encodes_other_data(present, one, randomness):
             needed = another_attempt(event, one.release, present)
         if needed is not None:
             due[one.release] = needed
@@ -168,20 +173,20 @@ def _charge(
     return found | charge(due, ledger)
 
 
-def _is_another(earlier: Charge, prepared: _Prepared, randomness: Randomness) -> bool:
-    """Whether what was discarded encoded something else than what is to be encoded now."""
+def _encodes_other_data(earlier: Charge, prepared: _Prepared, randomness: Randomness) -> bool:
+    """Return whether the discarded message of a charge encoded other data than the request."""
     if not earlier.sealed or earlier.message is not None:
         return False
     _, commitment = _open_stream(randomness, prepared, earlier.attempt)
     return commitment != earlier.commitment
 
 
-def _outcomes(
+def _encode_charged(
     prepared: Sequence[_Prepared],
     charges: Mapping[Release, Charge | BudgetExhaustedError],
     randomness: Randomness,
 ) -> list[Sent | Refused | _Sealed]:
-    """Encode and seal what is charged and was not sent before, batch by batch."""
+    """Encode and seal each request that is charged and has no stored message, batch by batch."""
     found: dict[Release, Sent | Refused | _Sealed] = {}
     batches: dict[int, list[tuple[_Prepared, Charge]]] = {}
     for one in prepared:
@@ -193,11 +198,13 @@ def _outcomes(
         else:
             batches.setdefault(id(one.batch), []).append((one, charge))
     for charged in batches.values():
-        found |= {sealed.charge.release: sealed for sealed in _sealed(charged, randomness)}
+        found |= {sealed.charge.release: sealed for sealed in _seal_charged(charged, randomness)}
     return [found[one.release] for one in prepared]
 
 
-def _sealed(charged: Sequence[tuple[_Prepared, Charge]], randomness: Randomness) -> list[_Sealed]:
+def _seal_charged(
+    charged: Sequence[tuple[_Prepared, Charge]], randomness: Randomness
+) -> list[_Sealed]:
     """Encode and seal charged rows of one batch."""
     streams = [_open_stream(randomness, one, charge.attempt) for one, charge in charged]
     rows = charged[0][0].batch.take([one.row for one, _ in charged])
@@ -217,20 +224,24 @@ def _sealed(charged: Sequence[tuple[_Prepared, Charge]], randomness: Randomness)
 
 
 def _check_still_valid(message: bytes, prepared: _Prepared) -> None:
-    """A stored message is for the parameters it was sealed under and no others."""
+    """Refuse to resend a stored message under parameters other than those it was sealed under."""
     try:
         open_packed(message, prepared.envelope)
     except WireError as error:
         raise LedgerError(
             f"{prepared.release} was sent under other parameters ({error}); "
-            "retry with the plan it was sent under"
+            "retry with the plan under which it was sent"
         ) from None
 
 
 def _open_stream(
     randomness: Randomness, prepared: _Prepared, attempt: int
 ) -> tuple[Keystream, bytes | None]:
-    """The keystream of an attempt and, if it could ever come back, a commitment to its use."""
+    """Return the keystream of an attempt and a commitment to what it encodes.
+
+    The commitment is None unless the keystream is seeded: other keystreams can never be drawn
+    again.
+    """
     keystream = randomness.stream("encode", *prepared.release.key, attempt)
     if randomness.grade != "seeded":
         return keystream, None

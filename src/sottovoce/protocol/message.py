@@ -1,21 +1,21 @@
-"""The message format: a 44-byte header, then the packed codes.
+"""The message format: a 44-byte header, followed by the packed codes.
 
     offset  size  field
          0     4  magic 'STVC'
          4     1  version, 1
          5     1  bits per code, 1 to 32
-         6     1  uplink: which of the round's vectors
+         6     1  uplink: the index of the vector among those that a client sends in the round
          7     1  reserved, 0
          8     4  round
         12     8  dimension
         20    16  hash of the public parameters, the run and the client (unless a channel hides it)
         36     8  BLAKE2b-64 of everything else
 
-Integers are little-endian. *Payload* is the packed codes, *total* adds the header.
-Whether 32 bits are a float32 number or a packed code, and how many codes there are (one for each
-coordinate, unless the mechanism says otherwise), follows from the public parameters, which the hash
-pins: a message is only ever read in the format of its own plan.
-The checksum detects damage, not forgery: the transport authenticates clients.
+Integers are little-endian. *Payload* means the packed codes, *total* includes the header.
+Two facts are not in the header: whether 32 bits are a float32 number or a packed code, and how many
+codes there are (one per coordinate unless the mechanism says otherwise). Both follow from the
+public parameters, which the hash fixes, so a message is only ever read in the format of its own
+plan. The checksum detects damage, not forgery: authenticating clients is the transport's task.
 """
 
 import hashlib
@@ -32,7 +32,8 @@ from sottovoce.core.errors import WireError
 from sottovoce.mechanisms.encoding import PackedCodes, PackedRows, pack_codes
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Float32Codes, LevelCodes
 
-Opened = PackedCodes | NDArray[np.float32]  # what a message holds, checked
+# The content of a message that was checked against its envelope.
+Opened = PackedCodes | NDArray[np.float32]
 
 MAGIC = b"STVC"
 VERSION = 1
@@ -43,7 +44,17 @@ HEADER_BYTES = _FIELDS.size + _CHECKSUM_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """What both sides know before a message arrives; the server never reads it from the client."""
+    """The properties of a message that both sides know before it is sent.
+
+    The server computes the envelope from its own plan and never reads it from the client.
+
+    Attributes:
+        parameter_hash: 16 bytes: the hash of the public parameters, the run and the client.
+        round: The number of the round, 0 to 2^32 - 1.
+        uplink: The index of the vector among those that a client sends in the round, 0 to 255.
+        dimension: The number of coordinates of the encoded vector.
+        code_format: How the codes are packed: integer levels or float32.
+    """
 
     parameter_hash: bytes
     round: int
@@ -60,19 +71,35 @@ class Envelope:
 
     @property
     def num_codes(self) -> int:
+        """The number of codes in the payload."""
         return self.code_format.num_codes(self.dimension)
 
     @property
     def payload_bytes(self) -> int:
+        """The length of the payload in bytes."""
         return (self.code_format.payload_bits(self.dimension) + 7) // 8
 
     @property
     def total_bytes(self) -> int:
+        """The length of the whole message in bytes, header included."""
         return HEADER_BYTES + self.payload_bytes
 
 
 def seal_packed(payload: bytes, envelope: Envelope) -> bytes:
-    """Return the message of packed codes: the only thing that leaves a client."""
+    """Return the message that carries a packed payload.
+
+    Such messages are the only data that leave a client.
+
+    Args:
+        payload: The packed codes.
+        envelope: What both sides know of the message.
+
+    Returns:
+        The header followed by the payload.
+
+    Raises:
+        WireError: The payload does not have the length that the envelope announces.
+    """
     if len(payload) != envelope.payload_bytes:
         raise WireError(f"expected {envelope.payload_bytes} packed bytes, got {len(payload)}")
     fields = _header_fields(envelope)
@@ -80,19 +107,53 @@ def seal_packed(payload: bytes, envelope: Envelope) -> bytes:
 
 
 def seal(codes: Codes, envelope: Envelope) -> bytes:
-    """Return the message of codes that are not packed yet."""
+    """Pack codes and return the message that carries them.
+
+    Args:
+        codes: One vector of codes, not yet packed.
+        envelope: What both sides know of the message.
+
+    Returns:
+        The header followed by the packed codes.
+
+    Raises:
+        WireError: The number of codes is not the one that the envelope announces.
+
+    Example:
+        >>> import numpy as np
+        >>> from sottovoce.mechanisms.mechanism import LevelCodes
+        >>> envelope = Envelope(parameter_hash=bytes(16), round=1, uplink=0, dimension=8,
+        ...                     code_format=LevelCodes(levels=2))
+        >>> message = seal(np.array([1, 0, 0, 1, 1, 0, 1, 0], dtype=np.uint8), envelope)
+        >>> len(message)
+        45
+        >>> open_sealed(message, envelope).tolist()
+        [1, 0, 0, 1, 1, 0, 1, 0]
+    """
     if codes.shape != (envelope.num_codes,):
         raise WireError(f"expected {envelope.num_codes} codes, got shape {codes.shape}")
     return seal_packed(pack_codes(codes, envelope.code_format), envelope)
 
 
 def open_sealed(message: bytes, envelope: Envelope) -> Codes:
-    """The codes of a message that is exactly what `envelope` announces, else WireError."""
+    """Return the codes of a message that agrees with its envelope in every field.
+
+    Args:
+        message: The bytes that arrived.
+        envelope: What the receiver expects, computed from its own plan.
+
+    Returns:
+        The codes: integers, or float32 values if that is the format.
+
+    Raises:
+        WireError: The message is damaged, or differs from the envelope in round, uplink, dimension,
+            format, length or parameter hash, or holds a value that is not finite.
+    """
     return codes_of(open_packed(message, envelope))
 
 
 def opened_as_sent(packed: PackedRows) -> list[Opened]:
-    """Return what `open_packed` would give for a message of each row, without making any."""
+    """Return what `open_packed` would return for a message of each row, without sealing any."""
     payloads = packed.on_cpu().tobytes()
     size = len(payloads) // max(1, len(packed))
     return [
@@ -102,11 +163,16 @@ def opened_as_sent(packed: PackedRows) -> list[Opened]:
 
 
 def codes_of(opened: Opened) -> Codes:
+    """Return the codes of an opened message, unpacked."""
     return opened.codes() if isinstance(opened, PackedCodes) else opened
 
 
 def open_packed(message: bytes, envelope: Envelope) -> Opened:
-    """The same, checked as strictly, with integer codes still packed: what a server adds up."""
+    """Check a message as `open_sealed` does, and return its codes still packed.
+
+    Servers add up packed codes, so integer codes are only unpacked where they are needed one by
+    one.
+    """
     if len(message) < HEADER_BYTES:
         raise WireError(f"message has {len(message)} bytes, the header alone takes {HEADER_BYTES}")
     fields, payload = message[: _FIELDS.size], memoryview(message)[HEADER_BYTES:]
@@ -116,7 +182,7 @@ def open_packed(message: bytes, envelope: Envelope) -> Opened:
     if version != VERSION:
         raise WireError(f"message version {version}; this side reads version {VERSION}")
     if message[_FIELDS.size : HEADER_BYTES] != _checksum(fields, payload):
-        raise WireError("checksum mismatch: the message was damaged or cut; ask for it again")
+        raise WireError("checksum mismatch: the message was damaged or truncated; ask for it again")
     _expect("reserved byte", reserved, 0)
     _expect("round", round_number, envelope.round)
     _expect("uplink", uplink, envelope.uplink)
@@ -125,7 +191,7 @@ def open_packed(message: bytes, envelope: Envelope) -> Opened:
     if digest != envelope.parameter_hash:
         raise WireError(
             f"message has hash of the public parameters {digest.hex()}, expected "
-            f"{envelope.parameter_hash.hex()}: it is another client's, or the two sides differ in "
+            f"{envelope.parameter_hash.hex()}: another client sent it, or the two sides differ in "
             "the mechanism's parameters, the run's name or the rotation; make them the same"
         )
     _expect("payload length", len(payload), envelope.payload_bytes)

@@ -1,14 +1,15 @@
-"""`Client` and `Server`: the two sides of a federated loop of one's own.
+"""`Client` and `Server`: the two sides of a round, for a federated training loop of your own.
 
     client = Client("clinic-3", mechanism, ledger=ledger, budget=Budget(epsilon=2.0, delta=1e-5))
     message = client.send(update, round=1)  # on the client's machine
 
     server = Server(mechanism, clients=["clinic-1", "clinic-2", "clinic-3"])
-    server.receive("clinic-3", message)  # on the server's
+    server.receive("clinic-3", message)  # on the server's machine
     mean = server.mean()
 
-Both make the same public plan of a round; what they do with it is in `client` and `server`. How
-messages travel is up to the caller. The server sees every message and knows who sent it.
+Client and server derive the same public plan of a round from the same arguments. The caller
+transports the messages. The server sees every message and knows who sent it (the channel
+'direct'), so the guarantee is local differential privacy: it does not rest on trust in the server.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,7 +29,7 @@ from sottovoce.protocol.client import Refused, Request, privatise
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.server import RoundServer
 
-# Whether updates are rotated at random before they are encoded, as `rotation` in a spec.
+# Whether updates are rotated at random before they are encoded, as for `rotation` in a spec.
 WhetherRotated = Literal["auto", "on", "off"]
 RUN = "own-loop"
 _WANTED = {
@@ -39,20 +40,54 @@ _WANTED = {
 
 
 class Client:
-    """One client: it checks and clips an update, charges its ledger, encodes, seals and stores.
+    """A client that turns updates into private messages and charges each of them to its ledger.
+
+    For every message it checks and clips the update, charges the privacy event durably, encodes,
+    seals, and stores the message before it returns it.
 
     Args:
-        name: Whose account it is in the ledger, and what the server calls it.
-        mechanism: What encodes; the server must have one with the same parameters. One whose
-            `sampling` is 'float' is for simulation: its last bits leak.
-        ledger: Where every message is charged, durably, before anything of it is encoded.
-        budget: The most that the client may spend over everything in the ledger; set once, and
-            kept there. Without one charges are only recorded.
-        adjacency: Which change of the data is hidden [the budget's, or zero-out].
-        run: The name of this training, the same for the server. A new training with the same ledger
-            needs a new name: the same one would send what was sent before.
-        rotation: "on", "off", or "auto": where the mechanism gains by it. The same for the server.
-        randomness: Where keys come from [the operating system].
+        name: The name of the client's account in the ledger, and its name at the server.
+        mechanism: The mechanism that encodes updates. The server needs one with the same
+            parameters. Mechanisms whose `sampling` is 'float' are for simulation only:
+            floating-point noise leaks information in its last bits.
+        ledger: The ledger in which every message is charged, durably, before it is encoded.
+        budget: The most that the client may spend over everything in the ledger. It is written to
+            the ledger once and stays in force. Without a budget charges are recorded, not limited.
+        adjacency: The change of the data that is hidden, 'zero-out' or 'replace-one'. Default: the
+            budget's, or 'zero-out' if there is no budget.
+        run: The name of this training, the same at the server. A new training with the same ledger
+            needs a new name: with an old name `send` returns the messages that were sent before.
+        rotation: Whether updates are rotated at random before they are encoded: "on", "off", or
+            "auto" (rotate if clipping is Euclidean and a coordinate is sent as one of finitely many
+            codes). The same at the server.
+        randomness: The source of keys. Default: the operating system.
+
+    Attributes:
+        name: The name of the client.
+        mechanism: The mechanism that encodes updates.
+        ledger: The ledger in which messages are charged.
+
+    Raises:
+        ParameterError: An argument has the wrong type, the adjacency differs from the budget's, or
+            the budget protects a unit that the mechanism does not protect.
+        LedgerError: The ledger refuses the budget, for example because another one is in force.
+
+    Example:
+        >>> import numpy as np
+        >>> from sottovoce import Budget, Client, GaussHermite, L2Ball, Server
+        >>> from sottovoce.ledger.ledger import temporary_ledger
+        >>> domain = L2Ball(radius=1.0, dimension=4)
+        >>> mechanism = GaussHermite(input_domain=domain, levels=2, noise_multiplier=5.0)
+        >>> with temporary_ledger() as ledger:  # yours: Ledger("ledger.db", create=True)
+        ...     budget = Budget(epsilon=2.0, delta=1e-5)
+        ...     client = Client("clinic-3", mechanism, ledger=ledger, budget=budget)
+        ...     message = client.send(np.array([0.3, -0.1, 0.2, 0.0]), round=1)
+        >>> len(message)  # 44 bytes of header, 4 bits of payload
+        45
+        >>> server = Server(mechanism, clients=["clinic-1", "clinic-3"])
+        >>> server.receive("clinic-3", message)
+        >>> server.mean().shape
+        (4,)
     """
 
     def __init__(
@@ -83,20 +118,27 @@ class Client:
             ledger.set_budget(name, budget)
 
     def send(self, update: Any, *, round: int) -> bytes:
-        """Return the sealed message of a round, which is charged and stored before it is returned.
+        """Charge, encode and store the message of a round, and return it.
 
-        A round that was sent before gives the stored bytes again, whatever `update` is now, and
-        charges nothing: a retry after a crash or a lost connection costs no privacy.
+        If a message of this round is stored already, its bytes are returned again, whatever
+        `update` is now, and nothing is charged: a retry after a crash or a lost connection costs no
+        privacy.
 
         Args:
-            update: Floating-point numbers, as many as the mechanism has dimensions, in any shape,
-                from numpy or torch. It is clipped; a mean of several records (`records` of the
-                domain) is one only if each record was clipped before.
-            round: The round's number, from 1; another one for each message.
+            update: Floating-point numbers from numpy or torch, in any shape, as many as the
+                mechanism has dimensions. They are clipped. If the mechanism's domain has `records`
+                > 1, the update must be the mean of that many records, each of which was clipped
+                before; otherwise the charge does not cover it.
+            round: The number of the round, starting from 1; a different one for each message.
+
+        Returns:
+            The sealed message, to be passed to `Server.receive`.
 
         Raises:
-            DomainError: The update has another size, or is not finite. Nothing is charged.
-            BudgetExhaustedError: The budget has no room for one more message. Nothing is charged.
+            DomainError: The update has the wrong size or is not finite. Nothing is charged.
+            BudgetExhaustedError: One more message would exceed the budget. Nothing is charged.
+            ParameterError: The round is not an integer from 1 to 2^32 - 1.
+            LedgerError: The round was charged or sent under other parameters of the mechanism.
         """
         plan = _plan(self._run, round, (self._part,), self._rotated, self._adjacency, self._unit)
         values = flat(update, self.mechanism.input_domain.dimension)
@@ -108,13 +150,35 @@ class Client:
 
 
 class Server:
-    """The server: it opens messages of one round after another, and adds them up.
+    """A server that checks the messages of one round after another and averages them.
+
+    It needs no secret and is not trusted: messages are privatized before it sees them. It
+    identifies the sender of a message only by the name that the caller passes, so the transport
+    must authenticate clients.
 
     Args:
-        mechanism: With the same parameters as the clients'.
-        clients: The names of those who may send, or a mapping from names to public weights.
-        run: The name of this training, the same for the clients.
-        rotation: The same as the clients'.
+        mechanism: A mechanism with the same parameters as the clients'.
+        clients: The names of the clients that may send, or a mapping from names to public weights.
+        run: The name of this training, the same at the clients.
+        rotation: The same as at the clients.
+
+    Attributes:
+        mechanism: The mechanism that decodes messages.
+
+    Raises:
+        ParameterError: No client is named, a name is empty or occurs twice, or an argument has the
+            wrong type.
+
+    Example:
+        >>> from sottovoce import GaussHermite, L2Ball, Server
+        >>> domain = L2Ball(radius=1.0, dimension=4)
+        >>> mechanism = GaussHermite(input_domain=domain, levels=2, noise_multiplier=5.0)
+        >>> server = Server(mechanism, clients={"clinic-1": 2.0, "clinic-3": 1.0})  # with weights
+        >>> server.round, server.received
+        (1, 0)
+        >>> server.open_round(2)
+        >>> server.round
+        2
     """
 
     def __init__(
@@ -128,10 +192,10 @@ class Server:
         _check_name("run", run)
         _check_kind("mechanism", mechanism, hasattr(mechanism, "input_domain"))
         if isinstance(clients, str):
-            raise ParameterError(f"clients must be several names, got '{clients}'; use a list")
+            raise ParameterError(f"clients must be a list of names, got the string '{clients}'")
         weights = clients.items() if isinstance(clients, Mapping) else [(n, 1.0) for n in clients]
         if not weights:
-            raise ParameterError("clients must name at least one client")
+            raise ParameterError("clients must contain at least one name, got none")
         for name, _ in weights:
             _check_name("a client's name", name)
         self.mechanism = mechanism
@@ -143,47 +207,68 @@ class Server:
 
     @property
     def round(self) -> int:
-        """The number of the open round: 1 to begin with."""
+        """The number of the open round; the first is 1."""
         return self._number
 
     @property
     def received(self) -> int:
-        """How many messages of the open round have been added up."""
+        """The number of messages added in the open round."""
         return self._server.received
 
     def open_round(self, number: int) -> None:
-        """Close the open round and open a later one; the open one's own number changes nothing."""
+        """Close the open round and open a later one; do nothing if `number` is the open round.
+
+        Args:
+            number: The number of the round to open, not smaller than `round`.
+
+        Raises:
+            ParameterError: The round is over already, or the number is out of range.
+        """
         parameter_rules.integer("round", number, low=1, high=2**32 - 1)
         if number == self._number:
             return
         if number < self._number:
             raise ParameterError(
-                f"round {number} is over: round {self._number} is open; go on from there, or make "
-                "a new Server"
+                f"round {number} is over, round {self._number} is open; open a later round, or "
+                "create a new Server"
             )
         self._open(number)
 
     def receive(self, name: str, message: bytes) -> None:
-        """Add a client's message of the open round.
+        """Check a client's message of the open round and add it to the mean.
+
+        Args:
+            name: The client that sent the message, as the transport has authenticated it.
+            message: The bytes that `Client.send` returned.
 
         Raises:
-            WireError: The client is unknown or has answered the round already, or the message is
-                not exactly what was announced (of another round, mechanism or run, or damaged).
+            WireError: The client is unknown or has answered this round already, or the message is
+                not what the plan announces: of another round, mechanism, run or client, or damaged.
                 Nothing is added.
         """
         if not isinstance(message, bytes | bytearray | memoryview):
-            raise WireError(f"a message is bytes, got {type(message).__name__}")
+            raise WireError(f"a message must be bytes, got {type(message).__name__}")
         self._server.receive(name, bytes(message))
 
     def mean(self) -> Vector:
-        """Return the mean of what has arrived in the open round, weighted if clients are.
+        """Return the mean of the messages that have arrived in the open round.
+
+        The mean is weighted if `clients` was a mapping to weights. It estimates the mean of the
+        clipped updates of the clients that answered; it can be read repeatedly while messages
+        arrive.
+
+        Returns:
+            One number for each coordinate.
 
         Raises:
-            WireError: Nothing has arrived.
+            WireError: No message has arrived in this round.
         """
         mean = self._server.result()
         if mean is None:
-            raise WireError(f"no message has arrived in round {self._number}; there is no mean")
+            raise WireError(
+                f"no message has arrived in round {self._number}, so there is no mean; call "
+                "receive first"
+            )
         return mean
 
     def _open(self, number: int) -> None:
@@ -197,11 +282,12 @@ def _plan(
     number: int,
     parts: tuple[ClientPlan, ...],
     rotated: bool,
-    # What is charged is the client's to know: no message says it, and the server needs neither.
+    # Adjacency and unit decide what a client charges. No message depends on them, so the server
+    # does not need to know them.
     adjacency: Adjacency = Adjacency.ZERO_OUT,
     unit: Unit = Unit.CLIENT,
 ) -> RoundPlan:
-    """Return the plan of a round; a client needs its own part only, the server all of them."""
+    """Return the plan of a round; a client needs only its own part, the server all of them."""
     dimension = parts[0].mechanism.input_domain.dimension
     parameter_rules.integer("round", number, low=1, high=2**32 - 1)
     return RoundPlan(
@@ -226,8 +312,8 @@ def _is_rotated(mechanism: Mechanism, asked: str) -> bool:
             return euclidean and has_a_range(mechanism)
         case "on" if not euclidean:
             raise ParameterError(
-                "rotation can only be 'on' with Euclidean clipping (an L2Ball), and the mechanism "
-                f"has {mechanism.input_domain}; leave it out"
+                "rotation = 'on' needs a mechanism with Euclidean clipping (an L2Ball), got "
+                f"{mechanism.input_domain}; set rotation = 'auto' or 'off'"
             )
         case "on" | "off":
             return asked == "on"
@@ -236,20 +322,25 @@ def _is_rotated(mechanism: Mechanism, asked: str) -> bool:
 
 
 def _unit(mechanism: Mechanism, budget: Budget | None) -> Unit:
-    """Return what a charge protects: of a mean of several records, one of them and no more."""
+    """Return the unit that a charge protects.
+
+    A mechanism for a mean of several records hides one record, so it cannot serve a budget for
+    clients.
+    """
     records = getattr(mechanism.input_domain, "records", 1)
     if budget is None:
         return Unit.CLIENT if records == 1 else Unit.SAMPLE
     if records > 1 and budget.unit is Unit.CLIENT:
         raise ParameterError(
-            f"the budget is per client, and the mechanism hides one of {records} records; give "
-            "Budget(..., unit='sample'), or calibrate the mechanism for records=1"
+            f"the budget protects whole clients, but the mechanism hides only one of {records} "
+            "records; use Budget(..., unit='sample'), or calibrate the mechanism with records=1"
         )
     if records == 1 and budget.unit is Unit.SAMPLE and budget.adjacency is Adjacency.ZERO_OUT:
         raise ParameterError(
-            "the whole update is clipped, so one sample may turn it around, and zero-out counts "
-            "half of that: give Budget(..., unit='client') or adjacency='replace-one', or "
-            "calibrate for several records and clip each of them"
+            "the mechanism clips the whole update (records=1), so one sample can move it from one "
+            "side of the ball to the other, and zero-out adjacency covers only half of that "
+            "distance; use Budget(..., unit='client') or adjacency='replace-one', or calibrate "
+            "with records > 1 and clip each record"
         )
     return budget.unit
 
@@ -260,12 +351,12 @@ def _adjacency(asked: str | Adjacency | None, budget: Budget | None) -> Adjacenc
     adjacency = Adjacency.parse(asked)
     if budget is not None and budget.adjacency is not adjacency:
         raise ParameterError(
-            f"adjacency is {adjacency}, and the client's budget is {budget.adjacency}; give one of "
-            "them"
+            f"adjacency is '{adjacency}', but the client's budget has '{budget.adjacency}'; leave "
+            "out the argument adjacency, or use a budget with the same adjacency"
         )
     return adjacency
 
 
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str) or not name.strip():
-        raise ParameterError(f"{what} must be a word, got {name!r}")
+        raise ParameterError(f"{what} must be a string that is not blank, got {name!r}")

@@ -1,4 +1,4 @@
-"""The plan of a round: public, frozen, and enough for either side to know every message."""
+"""The plan of a round: public, immutable, and enough for both sides to know each message format."""
 
 import hashlib
 import json
@@ -20,7 +20,13 @@ from sottovoce.protocol.message import Envelope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientPlan:
-    """One client's part: its mechanism (which carries its sigma) and its public weight."""
+    """One client's part of a round.
+
+    Attributes:
+        client: The client's name.
+        mechanism: The mechanism that encodes the client's updates, with its noise.
+        weight: The public, positive weight of the client in the mean.
+    """
 
     client: str
     mechanism: Mechanism
@@ -32,11 +38,19 @@ class ClientPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPlan:
-    """Who is asked in a round, what is protected, and under which adjacency.
+    """The clients of a round, what is protected, and under which adjacency.
 
-    With a `rotation` clients encode rotated updates, and the server turns back what they add up to.
-    The `channel` says what the server sees of the messages, and so what each is charged with. Where
-    every client samples its own records in secret, `record_sampling_rate` says how likely each is.
+    Attributes:
+        run: The name of the run.
+        round: The number of the round.
+        unit: What a charge protects: one sample of a client, or all of its data.
+        adjacency: The change of the protected data that is hidden.
+        clients: The clients that are asked, with mechanism and weight.
+        rotation: If given, clients encode rotated updates and the server rotates the mean back.
+        channel: How messages reach the server. It decides what the server sees of them, and so what
+            each of them is charged with.
+        record_sampling_rate: The probability with which each client includes each of its records,
+            by a secret sample of its own; 1.0 if clients use all records.
     """
 
     run: str
@@ -47,8 +61,9 @@ class RoundPlan:
     rotation: Rotation | None = None
     channel: Channel = field(default_factory=Direct)
     record_sampling_rate: float = 1.0
-    # Clients mostly share one mechanism, and its hash takes longer than sealing a small message.
-    # By identity, beside the mechanism itself, whose address is then nobody else's.
+    # Clients mostly share one mechanism, and hashing it takes longer than sealing a small message.
+    # The key is the mechanism's identity. Its value keeps the mechanism alive, so that no other
+    # object can get the same identity.
     _hashes: dict[int, tuple[Mechanism, bytes]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -56,30 +71,48 @@ class RoundPlan:
     def __post_init__(self) -> None:
         names = [part.client for part in self.clients]
         if len(set(names)) != len(names):
-            raise ParameterError("a client is named twice in the plan of one round")
+            raise ParameterError("the clients of a round must have different names")
         if self.rotation is not None:
             _check_rotation(self.rotation, self.clients)
         _check_carries_messages(self.channel)
         self.channel.check_cohort((part.mechanism, part.weight) for part in self.clients)
 
     def release(self, client: str, uplink: int) -> Release:
+        """Return the release that the ledger charges for one message of a client.
+
+        Args:
+            client: The client's name.
+            uplink: The index of the message among those that the client sends in this round.
+
+        Returns:
+            The release, which identifies the message in the ledger.
+        """
         return Release(unit=self.unit, run=self.run, client=client, round=self.round, uplink=uplink)
 
     @property
     def terms(self) -> ReleaseTerms:
-        """What decides the cost of a message beside its mechanism."""
+        """The terms that decide, together with its mechanism, what a message is charged with."""
         return terms_of(
             self.channel, self.adjacency, record_sampling_rate=self.record_sampling_rate
         )
 
     def event(self, part: ClientPlan) -> PrivacyEvent:
-        """What one message of this client is charged with."""
+        """Return the privacy event that one message of a client is charged with.
+
+        Args:
+            part: The client's part of the round.
+
+        Returns:
+            The event, given what the channel shows of the message.
+        """
         return self.terms(part.mechanism)
 
     def _context_hash(self, part: ClientPlan) -> bytes:
-        """The public parameters, bound to run and client: no message passes for another's.
+        """Return the hash of the public parameters, bound to run and client.
 
-        Where the channel hides the sender all clients share one hash: their own would be a name.
+        It keeps a message of one client or run from being accepted as a message of another. Where
+        the channel hides senders all clients share one hash, because a hash of their own would
+        identify them.
         """
         digest = hashlib.blake2b(self._parameter_hash(part.mechanism), digest_size=16)
         context = [self.run, None if self.channel.hides_sender else part.client]
@@ -97,7 +130,15 @@ class RoundPlan:
         return known[1]
 
     def envelope(self, part: ClientPlan, uplink: int) -> Envelope:
-        """What the server expects of this client, from its own knowledge alone."""
+        """Return what the server expects of a client's message, computed from the plan alone.
+
+        Args:
+            part: The client's part of the round.
+            uplink: The index of the message among those that the client sends in this round.
+
+        Returns:
+            The envelope against which the message is checked.
+        """
         return Envelope(
             parameter_hash=self._context_hash(part),
             round=self.round,
@@ -108,26 +149,30 @@ class RoundPlan:
 
     @property
     def largest_message_bytes(self) -> int:
-        """Return the length of the longest sealed message that a client of the round sends."""
+        """The length in bytes of the longest message that a client sends in this round."""
         distinct = {id(part.mechanism): part for part in self.clients}.values()
         return max((self.envelope(part, 0).total_bytes for part in distinct), default=0)
 
 
 def _check_carries_messages(channel: Channel) -> None:
-    """Messages with noise of their own must not be charged as if there were one noise for all."""
+    """Refuse channels that add noise once to the sum.
+
+    Messages have noise of their own and must not be charged as if there were one noise for all.
+    """
     if channel.noise_at_server:
         raise ParameterError(
-            f"no messages are planned for {channel.describe()}; it is simulated with "
-            "runtime.messages = 'none'"
+            f"the channel '{channel.kind}' carries no messages ({channel.describe()}); simulate it "
+            "with runtime.messages = 'none'"
         )
 
 
 def _check_rotation(rotation: Rotation, clients: tuple[ClientPlan, ...]) -> None:
-    """Only a Euclidean ball looks the same from every side."""
+    """Refuse a rotation unless inputs come from a Euclidean ball, which rotations map to itself."""
     for part in clients:
         domain = part.mechanism.input_domain
         if not isinstance(domain, L2Ball) or domain.dimension != rotation.dimension:
             raise ParameterError(
                 f"a rotation of {rotation.dimension} coordinates needs inputs from an L2Ball of "
-                f"that dimension; client '{part.client}' has {domain}"
+                f"that dimension, but client '{part.client}' has {domain}; use Euclidean clipping "
+                "or set rotation = 'off'"
             )

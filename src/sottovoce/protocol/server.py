@@ -1,13 +1,14 @@
-"""The server's side: open, check, decode, accumulate, one message at a time.
+"""The server's side of a round: open, check, decode and add up, one message at a time.
 
-Where the channel is a secure sum this object plays its trusted part: it sees messages, and lets out
-nothing but their sum. Behind a shuffler it never learns a name: `AnonymousServer`.
+`RoundServer` knows who sends each message. Where the channel is a secure sum it stands for the
+trusted party: it sees messages and releases only their sum. Behind a shuffler the server is an
+`AnonymousServer`, which never learns who sent a message.
 
-Between clients and server: names are checked and forgotten, messages leave in random order.
-
-The stage is a component of its own, so that the server's side never handles a name and a message
-together. Here both run in one process, which is trusted; elsewhere the stage is somebody else's,
-and messages are encrypted for the server, so that it sees sizes and senders but no codes.
+`ShufflerStage` stands between clients and server: it checks who sends, discards the names, and
+releases the messages in random order. It is a separate component, so that the server never handles
+a name together with a message. In a simulation both run in one trusted process. In a deployment
+another party runs the stage, and messages are encrypted for the server, so that this party sees
+sizes and senders but no codes.
 """
 
 from sottovoce.core.domains import Vector
@@ -19,18 +20,19 @@ from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 
 class _Accumulator:
-    """Opened messages of one uplink of a round, in O(d) memory.
+    """The sum of the opened messages of one uplink of a round, in O(d) memory.
 
-    Trusts no field of a message that it can know itself: round, parameters, length, format and
-    weight come from the plan.
+    It trusts no field of a message: round, parameters, length, format and weight come from the
+    plan.
     """
 
     def __init__(self, plan: RoundPlan, dimension: int, uplink: int) -> None:
         for part in plan.clients:
             if part.mechanism.input_domain.dimension != dimension:
                 raise ParameterError(
-                    f"client '{part.client}' sends {part.mechanism.input_domain.dimension} "
-                    f"coordinates, the server expects {dimension}"
+                    f"client '{part.client}' has a mechanism for "
+                    f"{part.mechanism.input_domain.dimension} coordinates, the server expects "
+                    f"{dimension}; use one dimension for all"
                 )
         self._plan = plan
         self._uplink = uplink
@@ -50,17 +52,35 @@ class _Accumulator:
         return opened
 
     def result(self) -> Vector | None:
-        """The weighted mean of what arrived, or None if nothing did or too little for a sum."""
+        """Return the weighted mean of the messages that arrived.
+
+        Returns:
+            The mean, or None if no message arrived, or fewer than the channel's minimum.
+        """
         mean = self._collector.result()
         if mean is None or self._plan.rotation is None:
             return mean
-        return self._plan.rotation.inverse(mean)  # linear, so once for all clients
+        # The rotation is linear, so rotating the mean back suffices.
+        return self._plan.rotation.inverse(mean)
 
 
 class RoundServer(_Accumulator):
-    """Knows who sends: whoever was not asked, or has answered, is turned away.
+    """A server that knows who sends each message and accepts one from each client that was asked.
 
-    With `keeps_each` it holds on to every decoded message, in memory that grows with the clients.
+    Args:
+        plan: The plan of the round.
+        dimension: The number of coordinates of the mean.
+        uplink: The index of the vector among those that clients send in the round.
+        keeps_each: Whether to keep every decoded message; memory then grows with the clients.
+
+    Attributes:
+        received: The number of messages that were added.
+        payload_bytes: The total length of their payloads.
+        total_bytes: The total length of the messages.
+
+    Raises:
+        ParameterError: The channel hides senders, or `keeps_each` is set on a channel that does not
+            show single messages, or a client's mechanism has another dimension.
     """
 
     def __init__(
@@ -68,21 +88,30 @@ class RoundServer(_Accumulator):
     ) -> None:
         if plan.channel.hides_sender:
             raise ParameterError(
-                "a server behind a shuffler is told no names; use AnonymousServer, and a "
-                "ShufflerStage before it"
+                f"the channel '{plan.channel.kind}' hides senders, and a RoundServer needs their "
+                "names; use AnonymousServer behind a ShufflerStage"
             )
         super().__init__(plan, dimension, uplink)
         if keeps_each and not plan.channel.shows_each:
             raise ParameterError(
-                f"nobody sees each message here ({plan.channel.describe()}); use the mean, or the "
-                "channel 'direct'"
+                f"the channel '{plan.channel.kind}' does not show single messages "
+                f"({plan.channel.describe()}); use the mean, or the channel 'direct'"
             )
         self._waiting = {part.client: part for part in plan.clients}
         self._answered: set[str] = set()
         self._each: list[tuple[ClientPlan, Vector]] | None = [] if keeps_each else None
 
     def receive(self, client: str, message: bytes) -> None:
-        """Add a client's message, or raise WireError and change nothing."""
+        """Add a client's message, or raise and change nothing.
+
+        Args:
+            client: The client that sent the message, as the transport has authenticated it.
+            message: The bytes that arrived.
+
+        Raises:
+            WireError: The client was not asked or has answered already, or the message is not
+                exactly what the plan announces.
+        """
         if client in self._answered:
             raise WireError(f"client '{client}' has answered round {self._plan.round} already")
         part = self._waiting.get(client)
@@ -95,7 +124,11 @@ class RoundServer(_Accumulator):
         del self._waiting[client]
 
     def each(self) -> list[tuple[ClientPlan, Vector]] | None:
-        """Every client's part and decoded vector, in the order of arrival, if they were kept."""
+        """Return every client's part with its decoded vector, in the order of arrival.
+
+        Returns:
+            The pairs, or None if `keeps_each` was not set.
+        """
         if self._each is None or self._plan.rotation is None:
             return self._each
         rotation = self._plan.rotation
@@ -103,38 +136,43 @@ class RoundServer(_Accumulator):
 
 
 class AnonymousServer(_Accumulator):
-    """Knows who was asked, and not who sent what: equal messages are two clients' equal codes."""
+    """A server that knows who was asked but not who sent which message.
+
+    Two equal messages count as two clients with equal codes.
+    """
 
     def __init__(self, plan: RoundPlan, *, dimension: int, uplink: int = 0) -> None:
         if not plan.channel.hides_sender:
             raise ParameterError(
-                "messages of this plan are bound to their senders; use RoundServer, or the "
-                "channel 'shuffler' or 'secret_order'"
+                f"messages on the channel '{plan.channel.kind}' carry their senders; use "
+                "RoundServer, or the channel 'shuffler' or 'secret_order'"
             )
         super().__init__(plan, dimension, uplink)
 
     def receive(self, message: bytes) -> None:
-        """Add a message of whomever, or raise WireError and change nothing."""
+        """Add a message of an unknown sender, or raise WireError and change nothing."""
         if self.received == len(self._plan.clients):
             raise WireError(
-                f"round {self._plan.round} has had a message for each of the {self.received} "
+                f"round {self._plan.round} already has a message for each of the {self.received} "
                 "clients that were asked"
             )
-        # The plan has checked that all parts agree in mechanism and weight: any will do.
+        # The plan has checked that all clients have the same mechanism and weight, so the part of
+        # any client serves.
         self._add(self._plan.clients[0], message)
 
 
 class ShufflerStage:
-    """Holds the messages of one uplink of a round until it closes.
+    """A stage that holds the messages of one uplink of a round and releases them shuffled.
 
-    The order comes from `randomness`: keys of the operating system, or for a simulation that can be
-    repeated a seed, by explicit choice. It is drawn once and kept nowhere.
+    The order is drawn once from `randomness` and stored nowhere. Use keys of the operating system,
+    or a seed for a simulation that must be repeatable.
     """
 
     def __init__(self, plan: RoundPlan, randomness: Randomness, *, uplink: int = 0) -> None:
         if not plan.channel.hides_sender:
             raise ParameterError(
-                "only messages of a plan with the channel 'shuffler' or 'secret_order' are shuffled"
+                f"the channel '{plan.channel.kind}' does not shuffle messages; use the channel "
+                "'shuffler' or 'secret_order'"
             )
         self._plan = plan
         self._minimum = plan.channel.fewest_messages
@@ -147,17 +185,18 @@ class ShufflerStage:
 
     @property
     def received(self) -> int:
+        """The number of clients that have answered."""
         return len(self._answered)
 
     def receive(self, client: str, message: bytes) -> None:
         """Keep a client's message without its name, or raise WireError and change nothing.
 
-        It must be exactly what the plan announces: a mark in the header, or another length, would
-        be a name.
+        The message must be exactly what the plan announces: any difference in the header or the
+        length could identify its sender.
         """
         number = self._plan.round
         if self._closed:
-            # Handed on, it would be a message that is known to be this client's.
+            # Released alone, it would be known to be this client's message.
             raise WireError(f"round {number} is closed; a late message of '{client}' is dropped")
         if client in self._answered:
             raise WireError(f"client '{client}' has answered round {number} already")
@@ -170,7 +209,7 @@ class ShufflerStage:
         del self._waiting[client]
 
     def close(self) -> list[bytes]:
-        """All messages in random order, once; none of them if fewer than the minimum arrived."""
+        """Return all messages in random order, once; none if fewer than the minimum arrived."""
         if self._closed:
             raise WireError(f"round {self._plan.round} is closed; its messages are released once")
         self._closed = True
@@ -184,7 +223,10 @@ class ShufflerStage:
 
 
 class ShuffledRound:
-    """Stage and server in one process: the surface of a RoundServer, for a simulator."""
+    """A shuffler stage and its server in one process, with the interface of `RoundServer`.
+
+    For simulations, in which this process is trusted.
+    """
 
     def __init__(
         self, plan: RoundPlan, randomness: Randomness, *, dimension: int, uplink: int = 0
@@ -198,15 +240,17 @@ class ShuffledRound:
 
     @property
     def received(self) -> int:
+        """The number of clients that have answered."""
         return self._stage.received
 
     def receive(self, client: str, message: bytes) -> None:
+        """Pass a client's message to the shuffler stage."""
         self._stage.receive(client, message)
         self.payload_bytes += self._envelope.payload_bytes
         self.total_bytes += self._envelope.total_bytes
 
     def result(self) -> Vector | None:
-        """The mean of the messages, or None if too few arrived; the first call closes the round."""
+        """Close the round if it is open, and return the mean, or None if too few messages came."""
         if not self._closed:
             self._closed = True
             for message in self._stage.close():
@@ -222,7 +266,7 @@ def open_round(
     uplink: int = 0,
     keeps_each: bool = False,
 ) -> RoundServer | ShuffledRound:
-    """Whatever collects this plan's messages where clients and server share a process."""
+    """Return the server of a plan where clients and server share a process."""
     if plan.channel.hides_sender:
         return ShuffledRound(plan, randomness, dimension=dimension, uplink=uplink)
     return RoundServer(plan, dimension=dimension, uplink=uplink, keeps_each=keeps_each)

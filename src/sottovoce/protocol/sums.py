@@ -1,12 +1,12 @@
-"""Means and counts of the messages that the server may read one by one, in O(d) memory.
+"""Weighted means and code counts of the messages that a server may read, in O(d) memory.
 
-`StreamingMean` is a weighted mean. `LevelCounts` counts how many clients sent each code, coordinate
-by coordinate: sums that no order of arrival changes.
+`StreamingMean` is a weighted mean. `LevelCounts` counts how many clients sent each code at each
+coordinate; counts do not depend on the order of arrival.
 
-Payloads stay packed and are added up a batch at a time. One bit a coordinate is counted by
-carry-save addition: bit k of every coordinate's count lies in a plane of its own, so that adding is
-logic on whole registers, and n clients take log2 n bits a coordinate. Codes of 2 to 4 bits have a
-counter of one byte for each code but 0, emptied into wider ones before any can overflow.
+Payloads stay packed and are added in batches. Codes of one bit are counted by carry-save addition:
+bit k of every coordinate's count lies in plane k, so that adding is logic on whole registers, and
+counts of n clients take log2 n bits per coordinate. Codes of 2 to 4 bits have a one-byte counter
+for each code except 0, which is added to wider counters before any byte can overflow.
 """
 
 from collections.abc import Iterable
@@ -26,18 +26,18 @@ from sottovoce.protocol.message import Opened, codes_of
 
 MAX_LEVELS: Final = 16
 MAX_CLIENTS: Final = 2**32 - 1
-BATCH: Final = 16  # payloads added up at once
-BITS_BATCH: Final = 64  # and of one bit
-_LEAST_BYTES = 1 << 16  # of each payload, for a thread of its own
+BATCH: Final = 16  # The number of payloads that are added at once.
+BITS_BATCH: Final = 64  # The same for payloads of one bit per coordinate.
+_LEAST_BYTES = 1 << 16  # The smallest part of a payload that justifies a thread.
 _LINE = 64
 _BYTE = 255
-_COLUMNS = 1 << 14  # that counts are read for at once
+_COLUMNS = 1 << 14  # The number of coordinates whose counts are read at once.
 
 Counts = NDArray[np.uint32]
 
 
 class LevelCounts:
-    """The codes of any number of clients, in O(d) memory: some bytes for each level but one."""
+    """Counts of the codes of any number of clients, in O(d) memory for each level but one."""
 
     def __init__(self, dimension: int, levels: int, *, threads: int | None = None) -> None:
         self._dimension = parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
@@ -55,11 +55,11 @@ class LevelCounts:
             self._tally = _ByteCounters(dimension, levels, kernels, threads)
 
     def add(self, packed: PackedCodes) -> None:
-        """Count one client's codes in."""
+        """Count one client's codes."""
         if (packed.count, packed.levels) != (self._dimension, self._levels):
             raise ParameterError(
-                f"{packed.count} codes of {packed.levels} levels do not belong to counts of "
-                f"{self._dimension} codes of {self._levels} levels"
+                f"expected {self._dimension} codes of {self._levels} levels, got {packed.count} "
+                f"codes of {packed.levels} levels; create counts of that size for them"
             )
         self._expect(1)
         self._waiting.append(packed.payload)
@@ -68,7 +68,7 @@ class LevelCounts:
             self._flush()
 
     def add_rows(self, payloads: NDArray[np.uint8]) -> None:
-        """Count in the clients whose payloads are the rows of a matrix, none of which is kept."""
+        """Count the clients whose payloads are the rows of a matrix, which is not kept."""
         check_rows(payloads, count=self._dimension, levels=self._levels)
         self._expect(len(payloads))
         rows: list[Octets] = list(np.ascontiguousarray(payloads))
@@ -77,7 +77,7 @@ class LevelCounts:
         self.received += len(rows)
 
     def counts(self) -> Counts:
-        """How often code j + 1 was sent for coordinate i, at [j, i]."""
+        """Return how many clients sent code j + 1 for coordinate i, at position [j, i]."""
         self._flush()
         found = np.empty((self._levels - 1, self._dimension), dtype=np.uint32)
         for start in range(0, self._dimension, _COLUMNS):
@@ -86,9 +86,16 @@ class LevelCounts:
         return found
 
     def total(self, points: Vector) -> Vector:
-        """The sum of points[code] over clients: points[0] n_0 + points[1] n_1 + ..., so rounded."""
+        """Return the sum of points[code] over clients for each coordinate.
+
+        It is computed as points[0] n_0 + points[1] n_1 + ..., in this order, where n_j clients sent
+        code j.
+        """
         if points.shape != (self._levels,):
-            raise ParameterError(f"{self._levels} levels have as many points, got {points.shape}")
+            raise ParameterError(
+                f"points must have one value for each of the {self._levels} levels, got shape "
+                f"{points.shape}"
+            )
         self._flush()
         values = np.ascontiguousarray(points, dtype=np.float64)
         total = np.empty(self._dimension)
@@ -106,7 +113,9 @@ class LevelCounts:
 
     def _expect(self, clients: int) -> None:
         if self.received + clients > MAX_CLIENTS:
-            raise ParameterError(f"counts hold {MAX_CLIENTS} clients at most; begin another sum")
+            raise ParameterError(
+                f"counts hold at most {MAX_CLIENTS} clients; start new counts for the others"
+            )
 
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -115,7 +124,7 @@ class LevelCounts:
 
 
 class _BitPlanes:
-    """Counts of one bit: coordinate i's count has its bit k at bit i of plane k."""
+    """Counts of one-bit codes: bit k of coordinate i's count is bit i of plane k."""
 
     batch: Final = BITS_BATCH
 
@@ -123,12 +132,12 @@ class _BitPlanes:
         self.kernels, self._threads = kernels, threads
         self._size = packed_size(dimension, 1)
         self._planes: list[NDArray[np.uint8]] = []
-        self._most = 0  # that a count can be
+        self._most = 0  # The largest value that a count can have.
 
     def add(self, payloads: list[Octets]) -> None:
         self._most += len(payloads)
-        while len(self._planes) < max(5, self._most.bit_length()):  # 16 payloads fill five
-            self._planes.append(np.zeros(_padded(self._size), dtype=np.uint8))
+        while len(self._planes) < max(5, self._most.bit_length()):  # 16 payloads fill five planes.
+            self._planes.append(np.zeros(_pad_to_lines(self._size), dtype=np.uint8))
         library, level = self.kernels
 
         def work(begin: int, end: int) -> None:
@@ -137,7 +146,7 @@ class _BitPlanes:
         over_ranges(work, self._size, unit=_LINE, least=_LEAST_BYTES, threads=self._threads)
 
     def read(self, start: int, end: int) -> Counts:
-        """The counts of some coordinates; `start` is a multiple of 64."""
+        """Return the counts of the coordinates from `start`, a multiple of 64, to `end`."""
         found = np.zeros(end - start, dtype=np.uint32)
         if self._planes:
             library, level = self.kernels
@@ -146,10 +155,11 @@ class _BitPlanes:
 
 
 class _ByteCounters:
-    """A byte for each code but 0, and wider counters from the 256th client on.
+    """A one-byte counter for each code except 0, with wider counters from the 256th client on.
 
-    The kernels count codes of 2 and 4 bits where they lie in their bytes: counter [j, s, i] is for
-    code `per` * i + s. Everything else has one counter after the other.
+    The kernels count codes of 2 and 4 bits in the order in which they lie in their bytes: counter
+    [j, s, i] is for code `per` * i + s. In all other cases counters are in the order of
+    coordinates.
     """
 
     batch: Final = BATCH
@@ -162,9 +172,9 @@ class _ByteCounters:
         self._size = packed_size(dimension, self._bits)
         in_place = kernels is not None and self._bits != 3
         self._per = 8 // self._bits if in_place else 1
-        stride = _padded(self._size if in_place else 8 * -(-dimension // 8))
+        stride = _pad_to_lines(self._size if in_place else 8 * -(-dimension // 8))
         self._counters = np.zeros((levels - 1, self._per, stride), dtype=np.uint8)
-        self._most = 0  # that a byte can be
+        self._most = 0  # The largest value that a byte can have.
         self._wide: Counts | None = None
 
     def add(self, payloads: list[Octets]) -> None:
@@ -188,11 +198,11 @@ class _ByteCounters:
                 level, self._counters, self._levels, self._bits, payloads, begin, end
             )
 
-        # 512 codes of three bits are three lines.
+        # 512 codes of three bits fill three cache lines.
         over_ranges(work, self._size, unit=3 * _LINE, least=_LEAST_BYTES, threads=self._threads)
 
     def read(self, start: int, end: int) -> Counts:
-        """The counts of some coordinates; `start` is a multiple of 64."""
+        """Return the counts of the coordinates from `start`, a multiple of 64, to `end`."""
         if self._wide is None:
             found = np.zeros((self._levels - 1, end - start), dtype=np.uint32)
         else:
@@ -212,7 +222,7 @@ class _ByteCounters:
 def _combine(
     counts: Counts, received: int, points: Vector, out: Vector, kernels: Native | None
 ) -> None:
-    """points[0] n_0 + points[1] n_1 + ..., added in this order."""
+    """Compute points[0] n_0 + points[1] n_1 + ... in this order, into `out`."""
     if kernels is not None:
         kernels.library.combine(kernels.level, counts, received, points, out)
         return
@@ -221,21 +231,21 @@ def _combine(
         out += point * count
 
 
-def _padded(size: int) -> int:
-    """Up to whole cache lines."""
+def _pad_to_lines(size: int) -> int:
+    """Round a size up to whole cache lines."""
     return -(-size // _LINE) * _LINE
 
 
 MAX_PACKED_BITS = 8
 _TABLE = 1 << MAX_PACKED_BITS
-_LEAST = 1 << 18  # coordinates for a thread of its own
+_LEAST = 1 << 18  # The smallest number of coordinates that justifies a thread.
 
 
 class StreamingMean:
-    """sum_k weight_k x_k / sum_k weight_k, one vector at a time.
+    """The weighted mean sum_k weight_k x_k / sum_k weight_k, computed one vector at a time.
 
-    Vectors come as they are, or as packed codes and the points these stand for; either way the same
-    products are added in the same order. A few payloads wait until there is a batch of them.
+    Vectors are added as they are, or as packed codes with the points that the codes stand for. Both
+    ways add the same products in the same order. Payloads are collected into small batches first.
     """
 
     def __init__(self, dimension: int, *, threads: int | None = None) -> None:
@@ -246,16 +256,18 @@ class StreamingMean:
         self._waiting: list[tuple[PackedCodes, Vector]] = []
 
     def add(self, values: Vector, weight: float) -> None:
+        """Add one vector."""
         self._flush()
         self._sum += weight * values
         self._weight += weight
 
     def add_packed(self, packed: PackedCodes, points: Vector, weight: float) -> None:
-        """The vector points[codes], for codes of up to 8 bits."""
+        """Add the vector points[codes]."""
         if packed.count != len(self._sum) or points.shape != (packed.levels,):
             raise ParameterError(
-                f"{packed.count} codes of {packed.levels} levels and {points.shape} points do not "
-                f"make a vector of dimension {len(self._sum)}"
+                f"expected {len(self._sum)} codes and one point for each level, got {packed.count} "
+                f"codes of {packed.levels} levels and points of shape {points.shape}; use the "
+                "mechanism that the mean was created for"
             )
         if packed.bits > MAX_PACKED_BITS or self._kernels is None:
             self.add(points[packed.codes()], weight)
@@ -268,12 +280,12 @@ class StreamingMean:
             self._flush()
 
     def result(self) -> Vector | None:
-        """The mean, or None if nothing was added."""
+        """Return the mean, or None if nothing was added."""
         self._flush()
         return self._sum / self._weight if self._weight > 0.0 else None
 
     def total(self) -> Vector:
-        """The sum of weight_k x_k."""
+        """Return the sum of weight_k x_k."""
         self._flush()
         return self._sum.copy()
 
@@ -292,18 +304,22 @@ class StreamingMean:
         self._waiting = []
 
 
-_EXPANDED_TOGETHER = 16  # messages whose signs are in memory at once
+_EXPANDED_TOGETHER = 16  # The number of messages whose signs are in memory at once.
 
 Cohort = Iterable[tuple[Mechanism, float]]
 
 
 class ExpandingMechanism(Expanding, Mechanism, Protocol):
-    """A mechanism whose codes stand for signs."""
+    """A mechanism whose codes expand to signs."""
 
 
 def mean_of(dimension: int, cohort: Cohort) -> "Mean":
-    """Counts codes, or signs, if all of the cohort have one weight and one mechanism of a few."""
-    mechanism = _one_for_all(cohort)
+    """Return the fastest mean that fits a cohort.
+
+    If all clients have the same weight and the same mechanism, codes (of few levels) or signs are
+    counted; otherwise each message is decoded and added.
+    """
+    mechanism = _shared_mechanism(cohort)
     if mechanism is not None and isinstance(mechanism, Expanding):
         return ExpandedMean(mechanism)
     points = None if mechanism is None else points_of(mechanism, most=MAX_LEVELS)
@@ -313,17 +329,20 @@ def mean_of(dimension: int, cohort: Cohort) -> "Mean":
 
 
 class CountedMean:
-    """The mean of equally weighted messages, from how often each code came: in any order."""
+    """The mean of equally weighted messages, computed from how often each code arrived.
+
+    It does not depend on the order of arrival.
+    """
 
     def __init__(self, dimension: int, mechanism: Mechanism, points: Vector) -> None:
         self._mechanism, self._points = mechanism, points
         self._counts = LevelCounts(dimension, len(points))
 
     def add(self, mechanism: Mechanism, weight: float, opened: Opened) -> None:  # noqa: ARG002
-        # Equal weights, which the plan has seen, cancel.
+        # The plan has checked that all weights are equal, so they cancel.
         same = mechanism is self._mechanism or mechanism == self._mechanism
         if not same or not isinstance(opened, PackedCodes):
-            raise WireError("a message of another mechanism does not belong into this mean")
+            raise WireError("expected a message of the cohort's mechanism, got one of another")
         self._counts.add(opened)
 
     def result(self) -> Vector | None:
@@ -333,9 +352,10 @@ class CountedMean:
 
 
 class ExpandedMean:
-    """The mean of equally weighted messages that stand for signs: expanded, counted, folded once.
+    """The mean of equally weighted messages whose codes expand to signs.
 
-    So it does not depend on the order either.
+    Signs are expanded, counted and folded into coordinates once, so the mean does not depend on the
+    order of arrival.
     """
 
     def __init__(self, mechanism: ExpandingMechanism) -> None:
@@ -344,10 +364,10 @@ class ExpandedMean:
         self._waiting: list[Codes] = []
 
     def add(self, mechanism: Mechanism, weight: float, opened: Opened) -> None:  # noqa: ARG002
-        # Equal weights, which the plan has seen, cancel.
+        # The plan has checked that all weights are equal, so they cancel.
         same = mechanism is self._mechanism or mechanism == self._mechanism
         if not same:
-            raise WireError("a message of another mechanism does not belong into this mean")
+            raise WireError("expected a message of the cohort's mechanism, got one of another")
         self._waiting.append(codes_of(opened))
         if len(self._waiting) == _EXPANDED_TOGETHER:
             self._flush()
@@ -363,16 +383,16 @@ class ExpandedMean:
             return None
         magnitude = self._mechanism.magnitude
         mean = self._layout.folded(self._counts.total(np.array([-magnitude, magnitude])))
-        mean /= self._counts.received  # in place: nobody else has it, and it may be large
+        mean /= self._counts.received  # In place, because the array is new and may be large.
         return mean
 
 
 class DecodedMean:
-    """The weighted mean of decoded messages, added up as they come."""
+    """The weighted mean of messages that are decoded and added in the order of arrival."""
 
     def __init__(self, dimension: int) -> None:
         self._mean = StreamingMean(dimension)
-        # Of the mechanism that came last: most often many have the same.
+        # The points of the last mechanism, because consecutive messages mostly share one.
         self._points: tuple[Mechanism, Vector | None] | None = None
 
     def add(self, mechanism: Mechanism, weight: float, opened: Opened) -> None:
@@ -386,7 +406,7 @@ class DecodedMean:
         return self._mean.result()
 
     def total(self) -> Vector:
-        """What the mean is before it is divided by the weights."""
+        """Return the weighted sum of the messages."""
         return self._mean.total()
 
     def _points_of(self, mechanism: Mechanism) -> Vector | None:
@@ -398,8 +418,8 @@ class DecodedMean:
 Mean = CountedMean | ExpandedMean | DecodedMean
 
 
-def _one_for_all(cohort: Cohort) -> Mechanism | None:
-    """The mechanism that all of a cohort have with one weight, if there is one."""
+def _shared_mechanism(cohort: Cohort) -> Mechanism | None:
+    """Return the mechanism of a cohort that shares mechanism and weight, or None if it does not."""
     members = iter(cohort)
     first = next(members, None)
     if first is None:

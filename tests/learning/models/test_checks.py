@@ -22,7 +22,7 @@ class Inner(nn.Module):
     ],
 )
 def test_statistics_over_samples_are_refused_with_path_and_remedy(layer: nn.Module) -> None:
-    with pytest.raises(ParameterError, match=r"'block\.1'.*GroupNorm \(group normalisation\)"):
+    with pytest.raises(ParameterError, match=r"'block\.1'.*GroupNorm \(group normalization\)"):
         check_module(Inner(layer))
 
 
@@ -38,7 +38,7 @@ def test_statistics_over_samples_are_refused_with_path_and_remedy(layer: nn.Modu
     ],
 )
 def test_random_layers_are_refused(layer: nn.Module) -> None:
-    with pytest.raises(ParameterError, match=r"'block\.1'.*at random"):
+    with pytest.raises(ParameterError, match=r"'block\.1'.*is random"):
         check_module(Inner(layer))
 
 

@@ -96,7 +96,7 @@ def test_a_path_that_is_none_is_refused(path: str) -> None:
 
 @pytest.mark.parametrize("name", ["input_shape", "num_outputs"])
 def test_arguments_that_every_factory_gets_cannot_be_given(name: str) -> None:
-    with pytest.raises(ParameterError, match=f"'{name}'.*drop it"):
+    with pytest.raises(ParameterError, match=f"'{name}'.*remove it"):
         models.UserModule(factory="users_package:drawn", arguments={name: 1})
 
 
@@ -114,12 +114,12 @@ def test_a_misspelt_function_gets_the_nearest_name() -> None:
 @pytest.mark.parametrize(
     ("function", "arguments", "message"),
     [
-        ("number", {}, "int, which cannot be called"),
+        ("number", {}, "has type int, not function"),
         ("drawn", {"gian": 1.0}, "unexpected keyword argument 'gian'"),
         ("failing", {}, r"'users_package:failing' raised KeyError: 'no such\\nlayer'; correct"),
         ("failing", {"error": "ValueError"}, "raised ValueError: no such layer; correct"),
         ("text", {}, r"returned str.*return the module itself"),
-        ("wide", {}, r"makes \(2, 4\) of two samples, not \(2, 3\)"),
+        ("wide", {}, r"returns shape \(2, 4\) for two samples, expected \(2, 3\)"),
         ("narrow", {}, r"fails on two samples of shape \(4,\)"),
         ("counting", {}, r"buffer 'seen'.*make it constant"),
         ("normed", {}, r"'1' \(BatchNorm1d\).*GroupNorm"),

@@ -174,7 +174,7 @@ def test_sampled_records_are_charged_behind_central_noise_and_never_sampled_twic
 
 def test_no_plan_of_messages_can_be_charged_for_one_noise() -> None:
     part = ClientPlan(client="a", mechanism=a_gaussian(), weight=1.0)
-    with pytest.raises(ParameterError, match="no messages are planned"):
+    with pytest.raises(ParameterError, match="carries no messages"):
         RoundPlan(
             run="r",
             round=1,

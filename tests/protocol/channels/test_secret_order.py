@@ -29,7 +29,7 @@ def test_what_a_shuffler_does_not_hide_a_secret_order_does_not_either() -> None:
     order = SecretOrder(minimum_clients=600)
     with pytest.raises(PrivacyError, match="replace-one"):
         terms_of(order, Adjacency.ZERO_OUT)(CLDP)
-    with pytest.raises(UnsupportedEventError, match="GaussianNoise has none"):
+    with pytest.raises(UnsupportedEventError, match="GaussianNoise has no finite pure epsilon"):
         terms_of(order, R)(Gaussian(input_domain=BALL, noise_multiplier=1.0))
     records = Cldp(input_domain=dataclasses.replace(BALL, records=10), epsilon=1.0)
     with pytest.raises(PrivacyError, match=r"privacy\.level = 'client'"):

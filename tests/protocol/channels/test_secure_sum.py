@@ -195,7 +195,7 @@ def test_messages_of_two_mechanisms_do_not_add_up() -> None:
     bits = PackedCodes(bytes(7), count=DIMENSION, levels=2)
     collector.add(SIGN, 1.0, bits)
     other = ClampedSign(input_domain=BALL, noise_multiplier=0.7, logit_bound=1.0)
-    with pytest.raises(WireError, match="another mechanism"):
+    with pytest.raises(WireError, match="got one of another"):
         collector.add(other, 1.0, bits)
 
 

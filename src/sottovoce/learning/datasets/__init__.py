@@ -1,8 +1,8 @@
-"""Datasets as plain arrays: well-known ones from files, and the user's own.
+"""Data sets as plain arrays: well-known ones from files, and the user's own.
 
     data = datasets.load("mnist", generator, data_dir="~/data", download=True)
 
-Every loader scales by public constants only, so that loading spends no privacy.
+Every loader scales by public constants only, so loading spends no privacy budget.
 """
 
 from sottovoce.learning.datasets.dataset import (

@@ -1,6 +1,6 @@
-"""Data without a file: the digits that come with scikit-learn, and Gaussian blobs of any size.
+"""Data sets without files: the digits that come with scikit-learn, and Gaussian blobs of any size.
 
-Blobs are for timing and first tries, where the data do not matter.
+Blobs are for timing and first trials, where the data do not matter.
 """
 
 import re
@@ -17,23 +17,23 @@ _MOST_VALUES = 10**9
 
 @register(
     "blobs:",
-    summary="made-up points around random class centres: for timing",
+    summary="made-up points around random class centers, for timing",
     placeholder="ROWSxFEATURESxCLASSES",
 )
 def blobs(request: Request) -> Dataset:
-    """x = (centre of the class + noise)/sqrt(features), both standard normal; a fifth held out."""
+    """Draw x = (class center + noise)/sqrt(features), both standard normal; hold out a fifth."""
     found = _SHAPE.match(request.argument)
     rows, features, classes = (int(part) for part in found.groups()) if found else (0, 0, 0)
     if not 0 < rows * features <= _MOST_VALUES or classes < 2 or rows < 5:
         raise ParameterError(
-            f"'blobs:{request.argument}' needs ROWSxFEATURESxCLASSES, at least 5 rows, 2 classes "
-            f"and at most {_MOST_VALUES:.0e} values; for example blobs:10000x100x10"
+            f"'blobs:{request.argument}' must be blobs:ROWSxFEATURESxCLASSES with at least 5 rows, "
+            f"2 classes and at most {_MOST_VALUES:.0e} values, for example blobs:10000x100x10"
         )
     generator = request.generator
-    centres = generator.standard_normal((classes, features), dtype=np.float32)
+    centers = generator.standard_normal((classes, features), dtype=np.float32)
     labels = generator.integers(classes, size=rows)
     points = generator.standard_normal((rows, features), dtype=np.float32)
-    points += centres[labels]
+    points += centers[labels]
     points /= np.float32(np.sqrt(features))
     return with_random_test_part(
         request.name,
@@ -45,17 +45,17 @@ def blobs(request: Request) -> Dataset:
     )
 
 
-_THICK = -0.195  # mean brightness that about half of the digits exceed
+_THICK = -0.195  # About half of the digits exceed this mean brightness.
 
 
 @register("digits", summary="8x8 handwritten digits, 10 classes, bundled with scikit-learn")
 def digits(request: Request) -> Dataset:
-    """scikit-learn's bundled 8x8 digits, pixels 0..16 mapped to [-1/2, 1/2]; a fifth held out.
+    """Load scikit-learn's 8x8 digits, with pixels 0..16 mapped to [-1/2, 1/2]; hold out a fifth.
 
-    The attribute `thick` says whether a digit was drawn with much ink: something to infer where
-    no other data are at hand.
+    The attribute `thick` is whether a digit was drawn with much ink. It is a target for attribute
+    inference if no other data are available.
     """
-    from sklearn.datasets import load_digits  # slow to import, and only this loader needs it
+    from sklearn.datasets import load_digits  # Slow to import, and only this loader needs it.
 
     bundle = load_digits()
     features = (bundle.data / 16.0 - 0.5).astype(np.float32)

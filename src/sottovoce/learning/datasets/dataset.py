@@ -1,7 +1,7 @@
-"""A dataset as plain arrays, scaled by public constants, never by private statistics.
+"""A data set as plain arrays, scaled by public constants and never by private statistics.
 
-Rows of an array on disk are chosen without a copy, and arrays are read from files that may be
-damaged.
+Also functions that select rows (of an array on disk without copying them), and functions that read
+arrays from files that may be damaged.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from sottovoce.core.errors import DataError, ParameterError
 
 
 class SelectedRows:
-    """Looks like the array of the chosen rows; reads those that are asked for."""
+    """An array-like object of some rows of an array on disk, which are read when indexed."""
 
     def __init__(self, array: NDArray[Any], rows: NDArray[np.int64]) -> None:
         self._array, self._rows = array, rows
@@ -29,14 +29,17 @@ class SelectedRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the selected rows."""
         return (len(self._rows), *self._array.shape[1:])
 
     @property
     def ndim(self) -> int:
+        """The number of dimensions."""
         return self._array.ndim
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """The type of the values."""
         return self._array.dtype
 
     def __getitem__(self, key: Any) -> NDArray[Any]:
@@ -44,15 +47,16 @@ class SelectedRows:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
-            raise ValueError("the rows lie on disk: reading them makes a copy")
+            raise ValueError("the rows are on disk, so reading them makes a copy; leave out copy")
         return np.asarray(self[:], dtype=dtype)
 
     def take(self, rows: Any) -> "SelectedRows":
+        """Return some of these rows, still unread."""
         return SelectedRows(self._array, self._rows[rows])
 
 
 def chosen_rows(array: "NDArray[Any] | SelectedRows", rows: Any) -> NDArray[Any]:
-    """Some rows: a copy where the array is in memory, a look-alike where it lies on disk."""
+    """Select rows: a copy if the array is in memory, a `SelectedRows` if it is on disk."""
     if isinstance(array, SelectedRows):
         return cast(NDArray[Any], array.take(rows))
     if isinstance(array, np.memmap):
@@ -68,14 +72,25 @@ Attributes = Mapping[str, NDArray[np.int64]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Training data to be spread over clients, and held-out test data.
+    """Training data to be distributed over clients, and held-out test data.
 
-    Features are float32, or float16 on disk, (rows, *input_shape): an image is (channels, height,
-    width), in [-1/2, 1/2]. Labels are int64 classes, or float32 numbers (rows, outputs) where
-    `num_classes` is None. `train_owners` says whose each training row is, if the data has natural
-    clients. Attributes are what else is known of each row, as small numbers: no model is trained on
-    them, an attack may try to infer them. The `note` holds licence, citation and known bias, for
-    reports.
+    Attributes:
+        name: The name of the data set.
+        train_features: float32 (or float16 on disk), of shape (rows, *input_shape). An image is
+            (channels, height, width), with values in [-1/2, 1/2].
+        train_labels: int64 classes, of shape (rows,); or float32 numbers of shape (rows, outputs)
+            if `num_classes` is None.
+        test_features: As `train_features`.
+        test_labels: As `train_labels`.
+        num_classes: The number of classes, or None for a regression.
+        train_owners: The owner of each training row, if the data have natural clients.
+        train_attributes: What else is known of each row, as small integers by name. No model is
+            trained on attributes; an attack may try to infer them.
+        test_attributes: As `train_attributes`.
+        note: License, citation and known bias, for reports.
+
+    Raises:
+        DataError: Types or shapes are not as described.
     """
 
     name: str
@@ -116,7 +131,7 @@ class Dataset:
 
     @property
     def num_outputs(self) -> int:
-        """How many numbers a model puts out: one a class, or one a target."""
+        """The number of outputs of a model: one for each class, or one for each target."""
         return self.num_classes or self.train_labels.shape[1]
 
 
@@ -125,7 +140,7 @@ def _refuse(dataset: Dataset, reason: str) -> None:
 
 
 def _check_part(dataset: Dataset, part: str, features: Features, labels: Labels) -> None:
-    """The promises on types and shapes, whoever wrote the loader."""
+    """Check types and shapes, so that no loader can return other ones."""
     arrays: dict[str, object] = {"features": features, "labels": labels}
     for what, values in arrays.items():
         if not isinstance(values, np.ndarray | SelectedRows):
@@ -135,15 +150,15 @@ def _check_part(dataset: Dataset, part: str, features: Features, labels: Labels)
     if features.dtype not in (np.float32, np.float16) or features.ndim < 2:
         _refuse(
             dataset,
-            f"the {part} features are {features.dtype} of shape {features.shape}, and must be "
-            "float32 or float16 of shape (rows, ...)",
+            f"the {part} features must be float32 or float16 of shape (rows, ...), got "
+            f"{features.dtype} of shape {features.shape}",
         )
     if dataset.num_classes is None:
         if labels.dtype != np.float32 or labels.ndim != 2 or not labels.shape[1]:
             _refuse(
                 dataset,
-                f"the {part} targets are {labels.dtype} of shape {labels.shape}, and must be "
-                "float32 of shape (rows, outputs); or give num_classes",
+                f"the {part} targets must be float32 of shape (rows, outputs) if num_classes is "
+                f"None, got {labels.dtype} of shape {labels.shape}",
             )
         if not np.isfinite(labels).all():
             _refuse(dataset, f"a {part} target is not finite")
@@ -151,12 +166,12 @@ def _check_part(dataset: Dataset, part: str, features: Features, labels: Labels)
     if labels.dtype != np.int64 or labels.ndim != 1:
         _refuse(
             dataset,
-            f"the {part} labels are {labels.dtype} of shape {labels.shape}, and must be int64 of "
-            "shape (rows,)",
+            f"the {part} labels must be int64 of shape (rows,), got {labels.dtype} of shape "
+            f"{labels.shape}",
         )
     classes: object = dataset.num_classes
     if not isinstance(classes, int | np.integer):
-        _refuse(dataset, f"num_classes is {classes!r}, and must be an integer or None")
+        _refuse(dataset, f"num_classes must be an integer or None, got {classes!r}")
     if labels.min() < 0 or labels.max() >= dataset.num_classes:
         _refuse(
             dataset,
@@ -170,8 +185,8 @@ def _check_attributes(dataset: Dataset, part: str, attributes: Attributes, rows:
         if values.dtype != np.int64 or values.shape != (rows,):
             _refuse(
                 dataset,
-                f"the {part} attribute '{name}' is {values.dtype} of shape {values.shape}, for "
-                f"{rows} rows",
+                f"the {part} attribute '{name}' must be int64 of shape ({rows},), got "
+                f"{values.dtype} of shape {values.shape}",
             )
 
 
@@ -181,7 +196,7 @@ def subset(
     num_test: int | None,
     generator: np.random.Generator,
 ) -> Dataset:
-    """A random part of the rows, in their order and with their owners; None keeps all."""
+    """Return a random subset of the rows, in their order and with their owners; None keeps all."""
     train = _some_of("num_train", num_train, len(dataset.train_labels), generator)
     test = _some_of("num_test", num_test, len(dataset.test_labels), generator)
     return dataclasses.replace(
@@ -194,11 +209,11 @@ def subset(
 
 
 def some_owners(dataset: Dataset, count: int, generator: np.random.Generator) -> Dataset:
-    """The training rows of so many owners, drawn at random, with all that is theirs."""
+    """Return the data set with all training rows of `count` owners that are drawn at random."""
     if dataset.train_owners is None:
         raise ParameterError(
-            f"num_owners is {count}, but dataset '{dataset.name}' does not say whose its rows are; "
-            "use num_train"
+            f"num_owners is {count}, but dataset '{dataset.name}' does not name the owners of its "
+            "rows; use num_train"
         )
     owners = np.unique(dataset.train_owners)
     kept = owners[_some_of("num_owners", count, len(owners), generator)]
@@ -216,9 +231,9 @@ def _some_of(
 
 
 def with_validation(dataset: Dataset, fraction: float, generator: np.random.Generator) -> Dataset:
-    """The training data alone, a random part of it held out as the test set.
+    """Return the training data only, with a random part of it held out as the test set.
 
-    For choosing a learning rate without looking at the real test set, which is left out. Where
+    It serves to choose a learning rate without looking at the real test set, which is left out. If
     rows have owners, whole owners are held out: about `fraction` of them, at least one.
     """
     parameter_rules.inner_fraction("validation_fraction", fraction)
@@ -226,8 +241,8 @@ def with_validation(dataset: Dataset, fraction: float, generator: np.random.Gene
     units = np.arange(len(dataset.train_labels)) if owners is None else np.unique(owners)
     if len(units) < 2:
         raise ParameterError(
-            f"dataset '{dataset.name}' has {len(units)} row or owner to train on, and a validation "
-            "part needs one more; use more data"
+            f"dataset '{dataset.name}' has {len(units)} row or owner to train on, and holding out "
+            "a validation part needs at least two; use more data"
         )
     count = min(max(1, round(fraction * len(units))), len(units) - 1)
     held_out = generator.choice(units, count, replace=False)
@@ -242,7 +257,7 @@ def with_validation(dataset: Dataset, fraction: float, generator: np.random.Gene
 
 
 def with_training_rows(dataset: Dataset, rows: Owners) -> Dataset:
-    """Some of the training rows, with their owners, and all of the test part."""
+    """Return the data set with some of the training rows and all of the test part."""
     return dataclasses.replace(dataset, **_training(dataset, rows))
 
 
@@ -257,14 +272,14 @@ def _training(dataset: Dataset, rows: Owners | slice) -> dict[str, Any]:
 
 
 def chosen_attributes(attributes: Attributes, rows: Any) -> Attributes:
-    """The attributes of some rows."""
+    """Select the attributes of some rows."""
     return {name: values[rows] for name, values in attributes.items()}
 
 
 TEST_FRACTION = 0.2
 DAMAGE = files.ARRAY_DAMAGE
 
-# What to do about a bad file: one that was fetched, and one that the user made.
+# What to do about a damaged file: one that was fetched, and one that the user wrote.
 FETCH_AGAIN = "replace it, or delete it and fetch it again"
 WRITE_AGAIN = "write it again"
 
@@ -272,31 +287,33 @@ Array = NDArray[Any]
 
 
 def damaged(path: Path | str, reason: object, *, remedy: str = FETCH_AGAIN) -> DataError:
-    """The error for a file that is there but not what it should be."""
+    """Return the error for a file that exists but is not what it should be."""
     return DataError(f"{path} cannot be read as data: {reason}; {remedy}")
 
 
 @contextlib.contextmanager
 def _archive(path: Path, remedy: str) -> Iterator[np.lib.npyio.NpzFile]:
-    """A file's arrays, none of which is unpickled; whatever goes wrong is explained."""
+    """Open the arrays of a file without unpickling, and turn failures into DataError."""
     try:
-        with path.open("rb") as file:  # np.load would leave it open if it is damaged
+        with path.open("rb") as file:  # np.load does not close a damaged file.
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise damaged(path, "it is not an npz archive", remedy=remedy)
             with archive:
                 yield archive
     except DAMAGE as error:
-        # numpy takes bytes that it does not know for pickles, and advises to load them unsafely.
+        # numpy takes unknown bytes for pickles and advises to load them, which would be unsafe.
         pickled = "pickle" in str(error)
         reason = (
-            "it holds objects or is damaged, and only plain arrays are read" if pickled else error
+            "it contains Python objects or is damaged, and only plain arrays are read"
+            if pickled
+            else error
         )
         raise damaged(path, reason, remedy=remedy) from None
 
 
 def names_in_npz(path: Path, *, remedy: str = FETCH_AGAIN) -> tuple[str, ...]:
-    """The arrays that a file holds."""
+    """Return the names of the arrays in a file."""
     with _archive(path, remedy) as archive:
         return tuple(archive.files)
 
@@ -304,7 +321,7 @@ def names_in_npz(path: Path, *, remedy: str = FETCH_AGAIN) -> tuple[str, ...]:
 def read_npz(
     path: Path, shapes: Mapping[str, int | None], *, remedy: str = FETCH_AGAIN
 ) -> dict[str, Array]:
-    """The named arrays of a file, each with so many dimensions (None: any).
+    """Read the named arrays of a file, each with the given number of dimensions (None for any).
 
     Further arrays of the file are not read.
     """
@@ -317,7 +334,7 @@ def read_npz(
             )
         arrays = {name: archive[name] for name in shapes}
     for name, dimensions in shapes.items():
-        if not isinstance(arrays[name], np.ndarray):  # a member of another format comes as bytes
+        if not isinstance(arrays[name], np.ndarray):  # Members of other formats are read as bytes.
             raise damaged(path, f"'{name}' is not an array", remedy=remedy)
         if dimensions is not None and arrays[name].ndim != dimensions:
             raise damaged(
@@ -336,9 +353,10 @@ def pixels(
     *,
     remedy: str = FETCH_AGAIN,
 ) -> Features:
-    """Images of bytes (rows, *shape) as (rows, channels, ...) in [-1/2, 1/2]: x/255 - 1/2.
+    """Return images of bytes (rows, *shape) as (rows, channels, ...) in [-1/2, 1/2]: x/255 - 1/2.
 
-    Without channels one is put in front; three or four at the end are colours, and go in front.
+    If there is no axis of channels, one is added in front. A last axis of length three or four
+    holds colors, and is moved to the front.
     """
     if images.dtype != np.uint8 or images.ndim < 3:
         raise damaged(
@@ -350,13 +368,13 @@ def pixels(
         raise damaged(
             path, f"'{name}' has images of {images.shape[1:]}, not {tuple(shape)}", remedy=remedy
         )
-    coloured = images.ndim > 3 and images.shape[-1] in (3, 4)
-    framed = np.moveaxis(images, -1, 1) if coloured else images[:, None]
-    return scaled(framed)
+    has_colors = images.ndim > 3 and images.shape[-1] in (3, 4)
+    channels_first = np.moveaxis(images, -1, 1) if has_colors else images[:, None]
+    return scaled(channels_first)
 
 
 def scaled(bytes_: Array) -> Features:
-    """Bytes 0..255 to [-1/2, 1/2], in place after one copy: some of these arrays are large."""
+    """Map bytes 0..255 to [-1/2, 1/2], in place after one copy, because some arrays are large."""
     result = np.ascontiguousarray(bytes_, dtype=np.float32)
     result /= 255.0
     result -= 0.5
@@ -366,7 +384,7 @@ def scaled(bytes_: Array) -> Features:
 def classes(
     path: Path | str, name: str, labels: Array, num_classes: int, *, remedy: str = FETCH_AGAIN
 ) -> NDArray[np.int64]:
-    """Labels as int64, checked to lie in 0..num_classes-1; a column of labels is flattened."""
+    """Return labels as int64 and check that they lie in 0..num_classes-1; flatten a column."""
     flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.ndim != 1 or flat.dtype.kind not in "iu":
         raise damaged(
@@ -390,7 +408,7 @@ def classes(
 
 
 def same_rows(path: Path | str, remedy: str = FETCH_AGAIN, /, **arrays: Array) -> None:
-    """Refuse arrays whose rows cannot belong together, or that have none."""
+    """Refuse arrays that are empty or have different numbers of rows."""
     rows = {name: len(array) for name, array in arrays.items()}
     if len(set(rows.values())) > 1:
         counts = ", ".join(f"'{name}' {count}" for name, count in rows.items())
@@ -412,7 +430,7 @@ def with_random_test_part(
     test_fraction: float = TEST_FRACTION,
     note: str = "",
 ) -> Dataset:
-    """The dataset, for data without an official split: a random part of the rows is held out."""
+    """Return a data set without an official split: a random part of the rows is held out."""
     order = generator.permutation(len(labels))
     count = int(test_fraction * len(labels))
     test, train = order[:count], order[count:]

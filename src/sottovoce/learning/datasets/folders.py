@@ -1,4 +1,4 @@
-"""A folder of the user's own: a Hugging Face dataset on disk, or images in a folder a class."""
+"""The data set 'hf:': a Hugging Face data set on disk, or images in one folder for each class."""
 
 import importlib
 import tempfile
@@ -34,14 +34,16 @@ Split = tuple[Features, Array]
     summary="your own folder: a Hugging Face dataset (parquet, arrow), or images in class folders",
 )
 def own_folder(request: Request) -> Dataset:
-    """Classes from a folder; without a split called 'test' a random fifth is held out.
+    """Load classes from a folder; without a split called 'test' hold out a random fifth.
 
-    Images must have one size: they are scaled by 255, and are grey only if all are. A dataset
-    without images has its numeric columns as features, as they are.
+    Images must have one size. They are scaled by 255, and are gray only if all of them are. A data
+    set without images has its numeric columns as features, unscaled.
     """
     folder = Path(request.argument).expanduser()
     if not folder.is_dir():
-        raise DataError(f"there is no folder {folder} (seen from {Path.cwd()}); check the path")
+        raise DataError(
+            f"there is no folder {folder} (the current folder is {Path.cwd()}); check the path"
+        )
     splits = _image_splits(folder) or _library_splits(folder)
     names = sorted({name for _, labels in splits.values() for name in labels.tolist()})
     number = {name: position for position, name in enumerate(names)}
@@ -56,7 +58,7 @@ def own_folder(request: Request) -> Dataset:
     if "test" not in numbered or train_name == "test":
         if int(TEST_FRACTION * len(labels)) == 0:
             raise DataError(
-                f"{folder} has {len(labels)} rows, too few to hold a fifth out; add some"
+                f"{folder} has {len(labels)} rows, too few to hold out a fifth; add rows"
             )
         return with_random_test_part(
             request.name, features, labels, request.generator, num_classes=num_classes, note=note
@@ -73,32 +75,32 @@ def own_folder(request: Request) -> Dataset:
     )
 
 
-def _imported(package: str, pip_name: str, folder: Path) -> Any:
+def _import_package(package: str, pip_name: str, folder: Path) -> Any:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError:
         raise DataError(
-            f"reading {folder} needs the package '{pip_name}', which is not installed; "
+            f"reading {folder} needs the package '{pip_name}', which is not installed; run "
             f"pip install {pip_name}, or save the data as npz and use 'npz:PATH'"
         ) from None
 
 
 def _image_splits(folder: Path) -> dict[str, Split]:
-    """The splits of a layout [split/]class/image, none if it is another layout."""
+    """Return the splits of a layout [split/]class/image; none if the layout is another one."""
     split_folders = {child.name: child for child in _folders_in(folder) if _classes_in(child)}
     layout = split_folders or ({"train": folder} if _classes_in(folder) else {})
     if not layout:
         return {}
-    image_module = _imported("PIL.Image", "pillow", folder)
+    image_module = _import_package("PIL.Image", "pillow", folder)
     found = {}
     for split, place in layout.items():
         paths = [path for name in _classes_in(place) for path in _images_in(place / name)]
-        images = [_opened(image_module, path) for path in paths]
+        images = [_open_image(image_module, path) for path in paths]
         labels = np.array([path.parent.name for path in paths])
         found[split] = images, labels
     channels = _common_mode([image for images, _ in found.values() for image in images])
     return {
-        split: (_stacked(folder, images, channels), labels)
+        split: (_stack_images(folder, images, channels), labels)
         for split, (images, labels) in found.items()
     }
 
@@ -115,40 +117,40 @@ def _classes_in(folder: Path) -> list[str]:
     return [child.name for child in _folders_in(folder) if _images_in(child)]
 
 
-def _opened(image_module: Any, path: Path) -> Any:
+def _open_image(image_module: Any, path: Path) -> Any:
     try:
         with image_module.open(path) as image:
             image.load()
             return image.copy()
     except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{path} is no image that can be read: {error}; remove it") from None
+        raise DataError(f"{path} cannot be read as an image: {error}; remove it") from None
 
 
 def _common_mode(images: Sequence[Any]) -> str:
     return "L" if all(image.mode in ("1", "L") for image in images) else "RGB"
 
 
-def _stacked(folder: Path, images: Sequence[Any], mode: str) -> Features:
+def _stack_images(folder: Path, images: Sequence[Any], mode: str) -> Features:
     arrays = [np.asarray(image.convert(mode), dtype=np.uint8) for image in images]
     shapes = sorted({array.shape[:2] for array in arrays})
     if len(shapes) > 1:
         raise DataError(
             f"the images of {folder} have several sizes, such as {shapes[0]} and {shapes[-1]} "
-            "(height, width); bring them to one size first"
+            "(height, width); convert them to one size first"
         )
     return pixels(folder, "images", np.stack(arrays))
 
 
 def _library_splits(folder: Path) -> dict[str, Split]:
-    """The splits of a Hugging Face dataset; nothing of it is run, and no network is used."""
+    """Return the splits of a Hugging Face data set; run no code of it and use no network."""
     saved = (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
     parquet = sorted(folder.rglob("*.parquet"))
     if not saved and not parquet:
         raise DataError(
-            f"{folder} is neither a saved Hugging Face dataset, nor has it parquet files or "
-            "folders of images by class; check the path"
+            f"{folder} is not a saved Hugging Face dataset, and has neither parquet files nor one "
+            "folder of images for each class; check the path"
         )
-    library = _imported("datasets", "datasets", folder)
+    library = _import_package("datasets", "datasets", folder)
     with tempfile.TemporaryDirectory() as cache:
         try:
             loaded = (
@@ -156,7 +158,7 @@ def _library_splits(folder: Path) -> dict[str, Split]:
                 if saved
                 else library.load_dataset("parquet", data_files=_by_split(parquet), cache_dir=cache)
             )
-        except Exception as error:  # the library raises errors of many packages
+        except Exception as error:  # The library raises errors of many packages.
             raise DataError(
                 f"{folder} cannot be read as a dataset: {error}; check its files"
             ) from None
@@ -165,7 +167,7 @@ def _library_splits(folder: Path) -> dict[str, Split]:
 
 
 def _by_split(paths: Sequence[Path]) -> dict[str, list[str]]:
-    """Parquet files by the split in their names: train-00000-of-00001.parquet."""
+    """Group parquet files by the split in their names, as in train-00000-of-00001.parquet."""
     found: dict[str, list[str]] = {}
     for path in paths:
         split = next((name for name in ("test", "validation") if name in path.stem), "train")
@@ -179,17 +181,19 @@ def _library_split(folder: Path, split: Any) -> Split:
     if label is None:
         raise DataError(
             f"{folder} has no column called {', '.join(LABEL_NAMES)} (it has "
-            f"{', '.join(columns)}); rename the label's"
+            f"{', '.join(columns)}); rename the column of the label"
         )
     labels = np.asarray(split[label][:])
     if labels.dtype.kind not in "iuU" or labels.ndim != 1:
-        raise DataError(f"column '{label}' of {folder} holds no classes; use integers or names")
+        raise DataError(
+            f"column '{label}' of {folder} does not contain classes; use integers or names"
+        )
     image = next((name for name in IMAGE_NAMES if name in columns), None)
     if image is None:
         return _numeric(folder, split, [name for name in columns if name != label]), labels
-    _imported("PIL.Image", "pillow", folder)
+    _import_package("PIL.Image", "pillow", folder)
     images = list(split[image][:])
-    return _stacked(folder, images, _common_mode(images)), labels
+    return _stack_images(folder, images, _common_mode(images)), labels
 
 
 def _numeric(folder: Path, split: Any, columns: Sequence[str]) -> Features:
@@ -199,10 +203,13 @@ def _numeric(folder: Path, split: Any, columns: Sequence[str]) -> Features:
             values = np.asarray(split[column][:], dtype=np.float32)
         except (TypeError, ValueError):
             raise DataError(
-                f"column '{column}' of {folder} is not numeric or not of one length; remove it"
+                f"column '{column}' of {folder} is not numeric, or its rows differ in length; "
+                "remove it"
             ) from None
         parts.append(values.reshape(len(values), -1))
     features = np.concatenate(parts, axis=1) if parts else np.empty((0, 0), np.float32)
     if not features.size or not np.isfinite(features).all():
-        raise DataError(f"{folder} has no features, or some that are not finite numbers")
+        raise DataError(
+            f"{folder} has no features, or some that are not finite numbers; correct the data"
+        )
     return features

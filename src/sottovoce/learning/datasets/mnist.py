@@ -29,7 +29,7 @@ _IDX_FILES = (
     "t10k-images-idx3-ubyte.gz",
     "t10k-labels-idx1-ubyte.gz",
 )
-# As published beside the files, in their order.
+# As published together with the files, in their order.
 _MNIST_MD5 = (
     "f68b3c2dcbeaaa9fbdd348bbdeb94873",
     "d53e105ee54ea40749a09fcbcd1e9432",
@@ -62,7 +62,7 @@ def _sources(name: str, base_url: str, digests: tuple[str, ...]) -> tuple[Source
     sources=_sources("mnist", "https://ossci-datasets.s3.amazonaws.com/mnist", _MNIST_MD5),
 )
 def mnist(request: Request) -> Dataset:
-    """MNIST; its owners are the writers if `mnist_writers.npz` (array writer_train) lies beside."""
+    """Load MNIST; owners are the writers if `mnist_writers.npz` (writer_train) is in the folder."""
     note = "MNIST, LeCun, Cortes and Burges 1998, CC BY-SA 3.0."
     return _dataset(request, "mnist", note, _writers(request.folder / WRITERS_FILE))
 
@@ -77,8 +77,8 @@ def mnist(request: Request) -> Dataset:
     ),
 )
 def fashion_mnist(request: Request) -> Dataset:
-    """Fashion-MNIST."""
-    note = "Fashion-MNIST, Xiao, Rasul and Vollgraf 2017, MIT licence."
+    """Load Fashion-MNIST."""
+    note = "Fashion-MNIST, Xiao, Rasul and Vollgraf 2017, MIT license."
     return _dataset(request, "fashion_mnist", note, None)
 
 
@@ -114,7 +114,10 @@ def _writers(path: Path) -> Owners | None:
 
 
 def read_idx(path: Path) -> Array:
-    """The bytes of a gzipped idx file: a magic number 0x0000 08 d, d sizes (big endian), data."""
+    """Return the bytes of a gzipped idx file.
+
+    The format is a magic number 0x0000 08 d, then d sizes (big endian), then the data.
+    """
     try:
         with gzip.open(path) as file:
             content = file.read()
@@ -123,8 +126,10 @@ def read_idx(path: Path) -> Array:
     dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
     start = 4 + 4 * dimensions
     if not dimensions or len(content) < start:
-        raise damaged(path, "it is no idx file of bytes")
+        raise damaged(path, "it is not an idx file of bytes")
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
     if len(content) - start != math.prod(shape):
-        raise damaged(path, f"it announces {shape} bytes and holds {len(content) - start}")
+        raise damaged(
+            path, f"it announces an array of shape {shape} but has {len(content) - start} bytes"
+        )
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)

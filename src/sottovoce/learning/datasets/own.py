@@ -1,4 +1,4 @@
-"""The user's own data: an npz of arrays, a csv table, or arrays that a program has at hand."""
+"""The user's own data: an npz file of arrays, a csv table, or arrays of a Python program."""
 
 import math
 from collections.abc import Mapping
@@ -39,10 +39,12 @@ _INFERRED = "The number of classes was read from the data."
 
 
 def existing_file(text: str) -> Path:
-    """A path that the user gave, or an error that says what it is relative to."""
+    """Return a path that the user gave; raise DataError if there is no such file."""
     path = Path(text).expanduser()
     if not path.is_file():
-        raise DataError(f"there is no file {path} (seen from {Path.cwd()}); check the path")
+        raise DataError(
+            f"there is no file {path} (the current folder is {Path.cwd()}); check the path"
+        )
     return path
 
 
@@ -52,12 +54,12 @@ def existing_file(text: str) -> Path:
     summary="your own arrays: x_train y_train x_test y_test (or x y), owner_train (or owner)",
 )
 def own_npz(request: Request) -> Dataset:
-    """Arrays of a file; without a test part a random fifth is held out.
+    """Load the arrays of a file; without a test part hold out a random fifth.
 
     Features of bytes are images, or flat if they have two dimensions, and are scaled by 255; floats
-    are taken as they are. Integer labels are classes 0, 1, ...; floats are numbers to predict.
-    Arrays `attribute_NAME` (`attribute_NAME_train` and `attribute_NAME_test`) hold what else is
-    known of each row, as integers from 0.
+    are not scaled. Integer labels are classes 0, 1, ...; floats are numbers to predict. Arrays
+    `attribute_NAME` (`attribute_NAME_train` and `attribute_NAME_test`) hold what else is known of
+    each row, as integers from 0.
     """
     path = existing_file(request.argument)
     names = names_in_npz(path, remedy=WRITE_AGAIN)
@@ -70,17 +72,18 @@ def own_npz(request: Request) -> Dataset:
 def dataset_of(
     request: Request, arrays: Mapping[str, Array], *, where: Path | str, remedy: str
 ) -> Dataset:
-    """The dataset that arrays make, wherever they come from; what is wrong is told of `where`."""
+    """Build a data set from arrays of any origin; errors refer to them as `where`."""
     return _Arrays(where, remedy, arrays).dataset(request)
 
 
 class _Arrays:
-    """Arrays by name, and how to speak of them."""
+    """Arrays by name, with the words for errors about them."""
 
     def __init__(self, where: Path | str, remedy: str, arrays: Mapping[str, Array]) -> None:
         self._where, self._remedy, self._arrays = where, remedy, arrays
 
     def dataset(self, request: Request) -> Dataset:
+        """Return the data set, with a random test part unless the arrays are split."""
         if "x_train" in self._arrays:
             return self._already_split(request)
         data = self._read(_WHOLE, "owner")
@@ -103,8 +106,8 @@ class _Arrays:
         if ours.shape[1:] != tests.shape[1:] or (ours.dtype.kind == "f") != (
             tests.dtype.kind == "f"
         ):
-            raise self._damaged("'y_train' and 'y_test' are of different kinds or widths")
-        # Together, so that a class that only the test part has is counted.
+            raise self._damaged("'y_train' and 'y_test' have different types or shapes")
+        # Both together, so that a class that only the test part has is counted.
         labels, num_classes = self._labels(np.concatenate([ours, tests]))
         num_train = len(ours)
         return Dataset(
@@ -124,7 +127,7 @@ class _Arrays:
         return damaged(self._where, reason, remedy=self._remedy)
 
     def _read(self, names: tuple[str, ...], optional: str = "") -> dict[str, Array]:
-        """Arrays with a row a sample; the optional one if it is there."""
+        """Return arrays with one row for each sample, and the optional one if it exists."""
         for name in names:
             if name not in self._arrays:
                 raise self._damaged(f"array '{name}' is missing (it needs {', '.join(names)})")
@@ -132,7 +135,7 @@ class _Arrays:
         data = {name: self._arrays[name] for name in (*names, *present)}
         for name, values in data.items():
             if not values.ndim:
-                raise self._damaged(f"'{name}' is a single value; give one a row")
+                raise self._damaged(f"'{name}' is a single value, not one for each row")
         same_rows(self._where, self._remedy, **data)
         return data
 
@@ -153,14 +156,14 @@ class _Arrays:
             numbers = values.reshape(len(values), -1).astype(np.float32)
             if _is_one_hot(numbers):
                 raise self._damaged(
-                    f"the labels are {numbers.shape[1]} zeros and ones a row with a single one: "
-                    "classes written as vectors; give their numbers, y.argmax(axis=1)"
+                    f"the labels are one-hot vectors of {numbers.shape[1]} numbers; give the "
+                    "numbers of the classes, y.argmax(axis=1)"
                 )
             return numbers, None
         if values.dtype.kind not in "iu":
             raise self._damaged(f"the labels are {values.dtype}, neither classes nor numbers")
         if not values.size:
-            raise self._damaged(f"the labels have shape {values.shape}; give one a row")
+            raise self._damaged(f"the labels have shape {values.shape}, not one for each row")
         num_classes = max(2, int(values.max()) + 1)
         found = classes(self._where, "y", values, num_classes, remedy=self._remedy)
         return found, num_classes
@@ -169,18 +172,20 @@ class _Arrays:
         if owners is None:
             return None
         if owners.ndim != 1:
-            raise self._damaged(f"owners have shape {owners.shape}; give one a row")
+            raise self._damaged(f"owners have shape {owners.shape}, not one for each row")
         return _numbered(owners)
 
     def _attributes(self, ending: str, rows: int) -> dict[str, NDArray[np.int64]]:
-        """Arrays attribute_NAME, those with the `ending` of a part if there are parts."""
+        """Return the arrays attribute_NAME, or those of one part if `ending` names the part."""
         found = {}
         for name, values in self._arrays.items():
             called = name.removeprefix(_ATTRIBUTE).removesuffix(ending)
             if not (name.startswith(_ATTRIBUTE) and name.endswith(ending) and called):
                 continue
             if values.shape != (rows,):
-                raise self._damaged(f"'{name}' has shape {values.shape}; give one a row ({rows})")
+                raise self._damaged(
+                    f"'{name}' has shape {values.shape}, not one value for each of the {rows} rows"
+                )
             found[called] = classes(
                 self._where, name, values, MAX_ATTRIBUTE_VALUES, remedy=self._remedy
             )
@@ -188,8 +193,10 @@ class _Arrays:
 
 
 def _is_one_hot(numbers: Labels) -> bool:
-    """Whether every row has a single one among zeros: taken as numbers, they would be predicted
-    well by a model that is hardly ever right.
+    """Return whether every row has a single one among zeros.
+
+    Treated as numbers to predict, such labels would give a small error for a model that is hardly
+    ever right.
     """
     if numbers.shape[1] < 2 or not len(numbers):
         return False
@@ -197,7 +204,7 @@ def _is_one_hot(numbers: Labels) -> bool:
 
 
 def _numbered(owners: Array) -> Owners:
-    """Owners as numbers, whatever they are called."""
+    """Replace the names of owners by numbers."""
     return np.unique(owners, return_inverse=True)[1].astype(np.int64)
 
 
@@ -205,22 +212,22 @@ def _table_owners(table: Table, column: str) -> Owners | None:
     cells = table.cells(column)
     if "" in cells:
         raise DataError(
-            f"{table.place(cells.index(''), column)}: it is not said "
-            "whose the row is; fill it in or remove the row"
+            f"{table.place(cells.index(''), column)}: the owner of the row is missing; fill it in "
+            "or remove the row"
         )
     return _numbered(np.array(cells))
 
 
 @register("csv:", placeholder="PATH", summary="your own table of numbers with a label column")
 def own_csv(request: Request) -> Dataset:
-    """A csv table, read as its options say; a random part of the rows is held out."""
+    """Load a csv table as its options say; hold out a random part of the rows."""
     options = request.csv
     path = existing_file(request.argument)
     table = read_table(path, header=options.header, decimal=options.decimal)
     for column in options.ignore_columns:
         table.check_column(column)
-    beside = {options.owner_column, *options.ignore_columns}
-    others = [name for name in table.columns if name not in beside]
+    excluded = {options.owner_column, *options.ignore_columns}
+    others = [name for name in table.columns if name not in excluded]
     label_columns = options.label_columns or tuple(others[-1:])
     owner_columns = [options.owner_column] if options.owner_column else []
     for column in (*label_columns, *owner_columns):
@@ -236,8 +243,8 @@ def own_csv(request: Request) -> Dataset:
     owners = _table_owners(table, options.owner_column) if options.owner_column else None
     if int(options.test_fraction * len(labels)) == 0:
         raise DataError(
-            f"{table.path} has {len(labels)} rows, and a part of {options.test_fraction:g} of them "
-            "is none; add rows or raise test_fraction"
+            f"{table.path} has {len(labels)} rows, too few to hold out a fraction of "
+            f"{options.test_fraction:g} for testing; add rows or raise test_fraction"
         )
     return with_random_test_part(
         request.name,
@@ -262,7 +269,7 @@ def _table_labels(
 
 
 def _check_class_column(table: Table, column: str, public: tuple[str, ...]) -> None:
-    """Refuse what nobody means by classes, unless it is in their public list."""
+    """Refuse labels that are unlikely to be classes, unless they are in the public list."""
     cells = table.cells(column)
     if "" in cells and "" not in public:
         raise DataError(
@@ -283,7 +290,7 @@ def _check_class_column(table: Table, column: str, public: tuple[str, ...]) -> N
 def _class_numbers(
     table: Table, cells: list[str], public: tuple[str, ...]
 ) -> tuple[NDArray[np.int64], int]:
-    """Classes numbered in the order of the public list, else in that of their names."""
+    """Assign numbers to classes in the order of the public list, or of their names."""
     number = {name: position for position, name in enumerate(public or _in_order(set(cells)))}
     for position, cell in enumerate(cells):
         if cell not in number:
@@ -292,19 +299,19 @@ def _class_numbers(
                 f"among the classes {', '.join(number)}; add it to them or correct the row"
             )
     if len(number) < 2:
-        raise DataError(f"{table.path} has one class only; check label_columns")
+        raise DataError(f"{table.path} has only one class; check label_columns")
     return np.array([number[cell] for cell in cells], dtype=np.int64), len(number)
 
 
 def _in_order(names: set[str]) -> list[str]:
-    """Sorted as numbers if they all are, so that 10 comes after 9."""
+    """Sort names, as numbers if all of them are, so that 10 comes after 9."""
     try:
         return sorted(names, key=float)
     except ValueError:
         return sorted(names)
 
 
-PREFIX = "memory:"  # as it is registered below
+PREFIX = "memory:"
 _REMEDY = "correct what is given as data"
 
 
@@ -314,19 +321,22 @@ _REMEDY = "correct what is given as data"
     summary="arrays of a Python program, given to sottovoce.simulate(..., data=...)",
 )
 def arrays_in_memory(request: Request) -> Dataset:
-    """The arrays that are lent under the label, as `npz:` would read them."""
+    """Load the arrays that are provided under the label, as `npz:` would read them."""
     part = in_memory.find("data", request.argument)
     if part is None:
         raise DataError(
-            f"the data '{request.name}' are arrays of the Python program that made the run, and "
-            "this one does not have them; give them to sottovoce.simulate(..., data=...) again, or "
-            "save them with numpy.savez and name 'npz:PATH' in the spec"
+            f"the data '{request.name}' are arrays of the Python program that created the run, and "
+            "this process does not have them; pass them to sottovoce.simulate(..., data=...) "
+            "again, or save them with numpy.savez and name 'npz:PATH' in the spec"
         )
     return dataset_of(request, part.value, where="the data in memory", remedy=_REMEDY)
 
 
 def named(given: object) -> dict[str, Array]:
-    """(x, y), (x_train, y_train, x_test, y_test), or a mapping with the names of `npz:`."""
+    """Return arrays by name, from tuples or mappings.
+
+    Accepted are (x, y), (x_train, y_train, x_test, y_test), and a mapping with the names of `npz:`.
+    """
     if isinstance(given, Mapping):
         return {str(name): _array(str(name), values) for name, values in given.items()}
     names = {2: ("x", "y"), 4: ("x_train", "y_train", "x_test", "y_test")}
@@ -342,7 +352,7 @@ def named(given: object) -> dict[str, Array]:
 
 
 def _array(name: str, values: Any) -> Array:
-    if hasattr(values, "detach"):  # a tensor, on whatever device
+    if hasattr(values, "detach"):  # A torch tensor, on any device.
         values = values.detach().cpu()
     try:
         array: Array = np.asarray(values)

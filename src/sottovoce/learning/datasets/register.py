@@ -1,16 +1,18 @@
-"""The register of datasets, one decorator on a loader, and where their files come from.
+"""The register of data sets, and the lookup and download of their files.
+
+A data set is a loader function with a decorator:
 
     @register("foo", summary="...", sources=(Source(files=(DataFile(path="foo.npz"),)),))
     def foo(request: Request) -> Dataset: ...
 
-Drop the file into `datasets/`, or name its module under the entry point group `sottovoce.datasets`
+Put the file into `datasets/`, or list its module under the entry point group `sottovoce.datasets`
 (see `core.registry`); nothing else changes. A name that ends in a colon, such as `npz:`, takes
 what follows it as an argument.
 
 Files are looked for in one folder: the argument `data_dir`, else $SOTTOVOCE_DATA, else
-`sottovoce/data` in the user's cache folder. What a source publishes a digest for can be downloaded;
-$SOTTOVOCE_DATA_MIRROR replaces the servers by one of the user's own, which has the files under the
-names they have in the folder. Digests are checked whatever the server.
+`sottovoce/data` in the user's cache folder. A file for which a source publishes a digest can be
+downloaded. $SOTTOVOCE_DATA_MIRROR replaces the servers by one of your own, which must have the
+files under the names that they have in the folder. Digests are checked for every server.
 """
 
 import contextlib
@@ -40,30 +42,47 @@ TIMEOUT_SECONDS = 30.0
 CHUNK_BYTES = 1 << 18
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
-# Bytes so far, and of the whole file if the server says.
+# Called with the number of bytes so far, and the length of the file if the server announces it.
 OnBytes = Callable[[int, int | None], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
-    """A digest as the source publishes it. MD5 finds damage; it is no proof against forgery."""
+    """A digest as the source publishes it; MD5 detects damage but not forgery.
+
+    Attributes:
+        algorithm: 'md5' or 'sha256'.
+        hexadecimal: The digest in lower-case hex digits.
+    """
 
     algorithm: Literal["md5", "sha256"]
     hexadecimal: str
 
     def check(self, found: str, what: str) -> None:
+        """Refuse data with another digest.
+
+        Args:
+            found: The digest of the data, in lower-case hex digits.
+            what: The name of the data in the error.
+
+        Raises:
+            DataError: The digests differ.
+        """
         if found != self.hexadecimal:
             raise DataError(
-                f"{what} is damaged or another version: its {self.algorithm} digest is {found}, "
+                f"{what} is damaged or of another version: its {self.algorithm} digest is {found}, "
                 f"the published one is {self.hexadecimal}; delete it and fetch it again"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """A file by its path in the data folder; a `*` in the path stands for one file or more.
+    """A file of a data set.
 
-    With `url` and `digest` it can be downloaded.
+    Attributes:
+        path: Its path in the data folder; a `*` in it matches one file or more.
+        url: The address to download it from, if it can be downloaded.
+        digest: The digest that is published for it. Only files with a digest are downloaded.
     """
 
     path: str
@@ -71,36 +90,57 @@ class DataFile:
     digest: Digest | None = None
 
     def found_in(self, folder: Path) -> list[Path]:
+        """Return the existing files that match the path.
+
+        Args:
+            folder: The data folder.
+
+        Returns:
+            The paths, none if there is no such file.
+        """
         try:
             if "*" in self.path:
                 return sorted(folder.glob(self.path))
             return [folder / self.path] if (folder / self.path).is_file() else []
-        except OSError:  # a folder that may not be looked into
+        except OSError:  # The folder cannot be read.
             return []
 
     @property
     def downloadable(self) -> bool:
+        """Whether the file has an address and a digest."""
         return self.url is not None and self.digest is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Files that together hold a dataset; a dataset may have several such sources."""
+    """Files that together contain a data set; a data set may have several such sources.
+
+    Attributes:
+        files: The files.
+    """
 
     files: tuple[DataFile, ...]
 
     def found_in(self, folder: Path) -> list[Path] | None:
-        """The files' places, in order; None unless all are there."""
+        """Return the paths of the files, if all of them exist.
+
+        Args:
+            folder: The data folder.
+
+        Returns:
+            The paths in the order of `files`, or None if a file is missing.
+        """
         found = [file.found_in(folder) for file in self.files]
         return [path for paths in found for path in paths] if all(found) else None
 
     @property
     def downloadable(self) -> bool:
+        """Whether all files can be downloaded."""
         return all(file.downloadable for file in self.files)
 
 
 def data_folder(data_dir: Path | str | None = None) -> Path:
-    """The folder that data is looked for in and downloaded to."""
+    """Return the folder in which data are looked for and to which they are downloaded."""
     if chosen := data_dir or os.environ.get("SOTTOVOCE_DATA"):
         return Path(chosen).expanduser()
     if os.name == "nt" and (local := os.environ.get("LOCALAPPDATA")):
@@ -110,7 +150,7 @@ def data_folder(data_dir: Path | str | None = None) -> Path:
 
 
 def first_found(sources: Sequence[Source], folder: Path) -> list[Path] | None:
-    """The files of the first source that is wholly there."""
+    """Return the files of the first source that is complete in the folder, or None."""
     for source in sources:
         if found := source.found_in(folder):
             return found
@@ -118,12 +158,15 @@ def first_found(sources: Sequence[Source], folder: Path) -> list[Path] | None:
 
 
 def downloads(sources: Sequence[Source]) -> tuple[DataFile, ...]:
-    """The files to download, none if no source offers a verified download."""
+    """Return the files to download; none if no source offers a verified download."""
     return next((source.files for source in sources if source.downloadable), ())
 
 
 def fetch(file: DataFile, folder: Path, *, on_bytes: OnBytes | None = None) -> Path:
-    """The file in `folder`, verified: downloaded unless it is there. Whole, or not there at all."""
+    """Download a file unless it exists, verify its digest, and return its path.
+
+    A download that fails or has another digest leaves no file.
+    """
     target = folder / file.path
     if file.url is None or file.digest is None:
         raise ParameterError(f"{file.path} has no verified download; put it into {folder} yourself")
@@ -153,7 +196,7 @@ def fetch(file: DataFile, folder: Path, *, on_bytes: OnBytes | None = None) -> P
 def _copy(
     file: DataFile, digest: Digest, content: Any, target: Path, on_bytes: OnBytes | None
 ) -> None:
-    """Write what the server sends; refused unless the digest is the published one."""
+    """Write what the server sends; refuse it if its digest is not the published one."""
     url = address(file)
     hashed = hashlib.new(digest.algorithm, usedforsecurity=False)
     done, total = 0, None
@@ -169,7 +212,7 @@ def _copy(
 
 
 def address(file: DataFile) -> str:
-    """The URL of a file, at the mirror if there is one."""
+    """Return the URL of a file, at the mirror if one is set."""
     if mirror := os.environ.get("SOTTOVOCE_DATA_MIRROR"):
         return f"{mirror.rstrip('/')}/{urllib.parse.quote(file.path)}"
     return file.url or ""
@@ -179,15 +222,19 @@ def _check_encrypted(url: str) -> None:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK):
         return
-    raise DataError(f"refused to download from {url}: only https is used; correct the mirror's URL")
+    raise DataError(
+        f"refused to download from {url}: only https is allowed; set SOTTOVOCE_DATA_MIRROR to an "
+        "https address"
+    )
 
 
 class _EncryptedRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows a server to where only https leads."""
+    """A handler that follows redirects only to https addresses."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: Any, code: int, msg: str, headers: Any, newurl: str
     ) -> urllib.request.Request | None:
+        """Return the request to the new address, or raise DataError if it is not https."""
         try:
             _check_encrypted(newurl)
         except DataError:
@@ -197,7 +244,7 @@ class _EncryptedRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def _chunks(url: str, target: Path) -> Iterator[tuple[bytes, int | None]]:
-    """The content in pieces, with its whole length if known; a network's failure is explained."""
+    """Yield the content in pieces, with its total length if known; raise DataError if it fails."""
     _check_encrypted(url)
     opener = urllib.request.build_opener(_EncryptedRedirects)
     request = urllib.request.Request(url, headers={"User-Agent": "sottovoce"})  # noqa: S310  (only https, checked above)
@@ -209,7 +256,7 @@ def _chunks(url: str, target: Path) -> Iterator[tuple[bytes, int | None]]:
                 yield chunk, total
     except (OSError, http.client.HTTPException, ValueError) as error:
         if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it is the answer, too
+            error.close()  # The error is also the response, which must be closed.
         raise _unreachable(url, target, getattr(error, "reason", None) or error) from None
 
 
@@ -226,7 +273,7 @@ def _unreachable(url: str, target: Path, reason: object) -> DataError:
 
 
 def absent(name: str, sources: Sequence[Source], folder: Path, remedy: str) -> DataError:
-    """The error for data that is nowhere: which files, which folder, and how to get them."""
+    """Return the error for missing data: which files, in which folder, and how to get them."""
     wanted = " or ".join(", ".join(file.path for file in source.files) for source in sources)
     if files := downloads(sources):
         where = address(files[0]).rpartition("/")[0]
@@ -243,16 +290,27 @@ Bounds = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvOptions:
-    """How to read a csv file: columns go by name, or by number from 0 where there is no header.
+    """How to read a csv file.
 
-    `label_columns` are the label [the last column]; several are several numbers to predict.
-    `label` says whether that is a class or numbers. `classes` is the public list of classes; left
-    out, they are what the file has. A feature with public `bounds` (low, high) is mapped to
-    [-1/2, 1/2]; the name "*" bounds every feature that has none of its own; a feature without any
-    is left as it is. A feature with `categories`, the public list of its words, becomes a zero or
-    one for each of them, all zero for any other word; `ignore_columns` are no features. `decimal`
-    is the decimal sign of numbers. A row without one of its cells is an error, or left out with
-    missing = "skip"; how many are left is public then.
+    Columns are referred to by name, or by number from 0 if there is no header.
+
+    Attributes:
+        header: Whether the first row has the names of the columns.
+        label_columns: The columns of the label. Default: the last column. Several columns are
+            several numbers to predict.
+        label: Whether the label is a class or numbers.
+        classes: The public list of classes. Default: the classes that occur in the file.
+        owner_column: The column that names the owner of a row, if there is one.
+        bounds: Public bounds (low, high) of features, which are then mapped to [-1/2, 1/2]. The
+            name "*" gives bounds for every feature without its own. Features without bounds are not
+            scaled.
+        test_fraction: The fraction of rows that is held out as test data.
+        decimal: The decimal separator of numbers, "." or ",".
+        missing: Whether a row with a missing cell is an error ("refuse") or left out ("skip"). With
+            "skip" the number of remaining rows becomes public.
+        ignore_columns: Columns that are not used as features.
+        categories: For features of words, the public list of words. Such a feature becomes one
+            zero-or-one value for each word, all zero for any other word.
     """
 
     header: bool = True
@@ -269,30 +327,39 @@ class CsvOptions:
 
     def __post_init__(self) -> None:
         if self.decimal not in (".", ","):
-            raise ParameterError(f"the decimal sign is a point or a comma, got {self.decimal!r}")
+            raise ParameterError(f"decimal must be '.' or ',', got {self.decimal!r}")
         for name, words in self.categories.items():
             if not words or len(set(words)) < len(words):
-                raise ParameterError(f"categories of '{name}' must be words, each of them once")
+                raise ParameterError(f"categories of '{name}' must be a list of different words")
             if name in self.bounds:
-                raise ParameterError(f"'{name}' has categories, so bounds of it mean nothing")
+                raise ParameterError(
+                    f"'{name}' has both categories and bounds, but bounds are for numbers; remove "
+                    "one of them"
+                )
         parameter_rules.inner_fraction("test_fraction", self.test_fraction)
         for name, (low, high) in self.bounds.items():
             if not (low < high and math.isfinite(high - low)):
                 raise ParameterError(
-                    f"bounds of '{name}' must be finite, the low one first, got ({low}, {high})"
+                    f"bounds of '{name}' must be finite and low < high, got ({low}, {high})"
                 )
         if self.label == "class" and len(self.label_columns) > 1:
             raise ParameterError(
-                f"a class is one column, got {len(self.label_columns)}; name one, or set "
-                "label = 'number'"
+                f"a class label must be one column, got {len(self.label_columns)}; name one "
+                "column, or set label = 'number'"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a loader is given: its files, in the order of the source, and how to split them.
+    """What a loader is given.
 
-    `argument` is what follows the colon in the dataset's name, if that takes one.
+    Attributes:
+        name: The name of the data set, with its argument.
+        argument: What follows the colon in the name, if the data set takes an argument.
+        paths: The files, in the order of the source.
+        folder: The data folder.
+        generator: The source of randomness for a split.
+        csv: How to read csv files.
     """
 
     name: str
@@ -309,7 +376,7 @@ SourcesOf = Callable[[str], tuple[Source, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One registered dataset. `placeholder` stands for its argument in lists: NAME, PATH."""
+    """A registered data set; `placeholder` stands for its argument in lists, such as PATH."""
 
     name: str
     summary: str
@@ -320,6 +387,7 @@ class Entry:
 
     @property
     def takes_argument(self) -> bool:
+        """Whether an argument follows the name."""
         return self.name.endswith(":")
 
 
@@ -345,9 +413,18 @@ def register(
     placeholder: str = "",
     remedy: str = "",
 ) -> Callable[[Loader], Loader]:
-    """Decorator that enters a loader; no `sources` means that it needs no file of the data folder.
+    """Return a decorator that registers a loader.
 
-    `remedy` says where to get the files if they cannot be downloaded.
+    Args:
+        name: The name of the data set. One that ends in a colon takes an argument.
+        summary: One line about the data, for lists.
+        sources: Where its files are, or a function from the argument to that; empty if it needs no
+            files of the data folder.
+        placeholder: What stands for the argument in lists, such as PATH.
+        remedy: Where to get the files if they cannot be downloaded, as a clause in the imperative.
+
+    Returns:
+        The decorator.
     """
     fixed = () if callable(sources) else tuple(sources)
 
@@ -367,12 +444,17 @@ def register(
 
 
 def entries() -> tuple[Entry, ...]:
-    """Every registered dataset that works, by name."""
+    """Return every registered data set that can be imported, by name."""
     return tuple(DATASETS.every().values())
 
 
 def find(name: str) -> tuple[Entry, str]:
-    """The dataset called `name`, and the argument after its colon; or an error with the nearest."""
+    """Return the data set called `name` and the argument after its colon.
+
+    Raises:
+        UnknownNameError: There is none; the error suggests the nearest names.
+        ParameterError: The argument is missing.
+    """
     head, colon, argument = name.partition(":")
     if head + colon not in DATASETS.names():
         known = [entry.name + entry.placeholder for entry in entries()]
@@ -382,7 +464,7 @@ def find(name: str) -> tuple[Entry, str]:
     entry = DATASETS.find(head + colon)
     if entry.takes_argument and not argument:
         raise ParameterError(
-            f"dataset '{name}' needs {entry.placeholder} after the colon, as in "
+            f"dataset '{name}' needs an argument after the colon; write "
             f"'{entry.name}{entry.placeholder}'"
         )
     return entry, argument
@@ -397,11 +479,28 @@ def load(
     csv: CsvOptions | None = None,
     on_bytes: OnBytes | None = None,
 ) -> Dataset:
-    """The dataset called `name`; `generator` draws the test split if there is no official one.
+    """Load a data set.
 
-    Files are looked for in `data_folder(data_dir)`. What is not there is downloaded if `download`
-    allows it and its source publishes a digest; otherwise the error says what to do. `csv` is for
-    the datasets 'csv:PATH'.
+    Args:
+        name: The name of a registered data set, such as 'digits' or 'csv:PATH'.
+        generator: The source of randomness for the test split, if there is no official one.
+        data_dir: The folder of the files; see `data_folder`.
+        download: Whether to download missing files that have a published digest.
+        csv: How to read the file, for 'csv:PATH'.
+        on_bytes: A function that is told the progress of a download.
+
+    Returns:
+        Training and test data.
+
+    Raises:
+        UnknownNameError: There is no such data set.
+        DataError: Files are missing or damaged; the error says how to get them.
+
+    Example:
+        >>> import numpy as np
+        >>> data = load("blobs:100x3x2", np.random.default_rng(0))
+        >>> data.train_features.shape, data.test_features.shape
+        ((80, 3), (20, 3))
     """
     entry, argument = find(name)
     folder = data_folder(data_dir)
@@ -425,7 +524,7 @@ def load(
 
 
 def check_here(name: str, data_dir: Path | str | None = None) -> None:
-    """Refuse a dataset whose files are not on this machine; download nothing."""
+    """Refuse a data set whose files are not on this machine; download nothing."""
     entry, argument = find(name)
     folder, sources = data_folder(data_dir), entry.sources_of(argument)
     if sources and first_found(sources, folder) is None:
@@ -433,9 +532,10 @@ def check_here(name: str, data_dir: Path | str | None = None) -> None:
 
 
 def files_to_fetch(name: str, data_dir: Path | str | None = None) -> tuple[DataFile, ...]:
-    """The files that `fetch` can bring for a dataset; none if it needs none or has them elsewhere.
+    """Return the files that `fetch` can download for a data set; none if it needs none.
 
-    A dataset that is absent and offers no verified download is an error that says where to get it.
+    Raises:
+        DataError: The data set is missing and offers no verified download.
     """
     entry, argument = find(name)
     sources, folder = entry.sources_of(argument), data_folder(data_dir)
@@ -446,7 +546,7 @@ def files_to_fetch(name: str, data_dir: Path | str | None = None) -> tuple[DataF
 
 
 def where_found(name: str, data_dir: Path | str | None = None) -> list[Path] | None:
-    """The files of a dataset in the data folder: none if it needs none, None if any is absent."""
+    """Return the files of a data set: an empty list if it needs none, None if any is missing."""
     entry, argument = find(name)
     sources = entry.sources_of(argument)
     return first_found(sources, data_folder(data_dir)) if sources else []

@@ -1,4 +1,4 @@
-"""Tables of the user's own, as csv files: reading them, and the columns of features."""
+"""Reading of csv tables, and their feature columns as arrays."""
 
 import csv
 import itertools
@@ -17,7 +17,7 @@ from sottovoce.learning.datasets.register import Bounds, CsvOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A csv file in memory: names, cells, and which data row of the file each is, from 1."""
+    """A csv file in memory: column names, cells, and the number of each row in the file, from 1."""
 
     path: Path
     columns: tuple[str, ...]
@@ -26,11 +26,15 @@ class Table:
     decimal: str = "."
 
     def place(self, position: int, column: str) -> str:
-        """Where a cell is, for people."""
+        """Return the location of a cell, for messages."""
         return f"{self.path}, data row {self.numbers_of_rows[position]}, column '{column}'"
 
     def with_cells_in(self, numbers: Sequence[str], words: Sequence[str]) -> "Table":
-        """Without the rows that lack a cell in these columns; a word may well be 'none'."""
+        """Return the table without rows that lack a cell in these columns.
+
+        In a column of numbers, words such as 'none' count as missing; in a column of words only an
+        empty cell does.
+        """
         of_numbers = [self.columns.index(column) for column in numbers]
         of_words = [self.columns.index(column) for column in words]
         kept = [
@@ -40,7 +44,7 @@ class Table:
             and all(row[one].strip() for one in of_words)
         ]
         if not kept:
-            raise DataError(f"{self.path} has no row with all its cells; check the file")
+            raise DataError(f"{self.path} has no row without a missing cell; check the file")
         return replace(
             self,
             rows=tuple(self.rows[position] for position in kept),
@@ -48,16 +52,18 @@ class Table:
         )
 
     def check_column(self, column: str) -> None:
+        """Refuse a column that does not exist."""
         if column not in self.columns:
             raise UnknownNameError.among(f"column of {self.path}", column, self.columns)
 
     def cells(self, column: str) -> list[str]:
+        """Return the cells of a column."""
         self.check_column(column)
         position = self.columns.index(column)
         return [row[position].strip() for row in self.rows]
 
     def numbers(self, column: str) -> NDArray[np.float64]:
-        """A column of finite numbers."""
+        """Return a column of finite numbers."""
         values = []
         for position, cell in enumerate(self.cells(column)):
             value = number_in(cell, self.decimal)
@@ -67,18 +73,18 @@ class Table:
         return np.array(values)
 
     def float32_numbers(self, column: str) -> NDArray[np.float64]:
-        """A column of numbers none of which is too large for a float32."""
+        """Return a column of numbers, none of which is too large for a float32."""
         values = self.numbers(column)
         too_large = np.flatnonzero(np.abs(values) > np.finfo(np.float32).max)
         if len(too_large):
             raise DataError(
-                f"{self.path}, data row {too_large[0] + 1}, column '{column}': "
+                f"{self.place(too_large[0], column)}: "
                 f"{values[too_large[0]]:g} is too large for a float32; use a larger unit"
             )
         return values
 
     def _no_number(self, cell: str) -> str:
-        """What is wrong with a cell, and what to do about it."""
+        """Return what is wrong with a cell, and what to do about it."""
         if cell.casefold() in SAYS_NOTHING:
             return (
                 f"{cell!r} is not a finite number; fill it in, or leave such rows out with "
@@ -87,7 +93,7 @@ class Table:
         other = "," if self.decimal == "." else "."
         if math.isfinite(number_in(cell, other)):
             return (
-                f"{cell!r} is not a finite number; is that its decimal sign? set "
+                f"{cell!r} is not a finite number; if '{other}' is its decimal separator, set "
                 f"data.csv.decimal = '{other}'"
             )
         return (
@@ -97,7 +103,7 @@ class Table:
 
 
 def read_table(path: Path, *, header: bool, decimal: str = ".") -> Table:
-    """The table in a csv file; its delimiter is found in the first line; rows are equally long."""
+    """Read a csv file; find its delimiter in the first line and refuse rows of unequal length."""
     try:
         refuse_binary_formats(path)
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -108,7 +114,7 @@ def read_table(path: Path, *, header: bool, decimal: str = ".") -> Table:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}; check the path") from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is not csv in UTF-8: {error}; save it as such") from None
+        raise DataError(f"{path} is not csv in UTF-8: {error}; save it in this format") from None
     width = len(rows[0]) if rows else 0
     columns = tuple(name.strip() for name in rows[0]) if header and rows else _numbered(width)
     body = rows[1:] if header else rows
@@ -116,16 +122,17 @@ def read_table(path: Path, *, header: bool, decimal: str = ".") -> Table:
         raise DataError(f"{path} has no rows of data; check the file and the option 'header'")
     if header and all(math.isfinite(number_in(name)) for name in columns):
         raise DataError(
-            f"the first row of {path} has numbers only, where names of columns should be; set "
+            f"the first row of {path} has only numbers, where names of columns are expected; set "
             "data.csv.header = false if it is data, or give the columns names"
         )
     for position, row in enumerate(body):
         if len(row) != width:
             raise DataError(
-                f"{path}, data row {position + 1} has {len(row)} cells, not {width}; correct it"
+                f"{path}, data row {position + 1} has {len(row)} cells, expected {width}; correct "
+                "the row"
             )
     if len(set(columns)) < width:
-        raise DataError(f"{path} has two columns of one name; rename one")
+        raise DataError(f"{path} has two columns with the same name; rename one")
     numbers = tuple(range(1, len(body) + 1))
     return Table(
         path=path, columns=columns, rows=tuple(body), numbers_of_rows=numbers, decimal=decimal
@@ -137,9 +144,11 @@ def _numbered(width: int) -> tuple[str, ...]:
 
 
 def features_of(table: Table, columns: Sequence[str], options: CsvOptions) -> NDArray[np.float32]:
-    """(rows, features): numbers, scaled by the public bounds that are given, and words as bits."""
+    """Return features (rows, features): numbers, scaled by public bounds, and words as bits."""
     if not columns:
-        raise DataError(f"{table.path} has no column beside label and owner; it needs features")
+        raise DataError(
+            f"{table.path} has no columns of features, only label and owner; add a feature"
+        )
     bounds, categories = options.bounds, options.categories
     for what, names in (("bounded feature", bounds), ("feature of words", categories)):
         for name in names:
@@ -155,7 +164,7 @@ def features_of(table: Table, columns: Sequence[str], options: CsvOptions) -> ND
 
 
 def _as_bits(table: Table, column: str, words: Sequence[str]) -> NDArray[np.float64]:
-    """(rows, words): one where the cell is the word; a word of no list is all zeros."""
+    """Return (rows, words): one where the cell is the word, all zero for an unlisted word."""
     cells = table.cells(column)
     if "" in cells and "" not in words:
         raise DataError(
@@ -174,6 +183,6 @@ def _scaled(table: Table, column: str, bounds: Bounds | None) -> NDArray[np.floa
     if len(outside):
         raise DataError(
             f"{table.place(outside[0], column)}: {values[outside[0]]:g} is outside its bounds "
-            f"({low:g}, {high:g}); widen them or clip the column"
+            f"({low:g}, {high:g}); set wider bounds, or clip the column"
         )
     return (values - low) / (high - low) - 0.5

@@ -2,8 +2,8 @@
 
     models.create(models.Mlp(hidden_units=32), (64,), 10, generator)
 
-A module takes batches of shape (n, *input_shape) and flattens them itself where it needs to. A
-user's own module joins by `UserModule`, or `InMemoryModule`; a plug-in's by its name in a spec.
+A module takes batches of shape (n, *input_shape) and flattens them itself where it needs to. Use a
+module of your own through `UserModule` or `InMemoryModule`, or as a plug-in by its name in a spec.
 """
 
 from sottovoce.learning.models.register import (

@@ -1,14 +1,14 @@
-"""What models need of torch: a flattening layer, initial weights, and what a module must not do.
+"""Torch code that models share: a flattening layer, initial weights, and checks of modules.
 
 Initial weights are uniform draws only: they follow from the generator's bits by one multiplication,
-so that every machine gets the same weights to the last bit. Biases start at 0, normalisations at
-the identity.
+so that every machine gets the same weights to the last bit. Biases start at 0, normalization layers
+at the identity.
 
-Only parameters are clipped, noised and sent. Statistics over a batch mix samples, so that one
-sample moves another's gradient, and running statistics are learnt outside of any privacy; both
-sample- and client-level privacy therefore refuse them. Other buffers are constants, and allowed.
-Parameters are float32, in which tasks compute: others would silently lose or gain digits.
-All of them are trained and sent, so that a frozen one (requires_grad=False) is refused.
+Only parameters are clipped, get noise, and are sent. Statistics over a batch mix samples, so that
+one sample changes another's gradient, and running statistics are learned without any noise. Both
+are therefore refused, for sample-level and for client-level privacy. Other buffers are constants,
+and allowed. Parameters must be float32, in which tasks compute: other types would silently lose or
+gain digits. All parameters are trained and sent, so a frozen one (requires_grad=False) is refused.
 """
 
 import math
@@ -31,7 +31,8 @@ RANDOM_LAYERS = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 def check_module(module: nn.Module) -> None:
     """Refuse batch statistics, random layers, and parameters that cannot be trained as they are.
 
-    Those have no size, are not in float32, or are frozen. Errors name the layer or the parameter.
+    Such parameters have no size yet, are not float32, or are frozen. Errors name the layer or the
+    parameter.
     """
     for path, layer in module.named_modules():
         where = f"layer '{path or 'the module itself'}' ({type(layer).__name__})"
@@ -39,7 +40,7 @@ def check_module(module: nn.Module) -> None:
         _check_randomness(where, layer)
         if any(is_lazy(parameter) for parameter in layer.parameters(recurse=False)):
             raise ParameterError(
-                f"{where} has no size yet; give its number of inputs instead of a lazy layer"
+                f"{where} has no size yet; replace the lazy layer by one with a number of inputs"
             )
         _check_precision(where, layer)
     if not any(True for _ in module.parameters()):
@@ -65,7 +66,7 @@ def _check_precision(where: str, layer: nn.Module) -> None:
         if parameter.dtype != torch.float32:
             kind = str(parameter.dtype).removeprefix("torch.")
             raise ParameterError(
-                f"{where} has its {name} in {kind}, and training computes in float32; convert the "
+                f"{where} has its {name} in {kind}, but training computes in float32; convert the "
                 "module with module.float()"
             )
 
@@ -73,25 +74,25 @@ def _check_precision(where: str, layer: nn.Module) -> None:
 def _check_statistics(where: str, layer: nn.Module) -> None:
     if isinstance(layer, _BatchNorm):
         raise ParameterError(
-            f"{where} mixes the samples of a batch and keeps running statistics of them, which no "
-            "noise covers; use torch.nn.GroupNorm (group normalisation) instead"
+            f"{where} mixes the samples of a batch and keeps running statistics of them, to which "
+            "no noise is added; use torch.nn.GroupNorm (group normalization) instead"
         )
     if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
         raise ParameterError(
-            f"{where} keeps running statistics of the samples, which no noise covers; set "
-            "track_running_stats=False, or use torch.nn.GroupNorm (group normalisation)"
+            f"{where} keeps running statistics of the samples, to which no noise is added; set "
+            "track_running_stats=False, or use torch.nn.GroupNorm (group normalization)"
         )
 
 
 def _check_randomness(where: str, layer: nn.Module) -> None:
-    """Such draws come from torch's global generator, so no run could be repeated."""
+    """Refuse random layers: they use torch's global generator, so no run could be repeated."""
     dropout = layer.p if isinstance(layer, _DropoutNd) else getattr(layer, "dropout", 0.0)
-    # Recurrent and attention layers have `dropout` as a number, others as a layer of its own.
+    # In recurrent and attention layers `dropout` is a number, in others it is a layer.
     drops = isinstance(dropout, float | int) and dropout > 0.0
     if drops or isinstance(layer, RANDOM_LAYERS):
         raise ParameterError(
-            f"{where} draws at random in training, which per-sample gradients do not support; set "
-            "its dropout to 0 or leave it out: the noise of privacy regularises already"
+            f"{where} is random in training, which per-sample gradients do not support; set its "
+            "dropout to 0 or remove it (the noise for privacy already regularizes)"
         )
 
 
@@ -99,30 +100,36 @@ Limit = Callable[[torch.Tensor], float]
 
 
 def zero(module: nn.Module) -> None:
-    """Every parameter at 0."""
+    """Set every parameter to 0."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.zero_()
 
 
 def for_tanh(module: nn.Module, generator: np.random.Generator) -> None:
-    """Every weight by Glorot's rule: the activations are symmetric around 0."""
+    """Draw every weight by Glorot's rule, for activations that are symmetric around 0."""
     _draw(module, generator, convolution_limit=glorot_limit)
 
 
 def for_relu(module: nn.Module, generator: np.random.Generator) -> None:
-    """Convolutions by He's rule, as a rectifier follows them; fully connected by Glorot's."""
+    """Draw convolutions, which rectifiers follow, by He's rule, and other layers by Glorot's."""
     _draw(module, generator, convolution_limit=he_limit)
 
 
 def glorot_limit(weight: torch.Tensor) -> float:
-    """U(-l, l) with l = sqrt(6/(fan_in + fan_out)). Reference: Glorot and Bengio 2010, eq. 16."""
+    """Return l = sqrt(6/(fan_in + fan_out)) of Glorot's rule U(-l, l).
+
+    Reference: Glorot and Bengio 2010, eq. 16.
+    """
     outputs, inputs, taps = weight.shape[0], weight.shape[1], math.prod(weight.shape[2:])
     return math.sqrt(6.0 / ((inputs + outputs) * taps))
 
 
 def he_limit(weight: torch.Tensor) -> float:
-    """U(-l, l) with l = sqrt(6/fan_in): variance 2/fan_in. Reference: He et al. 2015, eq. 10."""
+    """Return l = sqrt(6/fan_in) of He's rule U(-l, l), which has variance 2/fan_in.
+
+    Reference: He et al. 2015, eq. 10.
+    """
     return math.sqrt(6.0 / math.prod(weight.shape[1:]))
 
 
@@ -140,7 +147,7 @@ def _draw(module: nn.Module, generator: np.random.Generator, *, convolution_limi
                 case _ if own:
                     raise ParameterError(
                         f"there is no rule for the initial weights of layer '{name}' "
-                        f"({type(layer).__name__}); build it as a UserModule, which keeps its own"
+                        f"({type(layer).__name__}); use a UserModule, which keeps its own weights"
                     )
             if isinstance(bias := getattr(layer, "bias", None), nn.Parameter):
                 bias.zero_()
@@ -152,7 +159,8 @@ def _uniform(weight: torch.Tensor, limit: float, generator: np.random.Generator)
 
 
 class FlatLinear(nn.Linear):
-    """A fully connected layer on whatever shape a sample has, flattened."""
+    """A fully connected layer that flattens samples of any shape."""
 
     def forward(self, features: Tensor) -> Tensor:
+        """Return the outputs for a batch."""
         return super().forward(features.flatten(start_dim=1))

@@ -1,4 +1,6 @@
-"""The register of models, one decorator on a frozen dataclass, and the two of this package.
+"""The register of models, and the models 'linear' and 'mlp'.
+
+A model is a frozen dataclass with a decorator:
 
     @register_model("mlp", summary="one hidden layer with tanh")
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -8,10 +10,10 @@
 
         def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module": ...
 
-Its fields are the keys that may stand beside `kind = "mlp"` in [model]; `__post_init__` checks
-them (see `core.sections`). Name its module in `MODELS` below, or under the entry point group
-`models` (see `core.registry`); nothing else changes. Import torch inside `build`,
-not at the top of the file: specs, ledgers and reports are read where torch is not installed.
+Its fields are the keys that are allowed next to `kind = "mlp"` in [model]; `__post_init__` checks
+them (see `core.sections`). List its module in `MODELS` below, or under the entry point group
+`sottovoce.models` (see `core.registry`); nothing else changes. Import torch inside `build`, not at
+the top of the file: specs, ledgers and reports are also read where torch is not installed.
 """
 
 import math
@@ -36,7 +38,7 @@ MAX_SIDE = 2**24
 
 
 def checked(input_shape: InputShape, num_outputs: int) -> InputShape:
-    """A shape of one sample with at least one axis, none of them empty."""
+    """Return the shape of one sample, after checking that no axis is empty."""
     parameter_rules.integer("num_outputs", num_outputs, low=1, high=MAX_SIDE)
     if not isinstance(input_shape, tuple) or not input_shape:
         raise ParameterError(
@@ -49,21 +51,22 @@ def checked(input_shape: InputShape, num_outputs: int) -> InputShape:
 
 
 def num_features(input_shape: InputShape) -> int:
+    """Return the number of values of one sample."""
     return math.prod(input_shape)
 
 
 def image(name: str, input_shape: InputShape, *, smallest_side: int) -> int:
-    """The number of channels of an image that is large enough for the model called `name`."""
+    """Return the number of channels of an image, after checking that it is large enough."""
     if len(input_shape) != 3 or min(input_shape[1:]) < smallest_side:
         raise ParameterError(
-            f"{name} takes images (channels, height, width) of at least {smallest_side} pixels a "
-            f"side, got samples of shape {input_shape}; reshape the data or use the model 'mlp'"
+            f"{name} needs images (channels, height, width) with at least {smallest_side} pixels "
+            f"per side, got samples of shape {input_shape}; reshape the data or use the model 'mlp'"
         )
     return input_shape[0]
 
 
 def flat_size(layers: "nn.Module", input_shape: InputShape) -> int:
-    """How many numbers `layers` make of one sample, found by sending one through."""
+    """Return how many numbers `layers` compute from one sample, by computing one."""
     import torch
 
     with torch.no_grad():
@@ -72,7 +75,7 @@ def flat_size(layers: "nn.Module", input_shape: InputShape) -> int:
 
 
 def check_groups(groups: int, channels: int) -> None:
-    """Group normalisation needs groups of equal size in every layer."""
+    """Refuse group normalization unless groups have equal size in every layer."""
     parameter_rules.integer("groups", groups, low=1, high=channels)
     if channels % groups:
         raise ParameterError(
@@ -81,19 +84,27 @@ def check_groups(groups: int, channels: int) -> None:
         )
 
 
-# zero: all at 0. tanh, relu: drawn by the rules of `modules`, as the activations want it.
-# own: as `build` leaves them, which draws from torch's generator; that of a model without a word.
+# "zero": all weights are 0. "tanh", "relu": weights are drawn by the rules in `modules` for these
+# activations. "own": weights are those that `build` draws from torch's generator; the default.
 InitialWeights = Literal["zero", "tanh", "relu", "own"]
 
 
 class Model(Protocol):
-    """The keys of a [model] table, and the module that they make.
+    """The keys of a [model] table, and the module that they describe.
 
-    The class variable `initial_weights` says where weights start; without it, "own".
+    The class variable `initial_weights` says how weights are initialized; without it, "own".
     """
 
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
-        """Return the module for batches of shape (n, *input_shape)."""
+        """Return the module for batches of shape (n, *input_shape).
+
+        Args:
+            input_shape: The shape of one sample.
+            num_outputs: The number of outputs for each sample.
+
+        Returns:
+            A torch module.
+        """
 
 
 M = TypeVar("M", bound=type)
@@ -122,7 +133,17 @@ _CONTRACT = Contract(
 
 
 def register_model(kind: str, *, summary: str) -> Callable[[M], M]:
-    """Class decorator that enters a model, a frozen dataclass with a method `build`."""
+    """Return a class decorator that registers a model.
+
+    The class must be a frozen dataclass with a method `build`.
+
+    Args:
+        kind: The name of the model, as in `model.kind`.
+        summary: One line about it, for lists.
+
+    Returns:
+        The decorator.
+    """
 
     def enter(section: M) -> M:
         hold(MODELS, kind, section, _CONTRACT)
@@ -133,7 +154,7 @@ def register_model(kind: str, *, summary: str) -> Callable[[M], M]:
 
 
 def model_of(kind: str, given: dict[str, Any]) -> Model:
-    """Return the model of a [model] table; an unknown kind or key is an error with the nearest."""
+    """Return the model of a [model] table; an unknown kind or key is an error with suggestions."""
     model: Model = section_from(MODELS, "model", kind, given)
     return model
 
@@ -141,7 +162,7 @@ def model_of(kind: str, given: dict[str, Any]) -> Model:
 @register_model("mlp", summary="one hidden layer with tanh")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mlp:
-    """One hidden layer with tanh, Glorot-initialised."""
+    """One hidden layer with tanh, with Glorot initialization."""
 
     initial_weights: ClassVar[InitialWeights] = "tanh"
     hidden_units: int
@@ -164,10 +185,10 @@ class Mlp:
 @register_model("linear", summary="logistic or linear regression, starting at zero")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """Multinomial logistic regression, starting at zero.
+    """Multinomial logistic regression, or linear regression, starting at zero.
 
-    Without `bias` where features have a small constant of their own: the gradient of a bias, whose
-    input is 1, would leave little room for others inside a small clip norm.
+    Leave out the `bias` if features contain a small constant: the input of a bias is 1, so its
+    gradient would take up most of a small clipping norm.
     """
 
     initial_weights: ClassVar[InitialWeights] = "zero"
@@ -185,22 +206,22 @@ class Linear:
 def create(
     model: Model, input_shape: InputShape, num_outputs: int, generator: np.random.Generator
 ) -> "nn.Module":
-    """The module with initial weights that follow from `generator` alone."""
+    """Build the module and set its initial weights, which depend on `generator` alone."""
     if _rule(model) == "own":
         seed = int(generator.integers(2**63))
-        return _built(model, input_shape, num_outputs, torch_seed=seed)
+        return _build_seeded(model, input_shape, num_outputs, torch_seed=seed)
     module = build(model, input_shape, num_outputs)
     initialise(model, module, generator)
     return module
 
 
 def build(model: Model, input_shape: InputShape, num_outputs: int) -> "nn.Module":
-    """The module; its initial weights are set by `initialise`, or by `create` in one go."""
-    return _built(model, input_shape, num_outputs, torch_seed=0)
+    """Build the module; `initialise` sets its initial weights, and `create` does both."""
+    return _build_seeded(model, input_shape, num_outputs, torch_seed=0)
 
 
 def initialise(model: Model, module: "nn.Module", generator: np.random.Generator) -> None:
-    """Initial weights from a generator of ours, so that a run can be repeated anywhere."""
+    """Set initial weights from a numpy generator, so that a run can be repeated on any machine."""
     from sottovoce.learning.models import modules
 
     match _rule(model):
@@ -214,7 +235,7 @@ def initialise(model: Model, module: "nn.Module", generator: np.random.Generator
             name = getattr(model, "factory", getattr(model, "label", type(model).__name__))
             raise ParameterError(
                 f"the module of '{name}' draws its own weights while it is built; "
-                "use models.create, which builds it under a seed from the generator"
+                "use models.create, which builds it with a seed from the generator"
             )
 
 
@@ -222,19 +243,19 @@ def _rule(model: Model) -> InitialWeights:
     rule: InitialWeights = getattr(model, "initial_weights", "own")
     if rule not in get_args(InitialWeights):
         raise PluginError(
-            f"the model '{type(model).__name__}' has initial_weights = {rule!r}, and it must be "
-            f"one of {', '.join(get_args(InitialWeights))}"
+            f"initial_weights of the model '{type(model).__name__}' must be one of "
+            f"{', '.join(get_args(InitialWeights))}, got {rule!r}"
         )
     return rule
 
 
-def _built(
+def _build_seeded(
     model: Model, input_shape: InputShape, num_outputs: int, *, torch_seed: int
 ) -> "nn.Module":
     import torch
 
     input_shape = checked(input_shape, num_outputs)
-    # Torch's layers draw from its global generator, which is nobody's here: left as it was found.
+    # Torch's layers draw from its global generator, whose state is restored afterwards.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed)
         return model.build(input_shape, num_outputs)

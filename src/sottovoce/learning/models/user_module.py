@@ -1,6 +1,7 @@
-"""A module that a user's own function makes.
+"""The models 'module' and 'in_memory': torch modules that a function of the user creates.
 
-A module that a function of this process makes, which no other process can call.
+'module' imports the function by name. 'in_memory' uses a function of this process, which no other
+process can call.
 """
 
 import contextlib
@@ -25,11 +26,11 @@ GIVEN = ("input_shape", "num_outputs")
 @register_model("module", summary="your own torch module, from a function")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserModule:
-    """factory(input_shape=..., num_outputs=..., **arguments) -> torch.nn.Module.
+    """A module created by factory(input_shape=..., num_outputs=..., **arguments).
 
-    `factory` names a function as "package.module:function", of an installed package or of the
-    current folder. It is imported and called, so a spec with a factory is as trusted as a program.
-    The module keeps the weights that it is built with.
+    `factory` names a function as "package.module:function", of an installed package or in the
+    current folder. It is imported and called, so a spec with a factory must be trusted like a
+    program. The module keeps the weights with which it is built.
     """
 
     initial_weights: ClassVar[InitialWeights] = "own"
@@ -43,26 +44,25 @@ class UserModule:
         module, _, function = self.factory.partition(":")
         if not all(part.isidentifier() for part in (*module.split("."), function)):
             raise ParameterError(
-                f"factory must read 'package.module:function', got '{self.factory}'; "
-                "name the module as in an import, then a colon and the function"
+                f"factory must have the form 'package.module:function', got '{self.factory}'"
             )
         if taken := [name for name in GIVEN if name in self.arguments]:
             raise ParameterError(
-                f"'{taken[0]}' is given to every factory; drop it from the model's arguments"
+                f"'{taken[0]}' is passed to every factory; remove it from the model's arguments"
             )
 
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
-        """What the factory makes, tried on two blank samples."""
+        """Return the module that the factory creates, after a trial on two blank samples."""
         with _current_folder_importable():
             arguments = {"input_shape": input_shape, "num_outputs": num_outputs, **self.arguments}
-            return tried(self.factory, _imported(self.factory), arguments)
+            return tried(self.factory, _import_factory(self.factory), arguments)
 
 
 @contextlib.contextmanager
 def _current_folder_importable() -> Iterator[None]:
-    """The current folder on sys.path, which `python -m` has and a console script has not.
+    """Put the current folder on sys.path, where `python -m` has it and a console script does not.
 
-    Last, so that no file of it hides an installed package; sys.path is left without it.
+    It comes last, so that none of its files hides an installed package, and is removed afterwards.
     """
     if "" in sys.path:
         yield
@@ -71,12 +71,12 @@ def _current_folder_importable() -> Iterator[None]:
     try:
         yield
     finally:
-        if "" in sys.path:  # the user's code may change it, too
+        if "" in sys.path:  # The user's code may have changed it.
             sys.path.remove("")
 
 
 def tried(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> "nn.Module":
-    """The module that a factory makes of input_shape, num_outputs and whatever else it takes."""
+    """Return the module that a factory creates from these arguments, after a trial run."""
     from torch import nn
 
     from sottovoce.learning.models.modules import check_module
@@ -84,7 +84,7 @@ def tried(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) 
     _check_call(name, factory, arguments)
     try:
         module = factory(**arguments)
-    except Exception as error:  # whatever the user's code raises
+    except Exception as error:  # The user's code may raise anything.
         raise ParameterError(
             f"factory '{name}' raised {_in_one_line(error)}; correct it or the model's arguments"
         ) from error
@@ -99,11 +99,11 @@ def tried(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) 
 
 
 def _in_one_line(error: Exception) -> str:
-    """Type and message of an error, the latter without its line breaks."""
+    """Return type and message of an error in one line."""
     return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
 
 
-def _imported(path: str) -> Callable[..., Any]:
+def _import_factory(path: str) -> Callable[..., Any]:
     module_name, _, name = path.partition(":")
     try:
         module = importlib.import_module(module_name)
@@ -112,7 +112,7 @@ def _imported(path: str) -> Callable[..., Any]:
             f"cannot import the factory '{path}': {error}; install its package, run from the "
             "folder that holds it, or put that on PYTHONPATH"
         ) from error
-    except Exception as error:  # whatever the user's code raises
+    except Exception as error:  # The user's code may raise anything.
         raise ParameterError(
             f"importing the factory '{path}' raised {_in_one_line(error)}; correct {module_name}"
         ) from error
@@ -122,7 +122,7 @@ def _imported(path: str) -> Callable[..., Any]:
     factory = getattr(module, name)
     if not callable(factory):
         raise ParameterError(
-            f"factory '{path}' is {type(factory).__name__}, which cannot be called; name a function"
+            f"factory '{path}' has type {type(factory).__name__}, not function; name a function"
         )
     found: Callable[..., Any] = factory
     return found
@@ -139,14 +139,14 @@ def _check_call(path: str, factory: Callable[..., Any], arguments: Mapping[str, 
 
 
 def _try(path: str, module: "nn.Module", input_shape: InputShape, num_outputs: int) -> None:
-    """One forward pass: outputs have their shape, and no buffer learns from samples."""
+    """Refuse a module with outputs of the wrong shape, or with buffers that learn from samples."""
     import torch
 
     before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
         with torch.no_grad():
             outputs = module(torch.zeros(2, *input_shape))
-    except Exception as error:  # whatever the user's code raises
+    except Exception as error:  # The user's code may raise anything.
         raise ParameterError(
             f"the module of '{path}' fails on two samples of shape {input_shape}: "
             f"{_in_one_line(error)}; it must take batches (n, *input_shape)"
@@ -154,22 +154,25 @@ def _try(path: str, module: "nn.Module", input_shape: InputShape, num_outputs: i
     shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if shape != (2, num_outputs):
         raise ParameterError(
-            f"the module of '{path}' makes {shape} of two samples, not {(2, num_outputs)}; "
-            "its last layer must have num_outputs units: one for each class where labels are "
-            "whole numbers, one for each number to predict where they are not"
+            f"the module of '{path}' returns shape {shape} for two samples, expected "
+            f"{(2, num_outputs)}; its last layer must have num_outputs units: one for each class "
+            "if labels are whole numbers, else one for each number to predict"
         )
     for name, buffer in module.named_buffers():
         if name not in before or not torch.equal(before[name], buffer):
             raise ParameterError(
-                f"buffer '{name}' of the module of '{path}' changes in a forward pass: it would "
-                "learn from samples outside of any privacy; make it constant, or use GroupNorm"
+                f"buffer '{name}' of the module of '{path}' changes in a forward pass, so it would "
+                "learn from samples without any noise; make it constant, or use GroupNorm"
             )
 
 
 @register_model("in_memory", summary="a module that a Python program gave to sottovoce.simulate")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InMemoryModule:
-    """What is lent as a model under `label`: a function of (input_shape, num_outputs)."""
+    """A module created by a function of (input_shape, num_outputs) of this process.
+
+    The function is provided under `label`.
+    """
 
     initial_weights: ClassVar[InitialWeights] = "own"
     label: str
@@ -178,13 +181,14 @@ class InMemoryModule:
         parameter_rules.text("label", self.label)
 
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
-        """What the function makes, tried on two blank samples."""
+        """Return the module that the function creates, after a trial on two blank samples."""
         part = in_memory.find("model", self.label)
         if part is None:
             raise ParameterError(
-                f"the model '{self.label}' is a function of the Python program that made the run, "
-                "and this one does not have it; give it to sottovoce.simulate(..., model=...) "
-                "again, or put it into a module and set model.kind = 'module' with a factory"
+                f"the model '{self.label}' is a function of the Python program that created the "
+                "run, and this process does not have it; pass it to sottovoce.simulate(..., "
+                "model=...) again, or put it into a module and set model.kind = 'module' with a "
+                "factory"
             )
         arguments = {"input_shape": input_shape, "num_outputs": num_outputs}
         return tried(self.label, part.value, arguments)

@@ -79,7 +79,7 @@ class TiltedSeeds:
 
     @property
     def log_limit(self) -> float:
-        """log t, where t is also the average number of tries, up to `tail`."""
+        """The value log t, where t is also the average number of tries, up to `tail`."""
         width = math.sqrt(-2.0 * math.log(self.tail))
         return self.reach * (self.reach / 2.0 + width) * (1.0 + 2.0**-50)
 

@@ -1,1 +1,1 @@
-"""How messages reach the server, and so what it sees of them."""
+"""Channels: how messages reach the server, and what the server sees of them."""

@@ -1,14 +1,16 @@
-"""Central noise, simulated: this process is trusted with every update, and adds noise to their sum.
+"""The channel 'central', simulated: a trusted server sees every update and adds noise to the sum.
 
-Not local privacy: clients send their clipped updates as they are, to somebody who tells nobody.
-What is released is the sum plus the noise of *one* message, divided by a public number. One
-contribution moves the sum by as much as it would move its own message, so the event is the same;
-but the noise is there once and not once for each client.
+This is not local privacy: clients send their clipped updates without noise, and the server is
+trusted with them. Released is the sum plus the noise of *one* message, divided by a public number.
+One contribution moves the sum by as much as it would move its own message, so the privacy event is
+that of one message; but there is one noise in the sum instead of one for each client.
 
-Where each client takes part by a coin of probability `client_sampling_rate` that nobody else sees,
-the event is the sampled one. It holds for a client only if every round is charged, whether the coin
-fell so or not; if the divisor, and whatever else is published, does not depend on the coins; and if
-noise is released even where nobody takes part.
+If each client takes part independently with probability `client_sampling_rate`, and only the
+trusted server knows who does, the event is the subsampled one. For this to hold:
+
+- every client is charged for every round, whether it was sampled or not;
+- the divisor, and everything else that is published, does not depend on who was sampled;
+- noise is released even if no client takes part.
 """
 
 import dataclasses
@@ -35,10 +37,15 @@ from sottovoce.protocol.channels.channel import (
 @register_channel("central", summary="a trusted server adds noise once, to the sum; simulated")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Central(Channel):
-    """Noise once on a sum, over clients of whom each takes part with a secret probability.
+    """The channel on which a trusted server adds noise once, to the sum of the updates.
 
-    At client level with sampling 'poisson' nobody else sees who was sampled, and every client is
-    charged for every round; at sample level privacy.record_sampling_rate does the same for records.
+    The server sees every update; all other parties see only the noisy means. At client level with
+    sampling 'poisson' only the server knows who was sampled, and every client is charged for every
+    round. At sample level `privacy.record_sampling_rate` does the same for records.
+
+    Attributes:
+        client_sampling_rate: The probability with which each client takes part in a round. It
+            follows from the sampling of the spec and cannot be set in [channel].
     """
 
     assumption: ClassVar[str | None] = (
@@ -48,66 +55,98 @@ class Central(Channel):
     client_sampling_rate: float = field(default=1.0, metadata=DERIVED)
 
     def __post_init__(self) -> None:
-        _ = self.visibility  # which checks the rate
+        _ = self.visibility  # Checks the rate.
 
     @property
     def wire_name(self) -> str:
-        """The name in the hash of a plan, whatever the class is called; it never changes."""
+        """The name in the hash of a plan; it never changes, even if the class is renamed."""
         return f"Central(client_sampling_rate={self.client_sampling_rate!r})"
 
     @property
     def visibility(self) -> NoisySums:
-        """Sums with one noise, which cost every client the same, whether it took part or not."""
+        """Sums with one noise, which cost every client the same whether it took part or not."""
         return NoisySums(client_sampling_rate=self.client_sampling_rate)
 
     def check_runtime(self, facts: RuntimeFacts) -> None:
-        """A simulation without messages: nobody sends what a trusted server would add up."""
+        """Refuse everything but a seeded simulation without messages and without rotation.
+
+        Args:
+            facts: Where and how the run is computed.
+
+        Raises:
+            ConfigError: The run would create messages, use other randomness, or rotate updates.
+        """
         if facts.messages != "none" or not facts.seeded:
             raise ConfigError(
-                "the channel 'central' is simulated without messages: set runtime.messages = "
+                "the channel 'central' is simulated without messages; set runtime.messages = "
                 "'none' and randomness = 'seeded'"
             )
         if facts.rotation == "on":
             raise ConfigError(
-                "'rotation' turns messages before they are encoded, and the channel 'central' "
-                "encodes none; set it to 'off'"
+                "rotation = 'on' rotates updates before they are encoded, but the channel "
+                "'central' encodes none; set rotation = 'off'"
             )
 
     def check_federation(self, backend: str) -> None:
         raise ConfigError(
             f"runtime.backend = '{backend}' has no trusted server that adds noise to sums; set "
-            "channel.kind = 'direct'"
+            "channel.kind = 'direct', or simulate with runtime.backend = 'fast'"
         )
 
     def check_order(self) -> None:
-        raise ConfigError("the channel 'central' has no messages; there is nothing to send")
+        raise ConfigError(
+            "the channel 'central' has no messages, so a site cannot send any; set channel.kind = "
+            "'direct'"
+        )
 
     def check(self, context: ChannelContext) -> None:
         rate = context.sampling.independent_rate
         if rate is None:
             raise ConfigError(
-                f"the channel 'central' accounts for sampling 'everyone' or 'poisson', not for "
-                f"'{context.sampling.kind}'"
+                "the channel 'central' accounts for sampling 'everyone' or 'poisson', got "
+                f"'{context.sampling.kind}'; set sampling.kind to one of them"
             )
         if context.unit is Unit.SAMPLE and rate < 1.0:
             raise ConfigError(
-                "a client that is sampled brings all of its records, so sampling clients hides "
-                "no single record: set privacy.record_sampling_rate and sampling 'everyone', "
-                "or privacy.level = 'client'"
+                "a client that is sampled contributes all of its records, so sampling of clients "
+                "is not counted as amplification for a single record; set "
+                "privacy.record_sampling_rate and sampling 'everyone', or privacy.level = "
+                "'client'"
             )
 
     def resolved(self, context: ChannelContext) -> Self:
-        """Return the channel with the secret sampling that the spec asks for."""
+        """Return the channel with the sampling rate of the spec.
+
+        Args:
+            context: The facts of the run.
+
+        Returns:
+            A channel with that rate, or 1 if clients are not sampled independently.
+        """
         return dataclasses.replace(
             self, client_sampling_rate=context.sampling.independent_rate or 1.0
         )
 
     def check_cohort(self, cohort: Iterable[tuple[Mechanism, float]]) -> None:
-        """There is one noise, so all clients' must be the same."""
+        """Refuse clients with different noise, because there is one noise for all.
+
+        Args:
+            cohort: Mechanism and weight of each client.
+
+        Raises:
+            ParameterError: The mechanisms' noises, scaled by the weights, differ.
+        """
         noise_of_sum(set(cohort))
 
     def serves(self, clients: int) -> bool:  # noqa: ARG002
-        """Noise is released for any cohort, even where nobody takes part."""
+        """Return True: noise is released for every cohort, even an empty one.
+
+        Args:
+            clients: The size of the cohort.
+
+        Returns:
+            True.
+        """
         return True
 
     def describe(self) -> str:
@@ -118,8 +157,8 @@ class Central(Channel):
 
     def seen_by(self, *, private: bool) -> str:  # noqa: ARG002
         return (
-            "Everybody but the server sees only noisy means. The server itself is trusted with "
-            "every update."
+            "The server is trusted with every update, which it sees. All other parties see only "
+            "noisy means."
         )
 
     def warnings(
@@ -128,18 +167,21 @@ class Central(Channel):
         central_epsilon: float | None,  # noqa: ARG002
     ) -> list[str]:
         return [
-            "central noise is no local privacy: the server is trusted with every update, and "
-            "nobody else may see who was sampled; bytes are those of a float32 message of every "
+            "central noise is not local privacy: the server is trusted with every update and must "
+            "keep secret who was sampled; bytes are counted as one float32 message of every "
             "client in every round"
         ]
 
 
 def noise_of_sum(cohort: Iterable[tuple[Mechanism, float]]) -> CentralNoise | None:
-    """The noise on the weighted sum, which is what any one message would bring; None for nobody.
+    """Return the noise to add to the weighted sum, or None for an empty cohort.
 
-    A message's noise and sensitivity are both scaled by its weight, so its event is that of the
-    sum if the noise there is at least weight times its own. The largest is taken: products of
-    weights and widths agree up to rounding only.
+    A message's noise and sensitivity are both scaled by its weight, so its event is also that of
+    the sum if the noise on the sum is at least its weight times its own noise. Products of weights
+    and widths agree up to rounding only, so the largest is taken.
+
+    Raises:
+        ParameterError: The clients' scaled noises differ by more than rounding.
     """
     found = [_scaled(noise_of(mechanism), weight) for mechanism, weight in cohort]
     if not found:
@@ -150,8 +192,8 @@ def noise_of_sum(cohort: Iterable[tuple[Mechanism, float]]) -> CentralNoise | No
             _width(noise), _width(largest), rel_tol=1e-9
         ):
             raise ParameterError(
-                f"a sum has one noise, but clients ask for {noise} and {largest}; give all clients "
-                "the same mechanism and budget (drop 'privacy.groups')"
+                f"a sum has one noise, but clients need {noise} and {largest}; give all clients "
+                "the same mechanism and budget (remove 'privacy.groups')"
             )
     return largest
 

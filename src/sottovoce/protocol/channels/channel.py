@@ -1,4 +1,6 @@
-"""How messages reach the server: the register of channels, one decorator on a frozen dataclass.
+"""The base class and the register of channels, and the channel 'direct'.
+
+A channel decides how messages reach the server. It is a frozen dataclass with a decorator:
 
     @register_channel("post", summary="letters without a return address")
     @dataclass(frozen=True, slots=True, kw_only=True)
@@ -9,16 +11,17 @@
         def visibility(self) -> NoSenders:
             return NoSenders(minimum_clients=self.minimum_clients)
 
-Its fields are the keys that may stand beside `kind = "post"` in [channel] (see `core.sections`).
-What it asks of a run (plain facts, no spec) and what reports say of it, it states by overriding a
-method of `Channel`: nothing else tests for its class or its kind. `Direct` is the one that hides
-nothing.
+Its fields are the keys that are allowed next to `kind = "post"` in [channel] (see `core.sections`).
+It overrides methods of `Channel` to state which runs it can serve (it is given plain facts of a
+run, not the spec) and what reports say about it. No other code tests for its class or its kind.
+`Direct` is the channel that hides nothing.
 
-A channel names what is seen of the messages, one of the visibilities of `mechanisms.release`. What
-a message costs follows from that, and so do the traits below: a channel cannot invent a cost.
+A channel declares what is seen of the messages, as one of the visibilities of `mechanisms.release`.
+The cost of a message and the traits below follow from it, so a channel cannot invent a cost.
 
-Name its module in `CHANNELS`, or under the entry point group `sottovoce.channels` (see
-`core.registry`). A channel imports no torch: specs are read where none is installed.
+List the module of a new channel in `CHANNELS`, or under the entry point group `sottovoce.channels`
+(see `core.registry`). A channel must not import torch: specs are also read where it is not
+installed.
 """
 
 import dataclasses
@@ -49,15 +52,15 @@ from sottovoce.protocol.sums import Cohort, mean_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingFacts:
-    """What a channel may ask of the way in which clients are drawn.
+    """Facts about how clients are sampled, as far as a channel may ask for them.
 
     Attributes:
-        kind: Its name in the spec.
-        largest_cohort: The most clients that a round can have.
-        independent_rate: With which probability each client takes part in each round, by a coin of
-            its own; None where rounds or clients depend on each other.
-        rounds_of_an_epoch: In how many rounds every client is asked exactly once, one such epoch
-            after the other; None where there is no such number.
+        kind: The name of the sampling in the spec.
+        largest_cohort: The largest number of clients that a round can have.
+        independent_rate: The probability with which each client takes part in each round,
+            independently of other clients and rounds; None if they depend on each other.
+        rounds_of_an_epoch: The number of rounds in which every client is asked exactly once, epoch
+            after epoch; None if there is no such number.
     """
 
     kind: str
@@ -68,7 +71,7 @@ class SamplingFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeFacts:
-    """Where and how a run is computed.
+    """Facts about where and how a run is computed.
 
     Attributes:
         messages: 'stored', 'packed' or 'none', as in [runtime].
@@ -83,16 +86,20 @@ class RuntimeFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelContext:
-    """The plain facts of a run that a channel may look at; it knows no spec.
+    """The facts of a run that a channel may ask for; channels do not see the spec.
 
     Attributes:
-        clients: How many there are in all.
+        clients: The number of all clients.
+        rounds: The number of rounds.
+        sampling: How clients are sampled.
         unit: What is protected: samples, or whole clients.
-        grouped: Whether some clients have budgets or mechanisms of their own.
-        minimum_clients: The run halts where fewer have budget left.
-        algorithm: Its name in the spec.
-        plain_mean: Whether the algorithm needs nothing but the mean of one update of each client,
-            and clients keep nothing. To be called only where it matters: it may import a plug-in.
+        grouped: Whether some clients have a budget or a mechanism of their own.
+        minimum_clients: The run halts when fewer clients than this have budget left.
+        seeded: Whether all randomness comes from the spec's seed.
+        algorithm: The name of the algorithm in the spec.
+        plain_mean: A function that returns whether the algorithm needs only the mean of one update
+            per client, and clients keep no state. Call it only where it matters: it may import a
+            plug-in.
     """
 
     clients: int
@@ -108,9 +115,10 @@ class ChannelContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelFacts:
-    """What reports ask of a channel, as plain data: reports are made where a plug-in may be gone.
+    """What reports need to know about a channel, as plain data.
 
-    See `Channel` for the fields.
+    It is stored with a run, because the plug-in may be missing where a report is made. The fields
+    are those of `Channel`.
     """
 
     shows_each: bool
@@ -119,12 +127,12 @@ class ChannelFacts:
     seen_by: str
 
     def plain(self) -> dict[str, Any]:
-        """Return it as JSON holds it."""
+        """Return the facts as a dictionary for JSON."""
         return dataclasses.asdict(self)
 
     @classmethod
     def read(cls, told: object) -> Self | None:
-        """Return what `plain` wrote; None for anything else."""
+        """Return the facts that `plain` wrote, or None for anything else."""
         fields = {one.name: one.type for one in dataclasses.fields(cls)}
         if not isinstance(told, dict) or set(told) != set(fields):
             return None
@@ -133,50 +141,60 @@ class ChannelFacts:
 
 
 class Collector(Protocol):
-    """Adds up the messages of one round in O(d) memory; codes stay packed where they can."""
+    """An object that adds up the messages of one round in O(d) memory."""
 
     def add(self, mechanism: Mechanism, weight: float, opened: Opened) -> None:
-        """Add one message."""
+        """Add one message; codes stay packed where possible."""
 
     def result(self) -> Vector | None:
-        """Return the mean, or None where nothing may be, or can be, said."""
+        """Return the mean, or None if there is none or it may not be released."""
 
 
 class Channel:
-    """The keys of a [channel] table, what is seen of messages, and all that follows from it.
+    """The base class of channels, which decide what the server sees of messages.
 
-    A subclass has `visibility`, and overrides what differs.
+    A subclass must define `visibility` and may override the other methods. Its fields are the keys
+    of a [channel] table.
+
+    Attributes:
+        kind: The name under which the channel is registered.
+        assumption: What epsilon depends on in addition to the assumptions of its event, as a
+            clause; None if there is nothing.
     """
 
     __slots__ = ()
 
-    kind: ClassVar[str] = ""  # as it is registered
-    assumption: ClassVar[str | None] = None  # what epsilon rests on, beside what its event says
+    kind: ClassVar[str] = ""
+    assumption: ClassVar[str | None] = None
 
     def __post_init__(self) -> None:
         check_keys(self)
 
     @property
     def visibility(self) -> Visibility:
-        """What is seen of the messages, which decides what each of them costs."""
+        """What is seen of the messages; it decides what each of them costs.
+
+        Raises:
+            NotImplementedError: A subclass must define it.
+        """
         raise NotImplementedError
 
     @property
     def wire_name(self) -> str:
-        """The name in the hash of a plan; it never changes, whatever the class is called."""
+        """The name in the hash of a plan; it never changes, even if the class is renamed."""
         keys = ", ".join(f"{name}={getattr(self, name)!r}" for name in keys_of(self))
         return f"{self.kind}({keys})"
 
-    # Traits, which follow from the visibility: no channel says them itself.
+    # These traits follow from the visibility; channels do not define them.
 
     @property
     def shows_each(self) -> bool:
-        """Whether the server sees each message and knows whose it is."""
+        """Whether the server sees each message and knows who sent it."""
         return isinstance(self.visibility, EveryMessage)
 
     @property
     def only_sums(self) -> bool:
-        """Whether the server sees nothing but sums of messages."""
+        """Whether the server sees only sums of messages."""
         return isinstance(self.visibility, OnlySums)
 
     @property
@@ -186,64 +204,138 @@ class Channel:
 
     @property
     def noise_at_server(self) -> bool:
-        """Whether somebody trusted adds noise once, to the sum, so that there are no messages."""
+        """Whether a trusted party adds noise once, to the sum, so that messages have none."""
         return isinstance(self.visibility, NoisySums)
 
     @property
     def fewest_messages(self) -> int:
-        """Of how many messages of a round, at least, anything is released."""
+        """The smallest number of messages of a round from which anything is released."""
         return getattr(known_visibility(self), "minimum_clients", 1)
 
-    # What it can serve.
+    # These methods decide which runs the channel can serve.
 
     def check_runtime(self, facts: RuntimeFacts) -> None:
-        """Refuse a way to compute the run; by default none."""
+        """Refuse ways to compute the run that the channel does not support; by default none.
+
+        Args:
+            facts: Where and how the run is computed.
+
+        Raises:
+            ConfigError: The channel does not support it.
+        """
 
     def check_federation(self, backend: str) -> None:
-        """Refuse a run on machines elsewhere; by default not."""
+        """Refuse runs with real clients that the channel cannot serve; by default none.
+
+        Args:
+            backend: The value of `runtime.backend`.
+
+        Raises:
+            ConfigError: The channel cannot serve that backend.
+        """
 
     def check_order(self) -> None:
-        """Refuse, at a site, an order by a server; by default not."""
+        """Refuse, at a site, a server's order that uses this channel; by default none.
+
+        Raises:
+            ConfigError: The channel cannot protect a client that follows an order.
+        """
 
     def check(self, context: ChannelContext) -> None:
-        """Refuse clients, sampling or algorithm; by default rounds that are always too small."""
+        """Refuse clients, sampling or an algorithm that the channel cannot serve.
+
+        By default only rounds are refused that can never have enough clients.
+
+        Args:
+            context: The facts of the run.
+
+        Raises:
+            ConfigError: The channel cannot serve the run.
+        """
         largest = context.sampling.largest_cohort
         if not self.serves(largest):
             raise ConfigError(
-                f"the channel '{self.kind}' releases nothing of fewer than {self.fewest_messages} "
-                f"messages, and a round has {largest} clients at most; ask more of them"
+                f"the channel '{self.kind}' releases nothing from fewer than "
+                f"{self.fewest_messages} messages, but a round has at most {largest} clients; ask "
+                "more clients in a round"
             )
 
     def resolved(self, context: ChannelContext) -> Self:  # noqa: ARG002
-        """Return the channel with what follows from the rest of the spec; by default as it is."""
+        """Return the channel with fields that follow from the rest of the spec.
+
+        Args:
+            context: The facts of the run.
+
+        Returns:
+            A channel of the same class; by default this one.
+        """
         return self
 
     def check_cohort(self, cohort: Cohort) -> None:
-        """Refuse mechanisms and weights; by default any that differ where messages are hidden."""
+        """Refuse mechanisms and weights that would make messages distinguishable.
+
+        By default they must be equal for all clients, unless the server sees who sent each message.
+
+        Args:
+            cohort: Mechanism and weight of each client.
+
+        Raises:
+            ParameterError: The channel cannot serve this cohort.
+        """
         if not self.shows_each:
             check_alike(cohort, f"the channel '{self.kind}'")
 
     def serves(self, clients: int) -> bool:
-        """Return whether a cohort of this (public) size could be released."""
+        """Return whether a cohort of this size can lead to a release.
+
+        Args:
+            clients: The size of the cohort, which is public.
+
+        Returns:
+            Whether there are at least `fewest_messages` clients.
+        """
         return clients >= self.fewest_messages
 
     def collector(self, dimension: int, cohort: Cohort) -> Collector:
-        """Return what adds up the messages of a round; by default the mean of all."""
+        """Return the object that adds up the messages of a round; by default it takes their mean.
+
+        Args:
+            dimension: The number of coordinates of the mean.
+            cohort: Mechanism and weight of each client.
+
+        Returns:
+            A new collector for one uplink of one round.
+        """
         assert not self.only_sums, "checked() refuses it"
         return mean_of(dimension, cohort)
 
-    # What is said of it.
+    # These methods write what is shown to users.
 
     def describe(self) -> str:
-        """Return what it is, in a line."""
+        """Return a one-line description of the channel and of who is trusted.
+
+        Returns:
+            A clause without a final period.
+        """
         return f"{self.kind}: a channel of a plug-in"
 
     def guarantee(self) -> str:
-        """Return what hides something, as the subject of the guarantee's sentence."""
+        """Return the beginning of the sentence that states the guarantee: what hides the data.
+
+        Returns:
+            The text, which ends in a subject and the verb 'hide' or 'hides'.
+        """
         return f"privacy on a channel ({self.describe()}): what is seen of the messages hides"
 
     def seen_by(self, *, private: bool) -> str:  # noqa: ARG002
-        """Return who sees what, for a report; `private` where messages have noise at all."""
+        """Return who sees what, and who is trusted, for a report.
+
+        Args:
+            private: Whether messages have noise at all.
+
+        Returns:
+            One or more sentences.
+        """
         return f"Messages go by the channel '{self.kind}' ({self.describe()})."
 
     def warnings(
@@ -251,16 +343,26 @@ class Channel:
         local_epsilon: float | None,  # noqa: ARG002
         central_epsilon: float | None,  # noqa: ARG002
     ) -> list[str]:
-        """Return what to know before believing a result, from what was spent.
+        """Return what a user should know before relying on a result.
 
         Args:
-            local_epsilon: If every message were seen with its sender.
-            central_epsilon: What the channel leaves of it.
+            local_epsilon: The epsilon spent if every message were seen with its sender.
+            central_epsilon: The epsilon spent given what the channel hides.
+
+        Returns:
+            Warnings, one clause each; by default none.
         """
         return []
 
     def facts(self, *, private: bool) -> ChannelFacts:
-        """Return what a report asks."""
+        """Return what reports need to know about the channel.
+
+        Args:
+            private: Whether messages have noise at all.
+
+        Returns:
+            Plain data that can be stored with a run.
+        """
         return ChannelFacts(
             shows_each=self.shows_each,
             only_sums=self.only_sums,
@@ -299,16 +401,26 @@ _CONTRACT = Contract(
 
 
 def register_channel(kind: str, *, summary: str) -> Callable[[C], C]:
-    """Class decorator that enters a channel, a frozen dataclass with a property `visibility`.
+    """Return a class decorator that registers a channel.
+
+    The class must be a frozen dataclass that inherits from `Channel` and defines `visibility`.
+
+    Args:
+        kind: The name of the channel, as in `channel.kind`.
+        summary: One line about what is seen and who is trusted, for lists.
+
+    Returns:
+        The decorator.
 
     Raises:
-        PluginError: If the class is no `Channel`.
+        PluginError: When the decorator is applied: the class does not inherit from `Channel`, or a
+            plug-in defines a trait that follows from its visibility.
     """
 
     def enter(channel: C) -> C:
         if not issubclass(channel, Channel):
             raise PluginError(
-                f"the channel '{kind}' is registered by a class that is no Channel; inherit from "
+                f"the class of the channel '{kind}' is not a Channel; inherit from "
                 "sottovoce.protocol.Channel"
             )
         if not is_ours(channel.__module__):
@@ -329,47 +441,47 @@ _TRAITS = (
 
 
 def _check_traits(kind: str, channel: type) -> None:
-    """Refuse a plug-in that says itself what follows from its visibility."""
+    """Refuse a plug-in that overrides what follows from its visibility."""
     foreign = [one for one in channel.__mro__ if not is_ours(one.__module__)]
     said = [name for name in _TRAITS if any(name in vars(one) for one in foreign)]
     if said:
         raise PluginError(
-            f"the channel '{kind}' defines {', '.join(said)}, which follow from its visibility; "
-            "leave them out"
+            f"the channel '{kind}' defines {', '.join(said)}, which must follow from its "
+            "visibility; remove the definition"
         )
 
 
 def known_visibility(channel: Channel) -> Visibility:
-    """Return what is seen of a channel's messages, if its cost is proved.
+    """Return what is seen of a channel's messages, provided that its cost is proved.
 
     Raises:
-        PluginError: A plug-in's visibility is none that has a cost.
+        PluginError: A plug-in's visibility is not one of those with a proved cost.
     """
     visibility = channel.visibility
     if type(visibility) not in get_args(Visibility):
         raise PluginError(
-            f"the visibility of the channel '{channel.kind}' is {visibility!r}, and no cost is "
-            "proved for it; return EveryMessage, OnlySums, NoSenders or NoisySums of "
+            f"the visibility of the channel '{channel.kind}' is {visibility!r}, for which no "
+            "privacy cost is proved; return EveryMessage, OnlySums, NoSenders or NoisySums from "
             "sottovoce.mechanisms"
         )
     return visibility
 
 
 def checked(channel: Channel, context: ChannelContext) -> Channel:
-    """Return the channel as a run has it, or refuse the run.
+    """Return the channel as the run uses it, or refuse the run.
 
     Raises:
-        ConfigError: The channel cannot serve it.
-        PluginError: A plug-in's visibility is none that has a cost, or claims a sample of clients
-            that is not drawn.
+        ConfigError: The channel cannot serve the run.
+        PluginError: A plug-in's visibility is not one of those with a proved cost, or it assumes a
+            sample of clients that is not drawn.
     """
     channel.check(context)
     found = channel.resolved(context)
     visibility = known_visibility(found)
     if isinstance(visibility, OnlySums) and type(found).collector is Channel.collector:
         raise PluginError(
-            f"the channel '{channel.kind}' shows nothing but sums, and lacks the method "
-            "collector(dimension, cohort), which says how bits are added up; define it"
+            f"the channel '{channel.kind}' shows only sums but does not say how bits are added; "
+            "define the method collector(dimension, cohort)"
         )
     if isinstance(visibility, NoisySums):
         _check_one_noise(channel.kind, visibility, context)
@@ -380,17 +492,18 @@ def checked(channel: Channel, context: ChannelContext) -> Channel:
 
 
 def _check_one_noise(kind: str, visibility: NoisySums, context: ChannelContext) -> None:
-    """Refuse more than one mean a round, or a sample that is not drawn, under one noise."""
+    """Refuse more than one mean per round, or a sampling rate that is not the drawn one."""
     if not context.plain_mean():
         raise ConfigError(
-            f"the channel '{kind}' releases one noisy mean a round: use the algorithm 'fedavg' "
+            f"the channel '{kind}' releases one noisy mean per round; use the algorithm 'fedavg' "
             "with aggregation 'mean', or the channel 'direct'"
         )
     if visibility.client_sampling_rate < (context.sampling.independent_rate or 1.0):
         raise PluginError(
-            f"the channel '{kind}' counts on clients that take part with probability "
-            f"{visibility.client_sampling_rate:g}, and sampling '{context.sampling.kind}' does not "
-            "draw them so"
+            f"the channel '{kind}' assumes that each client takes part independently with "
+            f"probability {visibility.client_sampling_rate:g}, but sampling "
+            f"'{context.sampling.kind}' does not draw clients like that; return the rate of the "
+            "sampling from resolved(context)"
         )
 
 
@@ -402,7 +515,7 @@ def check_alike(
     what: str,
     remedy: str = "drop 'privacy.groups', and protect whole clients (privacy.level = 'client')",
 ) -> None:
-    """Refuse clients of whom a message tells which it may have come from."""
+    """Refuse a cohort in which mechanism or weight would reveal who sent a message."""
     if len(set(cohort)) > 1:
         raise ParameterError(
             f"{what} needs the same mechanism and weight for every client; {remedy}"
@@ -410,19 +523,19 @@ def check_alike(
 
 
 def check_reachable(minimum: int, context: ChannelContext, nothing: str) -> None:
-    """Refuse more clients than a round can have."""
+    """Refuse a minimum that exceeds the number of clients that a round can have."""
     largest = context.sampling.largest_cohort
     if minimum > largest:
         raise ConfigError(
-            f"channel.minimum_clients {minimum} exceeds the {largest} clients that a round can "
-            f"have: {nothing} would ever be released"
+            f"channel.minimum_clients = {minimum} exceeds the {largest} clients that a round can "
+            f"have, so {nothing} would ever be released; lower it, or ask more clients in a round"
         )
 
 
 def terms_of(
     channel: Channel, adjacency: Adjacency, *, record_sampling_rate: float = 1.0
 ) -> ReleaseTerms:
-    """Return what a message costs if each record takes part in it with this probability."""
+    """Return the terms of a release in which each record takes part with the given probability."""
     sample = None
     if record_sampling_rate < 1.0:
         hidden_by = _records_hidden_by(channel)
@@ -437,7 +550,7 @@ def terms_of(
 
 
 def _records_hidden_by(channel: Channel) -> HiddenBy:
-    """Return what keeps secret which records a client sampled."""
+    """Return what keeps secret which records a client has sampled."""
     match channel.visibility:
         case EveryMessage():
             return "own-records"
@@ -445,8 +558,8 @@ def _records_hidden_by(channel: Channel) -> HiddenBy:
             return "central-noise"
         case OnlySums() | NoSenders():
             raise ParameterError(
-                "samples of records are accounted on the channels 'direct' and 'central' only, not "
-                f"on {channel.describe()}; set the record sampling rate to 1"
+                "sampling of records is accounted for on the channels 'direct' and 'central' only, "
+                f"got '{channel.kind}'; set the record sampling rate to 1"
             )
         case _:
             assert_never(channel.visibility)
@@ -455,20 +568,31 @@ def _records_hidden_by(channel: Channel) -> HiddenBy:
 @register_channel("direct", summary="the server sees every message and who sent it")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Direct(Channel):
-    """Nothing is hidden."""
+    """The channel that hides nothing: the server sees every message and who sent it.
+
+    The guarantee is local differential privacy: it rests on the noise of each message, and no other
+    party is trusted.
+    """
 
     @property
     def wire_name(self) -> str:
-        """The name in the hash of a plan, whatever the class is called; it never changes."""
+        """The name in the hash of a plan; it never changes, even if the class is renamed."""
         return "Direct()"
 
     @property
     def visibility(self) -> EveryMessage:
-        """Everything is seen."""
+        """Every message is seen with its sender."""
         return EveryMessage()
 
     def serves(self, clients: int) -> bool:  # noqa: ARG002
-        """Any cohort will do."""
+        """Return True: every cohort leads to a release.
+
+        Args:
+            clients: The size of the cohort.
+
+        Returns:
+            True.
+        """
         return True
 
     def describe(self) -> str:
@@ -478,10 +602,10 @@ class Direct(Channel):
         return "local privacy: the messages hide"
 
     def seen_by(self, *, private: bool) -> str:
-        trust = "It is trusted with all of it."
+        trust = "Values are sent as they are, so the server is trusted with the data in them."
         if private:
             trust = (
-                "Noise is added before anything leaves a client, so the server learns no more than "
-                "epsilon allows."
+                "Each client adds noise before anything leaves it, so what the server learns is "
+                "bounded by epsilon."
             )
-        return f"The server sees every reply and who sent it. {trust}"
+        return f"The server sees every message and who sent it. {trust}"

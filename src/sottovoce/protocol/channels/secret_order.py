@@ -1,24 +1,25 @@
-"""A secret order, simulated: this process is trusted to ask every client once, in random order.
+"""The channel 'secret_order', simulated: every client is asked once per epoch, in a secret order.
 
-A shuffler hides a message among those of its round. Whoever is asked in an order that nobody knows
-hides among *all* clients of an epoch, though the model moves on after every few of them: n clients
-in uniformly random order, each answered by a randomiser that may depend on all messages before, are
-as private as n messages shuffled (Feldman, McMillan and Talwar 2021, theorem 3.1; for bounded
-densities `privacy.shuffling`). So a message is charged with
-`Shuffled(local event, minimum_clients)`, once for each epoch.
+A shuffler hides a message among those of its round. If clients are asked in an order that stays
+secret, a message is hidden among those of *all* clients of an epoch, although the model changes
+after every few of them: n clients in uniformly random order, each answering with a randomizer that
+may depend on all messages before, are as private as n shuffled messages (Feldman, McMillan and
+Talwar 2021, theorem 3.1; for bounded densities see `privacy.shuffling`). So a message is charged
+with `Shuffled(local event, minimum_clients)`, once for each epoch.
 
-What the accounting needs, of whoever asks the clients and strips their names:
+The accounting assumes of the party that asks the clients and removes their names:
 
-- The order is uniform, drawn anew for each epoch, and independent of the data. Nobody who sees
-  messages, models or results ever learns it: not the server, and not after the run.
-- Every client is asked once an epoch and answers once, and at least `minimum_clients` of them
-  follow their mechanism and tell nobody when they were asked. An epoch is run to its end: of one
-  that was cut short, being among those who were asked tells more than the place in the order does.
+- The order is uniform, drawn independently for each epoch and independent of the data. No party
+  that sees messages, models or results ever learns it: not the server, and not after the run.
+- Every client is asked once per epoch and answers once, and at least `minimum_clients` of them
+  follow their mechanism and tell no one when they were asked. An epoch is completed: in a truncated
+  epoch, whether a client was asked at all reveals more than its place in the order.
 - Who takes part, and who fails to answer, depends neither on the data nor on the order.
 - What a client encodes depends on its own data and on messages before it, in this epoch and earlier
-  ones, and not on *when* it was asked: it keeps nothing between epochs. It sends one message.
-- One mechanism and weight for all, a pure epsilon between any two inputs, as behind a shuffler; and
-  density bounds, where the mechanism states any, that hold against the same law for every client.
+  ones, but not on *when* it was asked: it keeps no state between epochs. It sends one message.
+- All clients have the same mechanism and weight, with a pure epsilon between any two inputs, as
+  behind a shuffler. If the mechanism states density bounds, they hold against the same law for
+  every client.
 """
 
 from dataclasses import dataclass, field
@@ -36,69 +37,88 @@ from sottovoce.protocol.channels.channel import (
 from sottovoce.protocol.channels.shuffler import idle_shuffle
 from sottovoce.protocol.sums import Cohort
 
-_CLIENTS = whole(2, MAX_CLIENTS, "one client has but one order")
+_CLIENTS = whole(2, MAX_CLIENTS, "the order of a single client hides nothing")
 
 
-@register_channel("secret_order", summary="clients asked once an epoch, in an order nobody learns")
+@register_channel("secret_order", summary="clients asked once per epoch, in a secret order")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretOrder(Channel):
-    """Messages without senders, of clients each asked once an epoch, in an order nobody knows.
+    """The channel on which the server sees messages of clients that were asked in a secret order.
 
-    `minimum_clients` counts those of a whole epoch; a round may have any number of them. With
-    sampling 'epochs' or 'everyone', whole epochs, and `randomness = "seeded"`: the order comes from
-    the seed.
+    Each client is asked once per epoch. The simulating process is trusted to keep the order secret
+    and to forget senders. It needs sampling 'epochs' or 'everyone', whole epochs, and `randomness =
+    "seeded"`: the order comes from the seed.
+
+    Attributes:
+        minimum_clients: The number of honest clients in a whole epoch that the accounting assumes.
+            A round may have any number of clients.
     """
 
     minimum_clients: int = field(metadata=_CLIENTS)
 
     @property
     def wire_name(self) -> str:
-        """The name in the hash of a plan, whatever the class is called; it never changes."""
+        """The name in the hash of a plan; it never changes, even if the class is renamed."""
         return f"SecretOrder(minimum_clients={self.minimum_clients})"
 
     @property
     def visibility(self) -> NoSenders:
-        """The one message of an epoch, among at least `minimum_clients`."""
+        """The one message of an epoch is hidden among at least `minimum_clients`."""
         return NoSenders(minimum_clients=self.minimum_clients)
 
     @property
     def fewest_messages(self) -> int:
-        """One: what hides a message are those of the epoch's other rounds too."""
+        """One, because messages of the epoch's other rounds hide a message too."""
         return 1
 
-    # Each rule stands for a condition of those above.
+    # Each check enforces one of the conditions in the module's docstring.
 
     def check_federation(self, backend: str) -> None:
         raise ConfigError(
             f"runtime.backend = '{backend}' asks clients by name, so the server would know the "
-            "order that is to be secret; use the channel 'shuffler', which hides who sent which "
+            "order that must stay secret; use the channel 'shuffler', which hides who sent which "
             "message of a round, or simulate with runtime.backend = 'fast'"
         )
 
     def check_order(self) -> None:
         raise ConfigError(
-            "an order names its client, so the server knows when each is asked, and the channel "
-            "'secret_order' hides nothing; use the channel 'shuffler'"
+            "a server's order to a site names the client, so the server knows when each is asked, "
+            "and the channel 'secret_order' hides nothing; use the channel 'shuffler'"
         )
 
     def check(self, context: ChannelContext) -> None:
-        """Refuse all but whole epochs of clients that are all alike."""
+        """Refuse everything but whole epochs of clients that are all alike.
+
+        Args:
+            context: The facts of the run.
+
+        Raises:
+            ConfigError: The minimum exceeds the number of clients, or a condition of the accounting
+                does not hold.
+        """
         if self.minimum_clients > context.clients:
             raise ConfigError(
-                f"channel.minimum_clients {self.minimum_clients} exceeds the {context.clients} "
-                "clients that an epoch has"
+                f"channel.minimum_clients = {self.minimum_clients} exceeds the {context.clients} "
+                "clients of an epoch; lower it"
             )
         _check_rounds(context)
         _check_clients(context)
 
     def check_cohort(self, cohort: Cohort) -> None:
-        """A message that only some could have sent, or that weighs more, would have a sender."""
+        """Refuse different mechanisms or weights, because they would reveal who sent a message.
+
+        Args:
+            cohort: Mechanism and weight of each client.
+
+        Raises:
+            ParameterError: Mechanisms or weights differ.
+        """
         check_alike(cohort, "a secret order")
 
     def describe(self) -> str:
         return (
-            "secret order, simulated: the server is trusted to ask each client once an epoch, in "
-            "an order that nobody learns, and to forget senders"
+            "secret order, simulated: the server is trusted to ask each client once per epoch, to "
+            "keep the order secret, and to forget senders"
         )
 
     def guarantee(self) -> str:
@@ -106,9 +126,9 @@ class SecretOrder(Channel):
 
     def seen_by(self, *, private: bool) -> str:  # noqa: ARG002
         return (
-            "The server asks each client once an epoch in an order that nobody learns, and is "
-            f"trusted to forget senders; at least {self.minimum_clients} clients follow their "
-            "mechanism."
+            "The server asks each client once per epoch and is trusted to keep the order secret "
+            f"and to forget senders. At least {self.minimum_clients} clients are assumed to follow "
+            "their mechanism."
         )
 
     def warnings(self, local_epsilon: float | None, central_epsilon: float | None) -> list[str]:
@@ -116,43 +136,44 @@ class SecretOrder(Channel):
 
 
 def _check_rounds(context: ChannelContext) -> None:
-    """Everyone is asked once an epoch, and the order is nobody's to know but the simulation's."""
+    """Refuse rounds that do not form whole epochs, or an order that does not come from the seed."""
     if not context.seeded:
         raise ConfigError(
-            "the channel 'secret_order' is simulated: the order comes from the spec's seed, which "
-            "is no secret; set randomness = 'seeded'"
+            "the channel 'secret_order' exists only as a simulation, in which the order comes from "
+            "the spec's seed; set randomness = 'seeded'"
         )
     each = context.sampling.rounds_of_an_epoch
     if each is None:
         raise ConfigError(
-            "the channel 'secret_order' hides clients that are asked once an epoch each, and with "
-            f"sampling '{context.sampling.kind}' some are asked more often than others: set "
+            "the channel 'secret_order' needs every client to be asked once per epoch, but with "
+            f"sampling '{context.sampling.kind}' some are asked more often than others; set "
             "sampling.kind = 'epochs', or use the channel 'shuffler'"
         )
     if context.rounds % each:
         raise ConfigError(
-            f"{context.rounds} rounds end within an epoch of {each}, and a secret order hides "
-            f"clients in whole epochs only: set rounds to a multiple of {each}, such as "
+            f"{context.rounds} rounds end within an epoch of {each} rounds, and a secret order "
+            f"hides clients only in whole epochs; set rounds to a multiple of {each}, such as "
             f"{each * -(-context.rounds // each)}"
         )
 
 
 def _check_clients(context: ChannelContext) -> None:
-    """All alike in what they may spend and send, and without a memory of when they were asked."""
+    """Refuse clients with different budgets, and clients with a memory of when they were asked."""
     if context.grouped:
         raise ConfigError(
-            "clients in 'privacy.groups' with budgets of their own would leave epochs at different "
-            "times, and a secret order hides clients that all take part: drop 'privacy.groups'"
+            "clients in 'privacy.groups' have budgets of their own, so some would drop out before "
+            "others, and a secret order hides clients only if all take part; remove "
+            "'privacy.groups'"
         )
     if context.minimum_clients > 1:
         raise ConfigError(
             "privacy.minimum_clients may halt a run within an epoch, and a secret order hides "
-            "clients in whole epochs only: leave it out (channel.minimum_clients counts those of "
-            "an epoch)"
+            "clients only in whole epochs; remove it (channel.minimum_clients counts the clients "
+            "of an epoch)"
         )
     if not context.plain_mean():
         raise ConfigError(
-            f"clients of the algorithm '{context.algorithm}' do more than send one message an "
-            "epoch and forget it, which a secret order does not hide: use the algorithm 'fedavg', "
+            f"clients of the algorithm '{context.algorithm}' keep state or send more than one "
+            "message per epoch, which a secret order does not hide; use the algorithm 'fedavg', "
             "or the channel 'shuffler'"
         )

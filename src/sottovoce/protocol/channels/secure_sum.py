@@ -1,9 +1,12 @@
-"""Secure sums, simulated: this process is trusted to reveal nothing but the sum of all bits.
+"""The channel 'secure_sum', simulated: the server sees only the sum of all clients' bits.
 
-In a deployment a cryptographic protocol stands here. What the accounting needs of it: nobody learns
-more than the sums over at least `minimum_clients` messages, at most one sum in each round, and that
-many clients follow their mechanism and keep their bits to themselves. Whoever may collude, or looks
-at the sum as one of the clients, is not counted among them.
+The simulation adds the bits in this process, which is trusted to reveal only their sum. In a
+deployment a cryptographic secure aggregation protocol takes its place. The accounting assumes that
+
+- no party learns more than the sums over at least `minimum_clients` messages, and at most one sum
+  in each round;
+- at least `minimum_clients` clients follow their mechanism and keep their bits secret. Clients that
+  may collude, or that see the sum, do not count among them.
 """
 
 from dataclasses import dataclass
@@ -30,34 +33,52 @@ from sottovoce.protocol.sums import Cohort, LevelCounts
 @register_channel("secure_sum", summary="nothing is seen but sums over enough clients; simulated")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecureSum(Channel):
-    """Sums of bits, released only where at least `minimum_clients` messages arrived."""
+    """The channel on which the server sees only sums of bits, over enough clients.
+
+    The party that computes the sums is trusted to reveal nothing else. Here it is simulated.
+
+    Attributes:
+        minimum_clients: A sum is released only if at least this many messages arrived. The
+            accounting assumes that as many clients are honest.
+    """
 
     minimum_clients: int
 
     def __post_init__(self) -> None:
-        _ = self.visibility  # which checks the number
+        _ = self.visibility  # Checks the number.
 
     @property
     def wire_name(self) -> str:
-        """The name in the hash of a plan, whatever the class is called; it never changes."""
+        """The name in the hash of a plan; it never changes, even if the class is renamed."""
         return f"SecureSum(minimum_clients={self.minimum_clients})"
 
     @property
     def visibility(self) -> OnlySums:
-        """Sums over at least `minimum_clients` messages."""
+        """Only sums over at least `minimum_clients` messages are seen."""
         return OnlySums(minimum_clients=self.minimum_clients)
 
     def check_runtime(self, facts: RuntimeFacts) -> None:
         if facts.messages != "stored":
-            raise ConfigError("the channel 'secure_sum' needs runtime.messages = 'stored'")
+            raise ConfigError(
+                f"the channel 'secure_sum' needs stored messages, got '{facts.messages}'; set "
+                "runtime.messages = 'stored'"
+            )
 
     def check(self, context: ChannelContext) -> None:
         check_reachable(self.minimum_clients, context, "no sum")
 
     def check_cohort(self, cohort: Cohort) -> None:
-        """A sum of bits has one meaning only if all of them have the same."""
+        """Refuse different mechanisms or weights, because a bit must mean the same for all clients.
+
+        Args:
+            cohort: Mechanism and weight of each client.
+
+        Raises:
+            ParameterError: Mechanisms or weights differ.
+        """
         remedy = (
-            "give all clients as many records, or protect whole clients (privacy.level = 'client')"
+            "give all clients the same number of records, or protect whole clients (privacy.level "
+            "= 'client')"
         )
         check_alike(cohort, "a secure sum", remedy)
 
@@ -72,8 +93,8 @@ class SecureSum(Channel):
 
     def seen_by(self, *, private: bool) -> str:  # noqa: ARG002
         return (
-            f"The server sees only sums over at least {self.minimum_clients} clients. Whoever "
-            "computes the sums is trusted to reveal nothing else."
+            f"The server sees only sums over at least {self.minimum_clients} clients. The party "
+            "that computes the sums is trusted to reveal nothing else."
         )
 
     def warnings(
@@ -82,13 +103,13 @@ class SecureSum(Channel):
         central_epsilon: float | None,  # noqa: ARG002
     ) -> list[str]:
         return [
-            "the secure sum is simulated: bytes are those of the bare codes, and a real protocol "
-            "sends more (a sum of n bits alone takes log2(n + 1) bits a coordinate)"
+            "the secure sum is simulated: only the bytes of the codes are counted, and a real "
+            "protocol sends more (a sum of n bits alone takes log2(n + 1) bits per coordinate)"
         ]
 
 
 class BitSum:
-    """How many clients sent a 1, coordinate by coordinate; read once, and only if enough did."""
+    """Counts of the clients that sent a 1 at each coordinate, released once."""
 
     def __init__(self, dimension: int, minimum_clients: int) -> None:
         self._bits = LevelCounts(dimension, 2)
@@ -97,17 +118,17 @@ class BitSum:
         self._released: Vector | None = None
 
     def add(self, mechanism: Mechanism, weight: float, opened: Opened) -> None:  # noqa: ARG002
-        # Equal weights, which the plan has checked, cancel.
+        # The plan has checked that all weights are equal, so they cancel.
         if self._released is not None:
-            # The difference of two sums would be one client's bits.
+            # The difference of the two sums would be this client's bits.
             raise WireError("the sum of this round has been released; a late message is not added")
         if self._mechanism not in (None, mechanism) or not isinstance(opened, PackedCodes):
-            raise WireError("a message of another mechanism does not belong into this sum")
+            raise WireError("expected a message of the cohort's mechanism, got one of another")
         self._bits.add(opened)
         self._mechanism = mechanism
 
     def result(self) -> Vector | None:
-        """The mean of what the bits stand for, or None if too few clients sent any."""
+        """Return the mean of the values of the bits, or None if too few clients sent any."""
         if self._released is None and self._mechanism and self._bits.received >= self._minimum:
             low, high = self._mechanism.decode(np.array([0, 1], dtype=np.uint8))
             (ones,) = self._bits.counts()

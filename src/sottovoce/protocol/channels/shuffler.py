@@ -1,8 +1,12 @@
-"""A shuffler, simulated: this process is trusted to hand on messages in random order, nameless.
+"""The channel 'shuffler', simulated: the server sees messages in random order, without senders.
 
-In a deployment somebody else stands here. What the accounting needs of it: the server sees nothing
-of a round but at least `minimum_clients` messages in an order that tells nothing, once; and that
-many clients follow their mechanism. Whoever may collude is not counted among them.
+The simulation shuffles in this process, which is trusted. In a deployment another party shuffles.
+The accounting assumes that
+
+- the server sees nothing of a round except at least `minimum_clients` messages, once, in an order
+  that is independent of their senders;
+- at least `minimum_clients` clients follow their mechanism. Clients that may collude with the
+  server do not count among them.
 """
 
 from dataclasses import dataclass
@@ -22,28 +26,42 @@ from sottovoce.protocol.sums import Cohort
 @register_channel("shuffler", summary="messages in random order, without their senders; simulated")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shuffler(Channel):
-    """Messages without senders, released only where at least `minimum_clients` arrived."""
+    """The channel on which the server sees shuffled messages without senders, from enough clients.
+
+    The shuffler is trusted to shuffle and to forget who sent what. Here it is simulated.
+
+    Attributes:
+        minimum_clients: Messages of a round are released only if at least this many arrived. The
+            accounting assumes that as many clients are honest.
+    """
 
     minimum_clients: int
 
     def __post_init__(self) -> None:
-        _ = self.visibility  # which checks the number
+        _ = self.visibility  # Checks the number.
 
     @property
     def wire_name(self) -> str:
-        """The name in the hash of a plan, whatever the class is called; it never changes."""
+        """The name in the hash of a plan; it never changes, even if the class is renamed."""
         return f"Shuffler(minimum_clients={self.minimum_clients})"
 
     @property
     def visibility(self) -> NoSenders:
-        """One message among `minimum_clients` of its round."""
+        """One message is hidden among `minimum_clients` of its round."""
         return NoSenders(minimum_clients=self.minimum_clients)
 
     def check(self, context: ChannelContext) -> None:
         check_reachable(self.minimum_clients, context, "no message")
 
     def check_cohort(self, cohort: Cohort) -> None:
-        """A message that only some could have sent, or that weighs more, would have a sender."""
+        """Refuse different mechanisms or weights, because they would reveal who sent a message.
+
+        Args:
+            cohort: Mechanism and weight of each client.
+
+        Raises:
+            ParameterError: Mechanisms or weights differ.
+        """
         check_alike(cohort, "a shuffler")
 
     def describe(self) -> str:
@@ -54,7 +72,7 @@ class Shuffler(Channel):
 
     def seen_by(self, *, private: bool) -> str:  # noqa: ARG002
         return (
-            f"The server sees replies of at least {self.minimum_clients} clients in a random "
+            f"The server sees messages of at least {self.minimum_clients} clients in a random "
             "order, without senders. The shuffler is trusted to forget who sent what."
         )
 
@@ -65,13 +83,13 @@ class Shuffler(Channel):
 def idle_shuffle(
     clients: int, local_epsilon: float | None, central_epsilon: float | None
 ) -> list[str]:
-    """Return a warning where the shuffle saves less than a hundredth of epsilon."""
+    """Return a warning if shuffling lowers epsilon by at most one percent."""
     local, central = local_epsilon or 0.0, central_epsilon or 0.0
     if not local or central < 0.99 * local:
         return []
     return [
-        f"shuffling {clients} clients buys nothing: epsilon "
-        f"{show_epsilon(central, 3)} against {show_epsilon(local, 3)} if every message were seen "
-        "with its sender; it takes more clients, or a smaller epsilon for each message (a vector "
-        "of many coordinates has a large one)"
+        f"shuffling {clients} clients gives almost no amplification: epsilon is "
+        f"{show_epsilon(central, 3)} with it and {show_epsilon(local, 3)} without; use more "
+        "clients, or a smaller epsilon for each message (messages of many coordinates have a large "
+        "one)"
     ]
