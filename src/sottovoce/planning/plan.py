@@ -389,6 +389,9 @@ class Plan(Table[Planned]):
 
         Float noise leaks in its last bits, so such mechanisms are listed below the others and
         marked. Within both parts the order is that of the list.
+
+        Returns:
+            One row per mechanism, with the columns of the printed table.
         """
         rows = [one.cells() for one in self]
         exact = [row for row in rows if row[-1] == "exact"]
