@@ -26,7 +26,12 @@ from relay import Relay, relay_to
 
 from sottovoce.deployment.machines import processes
 from sottovoce.deployment.machines.address import free_port
-from sottovoce.deployment.machines.processes import Child, program, stopped_at_the_end, wait_until
+from sottovoce.deployment.machines.processes import (
+    Child,
+    program,
+    stop_children_at_exit,
+    wait_until,
+)
 from sottovoce.protocol.message import HEADER_BYTES
 
 _TINY = """
@@ -127,7 +132,7 @@ def stock_rounds(folder: Path, nodes: int, rounds: int) -> list[float]:
         "insecure = true\n"
     )
     environment = processes.environment(home)
-    with stopped_at_the_end() as children:
+    with stop_children_at_exit() as children:
         commands = [
             [
                 *(program("flower-superlink"), "--insecure", "--port", str(port)),

@@ -47,7 +47,7 @@ class Site:
         self._headers = signed_headers(federation.folder / "sites" / name / "node.key") | _BODY
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._node = Node()
-        self.public_key = certificates.as_flower_knows_it(federation.public_keys()[name])
+        self.public_key = certificates.to_flower_key(federation.public_keys()[name])
         self.seconds: list[float] = []
         self.failures = 0
 

@@ -163,7 +163,7 @@ def measure_counts(table: Table, dimension: int, clients: int) -> None:
         bits = (levels - 1).bit_length()
         width = -(-dimension * bits // 8)
         payloads = torch.randint(0, 256, (clients, width), dtype=torch.uint8, device="cuda")
-        several = level_counts.LevelCounts(dimension, levels, "cuda")
+        several = level_counts.CudaLevelCounts(dimension, levels, "cuda")
         seconds = table.time(partial(several.add, payloads))
         moved = float(clients * width + 8 * (levels - 1) * dimension)
         name = f"counts of {levels} levels, {clients} of {dimension}"

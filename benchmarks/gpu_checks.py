@@ -276,7 +276,7 @@ def check_level_counts(checks: Checks, levels: int) -> None:
         rows = np.stack([np.frombuffer(encoding.pack(one, bits), np.uint8) for one in codes])
         expected = LevelCounts(dimension, levels)
         expected.add_rows(rows)
-        counted = level_counts.LevelCounts(dimension, levels, "cuda")
+        counted = level_counts.CudaLevelCounts(dimension, levels, "cuda")
         counted.add(torch.from_numpy(rows).cuda())
         label = f"counts of {levels} levels, {dimension} of {clients}"
         checks.same(label, counted.counts.cpu().numpy(), expected.counts())

@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.ledger.records import Budget, Charge, Due, Release
+from sottovoce.ledger.records import Budget, Charge, PendingCharge, Release
 from sottovoce.privacy import accounting
-from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.compositions import compose_repeated
 from sottovoce.privacy.events import GaussianNoise, OneBit, PrivacyEvent, PureDp
 from sottovoce.privacy.pld import PldAccountant
 from sottovoce.privacy.renyi import RenyiAccountant
@@ -44,7 +44,9 @@ def charge_rounds(ledger: Ledger) -> float:
             ledger.set_budget(name, BUDGET)
     start = time.perf_counter()
     for number in range(1, ROUNDS + 1):
-        dues = [Due(release=release(name, number), attempt=0, event=EVENT) for name in names]
+        dues = [
+            PendingCharge(release=release(name, number), attempt=0, event=EVENT) for name in names
+        ]
         outcomes = ledger.charge_all(dues)
         assert all(isinstance(outcome, Charge) for outcome in outcomes)
     return time.perf_counter() - start
@@ -55,7 +57,7 @@ def charge_several(ledger: Ledger) -> None:
     events = [event for event, count in SEVERAL for _ in range(count)]
     ledger.charge_all(
         [
-            Due(release=release("mixed", number), attempt=0, event=event)
+            PendingCharge(release=release("mixed", number), attempt=0, event=event)
             for number, event in enumerate(events)
         ]
     )
@@ -64,7 +66,7 @@ def charge_several(ledger: Ledger) -> None:
 def timed_epsilon(ledger: Ledger, accountant: str) -> tuple[float, float]:
     """The mixed client's epsilon by one accountant; nothing was accounted before."""
     start = time.perf_counter()
-    history = multiset(ledger.history("mixed"))
+    history = compose_repeated(ledger.history("mixed"))
     epsilon = accounting.privacy_spent(history, DELTA, accountant).epsilon
     return epsilon, time.perf_counter() - start
 

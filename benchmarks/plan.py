@@ -9,9 +9,9 @@ import time
 from simulated_errors import simulated_mse
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import clipped
+from sottovoce.core.domains import clipped_domain
 from sottovoce.mechanisms.release import ReleaseTerms
-from sottovoce.planning.candidates import Setting
+from sottovoce.planning.candidates import PlanSetting
 from sottovoce.planning.plan import rank
 
 CASES = (("l2", 1000, 2.0, 1), ("l2", 1000, 2.0, 50), ("l1", 16, 2.0, 1), ("linf", 4, 2.0, 1))
@@ -20,8 +20,8 @@ RELATIVE_ERROR = 0.004
 
 def main() -> None:
     for geometry, dimension, epsilon, rounds in CASES:
-        setting = Setting(
-            domain=clipped(geometry, dimension, 1.0),
+        setting = PlanSetting(
+            domain=clipped_domain(geometry, dimension, 1.0),
             epsilon=epsilon,
             delta=1e-5,
             terms=ReleaseTerms(adjacency=Adjacency.ZERO_OUT),

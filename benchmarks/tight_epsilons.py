@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball
 from sottovoce.mechanisms.design.families import gauss_hermite
-from sottovoce.mechanisms.release import NoSenders, release_event
+from sottovoce.mechanisms.release import ShuffledMessages, release_event
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.mechanisms.seeds import GENERATORS
 from sottovoce.privacy.accounting import epsilon
@@ -31,8 +31,8 @@ from sottovoce.privacy.events import (
     PureDp,
     Repeated,
     Sampled,
-    SecureSum,
     Shuffled,
+    SummedBits,
     ZeroConcentrated,
 )
 from sottovoce.privacy.pld import PldAccountant
@@ -89,7 +89,7 @@ def _secret_order() -> PrivacyEvent:
         generator=GENERATORS[-1],
         timing="constant",
     )
-    visibility = NoSenders(minimum_clients=50_000)
+    visibility = ShuffledMessages(minimum_clients=50_000)
     event = release_event(mechanism, adjacency=REPLACE_ONE, visibility=visibility)
     return Repeated(event=event, count=4)
 
@@ -117,7 +117,7 @@ def _few_bits() -> float:
 
 
 def _sum(clients: int, bound: float, shift: float, dimension: int) -> float:
-    event = SecureSum(
+    event = SummedBits(
         shift=shift,
         dimension=dimension,
         logit_bound=bound,

@@ -3,7 +3,7 @@
 import numpy as np
 
 from sottovoce import Adjacency, SystemRandomness
-from sottovoce.analytics import SquareMap, density_map, mechanism_for, privatise
+from sottovoce.analytics import SquareMap, density_map, mechanism_for, privatize_places
 from sottovoce.privacy import MetricDp
 
 PEOPLE, CELLS = 3000, 6
@@ -17,7 +17,7 @@ def main() -> None:
 
     mechanism = mechanism_for(area, epsilon_per_km=2.0, bits=4)
     # Only the codes leave the clients.
-    codes = privatise(mechanism, places, SystemRandomness(), batch="today")
+    codes = privatize_places(mechanism, places, SystemRandomness(), batch="today")
     event = mechanism.privacy(Adjacency.REPLACE_ONE)
     assert isinstance(event, MetricDp)
     print(f"epsilon 2 per km between any two places; {event.pure().epsilon:.1f} across the map")

@@ -17,7 +17,7 @@ from sottovoce.core.domains import Box, Categories, L1Ball, L2Ball
 from sottovoce.core.errors import LedgerError
 from sottovoce.deployment.policy import Policy
 from sottovoce.federated.training import RoundRecord
-from sottovoce.ledger.records import Standing
+from sottovoce.ledger.records import LedgerPosition
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.mechanisms.rotation import Rotation
@@ -77,7 +77,7 @@ STORED: list[tuple[PrivacyEvent, str]] = [
         '"largest_loss":3.0,"shape":"SeededBits","shift":0.5}',
     ),
     (
-        events.SecureSum(
+        events.SummedBits(
             shift=0.5, dimension=7, logit_bound=2.0, clients=30, adjacency=REPLACE_ONE
         ),
         '{"adjacency":"replace-one","against_zero":false,"clients":30,"dimension":7,'
@@ -109,7 +109,7 @@ STORED: list[tuple[PrivacyEvent, str]] = [
         '{"adjacency":"zero-out","epsilon":1.0,"shape":"PureDp"}],"shape":"Composed"}',
     ),
     (
-        events.Assumed(event=PURE, assumption="chacha20"),
+        events.Conditional(event=PURE, assumption="chacha20"),
         '{"assumption":"chacha20","event":{"adjacency":"zero-out","epsilon":1.0,"shape":"PureDp"},'
         '"shape":"Assumed"}',
     ),
@@ -162,7 +162,7 @@ PARAMETER_HASHES = {
     "stochastic_sign": "e2f9fe2868991b475f48371a6898510b",
 }
 FIELDS: dict[Any, str] = {
-    Standing: "identity charges charges_head messages messages_head",  # seals and witnesses
+    LedgerPosition: "identity charges charges_head messages messages_head",  # seals and witnesses
     Policy: (  # audit logs
         "mechanisms level adjacency epsilon_per_round epsilon_total delta smallest_cohort "
         "trust_server float_noise seeded_randomness public_counts epsilon_if_sampled "

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 import sottovoce
-from sottovoce.core.faces import HOMES
+from sottovoce.core.faces import DEFINING_MODULES
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference" / "names.md"
@@ -44,7 +44,7 @@ def sentence_of(package: str, name: str) -> str:
     value = getattr(importlib.import_module(package), name)
     text = inspect.getdoc(value) if inspect.isclass(value) or inspect.isroutine(value) else None
     if text is None or (not inspect.isclass(value) and not inspect.isroutine(value)):
-        home = importlib.import_module(HOMES[package][name])
+        home = importlib.import_module(DEFINING_MODULES[package][name])
         found = re.search(
             rf"((?:^#: .*\n)+){re.escape(name)}\b", inspect.getsource(home), re.MULTILINE
         )

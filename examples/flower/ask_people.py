@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from sottovoce.analytics import Question, question_for
 from sottovoce.deployment import Site, Values
-from sottovoce.flower import answering_questions, ask_on_grid
+from sottovoce.flower import ask_on_grid, make_question_handler
 from sottovoce.ledger import seal
 
 NUM_CLINICS, PATIENTS = 20, 100
@@ -50,7 +50,7 @@ def columns_of(site: Site) -> dict[str, Values]:
 
 
 client_app = ClientApp()
-client_app.query()(answering_questions(columns_of))
+client_app.query()(make_question_handler(columns_of))
 
 server_app = ServerApp()
 

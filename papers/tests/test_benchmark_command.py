@@ -36,7 +36,7 @@ def measured(cli: Any, command: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("options", ["", "--bits 3 --threads 2", "--bits 8"])
-def test_privatise(cli: Any, options: str) -> None:
+def test_privatize(cli: Any, options: str) -> None:
     found = measured(cli, f"privatize --dimension 1001 {options}")
     speed, limit = found["coordinates_per_second"], found["limit_per_second"]
     assert found["fraction_of_limit"] == pytest.approx(speed / limit)
@@ -46,7 +46,7 @@ def test_privatise(cli: Any, options: str) -> None:
 
 
 @pytest.mark.parametrize(("mechanism", "bits"), [("mvu", 3), ("discrete_gaussian", 16)])
-def test_privatise_other_mechanisms(cli: Any, mechanism: str, bits: int) -> None:
+def test_privatize_other_mechanisms(cli: Any, mechanism: str, bits: int) -> None:
     found = measured(cli, f"privatize --dimension 77 --mechanism {mechanism}")
     assert (found["mechanism"], found["bits"]) == (mechanism, bits)
 
@@ -239,7 +239,7 @@ def test_a_wrong_round_exits_1(cli: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "model after a round" in result.err
 
 
-def test_a_design_worse_than_a_linear_programme_exits_1(
+def test_a_design_worse_than_a_linear_program_exits_1(
     cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(design, "_programme", lambda _: 0.5)
@@ -304,7 +304,7 @@ def test_plain_and_eager_codes_unpack_what_was_packed(bits: int) -> None:
     assert np.array_equal(eager.numpy(), codes)
 
 
-def test_rates_let_everybody_have_three_turns() -> None:
+def test_rates_let_everyone_have_three_turns() -> None:
     turns = {"quick": 0, "slow": 0}
 
     def turn(name: str) -> Contender:

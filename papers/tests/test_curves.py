@@ -60,7 +60,7 @@ def test_a_step_is_the_gradient_with_respect_to_the_bend(kind: CurveKind) -> Non
 @pytest.mark.parametrize(
     ("kind", "of_m", "of_ends"), [("polygonal", 1.5, 0.25), ("bezier", 2.5, 0.75)]
 )
-def test_the_bend_comes_to_the_minimiser_of_the_mean_loss(
+def test_the_bend_comes_to_the_minimizer_of_the_mean_loss(
     kind: CurveKind, of_m: float, of_ends: float
 ) -> None:
     expected = of_m * torch.ones(3) - of_ends * (A + B)

@@ -30,7 +30,7 @@ def test_the_list_shows_what_needs_data(cli: Any) -> None:
     assert line.rstrip().endswith("mnist")
 
 
-def test_a_run_is_labelled_as_reduced(cli: Any) -> None:
+def test_a_run_is_labeled_as_reduced(cli: Any) -> None:
     result = cli("experiment", "run", "digits-sweep", "--fast", "--jobs", 1)
     assert result.code == 0
     assert "Reduced: rounds is 5, not 30" in result.out

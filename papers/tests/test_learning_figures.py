@@ -45,7 +45,7 @@ def _findings(folder: Path, table: dict[str, Any]) -> Findings:
     return learning_study.study(catalogue, dataclasses.replace(settings, folder=folder), _train)
 
 
-def test_another_axis_below_the_picture_and_the_favourite_by_round(tmp_path: Path) -> None:
+def test_another_axis_below_the_picture_and_the_favorite_by_round(tmp_path: Path) -> None:
     findings = _findings(tmp_path, _table(x="clients"))
     main, curves = (figure for figure in findings.figures)
     assert (main.name, curves.name) == ("accuracy-by-clients", "accuracy-by-round")
@@ -118,7 +118,7 @@ def test_a_curve_is_what_all_seeds_have() -> None:
     assert LearningCurve.of(wide).intervals == [(0.0, 1.0)]
 
 
-def test_a_published_epsilon_is_drawn_as_such_and_compared_with_nobody(tmp_path: Path) -> None:
+def test_a_published_epsilon_is_drawn_as_such_and_compared_with_no_one(tmp_path: Path) -> None:
     table = _table()
     nbafl = {"kind": "nbafl", "local_learning_rate": 1.0}
     choice = {"value": "NbAFL", "set": {"algorithm": nbafl, "privacy.level": "client"}}

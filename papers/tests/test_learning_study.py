@@ -49,7 +49,7 @@ def _findings(
     return learning_study.study(catalogue, dataclasses.replace(settings, folder=folder), train)
 
 
-def test_the_catalogue_is_registered_and_says_what_it_needs() -> None:
+def test_the_catalog_is_registered_and_says_what_it_needs() -> None:
     names = [catalogue.name for catalogue in catalogues()]
     assert {"digits-sweep", "imvu-mnist"} <= set(names)
     assert "digits" not in names  # a bare spec
@@ -84,7 +84,7 @@ def test_both_versions_of_the_digits_grid_are_valid_specs() -> None:
         ("fast.axes.epsilons", [1.0], "did you mean 'epsilon'"),
     ],
 )
-def test_a_wrong_catalogue_is_named(path: str, value: Any, message: str) -> None:
+def test_a_wrong_catalog_is_named(path: str, value: Any, message: str) -> None:
     table = _table()
     *parents, last = path.split(".")
     place = table
@@ -401,7 +401,7 @@ def test_the_mnist_experiment_expands_over_keys_that_its_spec_may_have() -> None
     assert json.dumps(full.base)  # plain data
 
 
-def test_every_catalogue_trains_without_a_ledger() -> None:
+def test_every_catalog_trains_without_a_ledger() -> None:
     """A trial stores no messages: a spec that wants them stored would fail in every cell."""
     for catalogue in catalogues():
         for grid in (full_grid(catalogue), fast_grid(catalogue)):

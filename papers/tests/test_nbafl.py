@@ -12,8 +12,8 @@ from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness, SystemRandomness
-from sottovoce.federated.algorithms.algorithm import Combined, Step
-from sottovoce.federated.rounds import finite_rows
+from sottovoce.federated.algorithms.algorithm import AggregatedUplink, ClientStepInput
+from sottovoce.federated.rounds import zero_nonfinite_rows
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce_papers.algorithms.nbafl import NbAfl, PublishedNoise
@@ -41,9 +41,9 @@ def an_algorithm(*, proximal_weight: float = 0.0, downlink_stddev: float = 0.0) 
 
 def sent_by(task: Task, start: Vector, clients: list[ClientData]) -> list[tuple[int, list[Vector]]]:
     """(position of the first client, what the clients hand on), block by block."""
-    step = Step(run="r", round=1, model=start, state={}, randomness=SeededRandomness(0))
+    step = ClientStepInput(run="r", round=1, model=start, state={}, randomness=SeededRandomness(0))
     blocks = an_algorithm().client_steps(task, clients, step)
-    return [(block.start, finite_rows(block.uplinks[0])) for block in blocks]
+    return [(block.start, zero_nonfinite_rows(block.uplinks[0])) for block in blocks]
 
 
 def noise(*, rounds: int, clients: int) -> PublishedNoise:
@@ -133,23 +133,27 @@ def test_a_whole_model_is_protected_whatever_its_number_of_samples() -> None:
 
 def test_the_mean_replaces_the_model() -> None:
     algorithm, model = an_algorithm(), np.ones(6)
-    state = algorithm.initialise(model)
+    state = algorithm.initialize(model)
     mean = np.linspace(0.0, 1.0, 6)
-    following, _ = algorithm.server_step(model, [Combined(mean=mean)], state)
+    following, _ = algorithm.server_step(model, [AggregatedUplink(mean=mean)], state)
     np.testing.assert_array_equal(following, mean)
 
 
 def test_downlink_noise_is_gaussian_new_each_round_and_repeats_with_its_seed() -> None:
     algorithm, model = an_algorithm(downlink_stddev=0.5), np.zeros(20_000)
-    first, state = algorithm.server_step(model, [Combined(mean=model)], algorithm.initialise(model))
-    second, _ = algorithm.server_step(first, [Combined(mean=model)], state)
+    first, state = algorithm.server_step(
+        model, [AggregatedUplink(mean=model)], algorithm.initialize(model)
+    )
+    second, _ = algorithm.server_step(first, [AggregatedUplink(mean=model)], state)
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
     for drawn in (first, second):
         assert np.std(drawn) == pytest.approx(0.5, rel=0.03)
         assert abs(np.mean(drawn)) < 0.02
         assert np.mean(np.abs(drawn) < 0.5) == pytest.approx(0.6827, abs=0.015)
     # As after a resume: the state alone says which draws come next.
-    again, _ = an_algorithm(downlink_stddev=0.5).server_step(first, [Combined(mean=model)], state)
+    again, _ = an_algorithm(downlink_stddev=0.5).server_step(
+        first, [AggregatedUplink(mean=model)], state
+    )
     np.testing.assert_array_equal(again, second)
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms.noise.laws import (
-    Gaussian,
-    Laplace,
     Noise,
-    Staircase,
+    ScalarGaussian,
+    ScalarLaplace,
+    ScalarStaircase,
     nu_for_mean_absolute,
     nu_for_variance,
 )
@@ -22,17 +22,21 @@ from sottovoce_papers.noise_amplitude import distance_bound, expected_distance, 
 @pytest.mark.parametrize("stddev", [1e-3, 2.5])
 def test_gaussian_noise_grows_with_the_root_of_the_rounds(rounds: int, stddev: float) -> None:
     exact = stddev * math.sqrt(2.0 * rounds / math.pi)
-    assert mean_absolute_sum(Gaussian(stddev=stddev), rounds) == pytest.approx(exact, rel=1e-8)
+    assert mean_absolute_sum(ScalarGaussian(stddev=stddev), rounds) == pytest.approx(
+        exact, rel=1e-8
+    )
 
 
 @pytest.mark.parametrize(("rounds", "exact"), [(1, 1.0), (2, 1.5), (3, 1.875), (4, 2.1875)])
 def test_laplace_noise_has_these_closed_forms(rounds: int, exact: float) -> None:
     """2 T/4^T C(2T, T): the sum is the difference of two Gamma(T) variables."""
     assert exact == pytest.approx(2.0 * rounds * math.comb(2 * rounds, rounds) / 4.0**rounds)
-    assert mean_absolute_sum(Laplace(scale=3.0), rounds) == pytest.approx(3.0 * exact, rel=1e-8)
+    assert mean_absolute_sum(ScalarLaplace(scale=3.0), rounds) == pytest.approx(
+        3.0 * exact, rel=1e-8
+    )
 
 
-def _exact_pair_of_staircases(noise: Staircase) -> float:
+def _exact_pair_of_staircases(noise: ScalarStaircase) -> float:
     """E|X + Y| = 4 integral_0^inf S(t) (1 - S(t)) dt for S = P(X > t), exact on each level.
 
     E|X - Y| = 2 integral F (1 - F), and X + Y has the law of X - Y. S is linear on each level, so
@@ -49,7 +53,7 @@ def _exact_pair_of_staircases(noise: Staircase) -> float:
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.5, 1.0, 5.0, 12.0])
 def test_two_staircases_agree_with_the_integral_over_their_levels(epsilon: float) -> None:
-    noise = Staircase(step=2.0, epsilon=epsilon, nu=nu_for_variance(epsilon))
+    noise = ScalarStaircase(step=2.0, epsilon=epsilon, nu=nu_for_variance(epsilon))
     exact = _exact_pair_of_staircases(noise)
     assert mean_absolute_sum(noise, 2) == pytest.approx(exact, rel=1e-7)
 
@@ -57,7 +61,7 @@ def test_two_staircases_agree_with_the_integral_over_their_levels(epsilon: float
 @pytest.mark.parametrize("rounds", [3, 20])
 @pytest.mark.parametrize("epsilon", [0.3, 4.0])
 def test_sums_of_staircases_agree_with_samples(rounds: int, epsilon: float) -> None:
-    noise = Staircase(step=1.0, epsilon=epsilon, nu=nu_for_mean_absolute(epsilon))
+    noise = ScalarStaircase(step=1.0, epsilon=epsilon, nu=nu_for_mean_absolute(epsilon))
     uniforms = np.random.default_rng(6).random((200_000, rounds)) - 0.5
     samples = np.copysign(noise.quantile(0.5 - np.abs(uniforms)), uniforms)
     sums = np.abs(samples.sum(axis=1))
@@ -67,7 +71,11 @@ def test_sums_of_staircases_agree_with_samples(rounds: int, epsilon: float) -> N
 
 @pytest.mark.parametrize(
     "noise",
-    [Gaussian(stddev=1.0), Laplace(scale=1.0), Staircase(step=1.0, epsilon=1.0, nu=0.4)],
+    [
+        ScalarGaussian(stddev=1.0),
+        ScalarLaplace(scale=1.0),
+        ScalarStaircase(step=1.0, epsilon=1.0, nu=0.4),
+    ],
 )
 def test_the_triangle_inequality_is_far_off_after_many_rounds(noise: Noise) -> None:
     ratios = []
@@ -85,4 +93,4 @@ def test_the_triangle_inequality_is_far_off_after_many_rounds(noise: Noise) -> N
 
 def test_rounds_must_be_a_positive_integer() -> None:
     with pytest.raises(ParameterError, match="rounds"):
-        mean_absolute_sum(Laplace(scale=1.0), 0)
+        mean_absolute_sum(ScalarLaplace(scale=1.0), 0)

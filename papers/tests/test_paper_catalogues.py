@@ -28,7 +28,7 @@ def participations(spec: RunSpec, whole: int) -> tuple[int, float]:
     """How often a client is asked, and how full the last epoch is."""
     count = spec.data.num_train or whole
     count -= round(count * (spec.data.validation_fraction or 0.0))
-    epochs = spec.sampling.opened()
+    epochs = spec.sampling.build()
     assert isinstance(epochs, Epochs)
     return (
         epochs.most_participations(count, spec.rounds),
@@ -56,8 +56,8 @@ def test_every_mechanism_is_registered_and_left_to_calibration(name: str) -> Non
     for trial in expand(grid.base, {"mechanism": grid.axes["mechanism"]}):
         registration = registry.find(trial.spec.mechanism.kind)
         registration.check_names(trial.spec.mechanism.parameters)
-        assert registration.knob is not None
-        assert registration.knob.parameter not in trial.spec.mechanism.parameters
+        assert registration.calibrated_parameter is not None
+        assert registration.calibrated_parameter.parameter not in trial.spec.mechanism.parameters
         assert trial.spec.runtime.messages == "none"
 
 

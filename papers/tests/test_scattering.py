@@ -54,7 +54,7 @@ def test_shapes_of_mnist_and_cifar(
     assert transform(shape[-2], shape[-1], angles=angles)(images(*shape)).shape == output
 
 
-def test_an_image_has_the_same_features_whatever_stands_beside_it() -> None:
+def test_an_image_has_the_same_features_whatever_stands_next_to_it() -> None:
     batch = images(130, 8, 8)  # more than a chunk
     scatter = transform(8, 8)
     alone = torch.stack([scatter(batch[n]) for n in (0, 63, 64, 129)])
@@ -88,14 +88,14 @@ def test_images_of_another_size_or_too_small_are_refused() -> None:
         Geometry(height=4, width=28, scales=2, angles=8)
 
 
-def test_group_normalisation_sets_each_samples_groups_to_mean_0_and_variance_1() -> None:
+def test_group_normalization_sets_each_samples_groups_to_mean_0_and_variance_1() -> None:
     features = 3 + 5 * images(4, 81, 7, 7)
     groups = group_normalise(features, 27).reshape(4, 27, -1)
     torch.testing.assert_close(groups.mean(dim=2), torch.zeros(4, 27), rtol=0, atol=1e-5)
     torch.testing.assert_close(groups.var(dim=2, correction=0), torch.ones(4, 27))
 
 
-def test_group_normalisation_mixes_no_samples() -> None:
+def test_group_normalization_mixes_no_samples() -> None:
     features = images(4, 144, 7, 7)
     torch.testing.assert_close(group_normalise(features, 6)[1:2], group_normalise(features[1:2], 6))
 
@@ -113,7 +113,7 @@ def test_logarithms_keep_the_averages_and_compress_edges() -> None:
     torch.testing.assert_close(found[:, :, 1:], torch.log1p(100 * maps[:, :, 1:].clamp_min(0)))
 
 
-def test_opponent_colours_turn_and_do_not_stretch() -> None:
+def test_opponent_colors_turn_and_do_not_stretch() -> None:
     colours = images(2, 3, 4, 4)
     found = opponent_colours(colours)
     torch.testing.assert_close(found.square().sum(dim=1), colours.square().sum(dim=1))

@@ -39,7 +39,7 @@ def in_secret(grid: Grid) -> list[RunSpec]:
 def test_epochs_are_whole_and_few_enough_in_either_stage(make: Callable[[Catalogue], Grid]) -> None:
     """Held-out data is a tenth up to chance, of which four deviations must not matter."""
     for spec in in_secret(make(the_catalogue())):
-        channel, epochs = spec.channel.opened(), spec.sampling.opened()
+        channel, epochs = spec.channel.build(), spec.sampling.build()
         assert isinstance(channel, SecretOrder)
         assert isinstance(epochs, Epochs)
         whole, held_out = spec.data.num_train or SAMPLES, spec.data.validation_fraction or 0.0

@@ -140,7 +140,7 @@ def test_what_is_damaged_or_of_another_spec_is_trained_again(tmp_path: Path, how
     assert [r.result for r in again] == [r.result for r in first]
 
 
-def test_a_failure_is_recorded_stops_nobody_and_is_tried_again(tmp_path: Path) -> None:
+def test_a_failure_is_recorded_stops_no_one_and_is_tried_again(tmp_path: Path) -> None:
     trials = _rounds(101, 102, 103, 107, 5)
     results = _run(trials, tmp_path)
     errors = [result.error for result in results]

@@ -44,7 +44,7 @@ def test_more_images_than_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert len(np.unique(images("strokes", 10).reshape(10, -1), axis=0)) == 10
 
 
-def test_strokes_are_bright_on_dark_and_centred() -> None:
+def test_strokes_are_bright_on_dark_and_centered() -> None:
     ink = images("strokes", 200)[:, 0] + 0.5
     assert 0.05 < ink.mean() < 0.25
     assert np.median(ink) == 0
@@ -62,7 +62,7 @@ def test_strokes_keep_their_look_at_another_size() -> None:
     assert abs(small - large) < 0.05
 
 
-def test_dead_leaves_have_edges_of_all_sizes_and_little_colour() -> None:
+def test_dead_leaves_have_edges_of_all_sizes_and_little_color() -> None:
     drawn = images("dead_leaves", 100, 32)
     assert drawn.shape == (100, 3, 32, 32)
     grey = drawn.mean(axis=1)

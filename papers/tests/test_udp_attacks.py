@@ -14,11 +14,11 @@ from small_data import images, labels, save
 
 from sottovoce.auditing.reconstruction_scores import (
     MEAN_IMAGE,
-    baselines,
     difference,
     gains,
     interval,
-    scores,
+    score_baselines,
+    score_reconstructions,
     summary,
 )
 from sottovoce.core.adjacency import Adjacency
@@ -187,15 +187,15 @@ def test_scores_are_of_updates_and_in_the_best_order() -> None:
     generator = np.random.default_rng(0)
     truth = generator.uniform(-0.5, 0.5, (3, 4, 1, 12, 12)).astype(np.float32)
     shuffled = truth[:, ::-1]
-    perfect = scores(truth, shuffled)
+    perfect = score_reconstructions(truth, shuffled)
     assert perfect.ssim is not None
     np.testing.assert_allclose(perfect.mse, 0.0)
     np.testing.assert_allclose(perfect.ssim, 1.0)
     found = summary(perfect)
     assert found["mse"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
-    plain = baselines(truth, np.zeros((5, 1, 12, 12)))
+    plain = score_baselines(truth, np.zeros((5, 1, 12, 12)))
     assert all(value["low"] > 0.0 for value in gains(perfect, plain[MEAN_IMAGE]).values())
-    flat = scores(truth.reshape(3, 4, 144), shuffled.reshape(3, 4, 144))
+    flat = score_reconstructions(truth.reshape(3, 4, 144), shuffled.reshape(3, 4, 144))
     assert summary(flat)["ssim"] is None
     with pytest.raises(ParameterError, match="needs at least two updates, got 1"):
         interval(np.array([1.0]))

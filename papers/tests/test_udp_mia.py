@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.auditing.attacks.roc import Estimate
+from sottovoce.auditing.attacks.roc import IntervalEstimate
 from sottovoce.learning.datasets import Dataset
 from sottovoce_papers.experiment import Row, find
 from sottovoce_papers.studies.udp_mia import grid as mia_grid
@@ -104,7 +104,7 @@ def test_specs_are_those_of_the_paper_where_it_speaks() -> None:
 
 
 def test_targets_that_agree_by_luck_prove_nothing() -> None:
-    together = Estimate(value=0.02, low=0.004, high=0.05, chance=0.01)
+    together = IntervalEstimate(value=0.02, low=0.004, high=0.05, chance=0.01)
     found = Measured.of([0.02, 0.02, 0.02], together)
     assert (found.value, found.low, found.high) == (0.02, 0.004, 0.05)
     apart = Measured.of([0.0, 0.5, 1.0], together)

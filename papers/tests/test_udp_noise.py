@@ -9,7 +9,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaln
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.mechanisms.noise.laws import Staircase, nu_for_mean_absolute, nu_for_variance
+from sottovoce.mechanisms.noise.laws import ScalarStaircase, nu_for_mean_absolute, nu_for_variance
 from sottovoce.privacy import accounting
 from sottovoce.privacy.additive_noise import staircase_pair
 from sottovoce.privacy.events import GaussianNoise, LaplaceNoise, PrivacyEvent, Repeated, Sampled
@@ -79,7 +79,7 @@ def _exact_ratio(releases: int, epsilon: float, nu: float) -> float:
     least = epsilon / releases
     step_epsilon = float(brentq(lambda at: delta(at) - DELTA, least, 8.0 * least, xtol=1e-13))
     mu = brentq(lambda at: gaussian_epsilon(at * math.sqrt(releases), DELTA) - epsilon, 1e-3, 9.0)
-    return float(Staircase(step=1.0, epsilon=step_epsilon, nu=nu).variance * mu**2)
+    return float(ScalarStaircase(step=1.0, epsilon=step_epsilon, nu=nu).variance * mu**2)
 
 
 @pytest.mark.parametrize("epsilon", [2.0, 8.0])
@@ -119,7 +119,7 @@ RATE, ROUNDS = 0.05, 150
 def _step_epsilon(stddev: float) -> float:
     def missing(epsilon: float) -> float:
         nu = nu_for_mean_absolute(epsilon)
-        return Staircase(step=1.0, epsilon=epsilon, nu=nu).variance - stddev**2
+        return ScalarStaircase(step=1.0, epsilon=epsilon, nu=nu).variance - stddev**2
 
     return float(brentq(missing, 0.01, 20.0))
 
@@ -158,7 +158,7 @@ def test_sampled_staircases_cost_what_enumeration_says(stddev: float) -> None:
     pair = staircase_pair(epsilon, nu, 1.0, ZERO_OUT)
     exact, found = _exact_sampled_epsilon(epsilon, nu), _sampled_epsilon(pair, "pld")
     assert exact * (1.0 - 1e-9) <= found <= exact * 1.0003
-    renyi, pld = SAMPLED[stddev]["Staircase"]
+    renyi, pld = SAMPLED[stddev]["ScalarStaircase"]
     assert _sampled_epsilon(pair, "renyi") == pytest.approx(renyi, rel=5e-3)
     assert found <= pld  # which is up to 1% above the exact one
 
@@ -187,7 +187,7 @@ def test_under_an_l1_clip_the_staircase_s_gain_dies_with_the_dimension() -> None
         one_shot_l1_ratio(STAIRCASE, d, budget) / one_shot_l1_ratio(LAPLACE, d, budget)
         for d in (1, 2, 8, 64)
     ]
-    best = Staircase(step=1.0, epsilon=4.0, nu=nu_for_variance(4.0)).variance
+    best = ScalarStaircase(step=1.0, epsilon=4.0, nu=nu_for_variance(4.0)).variance
     assert ratios[0] == pytest.approx(best / (2.0 / 16.0), rel=1e-4)
     assert ratios == sorted(ratios)
     assert ratios[2] > 0.99
@@ -195,7 +195,7 @@ def test_under_an_l1_clip_the_staircase_s_gain_dies_with_the_dimension() -> None
 
 
 @pytest.mark.slow  # its figures are those above, its verdict's words those below
-def test_a_fast_run_says_where_the_favourite_loses(tmp_path: Path) -> None:
+def test_a_fast_run_says_where_the_favorite_loses(tmp_path: Path) -> None:
     found = find("udp-noise")
     result = study.run(found, found.settings(fast=True), tmp_path / "udp")
     assert (tmp_path / "udp" / "index.html").is_file()

@@ -3,7 +3,7 @@
 Over each cell of x a threshold is approximated by a linear function and raised by the cell's
 margin; the gap is twice the margin and the draw's own width, 1. If w and w + gap pass equally many
 thresholds, that number is the code; otherwise it is decided in double precision with 64 more bits.
-docs/kernels.md proves the margins, which `mechanisms/kernels/ladder.py` computes. */
+docs/explanation/kernels.md proves the margins, which `mechanisms/kernels/ladder.py` computes. */
 
 #define LADDER_STEP 16 /* The number of thresholds compared together; rows are padded to it. */
 

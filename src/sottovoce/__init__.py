@@ -23,10 +23,10 @@ if sys.version_info < (3, 11):  # noqa: UP036  (pip refuses, a source tree on th
         "virtual environment with a newer one: python3.11 -m venv .venv"
     )
 
-from sottovoce.core.faces import show
-from sottovoce.core.moved import name_new_paths
+from sottovoce.core.faces import export_lazily
+from sottovoce.core.moved import explain_moved_imports
 
-name_new_paths()
+explain_moved_imports()
 
 if TYPE_CHECKING:
     from sottovoce.analytics.estimates import estimate as estimate
@@ -60,10 +60,10 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.mvu import Mvu as Mvu
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
     from sottovoce.mechanisms.randomized_response import (
-        BitwiseRandomisedResponse as BitwiseRandomisedResponse,
+        BitwiseRandomizedResponse as BitwiseRandomizedResponse,
     )
     from sottovoce.mechanisms.randomized_response import (
-        GeneralisedRandomisedResponse as GeneralisedRandomisedResponse,
+        GeneralizedRandomizedResponse as GeneralizedRandomizedResponse,
     )
     from sottovoce.mechanisms.rotation import Rotation as Rotation
     from sottovoce.mechanisms.seeded_sign import SeededSign as SeededSign
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from sottovoce.planning.calibrate import calibrate as calibrate
     from sottovoce.planning.plan import Plan as Plan
     from sottovoce.planning.plan import plan as plan
-    from sottovoce.planning.spending import Spent as Spent
+    from sottovoce.planning.spending import SpendResult as SpendResult
     from sottovoce.planning.spending import spend as spend
     from sottovoce.privacy.events import Composed as Composed
     from sottovoce.privacy.events import Repeated as Repeated
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
     from sottovoce.runs.opened import open_run as open_run
     from sottovoce.runs.simulate import simulate as simulate
 
-show(
+export_lazily(
     __name__,
     {
         "analytics.estimates": ["estimate"],
@@ -113,8 +113,8 @@ show(
         "mechanisms.mvu": ["Mvu"],
         "mechanisms.no_privacy": ["NoPrivacy"],
         "mechanisms.randomized_response": [
-            "BitwiseRandomisedResponse",
-            "GeneralisedRandomisedResponse",
+            "BitwiseRandomizedResponse",
+            "GeneralizedRandomizedResponse",
         ],
         "mechanisms.rotation": ["Rotation"],
         "mechanisms.seeded_sign": ["SeededSign"],
@@ -124,7 +124,7 @@ show(
         "mechanisms.stochastic_sign": ["StochasticSign"],
         "planning.calibrate": ["calibrate"],
         "planning.plan": ["Plan", "plan"],
-        "planning.spending": ["Spent", "spend"],
+        "planning.spending": ["SpendResult", "spend"],
         "privacy.events": ["Composed", "Repeated", "Sampled"],
         "protocol.parties": ["Client", "Server"],
         "runs.check": ["check"],

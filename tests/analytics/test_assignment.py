@@ -3,36 +3,36 @@
 import numpy as np
 import pytest
 
-from sottovoce.analytics.assignment import assigned
+from sottovoce.analytics.assignment import assign_choices
 from sottovoce.core.errors import ParameterError
 
 
 def test_a_person_gets_the_same_whatever_the_batch() -> None:
-    whole = assigned(7, "row", 0, 1000, 13)
-    parts = [assigned(7, "row", first, 100, 13) for first in range(0, 1000, 100)]
+    whole = assign_choices(7, "row", 0, 1000, 13)
+    parts = [assign_choices(7, "row", first, 100, 13) for first in range(0, 1000, 100)]
     assert np.array_equal(whole, np.concatenate(parts))
 
 
 def test_the_draw_is_fixed_for_all_versions() -> None:
-    assert assigned(0, "level", 0, 8, 5).tolist() == [3, 2, 1, 1, 3, 0, 1, 4]
+    assert assign_choices(0, "level", 0, 8, 5).tolist() == [3, 2, 1, 1, 3, 0, 1, 4]
 
 
 @pytest.mark.parametrize("choices", [2, 5, 128])
 def test_every_choice_is_as_likely(choices: int) -> None:
     people = 200_000
-    counts = np.bincount(assigned(3, "row", 10**9, people, choices), minlength=choices)
+    counts = np.bincount(assign_choices(3, "row", 10**9, people, choices), minlength=choices)
     expected = people / choices
     chi_square = float(((counts - expected) ** 2 / expected).sum())
     assert abs(chi_square - (choices - 1)) < 5.0 * np.sqrt(2.0 * (choices - 1))
 
 
 def test_two_draws_and_two_seeds_are_unlike() -> None:
-    first = assigned(3, "row", 0, 10_000, 2)
-    for other in (assigned(3, "level", 0, 10_000, 2), assigned(4, "row", 0, 10_000, 2)):
+    first = assign_choices(3, "row", 0, 10_000, 2)
+    for other in (assign_choices(3, "level", 0, 10_000, 2), assign_choices(4, "row", 0, 10_000, 2)):
         assert abs(float((first == other).mean()) - 0.5) < 0.03
 
 
 def test_odd_numbers_are_refused() -> None:
     for seed, first in ((-1, 0), (2**63, 0), (1, -1)):
         with pytest.raises(ParameterError):
-            assigned(seed, "row", first, 1, 2)
+            assign_choices(seed, "row", first, 1, 2)

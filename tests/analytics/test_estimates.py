@@ -10,7 +10,7 @@ import pytest
 
 from sottovoce.analytics import question
 from sottovoce.analytics.estimates import ask, estimate, question_for
-from sottovoce.analytics.tallies import CodeCounts, added
+from sottovoce.analytics.tallies import CodeCounts, add_tallies
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DomainError, ParameterError, UnknownNameError
 from sottovoce.core.randomness import SeededRandomness, SystemRandomness
@@ -68,7 +68,7 @@ def test_parts_add_up_to_the_whole(statistic: str, options: dict[str, Any], valu
     asked = question_for(statistic, public_seed=5, **options)
     codes = asked.answer(values[:3000], SeededRandomness(1))
     whole = asked.tally(codes)
-    parts = added(asked.tally(codes[:1000]), asked.tally(codes[1000:], first=1000))
+    parts = add_tallies(asked.tally(codes[:1000]), asked.tally(codes[1000:], first=1000))
     assert parts.people == whole.people == 3000
     assert asked.estimate(parts).estimate == pytest.approx(asked.estimate(whole).estimate)
 
@@ -146,7 +146,7 @@ def test_a_question_that_lacks_something_is_refused() -> None:
             question.from_json(text)
 
 
-def test_codes_that_nobody_could_have_sent_are_refused() -> None:
+def test_codes_that_no_one_could_have_sent_are_refused() -> None:
     asked = question_for("histogram", lower=0, upper=1, bins=5, epsilon=4.0)
     with pytest.raises(DomainError, match="codes"):
         asked.tally(np.array([7], dtype=np.uint8))
@@ -156,7 +156,7 @@ def test_tallies_of_two_questions_are_not_added() -> None:
     first = CodeCounts(counts=np.zeros((1, 4), dtype=np.int64))
     second = CodeCounts(counts=np.zeros((1, 8), dtype=np.int64))
     with pytest.raises(ParameterError, match="different questions"):
-        added(first, second)
+        add_tallies(first, second)
 
 
 def test_series_lists_and_arrays_are_alike(values: Vector) -> None:

@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 from cases import cases
 
-from sottovoce.analytics.places import SquareMap, code_counts, density_map, mechanism_for, privatise
+from sottovoce.analytics.places import (
+    SquareMap,
+    code_counts,
+    density_map,
+    mechanism_for,
+    privatize_places,
+)
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DomainError, ParameterError
@@ -68,7 +74,7 @@ def test_no_two_places_of_the_earth_are_farther_apart_on_the_map(
     assert (apart <= ground * (1.0 + 1e-9) + 1e-9).all()
 
 
-def test_kilometres_become_degrees_again() -> None:
+def test_kilometers_become_degrees_again() -> None:
     for latitude in (0.0, 45.0, -79.0):
         area = SquareMap(latitude=latitude, longitude=12.0, side_km=600.0)
         for place in ([0.0, 0.0], [100.0, -250.0], [-300.0, 300.0]):
@@ -77,7 +83,7 @@ def test_kilometres_become_degrees_again() -> None:
         assert area.degrees_of(1e9, 0.0) == area.degrees_of(300.0, 0.0)
 
 
-def test_the_event_states_epsilon_per_kilometre_and_the_diagonal() -> None:
+def test_the_event_states_epsilon_per_kilometer_and_the_diagonal() -> None:
     event = mechanism_for(AREA, epsilon_per_km=1.0, bits=2, input_bits=5).privacy(
         Adjacency.REPLACE_ONE
     )
@@ -89,7 +95,7 @@ def test_the_event_states_epsilon_per_kilometre_and_the_diagonal() -> None:
 def test_the_map_comes_nearer_to_the_truth_than_a_guess() -> None:
     places = two_towns(4000)
     mechanism = mechanism_for(AREA, epsilon_per_km=2.0, bits=3, input_bits=5)
-    codes = privatise(mechanism, places, SeededRandomness(1), batch="a")
+    codes = privatize_places(mechanism, places, SeededRandomness(1), batch="a")
     estimate, truth = density_map(mechanism, codes, cells=8), true_density(places, 8)
     assert estimate.sum() == pytest.approx(1.0)
     assert (estimate >= 0.0).all()
@@ -100,13 +106,13 @@ def test_the_map_comes_nearer_to_the_truth_than_a_guess() -> None:
 def test_the_mean_place_is_unbiased() -> None:
     places = two_towns(4000)
     mechanism = mechanism_for(AREA, epsilon_per_km=2.0, bits=3, input_bits=5)
-    codes = privatise(mechanism, places, SeededRandomness(2), batch="a")
+    codes = privatize_places(mechanism, places, SeededRandomness(2), batch="a")
     decoded = mechanism.points[codes]
     spread = decoded.std(axis=0) / math.sqrt(len(places))
     assert (np.abs(decoded.mean(axis=0) - places.mean(axis=0)) < 6.0 * spread).all()
 
 
-def test_latitudes_become_kilometres_and_outsiders_move_to_the_edge() -> None:
+def test_latitudes_become_kilometers_and_outsiders_move_to_the_edge() -> None:
     places = AREA.places([40.75, 40.76, 50.0], [-73.97, -73.97, -73.97])
     np.testing.assert_allclose(places[0], 0.0, atol=1e-9)
     np.testing.assert_allclose(places[1], [0.0, 1.112], atol=1e-3)
@@ -118,9 +124,9 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(DomainError, match="finite"):
         AREA.places([float("nan")], [0.0])
     with pytest.raises(DomainError, match="two coordinates"):
-        privatise(mechanism, [1.0, 2.0], SeededRandomness(1), batch="a")
+        privatize_places(mechanism, [1.0, 2.0], SeededRandomness(1), batch="a")
     with pytest.raises(DomainError, match="project"):
-        privatise(mechanism, [[5.0, 0.0]], SeededRandomness(1), batch="a")
+        privatize_places(mechanism, [[5.0, 0.0]], SeededRandomness(1), batch="a")
     with pytest.raises(DomainError, match="between 0 and 3"):
         code_counts([[0, 4]], 4)
     with pytest.raises(DomainError, match="at least one"):
@@ -139,7 +145,7 @@ def test_batches_have_their_own_noise_and_the_date_line_is_no_edge() -> None:
     mechanism = mechanism_for(AREA, epsilon_per_km=1.0, bits=2, input_bits=5)
     places = np.zeros((50, 2))
     first, second = (
-        privatise(mechanism, places, SeededRandomness(1), batch=name) for name in ("a", "b")
+        privatize_places(mechanism, places, SeededRandomness(1), batch=name) for name in ("a", "b")
     )
     assert (first != second).any()
     pacific = SquareMap(latitude=0.0, longitude=179.99, side_km=10.0)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from sottovoce.auditing import run_membership
 from sottovoce.auditing.finished_run import FinishedRun, open_run
-from sottovoce.auditing.run_membership import RESULT, Plan, attack
+from sottovoce.auditing.run_membership import RESULT, MembershipPlan, attack
 from sottovoce.cli.main import app
 from sottovoce.core.errors import DataError, ParameterError
 from sottovoce.runs.loading import parse
@@ -41,7 +41,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
 
 
 def test_every_figure_has_its_interval_and_chance(finished: FinishedRun) -> None:
-    result, chart = attack(finished, Plan(shadows=8, candidates=400), ignore)
+    result, chart = attack(finished, MembershipPlan(shadows=8, candidates=400), ignore)
     assert list(result["attacks"]) == ["shokri", "lira-offline", "lira-online", "canary"]
     for found in result["attacks"].values():
         assert [one["fpr"] for one in found["tpr_at_fpr"]] == [0.01]
@@ -60,7 +60,7 @@ def test_every_figure_has_its_interval_and_chance(finished: FinishedRun) -> None
 def test_shadows_are_kept_and_serve_again(
     finished: FinishedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan(shadows=10, candidates=200, attacks=("lira-online",))
+    plan = MembershipPlan(shadows=10, candidates=200, attacks=("lira-online",))
     first, _ = attack(finished, plan, ignore)
 
     def never(*_: object) -> None:
@@ -69,7 +69,7 @@ def test_shadows_are_kept_and_serve_again(
     monkeypatch.setattr(run_membership, "train_many", never)
     assert attack(finished, plan, ignore)[0] == first
     with pytest.raises(AssertionError, match="trained again"):
-        attack(finished, Plan(shadows=10, candidates=202, attacks=("shokri",)), ignore)
+        attack(finished, MembershipPlan(shadows=10, candidates=202, attacks=("shokri",)), ignore)
 
 
 def test_shadows_of_a_private_run_have_its_noise(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_shadows_of_a_private_run_have_its_noise(tmp_path: Path) -> None:
         mechanism={"kind": "gauss_hermite", "levels": 2},
         runtime={"messages": "stored"},
     )
-    plan = Plan(shadows=8, candidates=260, attacks=("lira-offline",))
+    plan = MembershipPlan(shadows=8, candidates=260, attacks=("lira-offline",))
     result, _ = attack(private, plan, ignore)
     assert result["certificate"]["epsilon"] == pytest.approx(4.0, abs=0.05)
     assert result["attacks"]["lira-offline"]["auc"]["contains_chance"]
@@ -89,19 +89,23 @@ def test_shadows_of_a_private_run_have_its_noise(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("plan", "error", "message"),
     [
-        (Plan(shadows=8, candidates=100), DataError, "too few non-members .* at least 100"),
         (
-            Plan(shadows=10, candidates=200, fprs=[0.01, 0.001]),
+            MembershipPlan(shadows=8, candidates=100),
+            DataError,
+            "too few non-members .* at least 100",
+        ),
+        (
+            MembershipPlan(shadows=10, candidates=200, fprs=[0.01, 0.001]),
             DataError,
             "at least 1000 non-members",
         ),
-        (Plan(shadows=4, candidates=200), DataError, "too few shadow models"),
-        (Plan(shadows=9, candidates=400), ParameterError, "even number"),
-        (Plan(shadows=8, candidates=600), ParameterError, "from 2 to 520"),
+        (MembershipPlan(shadows=4, candidates=200), DataError, "too few shadow models"),
+        (MembershipPlan(shadows=9, candidates=400), ParameterError, "even number"),
+        (MembershipPlan(shadows=8, candidates=600), ParameterError, "from 2 to 520"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(
-    finished: FinishedRun, plan: Plan, error: type[Exception], message: str
+    finished: FinishedRun, plan: MembershipPlan, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
         attack(finished, plan, ignore)
@@ -137,7 +141,7 @@ def test_test_rows_of_another_law_are_told_of(tmp_path: Path) -> None:
             y_test=told,
         )
         finished = make(tmp_path / name, data={"dataset": f"npz:{path}", "clients": 2}, rounds=10)
-        result, _ = attack(finished, Plan(shadows=8, attacks=("lira-offline",)), ignore)
+        result, _ = attack(finished, MembershipPlan(shadows=8, attacks=("lira-offline",)), ignore)
         controls.append(result["control"])
         assert f"AUC {controls[-1]['value']:.3f} [" in result["notes"][-1]
     assert abs(controls[0]["value"] - 0.5) < 0.1

@@ -9,12 +9,12 @@ import torch
 from sottovoce.auditing.attacks.attributes import (
     AttributeClassifier,
     accuracy,
-    attribute_of,
-    embeddings_of,
+    attribute_labels,
+    compute_embeddings,
     f1,
     infer,
     macro_f1,
-    majority,
+    majority_guesses,
 )
 from sottovoce.core.errors import DataError, ParameterError, UnknownNameError
 from sottovoce.learning import models
@@ -71,8 +71,8 @@ def test_f1_is_that_of_another_library() -> None:
     assert 0.08 < found.high - found.low < 0.25  # about 4 sqrt(.33 .67/200) = 0.13
 
 
-def test_the_majority_is_guessed_for_everybody() -> None:
-    assert majority(np.array([3, 3, 1]), 4).tolist() == [3, 3, 3, 3]
+def test_the_majority_is_guessed_for_everyone() -> None:
+    assert majority_guesses(np.array([3, 3, 1]), 4).tolist() == [3, 3, 3, 3]
 
 
 def _data(train: list[int], test: list[int]) -> Dataset:
@@ -96,11 +96,11 @@ def _data(train: list[int], test: list[int]) -> Dataset:
 
 def test_attributes_that_cannot_be_inferred_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="valid names: smoker"):
-        attribute_of(_data([0, 1], [0, 1]), "gender")
+        attribute_labels(_data([0, 1], [0, 1]), "gender")
     with pytest.raises(DataError, match="the value 1 in every row: there is nothing to infer"):
-        attribute_of(_data([1, 1], [1, 1]), "smoker")
+        attribute_labels(_data([1, 1], [1, 1]), "smoker")
     with pytest.raises(DataError, match="no test row has the value 2 of attribute 'smoker'"):
-        attribute_of(_data([0, 1, 2], [0, 1]), "smoker")
+        attribute_labels(_data([0, 1, 2], [0, 1]), "smoker")
     plain = Dataset(
         name="plain",
         train_features=np.zeros((2, 2), np.float32),
@@ -110,7 +110,7 @@ def test_attributes_that_cannot_be_inferred_are_refused() -> None:
         num_classes=2,
     )
     with pytest.raises(DataError, match=r"no attributes to infer.*attribute_gender"):
-        attribute_of(plain, "gender")
+        attribute_labels(plain, "gender")
     with pytest.raises(ParameterError, match="epochs"):
         AttributeClassifier(epochs=0)
 
@@ -119,8 +119,8 @@ def test_embeddings_of_many_rows_are_those_of_each() -> None:
     module = models.create(models.Mlp(hidden_units=5), (4,), 3, np.random.default_rng(0))
     task = Task(module, torch.zeros(1, 4), torch.zeros(1, dtype=torch.int64))
     rows = np.random.default_rng(1).normal(size=(1100, 4)).astype(np.float32)
-    found = embeddings_of(task, task.initial_model(), rows)
+    found = compute_embeddings(task, task.initial_model(), rows)
     assert found.shape == (1100, 5)
     np.testing.assert_allclose(
-        found[[0, 1099]], embeddings_of(task, task.initial_model(), rows[[0, 1099]]), atol=1e-6
+        found[[0, 1099]], compute_embeddings(task, task.initial_model(), rows[[0, 1099]]), atol=1e-6
     )

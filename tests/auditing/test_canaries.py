@@ -12,12 +12,16 @@ from sottovoce.auditing.canary_rounds import (
     Canaries,
     CanaryAlgorithm,
     CanaryTask,
-    blocks_of,
+    split_coordinates,
 )
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms.algorithm import Combined, Each, Step
+from sottovoce.federated.algorithms.algorithm import (
+    AggregatedUplink,
+    ClientStepInput,
+    ClientVectors,
+)
 from sottovoce.learning.clients import ClientData
 from sottovoce.runs.inputs import load_inputs
 
@@ -53,24 +57,24 @@ def test_noise_that_all_clients_share_drops_out_of_the_scores() -> None:
     direction = CANARIES.signs[:4] / 2.0
     rows = np.stack([noise, noise, noise])
     rows[0, :4] += 0.5 * direction
-    each = Each(clients=("a", "b", "r"), rows=rows, weights=np.array([10.0, 10.0, 10.0]))
-    scores = CANARIES.scores(Combined(mean=rows.mean(axis=0), each=each), 1)
+    each = ClientVectors(clients=("a", "b", "r"), rows=rows, weights=np.array([10.0, 10.0, 10.0]))
+    scores = CANARIES.scores(AggregatedUplink(mean=rows.mean(axis=0), each=each), 1)
     np.testing.assert_allclose(scores[0], [5.0, 0.0, 0.0], atol=1e-12)
     np.testing.assert_allclose(scores[1], [2.0, 0.0, 0.0], atol=1e-12)
-    later = CANARIES.scores(Combined(mean=rows.mean(axis=0), each=each), 2)
+    later = CANARIES.scores(AggregatedUplink(mean=rows.mean(axis=0), each=each), 2)
     np.testing.assert_allclose(scores + later, 0.0, atol=1e-12)
 
 
-def test_where_nobody_sees_messages_the_mean_is_scored() -> None:
+def test_where_no_one_sees_messages_the_mean_is_scored() -> None:
     mean = np.zeros(8)
     mean[:4] = CANARIES.signs[:4] / 2.0
-    np.testing.assert_allclose(CANARIES.scores(Combined(mean=mean), 2)[0, :2], [-1.0, 0.0])
+    np.testing.assert_allclose(CANARIES.scores(AggregatedUplink(mean=mean), 2)[0, :2], [-1.0, 0.0])
 
 
 def test_blocks_are_disjoint_and_no_more_than_there_are_coordinates() -> None:
-    assert blocks_of(10, 3) == (slice(0, 3), slice(3, 6), slice(6, 9))
+    assert split_coordinates(10, 3) == (slice(0, 3), slice(3, 6), slice(6, 9))
     with pytest.raises(ParameterError, match="choose a number from 1 to 10"):
-        blocks_of(10, 11)
+        split_coordinates(10, 11)
 
 
 # In a task.
@@ -89,7 +93,7 @@ def _clients(names: str, size: int) -> list[ClientData]:
 
 
 def _wide(dimension: int, **changes: object) -> Canaries:
-    blocks = blocks_of(dimension, 3)
+    blocks = split_coordinates(dimension, 3)
     return replace(CANARIES, blocks=blocks, signs=np.ones(dimension), **changes)  # type: ignore[arg-type]
 
 
@@ -144,7 +148,7 @@ def test_local_models_are_moved_by_the_canary_and_nothing_else() -> None:
     model, clients = task.initial_model(), _clients("cabrd", 3)
     canaries = _wide(task.dimension)
     planted = CanaryTask(task, canaries, 1, model, sampled=False)
-    assert planted.first_steps(model, clients) is None
+    assert planted.closed_form_gradients(model, clients) is None
     found = torch.zeros(5, task.dimension, dtype=torch.float64)
     for start, rows in planted.local_models(model, clients, steps=2, learning_rate=0.1):
         found[start : start + len(rows)] = rows.double()
@@ -162,10 +166,10 @@ def test_the_model_goes_on_from_real_messages_alone() -> None:
         inner=inputs.algorithm, canaries=_wide(dimension), gathers=True, sends_models=False
     )
     model = np.zeros(dimension)
-    state = algorithm.initialise(model)
+    state = algorithm.initialize(model)
     rows = np.stack([np.full(dimension, 1.0), np.full(dimension, 50.0), np.full(dimension, 2.0)])
-    each = Each(clients=("a", "b", "c"), rows=rows, weights=np.array([1.0, 5.0, 3.0]))
-    combined = [Combined(mean=rows.mean(axis=0), each=each)]
+    each = ClientVectors(clients=("a", "b", "c"), rows=rows, weights=np.array([1.0, 5.0, 3.0]))
+    combined = [AggregatedUplink(mean=rows.mean(axis=0), each=each)]
     after, state = algorithm.server_step(model, combined, state)
     np.testing.assert_allclose(after, 1.75)
     assert (state[SCORES][:, 0] > 0.0).all()
@@ -180,7 +184,7 @@ def test_it_is_the_real_algorithm_that_clips() -> None:
     algorithm = CanaryAlgorithm(
         inner=inputs.algorithm, canaries=canaries, gathers=True, sends_models=False
     )
-    step = Step(
+    step = ClientStepInput(
         run="r", round=1, model=task.initial_model(), state={}, randomness=SeededRandomness(0)
     )
     (block,) = algorithm.client_steps(task, _clients("br", 10), step)

@@ -17,16 +17,16 @@ from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.mechanism import LaplaceLaw, StaircaseLaw
 from sottovoce.mechanisms.mvu import Mvu
-from sottovoce.mechanisms.noise.laws import Staircase
-from sottovoce.mechanisms.randomized_response import GeneralisedRandomisedResponse
+from sottovoce.mechanisms.noise.laws import ScalarStaircase
+from sottovoce.mechanisms.randomized_response import GeneralizedRandomizedResponse
 
 INTERVAL = Box(dimension=1, lower=-1.0, upper=1.0)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
 def test_laplace_noise_on_one_coordinate(epsilon: float) -> None:
-    first = LaplaceLaw(centre=np.array([0.2, 1.5]), scale=2.0)
-    second = LaplaceLaw(centre=np.array([0.2, 0.0]), scale=2.0)
+    first = LaplaceLaw(center=np.array([0.2, 1.5]), scale=2.0)
+    second = LaplaceLaw(center=np.array([0.2, 0.0]), scale=2.0)
 
     def excess(x: float) -> float:
         p, q = (math.exp(-abs(x - centre) / 2.0) / 4.0 for centre in (1.5, 0.0))
@@ -39,8 +39,8 @@ def test_laplace_noise_on_one_coordinate(epsilon: float) -> None:
 @pytest.mark.parametrize("shift", [0.3, 1.0, 1.7])
 @pytest.mark.parametrize("epsilon", [0.0, 0.4, 0.9])
 def test_staircase_noise_on_one_coordinate(shift: float, epsilon: float) -> None:
-    noise = Staircase(step=1.0, epsilon=0.8, nu=0.35)
-    first, second = (StaircaseLaw(centre=np.array([at]), noise=noise) for at in (shift, 0.0))
+    noise = ScalarStaircase(step=1.0, epsilon=0.8, nu=0.35)
+    first, second = (StaircaseLaw(center=np.array([at]), noise=noise) for at in (shift, 0.0))
     grid = np.linspace(-60.0, 60.0, 1_200_001)[:-1] + 5e-5  # middles of cells of 1e-4
     masses = []
     for at in (shift, 0.0):
@@ -52,7 +52,7 @@ def test_staircase_noise_on_one_coordinate(shift: float, epsilon: float) -> None
 
 
 def test_the_rows_of_a_table_are_the_integers_that_run() -> None:
-    mechanism = GeneralisedRandomisedResponse(input_domain=INTERVAL, epsilon=1.0, bits=1)
+    mechanism = GeneralizedRandomizedResponse(input_domain=INTERVAL, epsilon=1.0, bits=1)
     (row,) = table_rows(mechanism, np.array([1.0]))
     assert row == [Fraction(cell, 2**128) for cell in mechanism.table.rows[1]]
     (middle,) = table_rows(mechanism, np.array([0.0]))
@@ -82,7 +82,7 @@ def test_the_exact_epsilon_is_found_where_it_is_known() -> None:
     assert verdict is not None
     assert verdict.gap == pytest.approx(0.0, abs=1e-3)
     assert (verdict.violated, verdict.confidence) == (False, 1.0)
-    table = GeneralisedRandomisedResponse(input_domain=INTERVAL, epsilon=1.0, bits=1)
+    table = GeneralizedRandomizedResponse(input_domain=INTERVAL, epsilon=1.0, bits=1)
     verdict = audit_by_enumeration(table, Adjacency.REPLACE_ONE, delta=1e-5)
     assert verdict is not None
     assert verdict.method == "exact enumeration of the integer table"
@@ -122,7 +122,7 @@ def test_a_row_of_the_table_that_is_off_by_one_in_256_is_found(
         rows[0][1] -= 2**120
         return type(table).of(table.knots.copy(), table.letters.copy(), rows)
 
-    mechanism = GeneralisedRandomisedResponse(input_domain=INTERVAL, epsilon=1.0, bits=1)
+    mechanism = GeneralizedRandomizedResponse(input_domain=INTERVAL, epsilon=1.0, bits=1)
     assert not _violated(mechanism, Adjacency.REPLACE_ONE)
     monkeypatch.setattr(randomized_response, "_generalized_table", off_by_one)
     assert _violated(mechanism, Adjacency.REPLACE_ONE)
@@ -130,7 +130,7 @@ def test_a_row_of_the_table_that_is_off_by_one_in_256_is_found(
 
 def test_the_last_bit_of_the_table_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A part in 2^100 is beyond any draws and beyond float64; fractions see it."""
-    mechanism = GeneralisedRandomisedResponse(input_domain=INTERVAL, epsilon=1.0, bits=1)
+    mechanism = GeneralizedRandomizedResponse(input_domain=INTERVAL, epsilon=1.0, bits=1)
     ends = np.array([-1.0]), np.array([1.0])
     before = table_delta(mechanism, *ends, 0.0)
     honest = randomized_response._generalized_table(1.0, 2)
@@ -156,7 +156,7 @@ def test_replace_one_charged_as_zero_out_is_found(
 
 
 def _violated(
-    mechanism: GeneralisedRandomisedResponse | GaussHermite, adjacency: Adjacency
+    mechanism: GeneralizedRandomizedResponse | GaussHermite, adjacency: Adjacency
 ) -> bool:
     verdict = audit_by_enumeration(mechanism, adjacency, delta=1e-5)
     assert verdict is not None

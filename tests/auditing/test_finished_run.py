@@ -55,10 +55,10 @@ def test_data_that_the_model_never_saw_are_refused(tmp_path: Path) -> None:
 
 def test_a_result_that_could_not_be_kept_is_refused_before_the_work(folder: Path) -> None:
     found = open_run(folder)
-    assert found.place_of("audit.json") == folder / "audit.json"
+    assert found.result_path("audit.json") == folder / "audit.json"
     (folder / "audit.json").mkdir()
     with pytest.raises(OutputError, match=r"it is a folder; nothing was started"):
-        found.place_of("audit.json")
+        found.result_path("audit.json")
 
 
 def test_the_digest_is_the_owners_alone(folder: Path) -> None:

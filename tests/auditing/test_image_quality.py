@@ -74,7 +74,7 @@ def test_a_shuffled_batch_is_put_in_order() -> None:
     x = _images(7)
     order = np.random.default_rng(2).permutation(7)
     shuffled = x[order] + 0.01
-    chosen = reconstruction_scores.matched(x, shuffled)
+    chosen = reconstruction_scores.match_rows(x, shuffled)
     np.testing.assert_array_equal(order[chosen], np.arange(7))
 
 

@@ -8,18 +8,18 @@ from torch.func import grad
 from sottovoce.auditing import reconstruction_scores
 from sottovoce.auditing.attacks.inversion import (
     ClippedMean,
-    Inversion,
+    GradientInversion,
+    InversionTarget,
     LocalSteps,
-    Target,
     Work,
-    inferred_labels,
+    infer_labels,
     invert,
-    simulated_update,
+    simulate_update,
     total_variation,
 )
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms.algorithm import Step
+from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.fedavg import LocalSgd, LocalWork, SampleClippedGradient
 from sottovoce.learning import models
 from sottovoce.learning.clients import ClientData
@@ -51,8 +51,8 @@ def _gradient(task: Task, model: np.ndarray, x: np.ndarray, y: np.ndarray) -> np
     return np.asarray(found.double().numpy())
 
 
-def _target(task: Task, observed: np.ndarray, labels: np.ndarray, work: Work) -> Target:
-    return Target(
+def _target(task: Task, observed: np.ndarray, labels: np.ndarray, work: Work) -> InversionTarget:
+    return InversionTarget(
         model=task.initial_model(),
         work=work,
         observed=observed,
@@ -66,7 +66,7 @@ def test_one_image_comes_back_from_its_gradient() -> None:
     model = task.initial_model()
     observed = -np.stack([_gradient(task, model, x[i : i + 1], y[i]) for i in range(2)])
     target = _target(task, observed, y, ClippedMean(clip_norm=1.0))
-    found = invert(task, target, Inversion(iterations=130), np.random.default_rng(0))
+    found = invert(task, target, GradientInversion(iterations=130), np.random.default_rng(0))
     assert (reconstruction_scores.structural_similarities(x, found.images[:, 0]) > 0.9).all()
     assert (found.mismatch < 1e-3).all()
 
@@ -76,7 +76,7 @@ def test_noise_in_place_of_a_gradient_gives_no_image() -> None:
     task, x, y = _task(), _images(2), np.array([[1], [3]])
     observed = np.random.default_rng(5).normal(size=(2, task.dimension))
     target = _target(task, observed, y, ClippedMean(clip_norm=1.0))
-    found = invert(task, target, Inversion(iterations=100), np.random.default_rng(0))
+    found = invert(task, target, GradientInversion(iterations=100), np.random.default_rng(0))
     assert (reconstruction_scores.structural_similarities(x, found.images[:, 0]) < 0.3).all()
     assert (found.mismatch > 0.5).all()
 
@@ -90,8 +90,10 @@ def test_a_batch_comes_back_from_the_mean_of_clipped_gradients() -> None:
     assert max(norms) > clip, "or clipping is not tested"
     observed = -np.mean([g * min(1.0, clip / n) for g, n in zip(each, norms, strict=True)], axis=0)
     target = _target(task, observed[None], y, ClippedMean(clip_norm=clip))
-    found = invert(task, target, Inversion(iterations=110), np.random.default_rng(0)).images[0]
-    found = found[reconstruction_scores.matched(x, found)]
+    found = invert(
+        task, target, GradientInversion(iterations=110), np.random.default_rng(0)
+    ).images[0]
+    found = found[reconstruction_scores.match_rows(x, found)]
     assert reconstruction_scores.structural_similarities(x, found).mean() > 0.8
 
 
@@ -114,10 +116,10 @@ def test_the_attacker_simulates_what_clients_do(
     task, x, y = _task(), torch.from_numpy(_images(images)), torch.arange(images)
     model = task.initial_model()
     client = ClientData(name="one", features=x, labels=y)
-    step = Step(run="r", round=1, model=model, state={}, randomness=SeededRandomness(1))
+    step = ClientStepInput(run="r", round=1, model=model, state={}, randomness=SeededRandomness(1))
     ((_, rows),) = local_work.updates(task, [client], step)
     (real,) = next(rows.blocks(1)).double()
-    simulated = simulated_update(task, task.tensor(model), x, y, work).double()
+    simulated = simulate_update(task, task.tensor(model), x, y, work).double()
     cosine = (real @ simulated) / (real.norm() * simulated.norm())
     assert cosine.item() == pytest.approx(1.0, abs=1e-9)
 
@@ -129,7 +131,7 @@ def test_of_several_starts_the_best_match_is_kept() -> None:
     target = _target(task, observed, y, ClippedMean(clip_norm=1.0))
     # The first of four starts is the one of a single start: draws come in that order.
     one, four = (
-        invert(task, target, Inversion(iterations=20, restarts=n), np.random.default_rng(0))
+        invert(task, target, GradientInversion(iterations=20, restarts=n), np.random.default_rng(0))
         for n in (1, 4)
     )
     assert (four.mismatch <= one.mismatch + 1e-6).all()
@@ -141,9 +143,9 @@ def test_labels_are_read_from_the_last_biases() -> None:
     y = np.arange(8) % CLASSES
     model = task.initial_model()
     observed = -np.stack([_gradient(task, model, x[i : i + 1], y[i : i + 1]) for i in range(8)])
-    np.testing.assert_array_equal(inferred_labels(task, observed, CLASSES), y)
+    np.testing.assert_array_equal(infer_labels(task, observed, CLASSES), y)
     with pytest.raises(ParameterError, match="not in 7 biases; give the labels"):
-        inferred_labels(task, observed, 7)
+        infer_labels(task, observed, 7)
 
 
 def test_total_variation_of_known_pictures() -> None:
@@ -164,4 +166,4 @@ def test_bad_targets_are_refused() -> None:
     with pytest.raises(ParameterError, match="0 in every coordinate"):
         _target(task, 0.0 * ones, np.zeros((2, 1), dtype=np.int64), ClippedMean(clip_norm=1.0))
     with pytest.raises(ParameterError, match="total_variation must be at least 0"):
-        Inversion(total_variation=-1.0)
+        GradientInversion(total_variation=-1.0)

@@ -3,9 +3,9 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 from sottovoce.auditing.attacks import lira, roc
-from sottovoce.auditing.attacks.context import design
+from sottovoce.auditing.attacks.context import draw_training_masks
 from sottovoce.auditing.attacks.lira import Normal
-from sottovoce.auditing.attacks.roc import Verdicts
+from sottovoce.auditing.attacks.roc import ScoresByMembership
 from sottovoce.core.errors import DataError
 
 RNG = np.random.default_rng
@@ -14,7 +14,7 @@ RNG = np.random.default_rng
 def world(shadows: int, candidates: int, gap: float, queries: int = 1) -> tuple[np.ndarray, ...]:
     """Confidences with a level of their own for each candidate, and `gap` more for members."""
     generator = RNG(1)
-    trained_on = design(shadows, candidates, generator)
+    trained_on = draw_training_masks(shadows, candidates, generator)
     level = generator.normal(0.0, 5.0, (candidates, 1))
     phi = (
         level + gap * trained_on[:, :, None] + generator.normal(size=(shadows, candidates, queries))
@@ -40,7 +40,7 @@ def test_the_density_is_that_of_a_normal_law() -> None:
 
 def test_fitted_laws_find_what_was_drawn() -> None:
     phi, trained_on, _, _ = world(400, 50, gap=3.0, queries=2)
-    inside, outside = lira.fitted(phi, trained_on), lira.fitted(phi, ~trained_on)
+    inside, outside = lira.fit_normals(phi, trained_on), lira.fit_normals(phi, ~trained_on)
     np.testing.assert_allclose(inside.mean - outside.mean, 3.0, atol=0.5)
     np.testing.assert_allclose(inside.stddev, 1.0, atol=0.25)
     np.testing.assert_allclose(inside.precision, np.eye(2), atol=0.05)
@@ -51,7 +51,7 @@ def test_fitted_laws_find_what_was_drawn() -> None:
 def test_the_attack_is_nearly_as_good_as_the_best_there_is(attack: object, shadows: int) -> None:
     phi, trained_on, target, member = world(shadows, 4000, gap=2.0)
     assert callable(attack)
-    verdicts = Verdicts.of(attack(phi, trained_on, target), member)
+    verdicts = ScoresByMembership.of(attack(phi, trained_on, target), member)
     best_auc, best_rate = norm.cdf(2.0 / np.sqrt(2.0)), norm.sf(norm.isf(0.01) - 2.0)
     assert best_auc - 0.03 < roc.area(verdicts).value < best_auc + 0.015
     assert 0.6 * best_rate < roc.true_positive_rate(verdicts, 0.01).value < 1.25 * best_rate
@@ -62,7 +62,7 @@ def test_the_attack_is_nearly_as_good_as_the_best_there_is(attack: object, shado
 def test_nothing_is_found_where_there_is_nothing(attack: object) -> None:
     phi, trained_on, target, member = world(32, 4000, gap=0.0, queries=3)
     assert callable(attack)
-    verdicts = Verdicts.of(attack(phi, trained_on, target), member)
+    verdicts = ScoresByMembership.of(attack(phi, trained_on, target), member)
     assert roc.area(verdicts).contains_chance
     assert roc.true_positive_rate(verdicts, 0.01).contains_chance
 

@@ -7,14 +7,14 @@ from torch import Tensor, nn
 
 from sottovoce.auditing.attacks import canary, context, roc, shokri
 from sottovoce.auditing.attacks.context import (
-    Climb,
+    AttackContext,
     Mask,
-    Siege,
-    design,
+    QuerySearch,
+    draw_training_masks,
     logit_confidences,
     own_attacks,
 )
-from sottovoce.auditing.attacks.roc import Verdicts
+from sottovoce.auditing.attacks.roc import ScoresByMembership
 from sottovoce.core.errors import DataError
 from sottovoce.learning.task import Task
 
@@ -34,22 +34,22 @@ def models_of(held: Mask, features: Tensor, labels: Tensor, gap: float) -> np.nd
     return np.stack(models)
 
 
-def siege_of(gap: float, shadows: int = 24) -> tuple[Siege, Mask]:
+def siege_of(gap: float, shadows: int = 24) -> tuple[AttackContext, Mask]:
     generator = np.random.default_rng(1)
     features = torch.from_numpy(generator.normal(size=(CANDIDATES, FEATURES)).astype(np.float32))
     labels = torch.arange(CANDIDATES) % CLASSES
-    trained_on = design(shadows, CANDIDATES, generator)
-    held = design(4, CANDIDATES, generator)[::2]
+    trained_on = draw_training_masks(shadows, CANDIDATES, generator)
+    held = draw_training_masks(4, CANDIDATES, generator)[::2]
     task = Task(nn.Linear(FEATURES, CLASSES), features[:2], labels[:2])
     both = models_of(np.concatenate([trained_on, held]), features, labels, gap)
-    siege = Siege(
+    siege = AttackContext(
         task=task,
         shadows=both[:shadows],
         trained_on=trained_on,
         targets=both[shadows:],
         features=features,
         labels=labels,
-        climb=Climb(queries=2, steps=4, reach=0.1),
+        query_search=QuerySearch(queries=2, steps=4, reach=0.1),
     )
     return siege, held
 
@@ -57,20 +57,20 @@ def siege_of(gap: float, shadows: int = 24) -> tuple[Siege, Mask]:
 def test_members_that_are_remembered_are_found_by_every_attack() -> None:
     siege, held = siege_of(gap=1.0)
     seen: list[str] = []
-    found = context.scored(siege, own_attacks(), np.random.default_rng(0), seen.append)
+    found = context.run_attacks(siege, own_attacks(), np.random.default_rng(0), seen.append)
     assert tuple(found) == tuple(seen) == own_attacks()
     for name, one in found.items():
         assert one.scores.shape == (2, CANDIDATES)
-        verdicts = Verdicts.of(one.scores.ravel(), held.ravel())
+        verdicts = ScoresByMembership.of(one.scores.ravel(), held.ravel())
         assert roc.area(verdicts).low > 0.6, name
         assert roc.balanced_accuracy(verdicts, one.threshold).low > 0.55, name
 
 
 def test_nothing_is_found_where_nothing_is_remembered() -> None:
     siege, held = siege_of(gap=0.0)
-    found = context.scored(siege, own_attacks(), np.random.default_rng(0))
+    found = context.run_attacks(siege, own_attacks(), np.random.default_rng(0))
     for name, one in found.items():
-        verdicts = Verdicts.of(one.scores.ravel(), held.ravel())
+        verdicts = ScoresByMembership.of(one.scores.ravel(), held.ravel())
         # Wider than 95%: four attacks on one draw.
         area = roc.area(verdicts)
         assert abs(area.value - 0.5) < 1.5 * (area.high - area.value), name
@@ -79,13 +79,13 @@ def test_nothing_is_found_where_nothing_is_remembered() -> None:
 def test_queries_climb_the_gap_within_their_ball() -> None:
     siege, _ = siege_of(gap=1.0)
     stack, inside = siege.task.tensor(siege.shadows), torch.from_numpy(siege.trained_on)
-    made = canary.climbed(
+    made = canary.search_queries(
         siege.task,
         siege.shadows,
         siege.trained_on,
         siege.features,
         siege.labels,
-        siege.climb,
+        siege.query_search,
         seed=0,
     )
     assert made.shape == (2, CANDIDATES, FEATURES)
@@ -95,16 +95,16 @@ def test_queries_climb_the_gap_within_their_ball() -> None:
     def mean_gap(query: Tensor) -> float:
         outputs = siege.task.stacked_outputs(stack, query.expand(len(stack), *query.shape))
         phi = logit_confidences(outputs, siege.labels.expand(len(stack), -1))
-        return float(canary.gaps(phi, inside).mean())
+        return float(canary.standardized_gaps(phi, inside).mean())
 
     assert mean_gap(made[0]) > mean_gap(siege.features) + 0.3
 
 
 def test_the_canary_attack_judges_with_shadows_that_made_no_query() -> None:
-    makers, judges = canary.halves(26)
+    makers, judges = canary.split_shadows(26)
     assert (makers.stop, judges.start, judges.stop) == (12, 12, 26)
     with pytest.raises(DataError, match=r"canary attack.* got 6"):
-        canary.halves(6)
+        canary.split_shadows(6)
 
 
 def test_a_class_that_shadows_never_saw_is_an_error() -> None:

@@ -8,10 +8,10 @@ from cases import denser
 from scipy.stats import binom
 
 from sottovoce.auditing.lower_bounds import (
-    delta_refuted,
-    epsilon_refuted,
-    guesses_right,
+    count_right_guesses,
     judge_one_run,
+    largest_refuted_delta,
+    largest_refuted_epsilon,
     p_value,
 )
 from sottovoce.auditing.verdict import Certificate
@@ -39,14 +39,17 @@ def test_what_delta_adds_is_the_largest_quotient_of_the_theorem() -> None:
 
 
 @pytest.mark.parametrize("epsilon", denser([0.5, 2.0]))
-def test_the_bound_covers_randomised_response_exactly(epsilon: float) -> None:
+def test_the_bound_covers_randomized_response_exactly(epsilon: float) -> None:
     """W is binomial there, so the chance that the bound exceeds epsilon is enumerated."""
     m, share = 400, 1.0 / (1.0 + math.exp(-epsilon))
     every = np.arange(m + 1)
     likely = every[binom.pmf(every, m, share) > 1e-12]
     pmf = binom.pmf(likely, m, share)
     bounds = np.array(
-        [epsilon_refuted(canaries=m, guesses=m, right=w, delta=0.0, error=0.05) for w in likely]
+        [
+            largest_refuted_epsilon(canaries=m, guesses=m, right=w, delta=0.0, error=0.05)
+            for w in likely
+        ]
     )
     others = 1.0 - pmf.sum()
     assert 0.03 < pmf[bounds > epsilon].sum() + others <= 0.05  # valid, and with little to spare
@@ -56,13 +59,15 @@ def test_the_bound_covers_randomised_response_exactly(epsilon: float) -> None:
 def test_many_canaries_come_near_the_truth() -> None:
     m = 100_000
     right = round(m / (1.0 + math.exp(-2.0)))
-    found = epsilon_refuted(canaries=m, guesses=m, right=right, delta=1e-9, error=0.001)
+    found = largest_refuted_epsilon(canaries=m, guesses=m, right=right, delta=1e-9, error=0.001)
     assert 1.95 < found < 2.0
 
 
 def test_the_refuted_delta_has_the_error_as_its_p_value() -> None:
     def refuted(right: int) -> float:
-        return delta_refuted(canaries=1000, guesses=300, right=right, epsilon=1.0, error=0.01)
+        return largest_refuted_delta(
+            canaries=1000, guesses=300, right=right, epsilon=1.0, error=0.01
+        )
 
     delta = refuted(290)
     assert 0.0 < delta < 1.0
@@ -74,11 +79,11 @@ def test_the_refuted_delta_has_the_error_as_its_p_value() -> None:
 def test_guesses_are_the_outer_scores() -> None:
     coins = np.array([1, 1, -1, -1, 1])
     scores = np.array([3.0, 2.0, -5.0, 9.0, 0.0])
-    assert guesses_right(scores, coins, 5) == 3  # out: 2, 4; in: 1, 0, 3
-    assert guesses_right(scores, coins, 2) == 1  # out: 2; in: 3
-    assert guesses_right(scores, coins, 1) == 0
+    assert count_right_guesses(scores, coins, 5) == 3  # out: 2, 4; in: 1, 0, 3
+    assert count_right_guesses(scores, coins, 2) == 1  # out: 2; in: 3
+    assert count_right_guesses(scores, coins, 1) == 0
     with pytest.raises(ParameterError, match="at most the number of canaries"):
-        guesses_right(scores, coins, 6)
+        count_right_guesses(scores, coins, 6)
 
 
 @pytest.mark.parametrize(("real", "violated"), [(1.0, False), (2.0, True)])

@@ -5,19 +5,21 @@ import pytest
 from scipy.stats import norm
 
 from sottovoce.auditing.attacks import roc
-from sottovoce.auditing.attacks.roc import Estimate, Verdicts
+from sottovoce.auditing.attacks.roc import IntervalEstimate, ScoresByMembership
 from sottovoce.core.errors import DataError, ParameterError
 
 SHIFT = 1.0  # members' scores are N(SHIFT, 1), the others' N(0, 1)
 
 
-def drawn(generator: np.random.Generator, members: int, others: int, shift: float) -> Verdicts:
-    return Verdicts(
+def drawn(
+    generator: np.random.Generator, members: int, others: int, shift: float
+) -> ScoresByMembership:
+    return ScoresByMembership(
         members=generator.normal(shift, 1.0, members), non_members=generator.normal(size=others)
     )
 
 
-def covers(estimate: Estimate, truth: float) -> bool:
+def covers(estimate: IntervalEstimate, truth: float) -> bool:
     return estimate.low <= truth <= estimate.high
 
 
@@ -45,7 +47,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(
 
 
 def test_figures_are_those_of_the_definition() -> None:
-    verdicts = Verdicts.of([0.9, 0.8, 0.4, 0.7, 0.3, 0.1, 0.0], [1, 1, 1, 0, 0, 0, 0])
+    verdicts = ScoresByMembership.of([0.9, 0.8, 0.4, 0.7, 0.3, 0.1, 0.0], [1, 1, 1, 0, 0, 0, 0])
     assert roc.true_positive_rate(verdicts, 0.25).value == 1.0  # 0.4 lies above 0.3, one alarm
     assert roc.area(verdicts).value == pytest.approx(11 / 12)
     assert roc.balanced_accuracy(verdicts, 0.35).value == pytest.approx(0.5 * (1.0 + 0.75))
@@ -55,7 +57,7 @@ def test_figures_are_those_of_the_definition() -> None:
 
 
 def test_scores_that_tie_raise_no_rate() -> None:
-    same = Verdicts(members=np.zeros(200), non_members=np.zeros(200))
+    same = ScoresByMembership(members=np.zeros(200), non_members=np.zeros(200))
     rate = roc.true_positive_rate(same, 0.01)
     assert (rate.value, rate.low) == (0.0, 0.0)
     assert rate.contains_chance
@@ -64,7 +66,7 @@ def test_scores_that_tie_raise_no_rate() -> None:
 
 
 def test_separated_scores_prove_no_certainty() -> None:
-    apart = Verdicts(members=np.arange(10.0) + 100.0, non_members=np.arange(10.0))
+    apart = ScoresByMembership(members=np.arange(10.0) + 100.0, non_members=np.arange(10.0))
     area = roc.area(apart)
     assert area.value == area.high == 1.0
     assert 0.6 < area.low < 0.95
@@ -74,14 +76,14 @@ def test_separated_scores_prove_no_certainty() -> None:
 
 
 def test_bad_input_is_refused() -> None:
-    few = Verdicts(members=np.zeros(5), non_members=np.zeros(99))
+    few = ScoresByMembership(members=np.zeros(5), non_members=np.zeros(99))
     with pytest.raises(
         DataError, match=r"too few non-members .* 0.01: there are 99.* at least 100"
     ):
         roc.true_positive_rate(few, 0.01)
     with pytest.raises(DataError, match="give both members and non-members"):
-        Verdicts.of([1.0, 2.0], [True, True])
+        ScoresByMembership.of([1.0, 2.0], [True, True])
     with pytest.raises(ParameterError, match="a score is NaN"):
-        Verdicts.of([1.0, math.nan], [True, False])
+        ScoresByMembership.of([1.0, math.nan], [True, False])
     with pytest.raises(ParameterError, match="give one score for each candidate"):
-        Verdicts.of([1.0], [True, False])
+        ScoresByMembership.of([1.0], [True, False])

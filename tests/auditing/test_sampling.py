@@ -9,7 +9,7 @@ import pytest
 from registered import IN_TURN
 
 from sottovoce.auditing import draws
-from sottovoce.auditing.draws import drawn
+from sottovoce.auditing.draws import sample_decoded
 from sottovoce.auditing.mechanism_audit import audit_by_sampling
 from sottovoce.core import native
 from sottovoce.core.adjacency import Adjacency
@@ -25,7 +25,7 @@ from sottovoce.mechanisms.kernels.reference import table as reference_table
 from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.mvu import Mvu
-from sottovoce.mechanisms.randomized_response import GeneralisedRandomisedResponse
+from sottovoce.mechanisms.randomized_response import GeneralizedRandomizedResponse
 
 BALL = L2Ball(dimension=2, radius=1.0)
 INTERVAL = Box(dimension=1, lower=-1.0, upper=1.0)
@@ -37,7 +37,7 @@ MECHANISMS: dict[str, Mechanism] = {
     "sixteen levels": GaussHermite(input_domain=BALL, levels=16, noise_multiplier=2.0),
     "laplace": Laplace(input_domain=L1Ball(dimension=2, radius=1.0), noise_multiplier=2.0),
     "mvu": Mvu(input_domain=INTERVAL, epsilon=1.0, input_bits=3, output_bits=3),
-    "randomised response": GeneralisedRandomisedResponse(
+    "randomised response": GeneralizedRandomizedResponse(
         input_domain=INTERVAL, epsilon=1.0, bits=1
     ),
 }
@@ -75,7 +75,7 @@ def test_draws_batch_mechanism_follow_the_law_of_one_call(name: str) -> None:
     values = mechanism.input_domain.project(np.full(mechanism.input_domain.dimension, 9.0))
     many = draws._batch_mechanism(mechanism, values, 1000)
     assert many is not None
-    together = drawn(mechanism, values, 5000, (0, "a"))
+    together = sample_decoded(mechanism, values, 5000, (0, "a"))
     assert together.shape == (5000, mechanism.input_domain.dimension)
     law = mechanism.law(values)
     errors = (together.mean(axis=0) - law.mean()) / np.sqrt(law.variance() / 5000)
@@ -86,9 +86,11 @@ def test_what_is_drawn_jointly_is_drawn_call_by_call() -> None:
     registration = registry.find("cldp")
     mechanism = registration.build(L1Ball(dimension=2, radius=1.0), {"epsilon": 1.0})
     assert draws._batch_mechanism(mechanism, np.zeros(2), 10) is None
-    here = drawn(mechanism, np.array([1.0, 0.0]), 300, (3, "a"))
+    here = sample_decoded(mechanism, np.array([1.0, 0.0]), 300, (3, "a"))
     assert len(np.unique(here, axis=0)) > 1
-    np.testing.assert_array_equal(drawn(mechanism, np.array([1.0, 0.0]), 300, (3, "a")), here)
+    np.testing.assert_array_equal(
+        sample_decoded(mechanism, np.array([1.0, 0.0]), 300, (3, "a")), here
+    )
 
 
 def test_progress_reaches_all_draws() -> None:
@@ -126,7 +128,7 @@ HALVED: dict[str, tuple[type, str, Callable[[Any], Any]]] = {
     "sixteen levels": (GaussHermite, "noise_stddev", _half_stddev),
     "laplace": (Laplace, "noise_scale", _half_stddev),
     "mvu": (Mvu, "table", _twice_epsilon),
-    "randomised response": (GeneralisedRandomisedResponse, "table", _twice_epsilon),
+    "randomised response": (GeneralizedRandomizedResponse, "table", _twice_epsilon),
 }
 
 
@@ -239,7 +241,7 @@ def test_a_keystream_that_serves_every_input_is_found(monkeypatch: pytest.Monkey
 def test_one_per_cent_of_epsilon_is_found_by_a_million_draws(
     epsilon: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mechanism = GeneralisedRandomisedResponse(input_domain=INTERVAL, epsilon=epsilon, bits=1)
+    mechanism = GeneralizedRandomizedResponse(input_domain=INTERVAL, epsilon=epsilon, bits=1)
     honest = randomized_response._generalized_table
 
     def verdict() -> Any:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from sottovoce.auditing.lower_bounds import Scores, judge
-from sottovoce.auditing.verdict import Certificate, Shares, Verdict
+from sottovoce.auditing.lower_bounds import DrawScores, judge
+from sottovoce.auditing.verdict import Certificate, ErrorShares, Verdict
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.display import show_lower
 from sottovoce.core.errors import ParameterError
@@ -15,7 +15,7 @@ CERTIFICATE = Certificate(event=GaussianNoise(mu=1.0, adjacency=Adjacency.ZERO_O
 
 def verdict_of(mu: float, draws: int, seed: int, expected: str = "frequencies") -> Verdict:
     generator = np.random.default_rng(seed)
-    scores = Scores(first=generator.normal(mu, size=draws), second=generator.normal(size=draws))
+    scores = DrawScores(first=generator.normal(mu, size=draws), second=generator.normal(size=draws))
     return judge(
         [scores],
         CERTIFICATE,
@@ -43,12 +43,12 @@ def test_half_of_the_noise_is_found_near_epsilon_0(expected: str) -> None:
     assert "delta is at least" in verdict.finding
 
 
-def test_the_other_neighbour_may_be_the_one_that_tells() -> None:
+def test_the_other_neighbor_may_be_the_one_that_tells() -> None:
     """Scores of the first are all in the middle: only 'below' or 'above' the second's tells."""
     generator = np.random.default_rng(0)
     second = np.where(generator.random(5000) < 0.5, -9.0, 0.0)
     verdict = judge(
-        [Scores(first=np.zeros(5000), second=second)],
+        [DrawScores(first=np.zeros(5000), second=second)],
         CERTIFICATE,
         choosing=500,
         confidence=0.999,
@@ -59,16 +59,16 @@ def test_the_other_neighbour_may_be_the_one_that_tells() -> None:
 
 
 def test_the_error_is_shared_out_once() -> None:
-    shares = Shares.of(0.999, 5)
+    shares = ErrorShares.of(0.999, 5)
     total = shares.at_delta + 5 * shares.at_each_point + shares.of_the_law
     assert total == pytest.approx(0.001)
     for confidence in (0.2, 1.0, float("nan")):
         with pytest.raises(ParameterError, match="confidence"):
-            Shares.of(confidence, 5)
+            ErrorShares.of(confidence, 5)
 
 
 def test_too_few_draws_are_refused() -> None:
-    few = Scores(first=np.arange(20.0), second=np.arange(20.0))
+    few = DrawScores(first=np.arange(20.0), second=np.arange(20.0))
     for choosing in (2, 19):
         with pytest.raises(ParameterError, match="at least 8"):
             judge([few], CERTIFICATE, choosing=choosing, confidence=0.9, method="test")
@@ -76,7 +76,7 @@ def test_too_few_draws_are_refused() -> None:
 
 def test_without_a_guarantee_nothing_is_violated() -> None:
     none = Certificate(event=NonPrivate(adjacency=Adjacency.ZERO_OUT), delta=1e-5)
-    scores = Scores(first=np.ones(1000), second=np.zeros(1000))
+    scores = DrawScores(first=np.ones(1000), second=np.zeros(1000))
     verdict = judge([scores], none, choosing=100, confidence=0.999, method="test")
     assert (verdict.violated, verdict.points) == (False, ())
     assert verdict.plain()["certified"] is verdict.plain()["gap"] is None

@@ -7,18 +7,23 @@ import numpy as np
 import pytest
 import torch
 
-from sottovoce.auditing.attacks.inversion import ClippedMean, Inversion, Target, invert
+from sottovoce.auditing.attacks.inversion import (
+    ClippedMean,
+    GradientInversion,
+    InversionTarget,
+    invert,
+)
 from sottovoce.auditing.attacks.sent_updates import Sender, decoded_updates, true_updates
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, Domain, L2Ball, clip_norm_of
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms.algorithm import Step
+from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.fedavg import FedAvg, SampleClippedGradient
 from sottovoce.learning import models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.mechanism import has_a_range
+from sottovoce.mechanisms.mechanism import has_finite_codes
 from sottovoce.mechanisms.registry import Registration
 
 SHAPE, CLASSES, CLIP = (1, 4, 4), 3, 1.0
@@ -43,8 +48,8 @@ def _clients(count: int, images: int = 1) -> list[ClientData]:
     ]
 
 
-def _step(task: Task) -> Step:
-    return Step(
+def _step(task: Task) -> ClientStepInput:
+    return ClientStepInput(
         run="r", round=3, model=task.initial_model(), state={}, randomness=SeededRandomness(1)
     )
 
@@ -69,7 +74,7 @@ def _sender(registration: Registration, parameters: Any, shape: type[Domain] = L
         shape=shape,
     )
     mechanism = registration.build(algorithm.domain(_task().dimension, 1), parameters)
-    rotated = shape is L2Ball and has_a_range(mechanism)
+    rotated = shape is L2Ball and has_finite_codes(mechanism)
     return Sender(
         algorithm=algorithm,
         mechanism_on=lambda domain: registration.build(domain, parameters),
@@ -88,14 +93,14 @@ def test_every_registered_mechanism_can_be_attacked(registration: Registration) 
     assert observed.shape == (2, task.dimension)
     assert np.isfinite(observed).all()
     labels = np.array([client.labels.numpy() for client in clients])
-    target = Target(
+    target = InversionTarget(
         model=step.model,
         work=ClippedMean(clip_norm=CLIP),
         observed=observed,
         labels=labels,
         image_shape=SHAPE,
     )
-    found = invert(task, target, Inversion(iterations=2), np.random.default_rng(0))
+    found = invert(task, target, GradientInversion(iterations=2), np.random.default_rng(0))
     assert found.images.shape == (2, 1, *SHAPE)
     assert np.abs(found.images).max() <= 0.5
 

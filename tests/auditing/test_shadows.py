@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sottovoce.auditing.run_membership import kept_or_trained
+from sottovoce.auditing.run_membership import load_or_train
 from sottovoce.core.domains import Vector
 
 
@@ -29,7 +29,7 @@ def test_an_interrupted_training_goes_on(tmp_path: Path) -> None:
 
     def models(how: object = train, recipe: str = "r") -> Vector:
         assert callable(how)
-        return kept_or_trained(
+        return load_or_train(
             tmp_path, recipe, 5, block=2, train=how, on_block=lambda *step: steps.append(step)
         )
 
@@ -44,7 +44,7 @@ def test_an_interrupted_training_goes_on(tmp_path: Path) -> None:
 
 def test_a_damaged_block_is_trained_again_and_blocks_are_the_owners(tmp_path: Path) -> None:
     def models() -> Vector:
-        return kept_or_trained(tmp_path, "r", 3, block=3, train=rows_of, on_block=lambda *_: None)
+        return load_or_train(tmp_path, "r", 3, block=3, train=rows_of, on_block=lambda *_: None)
 
     models()
     (path,) = tmp_path.iterdir()

@@ -49,7 +49,7 @@ def test_long_work_reports_lines_on_stderr(
 ) -> None:
     monkeypatch.setattr(output, "_QUIET_SECONDS", 0.02)
     monkeypatch.setattr(output, "_SECONDS_BETWEEN_LINES", 0.02)
-    with output.progress_bars() as bars:
+    with output.report_progress() as bars:
         time.sleep(0.06)
         bars.update("training", 3, 10, "accuracy 0.5")
         time.sleep(0.06)
@@ -63,6 +63,6 @@ def test_long_work_reports_lines_on_stderr(
 
 
 def test_short_work_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    with output.progress_bars() as bars:
+    with output.report_progress() as bars:
         bars.update("training", 10, 10, "done")
     assert capsys.readouterr().err == ""

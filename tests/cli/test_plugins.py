@@ -22,8 +22,8 @@ pytest.importorskip("torch")
 from sottovoce.auditing.attacks.context import ATTACKS
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ConfigError, PluginError
-from sottovoce.core.plugin_returns import NUMBER, Contract, hold
-from sottovoce.federated.algorithms.algorithm import AGGREGATIONS, RECIPES
+from sottovoce.core.plugin_returns import NUMBER, Contract, enforce_contract
+from sottovoce.federated.algorithms.algorithm import AGGREGATIONS, ALGORITHMS
 from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling, register_sampling
 from sottovoce.learning.datasets.dataset import Dataset
 from sottovoce.learning.datasets.register import _RETURNS, DATASETS
@@ -32,7 +32,7 @@ from sottovoce.learning.models.register import MODELS
 from sottovoce.learning.partition import PARTITIONS
 from sottovoce.mechanisms.registry import MECHANISMS
 from sottovoce.privacy.accounting import ACCOUNTANTS, privacy_spent, within
-from sottovoce.privacy.events import Assumed, PureDp, Repeated
+from sottovoce.privacy.events import Conditional, PureDp, Repeated
 from sottovoce.protocol.channels.channel import CHANNELS
 from sottovoce.runs import loading
 from sottovoce.runs.backends import BACKENDS
@@ -41,7 +41,7 @@ from sottovoce.runs.loading import parse
 REGISTERS: tuple[Any, ...] = (
     MECHANISMS,
     ACCOUNTANTS,
-    RECIPES,
+    ALGORITHMS,
     AGGREGATIONS,
     ATTACKS,
     DATASETS,
@@ -490,7 +490,7 @@ def test_a_field_without_slots_is_what_a_kind_needs() -> None:
 
     contract = Contract(needs=("visibility", "build"))
     with pytest.raises(PluginError, match="the sampling 'open' does not define build; define"):
-        hold(SAMPLINGS, "open", Open, contract)
+        enforce_contract(SAMPLINGS, "open", Open, contract)
 
 
 def test_a_dataset_from_outside_has_finite_features() -> None:
@@ -524,7 +524,7 @@ def test_an_algorithm_needs_a_kind() -> None:
 
 def test_the_word_of_a_plug_in_is_a_short_printable_name() -> None:
     event = PureDp(epsilon=0.5, adjacency=Adjacency.ZERO_OUT)
-    assert Assumed(event=event, assumption="plug-in mechanism 'x' (module y)")
+    assert Conditional(event=event, assumption="plug-in mechanism 'x' (module y)")
     for wrong in ("plug-in \n", "plug-in " + 300 * "x", "trust me", ""):
         with pytest.raises(Exception, match="assumption must be one of"):
-            Assumed(event=event, assumption=wrong)
+            Conditional(event=event, assumption=wrong)

@@ -28,7 +28,7 @@ def test_a_sampled_gaussian_by_every_bound(cli: Any) -> None:
     assert result["local_epsilon"] > 100.0
 
 
-def test_sampled_randomised_response_is_near_the_exact_binomial(cli: Any) -> None:
+def test_sampled_randomized_response_is_near_the_exact_binomial(cli: Any) -> None:
     words = f"privacy spend {TABLE} --sampling-rate 0.01 --rounds 1000 --delta 1e-5 --json"
     assert 1.278055 <= cli(*words.split()).json["epsilon"] <= 1.278055 + 1e-4
 

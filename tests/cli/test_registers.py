@@ -16,7 +16,7 @@ from sottovoce.cli.commands import COMMANDS
 from sottovoce.core import registry
 from sottovoce.core.errors import ConfigError, PolicyError, UnknownNameError
 from sottovoce.deployment import site_training
-from sottovoce.federated.algorithms.algorithm import AGGREGATIONS, RECIPES
+from sottovoce.federated.algorithms.algorithm import AGGREGATIONS, ALGORITHMS
 from sottovoce.learning import datasets
 from sottovoce.learning.datasets.register import DATASETS
 from sottovoce.learning.features import FEATURES
@@ -25,7 +25,15 @@ from sottovoce.runs import loading
 from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.loading import load, parse
 
-REGISTERS: tuple[Any, ...] = (MODELS, FEATURES, BACKENDS, COMMANDS, DATASETS, RECIPES, AGGREGATIONS)
+REGISTERS: tuple[Any, ...] = (
+    MODELS,
+    FEATURES,
+    BACKENDS,
+    COMMANDS,
+    DATASETS,
+    ALGORITHMS,
+    AGGREGATIONS,
+)
 MODEL = """
 from dataclasses import dataclass
 from torch import nn
@@ -249,7 +257,7 @@ def test_all_registers_are_listed(cli: Any) -> None:
 def test_what_papers_register_counts_as_ours(cli: Any) -> None:
     spec = parse(small_table(model={"kind": "folded"}, data={"dataset": "stars:30", "clients": 2}))
     assert spec.model.model_dump() == {"kind": "folded", "folds": 2}
-    assert MODELS.plug_in("folded") is None
+    assert MODELS.describe_plugin("folded") is None
     assert MODELS.source("folded") == "sottovoce-papers"
     assert "folded" in MODELS.ours()
     with pytest.raises(ConfigError, match="unknown key 'fold'; did you mean 'folds'"):

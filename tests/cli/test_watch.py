@@ -12,7 +12,7 @@ from specs import small_spec
 
 from sottovoce.cli import watch
 from sottovoce.core import files
-from sottovoce.core.display import show_left
+from sottovoce.core.display import show_remaining
 from sottovoce.reporting import live as live_run
 from sottovoce.runs.runner import launch
 
@@ -326,7 +326,7 @@ def test_a_sparkline_keeps_lowest_and_highest() -> None:
 
 
 def test_what_is_left_is_rounded_down_and_sizes_read_well() -> None:
-    assert show_left(0.019999, 2) == "0.01"
+    assert show_remaining(0.019999, 2) == "0.01"
     assert watch.show_bytes(999.0) == "999 B"
     assert watch.show_bytes(1.25e6) == "1.25 MB"
     assert watch.show_seconds(59.6) == "1 min 00 s"

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sottovoce.core.charts.axes import log_ticks, show, ticks
+from sottovoce.core.charts.axes import log_ticks, tick_label, ticks
 from sottovoce.core.charts.grids import HeatMap, Panel
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.charts.style import standalone
 from sottovoce.core.errors import ParameterError
 
@@ -26,12 +26,12 @@ def test_ticks_are_increasing_and_span_the_data(low: float, width: float) -> Non
 @pytest.mark.parametrize("value", [0.0, 3.0, 4.0 - 1e-9, 2.5e9])
 def test_a_flat_line_still_has_an_axis(value: float) -> None:
     for high in (value, value * (1.0 + 1e-13)):
-        found = [show(tick) for tick in ticks(value, high)]
+        found = [tick_label(tick) for tick in ticks(value, high)]
         assert len(set(found)) == len(found) >= 2
 
 
 def test_a_chart_is_well_formed_and_escapes_what_it_is_given() -> None:
-    line = Line(name="a < b & c", x=[1, 2], y=[0.5, 0.6], low=[0.4, 0.5], high=[0.6, 0.7])
+    line = ChartLine(name="a < b & c", x=[1, 2], y=[0.5, 0.6], low=[0.4, 0.5], high=[0.6, 0.7])
     chart = LineChart(title='"quoted" <title>', x_label="x", y_label="y", lines=[line])
     tree = ElementTree.fromstring(chart.svg())
     assert tree.attrib["role"] == "img"
@@ -56,7 +56,9 @@ def _points(svg: str) -> list[tuple[float, float]]:
 
 
 def test_a_power_law_is_straight_on_logarithmic_axes() -> None:
-    line = Line(name="1/n", x=[1, 10, 100], y=[1.0, 0.1, 0.01], low=[-1, 0, 0.001], high=[2, 1, 1])
+    line = ChartLine(
+        name="1/n", x=[1, 10, 100], y=[1.0, 0.1, 0.01], low=[-1, 0, 0.001], high=[2, 1, 1]
+    )
     chart = LineChart(title="t", x_label="x", y_label="y", lines=[line], x_log=True, y_log=True)
     first, middle, last = _points(chart.svg())
     assert middle[0] == pytest.approx((first[0] + last[0]) / 2, abs=0.02)
@@ -64,13 +66,13 @@ def test_a_power_law_is_straight_on_logarithmic_axes() -> None:
 
 
 def test_a_logarithmic_axis_refuses_zero() -> None:
-    line = Line(name="zero", x=[0, 1], y=[1.0, 2.0])
+    line = ChartLine(name="zero", x=[0, 1], y=[1.0, 2.0])
     with pytest.raises(ParameterError, match="logarithmic axis"):
         LineChart(title="t", x_label="x", y_label="y", lines=[line], x_log=True).svg()
 
 
 def test_the_legend_stands_below_every_curve() -> None:
-    lines = [Line(name=f"a rather long name {n}", x=[0, 1], y=[0, n]) for n in range(1, 9)]
+    lines = [ChartLine(name=f"a rather long name {n}", x=[0, 1], y=[0, n]) for n in range(1, 9)]
     svg = LineChart(title="t", x_label="x", y_label="y", lines=lines).svg()
     tree = ElementTree.fromstring(svg)
     curves = [p.attrib["points"] for p in tree.iter("polyline")]
@@ -84,8 +86,8 @@ def test_the_legend_stands_below_every_curve() -> None:
 
 def test_a_charts_table_holds_every_number() -> None:
     lines = [
-        Line(name="a", x=[1, 2], y=[0.5, 0.6], low=[0.4, 0.5], high=[0.6, 0.7]),
-        Line(name="b", x=[2, 3], y=[7.0, 8.0]),
+        ChartLine(name="a", x=[1, 2], y=[0.5, 0.6], low=[0.4, 0.5], high=[0.6, 0.7]),
+        ChartLine(name="b", x=[2, 3], y=[7.0, 8.0]),
     ]
     table = LineChart(title="t", x_label="n", y_label="y", lines=lines).table()
     assert table.columns == ["n", "a", "b"]
@@ -132,4 +134,4 @@ def test_a_standalone_figure_brings_its_style() -> None:
     ("value", "text"), [(1e5, "1e5"), (-2e-4, "-2e-4"), (0.5, "0.5"), (0.0, "0")]
 )
 def test_tick_labels_are_short(value: float, text: str) -> None:
-    assert show(value) == text
+    assert tick_label(value) == text

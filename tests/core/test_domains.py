@@ -263,7 +263,7 @@ def test_the_sensitivity_of_a_mean_is_one_contribution_over_the_number_of_record
 @over_balls
 @given(data=st.data())
 @settings(deadline=None)
-def test_no_neighbouring_means_lie_further_apart_than_the_sensitivity(
+def test_no_neighboring_means_lie_further_apart_than_the_sensitivity(
     ball: type[L2Ball] | type[L1Ball], data: st.DataObject
 ) -> None:
     records = data.draw(st.integers(1, 5))

@@ -16,7 +16,7 @@ from sottovoce.core import files
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import create_federation
-from sottovoce.deployment.machines.processes import Child, keeping
+from sottovoce.deployment.machines.processes import Child, hold_supervisor_lock
 from sottovoce.deployment.machines.site_folder import create_rehearsal_sites
 from sottovoce.learning.features import FeatureCache
 from sottovoce.ledger.ledger import Ledger
@@ -70,7 +70,7 @@ def test_a_file_has_its_mode_at_once_and_never_more_than_the_umask_allows(
     assert _mode(tmp_path / "page") == 0o644 & ~mask
 
 
-def test_a_ledger_and_what_sqlite_writes_beside_it(tmp_path: Path) -> None:
+def test_a_ledger_and_what_sqlite_writes_next_to_it(tmp_path: Path) -> None:
     with Ledger(tmp_path / "ledger.sqlite", create=True) as ledger:
         release = Release(unit=Unit.CLIENT, run="run", client="ada", round=1, uplink=0)
         charge = ledger.charge(release, 0, PureDp(epsilon=1.0, adjacency=Adjacency.ZERO_OUT))
@@ -108,7 +108,7 @@ def test_keys_ledgers_and_policies_of_a_federation(tmp_path: Path) -> None:
 
 def test_logs_and_states_of_keepers(tmp_path: Path) -> None:
     folder = tmp_path / "node"
-    with keeping(folder, what="the node") as announce:
+    with hold_supervisor_lock(folder, what="the node") as announce:
         announce({"control": "here"})
         child = Child.start(
             "a child",

@@ -21,7 +21,7 @@ from sottovoce.mechanisms.kernels import one_bit
 from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.reference.one_bit import exact_bit
-from sottovoce.mechanisms.noise.laws import Gaussian
+from sottovoce.mechanisms.noise.laws import ScalarGaussian
 from sottovoce.mechanisms.noise.rounded import sample_rounded
 
 ROOT = Path(__file__).parents[2]
@@ -93,11 +93,11 @@ def test_norms_and_noise_of_arrays_of_any_layout(level: str) -> None:
     misaligned[:] = plain
     with native.using("numpy"):
         total = domains.square_sum(plain)
-        codes = sample_rounded(plain, Gaussian(stddev=1.0), 0.1, Keystream(KEY))
+        codes = sample_rounded(plain, ScalarGaussian(stddev=1.0), 0.1, Keystream(KEY))
     with native.using(level):
         for values in (plain, np.repeat(plain, 2)[::2], misaligned):
             assert domains.square_sum(values) == total
-            found = sample_rounded(values, Gaussian(stddev=1.0), 0.1, Keystream(KEY))
+            found = sample_rounded(values, ScalarGaussian(stddev=1.0), 0.1, Keystream(KEY))
             np.testing.assert_array_equal(found, codes)
 
 
@@ -308,7 +308,7 @@ def test_the_variable_chooses_a_level(undecided: None, monkeypatch: pytest.Monke
     assert (best.name if best else "numpy") == native.levels()[-1]
 
 
-def test_a_level_that_nobody_knows_is_refused(
+def test_a_level_that_no_one_knows_is_refused(
     undecided: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(native.VARIABLE, "sse9")

@@ -342,7 +342,7 @@ def test_a_seeded_stream_without_a_label_is_refused_lest_all_inputs_share_it() -
 # -- uniform integers and permutations -----------------------------------------------------
 
 
-def test_a_word_that_would_favour_a_number_is_replaced_by_a_further_one() -> None:
+def test_a_word_that_would_favor_a_number_is_replaced_by_a_further_one() -> None:
     """2^64 = 1 mod 3: the word 0 is the one too many."""
     further = int.from_bytes(Keystream(bytes(32)).extension(4, 8), "little")
     assert further * 3 % 2**64 >= 1

@@ -40,9 +40,9 @@ def test_a_plug_in_is_found_by_name_and_says_where_it_is_from(
     assert "kite" not in sys.modules  # nobody has asked for it
     assert toys.find("kite") == 2
     assert toys.source("kite") == "distribution kites 0.1"
-    assert toys.plug_in("kite") == "plug-in toy 'kite' (distribution kites 0.1)"
-    assert toys.plug_in("bear") is None
-    assert (toys.every(), toys.ours()) == ({"bear": 1, "kite": 2}, {"bear": 1})
+    assert toys.describe_plugin("kite") == "plug-in toy 'kite' (distribution kites 0.1)"
+    assert toys.describe_plugin("bear") is None
+    assert (toys.all_working(), toys.ours()) == ({"bear": 1, "kite": 2}, {"bear": 1})
 
 
 def test_a_module_that_its_author_imported_first_is_the_same_plug_in(
@@ -66,7 +66,7 @@ def test_a_module_that_its_author_imported_first_is_the_same_plug_in(
         (entering("bear", 3), "two toys claim the name 'bear'"),
     ],
 )
-def test_a_broken_plug_in_breaks_nobody_else(
+def test_a_broken_plug_in_breaks_no_one_else(
     toys: Register[int], tmp_path: Path, text: str, reason: str
 ) -> None:
     install(tmp_path, "tops", {"top": text}, {GROUP: {"top": "top"}})
@@ -75,7 +75,7 @@ def test_a_broken_plug_in_breaks_nobody_else(
     for _ in range(2):
         with pytest.raises(PluginError, match=rf"'top' \(distribution tops 0.1\).*{reason}"):
             toys.find("top")
-    assert {"bear": 1, "kite": 2}.items() <= toys.every().items()
+    assert {"bear": 1, "kite": 2}.items() <= toys.all_working().items()
     problems = {one.name: one.problem for one in toys.listed()}
     assert problems["top"] is not None
     assert problems["kite"] is problems["bear"] is None
@@ -88,7 +88,7 @@ def test_a_name_that_two_distributions_claim_is_nobodys(
     install(tmp_path, "hawks", {"hawk": entering("kite", 3)}, {GROUP: {"kite": "hawk"}})
     with pytest.raises(PluginError, match=r"distribution (kites|hawks) 0.1 and distribution"):
         toys.find("kite")
-    assert toys.every() == {"bear": 1}
+    assert toys.all_working() == {"bear": 1}
     refused = {one.source for one in toys.listed() if one.problem}
     assert refused == {"distribution kites 0.1", "distribution hawks 0.1"}
 
@@ -99,7 +99,7 @@ def test_a_plug_in_that_takes_a_name_of_ours_is_refused_aloud(
     install(tmp_path, "bears", {"grizzly": entering("bear", 9)}, {GROUP: {"bear": "grizzly"}})
     with pytest.raises(PluginError, match="'bear': sottovoce and distribution bears"):
         toys.find("bear")
-    assert toys.every() == {"bear": 1}  # ours goes on where nobody asked for it by name
+    assert toys.all_working() == {"bear": 1}  # ours goes on where nobody asked for it by name
     assert "grizzly" not in sys.modules
     with pytest.raises(PluginError, match="'bear': sottovoce and"):
         __import__("grizzly")

@@ -47,7 +47,7 @@ def test_text_has_a_line_a_row_and_rounds_epsilon_up() -> None:
     assert repr(Table(ROWS)) == str(Table(ROWS))
 
 
-def test_html_is_escaped_and_sets_no_colour_of_text() -> None:
+def test_html_is_escaped_and_sets_no_color_of_text() -> None:
     page = Table(ROWS, caption="<points>", columns={"name": "who"})._repr_html_()
     assert "&lt;points&gt;" in page
     assert "a&lt;b" in page

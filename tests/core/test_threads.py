@@ -3,7 +3,7 @@
 import pytest
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.core.threads import VARIABLE, how_many, over_ranges
+from sottovoce.core.threads import VARIABLE, over_ranges, thread_count
 
 
 @pytest.mark.parametrize("size", [0, 1, 63, 64, 65, 1000, 4096])
@@ -35,13 +35,13 @@ def test_an_error_in_any_range_comes_through(bad: int) -> None:
 
 def test_the_environment_chooses_and_nonsense_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
-    assert 1 <= how_many() <= 8
+    assert 1 <= thread_count() <= 8
     monkeypatch.setenv(VARIABLE, "3")
-    assert how_many() == 3
-    assert how_many(5) == 5
+    assert thread_count() == 3
+    assert thread_count(5) == 5
     for nonsense in ("0", "-1", "many", "1000", ""):
         monkeypatch.setenv(VARIABLE, nonsense)
         with pytest.raises(ParameterError, match=VARIABLE):
-            how_many()
+            thread_count()
     with pytest.raises(ParameterError, match="threads"):
-        how_many(0)
+        thread_count(0)

@@ -14,25 +14,25 @@ from questions import QUESTIONS, values_for
 from sottovoce.analytics import question
 from sottovoce.analytics.estimates import tally_of
 from sottovoce.analytics.question import Question, from_dict
-from sottovoce.analytics.tallies import CodeCounts, Moments, Tally, added
+from sottovoce.analytics.tallies import CodeCounts, Moments, Tally, add_tallies
 from sottovoce.core.errors import DeploymentError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.deployment.asking import ESTIMATE_NAME, QUESTION_NAME, Asking, ask
+from sottovoce.deployment.asking import ESTIMATE_NAME, QUESTION_NAME, FederatedQuestion, ask
 from sottovoce.deployment.orders import (
     MOST_PEOPLE,
     TALLY,
-    Inquiry,
+    QuestionRequest,
     largest_tally_bytes,
     refusal_blobs,
     tally_bytes,
 )
-from sottovoce.deployment.post import Parcel, Reply
+from sottovoce.deployment.post import OutgoingRequest, Reply
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 
 SITES = ("a", "b", "c")
 
 
-def _tally(question: Question, inquiry: Inquiry, people: int = 40) -> Tally:
+def _tally(question: Question, inquiry: QuestionRequest, people: int = 40) -> Tally:
     seed = SITES.index(inquiry.client)
     values = values_for(question.kind, people, seed)
     return tally_of(question, [values], SeededRandomness(seed), first=inquiry.first)
@@ -45,16 +45,16 @@ class FakePost:
     online: Sequence[str] = SITES
     instead: Mapping[str, Sequence[Reply]] = field(default_factory=dict)
     ledger: Path | None = None
-    sent: dict[str, Inquiry] = field(default_factory=dict)
+    sent: dict[str, QuestionRequest] = field(default_factory=dict)
     charged_before: int = 0
 
     def reachable(self, clients: Sequence[str]) -> frozenset[str]:
         return frozenset(self.online) & set(clients)
 
-    def send(self, orders: Mapping[str, Parcel], *, expires_seconds: float) -> int:
+    def send(self, orders: Mapping[str, OutgoingRequest], *, expires_seconds: float) -> int:
         assert expires_seconds > 0.0
         for site, order in orders.items():
-            assert isinstance(order, Inquiry)
+            assert isinstance(order, QuestionRequest)
             self.sent[site] = order
         if self.ledger is not None:
             with Ledger(self.ledger) as ledger:
@@ -85,8 +85,8 @@ class Clock:
         self.now += seconds
 
 
-def _asking(name: str = "mean", minimum_sites: int = 1) -> Asking:
-    return Asking(
+def _asking(name: str = "mean", minimum_sites: int = 1) -> FederatedQuestion:
+    return FederatedQuestion(
         question=QUESTIONS[name],
         about="age",
         run="r",
@@ -104,11 +104,11 @@ def test_the_estimate_is_that_of_everybodys_codes_together(tmp_path: Path, name:
     question = QUESTIONS[name]
     total: Tally | None = None
     for number, site in enumerate(SITES):
-        inquiry = Inquiry(
+        inquiry = QuestionRequest(
             run="r", client=site, cohort=3, first=number * MOST_PEOPLE, about="", question={}
         )
         tally = _tally(question, inquiry)
-        total = tally if total is None else added(total, tally)
+        total = tally if total is None else add_tallies(total, tally)
     assert total is not None
     expected = question.estimate(total)
     assert found.numbers == expected.numbers
@@ -137,7 +137,9 @@ def test_bad_replies_are_dropped_and_the_others_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["mean", "variance", "histogram", "quantiles"])
 def test_no_tally_is_longer_than_what_is_announced_to_the_gate(name: str) -> None:
     question = QUESTIONS[name]
-    match _tally(question, Inquiry(run="r", client="a", cohort=1, first=0, about="", question={})):
+    match _tally(
+        question, QuestionRequest(run="r", client="a", cohort=1, first=0, about="", question={})
+    ):
         case CodeCounts(counts=counts):
             longest: Tally = CodeCounts(counts=np.full_like(counts, MOST_PEOPLE))
         case Moments(sums=sums):

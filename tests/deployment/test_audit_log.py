@@ -29,7 +29,7 @@ def logged(folder: Path, **changes: Any) -> Site:
 
 def entries(site: Site) -> list[dict[str, Any]]:
     assert site.log is not None
-    found, problems = audit_file.verified(site.log)
+    found, problems = audit_file.verify_lines(site.log)
     assert problems == []
     return found
 
@@ -145,7 +145,7 @@ def test_an_altered_log_is_found(tmp_path: Path, damage: str) -> None:
         case _:
             lines[2] = lines[2].replace(b": ", b":")
     path.write_bytes(b"".join(lines))
-    _, problems = audit_file.verified(path)
+    _, problems = audit_file.verify_lines(path)
     assert problems
     restart()
     assert site.audit_log is not None
@@ -186,7 +186,7 @@ def test_a_line_with_anything_in_it_is_an_altered_line(tmp_path: Path) -> None:
         lines[place] = lines[place].replace(b', "chain"', added + b', "chain"')
         path.write_bytes(b"\n".join(lines))
         expected = f"line {place + 1}, or one before it, was altered"
-        assert audit_file.verified(path)[1] == [expected], name
+        assert audit_file.verify_lines(path)[1] == [expected], name
         for option in ([], ["--json"]):
             shown = call("ledger", "log", str(tmp_path), *option)
             assert (shown.code, expected in shown.text) == (1, True), name
@@ -196,7 +196,7 @@ def test_a_line_with_anything_in_it_is_an_altered_line(tmp_path: Path) -> None:
         site.note_start()
         restart()
         answered(site, asked(number))
-        found, problems = audit_file.verified(path)
+        found, problems = audit_file.verify_lines(path)
         assert (found[-1]["what"], found[-1]["round"], problems) == ("charged", number, [expected])
 
 

@@ -21,10 +21,10 @@ from sottovoce.deployment.machines.certificates import (
     date_problem,
     expires_at,
     handshake_problem,
+    hosts_in,
     issue_certificate,
     key_problem,
     link_problem,
-    names_in,
     read_public_key,
 )
 
@@ -53,7 +53,7 @@ def test_a_site_trusts_the_link_under_this_machines_own_names(
     authority: Path, tmp_path: Path, host: str
 ) -> None:
     certificate, key = _issue(tmp_path, "link.example.org")
-    assert names_in(certificate) == ["link.example.org", "localhost", "127.0.0.1"]
+    assert hosts_in(certificate) == ["link.example.org", "localhost", "127.0.0.1"]
     with serving(certificate, key) as port:
         assert handshake_problem(Address(host=host, port=port), authority) is None
     assert link_problem(certificate, key, authority=authority, host="link.example.org") is None
@@ -140,7 +140,7 @@ def test_what_speaks_no_tls_is_said(authority: Path) -> None:
     assert "does not use TLS" in problem
 
 
-def test_nobody_there_is_no_problem_of_certificates(authority: Path) -> None:
+def test_no_one_there_is_no_problem_of_certificates(authority: Path) -> None:
     assert handshake_problem(Address(host="127.0.0.1", port=1), authority) is None
 
 

@@ -12,7 +12,7 @@ from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import ParameterError, PolicyError
 from sottovoce.deployment import policy as floors
 from sottovoce.deployment.policy import Terms, from_table
-from sottovoce.ledger.records import Due, Release
+from sottovoce.ledger.records import PendingCharge, Release
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import within
 from sottovoce.privacy.events import GaussianNoise, OneBit, PrivacyEvent, PureDp, Repeated
@@ -30,9 +30,9 @@ TERMS = Terms(
 )
 
 
-def due(event: PrivacyEvent) -> Due:
+def due(event: PrivacyEvent) -> PendingCharge:
     release = Release(unit=Unit.CLIENT, run="run", client="ada", round=1, uplink=0)
-    return Due(release=release, attempt=0, event=event)
+    return PendingCharge(release=release, attempt=0, event=event)
 
 
 def test_next_to_no_noise_on_a_tiny_sample_keeps_epsilon_and_delta_and_is_refused() -> None:
@@ -45,7 +45,7 @@ def test_next_to_no_noise_on_a_tiny_sample_keeps_epsilon_and_delta_and_is_refuse
         lower.check_spending([], [due(attack)])
 
 
-def test_a_site_refuses_it_before_anybody_trains(tmp_path: Path) -> None:
+def test_a_site_refuses_it_before_anyone_trains(tmp_path: Path) -> None:
     silent = GaussHermite(input_domain=BALL, levels=2, noise_multiplier=1e-5)
     site = a_site(tmp_path, level=Unit.SAMPLE)
     request = asked(mechanism=silent, unit=Unit.SAMPLE, record_sampling_rate=1e-7)
@@ -91,9 +91,9 @@ def test_a_smallest_noise_multiplier_holds_where_there_is_one() -> None:
         policy.check_terms(dataclasses.replace(TERMS, noise_multiplier=noise))
     with pytest.raises(PolicyError, match=r"multiplier is 0.4999, but 'smallest_.*' is 0.5"):
         policy.check_terms(dataclasses.replace(TERMS, noise_multiplier=0.4999))
-    assert policy.beyond_noise_floor == []
+    assert policy.mechanisms_without_noise_floor == []
     mixed = dataclasses.replace(policy, mechanisms=("gauss_hermite", "cldp", "mvu"))
-    assert mixed.beyond_noise_floor == ["cldp", "mvu"]
+    assert mixed.mechanisms_without_noise_floor == ["cldp", "mvu"]
     with pytest.raises(PolicyError, match=r"has no effect: none of .*cldp, mvu"):
         dataclasses.replace(policy, mechanisms=("cldp", "mvu"))
 

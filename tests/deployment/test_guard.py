@@ -17,7 +17,7 @@ from sottovoce.deployment.machines import guard, processes
 from sottovoce.deployment.machines.processes import (
     Child,
     end_leftovers,
-    keeping,
+    hold_supervisor_lock,
     records_in,
     state_of,
 )
@@ -59,7 +59,7 @@ def eventually(true: Callable[[], object]) -> None:
 
 
 def processes_in(folder: Path) -> list[guard.Process]:
-    return guard.recorded(records_in(folder))
+    return guard.find_recorded(records_in(folder))
 
 
 @pytest.fixture
@@ -155,6 +155,6 @@ def test_files_of_an_earlier_version_become_their_owners_alone(tmp_path: Path) -
     for name in ("flower.sqlite", "flower.sqlite-wal"):
         (folder / name).touch(0o644)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(keeping(folder, what="the link"))
+        stack.enter_context(hold_supervisor_lock(folder, what="the link"))
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.glob("flower*")} == {0o600}

@@ -15,13 +15,13 @@ from sottovoce.core.randomness import SeededRandomness
 from sottovoce.deployment.orders import (
     INQUIRY,
     TALLY,
-    Inquiry,
-    read_inquiry,
+    QuestionRequest,
+    read_question_request,
     read_tally,
     tally_bytes,
 )
 
-ASKED = Inquiry(
+ASKED = QuestionRequest(
     run="r", client="a", cohort=3, first=7, about="age", question=to_dict(QUESTIONS["mean"])
 )
 
@@ -29,8 +29,10 @@ ASKED = Inquiry(
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_question_and_its_tally_come_back_as_they_were_sent(name: str) -> None:
     question = QUESTIONS[name]
-    asked = Inquiry(run="r", client="a", cohort=1, first=0, about="x", question=to_dict(question))
-    assert from_dict(read_inquiry(asked.blobs()).question) == question
+    asked = QuestionRequest(
+        run="r", client="a", cohort=1, first=0, about="x", question=to_dict(question)
+    )
+    assert from_dict(read_question_request(asked.blobs()).question) == question
     tally = tally_of(question, [values_for(name, 300)], SeededRandomness(1))
     found = read_tally({TALLY: tally_bytes(tally)}, question)
     assert type(found) is type(tally)
@@ -67,7 +69,7 @@ def _changed(**changes: Any) -> dict[str, bytes]:
 )
 def test_an_odd_inquiry_is_refused(blobs: dict[str, bytes]) -> None:
     with pytest.raises(WireError):
-        read_inquiry(blobs)
+        read_question_request(blobs)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_an_odd_inquiry_is_refused(blobs: dict[str, bytes]) -> None:
 def test_an_odd_question_is_refused(change: dict[str, Any]) -> None:
     question = {**to_dict(QUESTIONS["mean"]), **change}
     with pytest.raises(SottovoceError):
-        from_dict(read_inquiry(_changed(question=question)).question)
+        from_dict(read_question_request(_changed(question=question)).question)
 
 
 def _counts(rows: object) -> dict[str, bytes]:
@@ -126,7 +128,7 @@ def test_an_odd_tally_of_counts_is_refused(blobs: dict[str, bytes]) -> None:
         read_tally(blobs, QUESTIONS["mean"])
 
 
-def test_answers_to_the_row_that_nobody_is_asked_are_refused() -> None:
+def test_answers_to_the_row_that_no_one_is_asked_are_refused() -> None:
     question = QUESTIONS["categories"]
     assert read_tally(_counts([[0, 0], [3, 1], [2, 2], [0, 5]]), question).people == 13
     for forged in ([1, 0], [0, 9]):

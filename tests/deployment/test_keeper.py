@@ -1,4 +1,4 @@
-"""A keeper that is told to stop has ended when `stop_keeper` returns."""
+"""A keeper that is told to stop has ended when `stop_supervisor` returns."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sottovoce.deployment.machines.processes import state_of, stop_keeper
+from sottovoce.deployment.machines.processes import state_of, stop_supervisor
 
 LINGERING = """
 import pathlib, signal, sys, time
@@ -31,6 +31,6 @@ def test_a_keeper_that_lingers_without_its_lock_is_waited_for(tmp_path: Path) ->
         while not (state := state_of(folder)) or not state["ready"]:
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert stop_keeper(folder)
+        assert stop_supervisor(folder)
         assert keeper.poll() == 0
-    assert not stop_keeper(folder)
+    assert not stop_supervisor(folder)

@@ -14,7 +14,7 @@ from ledger_files import contents
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import ConfigError, DeploymentError, LedgerError, LedgerLostError
 from sottovoce.deployment.machines import processes, site_folder
-from sottovoce.deployment.machines.processes import keeping
+from sottovoce.deployment.machines.processes import hold_supervisor_lock
 from sottovoce.deployment.machines.site_folder import move_ledger
 from sottovoce.ledger import database, seal
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
@@ -237,7 +237,7 @@ def test_a_ledger_is_not_moved_while_a_node_runs(
     monkeypatch.setattr(processes, "_LOCK_SECONDS", 0.1)
     for folder in folders:
         with (
-            keeping(folder / "node", what="the node"),
+            hold_supervisor_lock(folder / "node", what="the node"),
             pytest.raises(DeploymentError, match="is already running"),
         ):
             move_ledger(*folders)

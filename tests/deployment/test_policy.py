@@ -13,12 +13,12 @@ from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ParameterError, PolicyError, SottovoceError, UnknownNameError
 from sottovoce.deployment.policy import Policy, Terms, from_table
 from sottovoce.deployment.site import OwnRecords, read_site
-from sottovoce.ledger.records import Due, Release
+from sottovoce.ledger.records import PendingCharge, Release
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.no_privacy import NoPrivacy
 from sottovoce.privacy.accounting import privacy_spent
-from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.compositions import compose_repeated
 from sottovoce.privacy.events import PrivacyEvent, Repeated
 from sottovoce.protocol.channels.channel import Direct
 from sottovoce.protocol.channels.secure_sum import SecureSum
@@ -47,13 +47,15 @@ TERMS = Terms(
 )
 
 
-def due(event: PrivacyEvent = EVENT, *, number: int = 1, uplink: int = 0, attempt: int = 0) -> Due:
+def due(
+    event: PrivacyEvent = EVENT, *, number: int = 1, uplink: int = 0, attempt: int = 0
+) -> PendingCharge:
     release = Release(unit=Unit.CLIENT, run="run", client="ada", round=number, uplink=uplink)
-    return Due(release=release, attempt=attempt, event=event)
+    return PendingCharge(release=release, attempt=attempt, event=event)
 
 
 def epsilon_of(*counted: tuple[PrivacyEvent, int]) -> float:
-    return privacy_spent(multiset(list(counted)), DELTA).epsilon
+    return privacy_spent(compose_repeated(list(counted)), DELTA).epsilon
 
 
 # -- terms -------------------------------------------------------------------------------------
@@ -159,10 +161,14 @@ def test_a_round_with_two_uplinks_costs_both() -> None:
 def test_a_plan_may_cost_exactly_the_total_and_not_one_ulp_more(before: int) -> None:
     total = epsilon_of((EVENT, before + 1))
     exact = dataclasses.replace(POLICY, epsilon_per_round=1e6, epsilon_total=total)
-    exact.check_spending([(EVENT, before)], [due()], exact.set_aside(EVENT, before + 1))
+    exact.check_spending(
+        [(EVENT, before)], [due()], exact.reserve_for_first_event(EVENT, before + 1)
+    )
     below = dataclasses.replace(exact, epsilon_total=math.nextafter(total, 0.0))
     with pytest.raises(PolicyError, match="'epsilon_total' is"):
-        below.check_spending([(EVENT, before)], [due()], below.set_aside(EVENT, before + 1))
+        below.check_spending(
+            [(EVENT, before)], [due()], below.reserve_for_first_event(EVENT, before + 1)
+        )
 
 
 def test_events_that_the_server_could_choose_by_the_answers_are_held_to_the_filter() -> None:
@@ -171,14 +177,16 @@ def test_events_that_the_server_could_choose_by_the_answers_are_held_to_the_filt
     history = [(EVENT, 2), (other.privacy(Adjacency.ZERO_OUT), 2)]
     total = epsilon_of(*history, (EVENT, 1))
     policy = dataclasses.replace(POLICY, epsilon_per_round=1e6, epsilon_total=total)
-    first = policy.set_aside(EVENT, 3)
+    first = policy.reserve_for_first_event(EVENT, 3)
     with pytest.raises(PolicyError, match="that may depend on earlier answers"):
         policy.check_spending(history, [due()], first)
     more = dataclasses.replace(policy, epsilon_total=1.1 * total)
-    more.check_spending(history, [due()], more.set_aside(EVENT, 3))
+    more.check_spending(history, [due()], more.reserve_for_first_event(EVENT, 3))
     whole = dataclasses.replace(policy, epsilon_total=epsilon_of((EVENT, 9)))
     with pytest.raises(PolicyError, match="the first run's plan uses all of delta"):
-        whole.check_spending(history[:1], [due(history[1][0])], whole.set_aside(EVENT, 9))
+        whole.check_spending(
+            history[:1], [due(history[1][0])], whole.reserve_for_first_event(EVENT, 9)
+        )
 
 
 def test_what_costs_nothing_new_passes_however_little_is_left() -> None:

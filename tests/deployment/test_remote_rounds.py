@@ -22,17 +22,17 @@ from sottovoce.core.domains import Box, Domain, L2Ball, Vector
 from sottovoce.core.errors import DeploymentError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.deployment.orders import ROUNDS_CHARGED, Order, refusal_blobs, reply_blobs
-from sottovoce.deployment.post import FOLDER_VARIABLE, OVERHEAD_BYTES, RepliesDue, Reply
-from sottovoce.deployment.remote_rounds import Patience, RemoteRounds
-from sottovoce.federated.training import Collected, SiteReply
+from sottovoce.deployment.post import FOLDER_VARIABLE, OVERHEAD_BYTES, ExpectedReplies, Reply
+from sottovoce.deployment.remote_rounds import RemoteRounds, WaitLimits
+from sottovoce.federated.training import CollectedRound, SiteReply
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Codes, Mechanism
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.accounting import privacy_spent
-from sottovoce.privacy.compositions import multiset
-from sottovoce.protocol.broadcast import Start, received
+from sottovoce.privacy.compositions import compose_repeated
+from sottovoce.protocol.broadcast import Start, unpack_start
 from sottovoce.protocol.channels.channel import Channel, Direct
 from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.channels.shuffler import Shuffler
@@ -46,7 +46,7 @@ KEYS = SeededRandomness(5)
 BALL = L2Ball(dimension=DIMENSION, radius=1.0)
 BOX = Box(dimension=DIMENSION, lower=-1.0, upper=1.0)
 START = Start(model=np.linspace(-1.0, 1.0, DIMENSION), state={})
-PATIENCE = Patience(deadline_seconds=60.0, enough=1.0, minimum_replies=1, idle_rounds=3)
+PATIENCE = WaitLimits(deadline_seconds=60.0, enough=1.0, minimum_replies=1, idle_rounds=3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ class Setting:
     clock: Clock
     ledger: Ledger
 
-    def collect(self, number: int = 1, cohort: Sequence[int] | None = None) -> Collected:
+    def collect(self, number: int = 1, cohort: Sequence[int] | None = None) -> CollectedRound:
         cohort = range(len(NAMES)) if cohort is None else cohort
         return self.rounds.collect(number, cohort, START)
 
@@ -210,7 +210,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., Setting]]:
 def a_setting(
     ledger: Ledger,
     *,
-    patience: Patience = PATIENCE,
+    patience: WaitLimits = PATIENCE,
     answers: Answers | None = None,
     mechanism: Mechanism | None = None,
     channel: Channel | None = None,
@@ -251,7 +251,7 @@ def a_setting(
 Make = Callable[..., Setting]
 
 
-def check_one_is_dropped(setting: Setting) -> Collected:
+def check_one_is_dropped(setting: Setting) -> CollectedRound:
     """The reply of site-2 is dropped, and the mean is that of the others."""
     found = setting.collect()
     assert (found.clients_received, found.replies_dropped) == (5, 1)
@@ -263,7 +263,7 @@ def check_one_is_dropped(setting: Setting) -> Collected:
 # -- what is asked -------------------------------------------------------------------------------
 
 
-def test_everybody_answers_and_the_mean_is_that_of_the_simulators_server(make: Make) -> None:
+def test_everyone_answers_and_the_mean_is_that_of_the_simulators_server(make: Make) -> None:
     setting = make(weights=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0))
     found = setting.collect()
     (combined,) = found.combined
@@ -285,12 +285,12 @@ def test_an_order_says_what_a_site_needs_and_no_more(make: Make) -> None:
     assert order.keep_from == 7
     assert order.classes == 3
     assert order.mechanism == {"kind": "gauss_hermite", "levels": 4, "noise_multiplier": 2.0}
-    read = received(order.vectors, (), DIMENSION, "float32")
+    read = unpack_start(order.vectors, (), DIMENSION, "float32")
     assert np.array_equal(read.model, START.model.astype(np.float32).astype(np.float64))
     assert setting.post.expires == [60.0]
 
 
-def test_whoever_cannot_be_reached_is_neither_asked_nor_charged(make: Make) -> None:
+def test_whichever_client_cannot_be_reached_is_neither_asked_nor_charged(make: Make) -> None:
     setting = make()
     setting.post.offline = {"site-1", "site-4"}
     found = setting.collect()
@@ -301,7 +301,7 @@ def test_whoever_cannot_be_reached_is_neither_asked_nor_charged(make: Make) -> N
     assert np.array_equal(found.combined[0].mean, setting.mean_of(asked, asked))
 
 
-def test_whoever_is_asked_is_charged_even_if_nothing_comes_back(make: Make) -> None:
+def test_whichever_client_is_asked_is_charged_even_if_nothing_comes_back(make: Make) -> None:
     setting = make(answers=lambda order, plan, part: [])
     found = setting.collect()
     assert found.combined == ()
@@ -309,7 +309,9 @@ def test_whoever_is_asked_is_charged_even_if_nothing_comes_back(make: Make) -> N
     assert setting.charged() == [(name, 1) for name in NAMES]
     event = some_mechanism().privacy(Adjacency.ZERO_OUT)
     for name in NAMES:
-        assert setting.ledger.spent(name, 1e-6) == privacy_spent(multiset([(event, 1)]), 1e-6)
+        assert setting.ledger.spent(name, 1e-6) == privacy_spent(
+            compose_repeated([(event, 1)]), 1e-6
+        )
 
 
 def test_the_charge_is_there_when_the_order_goes_out(make: Make) -> None:
@@ -359,7 +361,7 @@ def test_what_came_of_each_site_is_told_with_what_it_says(make: Make) -> None:
     assert "integer from 0" in found.unanswered["site-3"]
 
 
-def test_whoever_is_out_of_budget_is_not_asked(make: Make) -> None:
+def test_whichever_client_is_out_of_budget_is_not_asked(make: Make) -> None:
     setting = make()
     event = some_mechanism().privacy(Adjacency.ZERO_OUT)
     spent = privacy_spent(event, 1e-6).epsilon
@@ -371,7 +373,7 @@ def test_whoever_is_out_of_budget_is_not_asked(make: Make) -> None:
     assert next(iter(setting.post.asked[0].values())).cohort == 5
 
 
-def test_nobody_drawn_is_nobody_asked(make: Make) -> None:
+def test_no_one_drawn_is_no_one_asked(make: Make) -> None:
     setting = make(patience=dataclasses.replace(PATIENCE, idle_rounds=1))
     found = setting.collect(cohort=[])
     assert found.combined == ()
@@ -485,7 +487,7 @@ def test_too_few_replies_leave_the_model_as_it_is(make: Make) -> None:
 
 
 @pytest.mark.parametrize(("offline", "cohort"), [(4, 6), (5, 6), (0, 2)])
-def test_nobody_is_charged_for_a_round_that_could_not_count(
+def test_no_one_is_charged_for_a_round_that_could_not_count(
     make: Make, offline: int, cohort: int
 ) -> None:
     setting = make(patience=dataclasses.replace(PATIENCE, minimum_replies=3))
@@ -519,7 +521,7 @@ def test_a_good_round_makes_up_for_idle_ones(make: Make) -> None:
     assert received == [0, 0, 6] * 3  # PATIENCE ends a run after three idle rounds in a row
 
 
-def test_rounds_that_reach_nobody_are_idle_too(make: Make) -> None:
+def test_rounds_that_reach_no_one_are_idle_too(make: Make) -> None:
     setting = make()
     setting.post.offline = set(NAMES)
     for number in (1, 2):
@@ -642,7 +644,7 @@ def test_a_reply_longer_than_what_was_announced_to_the_gate_is_not_parsed(
         else:
             yield 0.0, honest(plan, part)
 
-    due = RepliesDue(tmp_path)
+    due = ExpectedReplies(tmp_path)
     assert due.largest_bytes() == 0
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     setting = make(answers=answers)
@@ -832,7 +834,7 @@ def test_where_a_channel_needs_company_fewer_release_nothing(make: Make, case: s
 
 @pytest.mark.parametrize("case", ["shuffler", "secure sum"])
 @pytest.mark.parametrize("online", [0, 2])
-def test_where_too_few_are_online_for_a_channel_nobody_is_asked(
+def test_where_too_few_are_online_for_a_channel_no_one_is_asked(
     make: Make, case: str, online: int
 ) -> None:
     setting = make(**CASES[case])
@@ -916,7 +918,7 @@ def test_a_round_takes_what_the_link_has_counted_meanwhile(make: Make) -> None:
 @pytest.mark.parametrize(
     "counts", [[None, (10, 10)], [(10, 10), None], [(10, 10), (9, 20)], [(10, 10), (20, 9)]]
 )
-def test_where_nobody_counted_through_a_round_it_takes_its_messages(
+def test_where_no_one_counted_through_a_round_it_takes_its_messages(
     make: Make, counts: list[tuple[int, int] | None]
 ) -> None:
     alone, started_anew = make(), make()
@@ -927,7 +929,7 @@ def test_where_nobody_counted_through_a_round_it_takes_its_messages(
 
 
 @pytest.mark.parametrize(("comes_after", "asked"), [(20.0, True), (40.0, False)])
-def test_whoever_comes_too_late_to_answer_is_neither_asked_nor_charged(
+def test_whichever_client_comes_too_late_to_answer_is_neither_asked_nor_charged(
     make: Make, comes_after: float, asked: bool
 ) -> None:
     setting = make()

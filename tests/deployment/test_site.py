@@ -32,14 +32,14 @@ from sottovoce.core.errors import (
     SottovoceError,
 )
 from sottovoce.core.randomness import Randomness, SeededRandomness
-from sottovoce.deployment.site import Asked, Site
+from sottovoce.deployment.site import RoundRequest, Site
 from sottovoce.ledger import database, seal
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.ledger.records import FIRST_EVENT
+from sottovoce.ledger.records import FIRST_EVENT_ACCOUNT
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
-from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.compositions import compose_repeated
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.protocol.channels.shuffler import Shuffler
 from sottovoce.protocol.message import open_sealed
@@ -92,8 +92,8 @@ def fail_while_encoding(
 
 
 @pytest.mark.parametrize(("request_", "changes", "keys", "reason"), REFUSED)
-def test_what_is_refused_is_refused_before_anybody_trains_and_charged_nothing(
-    tmp_path: Path, request_: Asked, changes: dict[str, Any], keys: Randomness, reason: str
+def test_what_is_refused_is_refused_before_anyone_trains_and_charged_nothing(
+    tmp_path: Path, request_: RoundRequest, changes: dict[str, Any], keys: Randomness, reason: str
 ) -> None:
     site = a_site(tmp_path, **changes)
     with pytest.raises(PolicyError, match=reason):
@@ -105,7 +105,7 @@ def test_what_is_refused_is_refused_before_anybody_trains_and_charged_nothing(
     "statement",
     ["UPDATE spending SET count = 1", "UPDATE messages SET charge = 9 WHERE charge = 2"],
 )
-def test_nobody_trains_or_is_charged_on_an_altered_ledger(tmp_path: Path, statement: str) -> None:
+def test_no_one_trains_or_is_charged_on_an_altered_ledger(tmp_path: Path, statement: str) -> None:
     site = a_site(tmp_path)
     for number in range(1, 4):
         answered(site, asked(number))
@@ -340,7 +340,7 @@ def test_the_ledger_holds_exactly_what_was_sent_over_rounds_and_runs(tmp_path: P
             again = answered(site, request)
             assert again == messages
             sent += [mechanism.privacy(Adjacency.ZERO_OUT)] * len(messages)
-    expected = privacy_spent(multiset([(event, 1) for event in sent]), DELTA)
+    expected = privacy_spent(compose_repeated([(event, 1) for event in sent]), DELTA)
     with Ledger(site.ledger) as ledger:
         assert ledger.spent("ada", DELTA) == expected
         assert ledger.num_charges == len(sent) == 21
@@ -350,7 +350,7 @@ def test_the_ledger_holds_exactly_what_was_sent_over_rounds_and_runs(tmp_path: P
 def test_runs_of_any_name_share_one_total(tmp_path: Path) -> None:
     """A server that renames its run at every order gains nothing."""
     event = FOUR.privacy(Adjacency.ZERO_OUT)
-    total = privacy_spent(multiset([(event, 6)]), DELTA).epsilon
+    total = privacy_spent(compose_repeated([(event, 6)]), DELTA).epsilon
     site = a_site(tmp_path, epsilon_total=total)
     names = ["run", "run ", "Run", "rün", "0", "'; DROP TABLE charges;--"]
     for name in names:
@@ -368,7 +368,7 @@ def test_a_cheaper_mechanism_spends_the_same_account(tmp_path: Path) -> None:
     both = [(FOUR.privacy(Adjacency.ZERO_OUT), 1), (ONE_BIT.privacy(Adjacency.ZERO_OUT), 1)]
     with Ledger(site.ledger) as ledger:
         # The first that was charged comes first: the rules of the total depend on it.
-        assert ledger.everything(Unit.CLIENT) == both
+        assert ledger.history_of_all(Unit.CLIENT) == both
 
 
 def test_what_the_first_order_sets_aside_is_kept_and_no_later_order_changes_it(
@@ -376,12 +376,12 @@ def test_what_the_first_order_sets_aside_is_kept_and_no_later_order_changes_it(
 ) -> None:
     """Else a server could ask for all of delta for two plans, one after the other."""
     event = FOUR.privacy(Adjacency.ZERO_OUT)
-    total = privacy_spent(multiset([(event, 4)]), DELTA).epsilon
+    total = privacy_spent(compose_repeated([(event, 4)]), DELTA).epsilon
     site = a_site(tmp_path, epsilon_total=total)
 
     def set_aside() -> float | None:
         with Ledger(site.ledger) as ledger:
-            budget = ledger.budget(FIRST_EVENT)
+            budget = ledger.budget(FIRST_EVENT_ACCOUNT)
         return None if budget is None else budget.delta
 
     with pytest.raises(Reached):
@@ -401,7 +401,9 @@ def test_what_the_first_order_sets_aside_is_kept_and_no_later_order_changes_it(
     for number in range(1, 5):
         answered(planned, asked(number, rounds=4))
     with Ledger(planned.ledger) as ledger:
-        assert ledger.budget(FIRST_EVENT) == planned.policy.set_aside(event, 4)
+        assert ledger.budget(FIRST_EVENT_ACCOUNT) == planned.policy.reserve_for_first_event(
+            event, 4
+        )
         assert ledger.clients() == ["ada"]
         assert ledger.verify() == []
 
@@ -424,7 +426,7 @@ def test_the_adjacency_of_an_account_cannot_be_changed(tmp_path: Path) -> None:
 def test_many_at_once_cannot_spend_more_than_the_total(tmp_path: Path) -> None:
     """Each of eight finds room when it is asked; the charge has the last word."""
     event = FOUR.privacy(Adjacency.ZERO_OUT)
-    total = privacy_spent(multiset([(event, 3)]), DELTA).epsilon
+    total = privacy_spent(compose_repeated([(event, 3)]), DELTA).epsilon
     site = a_site(tmp_path, epsilon_total=total)
     together = threading.Barrier(8, timeout=60.0)
 

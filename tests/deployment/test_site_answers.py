@@ -11,7 +11,7 @@ from questions import QUESTIONS, values_for
 
 from sottovoce.analytics.question import Question, to_dict
 from sottovoce.core.errors import DataError, PolicyError
-from sottovoce.deployment.orders import TALLY, Inquiry, read_tally
+from sottovoce.deployment.orders import TALLY, QuestionRequest, read_tally
 from sottovoce.deployment.site import Site, read_site
 from sottovoce.deployment.site_answers import Values, answer, own_columns
 from sottovoce.ledger import seal
@@ -45,8 +45,8 @@ def _site(folder: Path, text: str) -> Site:
     return read_site(folder / "site.toml")
 
 
-def _inquiry(name: str = "mean", **changes: Any) -> Inquiry:
-    asked = Inquiry(
+def _inquiry(name: str = "mean", **changes: Any) -> QuestionRequest:
+    asked = QuestionRequest(
         run="r",
         client="clinic",
         cohort=3,
@@ -164,7 +164,9 @@ def test_the_policy_is_asked_before_anything_is_read(
         (_inquiry("mean-laplace"), "mechanism 'laplace' is not allowed"),
     ],
 )
-def test_what_is_not_answered_is_not_read_either(site: Site, inquiry: Inquiry, said: str) -> None:
+def test_what_is_not_answered_is_not_read_either(
+    site: Site, inquiry: QuestionRequest, said: str
+) -> None:
     with pytest.raises(PolicyError, match=said):
         answer(inquiry, site, {"age": _never})
     assert _spent(site) == 0.0

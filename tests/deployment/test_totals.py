@@ -29,7 +29,7 @@ from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.privacy.accounting import privacy_spent, show_delta
-from sottovoce.privacy.compositions import as_replace_one, multiset
+from sottovoce.privacy.compositions import as_replace_one, compose_repeated
 from sottovoce.privacy.events import (
     Allocated,
     FiniteTable,
@@ -38,8 +38,8 @@ from sottovoce.privacy.events import (
     PureDp,
     RenyiCurve,
     Sampled,
-    SecureSum,
     Shuffled,
+    SummedBits,
     ZeroConcentrated,
     basic_counts,
 )
@@ -231,7 +231,7 @@ def hidden_events(adjacency: Adjacency) -> list[PrivacyEvent]:
         ),
         Sampled(event=noise, rate=0.1, scheme="poisson", hidden_by="central-noise"),
         *(Shuffled(event=pure, clients=clients) for clients in (2, 10_000)),
-        SecureSum(shift=0.2, dimension=1, logit_bound=1.0, clients=9, adjacency=adjacency),
+        SummedBits(shift=0.2, dimension=1, logit_bound=1.0, clients=9, adjacency=adjacency),
         Allocated(event=noise, steps=10),
     ]
 
@@ -315,7 +315,7 @@ def test_two_messages_of_a_round_are_hidden_by_no_channel(made: Made) -> None:
 
 def test_a_message_in_two_sums_is_hidden_by_neither(made: Made) -> None:
     """The others drew anew in each copy of the run: ann's one bit is in two sums."""
-    event = SecureSum(shift=0.2, dimension=1, logit_bound=1.0, clients=100, adjacency=ZERO_OUT)
+    event = SummedBits(shift=0.2, dimension=1, logit_bound=1.0, clients=100, adjacency=ZERO_OUT)
     path = made("ledger.sqlite", (1,), event=event)
     other = copied(path, "other")
     made("ledger.sqlite", (1,), event=event, client="bob", says="one end")
@@ -416,7 +416,7 @@ def test_kinds_of_charges_add_up_only_under_what_covers_both(made: Made) -> None
     found = ledger_total([first, second], delta=DELTA, adjacency="replace-one")
     assert (found.adjacency, found.unit) == (REPLACE_ONE, Unit.SAMPLE)
     twice = GaussianNoise(mu=0.6, adjacency=REPLACE_ONE)
-    whole = privacy_spent(multiset([(twice, 1), (pure, 1)]), DELTA)
+    whole = privacy_spent(compose_repeated([(twice, 1), (pure, 1)]), DELTA)
     assert found.epsilon == whole.epsilon
     assert len(found.notes) == 2
 
@@ -427,7 +427,7 @@ def test_by_way_of_zero_is_no_less_than_any_two_inputs() -> None:
     table = FiniteTable(rows=rows, zero=2, adjacency=ZERO_OUT)
     assert set(basic_counts(as_replace_one(table))) == {replace(table, adjacency=REPLACE_ONE)}
     # Gaussian noise at -mu and mu: exactly 2 mu apart, which is also 4 rho.
-    noise = as_replace_one(multiset([(GaussianNoise(mu=0.5, adjacency=ZERO_OUT), 3)]))
+    noise = as_replace_one(compose_repeated([(GaussianNoise(mu=0.5, adjacency=ZERO_OUT), 3)]))
     exact = GaussianNoise(mu=math.sqrt(3.0), adjacency=REPLACE_ONE)
     assert privacy_spent(noise, DELTA).epsilon == pytest.approx(
         privacy_spent(exact, DELTA).epsilon, rel=1e-9

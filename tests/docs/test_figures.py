@@ -10,7 +10,7 @@ from pages import ROOT
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball
-from sottovoce.mechanisms.release import NoSenders, release_event
+from sottovoce.mechanisms.release import ShuffledMessages, release_event
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.mechanisms.seeds import GENERATORS
 from sottovoce.privacy.accounting import privacy_spent
@@ -85,7 +85,7 @@ def _in_secret_order(local: float, dimension: int, clients: int, epochs: int) ->
     event = release_event(
         mechanism,
         adjacency=Adjacency.REPLACE_ONE,
-        visibility=NoSenders(minimum_clients=clients),
+        visibility=ShuffledMessages(minimum_clients=clients),
     )
     return privacy_spent(Repeated(event=event, count=epochs), delta=1e-6).epsilon
 

@@ -133,7 +133,7 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
-def test_a_browser_finds_nothing_wrong_and_asks_nobody_else(site: Path) -> None:
+def test_a_browser_finds_nothing_wrong_and_asks_no_one_else(site: Path) -> None:
     with browser() as window, _served(site) as address:
         for page in (
             "index",

@@ -9,7 +9,7 @@ from pydantic_core import PydanticUndefined
 
 from sottovoce.core.registry import Register
 from sottovoce.core.sections import DERIVED
-from sottovoce.federated.algorithms.algorithm import AGGREGATIONS, RECIPES
+from sottovoce.federated.algorithms.algorithm import AGGREGATIONS, ALGORITHMS
 from sottovoce.federated.cohorts import SAMPLINGS
 from sottovoce.learning.features import FEATURES
 from sottovoce.learning.models.register import MODELS
@@ -30,7 +30,7 @@ TABLES = [
 ]
 TOP_LEVEL = {"features", "data", "model", "algorithm", "privacy", "mechanism", "sampling"}
 TOP_LEVEL |= {"channel", "runtime", "deployment"}
-REGISTERS = [PARTITIONS, FEATURES, MODELS, RECIPES, AGGREGATIONS, SAMPLINGS, CHANNELS]
+REGISTERS = [PARTITIONS, FEATURES, MODELS, ALGORITHMS, AGGREGATIONS, SAMPLINGS, CHANNELS]
 
 
 def _rows(key: str) -> list[list[str]]:

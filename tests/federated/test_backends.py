@@ -13,7 +13,7 @@ from specs import CLIENT_LEVEL, small_spec
 
 from sottovoce.core.domains import Box, L2Ball
 from sottovoce.core.errors import ConfigError, ParameterError
-from sottovoce.federated.simulation.draws import RowRotation, drawn_rows, drawn_total, law_of
+from sottovoce.federated.simulation.draws import RowRotation, draw_rows, draw_total, law_of
 from sottovoce.learning.clients import DenseRows
 from sottovoce.mechanisms.coordinate_laws import Coordinatewise
 from sottovoce.mechanisms.registry import Parameters, Registration, registrations
@@ -248,14 +248,14 @@ def test_drawn_values_have_the_declared_mean_and_variance(
     count = 1000 if registration.kind in FINITE else 20_000  # row by row
     rows = torch.tensor(domain.project(value), dtype=torch.float32).repeat(count, 1)
     generator = torch.Generator().manual_seed(3)
-    drawn = drawn_rows(law_of(mechanism), rows, generator).double()
+    drawn = draw_rows(law_of(mechanism), rows, generator).double()
     spread = np.sqrt(law.variance() / len(rows))
     assert (np.abs(drawn.mean(dim=0).numpy() - law.mean()) <= 5.0 * spread + 1e-6).all()
     fourth = drawn.sub(drawn.mean(dim=0)).pow(4).mean(dim=0).numpy()
     of_variance = np.sqrt(np.maximum(fourth - law.variance() ** 2, 0.0) / len(rows))
     difference = np.abs(drawn.var(dim=0).numpy() - law.variance())
     assert (difference <= 5.0 * of_variance + 1e-6 * law.variance()).all()
-    total = drawn_total(law_of(mechanism), DenseRows(rows), torch.ones(len(rows)), generator)
+    total = draw_total(law_of(mechanism), DenseRows(rows), torch.ones(len(rows)), generator)
     error = np.abs(total.double().numpy() / len(rows) - law.mean())
     assert (error <= 5.0 * spread + 1e-4).all()
 

@@ -11,8 +11,8 @@ from specs import LOCAL_STEPS, small_spec
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError, ParameterError, PrivacyError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms.algorithm import Step
-from sottovoce.federated.rounds import finite_rows
+from sottovoce.federated.algorithms.algorithm import ClientStepInput
+from sottovoce.federated.rounds import zero_nonfinite_rows
 from sottovoce.federated.training import Training
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated, Sampled
@@ -58,11 +58,11 @@ def opened(spec: RunSpec) -> tuple[Resolved, Training]:
 
 
 def clipped_updates(resolved: Resolved, model: Vector) -> list[Vector]:
-    step = Step(run="r", round=1, model=model, state={}, randomness=SeededRandomness(0))
+    step = ClientStepInput(run="r", round=1, model=model, state={}, randomness=SeededRandomness(0))
     (block,) = resolved.algorithm.client_steps(resolved.task, list(resolved.clients), step)
     return [
         part.mechanism.input_domain.project(row)
-        for part, row in zip(resolved.parts, finite_rows(block.uplinks[0]), strict=True)
+        for part, row in zip(resolved.parts, zero_nonfinite_rows(block.uplinks[0]), strict=True)
     ]
 
 
@@ -70,7 +70,7 @@ def test_every_client_is_charged_in_every_round_drawn_or_not() -> None:
     resolved, simulation = opened(a_spec())
     progress, cohorts = simulation.start(), []
     for number in range(1, 7):
-        assert simulation.backend.able(number).all()
+        assert simulation.backend.clients_with_budget(number).all()
         cohorts.append(simulation._draw(number))
         outcome = simulation.step(progress)
         assert isinstance(outcome, tuple)
@@ -90,7 +90,7 @@ def test_every_client_is_charged_in_every_round_drawn_or_not() -> None:
 
 def test_the_sum_is_divided_by_whom_one_expects_and_never_by_who_came() -> None:
     resolved, simulation = opened(a_spec(**QUIET))
-    start = simulation.sent_down(simulation.start())
+    start = simulation.broadcast(simulation.start())
     updates = clipped_updates(resolved, start.model)
     for cohort in ([0, 2], [1], [0, 1, 2, 3]):
         collected = simulation.backend.collect(1, cohort, start)
@@ -98,9 +98,9 @@ def test_the_sum_is_divided_by_whom_one_expects_and_never_by_who_came() -> None:
         np.testing.assert_allclose(collected.combined[0].mean, expected, atol=5e-5)
 
 
-def test_a_round_without_anybody_is_noise_and_looks_like_any_other() -> None:
+def test_a_round_without_anyone_is_noise_and_looks_like_any_other() -> None:
     _, simulation = opened(a_spec())
-    start = simulation.sent_down(simulation.start())
+    start = simulation.broadcast(simulation.start())
     nobody = simulation.backend.collect(1, [], start)
     somebody = simulation.backend.collect(1, [0, 1], start)
     assert np.linalg.norm(nobody.combined[0].mean) > 0.0
@@ -117,7 +117,7 @@ def test_there_is_one_noise_however_many_clients_there_are(kind: str) -> None:
     resolved, simulation = opened(
         a_spec(data=data, mechanism=mechanism, privacy=privacy, sampling={"kind": "everyone"})
     )
-    start, draws = simulation.sent_down(simulation.start()), []
+    start, draws = simulation.broadcast(simulation.start()), []
     for number in range(1, 31):
         collected = simulation.backend.collect(number, range(16), start)
         draws.append(collected.combined[0].mean * 16)
@@ -133,7 +133,7 @@ def test_at_sample_level_the_divisor_is_the_public_number_of_records() -> None:
     resolved, simulation = opened(spec)
     sizes = resolved.clients.sizes
     assert len(set(sizes)) > 1
-    start = simulation.sent_down(simulation.start())
+    start = simulation.broadcast(simulation.start())
     collected = simulation.backend.collect(1, range(4), start)
     sums = [
         size * row for size, row in zip(sizes, clipped_updates(resolved, start.model), strict=True)
@@ -146,7 +146,7 @@ def test_at_sample_level_the_noise_is_on_the_sum_of_all_records() -> None:
     resolved, simulation = opened(a_spec(**SAMPLES, rounds=20))
     multiplier = resolved.spec.mechanism.parameters["noise_multiplier"]
     total = sum(resolved.clients.sizes)
-    start, draws = simulation.sent_down(simulation.start()), []
+    start, draws = simulation.broadcast(simulation.start()), []
     for number in range(1, 21):
         collected = simulation.backend.collect(number, [], start)
         draws.append(collected.combined[0].mean * total)
@@ -175,7 +175,7 @@ def test_sampled_records_are_charged_as_sampled_and_take_less_noise() -> None:
     assert multipliers[0] < 0.6 * multipliers[1]
 
 
-def test_budgets_stop_everyone_at_once_whoever_was_drawn() -> None:
+def test_budgets_stop_everyone_at_once_whichever_client_was_drawn() -> None:
     """A client that was never drawn has spent as much as one that always was."""
     loud = {"kind": "gaussian", "noise_multiplier": 1.0}
     result = trial(a_spec(mechanism=loud, rounds=40))

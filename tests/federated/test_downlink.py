@@ -12,7 +12,7 @@ from specs import small_spec
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import WireError
 from sottovoce.federated import rounds
-from sottovoce.federated.algorithms.algorithm import Step
+from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
 from sottovoce.federated.algorithms.scaffold import Scaffold
 from sottovoce.federated.training import Halted, Progress, Training
@@ -91,7 +91,7 @@ def test_clients_start_from_what_the_server_sent_and_it_is_packed_once_a_round(
     packed: list[Vector] = []
     updates = SampleClippedGradient.updates
 
-    def watched(self: Any, task: Any, clients: Any, step: Step) -> Any:
+    def watched(self: Any, task: Any, clients: Any, step: ClientStepInput) -> Any:
         starts.append(step.model)
         return updates(self, task, clients, step)
 
@@ -125,7 +125,7 @@ def test_updates_are_relative_to_what_was_sent(
         idle["algorithm"]["control_clip_norm"] = 1.0
     simulation = without_noise(idle, downlink)
     model = np.random.default_rng(1).normal(size=650)  # no format holds it exactly
-    state = simulation.algorithm.initialise(model)
+    state = simulation.algorithm.initialize(model)
     after = stepped(simulation, Progress(rounds_done=0, model=model, algorithm_state=state))
     np.testing.assert_array_equal(after.model, model)
 
@@ -135,10 +135,10 @@ def test_the_control_variate_that_scaffold_sends_down_is_rounded_too(
     monkeypatch: pytest.MonkeyPatch, downlink: DownlinkFormat
 ) -> None:
     """And stays the mean of the clients' own, which move by what the server hears of."""
-    seen: list[Step] = []
+    seen: list[ClientStepInput] = []
     client_steps = Scaffold.client_steps
 
-    def watched(self: Any, task: Any, clients: Any, step: Step) -> Any:
+    def watched(self: Any, task: Any, clients: Any, step: ClientStepInput) -> Any:
         seen.append(step)
         return client_steps(self, task, clients, step)
 
@@ -200,7 +200,7 @@ def test_a_resumed_run_sends_what_it_would_have_sent(tmp_path: Path, case: dict[
     check_resumed(spec, tmp_path, stop_after=2, same_files=EVERY_BYTE)
 
 
-def test_a_model_that_does_not_fit_ends_the_run_before_anybody_is_charged(tmp_path: Path) -> None:
+def test_a_model_that_does_not_fit_ends_the_run_before_anyone_is_charged(tmp_path: Path) -> None:
     wild = {"algorithm": {"kind": "fedavg", "server_learning_rate": 1e7}}
     with pytest.raises(WireError, match=r"float16 reaches 65504; .*runtime.downlink = 'bfloat16'"):
         run(a_spec(wild, "float16", checkpoint_every=1), tmp_path / "run")

@@ -15,7 +15,7 @@ from sottovoce.federated.algorithms.algorithm import State
 from sottovoce.federated.algorithms.fedavg import FedAvg, SampleClippedGradient
 from sottovoce.learning.clients import ClientData
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.protocol.client import Refused, privatise
+from sottovoce.protocol.client import Refused, privatize
 from sottovoce.protocol.plan import RoundPlan
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.runner import run
@@ -98,13 +98,13 @@ def test_a_race_for_a_budget_is_lost_at_the_charge_and_reported(
     assert [row["clients_out_of_budget"] for row in rows] == [0, 0, 1, 1, 1, 1]
 
 
-def test_whoever_is_refused_where_it_encodes_is_counted_once(
+def test_whichever_client_is_refused_where_it_encodes_is_counted_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another attempt at a round that was charged before may be more than is left."""
 
     def privatised(plan: RoundPlan, requests: Any, *given: Any) -> list[Any]:
-        outcomes: list[Any] = list(privatise(plan, requests, *given))
+        outcomes: list[Any] = list(privatize(plan, requests, *given))
         if plan.round == 2:
             error = BudgetExhaustedError("nothing is left")
             outcomes[1] = Refused(part=requests[1].part, uplink=0, error=error)
@@ -149,7 +149,7 @@ def test_resuming_a_halted_run_does_nothing_new(tmp_path: Path, checkpoint_every
         assert ledger.num_charges == 2 * 4
 
 
-def test_a_run_that_nobody_can_afford_halts_before_its_first_round(tmp_path: Path) -> None:
+def test_a_run_that_no_one_can_afford_halts_before_its_first_round(tmp_path: Path) -> None:
     mechanism = {"kind": "gauss_hermite", "levels": 2, "noise_multiplier": 0.5}
     result = run(small_spec(mechanism=mechanism), tmp_path / "run")
     assert (result["rounds"], result["epsilon"]) == (0, 0.0)

@@ -11,7 +11,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms.algorithm import Combined, Step
+from sottovoce.federated.algorithms.algorithm import AggregatedUplink, ClientStepInput
 from sottovoce.federated.algorithms.fedavg import (
     FedAvg,
     LocalSgd,
@@ -19,7 +19,7 @@ from sottovoce.federated.algorithms.fedavg import (
     SampleClippedGradient,
     budget_penalties,
 )
-from sottovoce.federated.rounds import finite_rows
+from sottovoce.federated.rounds import zero_nonfinite_rows
 from sottovoce.learning.clients import ClientData
 
 CLIP_NORM = 0.7
@@ -39,9 +39,11 @@ def data(seed: int, size: int, scale: float = 1.0) -> ClientData:
 
 def updates(work: LocalWork, model: Vector, clients: list[ClientData]) -> list[Vector]:
     """What each client would hand on, as the messages' side reads it."""
-    step = Step(run="r", round=1, model=model, state={}, randomness=SeededRandomness(0))
+    step = ClientStepInput(run="r", round=1, model=model, state={}, randomness=SeededRandomness(0))
     return [
-        row for _, rows in work.updates(make_task(), clients, step) for row in finite_rows(rows)
+        row
+        for _, rows in work.updates(make_task(), clients, step)
+        for row in zero_nonfinite_rows(rows)
     ]
 
 
@@ -109,9 +111,11 @@ def test_server_step_is_momentum_as_documented() -> None:
         server_momentum=0.5,
     )
     model = np.zeros(2)
-    state = algorithm.initialise(model)
+    state = algorithm.initialize(model)
     for expected in ([2.0, 0.0], [5.0, 0.0]):
-        model, state = algorithm.server_step(model, [Combined(mean=np.array([1.0, 0.0]))], state)
+        model, state = algorithm.server_step(
+            model, [AggregatedUplink(mean=np.array([1.0, 0.0]))], state
+        )
         np.testing.assert_allclose(model, expected)
 
 

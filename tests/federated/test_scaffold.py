@@ -10,10 +10,16 @@ import torch
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each, State, Step
+from sottovoce.federated.algorithms.algorithm import (
+    AggregatedUplink,
+    Algorithm,
+    ClientStepInput,
+    ClientVectors,
+    State,
+)
 from sottovoce.federated.algorithms.fedavg import FedAvg, LocalSgd, SampleClippedGradient
-from sottovoce.federated.algorithms.scaffold import Drafts, SampleScaffold, Scaffold
-from sottovoce.federated.rounds import finite_rows
+from sottovoce.federated.algorithms.scaffold import PendingControls, SampleScaffold, Scaffold
+from sottovoce.federated.rounds import zero_nonfinite_rows
 from sottovoce.learning import models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
@@ -30,7 +36,7 @@ def digits_by_label() -> tuple[Task, list[ClientData]]:
     features = torch.tensor(bundle.data / 16.0 - 0.5, dtype=torch.float32)[:600]
     labels = torch.tensor(bundle.target, dtype=torch.int64)[:600]
     module = models.build(models.Linear(), (64,), 10)
-    models.initialise(models.Linear(), module, np.random.default_rng(0))
+    models.initialize(models.Linear(), module, np.random.default_rng(0))
     clients = []
     for number, name in enumerate(NAMES):
         own = labels // 2 == number
@@ -69,18 +75,20 @@ def a_round(
     state: State,
 ) -> tuple[Vector, State]:
     """One round in which everything arrives as it was sent, clipped to the domain."""
-    step = Step(run="r", round=number, model=model, state=state, randomness=SeededRandomness(0))
+    step = ClientStepInput(
+        run="r", round=number, model=model, state=state, randomness=SeededRandomness(0)
+    )
     rows: list[list[Vector]] = [[] for _ in range(algorithm.uplinks)]
     for block in algorithm.client_steps(task, clients, step):
         for uplink, sent in enumerate(block.uplinks):
-            rows[uplink] += finite_rows(sent)
+            rows[uplink] += zero_nonfinite_rows(sent)
     domain = algorithm.domain(task.dimension, 1)
     weights = np.array([algorithm.weight(client.num_samples) for client in clients])
     combined = []
     for own in rows:
         arrived = np.array([domain.project(row) for row in own])
-        each = Each(clients=tuple(c.name for c in clients), rows=arrived, weights=weights)
-        combined.append(Combined(mean=weights @ arrived / weights.sum(), each=each))
+        each = ClientVectors(clients=tuple(c.name for c in clients), rows=arrived, weights=weights)
+        combined.append(AggregatedUplink(mean=weights @ arrived / weights.sum(), each=each))
     return algorithm.server_step(model, combined, state)
 
 
@@ -89,7 +97,7 @@ def trained(
 ) -> tuple[Vector, State, Task]:
     task, clients = digits_by_label()
     model = task.initial_model()
-    state = algorithm.initialise(model)
+    state = algorithm.initialize(model)
     for number in range(1, rounds + 1):
         chosen = [clients[i] for i in cohort]
         model, state = a_round(algorithm, task, chosen, number, model, state)
@@ -135,7 +143,7 @@ def test_an_unclipped_control_variate_is_the_mean_gradient_of_the_local_steps() 
     algorithm = scaffold(local_steps=1)
     task, clients = digits_by_label()
     model = task.initial_model()
-    state = algorithm.initialise(model)
+    state = algorithm.initialize(model)
     for number in (1, 2):
         before = model
         model, state = a_round(algorithm, task, clients, number, model, state)
@@ -161,8 +169,10 @@ def test_both_uplinks_fit_one_domain_whatever_the_clips() -> None:
     algorithm = scaffold(clip_norm=0.3, control_clip_norm=0.07)
     task, clients = digits_by_label()
     model = task.initial_model()
-    state = algorithm.initialise(model)
-    step = Step(run="r", round=1, model=model, state=state, randomness=SeededRandomness(0))
+    state = algorithm.initialize(model)
+    step = ClientStepInput(
+        run="r", round=1, model=model, state=state, randomness=SeededRandomness(0)
+    )
     (block,) = algorithm.client_steps(task, clients, step)
     assert len(block.uplinks) == algorithm.uplinks == 2
     norms = block.uplinks[1].norms()
@@ -175,7 +185,7 @@ def test_a_round_leaves_the_state_that_it_started_from_alone() -> None:
     algorithm = scaffold()
     task, clients = digits_by_label()
     model = task.initial_model()
-    state = algorithm.initialise(model)
+    state = algorithm.initialize(model)
     first = a_round(algorithm, task, clients, 1, model, state)
     assert not state["client_controls"].any()
     again = a_round(algorithm, task, clients, 1, model, state)
@@ -183,12 +193,14 @@ def test_a_round_leaves_the_state_that_it_started_from_alone() -> None:
     assert np.array_equal(first[1]["client_controls"], again[1]["client_controls"])
 
 
-def test_a_round_that_came_to_nothing_moves_nobody() -> None:
+def test_a_round_that_came_to_nothing_moves_no_one() -> None:
     algorithm = scaffold()
     task, clients = digits_by_label()
     model = task.initial_model()
-    state = algorithm.initialise(model)
-    step = Step(run="r", round=1, model=model, state=state, randomness=SeededRandomness(0))
+    state = algorithm.initialize(model)
+    step = ClientStepInput(
+        run="r", round=1, model=model, state=state, randomness=SeededRandomness(0)
+    )
     for _ in algorithm.client_steps(task, clients[:2], step):
         pass  # nothing was released: the server makes no step
     _, after = a_round(algorithm, task, clients[3:], 2, model, state)
@@ -197,7 +209,7 @@ def test_a_round_that_came_to_nothing_moves_nobody() -> None:
 
 
 def test_drafts_are_of_one_round_and_taken_once() -> None:
-    drafts = Drafts()
+    drafts = PendingControls()
     drafts.put(1, ["a"], np.ones((1, 2), dtype=np.float32))
     drafts.put(2, ["b"], np.ones((1, 2), dtype=np.float32))
     drafts.put(2, ["c"], np.ones((1, 2), dtype=np.float32))
@@ -215,7 +227,7 @@ def test_a_client_that_diverges_keeps_a_finite_control_variate(bad: float) -> No
         labels=clients[1].labels,
     )
     model = task.initial_model()
-    state = algorithm.initialise(model)
+    state = algorithm.initialize(model)
     for number in (1, 2):
         model, state = a_round(
             algorithm, task, [clients[0], broken, *clients[2:]], number, model, state
@@ -237,7 +249,7 @@ def test_at_sample_level_a_few_clients_speak_for_all() -> None:
     for name, algorithm in (("plain", plain_sgd()), ("scaffold", sample_scaffold())):
         task, clients = digits_by_label()
         model = task.initial_model()
-        state = algorithm.initialise(model)
+        state = algorithm.initialize(model)
         for number in range(1, 61):
             cohort = [clients[number % len(clients)]]
             model, state = a_round(algorithm, task, cohort, number, model, state)

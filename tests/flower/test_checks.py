@@ -25,7 +25,7 @@ from sottovoce.deployment.machines.site_folder import (
 from sottovoce.deployment.site import Keys, warnings_of
 from sottovoce.deployment.site_witness import key_name
 from sottovoce.flower import checks, control
-from sottovoce.flower.checks import Check, check_federation, check_site
+from sottovoce.flower.checks import ReadinessCheck, check_federation, check_site
 from sottovoce.flower.control import link_verdict
 from sottovoce.flower.node import keep_node
 from sottovoce.ledger.ledger import Ledger
@@ -50,12 +50,12 @@ def site(federation: Federation) -> SiteFolder:
     return SiteFolder.read(federation.folder / "sites" / "a")
 
 
-def by_name(found: list[Check]) -> dict[str, Check]:
+def by_name(found: list[ReadinessCheck]) -> dict[str, ReadinessCheck]:
     assert all(check.remedy for check in found if check.state == "FAILS")
     return {check.name: check for check in found}
 
 
-def failing(found: list[Check]) -> set[str]:
+def failing(found: list[ReadinessCheck]) -> set[str]:
     return {check.name for check in by_name(found).values() if check.state == "FAILS"}
 
 

@@ -13,10 +13,10 @@ from flwr.serverapp import Grid
 from sottovoce.core.errors import DeploymentError
 from sottovoce.deployment.orders import reply_blobs
 from sottovoce.flower.grid_post import (
-    AskedDirectory,
     GridPost,
     KeyedDirectory,
-    nobody_counts,
+    ReportedNameDirectory,
+    count_no_traffic,
     wait_for_all,
 )
 from sottovoce.flower.records import RECORD, to_records
@@ -81,8 +81,8 @@ class FakeGrid:
         return [message.metadata.dst_node_id for message in self.pushed]
 
 
-def directory_on(grid: FakeGrid) -> AskedDirectory:
-    return AskedDirectory(cast(Grid, grid))
+def directory_on(grid: FakeGrid) -> ReportedNameDirectory:
+    return ReportedNameDirectory(cast(Grid, grid))
 
 
 def says(name: str | bytes) -> Says:
@@ -133,7 +133,7 @@ def test_a_node_that_goes_is_offline_and_is_itself_again_when_it_comes_back() ->
 
 
 @pytest.mark.parametrize("impostor", [1, 8, 10**18])
-def test_whoever_says_a_taken_name_does_not_get_it(impostor: int) -> None:
+def test_whichever_client_says_a_taken_name_does_not_get_it(impostor: int) -> None:
     """Also with a smaller number, and also after many looks."""
     grid = FakeGrid(nodes={7: says("ada")})
     directory = directory_on(grid)
@@ -175,7 +175,7 @@ NO_NAMES: dict[str, Says] = {
 
 
 @pytest.mark.parametrize("kind", list(NO_NAMES))
-def test_a_node_that_says_no_name_has_none_and_holds_up_nobody(kind: str) -> None:
+def test_a_node_that_says_no_name_has_none_and_holds_up_no_one(kind: str) -> None:
     grid = FakeGrid(nodes={7: NO_NAMES[kind], 9: says("bob")})
     directory = directory_on(grid)
     for _ in range(3):
@@ -313,7 +313,7 @@ def sealed(*messages: bytes) -> Says:
 
 
 def asked_of(grid: FakeGrid, names: dict[bytes, str]) -> GridPost:
-    post = GridPost(cast(Grid, grid), KeyedDirectory(cast(Grid, grid), names), nobody_counts)
+    post = GridPost(cast(Grid, grid), KeyedDirectory(cast(Grid, grid), names), count_no_traffic)
     assert post.reachable(["ada", "bob", "eve"]) == {"ada", "bob"}
     assert post.send({"ada": ORDER, "bob": ORDER}, expires_seconds=9.0) > 0
     return post

@@ -126,7 +126,7 @@ def test_of_two_replies_to_an_order_the_first_counts(
     assert_model_is_simulators(run, tmp_path / "simulated", {1: frozenset([LAST])})
 
 
-def test_a_reply_that_never_comes_whole_holds_up_nobody(
+def test_a_reply_that_never_comes_whole_holds_up_no_one(
     running: RunningFederation, tmp_path: Path
 ) -> None:
     misbehave(running, LAST, {2: "withheld"})

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from federations import REAL_PROCESSES, RunningFederation, rehearsal
 
-from sottovoce.deployment.audit_file import verified
+from sottovoce.deployment.audit_file import verify_lines
 from sottovoce.deployment.audit_log import LOG_NAME
 from sottovoce.ledger.ledger import Ledger
 
@@ -58,7 +58,7 @@ def test_sites_answer_as_far_as_their_own_files_allow(tmp_path: Path) -> None:
             with Ledger(running.site(name).folder / "ledger.sqlite") as ledger:
                 assert ledger.num_charges == charged
         for name, what in (("north", "charged"), ("west", "refused")):
-            entries, problems = verified(running.site(name).folder / LOG_NAME)
+            entries, problems = verify_lines(running.site(name).folder / LOG_NAME)
             assert problems == []
             assert entries[-1]["what"] == what
         said = _ask(running, "income", code=2)

@@ -383,7 +383,7 @@ def test_the_oldest_of_the_address_with_the_most_connections_makes_room() -> Non
     def opened(name: str, address: str) -> Connection:
         connection = Connection(socket.socket(), address)
         connection.socket.close()
-        connection.cut_by(lambda: cut.append(name))
+        connection.set_closer(lambda: cut.append(name))
         table.admit(connection)
         return connection
 
@@ -392,7 +392,7 @@ def test_the_oldest_of_the_address_with_the_most_connections_makes_room() -> Non
     sites = [opened("y0", "y"), opened("y1", "y")]
     assert cut == ["x0", "x1"]
     for connection in (*sites, first[2]):
-        table.belongs_to(connection, "a")
+        table.assign_site(connection, "a")
     assert cut == ["x0", "x1", "y0"]
     assert table.anonymous == 1
     table.release(first[3])

@@ -14,7 +14,7 @@ from flwr.supercore.run import RunNotRunningException
 
 from sottovoce.deployment.orders import reply_blobs
 from sottovoce.flower import grid_post
-from sottovoce.flower.grid_post import Directory, GridPost, nobody_counts
+from sottovoce.flower.grid_post import GridPost, NodeDirectory, count_no_traffic
 from sottovoce.flower.records import to_records
 
 NODES = {"ada": 7, "bob": 9, "eve": 11}
@@ -65,7 +65,7 @@ class HalfSent:
 
 
 def asked(grid: HalfSent) -> GridPost:
-    post = GridPost(cast(Grid, grid), cast(Directory, Nodes()), nobody_counts)
+    post = GridPost(cast(Grid, grid), cast(NodeDirectory, Nodes()), count_no_traffic)
     post.send(dict.fromkeys(NODES, ORDER), expires_seconds=9.0)
     return post
 

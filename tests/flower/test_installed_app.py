@@ -14,7 +14,7 @@ from sottovoce.deployment.site import Site
 from sottovoce.flower import site_worker
 from sottovoce.flower.announcement import RECORD, Announcement
 from sottovoce.flower.client import client_app, site_of
-from sottovoce.flower.model_arrays import Layout
+from sottovoce.flower.model_arrays import ModelLayout
 from sottovoce.flower.site_worker import with_installed_app
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 
@@ -74,7 +74,7 @@ def _train_message(message_type: str = "train") -> Message:
         dimension=32,
         clip_norm=1.0,
         adjacency="zero-out",
-        layout=Layout.of(_model()).digest(),
+        layout=ModelLayout.of(_model()).digest(),
         num_examples=False,
     )
     content = RecordDict({"arrays": _model(), RECORD: announcement.record()})

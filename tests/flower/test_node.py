@@ -110,7 +110,7 @@ def _ignore(*_: object) -> None:
     pass
 
 
-def test_a_goodbye_that_nobody_hears_is_said_at_the_next_start(
+def test_a_goodbye_that_no_one_hears_is_said_at_the_next_start(
     site: SiteFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stopped(*_: object) -> bool:

@@ -139,7 +139,7 @@ def test_classes_are_a_count_or_none(value: Any) -> None:
     assert read_order(written(classes=None)).classes is None
 
 
-def test_nobody_is_asked_alone_by_nobody() -> None:
+def test_no_one_is_asked_alone_by_no_one() -> None:
     with pytest.raises(WireError, match=r"'cohort' must .*greater than or equal to 1"):
         read_order(written(cohort=0))
     assert read_order(written(round=0, keep_from=0)).keep_from == 0

@@ -31,7 +31,7 @@ from federated_runs import (
 from federation_faults import allow, eventually, site_names
 from federations import SRC, rehearsal
 
-from sottovoce.deployment.audit_file import verified
+from sottovoce.deployment.audit_file import verify_lines
 from sottovoce.deployment.audit_log import LOG_NAME
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.processes import state_of
@@ -162,7 +162,7 @@ def test_sites_have_spent_what_the_server_says(run: StartedRun, sites: list[str]
 
 def test_sites_log_every_round_that_they_answered(run: StartedRun, sites: list[str]) -> None:
     for site in sites:
-        entries, problems = verified(run.running.site(site).folder / LOG_NAME)
+        entries, problems = verify_lines(run.running.site(site).folder / LOG_NAME)
         assert problems == []
         assert [entry["what"] for entry in entries[:2]] == ["policy changed", "started"]
         charged = [entry for entry in entries if entry["what"] == "charged"]

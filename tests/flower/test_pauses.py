@@ -11,7 +11,7 @@ from flwr.superlink.grid import http_grid
 from flwr.supernode import start_client_internal
 
 from sottovoce.flower import pauses
-from sottovoce.flower.pauses import Pauses, quick_pull
+from sottovoce.flower.pauses import PollingClock, quick_pull
 
 
 class Clock:
@@ -32,7 +32,7 @@ class Clock:
 
 def test_a_node_pauses_as_flower_says_until_there_is_an_order() -> None:
     clock = Clock()
-    node = Pauses(clock)
+    node = PollingClock(clock)
     for _ in range(3):
         node.sleep(3)
     assert clock.slept == [3, 3, 3]
@@ -40,7 +40,7 @@ def test_a_node_pauses_as_flower_says_until_there_is_an_order() -> None:
 
 def test_after_an_order_a_node_looks_often_for_a_minute() -> None:
     clock = Clock()
-    node = Pauses(clock)
+    node = PollingClock(clock)
     node.sleep(0.5)
     node.sleep(3)
     clock.now += 59.0
@@ -51,7 +51,7 @@ def test_after_an_order_a_node_looks_often_for_a_minute() -> None:
 
 
 def test_everything_else_is_the_clock_itself() -> None:
-    assert Pauses(Clock()).time() == 7.0
+    assert PollingClock(Clock()).time() == 7.0
 
 
 def test_a_part_that_is_late_is_asked_for_again() -> None:
@@ -90,9 +90,9 @@ def test_both_sides_are_hurried_and_only_there(monkeypatch: pytest.MonkeyPatch) 
         (http_grid, "pull_objects"),
     ):
         monkeypatch.setattr(module, name, getattr(module, name))
-    pauses.hurry_node()
-    pauses.hurry_server()
-    assert isinstance(vars(start_client_internal)["time"], Pauses)
+    pauses.patch_flower_polling()
+    pauses.patch_flower_grid_polling()
+    assert isinstance(vars(start_client_internal)["time"], PollingClock)
     assert vars(start_client_internal)["pull_objects"] is quick_pull
     assert vars(http_grid)["pull_objects"] is quick_pull
     assert time.sleep.__name__ == "sleep"

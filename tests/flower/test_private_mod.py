@@ -29,7 +29,7 @@ from sottovoce.core.errors import PolicyError
 from sottovoce.flower.announcement import RECORD, Announcement
 from sottovoce.flower.client import NO_LEDGER
 from sottovoce.flower.mod import private_mod
-from sottovoce.flower.model_arrays import Layout
+from sottovoce.flower.model_arrays import ModelLayout
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
@@ -67,7 +67,7 @@ def an_announcement(**changes: Any) -> Announcement:
         "dimension": DIMENSION,
         "clip_norm": 1.0,
         "adjacency": "zero-out",
-        "layout": Layout.of(the_model()).digest(),
+        "layout": ModelLayout.of(the_model()).digest(),
         "num_examples": False,
     }
     return Announcement(**{**fields, **changes})

@@ -31,7 +31,7 @@ from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import ConfigError, DeploymentError, SottovoceError, UnknownNameError
 from sottovoce.flower import announcement as introductions
 from sottovoce.flower.announcement import RECORD, read_announcement
-from sottovoce.flower.model_arrays import Layout
+from sottovoce.flower.model_arrays import ModelLayout
 from sottovoce.flower.strategy import PrivateStrategy
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import Budget
@@ -138,7 +138,7 @@ def expected_model(
         for node, one in plans_and_messages(grid, round_number).items()
         if node not in without
     ]
-    return Layout.of(base).vector(base) + np.mean(updates, axis=0)
+    return ModelLayout.of(base).vector(base) + np.mean(updates, axis=0)
 
 
 WORKING: dict[str, Callable[[], Strategy]] = {
@@ -159,7 +159,7 @@ WORKING: dict[str, Callable[[], Strategy]] = {
 def alone(strategy: Strategy, grid: FakeGrid) -> ArrayRecord:
     """What a strategy makes of two rounds without us, on models decoded here from what was sent."""
     model = the_model()
-    layout = Layout.of(model)
+    layout = ModelLayout.of(model)
     for round_number in (1, 2):
         list(strategy.configure_train(round_number, model, ConfigRecord(), grid))
         replies = [
@@ -189,7 +189,7 @@ def as_lists(record: ArrayRecord) -> dict[str, Any]:
 def test_every_strategy_that_fits_runs_as_it_is(tmp_path: Path, name: str) -> None:
     federation = a_federation(tmp_path)
     result = federation.run(WORKING[name](), num_rounds=2)
-    assert Layout.of(result.arrays) == Layout.of(the_model())
+    assert ModelLayout.of(result.arrays) == ModelLayout.of(the_model())
     assert as_lists(result.arrays) == as_lists(alone(WORKING[name](), federation.grid))
     for round_number in (1, 2):
         metrics = result.train_metrics_clientapp[round_number]
@@ -215,13 +215,13 @@ def test_the_strategy_averages_exactly_what_was_sealed(tmp_path: Path) -> None:
     watching = Watching()
     result = federation.run(watching, num_rounds=1)
     start = the_model()
-    assert Layout.of(start).vector(result.arrays) == pytest.approx(
+    assert ModelLayout.of(start).vector(result.arrays) == pytest.approx(
         expected_model(federation.grid, start, 1), rel=1e-6, abs=1e-6
     )
     for content in watching.contents[0]:
         assert list(content) == ["arrays", "metrics"]
         assert dict(content["metrics"]) == {"num-examples": 1.0}
-        assert Layout.of(content.array_records["arrays"]) == Layout.of(start)
+        assert ModelLayout.of(content.array_records["arrays"]) == ModelLayout.of(start)
 
 
 def sealed_of(message: Message) -> bytes:
@@ -302,7 +302,7 @@ def test_what_is_not_as_announced_is_dropped_and_the_rest_is_exact(
     assert (metrics["clients-answered"], metrics["replies-dropped"]) == (NUM_CLIENTS - 1, 1)
     bad = list(plans_and_messages(federation.grid, 1))[2]
     start = the_model()
-    assert Layout.of(start).vector(result.arrays) == pytest.approx(
+    assert ModelLayout.of(start).vector(result.arrays) == pytest.approx(
         expected_model(federation.grid, start, 1, without=[bad]), rel=1e-6, abs=1e-6
     )
 
@@ -341,7 +341,7 @@ def test_round_one_is_exact_with_twins_and_strangers(tmp_path: Path) -> None:
     federation = a_federation(tmp_path, tamper=tamper)
     result = federation.run(FedAvg(), num_rounds=1)
     start = the_model()
-    assert Layout.of(start).vector(result.arrays) == pytest.approx(
+    assert ModelLayout.of(start).vector(result.arrays) == pytest.approx(
         expected_model(federation.grid, start, 1), rel=1e-6, abs=1e-6
     )
 
@@ -403,7 +403,7 @@ def with_little_budget(book: Path, clients: Iterable[str]) -> None:
             ledger.set_budget(client, budget)
 
 
-def test_whoever_is_out_of_budget_in_the_servers_ledger_is_not_asked(
+def test_whichever_client_is_out_of_budget_in_the_servers_ledger_is_not_asked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
@@ -423,7 +423,7 @@ def test_whoever_is_out_of_budget_in_the_servers_ledger_is_not_asked(
     assert "site-101" in sorted(told)[0]
 
 
-def test_where_nobody_has_budget_nobody_is_asked_and_the_model_stays(tmp_path: Path) -> None:
+def test_where_no_one_has_budget_no_one_is_asked_and_the_model_stays(tmp_path: Path) -> None:
     book = tmp_path / "server.sqlite"
     with_little_budget(book, [f"site-{node}" for node in range(100, 108)])
     federation = a_federation(tmp_path)
@@ -434,7 +434,7 @@ def test_where_nobody_has_budget_nobody_is_asked_and_the_model_stays(tmp_path: P
         assert ledger.num_charges == 0
 
 
-def test_nobody_to_charge_is_an_error_and_nothing_is_asked(tmp_path: Path) -> None:
+def test_no_one_to_charge_is_an_error_and_nothing_is_asked(tmp_path: Path) -> None:
     federation = a_federation(tmp_path, num_clients=2)
     federation.grid.nodes = {
         node: (an_app(moves_by(0.5)), a_context()) for node in federation.grid.nodes
@@ -508,7 +508,7 @@ def test_absurd_counts_are_dropped(tmp_path: Path) -> None:
     assert result.train_metrics_clientapp[1]["replies-dropped"] == 5
 
 
-def test_nobody_is_asked_to_evaluate(tmp_path: Path) -> None:
+def test_no_one_is_asked_to_evaluate(tmp_path: Path) -> None:
     federation = a_federation(tmp_path)
     result = federation.run(FedAvg(fraction_evaluate=1.0), num_rounds=1)
     assert {sent.metadata.message_type for sent in federation.grid.sent} == {"train"}
@@ -521,7 +521,7 @@ class Personal(Watching):
     def configure_train(self, server_round: int, arrays: Any, config: Any, grid: Any) -> Any:
         for message in super().configure_train(server_round, arrays, config, grid):
             by = np.full(DIMENSION, float(message.metadata.dst_node_id))
-            own = Layout.of(arrays).moved(arrays, by)
+            own = ModelLayout.of(arrays).moved(arrays, by)
             message.content = RecordDict({"arrays": own, "config": config})
             yield message
 
@@ -530,7 +530,7 @@ def test_a_model_of_ones_own_comes_back_moved(tmp_path: Path) -> None:
     federation = a_federation(tmp_path, num_clients=3)
     personal = Personal()
     federation.run(personal, num_rounds=1)
-    layout = Layout.of(the_model())
+    layout = ModelLayout.of(the_model())
     sealed = plans_and_messages(federation.grid, 1)
     for (node, one), content in zip(sealed.items(), personal.contents[0], strict=True):
         own = layout.moved(the_model(), np.full(DIMENSION, float(node)))

@@ -15,7 +15,7 @@ from sottovoce.core import files
 from sottovoce.core.errors import OutputError
 from sottovoce.deployment.machines.guard import identify
 from sottovoce.deployment.machines.processes import state_of
-from sottovoce.flower.runs import Order, submit
+from sottovoce.flower.runs import RunSubmission, submit
 
 pytest.importorskip("flwr")
 
@@ -64,7 +64,7 @@ def test_a_killed_link_takes_all_with_it_and_link_and_site_start_again_at_once(
     running: RunningFederation, tmp_path: Path
 ) -> None:
     (tmp_path / "run.json").write_text("{}")
-    order = Order(name="endless", task={"spec": "{}"}, rounds=1, out=tmp_path)
+    order = RunSubmission(name="endless", task={"spec": "{}"}, rounds=1, out=tmp_path)
     submit(order, running.federation)
     eventually(lambda: (tmp_path / "child").exists())
     server, child = (int((tmp_path / name).read_text()) for name in ("server", "child"))

@@ -21,8 +21,8 @@ from sottovoce.deployment.machines.federation import create_federation
 from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
 from sottovoce.deployment.machines.site_signatures import SiteKeys
 from sottovoce.deployment.policy import Policy, Terms
-from sottovoce.deployment.site import Asked, Site
-from sottovoce.flower.gate import Door, SiteCalls, Traffic, _forward, gate
+from sottovoce.deployment.site import RoundRequest, Site
+from sottovoce.flower.gate import GateState, SiteCalls, Traffic, _forward, gate
 from sottovoce.flower.gate_connections import Connections, Limits
 from sottovoce.flower.node import keep_node
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
@@ -57,7 +57,7 @@ def answer(site: Site, number: int, unit: Unit = Unit.CLIENT) -> list[bytes]:
     plan = RoundPlan(
         run="run", round=number, unit=unit, adjacency=Adjacency.ZERO_OUT, clients=(part,)
     )
-    asked = Asked(plan=plan, part=part, cohort=3, uplinks=1, rounds=2)
+    asked = RoundRequest(plan=plan, part=part, cohort=3, uplinks=1, rounds=2)
     return site.answer(asked, SystemRandomness(), lambda: [np.zeros(16)], keep_from=number)
 
 
@@ -116,7 +116,7 @@ def test_a_call_that_is_cut_off_is_no_error_of_the_gates(tmp_path: Path) -> None
     federation = create_federation(folder, address=address, sites=["a"])
     create_rehearsal_sites(federation)
     keys, limits = SiteKeys(folder), Limits()
-    door = Door(
+    door = GateState(
         keys=keys,
         calls=SiteCalls(federation.replies_due_folder, keys, limits),
         connections=Connections(limits),

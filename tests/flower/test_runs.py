@@ -12,7 +12,7 @@ import pytest
 from federations import REAL_PROCESSES, RunningFederation, idle_worker, processes_of, rehearsal
 
 from sottovoce.deployment.machines.processes import program
-from sottovoce.flower.runs import Order, write_app
+from sottovoce.flower.runs import RunSubmission, write_app
 from sottovoce.runs.loading import load, parse, parse_text
 
 pytest.importorskip("flwr")
@@ -207,7 +207,9 @@ def test_the_example_app_runs_with_flowers_own_command(
 
 def test_the_app_holds_a_spec_and_no_code(running: RunningFederation, tmp_path: Path) -> None:
     text = "name = \"x\"\n\n# ü 'quotes' \"and\" \\ more\nlong = '''\na\n'''\n"
-    order = Order(name="x", task={"spec": text, "resume": True}, rounds=3, out=tmp_path / "out")
+    order = RunSubmission(
+        name="x", task={"spec": text, "resume": True}, rounds=3, out=tmp_path / "out"
+    )
     write_app(tmp_path, order, running.federation)
     assert [path.name for path in tmp_path.iterdir()] == ["pyproject.toml"]
     app = tomllib.loads((tmp_path / "pyproject.toml").read_text())["tool"]["flwr"]["app"]

@@ -31,9 +31,9 @@ from sottovoce.deployment import site_training
 from sottovoce.deployment.orders import Order, read_refusal, read_rounds_charged
 from sottovoce.deployment.site import OwnRecords, Site
 from sottovoce.deployment.site_training import compute
-from sottovoce.federated.algorithms.algorithm import Step
-from sottovoce.federated.rounds import finite_uplinks
-from sottovoce.flower.client import answering
+from sottovoce.federated.algorithms.algorithm import ClientStepInput
+from sottovoce.federated.rounds import compute_finite_uplinks
+from sottovoce.flower.client import make_order_handler
 from sottovoce.flower.records import from_records, to_records
 from sottovoce.learning import datasets
 from sottovoce.learning.clients import ClientData
@@ -44,7 +44,7 @@ from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
-from sottovoce.protocol.client import Request
+from sottovoce.protocol.client import PrivatizationRequest
 from sottovoce.protocol.message import open_sealed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.runs.folder import RunFolder
@@ -688,10 +688,10 @@ def _by_hand(order: Order, given: RunSpec, folder: Path, kind: str) -> bytes:
         name="ada", features=torch.from_numpy(features), labels=torch.from_numpy(labels)
     )
     model = np.frombuffer(order.vectors[0], dtype="<f4").astype(np.float64)
-    step = Step(
+    step = ClientStepInput(
         run=order.run, round=order.round, model=model, state={}, randomness=SeededRandomness(3)
     )
-    (uplink,) = finite_uplinks(resolved.algorithm, task, [client], step)
+    (uplink,) = compute_finite_uplinks(resolved.algorithm, task, [client], step)
     part = next(one for one in resolved.parts if one.client == "ada")
     plan = RoundPlan(
         run=order.run,
@@ -701,7 +701,7 @@ def _by_hand(order: Order, given: RunSpec, folder: Path, kind: str) -> bytes:
         clients=(part,),
         rotation=Rotation.of_round(order.run, order.round, task.dimension),
     )
-    request = Request(part=part, uplink=0, values=uplink[2])
+    request = PrivatizationRequest(part=part, uplink=0, values=uplink[2])
     with Ledger(folder / "by-hand.sqlite", create=True) as ledger:
         return privatise_one(plan, request, ledger, SeededRandomness(spec.seed))
 
@@ -745,7 +745,7 @@ def test_at_client_level_the_count_is_nobodys_business(tmp_path: Path, own_order
 
 
 @pytest.mark.parametrize(("kind", "records"), [("npz", npz_records), ("csv", csv_records)])
-def test_whoever_withdraws_takes_no_part_from_the_next_order_on(
+def test_whichever_client_withdraws_takes_no_part_from_the_next_order_on(
     tmp_path: Path,
     own_order: OwnOrder,
     monkeypatch: pytest.MonkeyPatch,
@@ -756,7 +756,7 @@ def test_whoever_withdraws_takes_no_part_from_the_next_order_on(
 
     def watched(algorithm: Any, task: Any, clients: Any, step: Any) -> Any:
         used.append(clients[0].num_samples)
-        return finite_uplinks(algorithm, task, clients, step)
+        return compute_finite_uplinks(algorithm, task, clients, step)
 
     monkeypatch.setattr(site_training, "finite_uplinks", watched)
     order = own_order(kind, "client")
@@ -851,7 +851,7 @@ TABLE_QUESTIONS: dict[str, Callable[[Order], Order]] = {
 def replied(order: Order, site: Site) -> Message:
     message = Message(content=to_records(order.blobs()), dst_node_id=1, message_type="train")
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
-    return answering(compute, lambda _: site)(message, context)
+    return make_order_handler(compute, lambda _: site)(message, context)
 
 
 @pytest.mark.usefixtures("flower_task")

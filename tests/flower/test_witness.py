@@ -27,12 +27,12 @@ from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import Federation, create_federation
 from sottovoce.deployment.machines.site_folder import create_rehearsal_sites
 from sottovoce.deployment.machines.witness_store import WitnessStore
-from sottovoce.deployment.orders import STATEMENT, Inquiry, Order, read_refusal
-from sottovoce.deployment.post import Reply, WitnessedPost
+from sottovoce.deployment.orders import STATEMENT, Order, QuestionRequest, read_refusal
+from sottovoce.deployment.post import Reply, WitnessedTransport
 from sottovoce.deployment.site import Site, read_site
 from sottovoce.deployment.site_witness import check_witnessed, key_name, statement_part
 from sottovoce.deployment.witness import WITNESS_NAME, Receipt
-from sottovoce.flower.client import answering, answering_questions
+from sottovoce.flower.client import make_order_handler, make_question_handler
 from sottovoce.flower.records import from_records, to_records
 from sottovoce.flower.runs import status_of
 from sottovoce.flower.witness_endpoint import witness_route
@@ -267,7 +267,7 @@ def _signed_by_the_link_alone(receipt: Receipt, federation: Federation, _: Path)
         (_signed_by_the_link_alone, "does not have this site's signature"),
     ],
 )
-def test_nobody_stops_a_site_with_a_receipt_that_is_not_its_own(
+def test_no_one_stops_a_site_with_a_receipt_that_is_not_its_own(
     forge: Callable[[Receipt, Federation, Path], Receipt],
     reason: str,
     federation: Federation,
@@ -483,7 +483,7 @@ def test_each_order_brings_the_receipt_for_the_reply_before_it(
 ) -> None:
     sites = [site_in(federation, name) for name in "ab"]
     inner = _Post(*sites)
-    post = WitnessedPost(inner, store)
+    post = WitnessedTransport(inner, store)
     for number in (1, 2):
         post.send(
             {name: dataclasses.replace(ORDER, round=number) for name in "ab"}, expires_seconds=1.0
@@ -517,7 +517,7 @@ def test_an_order_with_a_newer_receipt_is_refused_before_anything_is_computed(
         order = order.with_receipt(sent.to_plain() if sent else None)
         message = Message(content=to_records(order.blobs()), dst_node_id=1, message_type="train")
         context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
-        reply = answering(compute, lambda _: site)(message, context)
+        reply = make_order_handler(compute, lambda _: site)(message, context)
         blobs = from_records(reply.content)
         store.take("a", blobs[STATEMENT], answered=sent)
         return blobs
@@ -546,11 +546,11 @@ def test_a_question_with_a_newer_receipt_is_refused_before_anything_is_read(
     charge(site, 1)
     sent = state(site, store)
     restore(site, older)
-    inquiry = Inquiry(run="r", client="a", cohort=1, first=0, about="age", question={})
+    inquiry = QuestionRequest(run="r", client="a", cohort=1, first=0, about="age", question={})
     blobs = inquiry.with_receipt(sent.to_plain()).blobs()
     message = Message(content=to_records(blobs), dst_node_id=1, message_type="query")
     context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
-    reply = answering_questions(columns_of, lambda _: site)(message, context)
+    reply = make_question_handler(columns_of, lambda _: site)(message, context)
     said = from_records(reply.content)
     assert "fewer charges than the 1 that were witnessed" in (read_refusal(said) or "")
     store.take("a", said[STATEMENT], answered=sent)

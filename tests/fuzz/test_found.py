@@ -25,7 +25,7 @@ from sottovoce.core.errors import (
     PolicyError,
 )
 from sottovoce.federated.training import Progress
-from sottovoce.flower.announcement import PLAN, asked_of, read_announcement
+from sottovoce.flower.announcement import PLAN, build_request, read_announcement
 from sottovoce.learning import datasets
 from sottovoce.learning.datasets.register import CsvOptions
 from sottovoce.ledger.ledger import Ledger
@@ -133,9 +133,9 @@ def test_a_foreign_plan_of_odd_types_is_refused(change: dict[str, Any]) -> None:
         "parameters": {"levels": 2, "noise_multiplier": 8.0}, "dimension": 32, "clip_norm": 1.0,
         "adjacency": "zero-out", "layout": "x", "num_examples": False,
     }  # fmt: skip
-    assert asked_of(_announced(plain), "run").uplinks == 1
+    assert build_request(_announced(plain), "run").uplinks == 1
     with pytest.raises(PolicyError):
-        asked_of(_announced({**plain, **change}), "run")
+        build_request(_announced({**plain, **change}), "run")
 
 
 def _announced(plain: dict[str, Any]) -> Any:
@@ -285,5 +285,5 @@ def test_damaged_images_and_designs_are_said_to_be_damaged(tmp_path: Path, conte
 def test_trackers_leave_out_what_is_no_figure() -> None:
     row = {"accuracy": "high", "loss": [1], "epsilon": math.inf, "payload_bytes_up": 10**400}
     assert tracking.round_figures(row) == {}
-    assert tracking.final_words({"warnings": 3}) == {}
-    assert tracking.final_words({"warnings": ["a", 1]}) == {"warnings": "a; 1"}
+    assert tracking.final_texts({"warnings": 3}) == {}
+    assert tracking.final_texts({"warnings": ["a", 1]}) == {"warnings": "a; 1"}

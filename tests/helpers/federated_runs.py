@@ -18,14 +18,14 @@ from specs import small_table
 
 from sottovoce.core.domains import Vector
 from sottovoce.deployment.machines import processes
-from sottovoce.federated.training import Backend, Collected, Mask
+from sottovoce.federated.training import CollectedRound, Mask, RoundBackend
 from sottovoce.flower.control import RunStatus
 from sottovoce.flower.link import CONNECTION, flower_home, running_link
-from sottovoce.flower.runs import Order, rounds_done, submit
+from sottovoce.flower.runs import RunSubmission, rounds_done, submit
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import SpendingRecord
 from sottovoce.protocol.broadcast import Start
-from sottovoce.runs.build import stored_here
+from sottovoce.runs.build import make_stored_backend
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.loading import parse, parse_text
 from sottovoce.runs.resolve import Resolved
@@ -140,7 +140,7 @@ def start_run(
     running: RunningFederation, table: Mapping[str, Any], out: Path, *, resume: bool = False
 ) -> StartedRun:
     """Hand a run to the federation's link."""
-    order = Order(
+    order = RunSubmission(
         name=table["name"],
         task={"spec": as_toml(table), "resume": resume},
         rounds=table["rounds"],
@@ -207,7 +207,7 @@ def assert_ledgers_agree(started: StartedRun) -> None:
 class _WithAbsentees:
     """A backend some of whose clients never get to see some rounds."""
 
-    backend: Backend
+    backend: RoundBackend
     names: list[str]
     absent: Absent
 
@@ -215,13 +215,13 @@ class _WithAbsentees:
     def record(self) -> SpendingRecord:
         return self.backend.record
 
-    def able(self, number: int) -> Mask:
-        return self.backend.able(number)
+    def clients_with_budget(self, number: int) -> Mask:
+        return self.backend.clients_with_budget(number)
 
     def replay(self, number: int, drawn: Any) -> None:
         self.backend.replay(number, drawn)
 
-    def collect(self, number: int, cohort: Any, start: Start) -> Collected:
+    def collect(self, number: int, cohort: Any, start: Start) -> CollectedRound:
         missing = self.absent.get(number, frozenset())
         return self.backend.collect(
             number, [i for i in cohort if self.names[i] not in missing], start
@@ -231,13 +231,13 @@ class _WithAbsentees:
 def simulated(table: Mapping[str, Any], out: Path, absent: Absent | None = None) -> RunFolder:
     """The same spec in one process, where some clients are missing in some rounds."""
 
-    def backend(resolved: Resolved, ledger: Ledger) -> Backend:
+    def backend(resolved: Resolved, ledger: Ledger) -> RoundBackend:
         names = [part.client for part in resolved.parts]
         return _WithAbsentees(
-            backend=stored_here(resolved, ledger), names=names, absent=absent or {}
+            backend=make_stored_backend(resolved, ledger), names=names, absent=absent or {}
         )
 
-    run(spec_of(table), out, backend_of=backend)
+    run(spec_of(table), out, make_backend=backend)
     return RunFolder(out)
 
 

@@ -90,7 +90,7 @@ def run_with_sites(
         spec.model_copy(update={"runtime": runtime}),
         folder,
         resume=resume,
-        backend_of=lambda resolved, ledger: _make_rounds(post, resolved, ledger),
+        make_backend=lambda resolved, ledger: _make_rounds(post, resolved, ledger),
     )
 
 

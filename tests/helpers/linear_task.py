@@ -9,5 +9,5 @@ from sottovoce.learning.task import Task
 
 def make_task() -> Task:
     module = models.build(models.Linear(), (5,), 3)
-    models.initialise(models.Linear(), module, np.random.default_rng(0))
+    models.initialize(models.Linear(), module, np.random.default_rng(0))
     return Task(module, torch.zeros(1, 5), torch.zeros(1, dtype=torch.int64))

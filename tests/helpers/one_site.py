@@ -11,7 +11,7 @@ from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.randomness import Randomness, SystemRandomness
 from sottovoce.deployment.policy import Policy
-from sottovoce.deployment.site import Asked, Site
+from sottovoce.deployment.site import RoundRequest, Site
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -56,14 +56,16 @@ def asked(
     cohort: int = 10,
     rounds: int = 1,
     **plan: Any,
-) -> Asked:
+) -> RoundRequest:
     part = ClientPlan(client=client, mechanism=mechanism, weight=1.0)
     terms = {"unit": Unit.CLIENT, "adjacency": Adjacency.ZERO_OUT, **plan}
     whole = RoundPlan(run=run, round=number, clients=(part,), **terms)
-    return Asked(plan=whole, part=part, cohort=cohort, uplinks=uplinks, rounds=rounds)
+    return RoundRequest(plan=whole, part=part, cohort=cohort, uplinks=uplinks, rounds=rounds)
 
 
-def answered(site: Site, request: Asked, keys: Randomness = KEYS, **more: Any) -> list[bytes]:
+def answered(
+    site: Site, request: RoundRequest, keys: Randomness = KEYS, **more: Any
+) -> list[bytes]:
     vectors = [VALUES] * request.uplinks
     return site.answer(request, keys, lambda: vectors, **{"keep_from": request.plan.round, **more})
 

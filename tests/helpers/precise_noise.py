@@ -5,17 +5,17 @@ from fractions import Fraction
 import mpmath
 import numpy as np
 
-from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise, Staircase
+from sottovoce.mechanisms.noise.laws import Noise, ScalarGaussian, ScalarLaplace, ScalarStaircase
 
 
 def precise_tail(noise: Noise, threshold: Fraction) -> mpmath.mpf:
     """P(X > t) for t >= 0 to as many digits as mpmath works with."""
     place = mpmath.mpf(threshold.numerator) / threshold.denominator
-    if isinstance(noise, Gaussian):
+    if isinstance(noise, ScalarGaussian):
         return mpmath.erfc(place / mpmath.mpf(noise.stddev) / mpmath.sqrt(2)) / 2
-    if isinstance(noise, Laplace):
+    if isinstance(noise, ScalarLaplace):
         return mpmath.exp(-place / mpmath.mpf(noise.scale)) / 2
-    assert isinstance(noise, Staircase)
+    assert isinstance(noise, ScalarStaircase)
     b, nu = mpmath.exp(-mpmath.mpf(noise.epsilon)), mpmath.mpf(noise.nu)
     height = (1 - b) / (2 * (nu + b * (1 - nu)))
     steps = place / mpmath.mpf(noise.step)

@@ -25,7 +25,7 @@ def signed_headers(private_key: Path, *, seconds_ago: float = 0.0) -> Headers:
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     signed_at = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds_ago)
     signature = key.sign(signed_at.isoformat().encode(), ec.ECDSA(hashes.SHA256()))
-    public = certificates.as_flower_knows_it(key.public_key())
+    public = certificates.to_flower_key(key.public_key())
     return {
         "flwr-public-key": b64encode(public).decode(),
         "flwr-timestamp": signed_at.isoformat(),

@@ -255,7 +255,7 @@ def test_attributes_stay_with_their_rows_whatever_is_taken() -> None:
     )
     taken = [
         datasets.subset(data, 7, 5, RNG(1)),
-        datasets.some_owners(data, 3, RNG(2)),
+        datasets.sample_owners(data, 3, RNG(2)),
         datasets.with_validation(data, 0.2, RNG(3)),
         datasets.with_training_rows(data, np.array([5, 3])),
     ]
@@ -299,16 +299,16 @@ def test_owners_are_kept_with_all_that_is_theirs(tmp_path: Path) -> None:
     save_split(tmp_path / "mnist.npz", 10, 28, 28)
     save(tmp_path / "mnist_writers.npz", writer_train=np.arange(20) % 6)
     data = load("mnist", tmp_path)
-    part = datasets.some_owners(data, 2, RNG(1))
+    part = datasets.sample_owners(data, 2, RNG(1))
     assert part.train_owners is not None
     kept = np.isin(np.arange(20) % 6, np.unique(part.train_owners))
     assert len(np.unique(part.train_owners)) == 2
     np.testing.assert_array_equal(part.train_features, data.train_features[kept])
     np.testing.assert_array_equal(part.test_features, data.test_features)
     with pytest.raises(ParameterError, match="num_owners must be an integer from 1 to 6, got 7"):
-        datasets.some_owners(data, 7, RNG(1))
+        datasets.sample_owners(data, 7, RNG(1))
     with pytest.raises(ParameterError, match="'digits' does not name the owners of its rows"):
-        datasets.some_owners(load("digits"), 2, RNG(1))
+        datasets.sample_owners(load("digits"), 2, RNG(1))
 
 
 def test_validation_data_comes_from_training_alone() -> None:

@@ -67,7 +67,7 @@ def test_no_steps_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_scattering_is_the_normalised_transform_in_float16(tmp_path: Path, channels: int) -> None:
+def test_scattering_is_the_normalized_transform_in_float16(tmp_path: Path, channels: int) -> None:
     data = dataset(channels)
     found = features.apply((SCATTERING,), data, tmp_path).test_features
     transform = Scattering2d(Geometry(height=8, width=8, scales=1, angles=4))
@@ -78,7 +78,7 @@ def test_scattering_is_the_normalised_transform_in_float16(tmp_path: Path, chann
     np.testing.assert_allclose(found, group_normalise(maps, 5).numpy(), rtol=2e-3, atol=2e-3)
 
 
-def test_views_are_normalised_by_themselves_one_after_the_other(tmp_path: Path) -> None:
+def test_views_are_normalized_by_themselves_one_after_the_other(tmp_path: Path) -> None:
     data = dataset(channels=3)
     step = Scattering(scales=1, angles=4, groups=5, views=("opponent", "log", "plain"))
     found = features.apply((step,), data, tmp_path).test_features
@@ -113,7 +113,7 @@ def test_naming_the_plain_view_is_the_same_entry(tmp_path: Path) -> None:
 
 
 def test_entries_made_before_there_were_views_are_found() -> None:
-    assert features.identity(SCATTERING) == {"scales": 1, "angles": 4, "groups": 5}
+    assert features.step_identity(SCATTERING) == {"scales": 1, "angles": 4, "groups": 5}
 
 
 def test_public_images_are_seen_in_the_same_views(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_more_discriminants_than_public_things_are_refused(tmp_path: Path) -> No
         features.apply((Flatten(), step), dataset(side=2), tmp_path)
 
 
-def test_a_sample_is_preconditioned_alike_whoever_else_takes_part(tmp_path: Path) -> None:
+def test_a_sample_is_preconditioned_alike_whichever_client_else_takes_part(tmp_path: Path) -> None:
     data = dataset()
     alone = Dataset(
         name="one",

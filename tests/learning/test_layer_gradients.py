@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms.algorithm import Step
+from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
 from sottovoce.learning import models
 from sottovoce.learning.clients import Clients, LayeredRows, OuterRows, Rows
@@ -146,7 +146,7 @@ def test_a_layer_without_parameters_may_come_twice() -> None:
 
 def _updates(task: Task, clients: Clients, summation: str) -> Tensor:
     work = SampleClippedGradient(clip_norm=0.3, summation=summation)  # type: ignore[arg-type]
-    step = Step(
+    step = ClientStepInput(
         run="r",
         round=1,
         model=task.initial_model(),
@@ -179,7 +179,7 @@ def test_clients_with_a_sample_each_start_where_their_rows_do(
     monkeypatch.setattr("sottovoce.learning.task.MAX_GRADIENT_ELEMENTS", 1)
     task, clients = task_of(made(convnet())), clients_of([1, 1, 1])
     work = SampleClippedGradient(clip_norm=0.3, summation="float")
-    step = Step(
+    step = ClientStepInput(
         run="r", round=1, model=task.initial_model(), state={}, randomness=SeededRandomness(0)
     )
     assert [start for start, _ in work.updates(task, clients, step)] == [0, 1, 2]

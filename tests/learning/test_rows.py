@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from sottovoce.learning.clients import Clients, DenseRows, OuterRows, clipped, samples_of
+from sottovoce.learning.clients import Clients, DenseRows, OuterRows, clip_rows, samples_of
 from sottovoce.learning.task import Task
 
 FEATURES, OUTPUTS = 7, 4
@@ -30,7 +30,7 @@ def linear_task(*, bias: bool = True) -> tuple[Task, nn.Linear]:
 def test_closed_form_gradients_are_those_of_autograd(bias: bool) -> None:
     task, module = linear_task(bias=bias)
     clients = some_clients(9)
-    rows = task.first_steps(task.initial_model(), clients)
+    rows = task.closed_form_gradients(task.initial_model(), clients)
     assert isinstance(rows, OuterRows)
     (made,) = rows.blocks(9)
     for position, client in enumerate(clients):
@@ -43,7 +43,7 @@ def test_closed_form_gradients_are_those_of_autograd(bias: bool) -> None:
 
 def test_clients_with_several_samples_have_no_closed_first_step() -> None:
     task, _ = linear_task()
-    assert task.first_steps(task.initial_model(), some_clients(3, size=2)) is None
+    assert task.closed_form_gradients(task.initial_model(), some_clients(3, size=2)) is None
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 100])
@@ -68,7 +68,7 @@ def test_outer_rows_answer_as_dense_rows_do(rows: int, has_bias: bool) -> None:
 
 def test_clipping_shortens_long_rows_and_leaves_short_ones() -> None:
     rows = DenseRows(torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0]]))
-    (found,) = clipped(rows, 1.0).blocks(3)
+    (found,) = clip_rows(rows, 1.0).blocks(3)
     torch.testing.assert_close(found, torch.tensor([[0.6, 0.8], [0.3, 0.4], [0.0, 0.0]]))
 
 
@@ -77,7 +77,7 @@ def test_what_is_not_finite_becomes_zero(bad: float) -> None:
     dense = DenseRows(torch.tensor([[1.0, 1.0], [bad, 0.0]]))
     outer = OuterRows(torch.tensor([[1.0], [bad]]), torch.tensor([[1.0], [0.0]]))
     for rows in (dense, outer):
-        (found,) = clipped(rows, 10.0).blocks(2)
+        (found,) = clip_rows(rows, 10.0).blocks(2)
         torch.testing.assert_close(found[1], torch.zeros(2))
         assert found[0].abs().sum() > 0
 

@@ -12,7 +12,7 @@ import pytest
 from sottovoce.core.errors import DataError, OutputError, ParameterError
 from sottovoce.learning import datasets
 from sottovoce.learning.datasets import register
-from sottovoce.learning.datasets.register import DataFile, Digest, Source, data_folder, fetch
+from sottovoce.learning.datasets.register import DataFile, DataSource, Digest, data_folder, fetch
 
 CONTENT = bytes(range(256)) * 3000
 
@@ -105,7 +105,7 @@ def test_what_is_not_as_announced_is_refused_and_not_kept(
     assert list((tmp_path / "sub").iterdir()) == []
 
 
-def test_nobody_listening_is_explained(server: str, tmp_path: Path) -> None:
+def test_no_one_listening_is_explained(server: str, tmp_path: Path) -> None:
     closed = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     closed.server_close()
     with pytest.raises(DataError, match=r"cannot download file\.bin from http.*SOTTOVOCE_DATA"):
@@ -126,7 +126,7 @@ def test_only_https_is_used(url: str, tmp_path: Path) -> None:
 
 def test_without_a_digest_nothing_is_downloaded(tmp_path: Path) -> None:
     file = DataFile(path="a.npz", url="https://example.org/a.npz")
-    assert not Source(files=(file,)).downloadable
+    assert not DataSource(files=(file,)).downloadable
     with pytest.raises(ParameterError, match="no verified download"):
         fetch(file, tmp_path)
 

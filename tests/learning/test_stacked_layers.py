@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sottovoce.learning.clients import clipped
+from sottovoce.learning.clients import clip_rows
 from sottovoce.learning.task import Task
 
 SHAPE, CLASSES, MODELS, SAMPLES = (2, 9, 8), 5, 3, 7
@@ -67,7 +67,7 @@ def test_gradients_are_those_of_each_model_alone(name: str) -> None:
         rows = task._gradients(models[i].numpy(), features[i], labels[i])
         torch.testing.assert_close(found.norms()[i], rows.norms())
         for client in range(2):
-            expected = clipped(rows, limit).total(shares[i, client])
+            expected = clip_rows(rows, limit).total(shares[i, client])
             torch.testing.assert_close(totals[i, client], expected, rtol=1e-4, atol=1e-5)
 
 

@@ -26,7 +26,7 @@ def clients(sizes: list[int]) -> list[ClientData]:
 def make_task() -> tuple[Task, nn.Module]:
     model = models.Mlp(hidden_units=4)
     module = models.build(model, (6,), 3)
-    models.initialise(model, module, np.random.default_rng(0))
+    models.initialize(model, module, np.random.default_rng(0))
     return Task(module, torch.zeros(2, 6), torch.zeros(2, dtype=torch.int64)), module
 
 
@@ -77,7 +77,7 @@ def test_local_models_equal_plain_full_batch_descent(
         torch.testing.assert_close(row, flat)
 
 
-def test_batch_normalisation_is_refused_because_its_buffers_leave_unprivatised() -> None:
+def test_batch_normalization_is_refused_because_its_buffers_leave_unprivatized() -> None:
     module = nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))
     with pytest.raises(ParameterError, match="group normalization"):
         Task(module, torch.zeros(2, 6), torch.zeros(2, dtype=torch.int64))

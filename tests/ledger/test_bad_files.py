@@ -18,15 +18,15 @@ from sottovoce.core.errors import LedgerError
 from sottovoce.ledger import database
 from sottovoce.ledger.copies import back_up
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.ledger.records import Due, Release
+from sottovoce.ledger.records import PendingCharge, Release
 from sottovoce.privacy.events import PureDp
 
 EVENT = PureDp(epsilon=0.1, adjacency=Adjacency.ZERO_OUT)
 
 
-def a_due(number: int) -> Due:
+def a_due(number: int) -> PendingCharge:
     release = Release(unit=Unit.CLIENT, run="run", client="ada", round=number, uplink=0)
-    return Due(release=release, attempt=0, event=EVENT)
+    return PendingCharge(release=release, attempt=0, event=EVENT)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from ledger_files import contents
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.ledger.records import Budget, Charge, Due, Release
+from sottovoce.ledger.records import Budget, Charge, PendingCharge, Release
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import GaussianNoise, PrivacyEvent, PureDp, Repeated
 
@@ -39,9 +39,9 @@ def a_due(
     uplink: int = 0,
     attempt: int = 0,
     unit: Unit = Unit.CLIENT,
-) -> Due:
+) -> PendingCharge:
     release = Release(unit=unit, run=run, client=client, round=round_number, uplink=uplink)
-    return Due(release=release, attempt=attempt, event=event)
+    return PendingCharge(release=release, attempt=attempt, event=event)
 
 
 def room_for(count: int, event: PrivacyEvent = EVENT) -> Budget:
@@ -49,7 +49,7 @@ def room_for(count: int, event: PrivacyEvent = EVENT) -> Budget:
     return Budget(unit=Unit.CLIENT, epsilon=epsilon, delta=DELTA, adjacency=ZERO_OUT)
 
 
-def one_by_one(ledger: Ledger, dues: list[Due]) -> list[str]:
+def one_by_one(ledger: Ledger, dues: list[PendingCharge]) -> list[str]:
     """What each charge comes to, made by itself."""
     found = []
     for due in dues:
@@ -91,7 +91,7 @@ def test_a_batch_is_what_its_charges_are_one_by_one(
             assert together.histories() == apart.histories()
 
 
-def test_who_is_out_of_budget_stops_nobody_else(path: Path) -> None:
+def test_who_is_out_of_budget_stops_no_one_else(path: Path) -> None:
     with Ledger(path, create=True) as ledger:
         ledger.set_budget("bob", room_for(1))
         ledger.charge_all([a_due(name) for name in NAMES])
@@ -120,8 +120,8 @@ def test_who_is_out_of_budget_stops_nobody_else(path: Path) -> None:
     ],
     ids=["charged", "twice in the call", "unit", "adjacency"],
 )
-def test_a_charge_that_makes_no_sense_enters_nothing_for_anybody(
-    path: Path, bad: Due, error: type[Exception], message: str
+def test_a_charge_that_makes_no_sense_enters_nothing_for_anyone(
+    path: Path, bad: PendingCharge, error: type[Exception], message: str
 ) -> None:
     with Ledger(path, create=True) as ledger:
         ledger.charge_all([a_due(name) for name in NAMES])
@@ -138,7 +138,7 @@ def test_every_name_keeps_its_own_account(path: Path, name: str) -> None:
         ledger.charge_all([a_due(name)])
         (outcome,) = ledger.charge_all([a_due(name, 2)])
         assert isinstance(outcome, BudgetExhaustedError)
-        assert ledger.affords([a_due(name, 2), a_due("other", 2)]) == {"other"}
+        assert ledger.clients_with_budget([a_due(name, 2), a_due("other", 2)]) == {"other"}
         assert ledger.latest(a_due(name).release) is not None
 
 
@@ -163,9 +163,9 @@ def test_what_a_client_affords_counts_all_of_its_uplinks_and_changes_nothing(pat
         ledger.charge_all([a_due(name) for name in NAMES])
         before = contents(path)
         two = [a_due(name, 2, uplink=uplink) for name in NAMES for uplink in (0, 1)]
-        assert ledger.affords(two) == {"bob", "carl"}
-        assert ledger.affords(two[::2]) == set(NAMES)
-        assert ledger.affords([]) == frozenset()
+        assert ledger.clients_with_budget(two) == {"bob", "carl"}
+        assert ledger.clients_with_budget(two[::2]) == set(NAMES)
+        assert ledger.clients_with_budget([]) == frozenset()
         assert contents(path) == before
 
 
@@ -177,13 +177,17 @@ def test_what_a_client_afforded_before_a_round_does_not_depend_on_what_came_afte
         for number in (1, 2, 3):
             ledger.charge_all([a_due("ada", number)])
         for number in (1, 2, 3):
-            assert ledger.affords([a_due("ada", number)], before=("run", number)) == {"ada"}
-        assert ledger.affords([a_due("ada", 4)], before=("run", 4)) == frozenset()
+            assert ledger.clients_with_budget([a_due("ada", number)], before=("run", number)) == {
+                "ada"
+            }
+        assert ledger.clients_with_budget([a_due("ada", 4)], before=("run", 4)) == frozenset()
         # Other runs are not this run's future.
-        assert ledger.affords([a_due("ada", 1, run="b")], before=("b", 1)) == frozenset()
+        assert (
+            ledger.clients_with_budget([a_due("ada", 1, run="b")], before=("b", 1)) == frozenset()
+        )
 
 
-def test_two_processes_that_charge_cohorts_at_once_overspend_nobody(path: Path) -> None:
+def test_two_processes_that_charge_cohorts_at_once_overspend_no_one(path: Path) -> None:
     fitting = 25
     with Ledger(path, create=True) as ledger:
         for name in NAMES:

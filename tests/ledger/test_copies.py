@@ -35,13 +35,13 @@ def test_a_backup_has_every_charge_of_a_ledger_in_use(path: Path, tmp_path: Path
             assert other.num_charges == 3
             charge(ledger, 3)
             standing = back_up(ledger, out)
-        assert standing == ledger.standing()
+        assert standing == ledger.position()
         charge(ledger, 4)
     assert stat.S_IMODE(out.stat().st_mode) == 0o600
     assert sorted(one.name for one in tmp_path.iterdir()) == ["backup.sqlite", "ledger.sqlite"]
     with Ledger(out) as copy:
         assert copy.verify() == []
-        assert copy.standing() == standing
+        assert copy.position() == standing
         assert standing.charges == 4
 
 

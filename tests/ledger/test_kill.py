@@ -32,7 +32,7 @@ from sottovoce.mechanisms.encoding import Payloads, Prepared
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
-from sottovoce.protocol.client import Refused, Request, privatise
+from sottovoce.protocol.client import PrivatizationRequest, Refused, privatize
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 CLIENTS = ("ada", "bob", "carl")
@@ -99,10 +99,12 @@ def send_rounds(folder: Path, randomness: Randomness, last: int) -> None:
                 clients=parts,
             )
             requests = [
-                Request(part=part, uplink=0, values=update_of(part.client, round_number))
+                PrivatizationRequest(
+                    part=part, uplink=0, values=update_of(part.client, round_number)
+                )
                 for part in parts
             ]
-            for outcome in privatise(plan, requests, ledger, randomness):
+            for outcome in privatize(plan, requests, ledger, randomness):
                 message = None if isinstance(outcome, Refused) else outcome.message.hex()
                 append(
                     outbox,

@@ -755,7 +755,7 @@ def test_after_a_checkpoint_the_file_alone_has_every_charge(path: Path, tmp_path
         ledger.checkpoint()
         copy.write_bytes(path.read_bytes())  # while the log is in use
         with Ledger(copy) as other:
-            assert other.standing() == ledger.standing()
+            assert other.position() == ledger.position()
             assert other.verify() == []
 
 

@@ -56,11 +56,11 @@ def test_a_ledger_and_a_tally_give_the_same_answers(
 
 def test_a_tally_keeps_the_budgets_that_it_was_given() -> None:
     tally = Tally(list(EVENTS), list(EVENTS.values()), uplinks=UPLINKS)
-    assert tally.able(1).tolist() == [True, True, True]
+    assert tally.clients_with_budget(1).tolist() == [True, True, True]
     small = Budget(epsilon=0.25, delta=1e-5, adjacency=Adjacency.ZERO_OUT, unit=Unit.CLIENT)
     tally.set_budgets({"b": small})
-    assert tally.able(1).tolist() == [True, False, True]
+    assert tally.clients_with_budget(1).tolist() == [True, False, True]
     for other in ({"b": BUDGET}, {"a": BUDGET, "b": BUDGET}):
         with pytest.raises(LedgerError, match="cannot be replaced"):
             tally.set_budgets(other)
-    assert tally.able(1).tolist() == [True, False, True]
+    assert tally.clients_with_budget(1).tolist() == [True, False, True]

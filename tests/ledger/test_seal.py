@@ -174,7 +174,7 @@ def test_after_settling_the_file_alone_matches_the_seal(site: Path, tmp_path: Pa
         for name in (LEDGER_NAME, seal.SEAL_NAME):
             shutil.copyfile(site / name, copy / name)
         with opened(copy) as other:
-            assert other.standing() == ledger.standing()
+            assert other.position() == ledger.position()
             assert other.num_charges == 4
 
 
@@ -209,9 +209,9 @@ def test_processes_that_charge_at_once_leave_a_seal_of_the_last_charge(site: Pat
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda number: charge(site, number), range(10, 22)))
     with opened(site) as ledger:
-        standing = ledger.standing()
+        standing = ledger.position()
         assert standing.charges == 15
-    assert seal.read(site / seal.SEAL_NAME) == seal.Seal(standing=standing)
+    assert seal.read(site / seal.SEAL_NAME) == seal.Seal(position=standing)
 
 
 def test_a_ledger_of_an_earlier_version_gets_a_seal_once(

@@ -217,14 +217,14 @@ def test_a_ledger_says_which_one_it_is_and_how_far_it_has_come(tmp_path: Path) -
         Ledger(tmp_path / "one.db", create=True) as ledger,
         Ledger(tmp_path / "two.db", create=True) as other,
     ):
-        empty = ledger.standing()
+        empty = ledger.position()
         assert (empty.charges, empty.charges_head) == (0, "")
         assert len(empty.identity) == 32
-        assert empty.identity != other.standing().identity
+        assert empty.identity != other.position().identity
         heads = [empty.charges_head]
         for number in (1, 2, 3):
             ledger.charge(release("ada", number), 0, EVENT)
-            now = ledger.standing()
+            now = ledger.position()
             assert (now.identity, now.charges) == (empty.identity, number)
             heads.append(now.charges_head)
         assert len(set(heads)) == 4
@@ -240,12 +240,12 @@ def test_version_2_gets_an_identity_that_all_its_copies_share(tmp_path: Path) ->
     copy.write_bytes(path.read_bytes())
     with Ledger(path) as ledger, Ledger(copy) as other:
         assert ledger.verify() == other.verify() == []
-        assert ledger.standing() == other.standing()
-        before = ledger.standing()
+        assert ledger.position() == other.position()
+        before = ledger.position()
         ledger.charge(release("ada", 2), 0, EVENT)
         assert ledger.head_after(1) == before.charges_head
     with Ledger(path) as ledger:
-        assert ledger.standing().identity == before.identity
+        assert ledger.position().identity == before.identity
     assert version(path) == database.SCHEMA_VERSION
 
 
@@ -262,7 +262,7 @@ def test_version_2_is_read_where_nothing_can_be_written(
     for _ in range(2):
         with Ledger(path) as archive:
             assert archive.verify() == []
-            identities.add(archive.standing().identity)
+            identities.add(archive.position().identity)
     assert len(identities) == 1
     assert path.read_bytes() == before
 

@@ -58,7 +58,7 @@ def test_calibration_can_be_told_what_a_message_is_charged_with() -> None:
 
     ball = L2Ball(radius=1.0, dimension=100)  # few bits are accounted for step by step, and slowly
     plain = registration.calibrated(ball, {"logit_bound": 1.0}, **budget, event_of=seen)
-    found = registration.calibrated_for_all([ball], {"logit_bound": 1.0}, **budget, event_of=twice)
+    found = registration.calibrate_for_all([ball], {"logit_bound": 1.0}, **budget, event_of=twice)
     assert found["noise_multiplier"] > plain["noise_multiplier"]
     event = twice(registration.build(ball, found))
     assert 1.999 < accounting.epsilon(Repeated(event=event, count=3), 1e-5) <= 2.0

@@ -40,7 +40,7 @@ def sampled_mean(mechanism: Cldp, values: Vector, samples: int) -> tuple[Vector,
 @pytest.mark.parametrize(
     "domain", [SCALAR, L1Ball(dimension=1, radius=1.0), L2Ball(dimension=1, radius=1.0)]
 )
-def test_a_scalar_is_randomised_response(
+def test_a_scalar_is_randomized_response(
     domain: Box | L1Ball | L2Ball, epsilon: float, mean: float, largest: float
 ) -> None:
     mechanism = Cldp(input_domain=domain, epsilon=epsilon)

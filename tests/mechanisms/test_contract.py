@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.auditing import contract
 from sottovoce.auditing.contract import Case, ContractError
-from sottovoce.auditing.enumeration import inputs, origin
+from sottovoce.auditing.enumeration import extreme_inputs, origin
 from sottovoce.auditing.law_divergences import renyi_of
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, L2Ball
@@ -84,7 +84,7 @@ def test_samples_follow_the_declared_law(case: Case, records: int) -> None:
     found = sized(case, records=records)
     # Records change the scale of noise and no path of the sampler: every other input will do.
     every = itertools.islice(
-        inputs(found.domain, np.random.default_rng(1)), 0, None, min(records, 2)
+        extreme_inputs(found.domain, np.random.default_rng(1)), 0, None, min(records, 2)
     )
     # What is drawn message by message takes its time, and its own tests draw thousands.
     jointly = isinstance(found.mechanism().law(origin(found.domain)), JointLaw | MomentLaw)
@@ -118,19 +118,19 @@ def test_claimed_privacy_covers_the_exact_divergence(
 
 @every_mechanism
 @pytest.mark.parametrize("dimension", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_claimed_privacy_covers_a_record_that_is_left_out_beside_others(
+def test_claimed_privacy_covers_a_record_that_is_left_out_next_to_others(
     case: Case, dimension: int
 ) -> None:
     found = sized(case, dimension=dimension)
     for seed in range(cases(1)):
-        contract.privacy_covers_others_beside(found.mechanism(), seed=5 + seed)
+        contract.privacy_covers_nonzero_reference(found.mechanism(), seed=5 + seed)
 
 
 @every_mechanism
 @pytest.mark.parametrize("dimension", [1, 7, 8, 1001])
 def test_codes_fit_their_format_and_survive_the_wire(case: Case, dimension: int) -> None:
     found = sized(case, dimension=dimension)
-    for values in inputs(found.domain, np.random.default_rng(2)):
+    for values in extreme_inputs(found.domain, np.random.default_rng(2)):
         contract.codes_survive_the_wire(found.mechanism(), values)
 
 
@@ -207,7 +207,7 @@ SLOW_TO_CALIBRATE = ("metric_mvu-1-L2Ball", "metric_mvu-4-L2Ball")
     ],
 )
 def test_calibration_lands_just_inside_the_budget(case: Case) -> None:
-    contract.calibration_lands_just_inside(case)
+    contract.calibration_meets_the_budget(case)
 
 
 @every_mechanism

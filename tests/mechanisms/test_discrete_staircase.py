@@ -100,7 +100,7 @@ def test_it_is_charged_as_the_real_valued_staircase(
     assert mechanism.sampling == "exact"
 
 
-def test_neighbours_a_whole_stair_apart_and_a_hair_lose_one_stair_and_not_two() -> None:
+def test_neighbors_a_whole_stair_apart_and_a_hair_lose_one_stair_and_not_two() -> None:
     """What floats round before the noise must not cost a second stair: the stairs are wider."""
     mechanism = build(step_multiplier=1.0)
     assert isinstance(mechanism.privacy(Adjacency.ZERO_OUT), FinitePair)

@@ -28,7 +28,7 @@ def decoded(codes: GridCodes, levels: int, radius: float = 1.0) -> Vector:
 
 
 @pytest.mark.parametrize("levels", [2, 3, 16])
-def test_each_value_goes_to_its_two_neighbours_with_the_probabilities_that_keep_the_mean(
+def test_each_value_goes_to_its_two_neighbors_with_the_probabilities_that_keep_the_mean(
     levels: int,
 ) -> None:
     count, lower, upper = 40_000, -0.7, 1.9

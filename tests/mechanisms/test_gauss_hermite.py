@@ -13,7 +13,7 @@ from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.events import OneBit, ZeroConcentrated
 from sottovoce.privacy.renyi import renyi_divergence
-from sottovoce.privacy.zcdp import rho_of
+from sottovoce.privacy.zcdp import total_rho
 
 
 def one_bit(dimension: int, noise_multiplier: float, records: int = 1) -> GaussHermite:
@@ -79,7 +79,7 @@ def test_inflation_is_what_the_charge_adds_to_the_gaussians_rho(
     ball = L2Ball(dimension=3, radius=2.0)
     mechanism = GaussHermite(input_domain=ball, levels=levels, noise_multiplier=1.5)
     ideal = (ball.sensitivity(adjacency) / mechanism.noise_stddev) ** 2 / 2.0
-    assert rho_of(mechanism.privacy(adjacency)) / ideal - 1.0 == pytest.approx(
+    assert total_rho(mechanism.privacy(adjacency)) / ideal - 1.0 == pytest.approx(
         mechanism.inflation, abs=1e-14
     )
     assert 0.0 < mechanism.inflation < 2.5e-6
@@ -94,7 +94,7 @@ def test_rho_is_the_gaussians_to_one_part_in_a_million(
     ball = L2Ball(dimension=10, radius=3.0, records=records)
     few_bits = GaussHermite(input_domain=ball, levels=levels, noise_multiplier=2.0)
     gaussian = Gaussian(input_domain=ball, noise_multiplier=2.0)
-    ratio = rho_of(few_bits.privacy(adjacency)) / rho_of(gaussian.privacy(adjacency))
+    ratio = total_rho(few_bits.privacy(adjacency)) / total_rho(gaussian.privacy(adjacency))
     assert 1.0 <= ratio < 1.0 + 2e-6
     expected = (0.5 if adjacency is Adjacency.ZERO_OUT else 2.0) / 2.0**2
     assert renyi_divergence(gaussian.privacy(adjacency), 1.5) == pytest.approx(1.5 * expected)

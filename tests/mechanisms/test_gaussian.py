@@ -14,7 +14,7 @@ def test_noise_multiplier_is_noise_stddev_over_clip_norm() -> None:
     assert mechanism.privacy(Adjacency.REPLACE_ONE).mu == pytest.approx(2 / 2.5)
 
 
-def test_float_noise_is_labelled() -> None:
+def test_float_noise_is_labeled() -> None:
     assert Gaussian.sampling == "float"
 
 

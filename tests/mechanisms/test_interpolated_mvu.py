@@ -18,7 +18,7 @@ from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu, interpolated_
 from sottovoce.mechanisms.registry import parameter_hash
 from sottovoce.privacy.events import OneBit, ZeroConcentrated
 from sottovoce.privacy.renyi import renyi_divergence
-from sottovoce.privacy.zcdp import rho_of
+from sottovoce.privacy.zcdp import total_rho
 
 # (epsilon, output bits) of two-row designs: where every theta is +-epsilon, and where not.
 COLLAPSED = [(1.0, 1), (3.0, 1), (1.0, 2), (3.0, 2)]
@@ -97,7 +97,7 @@ def test_one_bit_is_gauss_hermite_with_larger_letters(epsilon: float, beta: floa
     factor = (epsilon / 2.0) / math.tanh(epsilon / 2.0)
     np.testing.assert_allclose(theirs.points, factor * law.points, rtol=1e-12)
     for adjacency in Adjacency:
-        rhos = [rho_of(mechanism.privacy(adjacency)) for mechanism in (published, ours)]
+        rhos = [total_rho(mechanism.privacy(adjacency)) for mechanism in (published, ours)]
         assert rhos[0] == pytest.approx(rhos[1], rel=1e-6)
 
 
@@ -128,7 +128,7 @@ def test_a_spike_far_outside_the_unit_interval_is_not_clamped(bits: int) -> None
 
 
 @pytest.mark.parametrize("records", denser([1, 9]))
-def test_neighbours_are_beta_or_half_of_it_apart_whatever_the_records(records: int) -> None:
+def test_neighbors_are_beta_or_half_of_it_apart_whatever_the_records(records: int) -> None:
     epsilon, beta = 3.0, 0.7
     one_bit = built(epsilon, beta, dimension=4, radius=2.0, records=records)
     for adjacency, distance in ((Adjacency.ZERO_OUT, beta / 2), (Adjacency.REPLACE_ONE, beta)):

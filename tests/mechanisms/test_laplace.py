@@ -61,7 +61,7 @@ def test_samples_have_the_law_s_mean_and_variance() -> None:
     assert abs((noise**2).mean() - 8.0) < 7 * math.sqrt(20 * 16 / 40_000)
 
 
-def test_float_noise_is_labelled() -> None:
+def test_float_noise_is_labeled() -> None:
     assert Laplace.sampling == "float"
 
 

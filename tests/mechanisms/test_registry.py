@@ -87,7 +87,7 @@ def test_one_calibration_keeps_the_budget_of_clients_of_every_size(
 ) -> None:
     registration = registry.find(kind)
     domains = balls(100, 3, 2, 1, shape=shape)
-    found = registration.calibrated_for_all(domains, given, **BUDGET)
+    found = registration.calibrate_for_all(domains, given, **BUDGET)
     events = [registration.build(domain, found).privacy(Adjacency.ZERO_OUT) for domain in domains]
     spent = [epsilon(Repeated(event=event, count=5), 1e-5) for event in events]
     assert 3.45 < max(spent) <= 3.5
@@ -96,7 +96,7 @@ def test_one_calibration_keeps_the_budget_of_clients_of_every_size(
 def test_automatic_levels_are_for_the_largest_client() -> None:
     registration = registry.find("gauss_hermite")
     domains = balls(100, 1)
-    found = registration.calibrated_for_all(domains, {"levels": "auto"}, **BUDGET)
+    found = registration.calibrate_for_all(domains, {"levels": "auto"}, **BUDGET)
     alone = registration.calibrated(domains[0], {"levels": "auto"}, **BUDGET)
     assert found["levels"] == alone["levels"]
 
@@ -125,7 +125,7 @@ def test_settings_are_the_examples_without_the_knob_unless_declared() -> None:
 def test_settings_from_examples_are_automatic_where_that_can_be() -> None:
     derived = registry._settings_of(
         [{"levels": 2, "noise": 1.0}, {"levels": 3, "noise": 2.0}],
-        registry.Knob(parameter="noise", more_private="larger"),
+        registry.CalibratedParameter(parameter="noise", more_private="larger"),
         {"levels": None},
     )
     assert derived == ({"levels": "auto"},)

@@ -22,15 +22,15 @@ from sottovoce.mechanisms.no_privacy import NoPrivacy
 from sottovoce.mechanisms.release import (
     EveryMessage,
     NoisySums,
-    NoSenders,
     OnlySums,
     ReleaseTerms,
     SecretSample,
+    ShuffledMessages,
     Visibility,
     local_event,
     release_event,
 )
-from sottovoce.privacy.events import Assumed, HiddenBy, NonPrivate
+from sottovoce.privacy.events import Conditional, HiddenBy, NonPrivate
 from sottovoce.protocol.channels.central import Central
 from sottovoce.protocol.channels.channel import Channel, Direct
 from sottovoce.protocol.channels.secret_order import SecretOrder
@@ -47,7 +47,7 @@ SERVED: dict[Visibility, Mechanism] = {
     OnlySums(minimum_clients=5): ClampedSign(
         input_domain=BALL, noise_multiplier=2.0, logit_bound=1.0
     ),
-    NoSenders(minimum_clients=5): Cldp(input_domain=BALL, epsilon=1.0),
+    ShuffledMessages(minimum_clients=5): Cldp(input_domain=BALL, epsilon=1.0),
     NoisySums(): Gaussian(input_domain=BALL, noise_multiplier=2.0),
 }
 PROVED = {
@@ -90,7 +90,7 @@ def test_what_is_shuffled_are_whole_clients_on_every_path() -> None:
     """One record's epsilon does not hold between two inputs that differ in every record."""
     several = Cldp(input_domain=dataclasses.replace(BALL, records=4), epsilon=1.0)
     for clients in (2, 1000):
-        visibility = NoSenders(minimum_clients=clients)
+        visibility = ShuffledMessages(minimum_clients=clients)
         with pytest.raises(PrivacyError, match=WHOLE):
             release_event(several, adjacency=R, visibility=visibility)
         with pytest.raises(PrivacyError, match=WHOLE):
@@ -98,7 +98,9 @@ def test_what_is_shuffled_are_whole_clients_on_every_path() -> None:
         with pytest.raises(PrivacyError, match=WHOLE):
             sottovoce.spend(several, adjacency="replace-one", shuffled_clients=clients, delta=1e-6)
         with pytest.raises(PrivacyError, match="use adjacency replace-one"):
-            release_event(SERVED[NoSenders(minimum_clients=5)], adjacency=Z, visibility=visibility)
+            release_event(
+                SERVED[ShuffledMessages(minimum_clients=5)], adjacency=Z, visibility=visibility
+            )
 
 
 def test_sampled_clients_and_sampled_zeros_are_whole_clients_too() -> None:
@@ -119,7 +121,7 @@ def test_sampled_clients_and_sampled_zeros_are_whole_clients_too() -> None:
 def test_a_plug_ins_claim_is_marked_whatever_hides_it() -> None:
     for visibility, mechanism in SERVED.items():
         own = release_event(mechanism, adjacency=R, visibility=visibility)
-        assert not isinstance(own, Assumed)
+        assert not isinstance(own, Conditional)
         # As if the class came from another distribution.
         foreign = type("Foreign", (type(mechanism),), {"__module__": "elsewhere", "__slots__": ()})
         values = {
@@ -128,7 +130,7 @@ def test_a_plug_ins_claim_is_marked_whatever_hides_it() -> None:
             if field.init
         }
         claimed = release_event(foreign(**values), adjacency=R, visibility=visibility)
-        assert claimed == Assumed(
+        assert claimed == Conditional(
             event=own, assumption="plug-in mechanism Foreign (module elsewhere)"
         )
     nothing = type("Open", (NoPrivacy,), {"__module__": "elsewhere", "__slots__": ()})
@@ -140,7 +142,7 @@ def test_equal_terms_are_one_key_and_others_are_not() -> None:
     makers: list[Callable[[], ReleaseTerms]] = [
         lambda: ReleaseTerms(adjacency=Z),
         lambda: ReleaseTerms(adjacency=R),
-        lambda: ReleaseTerms(adjacency=R, visibility=NoSenders(minimum_clients=5)),
+        lambda: ReleaseTerms(adjacency=R, visibility=ShuffledMessages(minimum_clients=5)),
         lambda: ReleaseTerms(adjacency=R, visibility=OnlySums(minimum_clients=5)),
         lambda: ReleaseTerms(adjacency=R, visibility=NoisySums()),
         lambda: ReleaseTerms(adjacency=R, visibility=NoisySums(client_sampling_rate=0.5)),

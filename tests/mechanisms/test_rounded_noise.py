@@ -46,7 +46,7 @@ def spike(domain: Domain) -> Vector:
 
 
 @pytest.mark.parametrize("bits", [2, 8, 9, 16, 17, 20])
-def test_codes_have_the_smallest_type_and_decode_to_the_centred_grid(bits: int) -> None:
+def test_codes_have_the_smallest_type_and_decode_to_the_centered_grid(bits: int) -> None:
     mechanism = build("discrete_gaussian", bits=bits, steps_per_radius="auto")
     codes = mechanism.encode(np.zeros(8), SeededRandomness(1).stream("a"))
     assert codes.dtype == np.min_scalar_type(2**bits - 1)

@@ -15,7 +15,7 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.kernels import seeded
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
-from sottovoce.mechanisms.seeds import TIMINGS, Scorer, Weights, chosen_seed
+from sottovoce.mechanisms.seeds import TIMINGS, Scorer, Weights, choose_seed
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.renyi import renyi_divergence
 
@@ -193,7 +193,7 @@ def test_the_first_accepted_seed_is_sent(first: int, timing: str) -> None:
     scorer = Scorer(score=lambda seeds, weights: seeds[:, 0].astype(np.int64), together=16)
     words[:, 0] &= np.uint64(2**64 - 256)
     words[first:, 0] |= np.uint64(1)  # the first byte is what they are told apart by
-    sent = chosen_seed(
+    sent = choose_seed(
         np.zeros(8, dtype=np.int16),
         lambda scores: np.where(scores == 1, 1.0, 0.0),
         words,
@@ -282,7 +282,7 @@ def test_with_a_bad_generator_a_step_has_twice_its_epsilon(epsilon: float) -> No
 def test_a_good_generator_keeps_the_step_s_epsilon() -> None:
     count = 200
     mechanism, toy = stepped(count, 2.0), Toy.of_chacha(count)
-    low, high = mechanism.choice().normalisers
+    low, high = mechanism.choice().normalizers
     bits = np.random.default_rng(5).integers(0, 2, count, dtype=np.uint8)
     laws = []
     for values in (*inputs(count), -inputs(count)[2]):

@@ -28,7 +28,7 @@ from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.mechanisms.seeds import Scorer
 from sottovoce.privacy.accounting import epsilon
-from sottovoce.privacy.compositions import assumptions, beside_others
+from sottovoce.privacy.compositions import assumptions, drop_zero_reference
 from sottovoce.privacy.events import Sampled
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.protocol.message import Envelope, open_sealed, seal
@@ -295,13 +295,13 @@ def test_where_other_records_remain_no_update_is_compared_with_fair_signs() -> N
     several = sign(dataclasses.replace(BALL, records=2), blocks=4)
     sampled = release_event(several, adjacency=Adjacency.ZERO_OUT, sample=own)
     assert isinstance(sampled, Sampled)
-    assert sampled.event == beside_others(several.privacy(Adjacency.ZERO_OUT))
+    assert sampled.event == drop_zero_reference(several.privacy(Adjacency.ZERO_OUT))
     mechanism = sign()
     alone = mechanism.privacy(Adjacency.ZERO_OUT)
-    beside = beside_others(alone)
+    beside = drop_zero_reference(alone)
     between = mechanism.privacy(Adjacency.REPLACE_ONE)
     assert pure_epsilon(beside) >= pure_epsilon(between)
-    assert beside_others(between) == between
+    assert drop_zero_reference(between) == between
 
 
 def test_examples_say_what_they_cost() -> None:

@@ -12,7 +12,7 @@ from cases import cases, denser, thinned
 from scipy import stats
 
 from sottovoce.auditing.contract import privacy_covers_the_divergence, samples_follow_the_law
-from sottovoce.auditing.enumeration import inputs
+from sottovoce.auditing.enumeration import extreme_inputs
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
@@ -119,7 +119,7 @@ def test_noise_that_is_too_small_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 def test_samples_follow_the_whole_law(dimension: int, blocks: int, records: int) -> None:
     mechanism = tilted(dimension, records=records, blocks=blocks)
     for values in itertools.islice(
-        inputs(mechanism.input_domain, np.random.default_rng(1)), 1, 6, 2
+        extreme_inputs(mechanism.input_domain, np.random.default_rng(1)), 1, 6, 2
     ):
         samples_follow_the_law(mechanism, values, num_samples=500)
 
@@ -141,7 +141,7 @@ def charged_shift(mechanism: SeededSign, adjacency: Adjacency) -> float:
 
 @pytest.mark.usefixtures("one_copy")
 @pytest.mark.parametrize("records", [2, 4, 20, 64])
-def test_neighbours_tilts_lie_no_farther_apart_than_charged(records: int) -> None:
+def test_neighbors_tilts_lie_no_farther_apart_than_charged(records: int) -> None:
     """Rounding, clipping of blocks and the largest weight move them apart by what is charged."""
     for dimension, blocks in ((3, 1), (10, 2), (40, 3), (1000, 5)):
         mechanism = tilted(dimension, records=records, blocks=blocks)
@@ -197,7 +197,7 @@ def test_no_two_updates_exceed_the_step_s_claims(
     dimension: int, epsilon: float, length: str
 ) -> None:
     mechanism = stepped(dimension, epsilon, length)
-    given = list(inputs(mechanism.input_domain, np.random.default_rng(2)))
+    given = list(extreme_inputs(mechanism.input_domain, np.random.default_rng(2)))
     laws = [step_law(mechanism, values) for values in (*given, 0.3 * given[3])]
     assert laws[0] == pytest.approx(np.full(1 << dimension, 0.5**dimension), rel=1e-12)
     for adjacency, pairs in (

@@ -15,7 +15,7 @@ from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.mechanisms.noise.laws import Staircase as ScalarStaircase
+from sottovoce.mechanisms.noise.laws import ScalarStaircase as ScalarStaircase
 from sottovoce.mechanisms.noise.laws import nu_for_variance
 from sottovoce.mechanisms.noise.radial_staircase import radial_nu_for_variance
 from sottovoce.mechanisms.release import ReleaseTerms
@@ -57,7 +57,7 @@ def test_every_coordinate_of_a_box_is_a_release() -> None:
     assert other == Repeated(event=staircase_pair(1.5, 0.3, 1.0, REPLACE_ONE), count=3)
 
 
-def test_neighbours_that_rounding_puts_too_far_apart_stay_within_a_step() -> None:
+def test_neighbors_that_rounding_puts_too_far_apart_stay_within_a_step() -> None:
     """Where the exact width of a box is above its float64, or a mean's rounding adds to a shift."""
     box = Box(dimension=1, lower=-0.1, upper=0.7)
     exact = Fraction(box.upper) - Fraction(box.lower)

@@ -54,7 +54,7 @@ def test_its_own_divergence_is_well_below_the_gaussian_s_it_is_charged_for() -> 
     assert exact / charged == pytest.approx(2.0 / math.pi, rel=0.01)
 
 
-def test_float_noise_is_labelled() -> None:
+def test_float_noise_is_labeled() -> None:
     assert StochasticSign.sampling == "float"
 
 

@@ -8,12 +8,12 @@ import pytest
 from simulated_errors import simulated_mse
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import Box, L2Ball, clipped
+from sottovoce.core.domains import Box, L2Ball, clipped_domain
 from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.mechanism import Expanding, MomentLaw
+from sottovoce.mechanisms.mechanism import ExpandsToSigns, MomentLaw
 from sottovoce.mechanisms.release import ReleaseTerms
-from sottovoce.planning.candidates import Candidate, Setting
+from sottovoce.planning.candidates import Candidate, PlanSetting
 from sottovoce.planning.plan import rank
 from sottovoce.planning.prediction import (
     MAX_WHOLE_DIMENSION,
@@ -23,10 +23,10 @@ from sottovoce.planning.prediction import (
 )
 
 
-def setting(geometry: str, dimension: int, epsilon: float, rounds: int, **more: Any) -> Setting:
+def setting(geometry: str, dimension: int, epsilon: float, rounds: int, **more: Any) -> PlanSetting:
     clip_norm = more.pop("clip_norm", 2.5)
-    return Setting(
-        domain=clipped(geometry, dimension, clip_norm),
+    return PlanSetting(
+        domain=clipped_domain(geometry, dimension, clip_norm),
         epsilon=epsilon,
         delta=1e-5,
         terms=ReleaseTerms(adjacency=Adjacency.ZERO_OUT),
@@ -58,7 +58,7 @@ def test_errors_are_as_predicted_for_each_mechanism(case: str) -> None:
     assert len(ranking.candidates) >= 4
     few = CASES[case].domain.dimension < FEW
     for one in ranking.candidates:
-        if not (few and isinstance(one.mechanism, Expanding)):
+        if not (few and isinstance(one.mechanism, ExpandsToSigns)):
             check_error(one, ranking.setting)
 
 
@@ -66,7 +66,7 @@ def test_errors_are_as_predicted_for_each_mechanism(case: str) -> None:
 @pytest.mark.parametrize("case", [c for c in CASES if CASES[c].domain.dimension < FEW])
 def test_errors_of_seeds_are_as_predicted_in_few_dimensions(case: str) -> None:
     ranking = rank(CASES[case]).best_of_each()
-    seeds = [one for one in ranking.candidates if isinstance(one.mechanism, Expanding)]
+    seeds = [one for one in ranking.candidates if isinstance(one.mechanism, ExpandsToSigns)]
     # At epsilon 16 a single seed would take half a million tries, and is left out.
     ranked = {"seeded_sign"} if case == "linf" else {"seeded_sign", "seeded_step"}
     assert {one.kind for one in seeds} == ranked
@@ -74,7 +74,7 @@ def test_errors_of_seeds_are_as_predicted_in_few_dimensions(case: str) -> None:
         check_error(one, ranking.setting)
 
 
-def check_error(one: Candidate, asked: Setting) -> None:
+def check_error(one: Candidate, asked: PlanSetting) -> None:
     """Nearly three standard errors are 2%: a prediction that is off by 4% cannot pass."""
     simulated = simulated_mse(one.mechanism, asked.domain, relative_error=0.007, seed=7)
     assert one.mse == pytest.approx(simulated, rel=0.02), one.kind
@@ -84,9 +84,9 @@ def check_error(one: Candidate, asked: Setting) -> None:
 def test_coordinates_alone_have_the_law_that_they_have_among_others(kind: str) -> None:
     """What `coordinatewise` promises for every setting, on every domain."""
     registration = registry.find(kind)
-    assert registration.knob is not None
+    assert registration.calibrated_parameter is not None
     generator = np.random.default_rng(3)
-    knob = registration.knob.parameter
+    knob = registration.calibrated_parameter.parameter
     for free in registration.settings:
         example = {**free, knob: registration.examples[0][knob]}
         for domain in registration.example_domains:
@@ -130,7 +130,7 @@ def test_a_single_number_is_the_same_in_every_geometry() -> None:
 @pytest.mark.parametrize("geometry", ["l1", "l2", "linf"])
 def test_whole_updates_have_full_norm_and_the_same_second_moment(geometry: str) -> None:
     updates = typical_updates(geometry, 12, 64)
-    domain = clipped(geometry, 12, 1.0)
+    domain = clipped_domain(geometry, 12, 1.0)
     for update in updates:
         domain.check(update * (1.0 - 1e-12))
     if not isinstance(domain, Box):
@@ -185,7 +185,7 @@ def test_cldp_has_the_same_moments_in_closed_form(geometry: str) -> None:
     """Above 256 coordinates the joint law is not written down: its moments are."""
     registration = registry.find("cldp")
     for dimension in (256, 257):
-        domain = clipped(geometry, dimension, 2.0)
+        domain = clipped_domain(geometry, dimension, 2.0)
         law = registration.build(domain, {"epsilon": 1.0}).law(np.full(dimension, 1e-3))
         scale = 2.0 / math.tanh(0.5)
         second = scale**2 * (1.0 if geometry == "l1" else dimension)

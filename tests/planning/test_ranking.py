@@ -10,22 +10,22 @@ import numpy as np
 import pytest
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import Box, L2Ball, clipped, enclosing_ball
+from sottovoce.core.domains import Box, L2Ball, clipped_domain, enclosing_ball
 from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.gaussian import Gaussian
-from sottovoce.mechanisms.registry import Knob, Registration
+from sottovoce.mechanisms.registry import CalibratedParameter, Registration
 from sottovoce.mechanisms.release import NoisySums, ReleaseTerms, SecretSample
-from sottovoce.planning.candidates import Setting
+from sottovoce.planning.candidates import PlanSetting
 from sottovoce.planning.plan import Ranking, rank
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
 from sottovoce.protocol.message import HEADER_BYTES
 
 
-def setting(geometry: str = "l2", dimension: int = 100, **changes: Any) -> Setting:
-    asked = Setting(
-        domain=clipped(geometry, dimension, 1.0),
+def setting(geometry: str = "l2", dimension: int = 100, **changes: Any) -> PlanSetting:
+    asked = PlanSetting(
+        domain=clipped_domain(geometry, dimension, 1.0),
         epsilon=2.0,
         delta=1e-5,
         terms=ReleaseTerms(adjacency=Adjacency.ZERO_OUT),
@@ -36,15 +36,15 @@ def setting(geometry: str = "l2", dimension: int = 100, **changes: Any) -> Setti
 
 pytestmark = pytest.mark.usefixtures("ranked_once")
 ranked = functools.cache(rank)  # for settings that several tests ask about
-L1 = setting(domain=clipped("l1", 6, 2.0), rounds=1)
-LINF = setting(domain=clipped("linf", 6, 2.0), epsilon=6.0, rounds=1)
+L1 = setting(domain=clipped_domain("l1", 6, 2.0), rounds=1)
+LINF = setting(domain=clipped_domain("linf", 6, 2.0), epsilon=6.0, rounds=1)
 SAMPLED = ReleaseTerms(
     adjacency=Adjacency.ZERO_OUT,
     sample=SecretSample(rate=0.02, scheme="poisson", hidden_by="own-records"),
 )
 
 
-def ranked_among(asked: Setting, *kinds: str) -> Ranking:
+def ranked_among(asked: PlanSetting, *kinds: str) -> Ranking:
     """As if no others were registered."""
     with pytest.MonkeyPatch.context() as patch:
         few = tuple(registry.find(kind) for kind in kinds)
@@ -65,7 +65,7 @@ def ranked_among(asked: Setting, *kinds: str) -> Ranking:
     ],
     ids=["l2", "sampled", "replace-one", "l1", "linf", "l1 in rounds", "linf in rounds"],
 )
-def test_everyone_keeps_the_budget_and_nearly_spends_it(asked: Setting) -> None:
+def test_everyone_keeps_the_budget_and_nearly_spends_it(asked: PlanSetting) -> None:
     ranking = ranked(asked)
     for one in ranking.candidates:
         domain = one.mechanism.input_domain
@@ -84,7 +84,7 @@ def test_everyone_keeps_the_budget_and_nearly_spends_it(asked: Setting) -> None:
 def test_planning_finds_what_calibration_finds() -> None:
     for one in ranked(setting()).candidates:
         registration = registry.find(one.kind)
-        assert registration.knob is not None
+        assert registration.calibrated_parameter is not None
         exact = registration.calibrated(
             setting().domain,
             one.setting,
@@ -93,7 +93,7 @@ def test_planning_finds_what_calibration_finds() -> None:
             delta=1e-5,
             event_of=setting().terms,
         )
-        knob = registration.knob.parameter
+        knob = registration.calibrated_parameter.parameter
         assert one.parameters[knob] == pytest.approx(exact[knob], rel=2e-3), one.kind
 
 
@@ -180,7 +180,9 @@ def test_a_plug_in_is_ranked_by_what_it_declares(monkeypatch: pytest.MonkeyPatch
         summary="a toy",
         examples=({"noise_multiplier": 1.0},),
         example_domains=(L2Ball(dimension=2, radius=1.0),),
-        knob=Knob(parameter="noise_multiplier", more_private="larger"),
+        calibrated_parameter=CalibratedParameter(
+            parameter="noise_multiplier", more_private="larger"
+        ),
         automatic={},
         settings=({},),
         coordinatewise=False,
@@ -213,7 +215,7 @@ def test_what_cannot_be_asked(changes: dict[str, Any], message: str) -> None:
     ("geometry", "asked", "radius"), [("l1", L1, 2.0), ("linf", LINF, 2.0 * math.sqrt(6.0))]
 )
 def test_noise_for_euclidean_balls_is_ranked_on_the_ball_around_other_domains(
-    geometry: str, asked: Setting, radius: float
+    geometry: str, asked: PlanSetting, radius: float
 ) -> None:
     (gaussian,) = ranked_among(asked, "gaussian").candidates
     domain = gaussian.mechanism.input_domain
@@ -234,7 +236,7 @@ def test_what_hides_against_zero_alone_is_not_sampled_from_own_records() -> None
     assert "cldp" in {one.kind for one in ranked_among(other, "cldp").candidates}
 
 
-def test_seeds_are_ranked_beside_the_bits_whose_law_they_follow() -> None:
+def test_seeds_are_ranked_next_to_the_bits_whose_law_they_follow() -> None:
     kinds = ("gauss_hermite", "seeded_sign", "seeded_step")
     ranking = ranked_among(setting(dimension=5000), *kinds).best_of_each()
     by_kind = {one.kind: one for one in ranking.candidates}

@@ -24,7 +24,7 @@ from sottovoce.analytics.scalar_randomizer import MECHANISMS as NUMBERS
 from sottovoce.analytics.scalar_randomizer import randomizer_for
 from sottovoce.cli.options import option
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import Domain, L2Ball, clipped
+from sottovoce.core.domains import Domain, L2Ball, clipped_domain
 from sottovoce.core.errors import PrivacyError, SottovoceError
 from sottovoce.learning.datasets import Dataset
 from sottovoce.mechanisms import registry
@@ -33,17 +33,17 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.release import (
     EveryMessage,
     NoisySums,
-    NoSenders,
     OnlySums,
     ReleaseTerms,
     SecretSample,
+    ShuffledMessages,
     Visibility,
     local_event,
     release_event,
 )
 from sottovoce.planning.release import release_of, sampled_terms
 from sottovoce.privacy.accounting import privacy_spent
-from sottovoce.privacy.compositions import without_promises
+from sottovoce.privacy.compositions import without_trust
 from sottovoce.privacy.events import (
     GaussianNoise,
     HiddenBy,
@@ -202,7 +202,7 @@ def visibility_of(case: Case) -> Visibility:
         case "central":
             return NoisySums(client_sampling_rate=case.client_rate)
         case _:
-            return NoSenders(minimum_clients=MINIMUM)
+            return ShuffledMessages(minimum_clients=MINIMUM)
 
 
 def terms_in(case: Case) -> ReleaseTerms:
@@ -252,7 +252,7 @@ def in_a_round(case: Case) -> PrivacyEvent:
 
 
 def domain_of(case: Case) -> Domain:
-    return clipped("l2", DIMENSION, CLIP_NORM, case.records)
+    return clipped_domain("l2", DIMENSION, CLIP_NORM, case.records)
 
 
 def built(case: Case) -> Mechanism:
@@ -290,7 +290,7 @@ def check_local(case: Case, event: PrivacyEvent) -> None:
         assert terms.local(mechanism) == NonPrivate(adjacency=terms.adjacency)
         return
     told = basic_counts(terms.local(mechanism))
-    assert told == basic_counts(without_promises(event)), case
+    assert told == basic_counts(without_trust(event)), case
     if case.channel != "secure_sum":  # whose event does not say all that holds of a bit
         alone = local_event(mechanism, adjacency=terms.adjacency, sample=terms.sample)
         assert told == basic_counts(alone), case
@@ -416,12 +416,12 @@ def test_plans_and_calibrations_spend_what_spend_says(
     assert printed_json("plan", *words({**target, **asked})) == plan.to_dict()
     for row in plan.to_dict()["ranking"]:
         kind, free = row["mechanism"], dict(row["parameters"])
-        free.pop(registry.find(kind).knob.parameter)  # type: ignore[union-attr]
+        free.pop(registry.find(kind).calibrated_parameter.parameter)  # type: ignore[union-attr]
         target |= {"clip_geometry": "l2"}
         command = ["--mechanism", kind, *words({**target, **asked}), *parameters(free)]
         found = printed_json("privacy", "calibrate", *command)
         mechanism = registry.find(kind).build(
-            clipped("l2", DIMENSION, CLIP_NORM), found["parameters"]
+            clipped_domain("l2", DIMENSION, CLIP_NORM), found["parameters"]
         )
         spent = sottovoce.spend(mechanism, **asked)
         assert found["epsilon"] == spent.epsilon <= 2.0

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from some_events import smooth_events
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.display import show_epsilon, show_left
+from sottovoce.core.display import show_epsilon, show_remaining
 from sottovoce.core.errors import ParameterError
 from sottovoce.privacy import accounting
-from sottovoce.privacy.accounting import accountants, privacy_spent
+from sottovoce.privacy.accounting import builtin_accountants, privacy_spent
 from sottovoce.privacy.events import (
     BasicEvent,
     Composed,
@@ -70,7 +70,7 @@ def test_every_accountant_that_supports_the_event_is_listed(
 
 
 def test_accountants_have_distinct_names() -> None:
-    names = [accountant.name for accountant in accountants()]
+    names = [accountant.name for accountant in builtin_accountants()]
     assert len(set(names)) == len(names)
     assert {"gaussian", "renyi", "zcdp", "cubic", "clones", "allocation", "pld"} <= set(names)
 
@@ -124,7 +124,7 @@ def test_epsilon_of_pure_dp_is_never_below_exact_binomial_enumeration(
 
 @given(mu=st.floats(0.05, 5.0), epsilon_each=st.floats(0.05, 3.0), delta=st.floats(1e-9, 0.1))
 @settings(deadline=None, max_examples=30)
-def test_epsilon_of_gaussian_noise_with_a_randomised_response_is_never_below_the_exact_one(
+def test_epsilon_of_gaussian_noise_with_a_randomized_response_is_never_below_the_exact_one(
     mu: float, epsilon_each: float, delta: float
 ) -> None:
     event = Composed(
@@ -230,7 +230,7 @@ def test_an_epsilon_that_was_entered_is_printed_as_it_was(
     ("value", "shown"), [(0.3, "0.3000"), (0.29999999999999993, "0.2999"), (2.3, "2.3000")]
 )
 def test_what_is_left_is_printed_as_it_is_or_rounded_down(value: float, shown: str) -> None:
-    assert show_left(value) == shown
+    assert show_remaining(value) == shown
 
 
 def test_an_infinite_epsilon_is_called_so() -> None:

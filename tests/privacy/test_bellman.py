@@ -24,7 +24,7 @@ from sottovoce.privacy.events import (
     PureDp,
     Repeated,
     Sampled,
-    SecureSum,
+    SummedBits,
 )
 from sottovoce.privacy.finite_menus import sum_pairs
 from sottovoce.privacy.pld import PldAccountant
@@ -51,8 +51,8 @@ def bits(dimension: int, rho: float) -> OneBit:
 
 def secure_sum(
     shift: float, dimension: int, bound: float, clients: int, *, against_zero: bool = False
-) -> SecureSum:
-    return SecureSum(
+) -> SummedBits:
+    return SummedBits(
         shift=shift,
         dimension=dimension,
         logit_bound=bound,

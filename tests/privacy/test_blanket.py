@@ -15,14 +15,14 @@ from sottovoce.core.domains import Box, L1Ball, L2Ball
 from sottovoce.core.errors import PrivacyError
 from sottovoce.mechanisms.cldp import Cldp
 from sottovoce.mechanisms.mvu import Mvu
-from sottovoce.mechanisms.randomized_response import GeneralisedRandomisedResponse
+from sottovoce.mechanisms.randomized_response import GeneralizedRandomizedResponse
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.privacy.accounting import find_accountant
 from sottovoce.privacy.binomial import pmf_window
 from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import PureDp, Repeated, Shuffled
-from sottovoce.privacy.shuffling import BlanketPair, ClonesPair, shuffled, shuffled_pair
+from sottovoce.privacy.shuffling import BlanketPair, ClonesPair, shuffled_event, shuffled_pair
 
 R = Adjacency.REPLACE_ONE
 Floats = NDArray[np.float64]
@@ -156,7 +156,9 @@ def test_wider_bounds_and_fewer_clients_cost_more() -> None:
 def test_the_better_of_blanket_and_clones_is_composed() -> None:
     assert shuffled_pair(event(0.3, 3.0, 100)) == BlanketPair(0.3, 3.0, 100)
     assert isinstance(shuffled_pair(event(1e-6, 1e6, 100, eps0=1.0)), ClonesPair)
-    assert isinstance(shuffled_pair(shuffled(PureDp(epsilon=1.0, adjacency=R), 100)), ClonesPair)
+    assert isinstance(
+        shuffled_pair(shuffled_event(PureDp(epsilon=1.0, adjacency=R), 100)), ClonesPair
+    )
 
 
 def test_the_event_survives_the_ledger() -> None:
@@ -191,7 +193,7 @@ def test_cldp_lies_within_its_bounds_of_a_fair_sign(domain: Box | L1Ball) -> Non
 
 def test_randomized_response_among_k_levels_has_its_known_bounds() -> None:
     box = Box(dimension=1, lower=0.0, upper=1.0)
-    mechanism = GeneralisedRandomisedResponse(input_domain=box, epsilon=1.0, bits=3)
+    mechanism = GeneralizedRandomizedResponse(input_domain=box, epsilon=1.0, bits=3)
     ratios = mechanism.density_ratios()
     lo = 8.0 / (math.e + 7.0)
     assert ratios == pytest.approx((lo, lo * math.e), rel=1e-9)

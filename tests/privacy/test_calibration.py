@@ -147,7 +147,7 @@ def test_a_guess_changes_nothing_but_the_way(guess: float, tolerance: float) -> 
         delta=1e-5,
         more_private="larger",
         relative_tolerance=tolerance,
-        near=guess,
+        initial_guess=guess,
     )
     exact = calibrate(hundred_gaussians, epsilon=2.0, delta=1e-5, more_private="larger")
     assert accounting.epsilon(hundred_gaussians(found), 1e-5) <= 2.0
@@ -156,7 +156,9 @@ def test_a_guess_changes_nothing_but_the_way(guess: float, tolerance: float) -> 
 
 @pytest.mark.parametrize("guess", [1e-8, 1.0, 900.0])
 def test_a_guess_for_a_parameter_that_hides_more_when_smaller(guess: float) -> None:
-    found = calibrate(ten_pure, epsilon=1.0, delta=1e-5, more_private="smaller", near=guess)
+    found = calibrate(
+        ten_pure, epsilon=1.0, delta=1e-5, more_private="smaller", initial_guess=guess
+    )
     exact = calibrate(ten_pure, epsilon=1.0, delta=1e-5, more_private="smaller")
     assert accounting.epsilon(ten_pure(found), 1e-5) <= 1.0
     assert found == pytest.approx(exact, rel=1e-6)
@@ -169,5 +171,5 @@ def test_a_guess_does_not_help_where_nothing_does() -> None:
             epsilon=1.0,
             delta=1e-5,
             more_private="larger",
-            near=1.0,
+            initial_guess=1.0,
         )

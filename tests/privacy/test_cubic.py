@@ -17,7 +17,7 @@ from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ParameterError, UnsupportedEventError
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy import accounting
-from sottovoce.privacy.compositions import beside_others
+from sottovoce.privacy.compositions import drop_zero_reference
 from sottovoce.privacy.cubic import CubicAccountant, QuinticAccountant, log_bound, power_delta
 from sottovoce.privacy.divergences import finite_hockey_stick, gaussian_delta
 from sottovoce.privacy.events import (
@@ -109,7 +109,7 @@ def test_two_releases_chosen_by_what_was_seen_lie_below_it() -> None:
             assert max(towards, away) <= power_delta(mu, epsilon, 3)
 
 
-def test_bits_beside_gaussian_noise_lie_below_it() -> None:
+def test_bits_next_to_gaussian_noise_lie_below_it() -> None:
     """A bit and a Gaussian release: the loss is a mixture of two normals."""
     for tilt, mu in ((0.4, 0.3), (1.0, 0.5), (0.2, 1.0), (2.0, 0.1)):
         event = Composed(
@@ -339,7 +339,7 @@ def test_what_counts_is_the_smallest_of_all_bounds() -> None:
     assert {"renyi", "zcdp", "cubic"} <= {name for name, _ in spent.bounds}
 
 
-def test_it_is_refused_where_neither_neighbour_need_be_zero() -> None:
+def test_it_is_refused_where_neither_neighbor_need_be_zero() -> None:
     with pytest.raises(ParameterError, match="zero-out"):
         OneBit(shift=1.0, dimension=3, adjacency=Adjacency.REPLACE_ONE, against_zero=True)
     plain = OneBit(shift=1.0, dimension=3, adjacency=ZERO_OUT)
@@ -379,7 +379,7 @@ def test_a_message_with_sampled_records_is_not_compared_with_zero() -> None:
     assert isinstance(alone, OneBit)
     assert charged.event == replace(alone, against_zero=False)
     flagged = Composed(events=(Repeated(event=bits(1.0, 3), count=2), bits(2.0, 3)))
-    parts = basic_counts(beside_others(flagged))
+    parts = basic_counts(drop_zero_reference(flagged))
     assert [isinstance(part, OneBit) and part.against_zero for part in parts] == [False, False]
 
 

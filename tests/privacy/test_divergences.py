@@ -138,7 +138,7 @@ def test_the_hockey_stick_at_epsilon_0_is_the_total_variation_distance() -> None
     assert finite_hockey_stick((0.1, 0.2, 0.7), (0.3, 0.3, 0.4), 0.0) == pytest.approx(0.3)
 
 
-def test_the_hockey_stick_of_randomised_response_ends_at_its_epsilon() -> None:
+def test_the_hockey_stick_of_randomized_response_ends_at_its_epsilon() -> None:
     p = 1.0 / (1.0 + math.exp(-1.5))
     pair = ((p, 1.0 - p), (1.0 - p, p))
     assert finite_hockey_stick(*pair, 1.5) == pytest.approx(0.0, abs=1e-15)

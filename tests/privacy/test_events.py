@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import AdjacencyMismatchError, LedgerError, ParameterError, PrivacyError
 from sottovoce.privacy.compositions import (
-    assumptions_in_words,
-    multiset,
-    unhidden,
-    without_promises,
+    compose_repeated,
+    describe_assumptions,
+    reveal_messages,
+    without_trust,
 )
 from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import (
-    Assumed,
     BasicEvent,
     Composed,
+    Conditional,
     FinitePair,
     GaussianNoise,
     HiddenBy,
@@ -35,8 +35,8 @@ from sottovoce.privacy.events import (
     RenyiCurve,
     Repeated,
     Sampled,
-    SecureSum,
     Shuffled,
+    SummedBits,
     ZeroConcentrated,
     basic_counts,
 )
@@ -55,7 +55,7 @@ ONE_OF_EACH_SHAPE: list[PrivacyEvent] = [
     OneBit(shift=0.5, dimension=7, adjacency=ZERO_OUT),
     OneBit(shift=0.5, dimension=7, adjacency=ZERO_OUT, against_zero=True),
     LaplaceNoise(shift=0.5, dimension=3, adjacency=REPLACE_ONE),
-    SecureSum(shift=0.5, dimension=7, logit_bound=2.0, clients=30, adjacency=REPLACE_ONE),
+    SummedBits(shift=0.5, dimension=7, logit_bound=2.0, clients=30, adjacency=REPLACE_ONE),
     Sampled(event=PURE, rate=0.25, scheme="poisson", hidden_by="central-noise"),
     Shuffled(event=PURE, clients=100),
     RenyiCurve(orders=(2.0, 4.0), divergences=(0.1, 0.3), adjacency=ZERO_OUT),
@@ -124,7 +124,7 @@ def count_by_recursion(event: PrivacyEvent) -> dict[BasicEvent, int]:
             for basic, times in count_by_recursion(part).items():
                 totals[basic] = totals.get(basic, 0) + times
         return totals
-    if isinstance(event, Assumed):
+    if isinstance(event, Conditional):
         return count_by_recursion(event.event)
     return {event: 1}
 
@@ -242,7 +242,7 @@ def test_events_of_two_adjacencies_do_not_compose() -> None:
 def test_a_multiset_of_two_adjacencies_is_refused() -> None:
     other = GaussianNoise(mu=0.5, adjacency=REPLACE_ONE)
     with pytest.raises(AdjacencyMismatchError, match="cannot compose"):
-        multiset([(GAUSSIAN, 1), (other, 1)])
+        compose_repeated([(GAUSSIAN, 1), (other, 1)])
 
 
 @pytest.mark.parametrize("adjacency", list(Adjacency))
@@ -277,8 +277,8 @@ def test_equal_parts_are_counted_together_and_counts_do_not_overflow() -> None:
 
 
 def test_a_multiset_repeats_each_event_as_often_as_counted() -> None:
-    assert multiset([(GAUSSIAN, 3)]) == Repeated(event=GAUSSIAN, count=3)
-    assert basic_counts(multiset([(GAUSSIAN, 3), (PURE, 2)])) == {GAUSSIAN: 3, PURE: 2}
+    assert compose_repeated([(GAUSSIAN, 3)]) == Repeated(event=GAUSSIAN, count=3)
+    assert basic_counts(compose_repeated([(GAUSSIAN, 3), (PURE, 2)])) == {GAUSSIAN: 3, PURE: 2}
 
 
 @over_shapes
@@ -361,7 +361,7 @@ def test_an_adjacency_is_no_word(adjacency: Any) -> None:
         lambda: FinitePair(first=(0.5, 0.5), second=(0.4, 0.6), adjacency=adjacency),
         lambda: RenyiCurve(orders=(2.0,), divergences=(0.1,), adjacency=adjacency),
         lambda: MetricDp(epsilon=1.0, metric="l1", distance=1.0, adjacency=adjacency),
-        lambda: SecureSum(shift=1.0, dimension=2, logit_bound=1.0, clients=3, adjacency=adjacency),
+        lambda: SummedBits(shift=1.0, dimension=2, logit_bound=1.0, clients=3, adjacency=adjacency),
     ]
     for make in makers:
         with pytest.raises(ParameterError, match=r"Adjacency\.ZERO_OUT"):
@@ -370,10 +370,10 @@ def test_an_adjacency_is_no_word(adjacency: Any) -> None:
 
 def test_what_hides_can_be_taken_away() -> None:
     pure = PureDp(epsilon=1.0, adjacency=ZERO_OUT)
-    assert unhidden(pure) is pure
-    total = SecureSum(shift=1.0, dimension=2, logit_bound=1.0, clients=3, adjacency=ZERO_OUT)
+    assert reveal_messages(pure) is pure
+    total = SummedBits(shift=1.0, dimension=2, logit_bound=1.0, clients=3, adjacency=ZERO_OUT)
     both = Composed(events=(Repeated(event=total, count=3), Shuffled(event=pure, clients=9), pure))
-    assert basic_counts(unhidden(both)) == {total.local(): 3, pure: 2}
+    assert basic_counts(reveal_messages(both)) == {total.local(): 3, pure: 2}
 
 
 def test_a_secret_sample_can_be_taken_away_too_and_central_noise_with_it() -> None:
@@ -382,24 +382,24 @@ def test_a_secret_sample_can_be_taken_away_too_and_central_noise_with_it() -> No
 
     hidden = Shuffled(event=PURE, clients=9)
     own = Composed(events=(Repeated(event=sampled("own-records"), count=3), hidden))
-    assert basic_counts(unhidden(own)) == {sampled("own-records"): 3, PURE: 1}
-    assert basic_counts(unhidden(own, samples_too=True)) == {PURE: 4}
-    assert basic_counts(unhidden(sampled("secure-sum"), samples_too=True)) == {PURE: 1}
-    open_ = without_promises(sampled("central-noise"))
+    assert basic_counts(reveal_messages(own)) == {sampled("own-records"): 3, PURE: 1}
+    assert basic_counts(reveal_messages(own, reveal_samples=True)) == {PURE: 4}
+    assert basic_counts(reveal_messages(sampled("secure-sum"), reveal_samples=True)) == {PURE: 1}
+    open_ = without_trust(sampled("central-noise"))
     assert basic_counts(open_) == {NonPrivate(adjacency=ZERO_OUT): 1}
 
 
 def test_every_promise_is_named_once() -> None:
     own = Sampled(event=PURE, rate=0.1, scheme="poisson", hidden_by="own-records")
-    assumed = Assumed(event=own, assumption="chacha20")
-    total = SecureSum(shift=1.0, dimension=2, logit_bound=1.0, clients=3, adjacency=ZERO_OUT)
+    assumed = Conditional(event=own, assumption="chacha20")
+    total = SummedBits(shift=1.0, dimension=2, logit_bound=1.0, clients=3, adjacency=ZERO_OUT)
     few, many = (Shuffled(event=PURE, clients=clients) for clients in (9, 10))
-    found = assumptions_in_words(Composed(events=(many, assumed, total, own, few, few, PURE)))
+    found = describe_assumptions(Composed(events=(many, assumed, total, own, few, few, PURE)))
     words = ("ChaCha20", "at least 10 clients", "at least 9 clients", "own records", "sums over")
     assert len(found) == len(words)
     for sentence, part in zip(found, words, strict=True):
         assert part in sentence
-    assert assumptions_in_words(PURE) == ()
+    assert describe_assumptions(PURE) == ()
 
 
 def test_amplifying_twice_is_refused() -> None:

@@ -7,10 +7,10 @@ from some_events import sampled
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball
-from sottovoce.mechanisms.release import NoSenders, release_event
+from sottovoce.mechanisms.release import ShuffledMessages, release_event
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.privacy.accounting import find_accountant, privacy_spent
-from sottovoce.privacy.compositions import without_promises
+from sottovoce.privacy.compositions import without_trust
 from sottovoce.privacy.events import (
     Allocated,
     FiniteTable,
@@ -19,8 +19,8 @@ from sottovoce.privacy.events import (
     OneBit,
     PrivacyEvent,
     Repeated,
-    SecureSum,
     Shuffled,
+    SummedBits,
     ZeroConcentrated,
 )
 from sottovoce.privacy.renyi import renyi_divergence
@@ -68,7 +68,7 @@ def test_many_seeds_behind_a_shuffler_have_no_ratios_worth_stating() -> None:
         generator="chacha20-1",
         timing="constant",
     )
-    visibility = NoSenders(minimum_clients=1000)
+    visibility = ShuffledMessages(minimum_clients=1000)
     hidden = release_event(mechanism, adjacency=REPLACE_ONE, visibility=visibility)
     assert isinstance(hidden, Shuffled)
     assert hidden.ratios is None
@@ -76,7 +76,7 @@ def test_many_seeds_behind_a_shuffler_have_no_ratios_worth_stating() -> None:
 
 def test_more_clients_never_hide_less() -> None:
     def epsilon(clients: int, dimension: int) -> float:
-        event = SecureSum(
+        event = SummedBits(
             shift=1.0,
             dimension=dimension,
             logit_bound=1.0,
@@ -108,4 +108,4 @@ def test_several_releases_of_bits_under_one_coin_may_follow_each_other() -> None
 
 def test_noise_that_is_added_to_a_sum_is_in_no_message() -> None:
     event = Allocated(event=GaussianNoise(mu=1.0, adjacency=ZERO_OUT), steps=10)
-    assert without_promises(event) == NonPrivate(adjacency=ZERO_OUT)
+    assert without_trust(event) == NonPrivate(adjacency=ZERO_OUT)

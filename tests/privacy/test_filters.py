@@ -12,7 +12,7 @@ import pytest
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.privacy.accounting import within
 from sottovoce.privacy.calibration import calibrate, rounds_within
-from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.compositions import compose_repeated
 from sottovoce.privacy.events import (
     FinitePair,
     GaussianNoise,
@@ -91,7 +91,7 @@ def test_the_bound_of_the_charges_alone_is_no_filter() -> None:
     """Every composition has delta 0.0444 at most; choosing among them by the answers, 0.061."""
     menu, epsilon, delta, most = CASES[0]
     found = largest_delta(
-        menu, lambda history: within(multiset(history), delta, epsilon), epsilon, most
+        menu, lambda history: within(compose_repeated(history), delta, epsilon), epsilon, most
     )
     assert found > 1.35 * delta
 
@@ -144,7 +144,7 @@ def test_a_plan_calibrated_for_these_limits_is_admitted_as_a_whole(family: str) 
     assert not filter_.admits([(event, 21)])
     assert filter_.spent([(event, 20)]) == pytest.approx(2.0, rel=1e-3)
     # Nothing is left for others, but what is pure and fits.
-    assert not filter_.takes_others
+    assert not filter_.admits_other_events
     assert not filter_.admits([(event, 1), (GaussianNoise(mu=1e-3, adjacency=event.adjacency), 1)])
 
 

@@ -99,7 +99,7 @@ def test_no_continuous_pair_exceeds_the_bound_under_zero_out(
     knots, rows = table
     centre = float(knots[0] + place * (knots[-1] - knots[0]))
     bound = interpolated_renyi_bound(
-        knots, rows, order, power=power, radius_distance=radius, dimension=dimension, centre=centre
+        knots, rows, order, power=power, radius_distance=radius, dimension=dimension, center=centre
     )
     rng = np.random.default_rng(seed)
     _, moved = neighbours(rng, knots, (400, dimension), power, radius)
@@ -141,7 +141,7 @@ def test_in_one_dimension_a_dense_search_comes_within_a_percent_of_the_bound(
 @pytest.mark.parametrize("power", [1.0, 2.0])
 @pytest.mark.parametrize("order", [1.5, 8.0])
 @pytest.mark.parametrize("dimension", [2, 4])
-def test_an_optimiser_over_pairs_of_vectors_comes_within_a_few_percent_of_the_bound(
+def test_an_optimizer_over_pairs_of_vectors_comes_within_a_few_percent_of_the_bound(
     power: float, order: float, dimension: int
 ) -> None:
     knots, nodes = np.linspace(-1.0, 1.0, 5), np.linspace(-2.0, 2.0, 4)
@@ -232,7 +232,7 @@ def test_extreme_tables_give_no_nan(centre: float | None, order: float) -> None:
             power=2.0,
             radius_distance=1.0,
             dimension=1000,
-            centre=centre,
+            center=centre,
         )
         assert bound >= 0.0
         assert math.isfinite(bound) or not finite
@@ -253,7 +253,7 @@ def test_bad_input_is_refused_with_a_remedy() -> None:
         knots: list[float], power: float = 2.0, radius: float = 1.0, centre: float | None = None
     ) -> float:
         return interpolated_renyi_bound(
-            knots, rows, 2.0, power=power, radius_distance=radius, dimension=3, centre=centre
+            knots, rows, 2.0, power=power, radius_distance=radius, dimension=3, center=centre
         )
 
     with pytest.raises(ParameterError, match="increase"):

@@ -20,8 +20,8 @@ from sottovoce.privacy.loss_pairs import (
     SampledAwayPair,
     SampledPair,
     SwappedPair,
-    either_order,
-    randomised_response,
+    randomized_response,
+    symmetric_pair,
 )
 
 DOTS = np.linspace(-24.0, 24.0, 961)
@@ -81,7 +81,7 @@ def test_either_order_has_the_larger_of_both_curves(
     expected = max(
         finite_hockey_stick(first, second, epsilon), finite_hockey_stick(second, first, epsilon)
     )
-    pair = either_order(first, second)
+    pair = symmetric_pair(first, second)
     assert curve(pair, epsilon) == pytest.approx(expected, rel=1e-12, abs=1e-13)
     # Each law has all of its mass, somewhere.
     for law in (pair.first, pair.second):
@@ -93,7 +93,7 @@ def test_either_order_has_the_larger_of_both_curves(
 def test_sampled_pairs_have_the_curves_of_the_mixtures(
     first: tuple[float, ...], second: tuple[float, ...], rate: float, epsilon: float
 ) -> None:
-    base = either_order(first, second)
+    base = symmetric_pair(first, second)
     p, q = base.first, base.second
     mixed = (1.0 - rate) * q + rate * p
     away = (1.0 - rate) * p + rate * q
@@ -112,7 +112,7 @@ def test_sampled_pairs_have_the_curves_of_the_mixtures(
 def test_a_swapped_pair_is_symmetric_and_has_all_mass(
     epsilon: float, rate: float, at: float
 ) -> None:
-    pair = SwappedPair(randomised_response(epsilon), rate)
+    pair = SwappedPair(randomized_response(epsilon), rate)
     above, below = curve(pair, at), curve(pair, -at)
     assert below == pytest.approx(1.0 - math.exp(-at) + math.exp(-at) * above, abs=1e-10)
     assert above == pytest.approx(curve(SampledPair(pair.base, rate), at), abs=1e-10)
@@ -123,7 +123,7 @@ def test_a_swapped_pair_is_symmetric_and_has_all_mass(
 
 
 def test_losses_that_sampling_makes_finite_are_not_lost() -> None:
-    base = either_order((1.0, 0.0), (0.0, 1.0))
+    base = symmetric_pair((1.0, 0.0), (0.0, 1.0))
     edges = np.array([-1.0, math.log(0.9) - 1e-9, math.log(0.9) + 1e-9, 1.0])
     first, second = SampledPair(base, 0.1).masses(edges)
     assert first == pytest.approx([0.0, 0.0, 0.9, 0.0, 0.1])
@@ -135,8 +135,8 @@ def test_losses_that_sampling_makes_finite_are_not_lost() -> None:
 PAIRS: list[LossPair] = [
     GaussianPair(0.5),
     GaussianPair(2.0),
-    randomised_response(1.0),
-    either_order((0.5, 0.5, 0.0), (0.1, 0.6, 0.3)),
+    randomized_response(1.0),
+    symmetric_pair((0.5, 0.5, 0.0), (0.1, 0.6, 0.3)),
     SampledPair(GaussianPair(1.0), 0.1),
     SampledAwayPair(GaussianPair(1.0), 0.1),
     SwappedPair(GaussianPair(1.0), 0.1),

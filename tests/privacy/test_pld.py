@@ -33,8 +33,8 @@ from sottovoce.privacy.events import (
     Repeated,
     Sampled,
     SamplingScheme,
-    SecureSum,
     Shuffled,
+    SummedBits,
     ZeroConcentrated,
 )
 from sottovoce.privacy.loss_distributions import FFT_ROUNDING, transform_size
@@ -304,7 +304,7 @@ def test_one_sampled_gaussian_has_the_closed_form_in_mpmath(
     delta=st.sampled_from([0.1, 1e-5, 1e-12, 1e-50]),
 )
 @settings(deadline=None, max_examples=20)
-def test_gaussians_beside_a_response_of_nearly_nothing_are_the_exact_gaussian(
+def test_gaussians_next_to_a_response_of_nearly_nothing_are_the_exact_gaussian(
     mus: list[float], delta: float
 ) -> None:
     event = Composed(events=(*(gaussian(mu) for mu in mus), pure(1e-9)))
@@ -486,7 +486,7 @@ def test_shuffled_rounds_compose() -> None:
     assert 4.0 * once < often < 50.0 * once
 
 
-def test_metric_privacy_counts_as_that_of_the_farthest_neighbours() -> None:
+def test_metric_privacy_counts_as_that_of_the_farthest_neighbors() -> None:
     metric = MetricDp(epsilon=0.5, metric="l2", distance=2.0, adjacency=ZERO_OUT)
     assert ACCOUNTANT.epsilon(Repeated(event=metric, count=9), 1e-5) == ACCOUNTANT.epsilon(
         Repeated(event=pure(1.0), count=9), 1e-5
@@ -506,7 +506,7 @@ def test_a_release_without_a_guarantee_has_none_unless_it_is_seldom_sampled() ->
     [
         ZeroConcentrated(rho=0.1, adjacency=ZERO_OUT),
         RenyiCurve(orders=(2.0,), divergences=(0.1,), adjacency=ZERO_OUT),
-        SecureSum(shift=1.0, dimension=2, logit_bound=1.0, clients=9, adjacency=ZERO_OUT),
+        SummedBits(shift=1.0, dimension=2, logit_bound=1.0, clients=9, adjacency=ZERO_OUT),
         sampled(ZeroConcentrated(rho=0.1, adjacency=ZERO_OUT), 0.1),
         sampled(Composed(events=(pure(1.0), ZeroConcentrated(rho=1.0, adjacency=ZERO_OUT))), 0.1),
     ],

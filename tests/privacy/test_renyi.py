@@ -89,7 +89,7 @@ def test_the_curve_of_zcdp_is_the_line_rho_times_order(rho: float, order: float)
 
 @given(epsilon=st.floats(1e-2, 100.0), order=orders)
 @settings(deadline=None)
-def test_the_curve_of_pure_dp_is_that_of_randomised_response_in_mpmath(
+def test_the_curve_of_pure_dp_is_that_of_randomized_response_in_mpmath(
     epsilon: float, order: float
 ) -> None:
     expected = exact_response_divergence(epsilon, order)
@@ -101,7 +101,7 @@ def test_the_curve_of_pure_dp_is_that_of_randomised_response_in_mpmath(
 
 @given(epsilon=st.floats(1e-2, 30.0), order=orders)
 @settings(deadline=None)
-def test_pure_dp_and_the_finite_pair_of_randomised_response_have_one_curve(
+def test_pure_dp_and_the_finite_pair_of_randomized_response_have_one_curve(
     epsilon: float, order: float
 ) -> None:
     closed_form = renyi_divergence(pure(epsilon), order)
@@ -217,7 +217,7 @@ def test_order_and_nesting_of_a_composition_do_not_change_epsilon(
     ("epsilon_each", "count", "delta"),
     thinned(denser([0.01, 0.1, 1.0, 3.0]), [1, 2, 10, 100, 1000], [1e-3, 1e-5, 1e-10]),
 )
-def test_epsilon_of_randomised_responses_is_never_below_exact_binomial_enumeration(
+def test_epsilon_of_randomized_responses_is_never_below_exact_binomial_enumeration(
     epsilon_each: float, count: int, delta: float
 ) -> None:
     for event in (pure(epsilon_each), randomised_response(epsilon_each)):
@@ -229,7 +229,7 @@ def test_epsilon_of_randomised_responses_is_never_below_exact_binomial_enumerati
 @pytest.mark.parametrize("epsilon_each", [0.01, 0.3, 2.0])
 @pytest.mark.parametrize("count", [1, 30, 300])
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0, 10.0])
-def test_delta_of_randomised_responses_is_never_below_exact_binomial_enumeration(
+def test_delta_of_randomized_responses_is_never_below_exact_binomial_enumeration(
     epsilon_each: float, count: int, epsilon: float
 ) -> None:
     exact = exact_response_delta(epsilon_each, count, epsilon)

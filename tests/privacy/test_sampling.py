@@ -27,7 +27,7 @@ from sottovoce.privacy.events import (
     Repeated,
     Sampled,
     SamplingScheme,
-    SecureSum,
+    SummedBits,
     ZeroConcentrated,
 )
 from sottovoce.privacy.pure import pure_epsilon
@@ -228,7 +228,7 @@ def test_pure_epsilon_covers_sampled_ratios(pair: list[Vector], rate: float) -> 
 
 def test_pure_epsilons_add_up_and_are_infinite_where_there_is_none() -> None:
     bit = OneBit(shift=0.5, dimension=16, adjacency=ZERO_OUT)
-    sums = SecureSum(shift=0.5, dimension=16, logit_bound=3.0, clients=10, adjacency=ZERO_OUT)
+    sums = SummedBits(shift=0.5, dimension=16, logit_bound=3.0, clients=10, adjacency=ZERO_OUT)
     metric = MetricDp(epsilon=0.5, metric="l1", distance=2.0, adjacency=ZERO_OUT)
     both = Composed(events=(Repeated(event=bit, count=3), metric))
     assert pure_epsilon(both) == pytest.approx(7.0)

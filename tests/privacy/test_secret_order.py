@@ -135,7 +135,7 @@ def test_one_order_for_all_epochs_tells_which_messages_are_one_clients() -> None
     assert excess(one, other, 1.0) > 5.0 * claimed(EPS0, CLIENTS, 4, 1.0)
 
 
-def test_whoever_is_known_to_be_in_an_epoch_cut_short_hides_among_those_asked() -> None:
+def test_whichever_client_is_known_to_be_in_an_epoch_cut_short_hides_among_those_asked() -> None:
     """Five of the hundred were asked, and a list of who was charged says that one was of them."""
     others = binomial(4, 1.0 - TRUTH)
     one, other = (with_one_more(others, chance) for chance in (TRUTH, 1.0 - TRUTH))

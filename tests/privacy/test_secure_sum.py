@@ -14,15 +14,15 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.privacy.divergences import finite_renyi, one_bit_renyi
-from sottovoce.privacy.events import Repeated, SecureSum
+from sottovoce.privacy.events import Repeated, SummedBits
 from sottovoce.privacy.renyi import RenyiAccountant, renyi_divergence
 from sottovoce.privacy.secure_sum import NODES, secure_sum_renyi
 
 ORDERS = (1.1, 1.5, 2.0, 3.7, 8.0, 30.0, 200.0)
 
 
-def secure_sum(shift: float, dimension: int, logit_bound: float, clients: int) -> SecureSum:
-    return SecureSum(
+def secure_sum(shift: float, dimension: int, logit_bound: float, clients: int) -> SummedBits:
+    return SummedBits(
         shift=shift,
         dimension=dimension,
         logit_bound=logit_bound,

@@ -11,16 +11,16 @@ from sottovoce.core.errors import LedgerError, ParameterError, UnsupportedEventE
 from sottovoce.privacy.accounting import find_accountant, privacy_spent
 from sottovoce.privacy.compositions import (
     assumptions,
-    assumptions_in_words,
-    beside_others,
-    unhidden,
+    describe_assumptions,
+    drop_zero_reference,
+    reveal_messages,
 )
 from sottovoce.privacy.cubic import CubicAccountant
 from sottovoce.privacy.event_json import from_json, to_json
 from sottovoce.privacy.events import (
     ASSUMPTIONS,
-    Assumed,
     Composed,
+    Conditional,
     FinitePair,
     GaussianNoise,
     OneBit,
@@ -51,8 +51,8 @@ def bits(*, adjacency: Adjacency = ZERO_OUT, **changes: Any) -> SeededBits:
     return SeededBits(**{**given, **changes})
 
 
-def assumed(event: PrivacyEvent) -> Assumed:
-    return Assumed(event=event, assumption="chacha20")
+def assumed(event: PrivacyEvent) -> Conditional:
+    return Conditional(event=event, assumption="chacha20")
 
 
 SEEDED = assumed(bits())
@@ -87,7 +87,7 @@ def test_events_come_back_from_json(event: PrivacyEvent) -> None:
     assert from_json(to_json(event)) == event
 
 
-def test_json_with_an_assumption_that_nobody_knows_is_refused() -> None:
+def test_json_with_an_assumption_that_no_one_knows_is_refused() -> None:
     text = to_json(SEEDED).replace("chacha20", "magic")
     with pytest.raises((LedgerError, ParameterError)):
         from_json(text)
@@ -97,11 +97,11 @@ def test_json_with_an_assumption_that_nobody_knows_is_refused() -> None:
 def test_assumptions_outlive_all_that_is_done_to_an_event(event: PrivacyEvent) -> None:
     expected = () if event == bits() else ("chacha20",)
     assert assumptions(event) == expected
-    assert assumptions(unhidden(event)) == expected
+    assert assumptions(reveal_messages(event)) == expected
     assert assumptions(from_json(to_json(event))) == expected
     assert assumptions(Repeated(event=event, count=3)) == expected
     if not isinstance(event, Sampled | Shuffled):
-        assert assumptions(beside_others(event)) == expected
+        assert assumptions(drop_zero_reference(event)) == expected
 
 
 @of_every_event
@@ -109,7 +109,7 @@ def test_what_is_spent_is_printed_with_what_it_rests_on(event: PrivacyEvent) -> 
     spent = privacy_spent(event, 1e-6)
     assert math.isfinite(spent.epsilon)
     assert (SENTENCE in str(spent)) == (event != bits())
-    assert str(spent).count("; if ") == len(assumptions_in_words(event))
+    assert str(spent).count("; if ") == len(describe_assumptions(event))
 
 
 @pytest.mark.parametrize(
@@ -170,15 +170,15 @@ def test_no_accountant_claims_less_than_for_the_bits_alone() -> None:
         find_accountant("zcdp").epsilon(event, 1e-6)
 
 
-def test_beside_others_both_sides_may_be_truncated() -> None:
-    beside = beside_others(bits())
+def test_next_to_others_both_sides_may_be_truncated() -> None:
+    beside = drop_zero_reference(bits())
     assert isinstance(beside, SeededBits)
     assert not beside.against_zero
     assert pure_epsilon(beside) == pytest.approx(2.0 * pure_epsilon(bits()))
-    assert beside_others(beside) == beside
+    assert drop_zero_reference(beside) == beside
     between = bits(adjacency=REPLACE_ONE)
-    assert beside_others(between) == between
-    assert beside_others(assumed(bits())) == assumed(beside)
+    assert drop_zero_reference(between) == between
+    assert drop_zero_reference(assumed(bits())) == assumed(beside)
 
 
 @pytest.mark.parametrize(
@@ -196,4 +196,4 @@ def test_an_event_that_is_none_is_refused(changes: dict[str, Any]) -> None:
 )
 def test_an_assumption_that_is_none_is_refused(given: Any) -> None:
     with pytest.raises(ParameterError):
-        Assumed(**given)
+        Conditional(**given)

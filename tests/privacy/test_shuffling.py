@@ -30,9 +30,9 @@ from sottovoce.privacy.shuffling import (
     ClonesPair,
     ShufflingAccountant,
     local_epsilon,
-    shuffled,
     shuffled_delta,
     shuffled_epsilon,
+    shuffled_event,
     shuffled_pair,
 )
 
@@ -127,7 +127,7 @@ def test_a_thousand_clients_by_the_bound_of_2021(eps0: float, epsilon: float) ->
 def test_ten_clients_buy_nothing_and_a_thousand_do(
     clients: int, delta: float, epsilon: float
 ) -> None:
-    event = shuffled(pure(1.0), clients)
+    event = shuffled_event(pure(1.0), clients)
     assert accounting.epsilon(event, delta) == pytest.approx(epsilon, abs=5e-4)
 
 
@@ -147,10 +147,10 @@ def shuffled_responses(eps0: float, clients: int, ones: int) -> tuple[Vector, Ve
 @pytest.mark.parametrize(
     ("eps0", "clients", "rounds"), thinned(denser([0.3, 1.0, 2.5]), [2, 6, 15], [1, 2, 3])
 )
-def test_rounds_of_shuffled_randomised_response_lie_between_exact_and_local(
+def test_rounds_of_shuffled_randomized_response_lie_between_exact_and_local(
     eps0: float, clients: int, rounds: int
 ) -> None:
-    event = Repeated(event=shuffled(pure(eps0), clients), count=rounds)
+    event = Repeated(event=shuffled_event(pure(eps0), clients), count=rounds)
     composed = []
     for ones in {0, clients // 2, clients - 1}:
         pair = shuffled_responses(eps0, clients, ones)
@@ -212,7 +212,7 @@ def test_no_loss_exceeds_eps0() -> None:
 )
 def test_what_has_no_pure_epsilon_is_refused(event: PrivacyEvent) -> None:
     with pytest.raises(UnsupportedEventError, match=f"pure local.*{type(event).__name__}.*mvu"):
-        shuffled(Composed(events=(pure(1.0, ZERO_OUT), event)), 100)
+        shuffled_event(Composed(events=(pure(1.0, ZERO_OUT), event)), 100)
     with pytest.raises(UnsupportedEventError, match="pure local"):
         ACCOUNTANT.epsilon(Shuffled(event=event, clients=100), 1e-6)
     with pytest.raises(UnsupportedEventError, match="pure local"):
@@ -220,17 +220,17 @@ def test_what_has_no_pure_epsilon_is_refused(event: PrivacyEvent) -> None:
 
 
 def test_zero_out_counts_twice_and_the_local_guarantee_still_holds() -> None:
-    one, other = shuffled(pure(1.0, ZERO_OUT), 1000), shuffled(pure(2.0), 1000)
+    one, other = shuffled_event(pure(1.0, ZERO_OUT), 1000), shuffled_event(pure(2.0), 1000)
     assert local_epsilon(one) == pytest.approx(2.0)
     assert local_epsilon(one) >= 2.0
     assert ACCOUNTANT.epsilon(one, 1e-6) == pytest.approx(ACCOUNTANT.epsilon(other, 1e-6))
-    few = shuffled(pure(1.0, ZERO_OUT), 2)
+    few = shuffled_event(pure(1.0, ZERO_OUT), 2)
     assert ACCOUNTANT.epsilon(few, 1e-9) == pytest.approx(1.0)
     assert ACCOUNTANT.delta(few, 0.5) == pytest.approx((math.e - math.exp(0.5)) / (1 + math.e))
 
 
 def test_one_shuffled_release_only() -> None:
-    once = shuffled(pure(1.0), 1000)
+    once = shuffled_event(pure(1.0), 1000)
     assert ACCOUNTANT.epsilon(Repeated(event=once, count=1), 1e-6) == ACCOUNTANT.epsilon(once, 1e-6)
     assert renyi_divergence(once, 3.0) == renyi_divergence(once.event, 3.0)
     for event in (Repeated(event=once, count=2), Composed(events=(once, pure(1.0))), pure(1.0)):
@@ -240,7 +240,7 @@ def test_one_shuffled_release_only() -> None:
 
 def test_shuffling_whole_vectors_of_bits_amplifies_nothing() -> None:
     bits = OneBit(shift=1.0, dimension=10_000, adjacency=REPLACE_ONE)
-    event = shuffled(bits, 10**6)
+    event = shuffled_event(bits, 10**6)
     assert local_epsilon(event) == pytest.approx(100.0)
     assert ACCOUNTANT.epsilon(event, 1e-6) == pytest.approx(100.0, rel=1e-6)
 

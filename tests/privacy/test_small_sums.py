@@ -10,7 +10,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.divergences import finite_renyi
-from sottovoce.privacy.events import SecureSum
+from sottovoce.privacy.events import SummedBits
 from sottovoce.privacy.secure_sum import MAX_CLIENTS, small_sum_renyi
 
 
@@ -26,8 +26,8 @@ def sums(logits: Vector) -> Vector:
     return law
 
 
-def an_event(clients: int, bound: float, shift: float, dimension: int, *, zero: bool) -> SecureSum:
-    return SecureSum(
+def an_event(clients: int, bound: float, shift: float, dimension: int, *, zero: bool) -> SummedBits:
+    return SummedBits(
         shift=shift,
         dimension=dimension,
         logit_bound=bound,

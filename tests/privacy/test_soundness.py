@@ -24,7 +24,7 @@ from sottovoce.privacy.events import (
     Repeated,
     Sampled,
     SamplingScheme,
-    SecureSum,
+    SummedBits,
     ZeroConcentrated,
 )
 
@@ -154,7 +154,7 @@ def test_secure_sums_of_clamped_bits(
                 sums = np.convolve(sums, bits_law(np.array([z])))
             law = np.multiply.outer(law, sums).ravel()
         laws.append(law)
-    event = SecureSum(
+    event = SummedBits(
         shift=float(np.linalg.norm(logits[0] - logits[1])) + 1e-9,
         dimension=dimension,
         logit_bound=bound,

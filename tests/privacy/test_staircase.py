@@ -15,7 +15,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms.noise.laws import nu_for_mean_absolute
 from sottovoce.privacy.additive_noise import (
-    lost_mass,
+    largest_loss_mass,
     product_staircase_renyi_l2,
     staircase_pair,
     staircase_renyi,
@@ -106,7 +106,7 @@ def test_no_bound_lies_below_the_exact_divergence(
         m = (1 - b) / (2 * (v + b * (1 - v))) * (min(s, 2 * v) + s / mpmath.expm1(eps))
         excess = m * mpmath.expm1((a - 1) * eps) * -mpmath.expm1(-a * eps)
         exact = mpmath.log1p(excess) / (a - 1)
-        assert lost_mass(epsilon, nu, shift) >= m
+        assert largest_loss_mass(epsilon, nu, shift) >= m
         pair = staircase_pair(epsilon, nu, shift, ZERO_OUT)
         first, last = (mpmath.mpf(p) for p in (pair.first[0], pair.first[2]))
         for x in (mpmath.mpf(1), mpmath.exp(eps / 2), mpmath.exp(eps)):
@@ -116,7 +116,7 @@ def test_no_bound_lies_below_the_exact_divergence(
         assert staircase_renyi(order, epsilon, nu, shift) <= exact * (1 + mpmath.mpf(2) ** -38)
 
 
-def test_nu_one_half_is_randomised_response() -> None:
+def test_nu_one_half_is_randomized_response() -> None:
     for epsilon in (1e-9, 0.5, 40.0, 500.0):
         pair = staircase_pair(epsilon, 0.5, 1.0, ZERO_OUT)
         assert pair.first[0] == pytest.approx(1.0 / (1.0 + math.exp(-epsilon)), rel=1e-14)
@@ -127,7 +127,7 @@ def test_nu_one_half_is_randomised_response() -> None:
 @pytest.mark.parametrize("nu", [0.1, 0.4, 0.8])
 def test_a_smaller_shift_is_dominated_and_the_mass_is_concave(nu: float) -> None:
     shifts = np.linspace(0.0, 1.0, 101)
-    masses = np.array([lost_mass(1.3, nu, float(s)) for s in shifts])
+    masses = np.array([largest_loss_mass(1.3, nu, float(s)) for s in shifts])
     assert np.all(np.diff(masses) >= 0.0)
     assert np.all(np.diff(masses, 2) <= 1e-14)
     for x in np.geomspace(0.05, 20.0, 40):

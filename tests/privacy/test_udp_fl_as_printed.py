@@ -13,9 +13,9 @@ import pytest
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.mechanisms.noise.laws import (
-    Gaussian,
-    Laplace,
-    Staircase,
+    ScalarGaussian,
+    ScalarLaplace,
+    ScalarStaircase,
     nu_for_mean_absolute,
     nu_for_variance,
 )
@@ -161,7 +161,7 @@ def printed_staircase_distance(
 def test_theorem_3_depends_on_the_unit_of_length() -> None:
     """Noise of twice the sensitivity is twice as large; the printed one is not."""
     nu = nu_for_mean_absolute(1.0)
-    one, two = (Staircase(step=step, epsilon=1.0, nu=nu).mean_absolute for step in (1.0, 2.0))
+    one, two = (ScalarStaircase(step=step, epsilon=1.0, nu=nu).mean_absolute for step in (1.0, 2.0))
     assert two == 2.0 * one
     printed = [printed_staircase_distance(1.0, nu, step, 1, 1) for step in (1.0, 2.0)]
     assert printed[1] > 2.5 * printed[0]
@@ -171,13 +171,13 @@ def test_theorem_3_depends_on_the_unit_of_length() -> None:
 @pytest.mark.parametrize(
     "noise",
     [
-        Gaussian(stddev=1.0),
-        Laplace(scale=1.0),
-        Staircase(step=1.0, epsilon=1.0, nu=nu_for_mean_absolute(1.0)),
+        ScalarGaussian(stddev=1.0),
+        ScalarLaplace(scale=1.0),
+        ScalarStaircase(step=1.0, epsilon=1.0, nu=nu_for_mean_absolute(1.0)),
     ],
 )
 def test_theorems_3_8_and_9_add_up_noise_that_cancels(
-    noise: Gaussian | Laplace | Staircase,
+    noise: ScalarGaussian | ScalarLaplace | ScalarStaircase,
 ) -> None:
     """After T = 100 rounds the distance is at most sqrt(T Var X) (Jensen), far below E|X| T."""
     at_most, printed = math.sqrt(100 * noise.variance), 100 * noise.mean_absolute
@@ -188,21 +188,21 @@ def test_theorem_8_s_statement_and_proof_differ_by_the_rounds() -> None:
     rounds, m, stddev = 100, 5, 1.0
     stated = math.sqrt(2.0 * m**2 * stddev**2 / math.pi)
     proved = math.sqrt(2.0 * m**2 * stddev**2 * rounds**2 / math.pi)
-    exact = m * Gaussian(stddev=math.sqrt(rounds) * stddev).mean_absolute  # sums are Gaussian
+    exact = m * ScalarGaussian(stddev=math.sqrt(rounds) * stddev).mean_absolute  # sums are Gaussian
     assert stated < 0.11 * exact < exact < 0.11 * proved
 
 
 def test_lemma_5_and_theorem_9_disagree_and_the_latter_s_integral_is_not_its_value() -> None:
     """Delta/b against b; and the integral of |x| 2b e^(-|x|/b) is 4 b^3."""
     sensitivity, b = 1.0, 2.0
-    assert sensitivity / b != b == Laplace(scale=b).mean_absolute
+    assert sensitivity / b != b == ScalarLaplace(scale=b).mean_absolute
     printed = 2.0 * float(mpmath.quad(lambda x: x * 2.0 * b * mpmath.exp(-x / b), [0, mpmath.inf]))
     assert printed == pytest.approx(4.0 * b**3)
 
 
 def test_lemma_1_is_right() -> None:
     for epsilon in (0.1, 1.0, 5.0):
-        noise = Staircase(step=3.0, epsilon=epsilon, nu=nu_for_mean_absolute(epsilon))
+        noise = ScalarStaircase(step=3.0, epsilon=epsilon, nu=nu_for_mean_absolute(epsilon))
         assert noise.mean_absolute == pytest.approx(
             3.0 * math.exp(epsilon / 2.0) / math.expm1(epsilon)
         )
@@ -210,25 +210,27 @@ def test_lemma_1_is_right() -> None:
 
 def test_theorem_4_takes_the_square_of_the_mean_amplitude_for_the_variance() -> None:
     for epsilon in (0.1, 1.0, 4.0):
-        noise = Staircase(step=1.0, epsilon=epsilon, nu=nu_for_mean_absolute(epsilon))
+        noise = ScalarStaircase(step=1.0, epsilon=epsilon, nu=nu_for_mean_absolute(epsilon))
         printed = math.exp(epsilon) / math.expm1(epsilon) ** 2
         assert printed == pytest.approx(noise.mean_absolute**2)
         assert noise.variance > 1.9 * printed
 
 
 @pytest.mark.parametrize(("epsilon", "saved"), [(0.01, 4e-6), (1.0, 0.04), (4.0, 0.42)])
-def test_a_negligible_budget_per_round_does_not_favour_the_staircase(
+def test_a_negligible_budget_per_round_does_not_favor_the_staircase(
     epsilon: float, saved: float
 ) -> None:
     """Section 4.2 has it the other way round: 1/12 of a step squared is nothing beside 2/eps^2."""
     laplace = 2.0 / epsilon**2
-    at_amplitude = Staircase(step=1.0, epsilon=epsilon, nu=nu_for_mean_absolute(epsilon)).variance
+    at_amplitude = ScalarStaircase(
+        step=1.0, epsilon=epsilon, nu=nu_for_mean_absolute(epsilon)
+    ).variance
     assert 1.0 - at_amplitude / laplace == pytest.approx(saved, rel=0.06)
 
 
-def test_the_saving_of_a_twelfth_is_right_and_nothing_beside_the_variance() -> None:
+def test_the_saving_of_a_twelfth_is_right_and_nothing_next_to_the_variance() -> None:
     for epsilon in (0.01, 0.1):
-        best = Staircase(step=1.0, epsilon=epsilon, nu=nu_for_variance(epsilon)).variance
+        best = ScalarStaircase(step=1.0, epsilon=epsilon, nu=nu_for_variance(epsilon)).variance
         assert 2.0 / epsilon**2 - best == pytest.approx(1.0 / 12.0, rel=1e-3)
         assert best > (1.0 - epsilon**2 / 20.0) * 2.0 / epsilon**2
 
@@ -264,7 +266,7 @@ def exact_shuffled_response(order: int, epsilon: float, clients: int) -> float:
     ("clients", "epsilon", "order", "printed", "exact"),
     [(10, 1.0, 8, 0.504, 0.571), (1000, 4.0, 32, 0.279, 3.41)],
 )
-def test_lemma_2_lies_below_shuffled_randomised_response(
+def test_lemma_2_lies_below_shuffled_randomized_response(
     clients: int, epsilon: float, order: int, printed: float, exact: float
 ) -> None:
     assert printed_shuffled_renyi(order, epsilon, clients) == pytest.approx(printed, abs=5e-4)

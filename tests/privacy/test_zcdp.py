@@ -23,7 +23,7 @@ from sottovoce.privacy.events import (
     ZeroConcentrated,
 )
 from sottovoce.privacy.renyi import RenyiAccountant, renyi_divergence
-from sottovoce.privacy.zcdp import ZcdpAccountant, rho_of
+from sottovoce.privacy.zcdp import ZcdpAccountant, total_rho
 
 ZERO_OUT = Adjacency.ZERO_OUT
 ACCOUNTANT = ZcdpAccountant()
@@ -53,22 +53,22 @@ def test_epsilon_is_never_below_the_worst_exact_one_bit_epsilon_of_our_check_val
 
 
 def test_rho_of_each_event_that_has_one() -> None:
-    assert rho_of(GaussianNoise(mu=0.5, adjacency=ZERO_OUT)) == 0.125
-    assert rho_of(ZeroConcentrated(rho=0.3, adjacency=ZERO_OUT)) == 0.3
-    assert rho_of(PureDp(epsilon=0.5, adjacency=ZERO_OUT)) == 0.125
-    assert rho_of(PureDp(epsilon=5.0, adjacency=ZERO_OUT)) == 5.0
+    assert total_rho(GaussianNoise(mu=0.5, adjacency=ZERO_OUT)) == 0.125
+    assert total_rho(ZeroConcentrated(rho=0.3, adjacency=ZERO_OUT)) == 0.3
+    assert total_rho(PureDp(epsilon=0.5, adjacency=ZERO_OUT)) == 0.125
+    assert total_rho(PureDp(epsilon=5.0, adjacency=ZERO_OUT)) == 5.0
 
 
 @given(epsilon=st.floats(1e-3, 50.0), order=st.floats(1.001, 1e6))
 @settings(deadline=None, max_examples=300)
-def test_the_rho_of_pure_dp_covers_randomised_response_at_every_order(
+def test_the_rho_of_pure_dp_covers_randomized_response_at_every_order(
     epsilon: float, order: float
 ) -> None:
     with mpmath.workdps(50):
         a, e = mpmath.mpf(order), mpmath.mpf(epsilon)
         moment = (mpmath.exp(a * e) + mpmath.exp((1 - a) * e)) / (1 + mpmath.exp(e))
         exact = mpmath.log(moment) / (a - 1)
-        assert a * rho_of(PureDp(epsilon=epsilon, adjacency=ZERO_OUT)) >= exact * (1 - 1e-15)
+        assert a * total_rho(PureDp(epsilon=epsilon, adjacency=ZERO_OUT)) >= exact * (1 - 1e-15)
 
 
 @given(event=events_with_a_rho, order=st.floats(1.01, 1e6))
@@ -77,15 +77,15 @@ def test_the_line_rho_times_order_is_never_below_the_renyi_curve(
     event: BasicEvent, order: float
 ) -> None:
     rounding = 1e-14 * order / (order - 1.0)
-    assert order * rho_of(event) >= renyi_divergence(event, order) * (1.0 - 1e-14) - rounding
+    assert order * total_rho(event) >= renyi_divergence(event, order) * (1.0 - 1e-14) - rounding
 
 
 @given(parts=st.lists(st.tuples(events_with_a_rho, st.integers(1, 10**6)), min_size=1, max_size=4))
 @settings(deadline=None)
 def test_rho_of_a_composition_is_the_sum_of_its_parts(parts: list[tuple[BasicEvent, int]]) -> None:
     composed = Composed(events=tuple(Repeated(event=e, count=n) for e, n in parts))
-    total = math.fsum(n * rho_of(e) for e, n in parts)
-    assert rho_of(composed) == pytest.approx(total, rel=1e-14, abs=0.0)
+    total = math.fsum(n * total_rho(e) for e, n in parts)
+    assert total_rho(composed) == pytest.approx(total, rel=1e-14, abs=0.0)
 
 
 @given(parts=st.lists(events_with_a_rho, min_size=1, max_size=3), delta=st.floats(1e-12, 0.1))

@@ -24,8 +24,8 @@ from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated, Sampled, basic_counts
 from sottovoce.protocol.channels.channel import terms_of
 from sottovoce.protocol.channels.secure_sum import SecureSum
-from sottovoce.protocol.charging import able_to_pay, charge_round
-from sottovoce.protocol.client import Refused, Request, Sent, privatise
+from sottovoce.protocol.charging import charge_round, clients_within_budget
+from sottovoce.protocol.client import PrivatizationRequest, Refused, Sent, privatize
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 DIMENSION, DELTA = 32, 1e-6
@@ -47,9 +47,11 @@ def a_plan(
     return RoundPlan(unit=Unit.CLIENT, run="run", round=number, adjacency=adjacency, clients=parts)
 
 
-def requests(plan: RoundPlan, values: ArrayLike = VALUES, uplinks: int = 1) -> list[Request]:
+def requests(
+    plan: RoundPlan, values: ArrayLike = VALUES, uplinks: int = 1
+) -> list[PrivatizationRequest]:
     return [
-        Request(part=part, uplink=uplink, values=values)
+        PrivatizationRequest(part=part, uplink=uplink, values=values)
         for part in plan.clients
         for uplink in range(uplinks)
     ]
@@ -86,9 +88,9 @@ def test_a_round_that_is_paid_for_is_encoded_at_no_further_charge(
 def test_charging_a_round_twice_charges_it_once(ledger: Ledger, randomness: Randomness) -> None:
     for _ in range(2):
         charge_round(a_plan(), ledger, randomness, uplinks=1)
-    first = privatise(a_plan(), requests(a_plan()), ledger, randomness)
+    first = privatize(a_plan(), requests(a_plan()), ledger, randomness)
     charge_round(a_plan(), ledger, randomness, uplinks=1)
-    assert privatise(a_plan(), requests(a_plan()), ledger, randomness) == first
+    assert privatize(a_plan(), requests(a_plan()), ledger, randomness) == first
     assert ledger.num_charges == 3
 
 
@@ -101,7 +103,7 @@ def test_who_cannot_pay_is_refused_by_name_and_the_others_are_charged(
     assert (refused.part.client, refused.uplink) == ("bob", 0)
     assert "client 'bob', round 2" in str(refused.error)
     assert [len(attempts(ledger, name)) for name in NAMES] == [2, 1, 2]
-    outcomes = privatise(a_plan(2), requests(a_plan(2)), ledger, randomness)
+    outcomes = privatize(a_plan(2), requests(a_plan(2)), ledger, randomness)
     assert [type(outcome) for outcome in outcomes] == [Sent, Refused, Sent]
 
 
@@ -110,12 +112,12 @@ def test_able_to_pay_is_asked_of_all_uplinks_and_of_the_time_before_the_round(
 ) -> None:
     ledger.set_budget("ada", room_for(2))
     ledger.set_budget("bob", room_for(3))
-    assert able_to_pay(a_plan(1), ledger, uplinks=2) == set(NAMES)
-    assert able_to_pay(a_plan(1), ledger, uplinks=3) == {"bob", "carl"}
+    assert clients_within_budget(a_plan(1), ledger, uplinks=2) == set(NAMES)
+    assert clients_within_budget(a_plan(1), ledger, uplinks=3) == {"bob", "carl"}
     charge_round(a_plan(1), ledger, randomness, uplinks=2)
-    assert able_to_pay(a_plan(2), ledger, uplinks=1) == {"bob", "carl"}
+    assert clients_within_budget(a_plan(2), ledger, uplinks=1) == {"bob", "carl"}
     # The round that was charged is not held against those who paid for it.
-    assert able_to_pay(a_plan(1), ledger, uplinks=2) == set(NAMES)
+    assert clients_within_budget(a_plan(1), ledger, uplinks=2) == set(NAMES)
     assert ledger.num_charges == 6
 
 
@@ -125,7 +127,7 @@ def test_the_charges_of_an_adjacency_are_not_added_to_those_of_another(
     charge_round(a_plan(1), ledger, randomness, uplinks=1)
     other = a_plan(2, adjacency=Adjacency.REPLACE_ONE)
     with pytest.raises(AdjacencyMismatchError, match=r"replace-one.*zero-out"):
-        able_to_pay(other, ledger, uplinks=1)
+        clients_within_budget(other, ledger, uplinks=1)
     with pytest.raises(AdjacencyMismatchError, match=r"replace-one.*zero-out"):
         charge_round(other, ledger, randomness, uplinks=1)
     assert ledger.num_charges == 3
@@ -140,7 +142,7 @@ def test_charged_but_not_encoded(ledger: Ledger, path: Path, randomness: Randomn
     charge_round(a_plan(), ledger, randomness, uplinks=1)
     with Ledger(path, create=True) as after_a_crash:
         charge_round(a_plan(), after_a_crash, randomness, uplinks=1)
-        outcomes = privatise(a_plan(), requests(a_plan()), after_a_crash, randomness)
+        outcomes = privatize(a_plan(), requests(a_plan()), after_a_crash, randomness)
     assert all(isinstance(outcome, Sent) for outcome in outcomes)
     assert ledger.num_charges == 3
 
@@ -149,7 +151,7 @@ def test_charged_under_another_event_pays_again(ledger: Ledger, randomness: Rand
     charge_round(a_plan(), ledger, randomness, uplinks=1)
     louder = a_plan(mechanism=LOUDER)
     charge_round(louder, ledger, randomness, uplinks=1)
-    privatise(louder, requests(louder), ledger, randomness)
+    privatize(louder, requests(louder), ledger, randomness)
     assert attempts(ledger) == [0, 1]
     assert ledger.history("ada")[-1] == (LOUDER.privacy(Adjacency.ZERO_OUT), 1)
 
@@ -158,8 +160,8 @@ def test_stored_but_not_sent_is_sent_as_it_was_stored(
     ledger: Ledger, randomness: Randomness
 ) -> None:
     charge_round(a_plan(), ledger, randomness, uplinks=1)
-    stored = privatise(a_plan(), requests(a_plan()), ledger, randomness)
-    again = privatise(a_plan(), requests(a_plan(), -VALUES), ledger, SystemRandomness())
+    stored = privatize(a_plan(), requests(a_plan()), ledger, randomness)
+    again = privatize(a_plan(), requests(a_plan(), -VALUES), ledger, SystemRandomness())
     assert again == stored
     assert ledger.num_charges == 3
 
@@ -167,11 +169,11 @@ def test_stored_but_not_sent_is_sent_as_it_was_stored(
 @pytest.mark.parametrize("same", [True, False])
 def test_discarded_and_asked_for_again(ledger: Ledger, randomness: Randomness, same: bool) -> None:
     charge_round(a_plan(), ledger, randomness, uplinks=1)
-    first = privatise(a_plan(), requests(a_plan()), ledger, randomness)
+    first = privatize(a_plan(), requests(a_plan()), ledger, randomness)
     ledger.discard_messages("run", before_round=2)
     charge_round(a_plan(), ledger, randomness, uplinks=1)
     values = VALUES if same else -VALUES
-    second = privatise(a_plan(), requests(a_plan(), values), ledger, randomness)
+    second = privatize(a_plan(), requests(a_plan(), values), ledger, randomness)
     repeated = same and randomness.grade == "seeded"
     assert (first == second) is repeated
     assert attempts(ledger) == ([0] if repeated else [0, 1])
@@ -183,7 +185,7 @@ def test_a_discarded_message_that_would_come_back_as_other_bytes_is_not_sent(
 ) -> None:
     """As after an upgrade that samples differently: the same input, the same key, other codes."""
     randomness = SeededRandomness(7)
-    privatise(a_plan(), requests(a_plan()), ledger, randomness)
+    privatize(a_plan(), requests(a_plan()), ledger, randomness)
     ledger.discard_messages("run", before_round=2)
     encode_packed = GaussHermite.encode_packed
 
@@ -192,7 +194,7 @@ def test_a_discarded_message_that_would_come_back_as_other_bytes_is_not_sent(
 
     monkeypatch.setattr(GaussHermite, "encode_packed", upgraded)
     with pytest.raises(LedgerError, match="another message is stored"):
-        privatise(a_plan(), requests(a_plan()), ledger, randomness)
+        privatize(a_plan(), requests(a_plan()), ledger, randomness)
 
 
 def test_of_two_processes_at_one_release_the_second_sends_nothing_of_its_own(
@@ -206,12 +208,12 @@ def test_of_two_processes_at_one_release_the_second_sends_nothing_of_its_own(
         if not others:
             others.append([])
             with Ledger(path, create=True) as other:
-                others[0] = privatise(plan, requests(plan, -VALUES), other, randomness)
+                others[0] = privatize(plan, requests(plan, -VALUES), other, randomness)
 
     watch_encoding(monkeypatch, overtaken)
     with pytest.raises(LedgerError, match=r"another message is stored .* must not be sent"):
-        privatise(plan, requests(plan), ledger, randomness)
-    assert privatise(plan, requests(plan), ledger, randomness) == others[0]
+        privatize(plan, requests(plan), ledger, randomness)
+    assert privatize(plan, requests(plan), ledger, randomness) == others[0]
     assert ledger.num_charges == 3
     assert ledger.verify() == []
 
@@ -231,11 +233,11 @@ def test_a_second_attempt_behind_a_secure_sum_pays_for_both_only_if_the_first_ma
         channel=channel,
     )
     hidden = terms_of(channel, Adjacency.ZERO_OUT)(sign)
-    assert isinstance(hidden, events.SecureSum)
+    assert isinstance(hidden, events.SummedBits)
     for _ in range(2):  # a crash before anything was stored
         charge_round(plan, ledger, SystemRandomness(), uplinks=1)
     assert ledger.history("ada") == [(hidden, 1)]
-    privatise(plan, requests(plan), ledger, SystemRandomness())
+    privatize(plan, requests(plan), ledger, SystemRandomness())
     ledger.discard_messages("run", before_round=2)
     charge_round(plan, ledger, SystemRandomness(), uplinks=1)
     (_, (second, count)) = ledger.history("ada")
@@ -253,7 +255,7 @@ def test_a_second_attempt_on_a_secret_sample_pays_for_both_as_if_it_were_known(
     assert isinstance(first, Sampled)
     for _ in range(2):
         charge_round(plan, ledger, SystemRandomness(), uplinks=1)
-        privatise(plan, requests(plan), ledger, SystemRandomness())
+        privatize(plan, requests(plan), ledger, SystemRandomness())
         ledger.discard_messages("run", before_round=2)
     ((once, one), (second, count)) = ledger.history("ada")
     assert (once, one) == (first, 1)
@@ -288,15 +290,15 @@ def test_where_messages_are_hidden_an_attempt_under_another_plan_is_refused(
     hidden = dataclasses.replace(direct, channel=SecureSum(minimum_clients=3))
     weak = dataclasses.replace(sign, noise_multiplier=50.0)
     other = dataclasses.replace(a_plan(mechanism=weak), channel=SecureSum(minimum_clients=3))
-    privatise(hidden, requests(hidden), ledger, randomness)
+    privatize(hidden, requests(hidden), ledger, randomness)
     ledger.discard_messages("run", before_round=2)
     for plan in (direct, other):
         with pytest.raises(LedgerError, match="another plan"):
-            privatise(plan, requests(plan, VALUES / 2.0), ledger, randomness)
-    privatise(hidden, requests(hidden, VALUES / 2.0), ledger, randomness)
+            privatize(plan, requests(plan, VALUES / 2.0), ledger, randomness)
+    privatize(hidden, requests(hidden, VALUES / 2.0), ledger, randomness)
     assert attempts(ledger) == [0, 1]
     ledger.discard_messages("run", before_round=2)
     with pytest.raises(LedgerError, match="another plan"):
-        privatise(other, requests(other), ledger, randomness)
-    privatise(direct, requests(direct), ledger, randomness)  # all before it were paid as seen
+        privatize(other, requests(other), ledger, randomness)
+    privatize(direct, requests(direct), ledger, randomness)  # all before it were paid as seen
     assert attempts(ledger) == [0, 1, 2]

@@ -32,7 +32,7 @@ from sottovoce.ledger.records import Budget, Charge
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
-from sottovoce.protocol.client import Refused, Request, Sent, privatise
+from sottovoce.protocol.client import PrivatizationRequest, Refused, Sent, privatize
 from sottovoce.protocol.message import HEADER_BYTES, open_sealed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
@@ -60,9 +60,11 @@ def a_plan(
     )
 
 
-def a_request(values: ArrayLike = VALUES, *, client: str = "ada", uplink: int = 0) -> Request:
+def a_request(
+    values: ArrayLike = VALUES, *, client: str = "ada", uplink: int = 0
+) -> PrivatizationRequest:
     part = ClientPlan(client=client, mechanism=MECHANISM, weight=1.0)
-    return Request(part=part, uplink=uplink, values=values)
+    return PrivatizationRequest(part=part, uplink=uplink, values=values)
 
 
 def room_for(count: int) -> Budget:
@@ -113,7 +115,7 @@ def test_a_message_opens_to_the_codes_that_the_mechanism_drew(ledger: Ledger) ->
 
 def test_outcomes_come_in_the_order_of_the_requests(ledger: Ledger, randomness: Randomness) -> None:
     requests = [a_request(client=name, uplink=n) for n in (1, 0) for name in ("bob", "ada")]
-    outcomes = privatise(a_plan(), requests, ledger, randomness)
+    outcomes = privatize(a_plan(), requests, ledger, randomness)
     assert [(o.part.client, o.uplink) for o in outcomes] == [
         ("bob", 1),
         ("ada", 1),
@@ -124,12 +126,12 @@ def test_outcomes_come_in_the_order_of_the_requests(ledger: Ledger, randomness: 
 
 
 def test_every_uplink_is_charged(ledger: Ledger, randomness: Randomness) -> None:
-    privatise(a_plan(), [a_request(uplink=0), a_request(uplink=1)], ledger, randomness)
+    privatize(a_plan(), [a_request(uplink=0), a_request(uplink=1)], ledger, randomness)
     assert ledger.history("ada") == [(EVENT, 2)]
 
 
 def test_no_requests_are_no_charges(ledger: Ledger, randomness: Randomness) -> None:
-    assert privatise(a_plan(), [], ledger, randomness) == []
+    assert privatize(a_plan(), [], ledger, randomness) == []
     assert list(ledger.rows()) == []
 
 
@@ -143,7 +145,7 @@ def test_an_update_outside_the_ball_is_projected(ledger: Ledger, spy: Spy) -> No
 def test_the_callers_array_is_left_as_it_was(ledger: Ledger, randomness: Randomness) -> None:
     for values in (VALUES.copy(), 100.0 * VALUES):
         before = values.copy()
-        privatise(a_plan(), [a_request(values)], ledger, randomness)
+        privatize(a_plan(), [a_request(values)], ledger, randomness)
         assert np.array_equal(values, before)
 
 
@@ -162,7 +164,7 @@ def test_two_clients_with_the_same_update_use_different_keystreams(
     requests = [a_request(client=name, uplink=uplink) for name in NAMES for uplink in (0, 1)]
     for round_number in (1, 2):
         for run in ("one", "two"):
-            privatise(a_plan(round_number, run=run), requests, ledger, randomness)
+            privatize(a_plan(round_number, run=run), requests, ledger, randomness)
     assert len(set(spy.fingerprints)) == len(spy.fingerprints) == 24
 
 
@@ -183,12 +185,12 @@ def test_two_clients_with_the_same_update_use_different_keystreams(
     ],
     ids=["nan", "inf", "-inf", "short", "long", "matrix", "empty", "scalar"],
 )
-def test_bad_values_are_named_and_charge_nobody(
+def test_bad_values_are_named_and_charge_no_one(
     ledger: Ledger, spy: Spy, randomness: Randomness, values: ArrayLike
 ) -> None:
     cohort = [a_request(client="ada"), a_request(values, client="bob"), a_request(client="carl")]
     with pytest.raises(DomainError, match=r"client 'bob', round 1, uplink 0.*nothing was sent"):
-        privatise(a_plan(), cohort, ledger, randomness)
+        privatize(a_plan(), cohort, ledger, randomness)
     assert list(ledger.rows()) == []
     assert spy.inputs == []
 
@@ -203,7 +205,7 @@ def test_a_client_out_of_budget_is_refused_and_encode_is_never_called(
     for round_number in (1, 2):
         privatise_one(a_plan(round_number), a_request(), ledger, randomness)
     spy.inputs.clear()
-    (outcome,) = privatise(a_plan(3), [a_request()], ledger, randomness)
+    (outcome,) = privatize(a_plan(3), [a_request()], ledger, randomness)
     assert isinstance(outcome, Refused)
     assert outcome.part.client == "ada"
     with pytest.raises(BudgetExhaustedError, match="client 'ada', round 3"):
@@ -218,9 +220,9 @@ def test_the_rest_of_a_cohort_goes_on_without_the_client_out_of_budget(
 ) -> None:
     ledger.set_budget("bob", room_for(1))
     cohort = [a_request(client=name) for name in NAMES]
-    privatise(a_plan(1), cohort, ledger, randomness)
+    privatize(a_plan(1), cohort, ledger, randomness)
     spy.inputs.clear()
-    outcomes = privatise(a_plan(2), cohort, ledger, randomness)
+    outcomes = privatize(a_plan(2), cohort, ledger, randomness)
     assert [type(outcome) for outcome in outcomes] == [Sent, Refused, Sent]
     assert len(spy.inputs) == 2
     assert {name: ledger.history(name)[0][1] for name in NAMES} == {"ada": 2, "bob": 1, "carl": 2}
@@ -232,7 +234,7 @@ def test_a_budget_that_runs_out_within_one_cohort_stops_exactly_there(
 ) -> None:
     ledger.set_budget("ada", room_for(2))
     requests = [a_request(uplink=uplink) for uplink in range(4)]
-    outcomes = privatise(a_plan(), requests, ledger, randomness)
+    outcomes = privatize(a_plan(), requests, ledger, randomness)
     assert [type(outcome) for outcome in outcomes] == [Sent, Sent, Refused, Refused]
     assert len(spy.inputs) == 2
 
@@ -246,13 +248,13 @@ def test_a_client_out_of_budget_may_still_resend_what_it_paid_for(
     assert len(spy.inputs) == 1
 
 
-def test_a_plan_of_another_adjacency_than_the_budget_charges_nobody(
+def test_a_plan_of_another_adjacency_than_the_budget_charges_no_one(
     ledger: Ledger, spy: Spy, randomness: Randomness
 ) -> None:
     ledger.set_budget("bob", room_for(9))
     plan = a_plan(adjacency=Adjacency.REPLACE_ONE)
     with pytest.raises(AdjacencyMismatchError):
-        privatise(plan, [a_request(client=name) for name in NAMES], ledger, randomness)
+        privatize(plan, [a_request(client=name) for name in NAMES], ledger, randomness)
     assert list(ledger.rows()) == []
     assert spy.inputs == []
 
@@ -263,7 +265,7 @@ def test_a_plan_of_another_adjacency_than_the_budget_charges_nobody(
 def test_the_whole_cohorts_charges_are_on_disk_before_the_first_code_is_drawn(
     ledger: Ledger, spy: Spy, randomness: Randomness
 ) -> None:
-    privatise(a_plan(), [a_request(client=name) for name in NAMES], ledger, randomness)
+    privatize(a_plan(), [a_request(client=name) for name in NAMES], ledger, randomness)
     assert spy.charges_on_disk == [3, 3, 3]
 
 
@@ -285,7 +287,7 @@ def test_nothing_leaves_when_the_charge_cannot_be_written(
 
     monkeypatch.setattr(Ledger, "charge_all", disk_full)
     with pytest.raises(LedgerError, match="disk full"):
-        privatise(a_plan(), [a_request()], ledger, randomness)
+        privatize(a_plan(), [a_request()], ledger, randomness)
     assert spy.inputs == []
 
 
@@ -301,19 +303,19 @@ def test_nothing_leaves_when_a_message_cannot_be_stored(
 
     monkeypatch.setattr(Ledger, "_append", full_after_the_messages)
     with pytest.raises(LedgerError, match="disk full"):
-        privatise(a_plan(), [a_request(client=name) for name in NAMES], ledger, randomness)
+        privatize(a_plan(), [a_request(client=name) for name in NAMES], ledger, randomness)
     # All are charged, and no message is stored: not even the first, which could then be sent again
     # although its own cohort never learnt of it.
     assert [row["message_stored"] for row in ledger.rows()] == [False] * 3
 
 
-def test_privatising_inside_somebodys_transaction_is_refused(
+def test_privatizing_inside_somebodys_transaction_is_refused(
     ledger: Ledger, spy: Spy, randomness: Randomness
 ) -> None:
     # The outer rollback could undo charges whose messages have left.
     def privatise_inside() -> None:
         with ledger.transaction():
-            privatise(a_plan(), [a_request()], ledger, randomness)
+            privatize(a_plan(), [a_request()], ledger, randomness)
 
     with pytest.raises(LedgerError):
         privatise_inside()
@@ -341,7 +343,7 @@ def test_a_retry_of_a_cohort_encodes_only_what_is_missing(
     ledger: Ledger, spy: Spy, randomness: Randomness
 ) -> None:
     first = privatise_one(a_plan(), a_request(client="bob"), ledger, randomness)
-    outcomes = privatise(a_plan(), [a_request(client=name) for name in NAMES], ledger, randomness)
+    outcomes = privatize(a_plan(), [a_request(client=name) for name in NAMES], ledger, randomness)
     assert len(spy.inputs) == 3
     assert len(list(ledger.rows())) == 3
     (bob,) = (o for o in outcomes if isinstance(o, Sent) and o.part.client == "bob")
@@ -366,10 +368,12 @@ def test_another_round_run_or_uplink_is_no_retry(
 # -- crashes between charge and message ----------------------------------------------------
 
 
-def crash_once(ledger: Ledger, spy: Spy, randomness: Randomness, request: Request) -> None:
+def crash_once(
+    ledger: Ledger, spy: Spy, randomness: Randomness, request: PrivatizationRequest
+) -> None:
     spy.crashes_to_come = 1
     with pytest.raises(Crash):
-        privatise(a_plan(), [request], ledger, randomness)
+        privatize(a_plan(), [request], ledger, randomness)
 
 
 def attempts(ledger: Ledger) -> list[object]:
@@ -445,7 +449,7 @@ def test_after_a_crash_another_event_for_the_same_input_is_a_new_attempt(
     crash_once(ledger, spy, randomness, a_request())
     louder = dataclasses.replace(MECHANISM, noise_multiplier=1.0)
     part = ClientPlan(client="ada", mechanism=louder, weight=1.0)
-    request = Request(part=part, uplink=0, values=VALUES)
+    request = PrivatizationRequest(part=part, uplink=0, values=VALUES)
     privatise_one(a_plan(), request, ledger, randomness)
     assert attempts(ledger) == [0, 1]  # what was paid does not cover it
     assert len(set(spy.fingerprints)) == 2
@@ -457,7 +461,7 @@ def test_another_adjacency_than_that_of_earlier_charges_is_refused(
     privatise_one(a_plan(), a_request(), ledger, randomness)
     plan = a_plan(2, adjacency=Adjacency.REPLACE_ONE)
     with pytest.raises(AdjacencyMismatchError, match=r"replace-one.*zero-out.*another ledger"):
-        privatise(plan, [a_request(), a_request(client="bob")], ledger, randomness)
+        privatize(plan, [a_request(), a_request(client="bob")], ledger, randomness)
     assert len(list(ledger.rows())) == 1
 
 
@@ -485,9 +489,9 @@ def test_a_crash_in_the_middle_of_a_cohort_keeps_every_charge_and_hands_on_nothi
 
     monkeypatch.setattr(Spy, "watch", crash_on_the_second)
     with pytest.raises(Crash):
-        privatise(a_plan(), cohort, ledger, SystemRandomness())
+        privatize(a_plan(), cohort, ledger, SystemRandomness())
     assert [row["message_stored"] for row in ledger.rows()] == [False] * 3
-    outcomes = privatise(a_plan(), cohort, ledger, SystemRandomness())
+    outcomes = privatize(a_plan(), cohort, ledger, SystemRandomness())
     assert all(isinstance(outcome, Sent) for outcome in outcomes)
     assert {name: ledger.history(name)[0][1] for name in NAMES} == dict.fromkeys(NAMES, 1)
     assert len(set(spy.fingerprints)) == 5

@@ -17,11 +17,11 @@ from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ParameterError, SottovoceError, WireError
 from sottovoce.core.randomness import SeededRandomness, SystemRandomness
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.ledger.records import Due
+from sottovoce.ledger.records import PendingCharge
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
 from sottovoce.mechanisms.no_privacy import NoPrivacy
-from sottovoce.protocol.client import Request, privatise
+from sottovoce.protocol.client import PrivatizationRequest, privatize
 from sottovoce.protocol.message import HEADER_BYTES, Envelope
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.server import RoundServer
@@ -42,8 +42,8 @@ def plan_of(mechanism: Mechanism, round_number: int = 1) -> RoundPlan:
     return RoundPlan(unit=Unit.CLIENT, run="run", round=round_number, adjacency=Z, clients=(part,))
 
 
-def ask(plan: RoundPlan, values: ArrayLike, uplink: int = 0) -> Request:
-    return Request(part=plan.clients[0], uplink=uplink, values=values)
+def ask(plan: RoundPlan, values: ArrayLike, uplink: int = 0) -> PrivatizationRequest:
+    return PrivatizationRequest(part=plan.clients[0], uplink=uplink, values=values)
 
 
 VALUES = np.full(64, 0.1)
@@ -89,7 +89,7 @@ def test_the_same_request_twice_in_a_cohort_is_refused_by_name(
     plan = plan_of(gh())
     with Ledger(tmp_path / "l.db", create=True) as ledger:
         with pytest.raises(ParameterError):
-            privatise(plan, [ask(plan, VALUES)] * 2, ledger, SeededRandomness(1))
+            privatize(plan, [ask(plan, VALUES)] * 2, ledger, SeededRandomness(1))
         assert list(ledger.rows()) == []
 
 
@@ -116,7 +116,7 @@ def test_the_input_that_is_encoded_is_the_one_that_was_committed_to(
     values = VALUES.copy()
     charge = Ledger.charge_all
 
-    def meanwhile(self: Ledger, dues: Sequence[Due]) -> object:
+    def meanwhile(self: Ledger, dues: Sequence[PendingCharge]) -> object:
         done = charge(self, dues)
         thread = threading.Thread(target=lambda: values.fill(-0.1))  # the trainer goes on
         thread.start()

@@ -18,7 +18,7 @@ from sottovoce.mechanisms.laplace import Laplace
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.no_privacy import NoPrivacy
 from sottovoce.mechanisms.rotation import Rotation
-from sottovoce.protocol.client import Request
+from sottovoce.protocol.client import PrivatizationRequest
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.server import RoundServer
 
@@ -45,8 +45,8 @@ def a_plan(mechanism: Mechanism, rotation: Rotation | None = ROTATION) -> RoundP
     )
 
 
-def ask(plan: RoundPlan, values: ArrayLike, client: int = 0) -> Request:
-    return Request(part=plan.clients[client], uplink=0, values=values)
+def ask(plan: RoundPlan, values: ArrayLike, client: int = 0) -> PrivatizationRequest:
+    return PrivatizationRequest(part=plan.clients[client], uplink=0, values=values)
 
 
 @pytest.fixture

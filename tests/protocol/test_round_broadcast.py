@@ -9,9 +9,9 @@ from sottovoce.protocol.broadcast import (
     DownlinkFormat,
     Start,
     pack,
-    received,
-    sent,
+    pack_start,
     unpack,
+    unpack_start,
 )
 
 GENERATOR = np.random.default_rng(0)
@@ -23,22 +23,22 @@ START = Start(
 
 @pytest.mark.parametrize("downlink", DOWNLINK_FORMATS)
 def test_the_model_and_the_shared_state_arrive_as_they_are_packed(downlink: DownlinkFormat) -> None:
-    payloads = sent(START, ("control",), downlink)
+    payloads = pack_start(START, ("control",), downlink)
     assert payloads == (pack(START.model, downlink), pack(START.state["control"], downlink))
-    found = received(payloads, ("control",), 300, downlink)
+    found = unpack_start(payloads, ("control",), 300, downlink)
     np.testing.assert_array_equal(found.model, unpack(payloads[0], 300, downlink))
     assert list(found.state) == ["control"]
     np.testing.assert_array_equal(found.state["control"], unpack(payloads[1], 300, downlink))
 
 
 def test_an_algorithm_that_shares_nothing_sends_the_model_alone() -> None:
-    payloads = sent(START, (), "float32")
+    payloads = pack_start(START, (), "float32")
     assert payloads == (pack(START.model, "float32"),)
-    assert received(payloads, (), 300, "float32").state == {}
+    assert unpack_start(payloads, (), 300, "float32").state == {}
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_another_number_of_vectors_is_refused(count: int) -> None:
-    payloads = sent(START, (), "int8") * count
+    payloads = pack_start(START, (), "int8") * count
     with pytest.raises(WireError, match="expected 2; server and client need the same algorithm"):
-        received(payloads, ("control",), 300, "int8")
+        unpack_start(payloads, ("control",), 300, "int8")

@@ -17,7 +17,7 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.no_privacy import NoPrivacy
-from sottovoce.protocol.client import Request
+from sottovoce.protocol.client import PrivatizationRequest
 from sottovoce.protocol.message import HEADER_BYTES, open_sealed, seal
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.server import RoundServer
@@ -59,7 +59,9 @@ def send(tmp_path: Path) -> Iterator[Send]:
     with Ledger(tmp_path / "ledger.db", create=True) as ledger:
 
         def message(plan: RoundPlan, client: str, uplink: int = 0) -> bytes:
-            request = Request(part=part_of(plan, client), uplink=uplink, values=update_of(client))
+            request = PrivatizationRequest(
+                part=part_of(plan, client), uplink=uplink, values=update_of(client)
+            )
             return privatise_one(plan, request, ledger, SeededRandomness(3))
 
         yield message

@@ -15,12 +15,12 @@ from sottovoce.core.randomness import SeededRandomness, SystemRandomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.cldp import Cldp
 from sottovoce.mechanisms.rotation import Rotation
-from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.compositions import compose_repeated
 from sottovoce.privacy.events import basic_counts
 from sottovoce.protocol.channels.channel import Channel, Direct, terms_of
 from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.channels.shuffler import Shuffler
-from sottovoce.protocol.client import Request
+from sottovoce.protocol.client import PrivatizationRequest
 from sottovoce.protocol.message import HEADER_BYTES, open_sealed, seal
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.server import (
@@ -64,7 +64,7 @@ def part_of(plan: RoundPlan, client: str) -> ClientPlan:
 
 def send(plan: RoundPlan, ledger: Ledger, client: str) -> bytes:
     values = np.linspace(-0.2, 0.2, DIMENSION) * (1 + NAMES.index(client))
-    request = Request(part=part_of(plan, client), uplink=0, values=values)
+    request = PrivatizationRequest(part=part_of(plan, client), uplink=0, values=values)
     return privatise_one(plan, request, ledger, SeededRandomness(5))
 
 
@@ -76,7 +76,7 @@ def with_code(plan: RoundPlan, client: str, code: int, uplink: int = 0) -> bytes
 # -- what the server can know --------------------------------------------------------------
 
 
-def test_equal_codes_are_equal_bytes_whoever_sends_them() -> None:
+def test_equal_codes_are_equal_bytes_whichever_client_sends_them() -> None:
     plan = a_plan()
     assert len({with_code(plan, name, 3) for name in NAMES}) == 1
     assert len({with_code(plan, name, 3)[:HEADER_BYTES] for name in NAMES}) == 1
@@ -170,7 +170,7 @@ def test_everything_that_was_sent_arrives_and_duplicates_are_legitimate() -> Non
         server.receive(released[0])
 
 
-def test_whoever_was_not_asked_or_has_answered_is_turned_away() -> None:
+def test_whichever_client_was_not_asked_or_has_answered_is_turned_away() -> None:
     plan = a_plan()
     stage = ShufflerStage(plan, SystemRandomness())
     with pytest.raises(WireError, match="'eve' was not asked"):
@@ -280,11 +280,11 @@ def test_a_second_attempt_pays_for_both_as_if_they_were_seen(ledger: Ledger) -> 
     plan = a_plan()
     send(plan, ledger, "ada")
     ledger.discard_messages("run", before_round=2)
-    request = Request(part=part_of(plan, "ada"), uplink=0, values=np.zeros(DIMENSION))
+    request = PrivatizationRequest(part=part_of(plan, "ada"), uplink=0, values=np.zeros(DIMENSION))
     for _ in range(2):  # the second call finds the stored message of attempt 1
         privatise_one(plan, request, ledger, SystemRandomness())
     hidden, seen = terms_of(CHANNEL, R)(CLDP), CLDP.privacy(R)
-    assert basic_counts(multiset(ledger.history("ada"))) == {hidden: 1, seen: 2}
+    assert basic_counts(compose_repeated(ledger.history("ada"))) == {hidden: 1, seen: 2}
 
 
 def test_the_difference_of_two_shuffles_is_the_clients_two_messages() -> None:

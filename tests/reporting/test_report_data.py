@@ -19,12 +19,12 @@ from sottovoce.cli import watch
 from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import LedgerError, OutputError, ParameterError
 from sottovoce.deployment.site import Site
-from sottovoce.federated.algorithms.algorithm import RECIPES
+from sottovoce.federated.algorithms.algorithm import ALGORITHMS
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.reporting.live import describe, read
 from sottovoce.reporting.report_data import frontier, report_of, run_data
 from sottovoce.reporting.run_report import render
-from sottovoce.runs.accounts import marks
+from sottovoce.runs.accounts import spread_rounds
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.simulate import simulate
 
@@ -73,10 +73,10 @@ def test_every_bound_is_there_and_the_smallest_is_the_epsilon_of_the_result(stor
 
 
 def test_a_run_of_many_rounds_is_accounted_at_some_of_them() -> None:
-    assert marks(0) == []
-    assert marks(1) == [1]
-    assert marks(7) == [1, 2, 3, 4, 5, 6, 7]
-    found = marks(500)
+    assert spread_rounds(0) == []
+    assert spread_rounds(1) == [1]
+    assert spread_rounds(7) == [1, 2, 3, 4, 5, 6, 7]
+    found = spread_rounds(500)
     assert len(found) == 41
     assert (found[0], found[-1]) == (1, 500)
     assert found == sorted(set(found))
@@ -201,9 +201,9 @@ def test_a_regression_is_known_as_one(stored: Path, tmp_path: Path) -> None:
 
 
 def _without_nbafl(monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = {name: entry for name, entry in RECIPES._entries.items() if name != "nbafl"}
-    monkeypatch.setattr(RECIPES, "_entries", entries)
-    monkeypatch.setattr(RECIPES, "_entry_points", dict)
+    entries = {name: entry for name, entry in ALGORITHMS._entries.items() if name != "nbafl"}
+    monkeypatch.setattr(ALGORITHMS, "_entries", entries)
+    monkeypatch.setattr(ALGORITHMS, "_entry_points", dict)
 
 
 def _as_before(folder: Path) -> None:

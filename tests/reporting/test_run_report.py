@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from reported_runs import make_run, make_unfinished
 
-from sottovoce.privacy.accounting import accountants
+from sottovoce.privacy.accounting import builtin_accountants
 from sottovoce.reporting import run_report
 from sottovoce.reporting.report_data import report_of
 from sottovoce.reporting.run_report import render, write_report
@@ -141,7 +141,7 @@ def test_several_runs_stand_side_by_side(folder: Path, tmp_path: Path) -> None:
 
 
 def test_every_accountant_is_explained() -> None:
-    assert {one.name for one in accountants()} <= set(run_report._bounds_explained())
+    assert {one.name for one in builtin_accountants()} <= set(run_report._bounds_explained())
 
 
 def test_audits_and_attacks_are_shown(folder: Path, tmp_path: Path) -> None:

@@ -194,7 +194,7 @@ def test_no_client_has_a_public_sample_and_the_test_data_stays() -> None:
     assert resolved.task.evaluate(model) == plain.task.evaluate(model)
 
 
-def test_all_three_models_are_tested_beside_each_other(tmp_path: Path) -> None:
+def test_all_three_models_are_tested_next_to_each_other(tmp_path: Path) -> None:
     spec = a_spec("connected", mechanism={"kind": "gaussian"})
     result = run(spec, tmp_path / "run")
     rows = RunFolder(tmp_path / "run").metrics()

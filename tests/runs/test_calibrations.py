@@ -12,13 +12,13 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.registry import Registration
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.planning import calibrate
-from sottovoce.planning.calibrate import Target, calibrated
+from sottovoce.planning.calibrate import CalibrationTarget, calibrate_cached
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
 from sottovoce.protocol.channels.channel import Direct, terms_of
 
 DOMAINS = [L2Ball(dimension=20, radius=1.0, records=n) for n in (3, 2)]
-TARGET = Target(rounds=4, epsilon=3.0, delta=1e-5)
+TARGET = CalibrationTarget(rounds=4, epsilon=3.0, delta=1e-5)
 TERMS = ReleaseTerms(adjacency=Adjacency.ZERO_OUT)
 GIVEN = {"levels": 2}
 
@@ -34,7 +34,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A word for every calibration that is really made."""
     made: list[str] = []
-    real = Registration.calibrated_for_all
+    real = Registration.calibrate_for_all
 
     def counted(self: Registration, *args: Any, **more: Any) -> dict[str, Any]:
         made.append(self.kind)
@@ -44,8 +44,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return made
 
 
-def found(target: Target = TARGET, terms: ReleaseTerms = TERMS) -> dict[str, Any]:
-    return calibrated(registry.find("gauss_hermite"), DOMAINS, GIVEN, target, terms)
+def found(target: CalibrationTarget = TARGET, terms: ReleaseTerms = TERMS) -> dict[str, Any]:
+    return calibrate_cached(registry.find("gauss_hermite"), DOMAINS, GIVEN, target, terms)
 
 
 def test_the_second_time_nothing_is_searched(calls: list[str], folder: Path) -> None:
@@ -58,15 +58,15 @@ def test_the_second_time_nothing_is_searched(calls: list[str], folder: Path) -> 
 @pytest.mark.parametrize(
     ("target", "terms"),
     [
-        (Target(rounds=5, epsilon=3.0, delta=1e-5), TERMS),
-        (Target(rounds=4, epsilon=2.0, delta=1e-5), TERMS),
-        (Target(rounds=4, epsilon=3.0, delta=1e-6), TERMS),
+        (CalibrationTarget(rounds=5, epsilon=3.0, delta=1e-5), TERMS),
+        (CalibrationTarget(rounds=4, epsilon=2.0, delta=1e-5), TERMS),
+        (CalibrationTarget(rounds=4, epsilon=3.0, delta=1e-6), TERMS),
         (TARGET, ReleaseTerms(adjacency=Adjacency.REPLACE_ONE)),
         (TARGET, terms_of(Direct(), Adjacency.ZERO_OUT, record_sampling_rate=0.5)),
     ],
 )
 def test_another_question_has_an_answer_of_its_own(
-    target: Target, terms: ReleaseTerms, calls: list[str]
+    target: CalibrationTarget, terms: ReleaseTerms, calls: list[str]
 ) -> None:
     first = found()
     assert found(target, terms) != first

@@ -20,7 +20,7 @@ from sottovoce.deployment import site_training
 from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling, draw
 from sottovoce.learning.partition import PARTITIONS
 from sottovoce.mechanisms.registry import find
-from sottovoce.mechanisms.release import NoSenders
+from sottovoce.mechanisms.release import ShuffledMessages
 from sottovoce.privacy import events
 from sottovoce.protocol.channels.channel import CHANNELS, Channel, register_channel, terms_of
 from sottovoce.reporting.words import facts
@@ -131,7 +131,7 @@ def test_a_run_over_a_channel_from_outside(tmp_path: Path, monkeypatch: pytest.M
     # It names a visibility, and is charged for that; that it keeps to it is its word.
     with RunFolder(tmp_path / "run").ledger() as ledger:
         ((event, count),) = ledger.history("client-0000")
-    assert isinstance(event, events.Assumed)
+    assert isinstance(event, events.Conditional)
     assert isinstance(event.event, events.Shuffled)
     assert (event.event.clients, count) == (4, 2)
     assert "privacy claims of plug-in channel 'pigeons' (distribution pigeons" in result["assumes"]
@@ -253,7 +253,7 @@ def test_ledgers_say_on_whose_word_a_channel_hides() -> None:
     box = Box(dimension=3, lower=0.0, upper=1.0)
     mechanism = find("bitwise_rr").build(box, find("bitwise_rr").examples[0])
     charged = terms(mechanism)
-    assert isinstance(charged, events.Assumed)
+    assert isinstance(charged, events.Conditional)
     assert charged.assumption.startswith("plug-in channel 'pigeons'")
     assert isinstance(charged.event, events.Shuffled)
 
@@ -261,13 +261,13 @@ def test_ledgers_say_on_whose_word_a_channel_hides() -> None:
 def test_a_package_that_calls_itself_papers_brings_no_channel_of_ours() -> None:
     @dataclass(frozen=True)
     class Liar(Channel):
-        visibility = NoSenders(minimum_clients=2)
+        visibility = ShuffledMessages(minimum_clients=2)
 
     Liar.__module__ = "sottovoce_papers.liar"
     try:
         register_channel("liar", summary="a toy")(Liar)
         assert CHANNELS.find_ours("liar") is None
-        assert "plug-in channel 'liar'" in (CHANNELS.plug_in("liar") or "")
+        assert "plug-in channel 'liar'" in (CHANNELS.describe_plugin("liar") or "")
     finally:
         CHANNELS._entries.pop("liar", None)
 

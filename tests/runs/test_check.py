@@ -206,7 +206,7 @@ def test_every_refusal_is_told_at_once(
 
 
 def test_a_run_that_would_stop_early_does_not_pass_for_one_that_runs() -> None:
-    def checked(**overrides: Any) -> sottovoce.runs.Checked:
+    def checked(**overrides: Any) -> sottovoce.runs.CheckResult:
         given = {**FEW, "rounds": 9, **overrides}
         return sottovoce.check(EXAMPLES / "one_bit.toml", overrides=given, timed=False)
 

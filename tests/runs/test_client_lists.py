@@ -50,7 +50,7 @@ def as_an_earlier_version_wrote(folder: Path) -> Path:
     return folder
 
 
-def test_many_clients_are_beside_the_files_and_readers_find_them_there(
+def test_many_clients_are_next_to_the_files_and_readers_find_them_there(
     many: Path, tmp_path: Path
 ) -> None:
     result = run(spec_of_many(), tmp_path / "again")
@@ -84,11 +84,11 @@ def test_folders_of_earlier_versions_are_read_and_go_on(many: Path, copied: Path
 def test_a_hundred_clients_stand_in_the_file_itself(tmp_path: Path) -> None:
     table = {"name": "x", "clients": [{"client": f"c{i}", "weight": None} for i in range(101)]}
     few = {**table, "clients": table["clients"][:100]}
-    assert client_lists.put_beside(tmp_path / "run.json", few) == few
+    assert client_lists.store_clients(tmp_path / "run.json", few) == few
     assert list(tmp_path.iterdir()) == []
-    stored = client_lists.put_beside(tmp_path / "run.json", table)
+    stored = client_lists.store_clients(tmp_path / "run.json", table)
     assert stored["clients"]["ranges"] == {}
-    assert client_lists.bring_back(tmp_path / "run.json", stored) == table
+    assert client_lists.restore_clients(tmp_path / "run.json", stored) == table
 
 
 def _other_epsilons(folder: Path) -> None:

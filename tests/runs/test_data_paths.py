@@ -6,7 +6,7 @@ import pytest
 from specs import small_spec
 
 from sottovoce.core.errors import DataError
-from sottovoce.runs.loading import load_for_run, toml_text, with_data_from
+from sottovoce.runs.loading import load_for_run, locate_data, toml_text
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def dataset(project: Path, *overrides: str, everywhere: bool = False) -> str:
-    spec = load_for_run(project / "spec.toml", overrides, everywhere=everywhere)
+    spec = load_for_run(project / "spec.toml", overrides, absolute=everywhere)
     return spec.data.dataset
 
 
@@ -53,11 +53,11 @@ def test_a_run_that_was_begun_by_the_old_rule_goes_on_by_it(project: Path, tmp_p
     for folder in (project, tmp_path):
         (folder / "own.csv").touch()
     old = {"spec": {"data": {"dataset": "csv:own.csv"}}}
-    found = load_for_run(project / "spec.toml", begun=old)
+    found = load_for_run(project / "spec.toml", resumed_header=old)
     assert found.data.dataset == "csv:own.csv"
     new = {"spec": {"data": {"dataset": f"csv:{project / 'own.csv'}"}}}
     for header in (new, {"spec": 3}, {"spec": {"data": None}}, {}):
-        found = load_for_run(project / "spec.toml", begun=header)
+        found = load_for_run(project / "spec.toml", resumed_header=header)
         assert found.data.dataset == f"csv:{project / 'own.csv'}"
 
 
@@ -69,4 +69,4 @@ def test_a_file_that_is_nowhere_is_an_error_with_both_places(project: Path, tmp_
 def test_other_data_and_absolute_paths_are_left_alone(tmp_path: Path) -> None:
     for name in ("digits", "csv:/nowhere/own.csv", "memory:arrays", "medmnist:blood"):
         spec = small_spec(data={"dataset": name, "clients": 2})
-        assert with_data_from(spec, [tmp_path], everywhere=True) is spec
+        assert locate_data(spec, [tmp_path], absolute=True) is spec

@@ -22,7 +22,7 @@ def test_what_the_old_section_said_is_still_said() -> None:
 
 def test_clients_may_be_left_to_a_partition_that_settles_them() -> None:
     spec = parsed(dataset="femnist", partition={"kind": "by_owner"})
-    assert spec.partition.opened() == ByOwner()
+    assert spec.partition.build() == ByOwner()
     assert parsed(dataset="mnist", partition={"kind": "one_sample"}).clients is None
     with pytest.raises(ValidationError, match="which the partition 'shards' needs"):
         parsed(dataset="mnist", partition={"kind": "shards"})

@@ -8,7 +8,7 @@ import pytest
 from sottovoce.core.errors import OutputError, ParameterError
 from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.reporting.demo import write_report
-from sottovoce.runs.demo import FAVOURITE, REFERENCE, VARIANTS, run_demo, variant_spec
+from sottovoce.runs.demo import FAVORITE, REFERENCE, VARIANTS, run_demo, variant_spec
 
 
 @pytest.fixture(scope="module", params=[2, pytest.param(4, marks=pytest.mark.slow)])
@@ -34,9 +34,9 @@ def test_the_demo_meets_its_promises(demo: tuple[Path, dict[str, Any]]) -> None:
             assert 4.99 < row["epsilon"] <= 5.0
             assert row["accuracy_mean"] > 0.87
     assert rows["no privacy"]["epsilon"] is None
-    assert rows[FAVOURITE]["bits_per_coordinate"] == 1
+    assert rows[FAVORITE]["bits_per_coordinate"] == 1
     assert demo[1]["comparison"]["payload_ratio_up"] >= 31.0
-    assert rows[FAVOURITE]["accuracy_mean"] > rows[REFERENCE]["accuracy_mean"] - 0.03
+    assert rows[FAVORITE]["accuracy_mean"] > rows[REFERENCE]["accuracy_mean"] - 0.03
 
 
 def test_the_budget_is_the_same_for_every_private_variant() -> None:

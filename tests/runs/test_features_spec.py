@@ -5,7 +5,7 @@ import sys
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from sottovoce.learning.features import Flatten, Step, files_of
+from sottovoce.learning.features import FeatureStep, Flatten, files_of
 from sottovoce.runs.loading import parse_text
 from sottovoce.runs.spec import FeatureSpec
 from sottovoce_papers.features.precondition_step import Precondition
@@ -14,8 +14,8 @@ from sottovoce_papers.features.scattering_step import Scattering
 TABLES: TypeAdapter[tuple[FeatureSpec, ...]] = TypeAdapter(tuple[FeatureSpec, ...])
 
 
-def opened(specs: tuple[FeatureSpec, ...]) -> tuple[Step, ...]:
-    return tuple(spec.opened() for spec in specs)
+def opened(specs: tuple[FeatureSpec, ...]) -> tuple[FeatureStep, ...]:
+    return tuple(spec.build() for spec in specs)
 
 
 def read(text: str) -> tuple[FeatureSpec, ...]:

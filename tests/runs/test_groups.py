@@ -105,7 +105,7 @@ def test_a_groups_noise_holds_its_budget_by_the_accountants_own_word() -> None:
     assert resolved.spec.rotation == "on"  # one that gains by it is enough
 
 
-def test_groups_may_hold_everybody() -> None:
+def test_groups_may_hold_everyone() -> None:
     resolved = resolve(
         load_inputs(a_spec({"clients": 4, "epsilon": 2.0}, {"clients": 2, "epsilon": 3.0}))
     )
@@ -172,7 +172,7 @@ def test_a_group_in_a_run_without_privacy_is_refused() -> None:
         resolve(load_inputs(parse(table)))
 
 
-def test_groups_have_no_place_beside_a_published_epsilon() -> None:
+def test_groups_have_no_place_next_to_a_published_epsilon() -> None:
     algorithm = {"kind": "nbafl", "local_learning_rate": 0.5}
     spec = a_spec(SMALL, privacy=CLIENT_LEVEL, algorithm=algorithm, mechanism={"kind": "gaussian"})
     with pytest.raises(ConfigError, match=r"NbAFL's epsilon is none; use the algorithm 'fedavg'"):

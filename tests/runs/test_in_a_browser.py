@@ -11,7 +11,7 @@ DARK = "<body style='background:#111;color:rgb(220, 221, 222)'>"
 LIGHT = "<body style='background:#fff;color:rgb(20, 21, 22)'>"
 
 
-def test_tables_take_the_notebooks_colours_and_pictures_are_drawn(tmp_path: Path) -> None:
+def test_tables_take_the_notebooks_colors_and_pictures_are_drawn(tmp_path: Path) -> None:
     run = sottovoce.simulate(small_table())
     parts = [
         run._repr_html_(),

@@ -189,7 +189,7 @@ def test_a_second_signal_ends_the_process_at_once(tmp_path: Path, lives: Lives) 
     assert lives.reads() == "saving"
     os.kill(process, signal.SIGINT)
     assert lives.ended() == (-signal.SIGINT, [])
-    assert RunFolder(tmp_path / "run").checkpoint_saved() is None
+    assert RunFolder(tmp_path / "run").last_checkpoint() is None
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="lives are forked")
@@ -249,7 +249,7 @@ def test_a_run_is_saved_once_a_minute_or_after_every_longer_round(
     found = []
 
     def look(_: object) -> None:
-        checkpoint = RunFolder(tmp_path / "slow").checkpoint_saved()
+        checkpoint = RunFolder(tmp_path / "slow").last_checkpoint()
         found.append(checkpoint[0] if checkpoint else 0)
 
     run(spec, tmp_path / "slow", on_round=look)

@@ -60,8 +60,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(("table", "model"), CASES, ids=lambda value: str(value)[:40])
 def test_a_table_makes_its_model(table: dict[str, Any], model: Model) -> None:
     spec = ADAPTER.validate_python(table)
-    assert spec.opened() == model
-    assert ADAPTER.validate_json(spec.model_dump_json()).opened() == model
+    assert spec.build() == model
+    assert ADAPTER.validate_json(spec.model_dump_json()).build() == model
 
 
 def test_every_model_is_registered_and_writes_out_its_defaults() -> None:
@@ -92,11 +92,11 @@ def test_what_a_table_may_get_wrong(table: dict[str, Any], message: str) -> None
         ADAPTER.validate_python(table)
 
 
-def test_a_kind_that_nobody_has_is_kept_as_written_and_cannot_be_built() -> None:
+def test_a_kind_that_no_one_has_is_kept_as_written_and_cannot_be_built() -> None:
     spec = ADAPTER.validate_python({"kind": "resnet19", "groups": 7})
     assert spec.model_dump() == {"kind": "resnet19", "groups": 7}
     with pytest.raises(UnknownNameError, match="unknown model 'resnet19'; did you mean 'resnet18'"):
-        spec.opened()
+        spec.build()
 
 
 def test_tables_are_read_without_torch() -> None:

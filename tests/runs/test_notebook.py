@@ -8,7 +8,7 @@ import pytest
 
 import sottovoce
 from sottovoce.mechanisms import registry
-from sottovoce.planning.plan import NotPlanned, Planned
+from sottovoce.planning.plan import ExcludedMechanism, PlannedMechanism
 
 PAGE = Path(__file__).parents[2] / "docs" / "notebooks.md"
 
@@ -44,9 +44,9 @@ def test_results_have_precise_types(monkeypatch: pytest.MonkeyPatch) -> None:
     few = tuple(registry.find(kind) for kind in ("gauss_hermite", "gaussian"))
     monkeypatch.setattr(registry, "registrations", lambda: few)
     plan = sottovoce.plan(epsilon=2, delta=1e-5, dimension=50, bits=1)
-    assert_type(plan[0], Planned)
+    assert_type(plan[0], PlannedMechanism)
     assert_type(plan[0].mse, float)
-    assert_type(plan.left_out[0], NotPlanned)
+    assert_type(plan.left_out[0], ExcludedMechanism)
     assert_type(plan.to_dicts(), list[dict[str, Any]])
     spent = sottovoce.spend("gaussian", noise_multiplier=1.0, delta=1e-5)
     assert_type(spent.epsilon, float)

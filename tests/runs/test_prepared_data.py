@@ -39,7 +39,7 @@ def test_seeds_share_what_is_read_without_chance(folder: Path) -> None:
     assert not np.array_equal(first.test_features, second.test_features)
 
 
-def test_another_part_another_file_and_another_neighbour_are_read_again(folder: Path) -> None:
+def test_another_part_another_file_and_another_neighbor_are_read_again(folder: Path) -> None:
     save_split(folder / "mnist.npz", 10, 28, 28)
     before = loaded(spec_of("mnist"))
     assert len(loaded(spec_of("mnist", num_train=7)).train_labels) == 7

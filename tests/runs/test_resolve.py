@@ -35,7 +35,9 @@ def test_updates_are_rotated_where_a_finite_alphabet_has_a_range(
 
 @pytest.mark.parametrize("choice", ["on", "off"])
 @pytest.mark.parametrize("mechanism", [GAUSS_HERMITE, {"kind": "gaussian"}])
-def test_whoever_writes_the_spec_has_the_last_word(choice: str, mechanism: dict[str, Any]) -> None:
+def test_whichever_client_writes_the_spec_has_the_last_word(
+    choice: str, mechanism: dict[str, Any]
+) -> None:
     assert (
         resolve(load_inputs(small_spec(mechanism=mechanism, rotation=choice))).spec.rotation
         == choice

@@ -16,13 +16,13 @@ from sottovoce.core.errors import (
     UnknownNameError,
 )
 from sottovoce.federated import rounds
-from sottovoce.federated.algorithms.algorithm import Step
+from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
 from sottovoce.learning.clients import ClientData, DenseRows
 from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
-from sottovoce.protocol.charging import able_to_pay
+from sottovoce.protocol.charging import clients_within_budget
 from sottovoce.protocol.plan import RoundPlan
 from sottovoce.runs import outcome, site_counts
 from sottovoce.runs.folder import RunFolder
@@ -83,7 +83,7 @@ def test_what_a_ledger_remembers_is_not_asked_of_it_for_every_round_before_a_che
 
     def watched(plan: RoundPlan, *given: Any, **named: Any) -> frozenset[str]:
         asked.append(plan.round)
-        return able_to_pay(plan, *given, **named)
+        return clients_within_budget(plan, *given, **named)
 
     spec = small_spec(checkpoint_every=2)
     run_until(5, spec, tmp_path / "run")
@@ -175,7 +175,9 @@ def test_a_diverged_update_is_sent_as_zero(
     """An error would tell the server about the client's data; a zero tells it nothing."""
 
     def all_equal(value: float) -> Any:
-        def updates(work: object, task: Task, clients: list[ClientData], step: Step) -> Any:
+        def updates(
+            work: object, task: Task, clients: list[ClientData], step: ClientStepInput
+        ) -> Any:
             yield 0, DenseRows(torch.full((len(clients), task.dimension), value))
 
         return updates
@@ -433,7 +435,7 @@ def test_clients_that_were_asked_in_vain_are_named_with_their_reason() -> None:
     assert last == "the same holds for 2 more clients; see metrics.jsonl"
 
 
-def test_rounds_that_asked_nobody_are_told_by_their_cause() -> None:
+def test_rounds_that_asked_no_one_are_told_by_their_cause() -> None:
     nobody = {"clients_asked": 0, "clients_out_of_budget": 0, "clients_unreachable": 0}
     rows = [
         {**nobody, "clients_unreachable": 3, "clients_out_of_budget": 1},

@@ -47,7 +47,7 @@ def test_a_run_says_what_is_trusted_and_prints_both_epsilons(tmp_path: Path) -> 
     with RunFolder(tmp_path / "run").ledger() as ledger:
         ((event, count),) = ledger.history("client-0000")
         assert ledger.verify() == []
-    assert isinstance(event, events.SecureSum)
+    assert isinstance(event, events.SummedBits)
     assert (event.clients, event.logit_bound, count) == (18, 1.0, 4)
     central = accounting.epsilon(Repeated(event=event, count=4), 1e-5)
     assert result["central_epsilon"] == result["epsilon"] == central <= 8.0

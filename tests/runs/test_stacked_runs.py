@@ -71,7 +71,7 @@ def test_runs_side_by_side_are_the_engines_runs(mechanism: dict[str, Any], data:
     assert not np.allclose(apart[0], apart[1], atol=1e-3 * moved)
 
 
-def test_a_run_does_not_depend_on_its_neighbours(data: Dataset) -> None:
+def test_a_run_does_not_depend_on_its_neighbors(data: Dataset) -> None:
     spec, runs = spec_of({"kind": "gaussian"}), runs_of(3)
     np.testing.assert_allclose(
         train_many(spec, data, runs)[1:2], train_many(spec, data, runs[1:2]), rtol=0, atol=1e-5

@@ -17,11 +17,11 @@ from sottovoce.runs.runner import launch
 from sottovoce.runs.tracking import (
     Row,
     TrackedRun,
-    Tracking,
-    flat,
+    Trackers,
+    flatten_spec,
+    open_trackers,
     round_figures,
-    tracked,
-    tracking,
+    track_run,
 )
 
 SPEC = small_spec(rounds=5)
@@ -35,7 +35,7 @@ class Interrupted(Exception):
 def _run(names: list[str], folder: Path, *, resume: bool = False, stop_at: int = 0) -> list[str]:
     """Run and log; the warnings that were given."""
     said: list[str] = []
-    with tracked(names, SPEC, folder, warn=said.append) as log:
+    with track_run(names, SPEC, folder, warn=said.append) as log:
 
         def on_round(row: dict[str, Any]) -> None:
             log(row)
@@ -168,7 +168,7 @@ def test_mlflow_goes_to_the_server_that_is_set(
     uri = f"sqlite:///{tmp_path}/everyones.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     run = TrackedRun(folder=tmp_path, spec={"name": "n"}, rounds_so_far=lambda: [])
-    with tracking(["mlflow"], run, warn=pytest.fail) as log:
+    with open_trackers(["mlflow"], run, warn=pytest.fail) as log:
         log({"round": 1, "clients_asked": 2})
     client = mlflow_tracking.MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("sottovoce")
@@ -186,7 +186,7 @@ def test_an_mlflow_server_that_is_away_is_noticed_before_training(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     with (
         pytest.raises(OutputError, match=r"MLflow at http://127\.0\.0\.1:9 cannot be used"),
-        tracked(["mlflow"], SPEC, tmp_path / "run", warn=print),
+        track_run(["mlflow"], SPEC, tmp_path / "run", warn=print),
     ):
         pytest.fail("nothing is to be trained")
 
@@ -197,7 +197,7 @@ def test_no_password_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:pass@word@127.0.0.1:9")
     with (
         pytest.raises(OutputError, match=r"MLflow at http://127\.0\.0\.1:9 cannot") as refused,
-        tracked(["mlflow"], SPEC, tmp_path / "run", warn=print),
+        track_run(["mlflow"], SPEC, tmp_path / "run", warn=print),
     ):
         pytest.fail("nothing is to be trained")
     assert "pass" not in str(refused.value)
@@ -214,7 +214,7 @@ def test_no_password_is_noted_in_the_run_folder_and_the_run_is_found_again(
     run = TrackedRun(folder=tmp_path, spec={"name": "n"}, rounds_so_far=lambda: [])
     noted = []
     for number in (1, 2):
-        with tracking(["mlflow"], run, warn=pytest.fail) as log:
+        with open_trackers(["mlflow"], run, warn=pytest.fail) as log:
             log({"round": number, "clients_asked": 2})
         noted.append(json.loads((tmp_path / "mlflow.json").read_text()))
     assert noted[0] == noted[1]
@@ -245,7 +245,7 @@ class _Working(_Broken):
 def test_a_tracker_that_fails_is_named_once_and_the_run_goes_on(tmp_path: Path) -> None:
     said: list[str] = []
     working = _Working()
-    log = Tracking({"broken": _Broken(), "working": working}, said.append)
+    log = Trackers({"broken": _Broken(), "working": working}, said.append)
     result = launch(SPEC, tmp_path / "run", on_round=log)
     log.finish(result)
     log.close()
@@ -262,7 +262,7 @@ def test_an_unknown_tracker_is_named(tmp_path: Path) -> None:
     run = TrackedRun(folder=tmp_path, spec={}, rounds_so_far=lambda: [])
     with (
         pytest.raises(UnknownNameError, match=r"did you mean 'tensorboard'"),
-        tracking(["tensorbord"], run, warn=print),
+        open_trackers(["tensorbord"], run, warn=print),
     ):
         pytest.fail("there is no such tracker")
 
@@ -307,7 +307,7 @@ class _Without:
 
 def test_a_spec_is_flat_and_what_is_no_number_is_left_out() -> None:
     spec = {"a": {"b": 1, "c": None, "d": [1, 2]}, "e": True, "f": []}
-    assert flat(spec) == {"a.b": 1, "a.d": "[1, 2]", "e": True}
+    assert flatten_spec(spec) == {"a.b": 1, "a.d": "[1, 2]", "e": True}
     assert round_figures({"round": 1, "epsilon": None, "loss": float("inf"), "accuracy": 1}) == {
         "accuracy": 1.0
     }

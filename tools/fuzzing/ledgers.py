@@ -98,13 +98,13 @@ def _read(ledger: Ledger) -> None:
         lambda: ledger.clients(),
         lambda: ledger.budgets(),
         lambda: ledger.histories(),
-        lambda: ledger.everything(Unit.CLIENT),
+        lambda: ledger.history_of_all(Unit.CLIENT),
         lambda: ledger.latest(_release(1)),
         lambda: list(ledger.rows()),
         lambda: ledger.rounds_charged("run"),
         lambda: ledger.charges_by_round("ada", "run"),
         lambda: ledger.discarded_messages("run"),
-        lambda: ledger.standing(),
+        lambda: ledger.position(),
         lambda: ledger.head_after(2),
     )
     for ask in questions:

@@ -16,8 +16,8 @@ from sottovoce.core.errors import SottovoceError
 from sottovoce.deployment.orders import (
     INQUIRY,
     TALLY,
-    Inquiry,
-    read_inquiry,
+    QuestionRequest,
+    read_question_request,
     read_tally,
     tally_bytes,
 )
@@ -57,9 +57,9 @@ def _read_questions(_: Path) -> Case:
 
     def case(random: Random) -> None:
         changed = plain_mutated(random, random.choice(plain))
-        found = questions.described(changed if isinstance(changed, dict) else {})
+        found = questions.parse_question(changed if isinstance(changed, dict) else {})
         written = questions.to_dict(found, str(changed.get("digest")))
-        again = questions.described(json.loads(json.dumps(written, allow_nan=False)))
+        again = questions.parse_question(json.loads(json.dumps(written, allow_nan=False)))
         check(again == found, "a question changes when it is written down")
         check(found.event is not None, "a question costs nothing")
 
@@ -68,7 +68,7 @@ def _read_questions(_: Path) -> Case:
 
 def _inquiries(folder: Path) -> Case:
     asked = [
-        Inquiry(run="r", client="clinic", cohort=3, first=7, about="age", question=plain)
+        QuestionRequest(run="r", client="clinic", cohort=3, first=7, about="age", question=plain)
         for plain in (questions.to_dict(one) for one in _questions())
     ]
     tables = [json.loads(one.blobs()[INQUIRY]) for one in asked]
@@ -89,8 +89,8 @@ def _inquiries(folder: Path) -> Case:
             text = json.dumps(odd_json(random)).encode()
         if random.random() < 0.1:
             text = bytes_mutated(random, text)
-        inquiry = read_inquiry({INQUIRY: text})
-        check(read_inquiry(inquiry.blobs()) == inquiry, "an inquiry changes on its way")
+        inquiry = read_question_request({INQUIRY: text})
+        check(read_question_request(inquiry.blobs()) == inquiry, "an inquiry changes on its way")
         if random.random() < 0.9:  # answering takes a ledger
             return
         before = charges()

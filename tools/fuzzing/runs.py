@@ -73,8 +73,8 @@ def _tracked(_: Path) -> Case:
                 continue
             figures = {**tracking.round_figures(changed), **tracking.final_figures(changed)}
             check(all(abs(one) < float("inf") for one in figures.values()), "a figure is infinite")
-            tracking.final_words(changed)
-            tracking.flat(changed)
+            tracking.final_texts(changed)
+            tracking.flatten_spec(changed)
         text = tracking.without_secrets(f"at https://me:pw@host/{random.choice(ODD_TEXTS)}?key=k")
         check("pw" not in text and "key=k" not in text, "a secret was told")
 

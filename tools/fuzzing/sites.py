@@ -15,7 +15,7 @@ from sottovoce.deployment.orders import Order, read_order, read_reply, reply_blo
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import Site, read_site
 from sottovoce.deployment.site_training import compute
-from sottovoce.flower.announcement import PLAN, Announcement, asked_of, read_announcement
+from sottovoce.flower.announcement import PLAN, Announcement, build_request, read_announcement
 from sottovoce.flower.records import RECORD, from_records, to_records
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
@@ -146,7 +146,7 @@ def _plans(_: Path) -> Case:
             text = random.choice((1, b"x", 1.5, [1.0], ""))
         found = read_announcement(ConfigRecord({PLAN: text}))
         if found.mechanism == "gauss_hermite":
-            asked = asked_of(found, "run")
+            asked = build_request(found, "run")
             check(asked.plan.event(asked.part) is not None, "a plan costs nothing")
 
     return case

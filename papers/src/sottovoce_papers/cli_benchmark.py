@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from sottovoce.cli.commands import register_command
-from sottovoce.cli.options import Device, takes
-from sottovoce.cli.output import Json, print_fields, print_json, progress_bars, say
+from sottovoce.cli.options import Device, with_parameters
+from sottovoce.cli.output import Json, print_fields, print_json, report_progress, say
 
 app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 register_command("benchmark", app, module=__name__)
@@ -37,7 +37,7 @@ def _command(measure: Callable[..., dict[str, Any]]) -> None:
         from sottovoce_papers.benchmarks.measurement import WrongResult
 
         try:
-            with progress_bars() as bars:
+            with report_progress() as bars:
                 bars.update(measure.__name__, 0, 1, "measuring")
                 found = measure(**given)
         except WrongResult as wrong:
@@ -49,7 +49,9 @@ def _command(measure: Callable[..., dict[str, Any]]) -> None:
             print_fields(dict(_lines(found)))
 
     last = inspect.signature(call).parameters["as_json"]
-    command = takes([*inspect.signature(measure).parameters.values(), last], measure)(call)
+    command = with_parameters([*inspect.signature(measure).parameters.values(), last], measure)(
+        call
+    )
     app.command()(command)
     if earlier := _EARLIER_NAMES.get(measure.__name__):
         app.command(earlier, hidden=True)(command)

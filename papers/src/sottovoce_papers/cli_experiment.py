@@ -7,11 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sottovoce.cli.commands import register_command
-from sottovoce.cli.completion import decorated, matches
-from sottovoce.cli.data import DataDir, fetch_missing, use
+from sottovoce.cli.completion import decorator_arguments, find_matches
+from sottovoce.cli.data import DataDir, fetch_missing, set_data_folder
 from sottovoce.cli.options import Device
-from sottovoce.cli.output import Bars, Json, print_json, print_table, progress_bars, say
-from sottovoce.core.registry import named_by_plug_ins
+from sottovoce.cli.output import (
+    Json,
+    ProgressReporter,
+    print_json,
+    print_table,
+    report_progress,
+    say,
+)
+from sottovoce.core.registry import plugin_names
 
 if TYPE_CHECKING:
     from sottovoce_papers.experiment import Experiment
@@ -31,9 +38,9 @@ def names(incomplete: str) -> list[str]:
         for file in (_EXPERIMENTS / "grids").glob("*.toml")
         if "\n[experiment]\n" in f"\n{file.read_text(encoding='utf-8')}"  # and no bare spec
     )
-    entered = matches(_EXPERIMENTS / "studies", r'^NAME = "([^"]+)"')
-    plugged = named_by_plug_ins("sottovoce.experiments")
-    found = {*catalogue, *entered, *decorated(_EXPERIMENTS, "experiment"), *plugged}
+    entered = find_matches(_EXPERIMENTS / "studies", r'^NAME = "([^"]+)"')
+    plugged = plugin_names("sottovoce.experiments")
+    found = {*catalogue, *entered, *decorator_arguments(_EXPERIMENTS, "experiment"), *plugged}
     return sorted(name for name in found if name.startswith(incomplete))
 
 
@@ -85,12 +92,12 @@ def run(
     Models that are trained are kept: after an interruption the same command goes on.
     """
     folder = OUT / name if out is None else out
-    with progress_bars() as bars:
+    with report_progress() as bars:
         from sottovoce_papers import study
         from sottovoce_papers.experiment import find
 
         found = find(name)
-        use(data_dir)
+        set_data_folder(data_dir)
         for needed in found.data.replace(",", " ").split():
             fetch_missing(needed, bars)
         settings = found.settings(
@@ -147,7 +154,7 @@ def all_(
 
     training = {"jobs": jobs, "data_dir": data_dir, "device": device}
     rows = []
-    with progress_bars() as bars:
+    with report_progress() as bars:
         for found in experiments():
             start = time.perf_counter()
             given = {"fast": fast, **(training if found.trains else {})}
@@ -170,7 +177,7 @@ def _word(value: object) -> str:
 
 
 def _run_in_row(
-    found: "Experiment", folder: Path, bars: Bars, given: dict[str, Any]
+    found: "Experiment", folder: Path, bars: ProgressReporter, given: dict[str, Any]
 ) -> tuple[str, bool]:
     """The verdict's first line, and whether anything failed; an error stands for the verdict."""
     from sottovoce_papers import study

@@ -181,7 +181,7 @@ def enter(found: Experiment, *, module: str) -> None:
 
 def experiments() -> tuple[Experiment, ...]:
     """Every registered experiment that works, by name."""
-    return tuple(EXPERIMENTS.every().values())
+    return tuple(EXPERIMENTS.all_working().values())
 
 
 def find(name: str) -> Experiment:

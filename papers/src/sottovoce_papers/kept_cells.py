@@ -46,7 +46,7 @@ class KeptCells:
         plain = json.loads(json.dumps(found))
         path = self._path(key)
         if path is not None:
-            with files.explained("create", path.parent):
+            with files.explain_os_errors("create", path.parent):
                 path.parent.mkdir(parents=True, exist_ok=True)
             files.write_json(path, {"key": self._key(key), "found": plain})
         return plain

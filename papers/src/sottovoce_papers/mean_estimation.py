@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.domains import Vector
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms.finite_channel import TableMechanism, interval
@@ -143,7 +143,7 @@ def error_chart(rows: Sequence[Row], title: str) -> LineChart:
         own = [row for row in rows if row["mechanism"] == name]
         means, spreads = ([number(row, key) for row in own] for key in ("mse_mean", "mse_stddev"))
         lines.append(
-            Line(
+            ChartLine(
                 name=name,
                 x=[number(row, "epsilon") for row in own],
                 y=means,

@@ -26,7 +26,7 @@ def publish(name: str, folder: Path, to: Path) -> Path:
     pictures = [str(figure["file"]) for figure in result["figures"]]
     tables = [study.TABLE, *([study.TRIALS_TABLE] if result["trials"] else [])]
     contents = {name: _content(folder / name) for name in (*tables, *pictures)}
-    with files.explained("create", target):
+    with files.explain_os_errors("create", target):
         target.mkdir(parents=True, exist_ok=True)
         for earlier in target.glob("*.svg"):  # a picture that is drawn no more
             if earlier.name not in pictures:
@@ -39,7 +39,7 @@ def publish(name: str, folder: Path, to: Path) -> Path:
 
 
 def _content(path: Path) -> bytes:
-    with files.explained("read", path):
+    with files.explain_os_errors("read", path):
         content = path.read_bytes()
     if len(content) > MAX_BYTES:
         raise OutputError(

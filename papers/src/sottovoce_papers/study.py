@@ -59,7 +59,7 @@ def _prepare(out: Path, name: str) -> None:
 
     The marker that is left tells the next run, after an interruption, that the folder is its own.
     """
-    with files.explained("create", out):
+    with files.explain_os_errors("create", out):
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
             _clear(out, name)

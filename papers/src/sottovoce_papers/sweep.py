@@ -99,7 +99,7 @@ def _remove(table: dict[str, Any], path: str) -> None:
 def opened(folder: Path) -> Iterator[Path]:
     """The place of `folder`'s trials, to which no other process has access while this lasts."""
     store = folder / TRIALS
-    with files.explained("create", store):
+    with files.explain_os_errors("create", store):
         store.mkdir(parents=True, exist_ok=True)
         (store / LOCK).touch()
     with files.locked(store / LOCK):

@@ -14,7 +14,7 @@ from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.release import ReleaseTerms
-from sottovoce.planning.calibrate import Target, calibrated
+from sottovoce.planning.calibrate import CalibrationTarget, calibrate_cached
 from sottovoce.runs.build import build
 from sottovoce.runs.inputs import load_data, load_inputs, task_of
 from sottovoce.runs.loading import override, parse
@@ -31,9 +31,11 @@ def for_one_release(contender: Contender, domain: Domain) -> Mechanism:
     registration = registry.find(given.pop("kind"))
     if contender.epsilon is None:
         return registration.build(domain, given)
-    target = Target(rounds=1, epsilon=contender.epsilon, delta=DELTA)
+    target = CalibrationTarget(rounds=1, epsilon=contender.epsilon, delta=DELTA)
     terms = ReleaseTerms(adjacency=Adjacency.ZERO_OUT)
-    return registration.build(domain, calibrated(registration, [domain], given, target, terms))
+    return registration.build(
+        domain, calibrate_cached(registration, [domain], given, target, terms)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ def check_seed(seed: int) -> int:
     return parameter_rules.integer("seed", seed, low=0, high=MAX_SEED)
 
 
-def assigned(seed: int, draw: str, first: int, count: int, choices: int) -> NDArray[np.int64]:
+def assign_choices(seed: int, draw: str, first: int, count: int, choices: int) -> NDArray[np.int64]:
     """Return the assignment of persons first, first + 1, ...: uniform on 0 ... choices - 1.
 
     Each probability is within choices/2^32 of 1/choices in relative terms, and exact if `choices`

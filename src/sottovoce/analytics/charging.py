@@ -16,12 +16,12 @@ from pathlib import Path
 from sottovoce.analytics.question import Question
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency, Unit
-from sottovoce.core.display import show_epsilon, show_left
+from sottovoce.core.display import show_epsilon, show_remaining
 from sottovoce.core.errors import BudgetExhaustedError, LedgerError, ParameterError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.reader import LedgerReader
 from sottovoce.ledger.records import Budget, Release
-from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.compositions import compose_repeated
 from sottovoce.privacy.events import PrivacyEvent, PureDp, basic_counts
 from sottovoce.privacy.pure import pure_epsilon
 
@@ -36,7 +36,7 @@ def check_budget(epsilon: float | None) -> None:
         parameter_rules.epsilon(epsilon, "budget")
 
 
-def pure_left(budget: float, spent: float) -> float:
+def remaining_pure_epsilon(budget: float, spent: float) -> float:
     """Return what is left of a pure budget, with the tolerance that charges are checked with."""
     return max(0.0, budget * (1.0 + _ROUNDING) - spent)
 
@@ -57,10 +57,10 @@ def pure_spent(history: Sequence[tuple[PrivacyEvent, int]]) -> float:
     """
     if not history:
         return 0.0
-    counts = basic_counts(multiset(history))
+    counts = basic_counts(compose_repeated(history))
     stated = {part.epsilon: count for part, count in counts.items() if isinstance(part, PureDp)}
     if len(stated) < len(counts):
-        return pure_epsilon(multiset(history))
+        return pure_epsilon(compose_repeated(history))
     with decimal.localcontext(prec=1000):  # The sum is exact.
         total = sum(decimal.Decimal(repr(one)) * count for one, count in stated.items())
         nearest = float(total)
@@ -74,7 +74,7 @@ def _check_pure(ledger: Ledger, account: str, asked: Question) -> None:
     if budget is None:
         return
     charges = [*ledger.history(account), (asked.event, 1)]
-    total = pure_epsilon(multiset(charges))
+    total = pure_epsilon(compose_repeated(charges))
     # If the account also has charges that are not pure, the ledger's own check decides.
     if math.isfinite(total) and total > budget.epsilon * (1.0 + _ROUNDING):
         raise BudgetExhaustedError(
@@ -129,12 +129,15 @@ def charge(path: Path, account: str, asked: Question, *, budget: float | None = 
         with ledger.transaction():
             _check_pure(ledger, account, asked)
             entered = ledger.charge(release, 0, asked.event)
-        limit, spent = ledger.budget(account), pure_epsilon(multiset(ledger.history(account)))
+        limit, spent = (
+            ledger.budget(account),
+            pure_epsilon(compose_repeated(ledger.history(account))),
+        )
     said = (
         f"charged to account '{account}' of {path} (charge {entered.id}); the ledger tells people "
         "apart by this name, not by the data"
     )
     if limit is None or not math.isfinite(spent):
         return said
-    left = show_left(pure_left(limit.epsilon, spent))
+    left = show_remaining(remaining_pure_epsilon(limit.epsilon, spent))
     return f"{said}; {left} of its budget {limit.epsilon:.15g} is left"

@@ -22,8 +22,8 @@ from sottovoce.analytics.places import PlacesQuestion
 from sottovoce.analytics.quantiles import QuantilesQuestion
 from sottovoce.analytics.question import MAX_BATCH, Question
 from sottovoce.analytics.result import NO_LEDGER, SEEDED, Estimate
-from sottovoce.analytics.tallies import Tally, added
-from sottovoce.analytics.values import people
+from sottovoce.analytics.tallies import Tally, add_tallies
+from sottovoce.analytics.values import as_people_array
 from sottovoce.analytics.variance import VarianceQuestion
 from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.core.randomness import Randomness, SeededRandomness, SystemRandomness
@@ -49,7 +49,7 @@ def question_for(statistic: str, *, public_seed: int | None = None, **options: A
         **options: The parameters of the question. All need `epsilon`. Mean, variance and quantiles
             need `lower` and `upper`; a histogram needs `lower` and `upper`, or `categories`; a
             location needs `centre` and `side_km`. Others are `bits`, `mechanism`, `bins`,
-            `quantiles`, `depth`, `people` and `cells`.
+            `quantiles`, `depth`, `as_people_array` and `cells`.
 
     Returns:
         The question, which can be sent to clients as JSON (`to_json`).
@@ -58,7 +58,7 @@ def question_for(statistic: str, *, public_seed: int | None = None, **options: A
         UnknownNameError: The statistic, or an option, is not known.
         ParameterError: A parameter is missing or out of range.
 
-    Example:
+    Examples:
         >>> question = question_for("mean", lower=0, upper=120, epsilon=1.0)
         >>> question.mechanism, question.bits
         ('mvu', 3)
@@ -118,7 +118,7 @@ def estimate(
         The estimate with its interval, epsilon, bits per person and notes. It is not charged to a
         ledger.
 
-    Example:
+    Examples:
         >>> ages = [18, 25, 31, 44, 67] * 2000
         >>> found = estimate("mean", ages, lower=0, upper=120, epsilon=1.0, seed=1)
         >>> low, high = found.interval
@@ -127,7 +127,7 @@ def estimate(
         >>> found.bits, found.epsilon
         (3, 1.0)
     """
-    array = people(values)
+    array = as_people_array(values)
     if statistic in STATISTICS and takes_people(statistic):
         options = {"people": len(array), **options}
     asked = question_for(statistic, public_seed=seed, **options)
@@ -162,7 +162,7 @@ def tally_of(
     for batch in batches:
         codes = asked.answer(batch, randomness, first)
         tally = asked.tally(codes, first)
-        total = tally if total is None else added(total, tally)
+        total = tally if total is None else add_tallies(total, tally)
         first += tally.people
     if total is None:
         raise ParameterError("there are no answers; give the values of at least one person")

@@ -5,7 +5,7 @@ probability a, and each other one with probability b < a. The number of codes th
 k is then binomial with probability b + s_k (a - b), where s_k is its share, and s_k is estimated by
 (supports/n - b)/(a - b).
 
-    randomised_response   k-ary randomized response: a code supports itself.
+    randomized_response   k-ary randomized response: a code supports itself.
                           a = e^eps/(e^eps + K - 1), b = 1/(e^eps + K - 1); log2 K bits.
     hadamard_response     one bit. A public draw gives each person a row r >= 1 of a Hadamard matrix
                           of order M >= K. The person sends the sign H[r, own category] through
@@ -33,8 +33,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.analytics import intervals, transforms
-from sottovoce.analytics.assignment import assigned, check_seed
-from sottovoce.analytics.question import check_people, finished, question
+from sottovoce.analytics.assignment import assign_choices, check_seed
+from sottovoce.analytics.question import build_estimate, check_people, question
 from sottovoce.analytics.randomizers import CategoryRandomizer, RandomizedQuestion
 from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.tallies import CodeCounts, Tally
@@ -75,7 +75,7 @@ class HistogramQuestion(RandomizedQuestion):
         mechanism: "randomised_response" or "hadamard_response".
         public_seed: Seed of the public assignment of matrix rows to people.
 
-    Example:
+    Examples:
         >>> from sottovoce.analytics import estimate
         >>> words = ["red", "red", "green", "blue"] * 2500
         >>> options = {"categories": ["red", "green"], "epsilon": 1.0}
@@ -225,7 +225,7 @@ class HistogramQuestion(RandomizedQuestion):
 
     def _rows(self, first: int, count: int) -> NDArray[np.int64]:
         """Return the matrix rows of persons first, first + 1, ...; never row 0."""
-        return 1 + assigned(self.public_seed, "row", first, count, self.order - 1)
+        return 1 + assign_choices(self.public_seed, "row", first, count, self.order - 1)
 
     def check_rows(self, tally: Tally) -> None:
         """Raise if a tally has answers to row 0 of the matrix.
@@ -265,7 +265,7 @@ class HistogramQuestion(RandomizedQuestion):
         own: Ends = [None] * len(labels)
         together: Ends = own
         if people >= self.least_people:
-            own = _pairs(*intervals.within(shares, stddev, 0.0, 1.0, confidence))
+            own = _pairs(*intervals.bounded_interval(shares, stddev, 0.0, 1.0, confidence))
             error = (1.0 - confidence) / (2.0 * len(labels))  # The error at each end of each bin.
             low = statistics.lower(supports, people, error)
             high = statistics.upper(supports, people, error)
@@ -279,12 +279,12 @@ class HistogramQuestion(RandomizedQuestion):
             for name, share, ends in rows
         )
         details: dict[str, Any] = {
-            "share": [float(share) for share in projected(shares)],
+            "share": [float(share) for share in project_to_simplex(shares)],
             "simultaneous_interval": together,
         }
         if self.categories is None:
             details["edges"] = self.edges()
-        return finished(
+        return build_estimate(
             self,
             numbers_,
             people=people,
@@ -303,7 +303,7 @@ def _pairs(low: Vector, high: Vector) -> Ends:
     return [(float(x), float(y)) for x, y in zip(low, high, strict=True)]
 
 
-def projected(shares: Vector) -> Vector:
+def project_to_simplex(shares: Vector) -> Vector:
     """Project to the simplex (Duchi, Shalev-Shwartz, Singer and Chandra 2008)."""
     ordered = np.sort(shares)[::-1]
     excess = (np.cumsum(ordered) - 1.0) / np.arange(1, len(shares) + 1)

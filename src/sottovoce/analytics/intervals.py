@@ -53,7 +53,7 @@ def student_factor(degrees: float, confidence: float) -> float:
     return float(stdtrit(degrees, tail) / ndtri(tail))
 
 
-def within(
+def bounded_interval(
     estimate: ArrayLike, stddev: Vector | float | Stddev, low: float, high: float, confidence: float
 ) -> tuple[Vector, Vector]:
     """Return the ends of the interval of each estimate's m.

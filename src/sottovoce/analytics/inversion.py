@@ -57,7 +57,7 @@ class Quantile:
     is_coarse: bool
 
 
-class Inversion:
+class QuantileInversion:
     """The quantiles of one estimated distribution function; averages are computed once."""
 
     def __init__(self, cdf: EstimatedCdf, confidence: float) -> None:

@@ -13,7 +13,7 @@ from typing import ClassVar
 from numpy.typing import ArrayLike
 
 from sottovoce.analytics import intervals
-from sottovoce.analytics.question import check_people, finished, question
+from sottovoce.analytics.question import build_estimate, check_people, question
 from sottovoce.analytics.randomizers import RandomizedQuestion
 from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.scalar_randomizer import AUTO, ScalarRandomizer, randomizer_for
@@ -110,10 +110,12 @@ class MeanQuestion(RandomizedQuestion):
         if found.people >= self.least_people:
             factor = intervals.student_factor(found.people - 1, confidence)
             error = factor * math.sqrt(found.squared_error)
-            low, high = intervals.within(found.mean, error, self.lower, self.upper, confidence)
+            low, high = intervals.bounded_interval(
+                found.mean, error, self.lower, self.upper, confidence
+            )
             interval = float(low[0]), float(high[0])
         at_bound = interval and (interval[0] <= self.lower or interval[1] >= self.upper)
-        return finished(
+        return build_estimate(
             self,
             (
                 Number(

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.analytics import intervals
-from sottovoce.analytics.question import check_people, epsilon_of, finished, question
+from sottovoce.analytics.question import build_estimate, check_people, epsilon_of, question
 from sottovoce.analytics.result import Estimate, Interval, Number
 from sottovoce.analytics.scalar_randomizer import Contributions
 from sottovoce.analytics.tallies import CodeCounts, Tally
@@ -44,8 +44,8 @@ from sottovoce.mechanisms.metric_mvu import MetricMvu
 from sottovoce.mechanisms.release import release_event
 from sottovoce.privacy.events import PrivacyEvent
 
-KILOMETRES_PER_DEGREE = 111.195  # On a great circle of a sphere of radius 6371 km.
-_RADIUS_KM = math.degrees(KILOMETRES_PER_DEGREE)
+KILOMETERS_PER_DEGREE = 111.195  # On a great circle of a sphere of radius 6371 km.
+_RADIUS_KM = math.degrees(KILOMETERS_PER_DEGREE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ class SquareMap:
         longitude: Longitude of the center in degrees, from -180 to 180.
         side_km: Side of the square in kilometers, at most 1000.
 
-    Example:
+    Examples:
         >>> area = SquareMap(latitude=48.2, longitude=16.4, side_km=10.0)
         >>> area.places([48.2, 48.22], [16.4, 16.4]).round(1)
         array([[0. , 0. ],
@@ -163,7 +163,7 @@ def mechanism_for(
     )
 
 
-def privatise(
+def privatize_places(
     mechanism: MetricMvu, places: ArrayLike, randomness: Randomness, *, batch: str
 ) -> NDArray[np.uint8]:
     """Encode places: two codes for each place.
@@ -217,7 +217,7 @@ def density_map(
 
     Args:
         mechanism: The mechanism that made the codes.
-        codes: One row of two codes for each person, from `privatise`.
+        codes: One row of two codes for each person, from `privatize_places`.
         cells: Number of cells along each side of the grid, at most 256.
         max_iterations: Largest number of steps of expectation maximization.
 
@@ -397,7 +397,7 @@ class PlacesQuestion:
             "density_order": "density[i][k] is the cell i-th from the west, k-th from the south",
             "epsilon_across_the_map": epsilon_of(self.event),
         }
-        return finished(
+        return build_estimate(
             self,
             numbers,
             people=tally.people,
@@ -423,7 +423,7 @@ class PlacesQuestion:
         factor = intervals.student_factor(found.people - 1, confidence)
         error = factor * math.sqrt(found.squared_error)
         half = self.side_km / 2.0
-        low, high = intervals.within(found.mean, error, -half, half, confidence)
+        low, high = intervals.bounded_interval(found.mean, error, -half, half, confidence)
         return found.mean, (float(low[0]), float(high[0])), found.caveat
 
 

@@ -9,7 +9,7 @@
                           p = e^eps/(e^eps + 1), c = 1/(2p - 1) and the level's n_l people, theta_lj
                           is estimated by the mean of c H[r, j] sign, with variance
                           (c^2 - theta^2)/n_l, and F follows (`transforms`).
-    randomised_response   k-ary randomized response over the cells, L bits: better for large
+    randomized_response   k-ary randomized response over the cells, L bits: better for large
     epsilon.
                           F^(e) = (share of codes below e - k b)/(a - b) after k cells, where a and
                           b are the probabilities of the own and of any other cell.
@@ -29,9 +29,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.analytics import intervals, transforms
-from sottovoce.analytics.assignment import assigned, check_seed
-from sottovoce.analytics.inversion import Inversion
-from sottovoce.analytics.question import check_people, finished, question
+from sottovoce.analytics.assignment import assign_choices, check_seed
+from sottovoce.analytics.inversion import QuantileInversion
+from sottovoce.analytics.question import build_estimate, check_people, question
 from sottovoce.analytics.randomizers import CategoryRandomizer, RandomizedQuestion
 from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.tallies import CodeCounts, Tally
@@ -78,7 +78,7 @@ class QuantilesQuestion(RandomizedQuestion):
         mechanism: "haar_hadamard" or "randomised_response".
         public_seed: Seed of the public assignment of levels and matrix rows to people.
 
-    Example:
+    Examples:
         >>> from sottovoce.analytics import estimate
         >>> ages = list(range(0, 100)) * 100
         >>> options = {"lower": 0, "upper": 120, "epsilon": 1.0, "quantiles": [0.5]}
@@ -195,8 +195,8 @@ class QuantilesQuestion(RandomizedQuestion):
 
     def _assign(self, first: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return each person's level, and row of that level's matrix."""
-        levels = assigned(self.public_seed, "level", first, count, self.depth)
-        rows = assigned(self.public_seed, "row", first, count, 1 << self.depth)
+        levels = assign_choices(self.public_seed, "level", first, count, self.depth)
+        rows = assign_choices(self.public_seed, "row", first, count, 1 << self.depth)
         return levels, rows & ((1 << levels) - 1)
 
     def cdf(self, tally: Tally) -> EstimatedCdf:
@@ -227,7 +227,7 @@ class QuantilesQuestion(RandomizedQuestion):
     def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:
         intervals.check_confidence(confidence)
         check_people(tally.people)
-        inversion = Inversion(self.cdf(tally), confidence)
+        inversion = QuantileInversion(self.cdf(tally), confidence)
         noisy = inversion.largest_stddev > LARGEST_STDDEV
         has_interval = not noisy and tally.people >= self.least_people
         width = self.upper - self.lower
@@ -254,7 +254,7 @@ class QuantilesQuestion(RandomizedQuestion):
                 f"no interval: the standard error of a share is {inversion.largest_stddev:.2g}, "
                 f"above {LARGEST_STDDEV:g}; ask more people or raise epsilon"
             )
-        return finished(
+        return build_estimate(
             self,
             tuple(found),
             people=tally.people,

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from numpy.typing import ArrayLike
 
-from sottovoce.analytics.result import FLOAT, WHOM, Estimate, Number
+from sottovoce.analytics.result import FLOAT, POPULATION_NOTE, Estimate, Number
 from sottovoce.analytics.tallies import Tally
 from sottovoce.core import bounded_json
 from sottovoce.core.errors import ParameterError, UnknownNameError
@@ -129,12 +129,12 @@ def to_json(asked: Question) -> str:
 
 def from_dict(plain: Mapping[str, Any]) -> Question:
     """Return the question that plain data describe; raise unless they are complete and valid."""
-    found = described(plain)
+    found = parse_question(plain)
     check_tables(found, plain)
     return found
 
 
-def described(plain: Mapping[str, Any]) -> Question:
+def parse_question(plain: Mapping[str, Any]) -> Question:
     """Return the question that plain data describe, without computing its tables.
 
     A site can refuse the question by its fields before it spends time on the tables; `check_tables`
@@ -184,7 +184,7 @@ def from_json(text: str) -> Question:
         ParameterError: The text is not JSON, a field is missing or out of range, or the question
             was made with other tables.
 
-    Example:
+    Examples:
         >>> from sottovoce.analytics import question_for, to_json
         >>> question = question_for("mean", lower=0, upper=120, epsilon=1.0)
         >>> from_json(to_json(question)) == question
@@ -199,7 +199,7 @@ def from_json(text: str) -> Question:
     return from_dict(plain)
 
 
-def finished(
+def build_estimate(
     asked: Question,
     numbers: tuple[Number, ...],
     *,
@@ -213,7 +213,7 @@ def finished(
 ) -> Estimate:
     """Return the estimate with the facts that every estimate states: epsilon, bits, notes."""
     label = (FLOAT,) if asked.sampling == "float" else ()
-    few = () if people >= asked.least_people else (too_few(asked, people),)
+    few = () if people >= asked.least_people else (too_few_note(asked, people),)
     return Estimate(
         statistic=asked.kind,
         numbers=numbers,
@@ -225,7 +225,7 @@ def finished(
         bits=asked.code_format.payload_bits(1),
         mechanism=mechanism,
         sampling=asked.sampling,
-        notes=(*few, *([WHOM] if not few else []), *label, *notes),
+        notes=(*few, *([POPULATION_NOTE] if not few else []), *label, *notes),
         details=details or {},
     )
 
@@ -239,7 +239,7 @@ def epsilon_of(event: PrivacyEvent) -> float:
             return pure_epsilon(event)
 
 
-def too_few(asked: Question, people: int) -> str:
+def too_few_note(asked: Question, people: int) -> str:
     """Return the note that there are too few people for an interval."""
     return (
         f"no interval: {people} people answered, and an interval for the {asked.kind} needs "

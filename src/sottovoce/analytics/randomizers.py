@@ -16,7 +16,7 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.design.store import table_epsilon
 from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Mechanism, Sampling
-from sottovoce.mechanisms.randomized_response import GeneralisedRandomisedResponse
+from sottovoce.mechanisms.randomized_response import GeneralizedRandomizedResponse
 from sottovoce.mechanisms.release import release_event
 from sottovoce.privacy.events import PrivacyEvent
 
@@ -75,10 +75,10 @@ class CategoryRandomizer(Randomizer):
     def __post_init__(self) -> None:
         self.build(1)
 
-    def build(self, people: int) -> GeneralisedRandomisedResponse:
+    def build(self, people: int) -> GeneralizedRandomizedResponse:
         """Return the mechanism for the categories of `people` people."""
         domain = Categories(dimension=people, num_categories=self.num_categories)
-        return GeneralisedRandomisedResponse(
+        return GeneralizedRandomizedResponse(
             input_domain=domain, epsilon=table_epsilon(self.epsilon), bits=domain.bits
         )
 

@@ -12,7 +12,7 @@ from sottovoce.mechanisms.mechanism import Sampling
 NO_LEDGER = "not charged to a ledger"
 SEEDED = "noise is drawn from a seed: for simulation only"
 FLOAT = "float noise, whose last bits leak information: for simulation only"
-WHOM = (
+POPULATION_NOTE = (
     "the interval is for the population of which these people are a random sample; it also holds "
     "for these people themselves, and is then slightly too wide"
 )

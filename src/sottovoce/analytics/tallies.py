@@ -75,7 +75,7 @@ class Moments:
 Tally = CodeCounts | Moments
 
 
-def added(first: Tally, second: Tally) -> Tally:
+def add_tallies(first: Tally, second: Tally) -> Tally:
     """Return the sum of two tallies of one question."""
     if isinstance(first, CodeCounts) and isinstance(second, CodeCounts):
         return first + second

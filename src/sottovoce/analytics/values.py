@@ -12,7 +12,7 @@ from sottovoce.core.errors import DomainError, ParameterError
 _NO_NUMBERS = "cmM"
 
 
-def people(values: Any) -> NDArray[Any]:
+def as_people_array(values: Any) -> NDArray[Any]:
     """Return the values as an array with one entry, or one row, for each person."""
     if np.ma.is_masked(values):  # An array would contain the masked values.
         raise DomainError("some values are masked; leave those people out")

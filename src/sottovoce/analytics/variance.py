@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce.analytics import intervals
-from sottovoce.analytics.assignment import assigned, check_seed
-from sottovoce.analytics.question import check_people, finished, question
+from sottovoce.analytics.assignment import assign_choices, check_seed
+from sottovoce.analytics.question import build_estimate, check_people, question
 from sottovoce.analytics.randomizers import RandomizedQuestion
 from sottovoce.analytics.result import Estimate, Number
 from sottovoce.analytics.scalar_randomizer import AUTO, ScalarRandomizer, randomizer_for
@@ -120,12 +120,12 @@ class VarianceQuestion(RandomizedQuestion):
     def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
         clipped = np.clip(numbers(values), self.lower, self.upper)
         y = np.clip((clipped - (self.lower + self.upper) / 2.0) / self.half_width, -1.0, 1.0)
-        asked = assigned(self.public_seed, "square", first, len(y), 2)
+        asked = assign_choices(self.public_seed, "square", first, len(y), 2)
         sent = np.where(asked == _SQUARE, 2.0 * y**2 - 1.0, y)
         return self.randomizer.answer(sent, randomness.stream("variance", first))
 
     def tally(self, codes: Codes, first: int = 0) -> Tally:
-        asked = assigned(self.public_seed, "square", first, len(codes), 2)
+        asked = assign_choices(self.public_seed, "square", first, len(codes), 2)
         return self.randomizer.tally(codes, asked, 2)
 
     def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:
@@ -156,9 +156,9 @@ class VarianceQuestion(RandomizedQuestion):
             def stddev(variance: Vector) -> Vector:
                 return factor * _stddev(variance, mu2, (1.0 + square.mean) / 2.0, e1, e2)
 
-            low, high = intervals.within(value, stddev, 0.0, 1.0, confidence)
+            low, high = intervals.bounded_interval(value, stddev, 0.0, 1.0, confidence)
             interval = scale * float(low[0]), scale * float(high[0])
-        return finished(
+        return build_estimate(
             self,
             (
                 Number(

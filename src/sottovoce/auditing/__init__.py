@@ -10,11 +10,11 @@ plug-ins are added with `register`. This package imports `sottovoce.runs` and th
 
 from typing import TYPE_CHECKING
 
-from sottovoce.core.faces import show
+from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
-    from sottovoce.auditing.attacks.context import Scored as Scored
-    from sottovoce.auditing.attacks.context import Siege as Siege
+    from sottovoce.auditing.attacks.context import AttackContext as AttackContext
+    from sottovoce.auditing.attacks.context import MembershipScores as MembershipScores
     from sottovoce.auditing.attacks.context import register as register
     from sottovoce.auditing.contract import Case as Case
     from sottovoce.auditing.contract import ContractError as ContractError
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from sottovoce.auditing.verdict import Certificate as Certificate
     from sottovoce.auditing.verdict import Verdict as Verdict
 
-show(
+export_lazily(
     __name__,
     {
-        "attacks.context": ["Scored", "Siege", "register"],
+        "attacks.context": ["MembershipScores", "AttackContext", "register"],
         "contract": ["Case", "ContractError", "Finding", "check"],
         "mechanism_audit": ["MechanismAudit", "audit_mechanism"],
         "run_audit": ["audit_run"],

@@ -28,7 +28,14 @@ from torch import Tensor
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.errors import ParameterError
-from sottovoce.federated.algorithms.algorithm import Algorithm, Block, Combined, Each, State, Step
+from sottovoce.federated.algorithms.algorithm import (
+    AggregatedUplink,
+    Algorithm,
+    Block,
+    ClientStepInput,
+    ClientVectors,
+    State,
+)
 from sottovoce.learning.clients import ClientData, DenseRows, Rows, names_of, sizes_of
 from sottovoce.learning.task import Task
 
@@ -87,7 +94,7 @@ class Canaries:
         row[block] = size * self._direction(block)
         return row
 
-    def scores(self, combined: Combined, round_number: int) -> Vector:
+    def scores(self, combined: AggregatedUplink, round_number: int) -> Vector:
         """Return what one round adds to both scores: a row by value and a row by sign.
 
         The sum of values is the best statistic against Gaussian noise, the sum of signs against
@@ -100,7 +107,7 @@ class Canaries:
             found[:, number] = values @ direction, np.sign(values) @ direction
         return _sign(round_number) * found
 
-    def _observed(self, combined: Combined) -> Iterator[tuple[int, Vector]]:
+    def _observed(self, combined: AggregatedUplink) -> Iterator[tuple[int, Vector]]:
         """Yield (canary, values at its coordinates) of its host's message, or else of the mean."""
         if combined.each is None:
             yield from ((number, combined.mean[block]) for number, block in enumerate(self.blocks))
@@ -123,7 +130,7 @@ def _sign(round_number: int) -> float:
     return 1.0 if round_number % 2 else -1.0
 
 
-def blocks_of(dimension: int, count: int) -> tuple[slice, ...]:
+def split_coordinates(dimension: int, count: int) -> tuple[slice, ...]:
     """Split the coordinates into `count` blocks of equal length: orthogonal directions."""
     if not 1 <= count <= dimension:
         raise ParameterError(
@@ -183,10 +190,10 @@ class CanaryTask(Task):
                 yield owners[mask] + start, DenseRows(dense[mask])
             offset += total
 
-    def first_steps(self, model: Vector, clients: Sequence[ClientData]) -> Rows | None:
+    def closed_form_gradients(self, model: Vector, clients: Sequence[ClientData]) -> Rows | None:
         if any(self._is_replaced(name) for name in names_of(clients)):
             return None  # These clients have a local model and no gradient.
-        return super().first_steps(model, clients)
+        return super().closed_form_gradients(model, clients)
 
     def local_models(
         self,
@@ -317,13 +324,13 @@ class CanaryAlgorithm:
     def weight(self, num_samples: int) -> float:
         return self.inner.weight(num_samples)
 
-    def initialise(self, model: Vector) -> State:
+    def initialize(self, model: Vector) -> State:
         """Return the inner algorithm's state with scores of zero."""
         own = {SCORES: np.zeros((2, len(self.canaries))), ROUNDS: np.zeros(1)}
-        return {**self.inner.initialise(model), **own}
+        return {**self.inner.initialize(model), **own}
 
     def client_steps(
-        self, task: Task, clients: Sequence[ClientData], step: Step
+        self, task: Task, clients: Sequence[ClientData], step: ClientStepInput
     ) -> Iterator[Block]:
         # The local model of a client that contributes nothing: zero if clients send models, and the
         # current model if they send its changes.
@@ -333,7 +340,7 @@ class CanaryAlgorithm:
         return self.inner.client_steps(planted, clients, step)
 
     def server_step(
-        self, model: Vector, combined: Sequence[Combined], state: State
+        self, model: Vector, combined: Sequence[AggregatedUplink], state: State
     ) -> tuple[Vector, State]:
         number = int(state[ROUNDS][0]) + 1
         scores = state[SCORES] + self.canaries.scores(combined[0], number)
@@ -343,15 +350,15 @@ class CanaryAlgorithm:
         return model, {**after, SCORES: scores, ROUNDS: np.array([float(number)])}
 
 
-def _drop_silent(combined: Combined, silent: frozenset[str]) -> Combined:
+def _drop_silent(combined: AggregatedUplink, silent: frozenset[str]) -> AggregatedUplink:
     """Return what the clients that are not silent sent."""
     if combined.each is None or not silent:
         return combined
     each = combined.each
     real = [i for i, name in enumerate(each.clients) if name not in silent]
-    kept = Each(
+    kept = ClientVectors(
         clients=tuple(each.clients[i] for i in real),
         rows=each.rows[real],
         weights=each.weights[real],
     )
-    return Combined(mean=np.average(kept.rows, axis=0, weights=kept.weights), each=kept)
+    return AggregatedUplink(mean=np.average(kept.rows, axis=0, weights=kept.weights), each=kept)

@@ -20,18 +20,18 @@ from typing import assert_never
 
 import numpy as np
 
-from sottovoce.auditing.draws import drawn
+from sottovoce.auditing.draws import sample_decoded
 from sottovoce.auditing.enumeration import (
     MAX_OUTCOMES,
-    deltas_of,
-    inputs,
-    neighbours,
-    neighbours_beside_others,
+    delta_function,
+    extreme_inputs,
+    neighboring_pairs,
+    neighboring_pairs_nonzero_reference,
     num_outcomes,
     origin,
 )
 from sottovoce.auditing.law_divergences import p_values, renyi_of
-from sottovoce.auditing.laws import remembered
+from sottovoce.auditing.laws import cache_laws
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, Domain, L1Ball, Vector
 from sottovoce.core.errors import (
@@ -56,15 +56,15 @@ from sottovoce.mechanisms.mechanism import (
     points_of,
 )
 from sottovoce.mechanisms.registry import Parameters, Registration, parameter_hash
-from sottovoce.mechanisms.release import Anchored, ReleaseTerms
-from sottovoce.privacy.accounting import accountants, epsilon
-from sottovoce.privacy.compositions import beside_others
+from sottovoce.mechanisms.release import HidesOnlyAgainstZero, ReleaseTerms
+from sottovoce.privacy.accounting import builtin_accountants, epsilon
+from sottovoce.privacy.compositions import drop_zero_reference
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, Repeated
 from sottovoce.privacy.renyi import renyi_divergence
 from sottovoce.protocol.message import Envelope, open_sealed, seal
 
 
-def packs_alike(mechanism: Mechanism, values: Vector) -> bool:
+def packs_consistently(mechanism: Mechanism, values: Vector) -> bool:
     """Return whether `encode_packed` gives the packed codes of `encode`, clipped or not."""
     if not isinstance(mechanism, EncodesPacked):
         return True
@@ -188,7 +188,7 @@ def check(kind: str) -> Iterator[Finding]:
         An iterator over the findings: one for each case and check. An exception inside a check is a
         finding, too.
 
-    Example:
+    Examples:
         >>> finding = next(check("laplace"))
         >>> finding.check, finding.kept
         ('samples follow the declared law', True)
@@ -220,11 +220,11 @@ def samples_follow_the_law(mechanism: Mechanism, values: Vector, num_samples: in
         ]
     )
     if num_samples > alone:
-        others = drawn(mechanism, values, num_samples - alone, (20, "contract"))
+        others = sample_decoded(mechanism, values, num_samples - alone, (20, "contract"))
         decoded = np.concatenate([decoded, others])
     if isinstance(law, PointLaw):
         _require(
-            np.allclose(decoded, law.centre, rtol=1e-6), "samples differ from the declared point"
+            np.allclose(decoded, law.center, rtol=1e-6), "samples differ from the declared point"
         )
         return
     errors = (decoded.mean(axis=0) - law.mean()) / np.sqrt(law.variance() / num_samples + 1e-18)
@@ -246,20 +246,20 @@ def privacy_covers_the_divergence(
     _require(
         event.adjacency is adjacency, f"the event has adjacency {event.adjacency}, not {adjacency}"
     )
-    pairs = neighbours(mechanism.input_domain, adjacency, np.random.default_rng(seed))
+    pairs = neighboring_pairs(mechanism.input_domain, adjacency, np.random.default_rng(seed))
     return _covers(mechanism, event, pairs)
 
 
-def privacy_covers_others_beside(mechanism: Mechanism, *, seed: int = 5) -> str | None:
+def privacy_covers_nonzero_reference(mechanism: Mechanism, *, seed: int = 5) -> str | None:
     """Check the zero-out claim when the message also contains other, sampled records.
 
     The removed record then does not leave the input 0 behind. Mechanisms that claim privacy against
     the input 0 alone say so; they are refused for sampled records and not checked here.
     """
-    if isinstance(mechanism, Anchored) and mechanism.hides_only_against_zero:
+    if isinstance(mechanism, HidesOnlyAgainstZero) and mechanism.hides_only_against_zero:
         return None
-    event = beside_others(mechanism.privacy(Adjacency.ZERO_OUT))
-    pairs = neighbours_beside_others(mechanism.input_domain, np.random.default_rng(seed))
+    event = drop_zero_reference(mechanism.privacy(Adjacency.ZERO_OUT))
+    pairs = neighboring_pairs_nonzero_reference(mechanism.input_domain, np.random.default_rng(seed))
     return _covers(mechanism, event, pairs)
 
 
@@ -269,7 +269,7 @@ def _covers(
     if isinstance(event, NonPrivate):
         return None
     divergences = [renyi_divergence(event, order) for order in ORDERS]
-    deltas, law_of = _claimed_deltas(event), remembered(mechanism)
+    deltas, law_of = _claimed_deltas(event), cache_laws(mechanism)
     for first, second in pairs:
         laws = law_of(first), law_of(second)
         if isinstance(laws[0], MomentLaw):
@@ -292,7 +292,7 @@ def _excess_delta(laws: tuple[Law, Law], claimed: Sequence[tuple[str, float, flo
     """Return a sentence about a delta above an accountant's, or None."""
     if num_outcomes(laws[0]) > MAX_OUTCOMES:
         return None
-    delta_at = deltas_of(*laws)
+    delta_at = delta_function(*laws)
     exact = {eps: delta_at(eps) for eps in EPSILONS}
     for name, eps, most in claimed:
         if not exact[eps] <= most * (1.0 + 1e-9) + 1e-12:
@@ -303,7 +303,7 @@ def _excess_delta(laws: tuple[Law, Law], claimed: Sequence[tuple[str, float, flo
 @functools.lru_cache(maxsize=1024)  # Many dimensions have the same event.
 def _claimed_deltas(event: PrivacyEvent) -> list[tuple[str, float, float]]:
     found = []
-    for accountant, eps in itertools.product(accountants(), EPSILONS):
+    for accountant, eps in itertools.product(builtin_accountants(), EPSILONS):
         with contextlib.suppress(UnsupportedEventError):
             found.append((accountant.name, eps, accountant.delta(event, eps)))
     return found
@@ -352,7 +352,7 @@ def codes_survive_the_wire(mechanism: Mechanism, values: Vector) -> None:
         _require(same, "`points` are not the values that codes decode to")
     same = np.array_equal(open_sealed(message, envelope), codes)
     _require(same, "codes change on the wire")
-    alike = packs_alike(mechanism, values)
+    alike = packs_consistently(mechanism, values)
     _require(alike, "`encode_packed` gives other bytes than the packed codes of `encode`")
 
 
@@ -412,12 +412,14 @@ def bad_input_is_refused(mechanism: Mechanism) -> None:
         raise ContractError(f"{what} is encoded; call input_domain.check first")
 
 
-def calibration_lands_just_inside(case: Case) -> str | None:
+def calibration_meets_the_budget(case: Case) -> str | None:
     """Check that calibration stays within the budget and uses almost all of it."""
     registration, domain = case.registration, case.domain
-    if registration.knob is None:
+    if registration.calibrated_parameter is None:
         return None
-    given = {k: v for k, v in case.example.items() if k != registration.knob.parameter}
+    given = {
+        k: v for k, v in case.example.items() if k != registration.calibrated_parameter.parameter
+    }
     event_of = ReleaseTerms(adjacency=Adjacency.REPLACE_ONE)
     found = registration.calibrated(
         domain, given, rounds=10, epsilon=2.0, delta=1e-6, event_of=event_of
@@ -426,7 +428,7 @@ def calibration_lands_just_inside(case: Case) -> str | None:
     spent = epsilon(Repeated(event=event, count=10), 1e-6)
     # Epsilon changes at most as the square of the parameter, and the parameter is found up to its
     # relative tolerance.
-    least = 2.0 * min(0.9995, 1.0 - 2.5 * registration.knob.relative_tolerance)
+    least = 2.0 * min(0.9995, 1.0 - 2.5 * registration.calibrated_parameter.relative_tolerance)
     _require(least < spent <= 2.0, f"calibrated to epsilon 2, the mechanism spends {spent:.6g}")
     return None
 
@@ -454,7 +456,7 @@ def _samples(case: Case) -> str | None:
     for records in (1, 5):
         sized = case.with_size(records=records)
         if sized is not None:
-            for values in inputs(sized.domain, np.random.default_rng(1)):
+            for values in extreme_inputs(sized.domain, np.random.default_rng(1)):
                 samples_follow_the_law(sized.mechanism(), values, num_samples=1500)
     return None
 
@@ -466,14 +468,14 @@ def _privacy(case: Case) -> str | None:
         if sized is not None:
             for adjacency in Adjacency:
                 remark = privacy_covers_the_divergence(sized.mechanism(), adjacency) or remark
-    return privacy_covers_others_beside(case.mechanism()) or remark
+    return privacy_covers_nonzero_reference(case.mechanism()) or remark
 
 
 def _wire(case: Case) -> str | None:
     for dimension in (1, 7, 8, 101):
         sized = case.with_size(dimension=dimension)
         assert sized is not None  # Every domain can hold one record.
-        for values in inputs(sized.domain, np.random.default_rng(2)):
+        for values in extreme_inputs(sized.domain, np.random.default_rng(2)):
             codes_survive_the_wire(sized.mechanism(), values)
     return None
 
@@ -486,6 +488,6 @@ CHECKS: dict[str, Callable[[Case], str | None]] = {
     "one key gives one message": lambda case: one_key_gives_one_message(case.mechanism()),
     "nothing is changed": lambda case: nothing_is_changed(case.mechanism()),
     "bad input is refused": lambda case: bad_input_is_refused(case.mechanism()),
-    "calibration lands just inside the budget": calibration_lands_just_inside,
+    "calibration lands just inside the budget": calibration_meets_the_budget,
     "parameters have no defaults": parameters_have_no_defaults,
 }

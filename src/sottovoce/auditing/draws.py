@@ -107,7 +107,7 @@ def _have_same_law(one: Law, all_of_them: Law, count: int) -> bool:
 _MOMENTS: tuple[Callable[[Law], Vector], ...] = (lambda law: law.mean(), lambda law: law.variance())
 
 
-def drawn(
+def sample_decoded(
     mechanism: Mechanism,
     values: Vector,
     draws: int,

@@ -19,7 +19,7 @@ from functools import partial
 
 import numpy as np
 
-from sottovoce.auditing.laws import remembered
+from sottovoce.auditing.laws import cache_laws
 from sottovoce.auditing.verdict import Certificate, Point, Verdict
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, Vector
@@ -35,7 +35,7 @@ from sottovoce.mechanisms.mechanism import (
     PointLaw,
     StaircaseLaw,
 )
-from sottovoce.mechanisms.noise.laws import Staircase
+from sottovoce.mechanisms.noise.laws import ScalarStaircase
 from sottovoce.privacy.divergences import finite_hockey_stick, gaussian_delta
 
 
@@ -44,7 +44,7 @@ def origin(domain: Domain) -> Vector:
     return domain.project(np.zeros(domain.dimension))
 
 
-def inputs(domain: Domain, generator: np.random.Generator) -> Iterator[Vector]:
+def extreme_inputs(domain: Domain, generator: np.random.Generator) -> Iterator[Vector]:
     """Yield test inputs: the origin, spikes, a constant boundary vector and random points."""
     match domain:
         case L1Ball() | L2Ball():
@@ -68,7 +68,7 @@ def inputs(domain: Domain, generator: np.random.Generator) -> Iterator[Vector]:
         yield domain.project(center + generator.normal(size=domain.dimension) * reach)
 
 
-def neighbours(
+def neighboring_pairs(
     domain: Domain, adjacency: Adjacency, generator: np.random.Generator
 ) -> Iterator[tuple[Vector, Vector]]:
     """Yield pairs of inputs that differ in one record.
@@ -77,20 +77,20 @@ def neighbours(
     other records.
     """
     records = domain.records if isinstance(domain, L1Ball | L2Ball) else 1
-    for start in inputs(domain, generator) if records > 1 else (origin(domain),):
-        for record in inputs(domain, generator):
+    for start in extreme_inputs(domain, generator) if records > 1 else (origin(domain),):
+        for record in extreme_inputs(domain, generator):
             base = start * (records - 1) / records
             others = [origin(domain)]
             if adjacency is Adjacency.REPLACE_ONE:
                 others = [
                     _opposite(domain, record),
-                    *itertools.islice(inputs(domain, generator), 7),
+                    *itertools.islice(extreme_inputs(domain, generator), 7),
                 ]
             for other in others:
                 yield base + record / records, base + other / records
 
 
-def neighbours_beside_others(
+def neighboring_pairs_nonzero_reference(
     domain: Domain, generator: np.random.Generator
 ) -> Iterator[tuple[Vector, Vector]]:
     """Yield pairs of inputs that differ by one removed record, with other records in both.
@@ -100,8 +100,8 @@ def neighbours_beside_others(
     or L_inf distances; it can increase L1 distances, so on an L1 ball only pairs that need no
     projection are used.
     """
-    for base in inputs(domain, generator):
-        for record in inputs(domain, generator):
+    for base in extreme_inputs(domain, generator):
+        for record in extreme_inputs(domain, generator):
             yield _halfway(domain, record), _halfway(domain, _opposite(domain, base))
             if not isinstance(domain, L1Ball):
                 yield domain.project(base + record - origin(domain)), base
@@ -146,12 +146,12 @@ def num_outcomes(law: Law) -> float:
 def delta_of(first: Law, second: Law, epsilon: float) -> float:
     """Return the exact delta of two laws; products are enumerated outcome by outcome.
 
-    It is 1 where `deltas_of` cannot compute it.
+    It is 1 where `delta_function` cannot compute it.
     """
-    return deltas_of(first, second)(epsilon)
+    return delta_function(first, second)(epsilon)
 
 
-def deltas_of(first: Law, second: Law) -> Callable[[float], float]:
+def delta_function(first: Law, second: Law) -> Callable[[float], float]:
     """Return the exact delta of two laws as a function of epsilon; outcomes are enumerated once.
 
     The function is constant 1, the trivial bound, where the delta is not computed.
@@ -165,13 +165,13 @@ def deltas_of(first: Law, second: Law) -> Callable[[float], float]:
             return lambda epsilon: 0.0  # noqa: ARG005
         case GaussianLaw(), GaussianLaw():
             return partial(
-                gaussian_delta, float(np.linalg.norm(first.centre - second.centre)) / first.stddev
+                gaussian_delta, float(np.linalg.norm(first.center - second.center)) / first.stddev
             )
         case LaplaceLaw(), LaplaceLaw() if _num_differing(first, second) == 1:
-            shift = float(np.abs(first.centre - second.centre).max()) / first.scale
+            shift = float(np.abs(first.center - second.center).max()) / first.scale
             return lambda epsilon: -math.expm1(min(0.0, (epsilon - shift) / 2.0))
         case StaircaseLaw(), StaircaseLaw() if _num_differing(first, second) == 1:
-            steps = float(np.abs(first.centre - second.centre).max()) / first.noise.step
+            steps = float(np.abs(first.center - second.center).max()) / first.noise.step
             return partial(finite_hockey_stick, *_staircase_masses(first.noise, steps))
         case _:
             return lambda epsilon: 1.0  # noqa: ARG005
@@ -197,7 +197,7 @@ def _product(first: FiniteLaw, second: FiniteLaw) -> tuple[Vector, Vector]:
     return p, q
 
 
-def _staircase_masses(noise: Staircase, shift: float) -> tuple[Vector, Vector]:
+def _staircase_masses(noise: ScalarStaircase, shift: float) -> tuple[Vector, Vector]:
     """Return the masses of each interval on which both densities are constant.
 
     The two staircase densities are `shift` steps apart.
@@ -291,12 +291,12 @@ def audit_by_enumeration(
 
 
 def _known_pairs(mechanism: Mechanism, adjacency: Adjacency) -> Iterator[_Pair]:
-    law_of = remembered(mechanism)
-    for pair in neighbours(mechanism.input_domain, adjacency, np.random.default_rng(5)):
+    law_of = cache_laws(mechanism)
+    for pair in neighboring_pairs(mechanism.input_domain, adjacency, np.random.default_rng(5)):
         for first, second in (pair, pair[::-1]):
             laws = law_of(first), law_of(second)
             if _is_known(*laws):
-                yield _Pair(first=first, second=second, delta=deltas_of(*laws))
+                yield _Pair(first=first, second=second, delta=delta_function(*laws))
 
 
 def _epsilon_at(pairs: list[_Pair], delta: float) -> float:

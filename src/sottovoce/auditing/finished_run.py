@@ -43,7 +43,7 @@ class FinishedRun:
     inputs: Inputs
     data: Dataset
 
-    def place_of(self, name: str) -> Path:
+    def result_path(self, name: str) -> Path:
         """Return the path for a result file.
 
         Raise if it cannot be written, before hours of work and not after them.

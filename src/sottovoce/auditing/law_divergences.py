@@ -49,18 +49,18 @@ def p_values(law: Law, decoded: Vector) -> Iterator[tuple[str, float]]:
             yield "joint", _chi_square(distances.argmin(axis=1), law.pmf)
         case GaussianLaw():
             for i in coordinates:
-                standard = (decoded[:, i] - law.centre[i]) / law.stddev
+                standard = (decoded[:, i] - law.center[i]) / law.stddev
                 yield f"coordinate {i}", float(stats.kstest(standard, "norm").pvalue)
         case LaplaceLaw():
             for i in coordinates:
-                standard = (decoded[:, i] - law.centre[i]) / law.scale
+                standard = (decoded[:, i] - law.center[i]) / law.scale
                 yield f"coordinate {i}", float(stats.kstest(standard, "laplace").pvalue)
         case StaircaseLaw():
             for i in coordinates:
-                p_value = stats.kstest(decoded[:, i] - law.centre[i], _staircase_cdf(law)).pvalue
+                p_value = stats.kstest(decoded[:, i] - law.center[i], _staircase_cdf(law)).pvalue
                 yield f"coordinate {i}", float(p_value)
         case MomentLaw():
-            squares = (decoded - law.centre) ** 2
+            squares = (decoded - law.center) ** 2
             errors = squares.std(axis=0) / math.sqrt(len(squares)) + 1e-12 * law.spread
             scores = (squares.mean(axis=0) - law.spread) / errors
             for i in coordinates:
@@ -119,14 +119,14 @@ def renyi_of(first: Law, second: Law, orders: Sequence[float]) -> list[float]:
                 return [math.inf] * len(orders)
             return [finite_renyi(first.pmf, second.pmf, order) for order in orders]
         case GaussianLaw(), GaussianLaw():
-            shift = float(np.linalg.norm(first.centre - second.centre)) / first.stddev
+            shift = float(np.linalg.norm(first.center - second.center)) / first.stddev
             return [order * shift**2 / 2.0 for order in orders]
         case LaplaceLaw(), LaplaceLaw():
-            shifts = np.abs(first.centre - second.centre) / first.scale
+            shifts = np.abs(first.center - second.center) / first.scale
             return [math.fsum(_laplace_renyi(float(x), order) for x in shifts) for order in orders]
         case StaircaseLaw(), StaircaseLaw():
             noise = first.noise
-            shifts = np.abs(first.centre - second.centre) / noise.step
+            shifts = np.abs(first.center - second.center) / noise.step
             return [
                 math.fsum(
                     _staircase_renyi(noise.epsilon, noise.nu, float(x), order) for x in shifts

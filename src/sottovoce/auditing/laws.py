@@ -25,10 +25,10 @@ from sottovoce.mechanisms.mechanism import (
     PointLaw,
     StaircaseLaw,
 )
-from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise
+from sottovoce.mechanisms.noise.laws import Noise, ScalarGaussian, ScalarLaplace
 
 
-def remembered(mechanism: Mechanism) -> Callable[[Vector], Law]:
+def cache_laws(mechanism: Mechanism) -> Callable[[Vector], Law]:
     """Return the mechanism's `law` with a cache: an input occurs in many pairs of neighbors."""
 
     @functools.cache
@@ -45,7 +45,7 @@ _ROUNDING = 1e-6
 Cell = tuple[str, float, int]  # (description, declared probability, hits)
 
 
-def refutation(law: Law, decoded: Vector, error: float) -> str | None:
+def refute_law(law: Law, decoded: Vector, error: float) -> str | None:
     """Return a sentence that refutes the declared law, or None if the draws do not contradict it.
 
     If the law is right, the probability of a refutation is at most `error`. Return None, too, if
@@ -86,11 +86,11 @@ def _cells(law: Law, decoded: Vector) -> Iterator[Cell]:
             for k, count in enumerate(counts.tolist()):
                 yield f"outcome {k}", float(law.pmf[k]), count
         case GaussianLaw():
-            yield from _tails(Gaussian(stddev=law.stddev), decoded - law.centre)
+            yield from _tails(ScalarGaussian(stddev=law.stddev), decoded - law.center)
         case LaplaceLaw():
-            yield from _tails(Laplace(scale=law.scale), decoded - law.centre)
+            yield from _tails(ScalarLaplace(scale=law.scale), decoded - law.center)
         case StaircaseLaw():
-            yield from _tails(law.noise, decoded - law.centre)
+            yield from _tails(law.noise, decoded - law.center)
         case MomentLaw() | PointLaw():
             return
 
@@ -131,15 +131,15 @@ def log_ratio(first: Law, second: Law, decoded: Vector) -> Vector | None:
                 logs = np.nan_to_num(np.log(first.pmf) - np.log(second.pmf))
             return np.asarray(logs[nearest_rows(first.points, decoded)])
         case GaussianLaw(), GaussianLaw():
-            middle = (first.centre + second.centre) / 2.0
-            return (decoded - middle) @ (first.centre - second.centre) / first.stddev**2
+            middle = (first.center + second.center) / 2.0
+            return (decoded - middle) @ (first.center - second.center) / first.stddev**2
         case LaplaceLaw(), LaplaceLaw():
-            far, near = np.abs(decoded - second.centre), np.abs(decoded - first.centre)
+            far, near = np.abs(decoded - second.center), np.abs(decoded - first.center)
             return np.asarray((far - near).sum(axis=1) / first.scale)
         case StaircaseLaw(), StaircaseLaw():
             noise = first.noise
             steps = [
-                np.floor(np.abs(decoded - law.centre) / noise.step + 1.0 - noise.nu).sum(axis=1)
+                np.floor(np.abs(decoded - law.center) / noise.step + 1.0 - noise.nu).sum(axis=1)
                 for law in (first, second)
             ]
             return np.asarray(noise.epsilon * (steps[1] - steps[0]))

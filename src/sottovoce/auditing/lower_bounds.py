@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 from scipy.stats import binom
 
-from sottovoce.auditing.verdict import Certificate, Point, Shares, Verdict
+from sottovoce.auditing.verdict import Certificate, ErrorShares, Point, Verdict
 from sottovoce.core import statistics
 from sottovoce.core import statistics as proportion_bounds
 from sottovoce.core.domains import Vector
@@ -60,7 +60,7 @@ def _tail(canaries: int, guesses: int, right: int, epsilon: float) -> tuple[floa
     return tail, 2.0 * canaries * float(lost.max(initial=0.0))
 
 
-def epsilon_refuted(
+def largest_refuted_epsilon(
     *, canaries: int, guesses: int, right: int, delta: float, error: float
 ) -> float:
     """Return the largest epsilon whose p-value is at most `error`, rounded down.
@@ -82,7 +82,7 @@ def epsilon_refuted(
     return low
 
 
-def guesses_right(scores: Vector, coins: NDArray[np.int64], guesses: int) -> int:
+def count_right_guesses(scores: Vector, coins: NDArray[np.int64], guesses: int) -> int:
     """Count the right guesses, if the highest half of the scores is guessed in and the lowest out.
 
     Half of the `guesses` go to either end; scores between them are not guessed.
@@ -112,13 +112,13 @@ def judge_one_run(
     Several numbers of guesses are tried, and the error is divided among them. Ties are ordered by
     position, which does not depend on the coins.
     """
-    shares = Shares.of(confidence, len(certificate.curve))
+    shares = ErrorShares.of(confidence, len(certificate.curve))
     tried = sorted({max(1, round(share * len(scores))) for share in guessed})
-    right = {guesses: guesses_right(scores, coins, guesses) for guesses in tried}
+    right = {guesses: count_right_guesses(scores, coins, guesses) for guesses in tried}
 
     def bound(delta: float, error: float) -> float:
         return max(
-            epsilon_refuted(
+            largest_refuted_epsilon(
                 canaries=len(scores),
                 guesses=guesses,
                 right=right[guesses],
@@ -133,7 +133,7 @@ def judge_one_run(
             epsilon=epsilon,
             certified_delta=certified,
             measured_delta=max(
-                delta_refuted(
+                largest_refuted_delta(
                     canaries=len(scores),
                     guesses=guesses,
                     right=right[guesses],
@@ -158,7 +158,7 @@ def judge_one_run(
     )
 
 
-def delta_refuted(
+def largest_refuted_delta(
     *, canaries: int, guesses: int, right: int, epsilon: float, error: float
 ) -> float:
     """Return the largest delta at `epsilon` whose p-value is at most `error`."""
@@ -216,15 +216,15 @@ _MIN_DRAWS = 8  # Least number of draws of each neighbor to choose a set, and to
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
+class DrawScores:
     """One statistic of every draw; larger values speak for the first neighbor."""
 
     first: Vector
     second: Vector
 
-    def part(self, start: int, stop: int | None) -> "Scores":
+    def part(self, start: int, stop: int | None) -> "DrawScores":
         """Return the scores of the draws start to stop of each neighbor."""
-        return Scores(first=self.first[start:stop], second=self.second[start:stop])
+        return DrawScores(first=self.first[start:stop], second=self.second[start:stop])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class _Set:
     threshold: float
     below: bool
 
-    def hits(self, statistics: Sequence[Scores]) -> Hits:
+    def hits(self, statistics: Sequence[DrawScores]) -> Hits:
         """Count the draws of each neighbor in the set."""
         scores = statistics[self.number]
         first = int(np.count_nonzero(scores.first >= self.threshold))
@@ -259,7 +259,7 @@ _Bound = Callable[[Vector, Vector], Vector]
 
 
 def judge(
-    statistics: Sequence[Scores],
+    statistics: Sequence[DrawScores],
     certificate: Certificate,
     *,
     choosing: int,
@@ -286,7 +286,7 @@ def judge(
         )
     first = [scores.part(learning, start) for scores in statistics]
     rest = [scores.part(start, None) for scores in statistics]
-    shares = Shares.of(confidence, len(certificate.curve))
+    shares = ErrorShares.of(confidence, len(certificate.curve))
     counted = len(rest[0].first), len(rest[0].second)
 
     def best(bound_of: _Bound, error: float) -> Hits:
@@ -321,7 +321,7 @@ def judge(
 
 
 def _choose(
-    statistics: Sequence[Scores],
+    statistics: Sequence[DrawScores],
     bound_of: _Bound,
     error: float,
     counted: tuple[int, int],
@@ -365,7 +365,7 @@ def _normal_above(scores: Vector, thresholds: Vector) -> tuple[Vector, Vector]:
     return share, share
 
 
-def _thresholds(scores: Scores, expected: Expected) -> Vector:
+def _thresholds(scores: DrawScores, expected: Expected) -> Vector:
     """Return all scores, or some quantiles of them that are denser at both ends."""
     distinct = np.unique(np.concatenate([scores.first, scores.second]))
     if expected == "normal":

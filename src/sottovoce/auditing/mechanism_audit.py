@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.auditing.draws import drawn
+from sottovoce.auditing.draws import sample_decoded
 from sottovoce.auditing.enumeration import (
     MAX_OUTCOMES,
     audit_by_enumeration,
     delta_of,
-    neighbours,
+    neighboring_pairs,
     num_outcomes,
 )
-from sottovoce.auditing.laws import log_ratio, refutation, remembered
-from sottovoce.auditing.lower_bounds import Scores, judge
-from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Shares, Verdict
+from sottovoce.auditing.laws import cache_laws, log_ratio, refute_law
+from sottovoce.auditing.lower_bounds import DrawScores, judge
+from sottovoce.auditing.verdict import CONFIDENCE, Certificate, ErrorShares, Verdict
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
@@ -48,7 +48,7 @@ def audit_by_sampling(
 ) -> Verdict:
     """Return what `draws` samples of each of two neighbors prove about the mechanism."""
     parameter_rules.integer("draws", draws, low=200, high=10**9)
-    share = Shares.of(confidence, 1).of_the_law / 2.0
+    share = ErrorShares.of(confidence, 1).of_the_law / 2.0
     certificate = Certificate(event=mechanism.privacy(adjacency), delta=delta)
     first, second = _most_distinguishable_pair(mechanism, adjacency, certificate)
     made: list[Vector] = []
@@ -60,13 +60,13 @@ def audit_by_sampling(
             def note(count: int, done: int = done, report: Progress = report) -> None:
                 report(done + count, 2 * draws)
 
-        made.append(drawn(mechanism, values, draws, (seed, side), processes, note))
+        made.append(sample_decoded(mechanism, values, draws, (seed, side), processes, note))
     learning = choosing = draws // 20
     statistics = [_score_outcomes(made[0], made[1], first - second, learning)]
     laws = mechanism.law(first), mechanism.law(second)
     ratios = [log_ratio(*laws, decoded) for decoded in made]
     if ratios[0] is not None and ratios[1] is not None:
-        statistics.append(Scores(first=ratios[0], second=ratios[1]))
+        statistics.append(DrawScores(first=ratios[0], second=ratios[1]))
     verdict = judge(
         statistics,
         certificate,
@@ -75,7 +75,7 @@ def audit_by_sampling(
         confidence=confidence,
         method="sampling of encode",
     )
-    found = [refutation(law, decoded, share) for law, decoded in zip(laws, made, strict=True)]
+    found = [refute_law(law, decoded, share) for law, decoded in zip(laws, made, strict=True)]
     return dataclasses.replace(verdict, law_refuted=next(filter(None, found), None))
 
 
@@ -87,7 +87,7 @@ def _most_distinguishable_pair(
     Delta is taken at half the certified epsilon, or at 1 without a certificate. Where it is not
     known, the pair at the largest distance is returned.
     """
-    law_of = remembered(mechanism)
+    law_of = cache_laws(mechanism)
     middle = certificate.epsilon / 2.0 if np.isfinite(certificate.epsilon) else 1.0
 
     def distinguishability(pair: tuple[Vector, Vector]) -> tuple[float, float]:
@@ -96,11 +96,11 @@ def _most_distinguishable_pair(
         apart = float(np.linalg.norm(pair[0] - pair[1]))
         return (delta_of(*laws, middle) if known else 0.0), apart
 
-    pairs = neighbours(mechanism.input_domain, adjacency, np.random.default_rng(5))
+    pairs = neighboring_pairs(mechanism.input_domain, adjacency, np.random.default_rng(5))
     return max(pairs, key=distinguishability)
 
 
-def _score_outcomes(first: Vector, second: Vector, difference: Vector, learning: int) -> Scores:
+def _score_outcomes(first: Vector, second: Vector, difference: Vector, learning: int) -> DrawScores:
     """Return the log ratio of the outcomes' frequencies as scores.
 
     Where few outcomes repeat, return the projection on `difference` instead. Both the choice and
@@ -111,11 +111,11 @@ def _score_outcomes(first: Vector, second: Vector, difference: Vector, learning:
     sides = outcomes[: len(first)], outcomes[len(first) :]
     seen = [side[:learning] for side in sides]
     if len(np.unique(np.concatenate(seen))) > min(MAX_OUTCOMES, learning // 10):
-        return Scores(first=first @ difference, second=second @ difference)
+        return DrawScores(first=first @ difference, second=second @ difference)
     size = int(outcomes.max()) + 1
     counts = [np.bincount(side, minlength=size) + 0.5 for side in seen]
     ratios = np.log(counts[0] / counts[1])
-    return Scores(first=ratios[sides[0]], second=ratios[sides[1]])
+    return DrawScores(first=ratios[sides[0]], second=ratios[sides[1]])
 
 
 def _number_rows(rows: Vector) -> NDArray[np.intp]:
@@ -151,7 +151,7 @@ class MechanismAudit:
         return any(verdict.violated for verdict in self.verdicts)
 
     @property
-    def telling(self) -> Verdict:
+    def strongest(self) -> Verdict:
         """The verdict with a violation, or else the one with the larger lower bound."""
         return max(self.verdicts, key=lambda verdict: (verdict.violated, verdict.lower_bound))
 
@@ -159,10 +159,10 @@ class MechanismAudit:
         """Return the audit as plain data for JSON.
 
         Returns:
-            The fields of `telling`, and the verdicts of all audits under "audits".
+            The fields of `strongest`, and the verdicts of all audits under "audits".
         """
         return {
-            **self.telling.plain(),
+            **self.strongest.plain(),
             "confidence": self.sampled.confidence,
             "violated": self.violated,
             "audits": [verdict.plain() for verdict in self.verdicts],
@@ -196,7 +196,7 @@ def audit_mechanism(
         Both verdicts. A verdict that is violated proves that the mechanism is not as private as its
         event claims; one that holds proves nothing.
 
-    Example:
+    Examples:
         >>> from sottovoce.core import L2Ball
         >>> from sottovoce.mechanisms import Gaussian
         >>> ball = L2Ball(dimension=2, radius=1.0)

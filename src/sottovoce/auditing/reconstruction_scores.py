@@ -39,7 +39,7 @@ def peak_signal_to_noise(originals: Rows, others: Rows) -> Vector:
     return np.asarray(-10.0 * np.log10(mse))
 
 
-def has_similarity(row_shape: tuple[int, ...]) -> bool:
+def supports_ssim(row_shape: tuple[int, ...]) -> bool:
     """Return whether rows are images (channels, height, width) large enough for SSIM."""
     return len(row_shape) == 3 and min(row_shape[1:]) >= WINDOW
 
@@ -54,7 +54,7 @@ def structural_similarities(originals: Rows, others: Rows) -> Vector:
     noise. Reference: Wang, Bovik, Sheikh and Simoncelli 2004, section III.
     """
     _differences(originals, others)
-    if not has_similarity(originals.shape[1:]):
+    if not supports_ssim(originals.shape[1:]):
         raise ParameterError(
             f"SSIM compares images (channels, height, width) of at least {WINDOW} pixels a side, "
             f"got rows of shape {originals.shape[1:]}; use the mean squared error"
@@ -71,7 +71,7 @@ def structural_similarities(originals: Rows, others: Rows) -> Vector:
     return _mean_of_rows(luminance * structure)
 
 
-def matched(originals: Rows, others: Rows) -> NDArray[np.int64]:
+def match_rows(originals: Rows, others: Rows) -> NDArray[np.int64]:
     """Return the index of the row of `others` that is assigned to each original.
 
     The assignment has the least total squared error. It is needed because a mean gradient does not
@@ -114,7 +114,7 @@ def _window_means(images: Vector) -> Vector:
 
 Images = NDArray[np.float32]
 
-GREY, MEAN_IMAGE = "grey", "mean image"
+GRAY, MEAN_IMAGE = "grey", "mean image"
 CONFIDENCE = 0.95
 _RANGES = {
     "mse": (0.0, math.inf),
@@ -125,7 +125,7 @@ _RANGES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
+class ReconstructionScores:
     """Measures of each update, averaged over its images; `ssim` is None where SSIM is not defined.
 
     Images of one update share its noise and its optimization, so intervals are over updates.
@@ -142,7 +142,7 @@ class Scores:
         return found if self.ssim is None else {**found, "ssim": self.ssim}
 
 
-def scores(originals: Images, found: Images) -> Scores:
+def score_reconstructions(originals: Images, found: Images) -> ReconstructionScores:
     """Return the scores of reconstructions of shape (updates, images of each, *image shape).
 
     Within each update the images are matched to the originals first.
@@ -152,10 +152,10 @@ def scores(originals: Images, found: Images) -> Scores:
             f"reconstructions must have the shape of the originals {originals.shape}, got "
             f"{found.shape}"
         )
-    similar = has_similarity(originals.shape[2:])
+    similar = supports_ssim(originals.shape[2:])
     rows: list[list[float]] = []
     for truth, unordered in zip(originals, found, strict=True):
-        other = unordered[matched(truth, unordered)]
+        other = unordered[match_rows(truth, unordered)]
         measures = [
             mean_squared_errors(truth, other),
             mean_absolute_errors(truth, other),
@@ -165,7 +165,7 @@ def scores(originals: Images, found: Images) -> Scores:
             measures.append(structural_similarities(truth, other))
         rows.append([float(measure.mean()) for measure in measures])
     columns = np.array(rows).T
-    return Scores(
+    return ReconstructionScores(
         mse=columns[0], mae=columns[1], psnr=columns[2], ssim=columns[3] if similar else None
     )
 
@@ -173,13 +173,13 @@ def scores(originals: Images, found: Images) -> Scores:
 def baseline_guesses(originals: Images, auxiliary: NDArray[Any]) -> dict[str, Images]:
     """Return the guesses that need no attack: a gray image, and the mean of other data."""
     middle = np.asarray(auxiliary, dtype=np.float64).mean(axis=0).astype(np.float32)
-    return {GREY: np.zeros_like(originals), MEAN_IMAGE: np.zeros_like(originals) + middle}
+    return {GRAY: np.zeros_like(originals), MEAN_IMAGE: np.zeros_like(originals) + middle}
 
 
-def baselines(originals: Images, auxiliary: NDArray[Any]) -> dict[str, Scores]:
+def score_baselines(originals: Images, auxiliary: NDArray[Any]) -> dict[str, ReconstructionScores]:
     """Return the scores of the guesses that need no attack."""
     guesses = baseline_guesses(originals, auxiliary)
-    return {name: scores(originals, guess) for name, guess in guesses.items()}
+    return {name: score_reconstructions(originals, guess) for name, guess in guesses.items()}
 
 
 def interval(values: Vector) -> dict[str, float]:
@@ -192,7 +192,7 @@ def interval(values: Vector) -> dict[str, float]:
     return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
-def summary(found: Scores) -> dict[str, dict[str, float] | None]:
+def summary(found: ReconstructionScores) -> dict[str, dict[str, float] | None]:
     """Return each measure with its interval, cut to the measure's range.
 
     Measures that are not defined are None.
@@ -217,7 +217,9 @@ def difference(one: Vector, other: Vector) -> dict[str, float]:
     return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
-def gains(found: Scores, baseline: Scores) -> dict[str, dict[str, float]]:
+def gains(
+    found: ReconstructionScores, baseline: ReconstructionScores
+) -> dict[str, dict[str, float]]:
     """Return how much better the attack is than a baseline on the same images, with intervals.
 
     Differences are taken update by update; positive means that the attack is better.

@@ -13,12 +13,12 @@ from sottovoce.auditing.attacks.attributes import (
     Embeddings,
     Labels,
     accuracy,
-    attribute_of,
-    embeddings_of,
+    attribute_labels,
+    choose_attribute,
+    compute_embeddings,
     f1,
     infer,
-    majority,
-    named_attribute,
+    majority_guesses,
 )
 from sottovoce.auditing.finished_run import FinishedRun
 from sottovoce.core import files
@@ -50,9 +50,9 @@ def attribute_scores(
     others is what the trained model adds. `baselines` are the guesses of the others, if they were
     computed before.
     """
-    truth, known = attribute_of(data, attribute)
+    truth, known = attribute_labels(data, attribute)
     others = baselines or baseline_guesses(task, data, attribute, attack, seed=seed)
-    ours = _infer_view(task, embedded(task, model, data), known, attack, seed)
+    ours = _infer_view(task, embed_rows(task, model, data), known, attack, seed)
     guesses = {MODEL: ours, **others}
     return {
         name: {
@@ -68,23 +68,23 @@ def baseline_guesses(
     task: Task, data: Dataset, attribute: str, attack: AttributeClassifier, *, seed: int
 ) -> dict[str, Labels]:
     """Return the guesses that do not use the trained model, by name."""
-    truth, known = attribute_of(data, attribute)
+    truth, known = attribute_labels(data, attribute)
     others, own = _rows(data)
     views = {
-        UNTRAINED: embedded(task, task.initial_model(), data),
+        UNTRAINED: embed_rows(task, task.initial_model(), data),
         PIXELS: (others.reshape(len(others), -1), own.reshape(len(own), -1)),
     }
     found = {name: _infer_view(task, view, known, attack, seed) for name, view in views.items()}
-    return found | {MAJORITY: majority(known, len(truth))}
+    return found | {MAJORITY: majority_guesses(known, len(truth))}
 
 
 View = tuple[Embeddings, Embeddings]  # (test rows, training rows)
 
 
-def embedded(task: Task, model: Vector, data: Dataset) -> View:
+def embed_rows(task: Task, model: Vector, data: Dataset) -> View:
     """Return the model's embeddings of the test rows and of the training rows."""
     others, own = _rows(data)
-    return embeddings_of(task, model, others), embeddings_of(task, model, own)
+    return compute_embeddings(task, model, others), compute_embeddings(task, model, own)
 
 
 def _rows(data: Dataset) -> View:
@@ -118,9 +118,9 @@ def attack_attributes(
 
     `wanted` is the attribute's name; None is the first attribute of the data set.
     """
-    attribute = named_attribute(run.data, wanted)
-    place = run.place_of(RESULT)
-    truth, known = attribute_of(run.data, attribute)
+    attribute = choose_attribute(run.data, wanted)
+    place = run.result_path(RESULT)
+    truth, known = attribute_labels(run.data, attribute)
     scores = attribute_scores(run.inputs.task, run.model, run.data, attribute, attack, seed=seed)
     ours = scores.pop(MODEL)
     result = {

@@ -17,10 +17,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sottovoce.auditing.canary_rounds import SCORES, Canaries, CanaryAlgorithm, blocks_of
+from sottovoce.auditing.canary_rounds import SCORES, Canaries, CanaryAlgorithm, split_coordinates
 from sottovoce.auditing.finished_run import FinishedRun
-from sottovoce.auditing.lower_bounds import Scores, judge, judge_one_run
-from sottovoce.auditing.verdict import CONFIDENCE, Certificate, Shares, Verdict
+from sottovoce.auditing.lower_bounds import DrawScores, judge, judge_one_run
+from sottovoce.auditing.verdict import CONFIDENCE, Certificate, ErrorShares, Verdict
 from sottovoce.core import files, parameter_rules
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import Vector
@@ -28,7 +28,7 @@ from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.training import Halted
 from sottovoce.ledger.records import SpendingRecord
-from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.compositions import compose_repeated
 from sottovoce.runs.build import temporary_training
 from sottovoce.runs.folder import AUDIT_NAME as AUDIT_NAME
 from sottovoce.runs.inputs import load_inputs
@@ -95,7 +95,7 @@ def audit_run(
         ConfigError: The method does not fit the channel or the spec.
         ParameterError: The confidence, or the number of canaries or rounds, is out of range.
     """
-    place = finished.place_of(AUDIT_NAME)
+    place = finished.result_path(AUDIT_NAME)
     found = audit_spec(
         finished.spec,
         method=method,
@@ -123,7 +123,7 @@ def audit_spec(
 
     The arguments are those of `audit_run`.
     """
-    direct = spec.channel.opened().shows_each
+    direct = spec.channel.build().shows_each
     if method is None:
         method = "clients" if direct else "one-run"
     if method == "clients" and not direct:
@@ -131,7 +131,7 @@ def audit_spec(
             f"the method 'clients' needs each client's message, and the channel "
             f"'{spec.channel.kind}' does not reveal it; use --method one-run"
         )
-    Shares.of(confidence, 1)  # This refuses a wrong confidence before anything is trained.
+    ErrorShares.of(confidence, 1)  # This refuses a wrong confidence before anything is trained.
     seed = secrets.randbits(64) if seed is None else seed
     resolved, whole = _resolve_again(spec, rounds, seed)
     plant = _add_audit_clients if method == "clients" else _replace_with_canaries
@@ -139,7 +139,7 @@ def audit_spec(
     audited = _train(planted, on_round)
     scores, certificate, coins = audited.scores, audited.certificate, planted.canaries.coins
     if method == "clients":
-        statistics = [Scores(first=row[coins > 0], second=row[coins < 0]) for row in scores]
+        statistics = [DrawScores(first=row[coins > 0], second=row[coins < 0]) for row in scores]
         verdict = judge(
             statistics,
             certificate,
@@ -193,7 +193,7 @@ def _resolve_again(spec: RunSpec, rounds: int | None, seed: int) -> tuple[Resolv
     audit every client takes part in that many successive rounds. With central noise the sampling is
     secret and part of what is certified, so all rounds and the sampling are kept.
     """
-    central = spec.channel.opened().noise_at_server
+    central = spec.channel.build().noise_at_server
     runtime = {"backend": "fast", "deterministic": False}
     update: dict[str, Any] = {
         "randomness": "seeded",
@@ -262,7 +262,7 @@ def _add_audit_clients(
     return _Planted(
         resolved=dataclasses.replace(
             resolved,
-            clients=resolved.clients.take(kept).joined_by(names, like=kept.index(like)),
+            clients=resolved.clients.take(kept).with_copies(names, like=kept.index(like)),
             parts=tuple(parts),
             budgets={**resolved.budgets, **(dict.fromkeys(names, budget) if budget else {})},
             algorithm=_with_canaries(resolved, planted, gathers=True),
@@ -311,7 +311,7 @@ def _replace_with_canaries(
         remedy="at most half of the records or clients, and at most one per coordinate",
     )
     planted = Canaries(
-        blocks=blocks_of(resolved.task.dimension, count),
+        blocks=split_coordinates(resolved.task.dimension, count),
         signs=generator.choice([-1.0, 1.0], resolved.task.dimension),
         coins=generator.choice([-1, 1], count),
         hosts=tuple(hosts[:count]),
@@ -375,7 +375,7 @@ def _largest_certificate(
     It holds for every canary. Hosts with different numbers of records can have different
     certificates where a mechanism's noise does not scale with that number (tables, integer grids).
     """
-    owners = {multiset(record.history(host)): host for host in sorted(hosts, reverse=True)}
+    owners = {compose_repeated(record.history(host)): host for host in sorted(hosts, reverse=True)}
     found = []
     for event, host in owners.items():
         budget = resolved.budgets.get(host)

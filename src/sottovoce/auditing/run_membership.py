@@ -23,20 +23,20 @@ from numpy.typing import NDArray
 from sottovoce.auditing.attacks import context, roc
 from sottovoce.auditing.attacks.context import (
     ATTACKS,
+    AttackContext,
     Candidates,
-    Siege,
     check_classifies,
-    check_enough,
-    choose,
+    check_enough_shadows,
+    choose_candidates,
     confidences,
-    design,
+    draw_training_masks,
     outputs_of,
     own_attacks,
 )
-from sottovoce.auditing.attacks.roc import Estimate, Verdicts
+from sottovoce.auditing.attacks.roc import IntervalEstimate, ScoresByMembership
 from sottovoce.auditing.finished_run import FinishedRun
 from sottovoce.core import files, statistics
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DataError
 from sottovoce.core.randomness import SeededRandomness
@@ -51,11 +51,11 @@ TrainBlock = Callable[[range], Vector]
 OnBlock = Callable[[int, int], None]  # (models that exist, models in all)
 
 
-def kept_or_trained(
+def load_or_train(
     folder: Path, recipe: str, count: int, *, block: int, train: TrainBlock, on_block: OnBlock
 ) -> Vector:
     """Return `count` models as rows; train those, in blocks, that `folder` does not have."""
-    with files.explained("create", folder):
+    with files.explain_os_errors("create", folder):
         folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
     found = []
     for first in range(0, count, block):
@@ -83,7 +83,7 @@ def _read(path: Path, count: int) -> Vector | None:
     if not path.is_file():
         return None
     try:
-        with files.explained("read", path):
+        with files.explain_os_errors("read", path):
             content = io.BytesIO(path.read_bytes())
         with np.load(content, allow_pickle=False) as stored:
             models: Vector = stored["models"]
@@ -157,7 +157,7 @@ def shadow_models(recipe: Recipe, folder: Path, on_step: OnStep) -> Vector:
         on_step(what, done, total, "")
 
     block = _TOGETHER.get(device_of(recipe.spec), _TOGETHER["cpu"])
-    return kept_or_trained(folder, recipe.hash, count, block=block, train=train, on_block=on_block)
+    return load_or_train(folder, recipe.hash, count, block=block, train=train, on_block=on_block)
 
 
 RESULT, SHADOWS = MEMBERSHIP_NAME, "attack"
@@ -167,7 +167,7 @@ _POINTS = 200  # Points of a curve.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class MembershipPlan:
     """The settings of a membership inference attack on a run.
 
     Attributes:
@@ -185,12 +185,14 @@ class Plan:
     device: str | None = None
 
 
-def attack(run: FinishedRun, plan: Plan, on_step: OnStep) -> tuple[dict[str, Any], LineChart]:
+def attack(
+    run: FinishedRun, plan: MembershipPlan, on_step: OnStep
+) -> tuple[dict[str, Any], LineChart]:
     """Run the attacks, write the result into the run's folder and return it with the ROC curves."""
     check_classifies(run.inputs.task)
     for name in plan.attacks:  # An unknown name is an error before hours of training.
         ATTACKS.find(name)
-    place = run.place_of(RESULT)
+    place = run.result_path(RESULT)
     randomness = SeededRandomness(run.spec.seed)
     chosen = _candidates(run.data, plan, randomness)
     fprs = _choose_rates(plan, len(chosen))
@@ -199,9 +201,11 @@ def attack(run: FinishedRun, plan: Plan, on_step: OnStep) -> tuple[dict[str, Any
     def on_attack(name: str) -> None:
         on_step("attacks", list(plan.attacks).index(name), len(plan.attacks), name)
 
-    found = context.scored(attacker, plan.attacks, randomness.generator("attack"), on_attack)
+    found = context.run_attacks(attacker, plan.attacks, randomness.generator("attack"), on_attack)
     on_step("attacks", len(plan.attacks), len(plan.attacks), "done")
-    verdicts = {name: Verdicts.of(one.scores[0], chosen.is_member) for name, one in found.items()}
+    verdicts = {
+        name: ScoresByMembership.of(one.scores[0], chosen.is_member) for name, one in found.items()
+    }
     control = plain(_control(attacker, chosen))
     result = {
         "run": str(run.folder),
@@ -211,7 +215,7 @@ def attack(run: FinishedRun, plan: Plan, on_step: OnStep) -> tuple[dict[str, Any
         **_accuracies(attacker, chosen),
         "certificate": _certificate(run),
         "attacks": {
-            name: measured(verdicts[name], one.threshold, fprs) for name, one in found.items()
+            name: measure_attack(verdicts[name], one.threshold, fprs) for name, one in found.items()
         },
         "control": control,
         "notes": [*_notes(plan, fprs, chosen), _control_note(control)],
@@ -221,15 +225,15 @@ def attack(run: FinishedRun, plan: Plan, on_step: OnStep) -> tuple[dict[str, Any
     return result, roc_chart(verdicts)
 
 
-def _candidates(data: Dataset, plan: Plan, randomness: SeededRandomness) -> Candidates:
+def _candidates(data: Dataset, plan: MembershipPlan, randomness: SeededRandomness) -> Candidates:
     members, others = len(data.train_labels), len(data.test_labels)
     wanted = plan.candidates
     if wanted is None:
         wanted = min(USUAL_CANDIDATES, 2 * min(members, others))
-    return choose(members, others, wanted, randomness.generator("candidates"))
+    return choose_candidates(members, others, wanted, randomness.generator("candidates"))
 
 
-def _choose_rates(plan: Plan, num_candidates: int) -> list[float]:
+def _choose_rates(plan: MembershipPlan, num_candidates: int) -> list[float]:
     """Return the false positive rates of the plan.
 
     Without any, return the first usual rate and those of the others that the candidates can show.
@@ -237,7 +241,7 @@ def _choose_rates(plan: Plan, num_candidates: int) -> list[float]:
 
     def check(fpr: float) -> None:
         roc.check_fpr(fpr, num_candidates // 2)
-        check_enough(plan.shadows, num_candidates, fpr)
+        check_enough_shadows(plan.shadows, num_candidates, fpr)
 
     asked = plan.fprs or USUAL_FPRS[:1]
     for fpr in asked:
@@ -250,7 +254,7 @@ def _choose_rates(plan: Plan, num_candidates: int) -> list[float]:
     return rates
 
 
-def pool_of(data: Dataset) -> Dataset:
+def pool_records(data: Dataset) -> Dataset:
     """Return the data set with all records as training rows, the members first."""
     return dataclasses.replace(
         data,
@@ -264,14 +268,14 @@ def pool_of(data: Dataset) -> Dataset:
 
 def _build_context(
     run: FinishedRun,
-    plan: Plan,
+    plan: MembershipPlan,
     chosen: Candidates,
     randomness: SeededRandomness,
     on_step: OnStep,
-) -> Siege:
+) -> AttackContext:
     """Train the shadow models and return the context of the attacks."""
-    masks = design(plan.shadows, len(chosen), randomness.generator("design"))
-    pool = pool_of(run.data)
+    masks = draw_training_masks(plan.shadows, len(chosen), randomness.generator("design"))
+    pool = pool_records(run.data)
     rows = [np.sort(np.concatenate([chosen.known, chosen.rows[mask]])) for mask in masks]
     spec = run.spec.model_copy(update={"rounds": run.rounds_done})
     if plan.device is not None:
@@ -283,7 +287,7 @@ def _build_context(
     if plan.device is not None:  # The attacks run on the device of the shadow models.
         task = task_of(spec, run.data, SeededRandomness(spec.seed))
     features = np.array(pool.train_features[chosen.rows], dtype=np.float32)
-    return Siege(
+    return AttackContext(
         task=task,
         shadows=shadows,
         trained_on=masks,
@@ -293,7 +297,7 @@ def _build_context(
     )
 
 
-def _accuracies(attacker: Siege, chosen: Candidates) -> dict[str, Any]:
+def _accuracies(attacker: AttackContext, chosen: Candidates) -> dict[str, Any]:
     """Return the target's accuracy on members and on non-members, with intervals.
 
     Their difference is the overfitting that an attack can exploit.
@@ -303,7 +307,7 @@ def _accuracies(attacker: Siege, chosen: Candidates) -> dict[str, Any]:
     found = {}
     for name, who in (("members", chosen.is_member), ("non_members", ~chosen.is_member)):
         count, total = int(right[who].sum()), int(who.sum())
-        low, high = statistics.between(count, total, roc.CONFIDENCE)
+        low, high = statistics.two_sided_bounds(count, total, roc.CONFIDENCE)
         found[f"accuracy_on_{name}"] = {"value": count / total, "low": low, "high": high}
     return found
 
@@ -313,7 +317,9 @@ def _certificate(run: FinishedRun) -> dict[str, Any]:
     return {"epsilon": result.get("epsilon"), "delta": result.get("delta")}
 
 
-def measured(verdicts: Verdicts, threshold: float, fprs: Sequence[float]) -> dict[str, Any]:
+def measure_attack(
+    verdicts: ScoresByMembership, threshold: float, fprs: Sequence[float]
+) -> dict[str, Any]:
     """Return every measure of an attack, with its interval and the value of random guessing."""
     rates = [{"fpr": fpr, **plain(roc.true_positive_rate(verdicts, fpr))} for fpr in fprs]
     return {
@@ -323,7 +329,7 @@ def measured(verdicts: Verdicts, threshold: float, fprs: Sequence[float]) -> dic
     }
 
 
-def plain(estimate: Estimate) -> dict[str, Any]:
+def plain(estimate: IntervalEstimate) -> dict[str, Any]:
     """Return an estimate as plain data for JSON."""
     return {**dataclasses.asdict(estimate), "contains_chance": estimate.contains_chance}
 
@@ -374,7 +380,7 @@ def _below(one: dict[str, Any]) -> bool:
     return bool(one["high"] < one["chance"])
 
 
-def _notes(plan: Plan, fprs: Sequence[float], chosen: Candidates) -> list[str]:
+def _notes(plan: MembershipPlan, fprs: Sequence[float], chosen: Candidates) -> list[str]:
     notes = [
         f"Intervals are at {100 * roc.CONFIDENCE:g}% for these candidates and this one model; the "
         "randomness of training is not included. An interval that contains chance does not prove "
@@ -394,7 +400,7 @@ def _notes(plan: Plan, fprs: Sequence[float], chosen: Candidates) -> list[str]:
     return notes
 
 
-def _control(attacker: Siege, chosen: Candidates) -> Estimate:
+def _control(attacker: AttackContext, chosen: Candidates) -> IntervalEstimate:
     """Return how well shadow models that saw neither separate training rows from test rows.
 
     If it differs from chance, training and test rows follow different distributions, and what
@@ -410,7 +416,7 @@ def _control(attacker: Siege, chosen: Candidates) -> Estimate:
     )[:, :, 0]
     unseen = ~attacker.trained_on
     means = (answers * unseen).sum(axis=0) / unseen.sum(axis=0)
-    return roc.area(Verdicts.of(means, chosen.is_member))
+    return roc.area(ScoresByMembership.of(means, chosen.is_member))
 
 
 def _control_note(control: dict[str, Any]) -> str:
@@ -421,15 +427,17 @@ def _control_note(control: dict[str, Any]) -> str:
     )
 
 
-def roc_chart(verdicts: dict[str, Verdicts], title: str = "Membership inference") -> LineChart:
+def roc_chart(
+    verdicts: dict[str, ScoresByMembership], title: str = "Membership inference"
+) -> LineChart:
     """Return a chart of ROC curves on log axes, with the diagonal of random guessing."""
     lines = []
     for name, one in verdicts.items():
         points = [(x, y) for x, y in zip(*roc.curve(one), strict=True) if x > 0.0 and y > 0.0]
         kept = _thin(points)
-        lines.append(Line(name=name, x=[x for x, _ in kept], y=[y for _, y in kept]))
+        lines.append(ChartLine(name=name, x=[x for x, _ in kept], y=[y for _, y in kept]))
     least = min(x for line in lines for x in line.x)
-    lines.append(Line(name="chance", x=[least, 1.0], y=[least, 1.0]))
+    lines.append(ChartLine(name="chance", x=[least, 1.0], y=[least, 1.0]))
     return LineChart(
         title=title,
         x_label="false positive rate",

@@ -14,11 +14,11 @@ from sottovoce.auditing import reconstruction_scores
 from sottovoce.auditing.attacks.inversion import (
     MOST_IMAGES,
     ClippedMean,
-    Inversion,
+    GradientInversion,
+    InversionTarget,
     LocalSteps,
-    Target,
     Work,
-    inferred_labels,
+    infer_labels,
     invert,
 )
 from sottovoce.auditing.attacks.learned_reconstruction import (
@@ -30,11 +30,11 @@ from sottovoce.auditing.finished_run import FinishedRun
 from sottovoce.auditing.reconstruction_scores import (
     MEAN_IMAGE,
     Images,
-    baselines,
     beats,
     difference,
     gains,
-    scores,
+    score_baselines,
+    score_reconstructions,
     summary,
 )
 from sottovoce.core import files, parameter_rules
@@ -42,7 +42,7 @@ from sottovoce.core.charts.grids import ImageGrid, Picture, PictureRow, data_uri
 from sottovoce.core.domains import Domain, Vector
 from sottovoce.core.errors import ConfigError, DataError, ParameterError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms.algorithm import Step
+from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.fedavg import LocalSgd, SampleClippedGradient, SendsLocalWork
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
@@ -63,7 +63,7 @@ OnStep = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class ReconstructionRequest:
     """The settings of a reconstruction attack.
 
     Attributes:
@@ -82,7 +82,7 @@ class Request:
     batch: int
     model_at: ModelAt
     known_labels: bool
-    inversion: Inversion
+    inversion: GradientInversion
     learned: LearnedReconstruction
     seed: int
 
@@ -113,17 +113,17 @@ class Outcome:
 
 
 def attack_reconstruction(
-    run: FinishedRun, request: Request, *, on_step: OnStep | None = None
+    run: FinishedRun, request: ReconstructionRequest, *, on_step: OnStep | None = None
 ) -> Outcome:
     """Run the attack, compare it with baselines and write the result into the run's folder."""
     _check_images(run)
-    place = run.place_of(RESULT)
+    place = run.result_path(RESULT)
     originals, labels = _choose_images(run, request)
     mismatch, unseen = None, None
     if request.method == "inversion":
         found, mismatch = _invert_updates(run, request, originals, labels, on_step)
     else:
-        found, unseen = guessed_from_outputs(
+        found, unseen = guess_from_outputs(
             run.inputs.task,
             run.inputs.task.initial_model() if request.model_at == "initial" else run.model,
             originals,
@@ -131,8 +131,8 @@ def attack_reconstruction(
             request.learned,
             seed=request.seed,
         )
-    measured = scores(originals, found)
-    plain = baselines(originals, run.data.test_features)
+    measured = score_reconstructions(originals, found)
+    plain = score_baselines(originals, run.data.test_features)
     gain = gains(measured, plain[MEAN_IMAGE])
     result = {
         "attack": f"reconstruction, {request.method}",
@@ -176,7 +176,7 @@ def picture_grid(outcome: Outcome) -> ImageGrid:
 
 def pictures(originals: Images, found: Images) -> list[Picture]:
     """Return the reconstructions with their SSIM, or their MSE where SSIM is not defined."""
-    if reconstruction_scores.has_similarity(originals.shape[1:]):
+    if reconstruction_scores.supports_ssim(originals.shape[1:]):
         name, values = "SSIM", reconstruction_scores.structural_similarities(originals, found)
     else:
         name, values = "MSE", reconstruction_scores.mean_squared_errors(originals, found)
@@ -190,7 +190,9 @@ def pictures(originals: Images, found: Images) -> list[Picture]:
 def _in_order(outcome: Outcome) -> Images:
     """Return the reconstructions in the order of the originals that they match."""
     pairs = zip(outcome.originals, outcome.found, strict=True)
-    return np.stack([found[reconstruction_scores.matched(truth, found)] for truth, found in pairs])
+    return np.stack(
+        [found[reconstruction_scores.match_rows(truth, found)] for truth, found in pairs]
+    )
 
 
 def _check_images(run: FinishedRun) -> None:
@@ -213,7 +215,9 @@ def _check_images(run: FinishedRun) -> None:
         )
 
 
-def _choose_images(run: FinishedRun, request: Request) -> tuple[Images, NDArray[np.int64]]:
+def _choose_images(
+    run: FinishedRun, request: ReconstructionRequest
+) -> tuple[Images, NDArray[np.int64]]:
     """Draw members at random and return them with their labels, (updates, batch, ...)."""
     available = len(run.data.train_labels)
     if request.images > available:
@@ -279,7 +283,7 @@ def work_of(sender: Sender) -> Work:
 
 def _invert_updates(
     run: FinishedRun,
-    request: Request,
+    request: ReconstructionRequest,
     originals: Images,
     labels: NDArray[np.int64],
     on_step: OnStep | None,
@@ -287,7 +291,7 @@ def _invert_updates(
     """Return the images that gradient inversion finds, and the mismatch of each update."""
     sender, task = sender_of(run), run.inputs.task
     initial = request.model_at == "initial"
-    step = Step(
+    step = ClientStepInput(
         run=f"attack on {run.spec.hash}",
         round=1 if initial else run.rounds_done + 1,
         model=task.initial_model() if initial else run.model,
@@ -303,8 +307,8 @@ def _invert_updates(
     observed = decoded_updates(sender, task, clients, step)
     if not request.known_labels:
         assert run.inputs.num_classes is not None, "checked before"
-        labels = inferred_labels(task, observed, run.inputs.num_classes)[:, None]
-    target = Target(
+        labels = infer_labels(task, observed, run.inputs.num_classes)[:, None]
+    target = InversionTarget(
         model=step.model,
         work=work_of(sender),
         observed=observed,
@@ -316,7 +320,7 @@ def _invert_updates(
     return found.images, found.mismatch
 
 
-def guessed_from_outputs(
+def guess_from_outputs(
     task: Task,
     model: Vector,
     originals: Images,
@@ -340,7 +344,7 @@ def guessed_from_outputs(
     return guesses[: len(originals), None], control
 
 
-def _describe_setting(run: FinishedRun, request: Request) -> str:
+def _describe_setting(run: FinishedRun, request: ReconstructionRequest) -> str:
     """Return the assumptions of the attack as text, for readers of the figures."""
     if request.method == "learned":
         return (
@@ -368,7 +372,7 @@ def _describe_setting(run: FinishedRun, request: Request) -> str:
     )
 
 
-def has_pictures(spec: RunSpec, shape: tuple[int, ...]) -> None:
+def check_drawable(spec: RunSpec, shape: tuple[int, ...]) -> None:
     """Raise, before anything is computed, if the rows cannot be drawn as pictures."""
     shape = _picture_shape(shape)
     if len(shape) != 3 or shape[0] not in (1, 3):

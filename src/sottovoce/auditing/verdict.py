@@ -18,8 +18,8 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.display import show_epsilon, show_lower
 from sottovoce.core.errors import ParameterError, UnsupportedEventError
 from sottovoce.core.files import finite_or_none
-from sottovoce.privacy.accounting import accountants, privacy_spent
-from sottovoce.privacy.compositions import unhidden
+from sottovoce.privacy.accounting import builtin_accountants, privacy_spent
+from sottovoce.privacy.compositions import reveal_messages
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, basic_counts
 
 CONFIDENCE = 0.999
@@ -66,8 +66,8 @@ class Certificate:
         if self._has_no_guarantee:
             return 1.0
         found = [1.0]
-        for event in {self.event, unhidden(self.event)}:
-            for accountant in accountants():
+        for event in {self.event, reveal_messages(self.event)}:
+            for accountant in builtin_accountants():
                 with contextlib.suppress(UnsupportedEventError):
                     found.append(accountant.delta(event, epsilon))
         if epsilon >= self.epsilon:
@@ -201,7 +201,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
+class ErrorShares:
     """The division of an audit's error among its bounds, fixed before anything is measured.
 
     By the union bound all bounds together hold with the stated confidence.
@@ -217,7 +217,7 @@ class Shares:
     of_the_law: float
 
     @classmethod
-    def of(cls, confidence: float, points: int) -> "Shares":
+    def of(cls, confidence: float, points: int) -> "ErrorShares":
         """Divide the error 1 - confidence; raise if the confidence is not in [0.5, 1)."""
         if not 0.5 <= confidence < 1.0:
             raise ParameterError(

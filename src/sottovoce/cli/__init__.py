@@ -8,12 +8,12 @@ one. It imports the other packages when a command is called, and it alone import
 
 from typing import TYPE_CHECKING
 
-from sottovoce.core.faces import show
+from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
     from sottovoce.cli.commands import register_command as register_command
 
-show(
+export_lazily(
     __name__,
     {
         "commands": ["register_command"],

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from sottovoce.cli.data import DataDir, use
+from sottovoce.cli.data import DataDir, set_data_folder
 from sottovoce.cli.options import AllowCode, Device, FinishedRun, check_plot
-from sottovoce.cli.output import Json, draw, print_json, print_table, progress_bars, say
+from sottovoce.cli.output import Json, draw, print_json, print_table, report_progress, say
 
 app = typer.Typer(help="Attack a finished run to measure what it leaks.", no_args_is_help=True)
 
@@ -48,14 +48,14 @@ def membership(
     same command to continue.
     """
     check_plot(plot)
-    use(data_dir)
-    with progress_bars() as bars:
+    set_data_folder(data_dir)
+    with report_progress() as bars:
         from sottovoce.auditing.attacks.context import own_attacks
         from sottovoce.auditing.finished_run import open_run
-        from sottovoce.auditing.run_membership import Plan
+        from sottovoce.auditing.run_membership import MembershipPlan
         from sottovoce.auditing.run_membership import attack as attacked
 
-        plan = Plan(
+        plan = MembershipPlan(
             shadows=shadows,
             candidates=candidates,
             fprs=fpr,
@@ -133,25 +133,25 @@ def reconstruction(
     The result is also written to RUN/attack-reconstruction.json.
     """
     check_plot(plot)
-    use(data_dir)
-    with progress_bars() as bars:
-        from sottovoce.auditing.attacks.inversion import Inversion
+    set_data_folder(data_dir)
+    with report_progress() as bars:
+        from sottovoce.auditing.attacks.inversion import GradientInversion
         from sottovoce.auditing.attacks.learned_reconstruction import LearnedReconstruction
         from sottovoce.auditing.finished_run import open_run
         from sottovoce.auditing.run_reconstruction import (
-            Request,
+            ReconstructionRequest,
             attack_reconstruction,
-            has_pictures,
+            check_drawable,
         )
 
-        request = Request(
+        request = ReconstructionRequest(
             method=method,
             images=images,
             batch=batch,
             # The outputs of the initial model do not depend on the training images.
             model_at="final" if method == "learned" else model_at,
             known_labels=labels == "known",
-            inversion=Inversion(
+            inversion=GradientInversion(
                 iterations=iterations, restarts=restarts, total_variation=total_variation
             ),
             learned=LearnedReconstruction(epochs=epochs),
@@ -159,7 +159,7 @@ def reconstruction(
         )
         finished = open_run(run, allow_code=allow_code)
         if plot is not None:
-            has_pictures(finished.spec, finished.data.input_shape)
+            check_drawable(finished.spec, finished.data.input_shape)
 
         def on_step(done: int, total: int) -> None:
             bars.update("inverting", done, total, "")
@@ -223,8 +223,8 @@ def attributes(
     The result is also written to RUN/attack-attributes.json.
     """
     check_plot(plot)
-    use(data_dir)
-    with progress_bars():
+    set_data_folder(data_dir)
+    with report_progress():
         from sottovoce.auditing.attacks.attributes import AttributeClassifier
         from sottovoce.auditing.finished_run import open_run
         from sottovoce.auditing.run_attributes import attack_attributes

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from sottovoce.cli.data import DataDir, use
+from sottovoce.cli.data import DataDir, set_data_folder
 from sottovoce.cli.options import (
     AdjacencyName,
     AllowCode,
@@ -20,7 +20,7 @@ from sottovoce.cli.output import (
     print_fields,
     print_json,
     print_table,
-    progress_bars,
+    report_progress,
     say,
     show,
 )
@@ -69,7 +69,7 @@ def mechanism_(
     check_plot(plot)
     built = _built(kind, param, dimension, clip_geometry)
     seed = secrets.randbits(64) if seed is None else seed
-    with progress_bars() as bars:
+    with report_progress() as bars:
 
         def progress(done: int, total: int) -> None:
             bars.update("drawing", done, total, "")
@@ -118,12 +118,12 @@ def run_(
 ) -> None:
     """Train a run again with canaries, and write the finding to audit.json in its folder."""
     check_plot(plot)
-    use(data_dir)
+    set_data_folder(data_dir)
     from sottovoce.auditing.finished_run import open_run
     from sottovoce.auditing.run_audit import audit_run  # torch takes a while to load
 
     finished = open_run(run, allow_code=allow_code)
-    with progress_bars() as bars:
+    with report_progress() as bars:
 
         def on_round(done: int, total: int) -> None:
             bars.update("training", done, total, "with canaries")
@@ -146,7 +146,7 @@ def _built(
     """Return the mechanism with the given parameters, or its registered example."""
     import dataclasses
 
-    from sottovoce.core.domains import clipped
+    from sottovoce.core.domains import clipped_domain
     from sottovoce.mechanisms import registry
     from sottovoce.runs.loading import parse_assignments
 
@@ -156,7 +156,7 @@ def _built(
         dimension=dimension,
     )
     if clip_geometry is not None:
-        domain = clipped(clip_geometry, dimension, 1.0)
+        domain = clipped_domain(clip_geometry, dimension, 1.0)
     given = parse_assignments(param or [], "--param") or registration.examples[0]
     return registration.build(domain, given)
 
@@ -207,7 +207,7 @@ def _print(result: dict[str, Any]) -> None:
 
 
 def _draw(path: Path, title: str, result: dict[str, Any]) -> None:
-    from sottovoce.core.charts.lines import Line, LineChart
+    from sottovoce.core.charts.lines import ChartLine, LineChart
     from sottovoce.core.errors import ParameterError
 
     audits = result.get("audits", [result])
@@ -215,8 +215,8 @@ def _draw(path: Path, title: str, result: dict[str, Any]) -> None:
         raise ParameterError("nothing is certified, so there is no curve to draw; leave out --plot")
     epsilons = [point["epsilon"] for point in audits[0]["profile"]]
 
-    def line(name: str, key: str, audit: dict[str, Any]) -> Line:
-        return Line(name=name, x=epsilons, y=[point[key] for point in audit["profile"]])
+    def line(name: str, key: str, audit: dict[str, Any]) -> ChartLine:
+        return ChartLine(name=name, x=epsilons, y=[point[key] for point in audit["profile"]])
 
     chart = LineChart(
         title=f"Audit of {title}: certified delta and its measured lower bound",

@@ -17,12 +17,12 @@ import typer.core
 
 from sottovoce.core.registry import Register
 
-Noun = typer.Typer | Callable[..., Any]
+Command = typer.Typer | Callable[..., Any]
 
-COMMANDS: Register[Noun] = Register("command", places={})
+COMMANDS: Register[Command] = Register("command", places={})
 
 
-def register_command(name: str, noun: Noun, *, module: str) -> None:
+def register_command(name: str, command: Command, *, module: str) -> None:
     """Register a command.
 
     Args:
@@ -30,10 +30,10 @@ def register_command(name: str, noun: Noun, *, module: str) -> None:
         noun: A typer app, or a function whose parameters typer reads.
         module: The module that registers it, `__name__`.
     """
-    COMMANDS.enter(name, noun, module=module)
+    COMMANDS.enter(name, command, module=module)
 
 
-class OpenGroup(typer.core.TyperGroup):
+class CommandGroup(typer.core.TyperGroup):
     """The group of built-in commands and of plug-ins' commands, each imported when it is called.
 
     A plug-in cannot replace a built-in command; `sottovoce plugins` lists those that try.
@@ -43,7 +43,7 @@ class OpenGroup(typer.core.TyperGroup):
         super().__init__(**given)
         self.on_load: Callable[[str, Any], None] = _ignore
 
-    def add_ours(self) -> None:
+    def add_own_commands(self) -> None:
         """Add the commands of sottovoce-papers, where it is installed, to the built-in ones."""
         for name in COMMANDS.names():
             if name not in self.commands and COMMANDS.find_ours(name) is not None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from sottovoce.core.registry import named_by_plug_ins
+from sottovoce.core.registry import plugin_names
 
 VARIABLE = "_SOTTOVOCE_COMPLETE"
 _PACKAGE = Path(__file__).parents[1]
@@ -37,7 +37,7 @@ def completion(
     typer.echo(get_completion_script(prog_name="sottovoce", complete_var=VARIABLE, shell=shell))
 
 
-def answer(app: typer.Typer) -> None:
+def print_completions(app: typer.Typer) -> None:
     """Print what can stand at the shell's cursor, and end the process."""
     from typer.completion import completion_init  # type: ignore[attr-defined]
 
@@ -101,21 +101,21 @@ def datasets() -> list[str]:
 
 
 def _registered(kinds: str, folder: Path) -> list[str]:
-    plugged = named_by_plug_ins(f"sottovoce.{kinds}")
-    return sorted({*decorated(folder, "register"), *plugged})
+    plugged = plugin_names(f"sottovoce.{kinds}")
+    return sorted({*decorator_arguments(folder, "register"), *plugged})
 
 
-def decorated(folder: Path, decorator: str) -> Iterator[str]:
+def decorator_arguments(folder: Path, decorator: str) -> Iterator[str]:
     """Yield the first argument of a decorator wherever it is at the beginning of a line.
 
     Args:
         folder: The folder whose source files are read.
         decorator: The decorator's name.
     """
-    return matches(folder, rf'^@{decorator}\(\s*"([^"]+)"')
+    return find_matches(folder, rf'^@{decorator}\(\s*"([^"]+)"')
 
 
-def matches(folder: Path, pattern: str) -> Iterator[str]:
+def find_matches(folder: Path, pattern: str) -> Iterator[str]:
     """Yield what the group of a pattern matches in the source files of a folder.
 
     Args:

@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.options import Decimal, Missing, missing_way
+from sottovoce.cli.options import Decimal, Missing, parse_missing
 from sottovoce.cli.output import (
-    Bars,
     Json,
+    ProgressReporter,
     print_fields,
     print_json,
     print_table,
-    progress_bars,
+    report_progress,
     say,
 )
 
@@ -67,7 +67,7 @@ def _where(files: list[str], folder: Path) -> str:
     return str(shown) if len(files) == 1 else f"{shown} ({len(files)} files)"
 
 
-def use(data_dir: Path | None) -> None:
+def set_data_folder(data_dir: Path | None) -> None:
     """Set the data folder of this process and of those that it starts.
 
     Args:
@@ -77,7 +77,7 @@ def use(data_dir: Path | None) -> None:
         os.environ["SOTTOVOCE_DATA"] = str(data_dir.expanduser().absolute())
 
 
-def fetch_missing(name: str, bars: Bars, data_dir: Path | None = None) -> None:
+def fetch_missing(name: str, bars: ProgressReporter, data_dir: Path | None = None) -> None:
     """Download the files of a data set, with progress, unless they are there.
 
     Args:
@@ -106,7 +106,7 @@ def fetch(name: DatasetName, data_dir: DataDir = None, as_json: Json = False) ->
     datasets.files_to_fetch(
         name, data_dir
     )  # raises for a name that is unknown or cannot be fetched
-    with progress_bars() as bars:
+    with report_progress() as bars:
         fetch_missing(name, bars, data_dir)
     places = [str(path) for path in datasets.where_found(name, data_dir) or []]
     if as_json:
@@ -153,7 +153,7 @@ def show(
         label="number" if label == "number" else "class",
         owner_column=owner_column,
         decimal=decimal,
-        missing=missing_way(missing),
+        missing=parse_missing(missing),
         ignore_columns=tuple(filter(None, map(str.strip, ignore_columns.split(",")))),
     )
     data = datasets.load(name, np.random.default_rng(0), data_dir=data_dir, csv=options)

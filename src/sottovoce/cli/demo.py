@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, print_table, progress_bars, round_note, say
+from sottovoce.cli.output import Json, print_json, print_table, report_progress, round_note, say
 
 
 def demo(
@@ -16,7 +16,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train on the bundled digits without privacy and at one (epsilon, delta), and compare."""
-    with progress_bars() as bars:
+    with report_progress() as bars:
         from sottovoce.runs.demo import run_demo  # torch takes a while to load
 
         def on_round(variant: str, completed: int, total: int, row: dict[str, Any]) -> None:

@@ -177,7 +177,7 @@ def _print_certificates(federation: "Federation", as_json: bool) -> None:
     shown: dict[str, Any] = {
         "federation": federation.name,
         "address": str(federation.address),
-        "names": files.names_in(federation.certificate),
+        "names": files.hosts_in(federation.certificate),
         "expires": f"{files.expires_at(federation.certificate):%Y-%m-%d}",
         "authority_expires": f"{files.expires_at(federation.authority):%Y-%m-%d}",
         "sites": {site: "key" if site in keys else "no key yet" for site in federation.sites},
@@ -288,8 +288,12 @@ def stop(
     """Stop a link, a node or a run; each can be started again."""
     from sottovoce.core.errors import DeploymentError
     from sottovoce.deployment.machines.federation import Federation
-    from sottovoce.deployment.machines.processes import end_leftovers, shown, stop_keeper
-    from sottovoce.deployment.machines.site_folder import keeper_folder
+    from sottovoce.deployment.machines.processes import (
+        describe_process,
+        end_leftovers,
+        stop_supervisor,
+    )
+    from sottovoce.deployment.machines.site_folder import supervisor_folder
     from sottovoce.flower.link import running_link
 
     if run is not None:
@@ -303,9 +307,9 @@ def stop(
         else:
             say(f"run {run} is stopped; 'sottovoce deploy run ... --resume' continues it")
         return
-    keeper = keeper_folder(folder)
+    keeper = supervisor_folder(folder)
     what = f"the {keeper.name}"
-    stopped = stop_keeper(keeper)
+    stopped = stop_supervisor(keeper)
     left = end_leftovers(keeper)
     if as_json:
         pids = [process.pid for process in left]
@@ -313,4 +317,4 @@ def stop(
         return
     say(f"{what} is stopped" if stopped else f"{what} was not running")
     for process in left:
-        say(f"also ended a process that was left: {shown(process)}")
+        say(f"also ended a process that was left: {describe_process(process)}")

@@ -16,10 +16,10 @@ from sottovoce.cli.options import (
     PersonBits,
     PersonEpsilon,
     UpperIfAny,
-    number_list,
-    word_list,
+    parse_numbers,
+    parse_words,
 )
-from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars, say
+from sottovoce.cli.output import Json, print_fields, print_json, print_table, report_progress, say
 
 _POLL_SECONDS = 0.5
 
@@ -69,9 +69,9 @@ def ask(
         "lower": lower,
         "upper": upper,
         "bins": bins,
-        "categories": word_list("--categories", categories) if categories else None,
-        "quantiles": quantiles and number_list("--quantiles", quantiles),
-        "centre": center and tuple(number_list("--center", center)),
+        "categories": parse_words("--categories", categories) if categories else None,
+        "quantiles": quantiles and parse_numbers("--quantiles", quantiles),
+        "centre": center and tuple(parse_numbers("--center", center)),
         "side_km": side_km,
         "bits": bits,
         "mechanism": mechanism,
@@ -101,7 +101,7 @@ def _asked(
     from sottovoce.deployment.asking import ESTIMATE_NAME
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.flower.link import running_link
-    from sottovoce.flower.runs import Order, submit
+    from sottovoce.flower.runs import RunSubmission, submit
 
     federation = Federation.read(folder)
     name = f"{question.kind}-{about}"
@@ -109,8 +109,8 @@ def _asked(
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise OutputError(f"{path} is not empty; choose another --out")
     task = {"question": to_json(question), "about": about, **waiting}
-    with running_link(federation) as control, progress_bars() as bars:
-        run_id = submit(Order(name=name, task=task, rounds=1, out=path), federation)
+    with running_link(federation) as control, report_progress() as bars:
+        run_id = submit(RunSubmission(name=name, task=task, rounds=1, out=path), federation)
         bars.update(name, 0, 1, f"asking {len(federation.sites)} sites")
         while not (ended := control.run(run_id)).has_ended:
             time.sleep(_POLL_SECONDS)

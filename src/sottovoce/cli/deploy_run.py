@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sottovoce.cli.options import AllowCode, FederationFolder, Log, Overrides, SpecFile
-from sottovoce.cli.output import Json, print_warning, progress_bars, round_note, say
+from sottovoce.cli.output import Json, print_warning, report_progress, round_note, say
 from sottovoce.cli.summary import print_result
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sottovoce.flower.control import Control, RunStatus
     from sottovoce.runs.folder import RunFolder
     from sottovoce.runs.spec import RunSpec
-    from sottovoce.runs.tracking import Tracking
+    from sottovoce.runs.tracking import Trackers
 
 _POLL_SECONDS = 1.0
 _INTERRUPTED = 130
@@ -38,22 +38,22 @@ def run(
     from sottovoce.core.errors import OutputError
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.flower.link import running_link
-    from sottovoce.flower.runs import Order, submit
-    from sottovoce.runs.folder import RunFolder, where_it_resumes
+    from sottovoce.flower.runs import RunSubmission, submit
+    from sottovoce.runs.folder import RunFolder, describe_resume
     from sottovoce.runs.loading import check_code_allowed, load, load_for_run
-    from sottovoce.runs.tracking import tracked
+    from sottovoce.runs.tracking import track_run
 
     federation, name = Federation.read(folder), load(spec, set_ or []).name
     run_folder = RunFolder((out or federation.runs_folder / name).absolute())
     _check_folder(run_folder, folder, resume=resume)
     begun = run_folder.header() if resume else None
-    loaded = load_for_run(spec, set_ or [], everywhere=True, begun=begun)
+    loaded = load_for_run(spec, set_ or [], absolute=True, resumed_header=begun)
     check_code_allowed(loaded, allow_code=allow_code)
     _check_clients(loaded, federation)
-    trackers = tracked(log or [], loaded, run_folder.path, warn=print_warning)
+    trackers = track_run(log or [], loaded, run_folder.path, warn=print_warning)
     with trackers as rounds_log, running_link(federation) as control:
         _check_before(loaded, run_folder, resume=resume)
-        order = Order(
+        order = RunSubmission(
             name=loaded.name,
             task={
                 "spec": json.dumps(loaded.plain()),
@@ -63,7 +63,7 @@ def run(
             rounds=loaded.rounds,
             out=run_folder.path,
         )
-        resumed = [where_it_resumes(run_folder, loaded)] if resume else []
+        resumed = [describe_resume(run_folder, loaded)] if resume else []
         run_id = submit(order, federation)
         for line in (f"run {run_id} has begun", *resumed):
             say(line, err=True)
@@ -150,11 +150,11 @@ def _check_before(spec: "RunSpec", run_folder: "RunFolder", *, resume: bool) -> 
 
 
 def _follow(
-    control: "Control", run_id: int, run_folder: "RunFolder", spec: "RunSpec", log: "Tracking"
+    control: "Control", run_id: int, run_folder: "RunFolder", spec: "RunSpec", log: "Trackers"
 ) -> "RunStatus":
     """Show and log rounds until the run has ended; return how it ended."""
     logged = 0
-    with progress_bars() as bars:
+    with report_progress() as bars:
         while True:
             status = control.run(
                 run_id

@@ -14,8 +14,8 @@ from typing import Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_fields, print_json, print_table, progress_bars, say
-from sottovoce.cli.self_test import Check, self_test
+from sottovoce.cli.output import Json, print_fields, print_json, print_table, report_progress, say
+from sottovoce.cli.self_test import SelfTestCheck, self_test
 from sottovoce.core import extras, native, threads
 from sottovoce.core.errors import DeploymentError, SottovoceError
 from sottovoce.learning import datasets
@@ -113,7 +113,7 @@ class Diagnosis:
     kernels: Kernels
     places: tuple[Place, ...]
     programs: dict[str, str | None]
-    checks: tuple[Check, ...]
+    checks: tuple[SelfTestCheck, ...]
     problems: tuple[Problem, ...]
 
     @property
@@ -198,7 +198,7 @@ def _packages() -> tuple[Package, ...]:
     return (*core, *optional)
 
 
-def _alias_version(one: extras.Optional) -> str | None:
+def _alias_version(one: extras.OptionalPackage) -> str | None:
     """Return the version of a module installed by another distribution, as mlflow-skinny's is."""
     return _version_of(one.module) if importlib.util.find_spec(one.module) else None
 
@@ -240,7 +240,7 @@ def _kernels() -> tuple[Kernels, list[Problem]]:
             )
         )
     try:
-        number = threads.how_many()
+        number = threads.thread_count()
     except SottovoceError as error:
         number = 1
         problems.append(Problem(problem=str(error), remedy=f"unset {threads.VARIABLE}"))
@@ -321,7 +321,7 @@ _UNUSABLE = 1
 
 def doctor(as_json: Json = False) -> None:
     """Show what is installed, which kernels run and where data is, and run a self test."""
-    with progress_bars():
+    with report_progress():
         found = diagnose()
     if as_json:
         print_json(found.to_dict())

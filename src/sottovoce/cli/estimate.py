@@ -21,12 +21,12 @@ from sottovoce.cli.options import (
     Upper,
     UpperIfAny,
     check_plot,
-    missing_way,
-    number_list,
-    spread,
-    word_list,
+    parse_missing,
+    parse_numbers,
+    parse_words,
+    spread_dataclasses,
 )
-from sottovoce.cli.output import Json, print_json, print_table, progress_bars, say
+from sottovoce.cli.output import Json, print_json, print_table, report_progress, say
 
 if TYPE_CHECKING:
     from sottovoce.analytics.question import Question
@@ -102,7 +102,7 @@ class FileEstimate:
         columns = self._columns(data, column if isinstance(column, tuple) else (column,))
         if takes_people(statistic):
             options["people"] = columns.count_lines()
-        with progress_bars() as bars:
+        with report_progress() as bars:
             bars.update("preparing", 0, 1, "tables")
             asked = question_for(statistic, public_seed=self.seed, **options)
             bars.update("preparing", 1, 1, "done")
@@ -129,8 +129,8 @@ class FileEstimate:
             header=self.header,
             delimiter=self.delimiter,
             encoding=self.encoding,
-            missing=missing_way(self.missing),
-            missing_words=tuple(word_list("--missing-words", self.missing_words or [])),
+            missing=parse_missing(self.missing),
+            missing_words=tuple(parse_words("--missing-words", self.missing_words or [])),
             decimal=self.decimal,
         )
 
@@ -242,21 +242,21 @@ class Answer:
 
 
 @app.command()
-@spread
+@spread_dataclasses
 def mean(*, data: Data, bounds: Bounds, answer: Answer, file: FileEstimate) -> None:
     """Estimate the mean of a column."""
     file.print("mean", data, **vars(bounds), **vars(answer))
 
 
 @app.command()
-@spread
+@spread_dataclasses
 def variance(*, data: Data, bounds: Bounds, answer: Answer, file: FileEstimate) -> None:
     """Estimate the variance of a column; half of the people send their value, half its square."""
     file.print("variance", data, **vars(bounds), **vars(answer))
 
 
 @app.command()
-@spread
+@spread_dataclasses
 def histogram(
     *,
     data: Data,
@@ -269,13 +269,13 @@ def histogram(
     file: FileEstimate,
 ) -> None:
     """Estimate the share of people in each bin or category."""
-    words = word_list("--categories", categories) if categories else None
+    words = parse_words("--categories", categories) if categories else None
     bounds: dict[str, Any] = {"lower": lower, "upper": upper, "bins": bins, "categories": words}
     file.print("histogram", data, **bounds, epsilon=epsilon, **vars(answer))
 
 
 @app.command()
-@spread
+@spread_dataclasses
 def quantiles(
     *,
     data: Data,
@@ -285,12 +285,12 @@ def quantiles(
     file: FileEstimate,
 ) -> None:
     """Estimate quantiles of a column, such as its median."""
-    levels = number_list("--quantiles", quantiles)
+    levels = parse_numbers("--quantiles", quantiles)
     file.print("quantiles", data, **vars(bounds), **vars(answer), quantiles=levels)
 
 
 @app.command()
-@spread
+@spread_dataclasses
 def location(
     *,
     data: Data,
@@ -316,7 +316,7 @@ def location(
         data,
         (latitude, longitude),
         plot,
-        centre=tuple(number_list("--center", center)),
+        centre=tuple(parse_numbers("--center", center)),
         side_km=side_km,
         epsilon=epsilon,
         bits=bits,

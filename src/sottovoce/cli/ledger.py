@@ -58,7 +58,7 @@ def backup(
     """
     from sottovoce.ledger.copies import back_up
 
-    with open_whole(path) as ledger:
+    with open_verified(path) as ledger:
         standing = back_up(ledger, out)
     if as_json:
         print_json({"backup": str(out), **asdict(standing)})
@@ -122,23 +122,23 @@ def _open(path: Path) -> "LedgerReader":
 
     check_one_ledger(path / LEDGER_NAME, path)
     if path.is_dir():
-        seal.check_there(path / LEDGER_NAME, seal.read(path / seal.SEAL_NAME))
+        seal.check_present(path / LEDGER_NAME, seal.read(path / seal.SEAL_NAME))
     return LedgerReader(path / LEDGER_NAME if path.is_dir() else path)
 
 
 def _check_seal(path: Path, ledger: "LedgerReader") -> None:
     """Raise LedgerError if a site's ledger is not the one that its seal and receipt record."""
     from sottovoce.deployment.site import SITE_FILE
-    from sottovoce.deployment.witness import check_kept
+    from sottovoce.deployment.witness import check_receipt
     from sottovoce.ledger import seal
     from sottovoce.ledger.ledger import LEDGER_NAME
 
     if any((path / name).is_file() for name in (SITE_FILE, seal.SEAL_NAME)):
         seal.check(ledger, seal.read(path / seal.SEAL_NAME), path / LEDGER_NAME)
-        check_kept(ledger, path)
+        check_receipt(ledger, path)
 
 
-def open_whole(path: Path) -> "LedgerReader":
+def open_verified(path: Path) -> "LedgerReader":
     """Open a ledger after checking that it was not altered and is the site's own.
 
     Args:
@@ -178,16 +178,16 @@ def _site_rows(path: Path, delta: float | None) -> list[dict[str, Any]] | None:
     """Return the row of a site's account, which has all of its charges; None for other folders."""
     from sottovoce.deployment.policy import Policy
     from sottovoce.deployment.site import SITE_FILE, read_site, warnings_of
-    from sottovoce.ledger.records import FIRST_EVENT
+    from sottovoce.ledger.records import FIRST_EVENT_ACCOUNT
 
     if not (path / SITE_FILE).is_file():
         return None
     site = read_site(path / SITE_FILE)
     policy = site.policy
     assert isinstance(policy, Policy)  # a file holds no other
-    with open_whole(path) as ledger:
-        history = ledger.everything(policy.level)
-        counted = policy.filter(ledger.budget(FIRST_EVENT)).spent(history)
+    with open_verified(path) as ledger:
+        history = ledger.history_of_all(policy.level)
+        counted = policy.filter(ledger.budget(FIRST_EVENT_ACCOUNT)).spent(history)
     limit = (policy.epsilon_total, policy.delta)
     row = _row(site.name, history, asked=delta, default=policy.delta, limit=limit)
     # The privacy filter may count more than the charges spend, because the server chose them
@@ -215,7 +215,7 @@ def show_(
     """
     from sottovoce.analytics.charging import is_pure_account
     from sottovoce.core import parameter_rules
-    from sottovoce.core.display import show_left
+    from sottovoce.core.display import show_remaining
     from sottovoce.runs.site_counts import BY_SERVER, has_sites
 
     asked = None if delta is None else parameter_rules.delta(delta)
@@ -225,7 +225,7 @@ def show_(
         is_servers = spec is not None and has_sites(spec)
         # The delta for clients that have no budget.
         run_delta = None if spec is None else float(spec["privacy"]["delta"])
-        with open_whole(path) as ledger:
+        with open_verified(path) as ledger:
             for name in _clients(ledger, client):
                 budget = ledger.budget(name)
                 rows.append(
@@ -245,7 +245,7 @@ def show_(
     columns += ["delta", "adjacency", "accountant"]
     for row in rows:
         row["epsilon"] = row["epsilon"] if row["private"] else float("inf")
-        row["left"] = None if row["left"] is None else show_left(row["left"])
+        row["left"] = None if row["left"] is None else show_remaining(row["left"])
         row["delta"] = row["delta"] or "0"
     print_table(columns, [[show(row[column], column) for column in columns] for row in rows])
     for assumption in sorted({row["assumes"] for row in rows if row["assumes"]}):
@@ -276,9 +276,9 @@ def _row(
     For an account that `is_pure`, epsilon is the sum of its epsilons at delta 0, unless a delta
     was asked for.
     """
-    from sottovoce.analytics.charging import pure_left, pure_spent
+    from sottovoce.analytics.charging import pure_spent, remaining_pure_epsilon
     from sottovoce.core.errors import ParameterError
-    from sottovoce.planning.spending import spent_on
+    from sottovoce.planning.spending import spending_of_charges
 
     at = asked or default
     pure = pure_spent(history) if asked is None else math.inf
@@ -286,12 +286,12 @@ def _row(
     is_pure = (is_pure or at is None) and math.isfinite(pure)
     if at is None and not is_pure:
         raise ParameterError(f"client '{client}' has no budget to take delta from; give --delta")
-    spent = spent_on(history, None if is_pure else at, pure) if history else None
+    spent = spending_of_charges(history, None if is_pure else at, pure) if history else None
     epsilon = spent.epsilon if spent else 0.0
     private = math.isfinite(epsilon)
     left = None
     if limit is not None and at == limit[1]:
-        left = pure_left(limit[0], epsilon) if is_pure else _left(limit[0], epsilon)
+        left = remaining_pure_epsilon(limit[0], epsilon) if is_pure else _left(limit[0], epsilon)
     return {
         "client": client,
         "charges": sum(count for _, count in history),
@@ -328,7 +328,7 @@ def export(
     """
     from sottovoce.core.files import PRIVATE, write_atomic
 
-    with open_whole(path) as ledger:
+    with open_verified(path) as ledger:
         _clients(ledger, client)
         rows = list(ledger.rows(client))
     text = json.dumps(rows, indent=2) if as_json else "\n".join(json.dumps(row) for row in rows)
@@ -382,10 +382,10 @@ def compare(
 
     A ledger only grows, so of two unaltered copies one is the beginning of the other.
     """
-    from sottovoce.ledger.copies import comparison
+    from sottovoce.ledger.copies import compare
 
-    with open_whole(first) as one, open_whole(second) as other:
-        found = comparison(one, other)
+    with open_verified(first) as one, open_verified(second) as other:
+        found = compare(one, other)
     agree = all(part.agree for part in found)
     if as_json:
         print_json(

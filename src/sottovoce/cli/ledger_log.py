@@ -46,7 +46,7 @@ def log(
     start = None if since is None else audit_file.seconds_of(since)
     if since is not None and start is None:
         raise ParameterError(f"--since must be a time such as 2026-05-31T12:00, got {since!r}")
-    entries, problems = audit_file.verified(file)
+    entries, problems = audit_file.verify_lines(file)
     missing = _without_line(file.parent, entries)
     shown = [entry for entry in entries if _is_wanted(entry, run_name, refused, start)]
     if as_json:
@@ -108,7 +108,7 @@ def _is_wanted(entry: dict[str, Any], run: str | None, refused: bool, start: flo
 
 
 def _cells(entry: dict[str, Any]) -> list[str]:
-    from sottovoce.core.display import show_epsilon, show_left
+    from sottovoce.core.display import show_epsilon, show_remaining
 
     def number(key: str) -> str:
         value = entry.get(key)
@@ -116,7 +116,7 @@ def _cells(entry: dict[str, Any]) -> list[str]:
             return "infinite"
         if not isinstance(value, int | float):
             return ""
-        return show_left(value) if key == "left" else show_epsilon(value)
+        return show_remaining(value) if key == "left" else show_epsilon(value)
 
     time, *plain = (str(entry.get(key, "")) for key in _COLUMNS[:4])
     seconds = re.sub(r"\.\d+", "", time)

@@ -45,7 +45,7 @@ READER_GONE = 141
 _STANDARD = {0: os.O_RDONLY, 1: os.O_WRONLY, 2: os.O_WRONLY}
 
 
-def reopen_closed() -> None:
+def reopen_closed_streams() -> None:
     """Open the null device in place of standard streams that were closed (`>&-`).
 
     Otherwise the first file that is opened, such as a ledger, would get the number of the closed
@@ -61,7 +61,7 @@ def reopen_closed() -> None:
             setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
-def is_of_output(error: Exception) -> bool:
+def is_output_error(error: Exception) -> bool:
     """Return whether an error was raised by writing to standard output or standard error.
 
     Only click, typer and rich write to them, and only this module flushes them, so the module that
@@ -77,13 +77,13 @@ def is_of_output(error: Exception) -> bool:
     return name.partition(".")[0] in ("click", "typer", "rich") or name == "sottovoce.cli.main"
 
 
-def abandon() -> None:
+def discard_output() -> None:
     """Replace standard output and error by the null device, so that flushing cannot fail."""
     for number in (1, 2):
         _point_at_null(number, os.O_WRONLY)
 
 
-def tell(text: str) -> None:
+def print_error(text: str) -> None:
     """Print to standard error; if that fails, only the exit status reports the error."""
     try:
         typer.echo(text, err=True)
@@ -116,14 +116,14 @@ typer.core.HAS_RICH = False
 
 app = typer.Typer(
     name="sottovoce",
-    cls=commands.OpenGroup,
+    cls=commands.CommandGroup,
     help="Federated learning and analytics with a few differentially private bits per coordinate.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-_NOUNS: dict[str, commands.Noun] = {
+_NOUNS: dict[str, commands.Command] = {
     "demo": demo.demo,
     "run": run.run,
     "watch": watch.watch,
@@ -167,11 +167,11 @@ def options(
     """Set the options of all commands."""
 
 
-def parser() -> commands.OpenGroup:
+def parser() -> commands.CommandGroup:
     """Return the parser of all commands except those of plug-ins."""
     group = typer.main.get_command(app)
-    assert isinstance(group, commands.OpenGroup)
-    group.add_ours()
+    assert isinstance(group, commands.CommandGroup)
+    group.add_own_commands()
     return group
 
 
@@ -195,7 +195,7 @@ def _in_one_line(
 
 def main() -> None:
     """Run the command line."""
-    reopen_closed()
+    reopen_closed_streams()
     warnings.formatwarning = _in_one_line
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1  # --debug may be anywhere on the line
@@ -207,14 +207,14 @@ def main() -> None:
     except Exception as error:
         code = _report_error(error, arguments, debug=debug)
     if code == _INTERRUPTED:
-        tell(f"interrupted; {_how_to_go_on(arguments)}")
+        print_error(f"interrupted; {_how_to_go_on(arguments)}")
     sys.exit(code)
 
 
 def _run_command(arguments: list[str]) -> int:
     """Run the command that the arguments name and return its exit status."""
     if completion.VARIABLE in os.environ:
-        completion.answer(app)
+        completion.print_completions(app)
     if not arguments:
         typer.echo(_FIRST_STEPS)
         return 0
@@ -229,24 +229,24 @@ def _run_command(arguments: list[str]) -> int:
 
 def _report_error(error: Exception, arguments: list[str], *, debug: bool) -> int:
     """Print what went wrong and return the exit status; raise again if it is a bug."""
-    is_output = is_of_output(error)
+    is_output = is_output_error(error)
     if is_output and isinstance(error, BrokenPipeError):
-        abandon()  # the reader of the pipe has ended
+        discard_output()  # the reader of the pipe has ended
         return READER_GONE
     message = mistakes.explain(error, is_output=is_output)
     if message is None:
         raise error
     if debug:
         traceback.print_exception(error)
-    tell(printable_lines(message))
+    print_error(printable_lines(message))
     if is_output:
-        abandon()
+        discard_output()
     elif "--json" in arguments:  # a program that reads stdout expects JSON
         try:
             print_json({"error": message.removeprefix("error: ")})
             sys.stdout.flush()
         except OSError:
-            abandon()
+            discard_output()
     return 2
 
 

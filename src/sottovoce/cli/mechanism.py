@@ -13,7 +13,7 @@ from sottovoce.cli.output import (
     print_fields,
     print_json,
     print_table,
-    progress_bars,
+    report_progress,
     say,
     show,
 )
@@ -31,7 +31,9 @@ def _row(registration: Any) -> dict[str, Any]:
         "summary": registration.summary,
         "parameters": registration.parameters,
         "example": dict(registration.examples[0]),
-        "calibrated_by": registration.knob.parameter if registration.knob else None,
+        "calibrated_by": registration.calibrated_parameter.parameter
+        if registration.calibrated_parameter
+        else None,
         "automatic": sorted(registration.automatic),
         "bits_per_coordinate": bits_per_coordinate(mechanism),
         "sampling_grade": mechanism.sampling,
@@ -97,7 +99,7 @@ def check(kind: MechanismKind, as_json: Json = False) -> None:
 
     total = len(cases(registry.find(kind))) * len(CHECKS)
     findings = []
-    with progress_bars() as bars:
+    with report_progress() as bars:
         for finding in checked(kind):
             findings.append(finding)
             bars.update("checking", len(findings), total, finding.check)
@@ -163,7 +165,7 @@ def design(
     if (input_bits is None) != continuous:
         raise ParameterError("give one of --input-bits and --continuous, not both")
     spec = store.spec_of(epsilon, input_bits, output_bits, metric)
-    with progress_bars() as bars:
+    with report_progress() as bars:
         bars.update("solving", 0, 1, "some seconds, unless the design is stored")
         found = store.find(spec)
         bars.update("solving", 1, 1, "done")
@@ -186,9 +188,9 @@ def design(
         "probabilities": found.channel.rows.tolist(),
     }
     if out is not None:
-        from sottovoce.core.files import explained
+        from sottovoce.core.files import explain_os_errors
 
-        with explained("create", out):
+        with explain_os_errors("create", out):
             out.mkdir(parents=True, exist_ok=True)
         result["saved"] = str(store.save(found, out))
     if plot is not None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce.cli.commands import OpenGroup
+from sottovoce.cli.commands import CommandGroup
 from sottovoce.core import extras
 from sottovoce.core.errors import DeploymentError, SottovoceError, UnknownNameError, WireError
 from sottovoce.core.printable_text import printable, printable_lines
@@ -24,7 +24,7 @@ _NO_ROUTE = {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENOTCO
 _TOO_MANY = {errno.EMFILE, errno.ENFILE}
 
 
-def os_error(error: OSError, *, is_output: bool = False) -> str:
+def describe_os_error(error: OSError, *, is_output: bool = False) -> str:
     """Return a message for an error of the operating system.
 
     Args:
@@ -108,7 +108,7 @@ def explain(error: Exception, *, is_output: bool = False) -> str | None:
     if isinstance(error, UnicodeEncodeError):  # a lone surrogate in an argument
         return f"error: {error.object!r} cannot be encoded as text; correct that argument"
     if isinstance(error, OSError):
-        return f"error: {printable(os_error(error, is_output=is_output))}"
+        return f"error: {printable(describe_os_error(error, is_output=is_output))}"
     return None
 
 
@@ -166,8 +166,8 @@ def _near_command(error: Any, typed: str) -> str:
     if near := _near(typed, context.command.list_commands(context)):
         return near
     root = context.find_root().command
-    if isinstance(root, OpenGroup):
-        root.add_ours()
+    if isinstance(root, CommandGroup):
+        root.add_own_commands()
     paths = list(_paths(root))
     same = [path for path in paths if path[-1] == typed]
     return " ".join(same[0]) if same else ""
@@ -188,7 +188,7 @@ def _given(error: Any, message: str) -> str:
     return ""
 
 
-def absent_spec(path: Path) -> str:
+def missing_spec_message(path: Path) -> str:
     """Return the message for a spec file that does not exist, with those that do."""
     specs = _specs(path.parent)
     near = _near(path.name, [one.name for one in specs])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from sottovoce.planning.release import Release
+    from sottovoce.planning.release import PlannedRelease
 
 FinishedRun = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 FederationFolder = Annotated[
@@ -145,7 +145,7 @@ class ReleaseOptions:
         ),
     ] = None
 
-    def release(self) -> "Release":
+    def release(self) -> "PlannedRelease":
         """Return the release that these options describe.
 
         Raises:
@@ -153,7 +153,7 @@ class ReleaseOptions:
         """
         from sottovoce.planning.release import release_of
 
-        return release_of(**vars(self), named=option)
+        return release_of(**vars(self), format_name=option)
 
 
 def option(name: str) -> str:
@@ -161,7 +161,7 @@ def option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def takes(
+def with_parameters(
     parameters: Iterable[inspect.Parameter], like: Callable[..., Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that gives a command these parameters and another one's name.
@@ -184,7 +184,7 @@ def takes(
     return decorated
 
 
-def spread(command: Callable[..., None]) -> Callable[..., None]:
+def spread_dataclasses(command: Callable[..., None]) -> Callable[..., None]:
     """Return a command whose dataclass parameters are replaced by their fields as options.
 
     Several commands can so share options, which are listed in the order of the fields.
@@ -201,7 +201,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
         inner = inspect.signature(groups[name]).parameters.values() if name in groups else [one]
         spread_out.extend(inner)
 
-    @takes(spread_out, like=command)
+    @with_parameters(spread_out, like=command)
     def call(**given: Any) -> None:
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
@@ -232,7 +232,7 @@ def check_plot(plot: Path | None, *others: str) -> None:
         raise OutputError(f"there is no folder '{plot.parent}' for --plot; create it first")
 
 
-def number_list(option: str, text: str) -> list[float]:
+def parse_numbers(option: str, text: str) -> list[float]:
     """Return the numbers of a comma-separated list.
 
     Args:
@@ -252,7 +252,7 @@ def number_list(option: str, text: str) -> list[float]:
         ) from None
 
 
-def word_list(option: str, texts: Sequence[str]) -> list[str]:
+def parse_words(option: str, texts: Sequence[str]) -> list[str]:
     """Return the words of a comma-separated list, or one word of each of several texts.
 
     A space next to a comma is refused: 'New York, NY' may be one word or two, and looking at the
@@ -294,7 +294,7 @@ def _written(option: str, words: Sequence[str]) -> str:
     return f"{option} {shlex.quote(line.getvalue())}"
 
 
-def missing_way(text: str) -> Literal["refuse", "skip"]:
+def parse_missing(text: str) -> Literal["refuse", "skip"]:
     """Return the value of --missing if it is a known one.
 
     Raises:

@@ -148,7 +148,7 @@ def draw(path: Path, chart: Drawable, *, mode: int = PUBLIC) -> None:
     write_atomic(path, standalone(chart.svg()).encode(), mode=mode)
 
 
-class Bars:
+class ProgressReporter:
     """The progress of some work, reported on stderr; this one reports nothing."""
 
     def update(self, name: str, completed: int, total: int, note: str) -> None:
@@ -162,7 +162,7 @@ class Bars:
         """
 
 
-class _TerminalBars(Bars):
+class _TerminalBars(ProgressReporter):
     """Progress bars, one a task, drawn by rich."""
 
     def __init__(self, progress: Any) -> None:
@@ -177,7 +177,7 @@ class _TerminalBars(Bars):
         self._progress.update(self._tasks[name], completed=completed, note=printable(note))
 
 
-class _ProgressLines(Bars):
+class _ProgressLines(ProgressReporter):
     """A line every few seconds, for pipes and log files; none for work that is done at once."""
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ class _ProgressLines(Bars):
 
 
 @contextlib.contextmanager
-def progress_bars() -> Iterator[Bars]:
+def report_progress() -> Iterator[ProgressReporter]:
     """Report progress on stderr while the block runs: bars in a terminal, else some lines.
 
     Yields:

@@ -19,12 +19,12 @@ from sottovoce.cli.options import (
     TotalEpsilon,
     check_plot,
     option,
-    spread,
+    spread_dataclasses,
 )
-from sottovoce.cli.output import Json, draw, print_json, print_table, progress_bars, say
+from sottovoce.cli.output import Json, draw, print_json, print_table, report_progress, say
 
 if TYPE_CHECKING:
-    from sottovoce.core.charts.lines import Line
+    from sottovoce.core.charts.lines import ChartLine
     from sottovoce.planning.plan import Plan, Ranking
 
 
@@ -56,7 +56,7 @@ class PlanOptions:
     ] = False
 
 
-@spread
+@spread_dataclasses
 def plan(
     asked: PlanOptions,
     plot: Annotated[
@@ -73,8 +73,8 @@ def plan(
 
     check_plot(plot)
     # Checked here as well, so that a message names options as they are typed.
-    secret_sample(asked.sampling_rate, asked.sampling, asked.sampling_hidden_by, named=option)
-    with progress_bars() as bars:
+    secret_sample(asked.sampling_rate, asked.sampling, asked.sampling_hidden_by, format_name=option)
+    with report_progress() as bars:
         bars.update("planning", 0, 1, "calibrating every mechanism")
         found = planned(**vars(asked))
     result = found.to_dict()
@@ -90,7 +90,7 @@ def plan(
 
 
 def _print(found: "Plan") -> None:
-    from sottovoce.core.display import rounded
+    from sottovoce.core.display import show_rounded
     from sottovoce.planning.plan import COLUMNS
 
     exact = [one.cells()[:-1] for one in found if one.sampling_grade == "exact"]
@@ -106,7 +106,7 @@ def _print(found: "Plan") -> None:
     if found.left_out:
         say("\nleft out:")
     for one in found.left_out:
-        given = f" ({rounded(one.parameters)})" if one.parameters else ""
+        given = f" ({show_rounded(one.parameters)})" if one.parameters else ""
         say(f"  {one.mechanism}{given}: {one.reason}")
 
 
@@ -118,7 +118,7 @@ def _to_deploy(found: "Plan") -> str:
         (
             one
             for one in found
-            if one.sampling_grade == "exact" and MECHANISMS.plug_in(one.mechanism) is None
+            if one.sampling_grade == "exact" and MECHANISMS.describe_plugin(one.mechanism) is None
         ),
         None,
     )
@@ -129,20 +129,20 @@ def _to_deploy(found: "Plan") -> str:
     return f"To deploy, use {exact.mechanism}. Of all, "
 
 
-def _frontier(found: Iterable[Mapping[float, float]]) -> "Line":
+def _frontier(found: Iterable[Mapping[float, float]]) -> "ChartLine":
     """Return the smallest error for each number of bits, over all mechanisms."""
-    from sottovoce.core.charts.lines import Line
+    from sottovoce.core.charts.lines import ChartLine
 
     best: dict[float, float] = {}
     for bits, mse in sorted((bits, mse) for one in found for bits, mse in one.items()):
         if mse < min(best.values(), default=math.inf):
             best[bits] = mse
-    return Line(name="frontier", x=list(best), y=list(best.values()))
+    return ChartLine(name="frontier", x=list(best), y=list(best.values()))
 
 
 def _plot(path: Path, ranking: "Ranking") -> None:
     """Draw a curve for each mechanism, through its settings."""
-    from sottovoce.core.charts.lines import Line, LineChart
+    from sottovoce.core.charts.lines import ChartLine, LineChart
     from sottovoce.core.domains import geometry_of
 
     points: dict[str, dict[float, float]] = {}
@@ -160,7 +160,7 @@ def _plot(path: Path, ranking: "Ranking") -> None:
         lines=[
             _frontier(points.values()),
             *(
-                Line(name=kind, x=sorted(found), y=[found[bits] for bits in sorted(found)])
+                ChartLine(name=kind, x=sorted(found), y=[found[bits] for bits in sorted(found)])
                 for kind, found in points.items()
             ),
         ],

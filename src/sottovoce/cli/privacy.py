@@ -5,20 +5,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli.options import Delta, ReleaseOptions, Rounds, TotalEpsilon, check_plot, spread
+from sottovoce.cli.options import (
+    Delta,
+    ReleaseOptions,
+    Rounds,
+    TotalEpsilon,
+    check_plot,
+    spread_dataclasses,
+)
 from sottovoce.cli.output import (
     Json,
     draw,
     print_fields,
     print_json,
     print_table,
-    progress_bars,
+    report_progress,
     show,
 )
 
 if TYPE_CHECKING:
     from sottovoce.mechanisms.mechanism import Mechanism
-    from sottovoce.planning.spending import Spent
+    from sottovoce.planning.spending import SpendResult
     from sottovoce.privacy.accounting import PrivacySpent
     from sottovoce.privacy.events import PrivacyEvent
 
@@ -37,7 +44,7 @@ def _given(param: list[str] | None) -> dict[str, Any]:
 
 
 @app.command()
-@spread
+@spread_dataclasses
 def spend(
     release: ReleaseOptions,
     delta: Delta,
@@ -48,20 +55,20 @@ def spend(
 ) -> None:
     """Compute the epsilon that a client spends over some rounds."""
     from sottovoce.core import parameter_rules
-    from sottovoce.planning.spending import checked_rounds, spent_by
+    from sottovoce.planning.spending import check_rounds, spending_of_mechanism
 
     setting = release.release()
     parameter_rules.delta(delta)
-    checked_rounds(rounds)
+    check_rounds(rounds)
     built = setting.registration.build(setting.domain, _given(param))
     _print(
-        spent_by(built, setting, rounds=rounds, delta=delta, accountant=accountant),
+        spending_of_mechanism(built, setting, rounds=rounds, delta=delta, accountant=accountant),
         as_json=as_json,
     )
 
 
 @app.command()
-@spread
+@spread_dataclasses
 def calibrate(
     release: ReleaseOptions,
     epsilon: TotalEpsilon,
@@ -77,26 +84,28 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Find the parameter, or the number of rounds, that just keeps within (epsilon, delta)."""
-    from sottovoce.planning.calibrate import calibrated_release
-    from sottovoce.planning.spending import checked_rounds, spent_by
+    from sottovoce.planning.calibrate import calibrate_release
+    from sottovoce.planning.spending import check_rounds, spending_of_mechanism
 
     setting, given = release.release(), _given(param)
     registration = setting.registration
-    calibrated = registration.knob.parameter if registration.knob else None
-    with progress_bars() as bars:
+    calibrated = (
+        registration.calibrated_parameter.parameter if registration.calibrated_parameter else None
+    )
+    with report_progress() as bars:
         bars.update("calibrating", 0, 1, "seconds, or up to a minute for designed tables")
         if rounds is None and calibrated in given:
             built = registration.build(setting.domain, given)
             rounds = _rounds(setting.terms(built), epsilon, delta)
         else:
-            rounds = checked_rounds(1 if rounds is None else rounds)
-            built = calibrated_release(setting, given, rounds=rounds, epsilon=epsilon, delta=delta)
+            rounds = check_rounds(1 if rounds is None else rounds)
+            built = calibrate_release(setting, given, rounds=rounds, epsilon=epsilon, delta=delta)
         bars.update("calibrating", 1, 1, "done")
-    _print(spent_by(built, setting, rounds=rounds, delta=delta), as_json=as_json)
+    _print(spending_of_mechanism(built, setting, rounds=rounds, delta=delta), as_json=as_json)
 
 
 @app.command()
-@spread
+@spread_dataclasses
 def curve(
     release: ReleaseOptions,
     delta: Delta,
@@ -108,19 +117,19 @@ def curve(
 ) -> None:
     """Compute how epsilon grows with the number of rounds, by every accountant."""
     from sottovoce.core import parameter_rules
-    from sottovoce.planning.spending import FLOAT_GRADE, checked_rounds
+    from sottovoce.planning.spending import FLOAT_GRADE, check_rounds
     from sottovoce.privacy.events import Repeated
 
     setting = release.release()
     parameter_rules.delta(delta)
-    checked_rounds(rounds)
+    check_rounds(rounds)
     parameter_rules.integer("points", points, low=1, high=1000)
     check_plot(plot)
     built = setting.registration.build(setting.domain, _given(param))
     event = setting.terms(built)
     counts = _spread(rounds, points)
     spents: list[PrivacySpent] = []
-    with progress_bars() as bars:
+    with report_progress() as bars:
         for count in counts:
             bars.update("accounting", len(spents), len(counts), f"{count} rounds")
             repeated = Repeated(event=event, count=count)
@@ -198,7 +207,7 @@ def _plot(
 ) -> None:
     import math
 
-    from sottovoce.core.charts.lines import Line, LineChart
+    from sottovoce.core.charts.lines import ChartLine, LineChart
     from sottovoce.mechanisms.registry import kind_of
 
     lines = []
@@ -209,7 +218,7 @@ def _plot(
             if math.isfinite(dict(spent.bounds).get(name, math.inf))
         ]
         if known:
-            lines.append(Line(name=name, x=[x for x, _ in known], y=[y for _, y in known]))
+            lines.append(ChartLine(name=name, x=[x for x, _ in known], y=[y for _, y in known]))
     if not lines:
         from sottovoce.core.errors import ParameterError
 
@@ -224,7 +233,7 @@ def _plot(
     draw(path, chart)
 
 
-def _print(spent: "Spent", *, as_json: bool) -> None:
+def _print(spent: "SpendResult", *, as_json: bool) -> None:
     if as_json:
         print_json(spent.to_dict())
     else:

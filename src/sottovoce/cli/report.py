@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, print_table, print_wrapped, progress_bars, say
+from sottovoce.cli.output import Json, print_json, print_table, print_wrapped, report_progress, say
 
 _RUNS = "Folders of runs; for a folder of runs or of a federation, all runs in it."
 
@@ -26,7 +26,7 @@ def report(
     from sottovoce.reporting.run_report import write_report
 
     check_writable(out)
-    with progress_bars() as bars:
+    with report_progress() as bars:
 
         def on_run(done: int, total: int, name: str) -> None:
             bars.update("reading", done, total, name)

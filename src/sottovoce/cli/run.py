@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 import sottovoce.runs
-from sottovoce.cli.data import DataDir, fetch_missing, use
-from sottovoce.cli.mistakes import absent_spec
+from sottovoce.cli.data import DataDir, fetch_missing, set_data_folder
+from sottovoce.cli.mistakes import missing_spec_message
 from sottovoce.cli.options import AllowCode, Log, Overrides, SpecFile
 from sottovoce.cli.output import (
     Json,
     print_json,
     print_warning,
-    progress_bars,
+    report_progress,
     round_note,
     say,
 )
@@ -33,7 +33,7 @@ from sottovoce.cli.summary import print_result
 from sottovoce.core.errors import ConfigError, SottovoceError
 
 if TYPE_CHECKING:
-    from sottovoce.runs.checked import Checked
+    from sottovoce.runs.checked import CheckResult
 
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
@@ -89,7 +89,7 @@ def interruptible() -> Iterator[Interruption]:
             signal.signal(number, before[number])
 
 
-def end(
+def end_interrupted_run(
     interrupt: KeyboardInterrupt, folder: Path | None, rounds: int, *, as_json: bool
 ) -> NoReturn:
     """Print how far an interrupted run has come and how to continue it, and exit.
@@ -104,7 +104,7 @@ def end(
 
     number = interrupt.number if isinstance(interrupt, Interrupted) else signal.SIGINT
     name = signal.Signals(number).name
-    saved = RunFolder(folder).checkpoint_saved() if folder else None
+    saved = RunFolder(folder).last_checkpoint() if folder else None
     done = saved[0] if saved else 0
     again = ["sottovoce", *(word for word in sys.argv[1:] if word != "--debug")]
     if folder is None:
@@ -162,8 +162,8 @@ def run(
             raise ConfigError(
                 "--check is for a run that has not begun; leave out --resume and --log"
             )
-        use(data_dir)
-        with progress_bars():
+        set_data_folder(data_dir)
+        with report_progress():
             checked = _checked(spec, set_ or [], out, allow_code=allow_code)
         if as_json:
             print_json(checked.to_dict())
@@ -176,22 +176,22 @@ def run(
     from sottovoce.runs.loading import check_code_allowed, load, load_for_run
 
     if not spec.exists():
-        raise ConfigError(absent_spec(spec))
+        raise ConfigError(missing_spec_message(spec))
     folder = out or Path("runs") / load(spec, set_ or []).name
     begun = RunFolder(folder)
     loaded = load_for_run(
-        spec, set_ or [], begun=begun.header() if resume and begun.exists else None
+        spec, set_ or [], resumed_header=begun.header() if resume and begun.exists else None
     )
     check_code_allowed(loaded, allow_code=allow_code)
-    use(data_dir)
+    set_data_folder(data_dir)
     is_ours = resume or not begun.exists
     try:
-        with interruptible() as interrupted, progress_bars() as bars:
+        with interruptible() as interrupted, report_progress() as bars:
             fetch_missing(loaded.data.dataset, bars)
             from sottovoce.runs.runner import launch  # torch takes a while to load
-            from sottovoce.runs.tracking import tracked
+            from sottovoce.runs.tracking import track_run
 
-            with tracked(log or [], loaded, folder, warn=print_warning) as trackers:
+            with track_run(log or [], loaded, folder, warn=print_warning) as trackers:
 
                 def on_round(row: dict[str, Any]) -> None:
                     bars.update(loaded.name, row["round"], loaded.rounds, round_note(row))
@@ -207,31 +207,38 @@ def run(
                 trackers.finish(result)
     except KeyboardInterrupt as interrupt:
         stopped = folder if is_ours and begun.exists else None
-        end(interrupt, stopped, loaded.rounds, as_json=as_json)
+        end_interrupted_run(interrupt, stopped, loaded.rounds, as_json=as_json)
     print_result(result, folder, as_json=as_json)
 
 
-def _checked(spec: Path, overrides: list[str], out: Path | None, *, allow_code: bool) -> "Checked":
+def _checked(
+    spec: Path, overrides: list[str], out: Path | None, *, allow_code: bool
+) -> "CheckResult":
     """Return what a run would cost, and every reason for which it would be refused."""
-    from sottovoce.runs.checked import Checked, problems_of
-    from sottovoce.runs.loading import data_folders, parse_assignments, read_all, read_table
+    from sottovoce.runs.checked import CheckResult, problems_of
+    from sottovoce.runs.loading import (
+        data_folders,
+        parse_assignments,
+        read_table,
+        read_with_problems,
+    )
 
     try:
         if not spec.exists():
-            raise ConfigError(absent_spec(spec))
+            raise ConfigError(missing_spec_message(spec))
         table = read_table(spec, overrides)
     except SottovoceError as error:
-        checked = Checked(problems=problems_of(error))
+        checked = CheckResult(problems=problems_of(error))
     else:
         folders = data_folders(spec, parse_assignments(overrides, "--set"))
-        read = read_all(table, str(spec), folders)
+        read = read_with_problems(table, str(spec), folders)
         try:  # torch takes a while to load
             from sottovoce.runs.check import check_read
             from sottovoce.runs.folder import RunFolder
         except ModuleNotFoundError:  # without torch, errors in the spec are still reported
             if not read.problems:
                 raise
-            checked = Checked(problems=read.problems)
+            checked = CheckResult(problems=read.problems)
         else:
             checked = check_read(read, allow_code=allow_code)
             if out is None and read.spec is not None and "name" not in read.broken:

@@ -25,7 +25,7 @@ _KEY = bytes(range(32))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class SelfTestCheck:
     """The result of one check.
 
     Attributes:
@@ -39,7 +39,7 @@ class Check:
     detail: str
 
 
-def self_test() -> tuple[Check, ...]:
+def self_test() -> tuple[SelfTestCheck, ...]:
     """Return the results of all checks; a failed check does not stop the others."""
     return tuple(_tried(name, check) for name, check in _checks())
 
@@ -54,12 +54,12 @@ def _checks() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "certificates", _certificates
 
 
-def _tried(name: str, check: Callable[[], str]) -> Check:
+def _tried(name: str, check: Callable[[], str]) -> SelfTestCheck:
     try:
-        return Check(name=name, ok=True, detail=check())
+        return SelfTestCheck(name=name, ok=True, detail=check())
     except Exception as error:  # any error is the result of this check; the next one runs
         reason = " ".join(str(error).split()) or "no reason given"
-        return Check(name=name, ok=False, detail=f"{type(error).__name__}: {reason}")
+        return SelfTestCheck(name=name, ok=False, detail=f"{type(error).__name__}: {reason}")
 
 
 def _require(holds: bool | np.bool_, otherwise: str) -> None:

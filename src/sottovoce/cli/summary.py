@@ -94,9 +94,9 @@ def _next_commands(folder: Path) -> list[str]:
 
 def _print_sites(clients: list[dict[str, Any]]) -> None:
     """Print what the server counted, what sites answered and what they say they charged."""
-    from sottovoce.runs.site_counts import HEADINGS, counted_rows
+    from sottovoce.runs.site_counts import HEADINGS, site_table_rows
 
-    rows, more = counted_rows({row["client"]: row for row in clients}, _SITES_SHOWN)
+    rows, more = site_table_rows({row["client"]: row for row in clients}, _SITES_SHOWN)
     print_table(["site", *HEADINGS.values()], rows)
     if more:
         say(f"{more}: see result.json, or result-clients.json.gz in the same folder")
@@ -104,13 +104,13 @@ def _print_sites(clients: list[dict[str, Any]]) -> None:
 
 def _mechanism(group: dict[str, Any]) -> str:
     """Return a group's mechanism with its parameters in a few digits."""
-    from sottovoce.core.display import rounded
+    from sottovoce.core.display import show_rounded
 
     mechanism = group["mechanism"]
     if not isinstance(mechanism, dict):
         return show(mechanism)
     parameters = {name: value for name, value in mechanism.items() if name != "kind"}
-    return f"{mechanism['kind']} {rounded(parameters)}".strip()
+    return f"{mechanism['kind']} {show_rounded(parameters)}".strip()
 
 
 def _print_groups(groups: list[dict[str, Any]]) -> None:

@@ -66,7 +66,7 @@ def show_seconds(seconds: float) -> str:
 
 def epsilon_note(state: Mapping[str, Any]) -> str:
     """Return what was spent, of what budget, and what is left."""
-    from sottovoce.core.display import show_epsilon, show_left
+    from sottovoce.core.display import show_epsilon, show_remaining
     from sottovoce.runs.site_counts import BY_SERVER
 
     if not state["private"]:
@@ -77,7 +77,7 @@ def epsilon_note(state: Mapping[str, Any]) -> str:
     if state["epsilon_budget"] is None:
         return spent
     of = ", budget" if state["has_sites"] else " of"
-    left = show_left(state["epsilon_left"], 2)
+    left = show_remaining(state["epsilon_left"], 2)
     return f"{spent}{of} {state['epsilon_budget']:.15g}, {left} left"
 
 
@@ -220,12 +220,12 @@ def _counts(sites: Mapping[str, Mapping[str, Any]]) -> "RenderableType":
     from rich.table import Table
     from rich.text import Text
 
-    from sottovoce.runs.site_counts import HEADINGS, counted_rows
+    from sottovoce.runs.site_counts import HEADINGS, site_table_rows
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for heading in ("site", *HEADINGS.values()):
         table.add_column(heading)
-    rows, more = counted_rows(sites, _SITES_SHOWN)
+    rows, more = site_table_rows(sites, _SITES_SHOWN)
     for row in rows:
         table.add_row(*map(Text, row))
     if more:

@@ -9,7 +9,7 @@ A domain states where inputs lie, the errors are all that Sottovoce raises on pu
 
 from typing import TYPE_CHECKING
 
-from sottovoce.core.faces import show
+from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
     from sottovoce.core.adjacency import Adjacency as Adjacency
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sottovoce.core.domains import Domain as Domain
     from sottovoce.core.domains import L1Ball as L1Ball
     from sottovoce.core.domains import L2Ball as L2Ball
-    from sottovoce.core.domains import clipped as clipped
+    from sottovoce.core.domains import clipped_domain as clipped_domain
     from sottovoce.core.errors import AdjacencyMismatchError as AdjacencyMismatchError
     from sottovoce.core.errors import BudgetExhaustedError as BudgetExhaustedError
     from sottovoce.core.errors import ConfigError as ConfigError
@@ -45,15 +45,15 @@ if TYPE_CHECKING:
     from sottovoce.core.randomness import SeededRandomness as SeededRandomness
     from sottovoce.core.randomness import SystemRandomness as SystemRandomness
     from sottovoce.core.randomness import open_uniforms as open_uniforms
-    from sottovoce.core.registry import Listed as Listed
     from sottovoce.core.registry import Register as Register
+    from sottovoce.core.registry import RegisterListing as RegisterListing
 
-show(
+export_lazily(
     __name__,
     {
         "adjacency": ["Adjacency", "Unit"],
         "display": ["Table"],
-        "domains": ["Box", "Categories", "Domain", "L1Ball", "L2Ball", "clipped"],
+        "domains": ["Box", "Categories", "Domain", "L1Ball", "L2Ball", "clipped_domain"],
         "errors": [
             "AdjacencyMismatchError",
             "BudgetExhaustedError",
@@ -82,6 +82,6 @@ show(
             "SystemRandomness",
             "open_uniforms",
         ],
-        "registry": ["Listed", "Register"],
+        "registry": ["RegisterListing", "Register"],
     },
 )

@@ -62,7 +62,7 @@ class Adjacency(StrEnum):
         Raises:
             UnknownNameError: There is no such adjacency.
 
-        Example:
+        Examples:
             >>> Adjacency.parse("zero_out")
             <Adjacency.ZERO_OUT: 'zero-out'>
         """

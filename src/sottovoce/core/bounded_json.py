@@ -50,7 +50,7 @@ def loads(
         BoundsError: The text exceeds a bound; it was not parsed.
         JsonError: The text is not JSON.
 
-    Example:
+    Examples:
         >>> loads(b'{"rounds": [1, 2]}', most_values=3)
         {'rounds': [1, 2]}
         >>> loads(b"[" * 100_000)

@@ -44,7 +44,7 @@ def show(value: object, name: str = "") -> str:
     return str(value)
 
 
-def rounded(parameters: Mapping[str, Any]) -> str:
+def show_rounded(parameters: Mapping[str, Any]) -> str:
     """Return parameters in a few digits, to be read but not to be copied."""
     return ", ".join(
         f"{name}={value:.5g}" if isinstance(value, float) else f"{name}={value}"
@@ -93,7 +93,7 @@ def show_epsilon(value: float, decimals: int = 4) -> str:
         The text; "infinite" for infinity. An epsilon below 10^-decimals is written with an
         exponent.
 
-    Example:
+    Examples:
         >>> show_epsilon(0.1), show_epsilon(1.23456), show_epsilon(1.2e-7)
         ('0.1000', '1.2346', '1.200e-7')
     """
@@ -107,7 +107,7 @@ def show_epsilon(value: float, decimals: int = 4) -> str:
     return _quantized(shortest, decimals, decimal.ROUND_CEILING)
 
 
-def show_left(value: float, decimals: int = 4) -> str:
+def show_remaining(value: float, decimals: int = 4) -> str:
     """Return the rest of a budget as text, rounded down so that no more is printed than is left."""
     return _quantized(decimal.Decimal(repr(float(value))), decimals, decimal.ROUND_FLOOR)
 

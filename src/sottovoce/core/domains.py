@@ -261,7 +261,7 @@ class L2Ball(_Ball):
 
     Sensitivity: radius/records for zero-out, 2 radius/records for replace-one.
 
-    Example:
+    Examples:
         >>> L2Ball(dimension=2, radius=1.0, records=10).sensitivity(Adjacency.REPLACE_ONE)
         0.2
     """
@@ -497,7 +497,7 @@ class Categories:
         return 1.0
 
 
-def clipped(geometry: str, dimension: int, clip_norm: float, records: int = 1) -> Domain:
+def clipped_domain(geometry: str, dimension: int, clip_norm: float, records: int = 1) -> Domain:
     """Return the domain of vectors that are clipped to a norm.
 
     Args:
@@ -512,7 +512,7 @@ def clipped(geometry: str, dimension: int, clip_norm: float, records: int = 1) -
     Raises:
         UnknownNameError: The geometry is unknown.
 
-    Example:
+    Examples:
         >>> clipped("l2", 10, 1.5)
         L2Ball(dimension=10, radius=1.5, records=1)
     """
@@ -532,7 +532,7 @@ def clipped(geometry: str, dimension: int, clip_norm: float, records: int = 1) -
 
 
 def geometry_of(domain: Domain) -> str:
-    """Return the name of the geometry with which `clipped` makes such a domain."""
+    """Return the name of the geometry with which `clipped_domain` makes such a domain."""
     match domain:
         case L2Ball():
             return "l2"
@@ -543,7 +543,7 @@ def geometry_of(domain: Domain) -> str:
 
 
 def clip_norm_of(domain: Domain) -> float:
-    """Return the clip norm with which `clipped` makes such a domain."""
+    """Return the clip norm with which `clipped_domain` makes such a domain."""
     match domain:
         case L1Ball() | L2Ball():
             return domain.radius

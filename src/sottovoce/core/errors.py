@@ -61,7 +61,7 @@ class UnknownNameError(SottovoceError, KeyError):
         Returns:
             The error, to be raised by the caller.
 
-        Example:
+        Examples:
             >>> print(UnknownNameError.among("unit", "samples", ["sample", "client"]))
             unknown unit 'samples'; did you mean 'sample'? valid names: client, sample
         """

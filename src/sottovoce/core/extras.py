@@ -6,7 +6,7 @@ from sottovoce.core.errors import UnknownNameError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Optional:
+class OptionalPackage:
     """An optional package.
 
     Attributes:
@@ -30,26 +30,30 @@ class Optional:
 
 CORE = ("numpy", "scipy", "cryptography", "pydantic", "typer", "rich")
 OPTIONAL = (
-    Optional(module="torch", distribution="torch", extra="learn", purpose="training models"),
-    Optional(
+    OptionalPackage(module="torch", distribution="torch", extra="learn", purpose="training models"),
+    OptionalPackage(
         module="sklearn", distribution="scikit-learn", extra="learn", purpose="the bundled digits"
     ),
-    Optional(
+    OptionalPackage(
         module="safetensors", distribution="safetensors", extra="learn", purpose="exported models"
     ),
-    Optional(module="flwr", distribution="flwr", extra="flower", purpose="several machines"),
-    Optional(module="jinja2", distribution="jinja2", extra="report", purpose="reports as pages"),
-    Optional(
+    OptionalPackage(module="flwr", distribution="flwr", extra="flower", purpose="several machines"),
+    OptionalPackage(
+        module="jinja2", distribution="jinja2", extra="report", purpose="reports as pages"
+    ),
+    OptionalPackage(
         module="tensorboard",
         distribution="tensorboard",
         extra="tensorboard",
         purpose="curves in TensorBoard",
     ),
-    Optional(
+    OptionalPackage(
         module="mlflow", distribution="mlflow-skinny", extra="mlflow", purpose="runs in MLflow"
     ),
-    Optional(module="pandas", distribution="pandas", extra=None, purpose="data frames"),
-    Optional(module="triton", distribution="triton", extra=None, purpose="kernels on NVIDIA GPUs"),
+    OptionalPackage(module="pandas", distribution="pandas", extra=None, purpose="data frames"),
+    OptionalPackage(
+        module="triton", distribution="triton", extra=None, purpose="kernels on NVIDIA GPUs"
+    ),
 )
 # Dependencies of optional packages: if one is missing, the error names the optional package.
 _ALONG = {
@@ -58,7 +62,7 @@ _ALONG = {
 }
 
 
-def find(module: str) -> Optional:
+def find(module: str) -> OptionalPackage:
     """Return the optional package that brings a module.
 
     Args:

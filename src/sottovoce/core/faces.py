@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 # For each imported package: the module that defines each exported name.
-HOMES: dict[str, dict[str, str]] = {}
+DEFINING_MODULES: dict[str, dict[str, str]] = {}
 
 
-def show(package: str, homes: Mapping[str, Sequence[str]]) -> None:
+def export_lazily(package: str, homes: Mapping[str, Sequence[str]]) -> None:
     """Make `package` export names of its modules without importing these modules yet.
 
     Sets `__all__`, `__getattr__` and `__dir__` of the package (PEP 562).
@@ -29,7 +29,7 @@ def show(package: str, homes: Mapping[str, Sequence[str]]) -> None:
     """
     module = sys.modules[package]
     home_of = {name: home for home, names in homes.items() for name in names}
-    HOMES[package] = {name: f"{package}.{home}" for name, home in home_of.items()}
+    DEFINING_MODULES[package] = {name: f"{package}.{home}" for name, home in home_of.items()}
 
     def find(name: str) -> Any:
         if name not in home_of:

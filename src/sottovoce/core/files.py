@@ -43,7 +43,7 @@ except ImportError:  # On Windows two processes in one folder are not detected.
 
 
 @contextlib.contextmanager
-def explained(action: str, path: Path) -> Iterator[None]:
+def explain_os_errors(action: str, path: Path) -> Iterator[None]:
     """Turn an OSError inside the block into an OutputError that says what to do.
 
     Args:
@@ -76,7 +76,7 @@ def write_atomic(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
     Raises:
         OutputError: The file cannot be written; the old one is unchanged.
     """
-    with explained("write", path):
+    with explain_os_errors("write", path):
         temporary = path.parent / f".{path.name[:100]}.{secrets.token_hex(8)}"
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _AS_BYTES, mode)
         try:
@@ -92,7 +92,7 @@ def write_atomic(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
             raise
 
 
-def place_new(temporary: Path, path: Path) -> bool:
+def rename_if_absent(temporary: Path, path: Path) -> bool:
     """Give a finished temporary file its name, durably, unless the name is taken.
 
     Two processes may do this at once: exactly one of them gets the name, for a whole file.
@@ -168,7 +168,7 @@ def open_private(path: Path, *, append: bool = False) -> IO[bytes]:
 
 def make_private(folder: Path) -> None:
     """Remove the rights of other users on a folder and everything in it."""
-    with explained("change the mode of", folder):
+    with explain_os_errors("change the mode of", folder):
         for path in (folder, *folder.rglob("*")):
             mode = path.lstat().st_mode
             if mode & 0o077 and not stat.S_ISLNK(mode):
@@ -180,7 +180,7 @@ def make_private(folder: Path) -> None:
 def read_json(path: Path) -> Any:
     """Read a JSON file; raise OutputError if it is missing or damaged."""
     try:
-        with explained("read", path):
+        with explain_os_errors("read", path):
             content = path.read_bytes()
         return bounded_json.loads(content)
     except bounded_json.JsonError as error:
@@ -199,7 +199,7 @@ def locked(path: Path) -> Iterator[None]:
         OutputError: Another process holds the lock; the message names it.
     """
     with contextlib.ExitStack() as opened:
-        with explained("open", path):
+        with explain_os_errors("open", path):
             file = opened.enter_context(path.open("rb"))
         if fcntl is not None:
             try:

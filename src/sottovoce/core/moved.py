@@ -14,7 +14,7 @@ from importlib.machinery import ModuleSpec
 from importlib.resources import files
 from types import FrameType, ModuleType
 
-from sottovoce.core.faces import HOMES
+from sottovoce.core.faces import DEFINING_MODULES
 
 SINCE = "0.2.0"
 
@@ -67,7 +67,7 @@ def _public_imports(new: str, asked: tuple[str, ...]) -> tuple[list[str], bool]:
         importlib.import_module(top)  # This only fills HOMES; no module of the package is loaded.
     found: dict[str, str] = {}
     for package in dict.fromkeys(("sottovoce", top)):
-        for name, home in HOMES.get(package, {}).items():
+        for name, home in DEFINING_MODULES.get(package, {}).items():
             if f"{home}.".startswith(f"{new}."):
                 found.setdefault(name, package)
     wanted = [name for name in asked if name in found]
@@ -113,7 +113,7 @@ class _OldPaths(MetaPathFinder):
         raise ImportError(_told(asked, new), name=fullname)
 
 
-def name_new_paths() -> None:
+def explain_moved_imports() -> None:
     """Add the finder that makes imports of old paths raise an error with the new path."""
     if not any(isinstance(finder, _OldPaths) for finder in sys.meta_path):
         sys.meta_path.append(_OldPaths())

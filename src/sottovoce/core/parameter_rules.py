@@ -47,7 +47,7 @@ def positive(name: str, value: float, *, at_most: float = 1e12, remedy: str = ""
     Raises:
         ParameterError: The value is no number, or outside the range.
 
-    Example:
+    Examples:
         >>> positive("learning_rate", 0.5)
         0.5
     """

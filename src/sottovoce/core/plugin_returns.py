@@ -24,7 +24,7 @@ _ABSENT = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Returns:
+class ReturnCondition:
     """A condition on what a method returns.
 
     Attributes:
@@ -37,9 +37,9 @@ class Returns:
 
     what: str
     fits: Callable[[Any], bool]
-    calls: "Returns | None" = None
-    yields: "Returns | None" = None
-    methods: "Mapping[str, Returns] | None" = None
+    calls: "ReturnCondition | None" = None
+    yields: "ReturnCondition | None" = None
+    methods: "Mapping[str, ReturnCondition] | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +54,10 @@ class Contract:
 
     base: type = object
     needs: tuple[str, ...] = ()
-    returns: Mapping[str, Returns] = field(default_factory=dict)
+    returns: Mapping[str, ReturnCondition] = field(default_factory=dict)
 
 
-def hold(register: Register[Any], name: str, owner: type, contract: Contract) -> None:
+def enforce_contract(register: Register[Any], name: str, owner: type, contract: Contract) -> None:
     """Check the class that is registered under `name` against its contract, if it is a plug-in.
 
     The methods named in the contract are wrapped, so that each call checks its result.
@@ -94,7 +94,9 @@ def hold(register: Register[Any], name: str, owner: type, contract: Contract) ->
     _wrap_methods(functools.partial(_named, register, name), owner, contract.returns)
 
 
-def _wrap_methods(who: Callable[[], str], owner: type, returns: Mapping[str, Returns]) -> None:
+def _wrap_methods(
+    who: Callable[[], str], owner: type, returns: Mapping[str, ReturnCondition]
+) -> None:
     """Wrap the named methods that a plug-in's class defines itself, to check their results."""
     for name, wanted in returns.items():
         definer = next((one for one in owner.__mro__ if name in vars(one)), object)
@@ -107,7 +109,9 @@ def _wrap_methods(who: Callable[[], str], owner: type, returns: Mapping[str, Ret
             )
 
 
-def held(register: Register[Any], name: str, function: F, wanted: Returns) -> F:
+def with_checked_results(
+    register: Register[Any], name: str, function: F, wanted: ReturnCondition
+) -> F:
     """Return a registered function whose results are checked; Sottovoce's own stay unchanged."""
     if is_ours(function.__module__):
         return function
@@ -122,10 +126,12 @@ def _found(owner: object, name: str) -> object:
 
 def _named(register: Register[Any], name: str) -> str:
     """Return the plug-in's description for people, looked up when an error is raised."""
-    return register.plug_in(name) or f"the {register.kind} '{name}'"
+    return register.describe_plugin(name) or f"the {register.kind} '{name}'"
 
 
-def _with_checked_results(function: F, who: Callable[[], str], call: str, wanted: Returns) -> F:
+def _with_checked_results(
+    function: F, who: Callable[[], str], call: str, wanted: ReturnCondition
+) -> F:
     @functools.wraps(function)
     def checked(*args: Any, **kwargs: Any) -> Any:
         return _checked(function(*args, **kwargs), who, call, wanted)
@@ -134,7 +140,7 @@ def _with_checked_results(function: F, who: Callable[[], str], call: str, wanted
     return checked  # type: ignore[return-value]
 
 
-def _checked(value: Any, who: Callable[[], str], call: str, wanted: Returns) -> Any:
+def _checked(value: Any, who: Callable[[], str], call: str, wanted: ReturnCondition) -> Any:
     if not wanted.fits(value):
         got = "None" if value is None else f"an object of type {type(value).__name__}"
         raise PluginError(f"{who()}: {call} must be {wanted.what}, got {got}; correct the plug-in")
@@ -150,7 +156,7 @@ def _checked(value: Any, who: Callable[[], str], call: str, wanted: Returns) -> 
 
 
 def _each(
-    values: Iterable[Any], who: Callable[[], str], call: str, wanted: Returns
+    values: Iterable[Any], who: Callable[[], str], call: str, wanted: ReturnCondition
 ) -> Iterator[Any]:
     for value in values:
         yield _checked(value, who, f"an item of {call}", wanted)
@@ -159,17 +165,17 @@ def _each(
 # -- frequent conditions ---------------------------------------------------------------------------
 
 
-def instance(kind: type | tuple[type, ...], what: str) -> Returns:
+def instance(kind: type | tuple[type, ...], what: str) -> ReturnCondition:
     """Return the condition that a value is an instance of a class, or of one of several."""
-    return Returns(what=what, fits=lambda value: isinstance(value, kind))
+    return ReturnCondition(what=what, fits=lambda value: isinstance(value, kind))
 
 
-def having(
-    names: Iterable[str], what: str, methods: Mapping[str, Returns] | None = None
-) -> Returns:
+def with_attributes(
+    names: Iterable[str], what: str, methods: Mapping[str, ReturnCondition] | None = None
+) -> ReturnCondition:
     """Return the condition that a value has these attributes, and methods with these results."""
     wanted = tuple(names)
-    return Returns(
+    return ReturnCondition(
         what=f"{what}, which has {', '.join(wanted)}",
         fits=lambda value: all(_found(value, name) is not _ABSENT for name in wanted),
         methods=methods,
@@ -181,6 +187,6 @@ def _is_texts(value: Any) -> bool:
 
 
 TEXT = instance(str, "a string")
-TEXTS = Returns(what="a list of strings, which may be empty", fits=_is_texts)
+TEXTS = ReturnCondition(what="a list of strings, which may be empty", fits=_is_texts)
 NUMBER = instance(numbers.Real, "a number")  # This includes the numbers of numpy.
 MAPPING = instance(Mapping, "a dictionary, which may be empty")

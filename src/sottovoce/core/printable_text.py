@@ -26,7 +26,7 @@ _MOST_TOLD = 3
 def printable(text: object) -> str:
     r"""Return text on one line with everything that is not printable escaped, line ends too.
 
-    Example:
+    Examples:
         >>> print(printable("a\nb"))
         a\u000ab
     """
@@ -79,7 +79,7 @@ def _escaped(one: str) -> str:
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
-def reasons_told(reasons: Mapping[str, str]) -> str:
+def format_reasons(reasons: Mapping[str, str]) -> str:
     """Return the first few clients' reasons for not replying, for an error message."""
     some = list(reasons.items())[:_MOST_TOLD]
     return "".join(f"'{client}': {reason}; " for client, reason in some)

@@ -41,7 +41,7 @@ _TILE_BYTES = 64 * _TILE_BLOCKS
 _ZEROS = memoryview(bytes(_CHUNK_BYTES))
 
 
-class Spelled(NamedTuple):
+class ExtendedDraws(NamedTuple):
     """The uniform numbers 0.word,extension... of some coordinates, to 64 bits after the draw."""
 
     coordinates: NDArray[np.int64]
@@ -186,7 +186,7 @@ class Keystream:
         native.library.extensions(self._key, np.ascontiguousarray(coordinates, np.int64), found)
         return found
 
-    def spelled(self, bits: int, coordinates: NDArray[np.int64]) -> Spelled:
+    def spelled(self, bits: int, coordinates: NDArray[np.int64]) -> ExtendedDraws:
         """Return the draws of some coordinates again, with the first 64 bits of their extensions.
 
         Args:
@@ -197,7 +197,7 @@ class Keystream:
             The coordinates, their draws and their extensions.
         """
         words = self.draws_at(bits, coordinates)
-        return Spelled(coordinates, words, self.extensions(coordinates))
+        return ExtendedDraws(coordinates, words, self.extensions(coordinates))
 
     def extension(self, coordinate: int, num_bytes: int) -> bytes:
         """Return the first bytes of one coordinate's extension, to decide what its draw did not.
@@ -252,7 +252,7 @@ def open_uniforms(words: NDArray[np.uint64]) -> NDArray[np.float64]:
     Returns:
         (m + 1/2) 2^-53 for each 53-bit number m, so neither 0 nor 1 occurs.
 
-    Example:
+    Examples:
         >>> open_uniforms(np.array([0], dtype=np.uint64)) == 2.0**-54
         array([ True])
     """
@@ -337,7 +337,7 @@ class SeededRandomness:
     Args:
         seed: An integer from 0 to 2^128 - 1. All who know it can compute every key.
 
-    Example:
+    Examples:
         >>> one, other = (SeededRandomness(7).stream("client", 3) for _ in range(2))
         >>> one.words(2) == other.words(2)
         array([ True,  True])

@@ -72,7 +72,7 @@ _IN_PAPERS: Mapping[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry(Generic[T]):
+class RegisterEntry(Generic[T]):
     """A value that a module entered under a name.
 
     Attributes:
@@ -92,7 +92,7 @@ class Entry(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listed:
+class RegisterListing:
     """A name in a register.
 
     Attributes:
@@ -134,7 +134,7 @@ class Register(Generic[T]):
         self.kind = kind
         self.group = f"{OURS}.{kind}s"
         self._package, self._inside, self._places = package, inside, dict(places or {})
-        self._entries: dict[str, Entry[T]] = {}
+        self._entries: dict[str, RegisterEntry[T]] = {}
         self._problems: dict[str, str] = {}
         self._loading: EntryPoint | None = None
         self._complete = False
@@ -157,7 +157,7 @@ class Register(Generic[T]):
         known, source = self._entries.get(name), self._source(name, module)
         if known is not None and known.module != module:
             raise self._taken(name, [known.source, source])
-        self._entries[name] = Entry(value=value, module=module, source=source)
+        self._entries[name] = RegisterEntry(value=value, module=module, source=source)
 
     def find(self, name: str) -> T:
         """Return what has this name; a plug-in of that name is imported.
@@ -254,7 +254,7 @@ class Register(Generic[T]):
             )
         return UnknownNameError.among(self.kind, name, self.names() if known is None else known)
 
-    def every(self) -> dict[str, T]:
+    def all_working(self) -> dict[str, T]:
         """Return everything that works, by name; `listed` tells what is wrong with the rest.
 
         Returns:
@@ -285,7 +285,7 @@ class Register(Generic[T]):
         self._import_ours()
         return sorted({*self._entries, *self._places, *self._entry_points()})
 
-    def listed(self) -> list[Listed]:
+    def listed(self) -> list[RegisterListing]:
         """Return every name with its source; imports plug-ins to see whether they work.
 
         Returns:
@@ -303,7 +303,8 @@ class Register(Generic[T]):
                     raise
                 problem = f"needs {error.name}, which is not installed"
             rows += [
-                Listed(name=name, source=source, problem=problem) for source in self._claims(name)
+                RegisterListing(name=name, source=source, problem=problem)
+                for source in self._claims(name)
             ]
         return rows
 
@@ -330,7 +331,7 @@ class Register(Generic[T]):
         self._import_ours()
         return self._claims(name)
 
-    def plug_in(self, name: str) -> str | None:
+    def describe_plugin(self, name: str) -> str | None:
         """Return a description of a plug-in for messages, or None if the name is Sottovoce's own.
 
         Args:
@@ -411,7 +412,7 @@ class Register(Generic[T]):
         return found
 
 
-def named_by_plug_ins(group: str) -> list[str]:
+def plugin_names(group: str) -> list[str]:
     """Return the names that installed distributions claim in a group; imports none of them."""
     return sorted({one.name for one in _installed(group, tuple(sys.path))})
 

@@ -9,11 +9,11 @@ A section is a frozen dataclass whose fields are the keys that a table may have 
 name and its value that returns the value to keep, or raises. `__post_init__` calls `check_keys`, or
 makes its own checks.
 
-A field with the metadata `DERIVED` is not a key: it follows from the rest of the spec. A field that
+A field with the metadata `DERIVED_PREFIX` is not a key: it follows from the rest of the spec. A field that
 was added after specs had been hashed is named in the class variable `LEFT_OUT_AS_DEFAULT`: it is
 written only if it differs from its default, so that the hashes of older specs do not change.
 
-Reading a spec must import neither torch nor a plug-in. So `completed` looks only at the sections of
+Reading a spec must import neither torch nor a plug-in. So `complete_table` looks only at the sections of
 Sottovoce and sottovoce-papers, which do not import torch; all other tables stay as they are until
 a run is built.
 """
@@ -33,7 +33,7 @@ Rule = Callable[[str, Any], Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered(Generic[S]):
+class RegisteredSection(Generic[S]):
     """A registered section: its class, and a few words on what it does.
 
     Attributes:
@@ -101,7 +101,7 @@ def _not_negative(name: str, value: Any) -> float:
 POSITIVE = rule(parameter_rules.positive)
 FRACTION = rule(parameter_rules.fraction)
 NOT_NEGATIVE = rule(_not_negative)
-TRUTH = rule(_truth)
+BOOLEAN = rule(_truth)
 
 
 def check_keys(section: Any, where: str = "") -> None:
@@ -155,7 +155,7 @@ def build(section: Callable[..., S], given: Mapping[str, Any]) -> S:
 
 
 def section_from(
-    register: Register[Registered[S]], where: str, kind: str, given: Mapping[str, Any]
+    register: Register[RegisteredSection[S]], where: str, kind: str, given: Mapping[str, Any]
 ) -> S:
     """Return the section of the table `where`, with its keys checked.
 
@@ -175,8 +175,8 @@ def section_from(
     return _checked(register.find(kind).section, where, given)
 
 
-def completed(
-    register: Register[Registered[Any]], where: str, kind: str, given: Mapping[str, Any]
+def complete_table(
+    register: Register[RegisteredSection[Any]], where: str, kind: str, given: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return a table with every key written out, or unchanged if its kind belongs to a plug-in."""
     try:

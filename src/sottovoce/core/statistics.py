@@ -39,7 +39,7 @@ def lower(hits: ArrayLike, trials: ArrayLike, error: float) -> Vector:
     Returns:
         The bound, elementwise.
 
-    Example:
+    Examples:
         >>> round(float(lower(10, 10, 0.05)), 4)
         0.7411
     """
@@ -76,7 +76,7 @@ def _checked(hits: ArrayLike, trials: ArrayLike, error: float) -> tuple[Vector, 
     return k, n
 
 
-def between(hits: int, trials: int, confidence: float) -> tuple[float, float]:
+def two_sided_bounds(hits: int, trials: int, confidence: float) -> tuple[float, float]:
     """Return both bounds, each with half of the error 1 - confidence."""
     error = (1.0 - confidence) / 2.0
     return float(lower(hits, trials, error)), float(upper(hits, trials, error))

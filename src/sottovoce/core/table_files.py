@@ -22,7 +22,7 @@ from sottovoce.core.errors import DataError, ParameterError, UnknownNameError
 
 DELIMITERS = (",", ";", "\t", "|")
 # The cells, in lower case, that mean a missing number.
-SAYS_NOTHING = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})
+MISSING_CELLS = frozenset({"", "na", "n/a", "nan", "null", "none", "-"})
 
 # (the first bytes, what such a file is, how to convert it into csv)
 _BINARY_FORMATS = (
@@ -70,7 +70,7 @@ def _not_csv(path: Path, what: str, remedy: str) -> DataError:
     return DataError(f"{path} is {what}, but a csv file is needed; convert it to CSV: {remedy}")
 
 
-def delimiter_of(line: str, decimal: str = ".") -> str:
+def detect_delimiter(line: str, decimal: str = ".") -> str:
     """Return the usual delimiter that is most frequent outside quotes, a comma if there is none.
 
     Args:
@@ -80,8 +80,8 @@ def delimiter_of(line: str, decimal: str = ".") -> str:
     Returns:
         One of `DELIMITERS`.
 
-    Example:
-        >>> delimiter_of("age;'a, b';height")
+    Examples:
+        >>> detect_delimiter("age;'a, b';height")
         ';'
     """
     outside = "".join(line.split('"')[::2])
@@ -89,7 +89,7 @@ def delimiter_of(line: str, decimal: str = ".") -> str:
     return max(usual, key=lambda one: (outside.count(one), one == ","))
 
 
-def number_in(cell: str, decimal: str = ".") -> float:
+def parse_number(cell: str, decimal: str = ".") -> float:
     """Return the number in a cell, or NaN if it holds none.
 
     With a decimal comma, a cell with a point holds no number. Digits with underscores (1_000),
@@ -267,7 +267,7 @@ class CsvColumns:
         first_line = text.readline()
         if not first_line.strip():
             raise DataError(f"{self.path} is empty; add a row for each person")
-        delimiter = self.delimiter or delimiter_of(first_line, self.decimal)
+        delimiter = self.delimiter or detect_delimiter(first_line, self.decimal)
         lines = itertools.chain([first_line], text)
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         first = next(reader)
@@ -300,7 +300,7 @@ class CsvColumns:
         names = [name.strip() for name in first]
         if not self.header:
             names = [str(number) for number in range(len(first))]
-        elif all(math.isfinite(number_in(name, self.decimal)) for name in names):
+        elif all(math.isfinite(parse_number(name, self.decimal)) for name in names):
             raise DataError(
                 f"the first row of {self.path} has only numbers, but must have the names of the "
                 "columns; if it is data, give --no-header"
@@ -347,11 +347,11 @@ class CsvColumns:
         )
 
     def _checked(self, column: str, cell: str, row: int) -> float:
-        if cell.casefold() in SAYS_NOTHING or cell in self.missing_words:
+        if cell.casefold() in MISSING_CELLS or cell in self.missing_words:
             if self.missing == "refuse":
                 self._refuse_missing(row, column, cell)
             return math.nan
-        value = number_in(cell, self.decimal)
+        value = parse_number(cell, self.decimal)
         if math.isfinite(value):
             return value
         if self.missing == "keep":

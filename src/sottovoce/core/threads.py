@@ -23,7 +23,7 @@ _ALONE: Final = 1 << 20  # The fewest coordinates that are worth a thread.
 _LEAST_COORDINATES: Final = 1 << 14  # The fewest coordinates of rows that are worth a thread.
 
 
-def how_many(asked: int | None = None) -> int:
+def thread_count(asked: int | None = None) -> int:
     """Return the number of threads: as asked, or by the environment, or the cores up to 8."""
     if asked is None:
         given = os.environ.get(VARIABLE)
@@ -55,17 +55,17 @@ def over_ranges(
         size: The end of the last range.
         unit: The length of every range, except the last one, is a multiple of this.
         least: The shortest range that is worth a thread.
-        threads: The number of threads; the default of `how_many` if None.
+        threads: The number of threads; the default of `thread_count` if None.
     """
     most = size // max(1, least)
     if most < 2:  # Asking for the number of threads would take longer than the work.
         return work(0, size)
-    parts = min(how_many(threads), most)
+    parts = min(thread_count(threads), most)
     share = -(-size // (parts * unit)) * unit
     return _spread(work, size, share, _pool(parts) if parts > 1 else None)
 
 
-def left_open(count: int, work: Callable[[int, int, NDArray[np.int64]], int]) -> list[int]:
+def collect_undecided(count: int, work: Callable[[int, int, NDArray[np.int64]], int]) -> list[int]:
     """Return the sorted coordinates that `work(start, stop, open)` leaves undecided.
 
     Args:
@@ -95,7 +95,7 @@ def over_rows(work: Callable[[int, int], None], rows: int, dimension: int) -> No
     thread waits for a task that is queued behind it.
     """
     most = min(rows, rows * dimension // _LEAST_COORDINATES)
-    parts = 1 if most < 2 else min(how_many(), most)
+    parts = 1 if most < 2 else min(thread_count(), most)
     _spread(work, rows, -(-rows // parts), _row_pool(parts) if parts > 1 else None)
 
 

@@ -9,7 +9,7 @@ messages: it imports `runs` and the packages below it, but not Flower.
 
 from typing import TYPE_CHECKING
 
-from sottovoce.core.faces import show
+from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
     from sottovoce.deployment.policy import Policy as Policy
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from sottovoce.deployment.totals import ledger_total as ledger_total
     from sottovoce.deployment.totals import ledger_totals as ledger_totals
 
-show(
+export_lazily(
     __name__,
     {
         "policy": ["Policy"],

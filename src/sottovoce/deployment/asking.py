@@ -19,20 +19,20 @@ from typing import Any
 import sottovoce.analytics.estimates  # noqa: F401  (registers every kind of question)
 from sottovoce.analytics.question import Question, to_dict
 from sottovoce.analytics.result import Estimate
-from sottovoce.analytics.tallies import Tally, added
+from sottovoce.analytics.tallies import Tally, add_tallies
 from sottovoce.core import files, printable_text
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.orders import (
     MOST_PEOPLE,
-    Inquiry,
+    QuestionRequest,
     largest_tally_bytes,
     read_refusal,
     read_tally,
 )
-from sottovoce.deployment.post import OVERHEAD_BYTES, Post, Reply, announce, check_length
+from sottovoce.deployment.post import OVERHEAD_BYTES, Reply, Transport, announce, check_length
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
-from sottovoce.ledger.records import Due, Release
+from sottovoce.ledger.records import PendingCharge, Release
 
 _LOG = printable_text.logger()
 _POLL_SECONDS = 0.2
@@ -40,7 +40,7 @@ QUESTION_NAME, ESTIMATE_NAME = "question.json", "estimate.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
+class FederatedQuestion:
     """A question to sites.
 
     Attributes:
@@ -103,8 +103,8 @@ class _Inbox:
 
 
 def ask(
-    asking: Asking,
-    post: Post[Inquiry],
+    asking: FederatedQuestion,
+    post: Transport[QuestionRequest],
     folder: Path,
     *,
     clock: Callable[[], float] = time.monotonic,
@@ -149,8 +149,8 @@ def run_name(question: Question, about: str, number: str) -> str:
     return f"question-{digest[:12]}-{number}"
 
 
-def _inquiry(asking: Asking, site: str, number: int, cohort: int) -> Inquiry:
-    return Inquiry(
+def _inquiry(asking: FederatedQuestion, site: str, number: int, cohort: int) -> QuestionRequest:
+    return QuestionRequest(
         run=asking.run,
         client=site,
         cohort=cohort,
@@ -160,17 +160,17 @@ def _inquiry(asking: Asking, site: str, number: int, cohort: int) -> Inquiry:
     )
 
 
-def _charge(asking: Asking, sites: Sequence[str], path: Path) -> None:
+def _charge(asking: FederatedQuestion, sites: Sequence[str], path: Path) -> None:
     """Charge the server's own ledger for all sites before they are asked."""
     with Ledger(path, create=True) as ledger:
         ledger.charge_all(
             [
-                Due(
+                PendingCharge(
                     release=Release(
                         unit=Unit.SAMPLE,
                         run=asking.run,
                         client=site,
-                        round=Inquiry.round,
+                        round=QuestionRequest.round,
                         uplink=0,
                     ),
                     attempt=0,
@@ -181,7 +181,7 @@ def _charge(asking: Asking, sites: Sequence[str], path: Path) -> None:
         )
 
 
-def _written(asking: Asking, reached: Sequence[str]) -> dict[str, Any]:
+def _written(asking: FederatedQuestion, reached: Sequence[str]) -> dict[str, Any]:
     return {
         "run": asking.run,
         "about": asking.about,
@@ -191,8 +191,8 @@ def _written(asking: Asking, reached: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _estimated(asking: Asking, inbox: _Inbox, folder: Path) -> Estimate:
-    told = printable_text.reasons_told(inbox.failed)
+def _estimated(asking: FederatedQuestion, inbox: _Inbox, folder: Path) -> Estimate:
+    told = printable_text.format_reasons(inbox.failed)
     if len(inbox.tallies) < asking.minimum_sites:
         raise DeploymentError(
             f"{len(inbox.tallies)} of {len(inbox.asked)} sites have answered, but the question "
@@ -203,7 +203,7 @@ def _estimated(asking: Asking, inbox: _Inbox, folder: Path) -> Estimate:
     total: Tally | None = None
     for site in sorted(inbox.tallies):  # by name: a sum must not depend on the order of arrival
         tally = inbox.tallies[site]
-        total = tally if total is None else added(total, tally)
+        total = tally if total is None else add_tallies(total, tally)
     assert total is not None
     found = asking.question.estimate(total, asking.confidence)
     notes = [f"asked of {len(inbox.asked)} sites, of which {len(inbox.tallies)} have answered"]

@@ -1,7 +1,7 @@
 """An append-only file of JSON lines with chained digests, and the state that its lines describe.
 
 A line is written as a whole, with the file locked, and synced before the writer continues; nothing
-is rewritten. Each digest covers the line and the digest before it, so `verified` finds a line that
+is rewritten. Each digest covers the line and the digest before it, so `verify_lines` finds a line that
 was edited, removed or moved. It cannot find lines that were cut off at the end, nor a chain that
 was computed again. A line that a crash left incomplete stays in the file: the next line starts on
 its own and is chained from the last complete one.
@@ -31,7 +31,7 @@ _ENDING = re.compile(rb'"chain": *"([0-9a-f]{32})"}')  # the end of a complete l
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class AuditLine:
     """A line of the file.
 
     Without an entry it is an incomplete line that a crash left or, with a problem, a line that this
@@ -52,7 +52,7 @@ class Position:
     end: bytes = b""
     mid_line: bool = False  # the last line has no newline, so the next one starts with one
 
-    def advance(self, content: bytes) -> Iterator[Line]:
+    def advance(self, content: bytes) -> Iterator[AuditLine]:
         """Yield the lines of the next content of the file, whose last line may be incomplete."""
         if not content:
             return
@@ -64,12 +64,12 @@ class Position:
             self.num_lines += 1
             entry, found = _parsed(raw)
             if found is None:
-                yield Line(number=self.num_lines, entry=None)
+                yield AuditLine(number=self.num_lines, entry=None)
                 continue
             expected = entry is not None and raw == _rendered(entry, self.end)
             problem = None if expected else f"line {self.num_lines}, or one before it, was altered"
             self.end = found
-            yield Line(number=self.num_lines, entry=entry, problem=problem)
+            yield AuditLine(number=self.num_lines, entry=entry, problem=problem)
         self.num_bytes -= 1
 
 
@@ -93,11 +93,11 @@ def _rendered(entry: Entry, previous: bytes) -> bytes:
     return f'{text[:-1]}, "{CHAIN}": "{digest}"}}'.encode()
 
 
-def read_lines(path: Path, position: Position | None = None) -> Iterator[Line]:
+def read_lines(path: Path, position: Position | None = None) -> Iterator[AuditLine]:
     """Yield the lines from `position` on and advance it; none if there is no file."""
     position = position or Position()
     try:
-        with files.explained("read", path), path.open("rb") as file:
+        with files.explain_os_errors("read", path), path.open("rb") as file:
             file.seek(position.num_bytes)
             content = file.read()
     except OutputError:
@@ -107,7 +107,7 @@ def read_lines(path: Path, position: Position | None = None) -> Iterator[Line]:
     yield from position.advance(content)
 
 
-def verified(path: Path) -> tuple[list[Entry], list[str]]:
+def verify_lines(path: Path) -> tuple[list[Entry], list[str]]:
     """Return all entries, and what is wrong with the chain: empty if no line was altered."""
     entries, problems = [], []
     for line in read_lines(path):
@@ -119,9 +119,9 @@ def verified(path: Path) -> tuple[list[Entry], list[str]]:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[int]:
+def open_locked(path: Path) -> Iterator[int]:
     """Open the file for reading and appending, private and locked; OutputError if that fails."""
-    with files.explained("write", path):
+    with files.explain_os_errors("write", path):
         is_new = not path.exists()
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, files.PRIVATE)
         try:
@@ -139,8 +139,8 @@ def identity(handle: int) -> tuple[int, int, int]:
     return found.st_dev, found.st_ino, found.st_size
 
 
-def tail(handle: int, position: Position) -> list[Line]:
-    """Return the lines that other processes have appended since; call it inside `opened`."""
+def read_tail(handle: int, position: Position) -> list[AuditLine]:
+    """Return the lines that other processes have appended since; call it inside `open_locked`."""
     content = bytearray()
     while part := os.pread(handle, 1 << 20, position.num_bytes + len(content)):
         content += part
@@ -148,7 +148,7 @@ def tail(handle: int, position: Position) -> list[Line]:
 
 
 def append(handle: int, position: Position, entries: Sequence[Entry]) -> None:
-    """Write entries, one line each, and return when they are on disk; call it inside `opened`."""
+    """Write entries, one line each, and return when they are on disk; call it inside `open_locked`."""
     if not entries:
         return
     lines, end = [], position.end
@@ -229,7 +229,7 @@ class LogState:
     records: int | None = None
     problems: int = 0
 
-    def take(self, line: Line) -> None:
+    def take(self, line: AuditLine) -> None:
         """Update the state by one line; unknown content is ignored."""
         self.problems += line.problem is not None
         if line.entry is not None:

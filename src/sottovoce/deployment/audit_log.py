@@ -37,9 +37,9 @@ from sottovoce.deployment import audit_file
 from sottovoce.deployment.audit_file import Entry, LogState, Throttle, time_text
 from sottovoce.deployment.policy import Policy
 from sottovoce.ledger.reader import LedgerReader
-from sottovoce.ledger.records import FIRST_EVENT, Due
+from sottovoce.ledger.records import FIRST_EVENT_ACCOUNT, PendingCharge
 from sottovoce.privacy.accounting import privacy_spent
-from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.compositions import compose_repeated
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.version import __version__
 
@@ -87,7 +87,7 @@ class AuditLog:
     path: Path
     policy: Policy
 
-    def check(self, ledger: LedgerReader, pending: Sequence[Due]) -> None:
+    def check(self, ledger: LedgerReader, pending: Sequence[PendingCharge]) -> None:
         """Raise if the charges would exceed `rounds_per_day`.
 
         Called inside the transaction that charges. Rounds in the ledger that have no line yet count
@@ -101,7 +101,7 @@ class AuditLog:
             PolicyError: The limit of rounds within 24 hours is reached.
             OutputError: The log cannot be opened, so nothing may be charged.
         """
-        with _GUARD, audit_file.opened(self.path) as handle:
+        with _GUARD, audit_file.open_locked(self.path) as handle:
             state = self._read(handle)
             limit = self.policy.rounds_per_day
             if limit is None or not pending:
@@ -124,7 +124,7 @@ class AuditLog:
         `charged` says whether this answer was charged. `records` is the site's number of records,
         if known.
         """
-        with _GUARD, audit_file.opened(self.path) as handle:
+        with _GUARD, audit_file.open_locked(self.path) as handle:
             state = self._read(handle)
             self._append(handle, state, self._policy_changes(state))
             with ledger.snapshot():
@@ -149,7 +149,7 @@ class AuditLog:
             if times is None:
                 return False
             try:
-                with audit_file.opened(self.path) as handle:
+                with audit_file.open_locked(self.path) as handle:
                     state = self._read(handle)
                     fields = {**order.plain(), "reason": _short(reason), "times": times}
                     line = _entry(audit_file.REFUSED, **fields)
@@ -166,7 +166,7 @@ class AuditLog:
         Raises:
             OutputError: The log cannot be written, so nothing could be answered.
         """
-        with _GUARD, audit_file.opened(self.path) as handle:
+        with _GUARD, audit_file.open_locked(self.path) as handle:
             state = self._read(handle)
             line = _entry(audit_file.STARTED, version=__version__)
             self._append(handle, state, [*self._policy_changes(state), line])
@@ -176,7 +176,7 @@ class AuditLog:
 
     def stopped(self) -> None:
         """Write that the site stops to answer, and how many refusals have no line."""
-        with _GUARD, audit_file.opened(self.path) as handle:
+        with _GUARD, audit_file.open_locked(self.path) as handle:
             unlisted = self._throttle.unlisted
             line = _entry(audit_file.STOPPED, **({"unlisted": unlisted} if unlisted else {}))
             self._append(handle, self._read(handle), [line])
@@ -193,7 +193,7 @@ class AuditLog:
 
     def check_writable(self) -> None:
         """Raise OutputError if the log cannot be written."""
-        with audit_file.opened(self.path):
+        with audit_file.open_locked(self.path):
             pass
 
     # -- helpers ---------------------------------------------------------------------------
@@ -208,7 +208,7 @@ class AuditLog:
         known = _OPEN.pop(self.path.absolute(), None)
         if known is None or known.identity != identity[:2] or identity[2] < _size(known):
             known = _Open(state=LogState(), identity=identity[:2])
-        for line in audit_file.tail(handle, known.state.position):
+        for line in audit_file.read_tail(handle, known.state.position):
             known.state.take(line)
         _OPEN[self.path.absolute()] = known
         return known.state
@@ -258,7 +258,7 @@ class AuditLog:
         for (run, number), events in by_round.items():
             known += len(events)
             mine = (run, number) == (order.run, order.round)
-            cost = multiset([(event, 1) for event in events])
+            cost = compose_repeated([(event, 1) for event in events])
             fields = {"run": run, "round": number, "mechanism": order.mechanism if mine else None}
             fields["epsilon"] = privacy_spent(cost, self.policy.delta).epsilon
             fields["delta"] = self.policy.delta
@@ -274,8 +274,8 @@ class AuditLog:
 
     def _total(self, ledger: LedgerReader) -> dict[str, float]:
         """Return what the site's filter counts as spent over all runs, and what is left."""
-        history = ledger.everything(self.policy.level)
-        spent = self.policy.filter(ledger.budget(FIRST_EVENT)).spent(history)
+        history = ledger.history_of_all(self.policy.level)
+        spent = self.policy.filter(ledger.budget(FIRST_EVENT_ACCOUNT)).spent(history)
         return {"total": spent, "left": max(0.0, self.policy.epsilon_total - spent)}
 
     def _account(
@@ -300,10 +300,10 @@ class AuditLog:
     ) -> dict[str, str]:
         """Return the warnings by topic; `total` is what was spent, None if that is unknown."""
         policy, found = self.policy, {}
-        if policy.beyond_noise_floor:
+        if policy.mechanisms_without_noise_floor:
             found[_NOISE] = (
                 f"'smallest_noise_multiplier' does not apply to "
-                f"{', '.join(policy.beyond_noise_floor)}, which have no noise multiplier, nor to "
+                f"{', '.join(policy.mechanisms_without_noise_floor)}, which have no noise multiplier, nor to "
                 "questions; use 'epsilon_per_round' and 'epsilon_if_sampled' to limit those"
             )
         if policy.epsilon_per_round > policy.epsilon_total:
@@ -347,7 +347,7 @@ def _retry_remedy(state: LogState, now: float) -> str:
     return (
         f"the latest charge in the log is of {time_text(state.latest)}, which is in the future, so "
         "the 24 hours start then: the site's clock was ahead, or is behind now. See "
-        "'rounds_per_day' in docs/deployment.md for what to do"
+        "'rounds_per_day' in docs/how-to/deploy.md for what to do"
     )
 
 

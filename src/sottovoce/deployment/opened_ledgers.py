@@ -8,17 +8,17 @@ from pathlib import Path
 
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import SITE_FILE, read_site
-from sottovoce.deployment.witness import check_kept
+from sottovoce.deployment.witness import check_receipt
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.copies import SEEDED_NAME
-from sottovoce.ledger.database import DERIVED
+from sottovoce.ledger.database import DERIVED_PREFIX
 from sottovoce.ledger.ledger import LEDGER_NAME
-from sottovoce.ledger.reader import Entry, LedgerReader
-from sottovoce.ledger.records import FIRST_EVENT, Standing
+from sottovoce.ledger.reader import LedgerEntry, LedgerReader
+from sottovoce.ledger.records import FIRST_EVENT_ACCOUNT, LedgerPosition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
+class LedgerSnapshot:
     """A ledger as of one moment.
 
     Attributes:
@@ -40,9 +40,9 @@ class Opened:
     path: str
     file: Path
     inode: tuple[int, int]
-    standing: Standing
+    position: LedgerPosition
     clients: tuple[str, ...]
-    rows: Mapping[str, Sequence[Entry]]
+    rows: Mapping[str, Sequence[LedgerEntry]]
     runs: frozenset[str]
     site: str | None = None
     policy: Policy | None = None
@@ -51,16 +51,16 @@ class Opened:
     held_by: frozenset[int] = frozenset()
     repeated: frozenset[str] = frozenset()
 
-    def holds(self, other: "Opened") -> bool:
+    def holds(self, other: "LedgerSnapshot") -> bool:
         """Return whether this ledger has all rows of another, charges and messages."""
-        mine, its = self.standing, other.standing
+        mine, its = self.position, other.position
         if its.charges > mine.charges or its.messages > mine.messages:
             return False
         if self.inode == other.inode:
             return True
         # A ledger of an earlier version has a derived identity, which two runs of one spec share,
         # and its charges have no random numbers. A copy cannot be told from another run then.
-        if its.identity != mine.identity or its.identity.startswith(DERIVED):
+        if its.identity != mine.identity or its.identity.startswith(DERIVED_PREFIX):
             return False
         with LedgerReader(self.file) as ledger:  # it may have grown since, but never shrinks
             return (
@@ -68,7 +68,7 @@ class Opened:
                 and ledger.head_after(its.messages, "messages") == its.messages_head
             )
 
-    def repeats(self, other: "Opened") -> frozenset[str]:
+    def repeats(self, other: "LedgerSnapshot") -> frozenset[str]:
         """Return the runs of which both ledgers may have the same messages.
 
         These are runs of a copy that was charged further, and runs of one seed.
@@ -76,20 +76,20 @@ class Opened:
         if self.number in other.held_by or other.number in self.held_by:
             return frozenset()
         shared = self.runs & other.runs
-        if self.standing.identity == other.standing.identity:
+        if self.position.identity == other.position.identity:
             return shared
         return frozenset(run for run in shared if SEEDED_NAME.fullmatch(run))
 
-    def root(self, among: Iterable["Opened"]) -> int:
+    def root(self, among: Iterable["LedgerSnapshot"]) -> int:
         """Return the number of the longest ledger that has every row of this one."""
         holders = [one for one in among if one.number in self.held_by]
         longest = max(
-            holders, key=lambda one: (one.standing.charges, one.standing.messages, -one.number)
+            holders, key=lambda one: (one.position.charges, one.position.messages, -one.number)
         )
         return longest.number
 
 
-def open_ledger(shown: str, names: tuple[str, ...]) -> Opened:
+def open_ledger(shown: str, names: tuple[str, ...]) -> LedgerSnapshot:
     """Read the charges of some clients, or of all, while other processes may charge.
 
     Raises LedgerError for a ledger that was altered, or that is not the one that its site has
@@ -102,32 +102,32 @@ def open_ledger(shown: str, names: tuple[str, ...]) -> Opened:
     site = read_site(folder / SITE_FILE) if is_site else None
     policy = site.policy if site else None
     sealed = seals.read(folder / seals.SEAL_NAME) if is_site else None
-    seals.check_there(file, sealed)
+    seals.check_present(file, sealed)
     with LedgerReader(file) as ledger:
         if is_site:
-            check_kept(ledger, folder)
+            check_receipt(ledger, folder)
         with ledger.snapshot():
             ledger.check_unaltered()
             if is_site:
                 seals.check(ledger, sealed, file)
             clients = tuple(ledger.clients())
             status = file.stat()
-            standing, runs = ledger.standing(), ledger.runs()
-            rows: dict[str, list[Entry]] = {}
+            standing, runs = ledger.position(), ledger.runs()
+            rows: dict[str, list[LedgerEntry]] = {}
             for entry in ledger.entries(clients if site or not names else names):
                 rows.setdefault(entry.client, []).append(entry)
             admitted = False
             if isinstance(policy, Policy):
                 units = {entry.unit for entries in rows.values() for entry in entries}
                 if units <= {policy.level}:
-                    history = ledger.everything(policy.level)
-                    spent = policy.filter(ledger.budget(FIRST_EVENT)).spent(history)
+                    history = ledger.history_of_all(policy.level)
+                    spent = policy.filter(ledger.budget(FIRST_EVENT_ACCOUNT)).spent(history)
                     admitted = spent <= policy.epsilon_total
-    return Opened(
+    return LedgerSnapshot(
         path=shown,
         file=file,
         inode=(status.st_dev, status.st_ino),
-        standing=standing,
+        position=standing,
         clients=clients,
         rows=rows,
         runs=runs,
@@ -137,14 +137,14 @@ def open_ledger(shown: str, names: tuple[str, ...]) -> Opened:
     )
 
 
-def sum_up(values: Iterable[float]) -> float:
+def sum_rounded_up(values: Iterable[float]) -> float:
     """Return the sum of some numbers, rounded up if no float equals it."""
     exact = sum(map(Fraction, values), Fraction())
     nearest = float(exact)
     return math.nextafter(nearest, math.inf) if Fraction(nearest) < exact else nearest
 
 
-def compared(opened: Sequence[Opened]) -> list[Opened]:
+def compare_ledgers(opened: Sequence[LedgerSnapshot]) -> list[LedgerSnapshot]:
     """Return the ledgers with their numbers and with what other ledgers have of them."""
     numbered = [
         replace(

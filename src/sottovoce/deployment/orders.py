@@ -57,7 +57,7 @@ CountFromOne = Annotated[Count, Field(ge=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class SiteRequest:
     """A request of the server to one site; all fields except `vectors` form one public table.
 
     Attributes:
@@ -114,12 +114,12 @@ class Request:
 
 
 @functools.cache
-def _adapter(request: type[Request]) -> TypeAdapter[Any]:
+def _adapter(request: type[SiteRequest]) -> TypeAdapter[Any]:
     return TypeAdapter(request)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order(Request):
+class Order(SiteRequest):
     """One client's part of a training round.
 
     Attributes:
@@ -235,7 +235,7 @@ _SPARE = 1024  # bytes and values around a tally's numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inquiry(Request):
+class QuestionRequest(SiteRequest):
     """One site's part of a question; the site's people are numbered from `first`."""
 
     part: ClassVar[str] = INQUIRY
@@ -253,11 +253,11 @@ class Inquiry(Request):
         return self.table()
 
 
-def read_inquiry(blobs: Blobs) -> Inquiry:
+def read_question_request(blobs: Blobs) -> QuestionRequest:
     """Return the inquiry in a server's message; raise WireError if it is not one."""
     if set(blobs) != {INQUIRY}:
         raise WireError(f"an inquiry must have the part '{INQUIRY}' and no other part")
-    return Inquiry.read(blobs[INQUIRY])
+    return QuestionRequest.read(blobs[INQUIRY])
 
 
 def tally_bytes(tally: Tally) -> bytes:

@@ -38,11 +38,11 @@ from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import PolicyError, UnknownNameError
 from sottovoce.core.randomness import Grade
-from sottovoce.ledger.records import Budget, Due
+from sottovoce.ledger.records import Budget, PendingCharge
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.privacy.accounting import privacy_spent, within
-from sottovoce.privacy.compositions import multiset, unhidden
+from sottovoce.privacy.compositions import compose_repeated, reveal_messages
 from sottovoce.privacy.events import PrivacyEvent, Sampled, basic_counts
 from sottovoce.privacy.filters import History, PrivacyFilter, first_delta
 from sottovoce.protocol.channels.channel import Channel
@@ -76,7 +76,7 @@ def check_sampled(
             f"'smallest_sampling_rate' is {smallest_sampling_rate:g}: at delta {delta:g} a record "
             "that is sampled would get almost no guarantee; raise the sampling rate"
         )
-    seen = unhidden(event, samples_too=True)
+    seen = reveal_messages(event, reveal_samples=True)
     if not within(seen, delta, epsilon_if_sampled):
         epsilon = show_epsilon(privacy_spent(seen, delta).epsilon)
         raise PolicyError(
@@ -209,7 +209,7 @@ class Policy:
         parameter_rules.fraction("warn_at", self.warn_at)
         if self.smallest_noise_multiplier is not None:
             parameter_rules.positive("smallest_noise_multiplier", self.smallest_noise_multiplier)
-            if self.mechanisms and len(self.beyond_noise_floor) == len(self.mechanisms):
+            if self.mechanisms and len(self.mechanisms_without_noise_floor) == len(self.mechanisms):
                 raise PolicyError(
                     "'smallest_noise_multiplier' has no effect: none of the allowed mechanisms "
                     f"({', '.join(self.mechanisms)}) has a noise multiplier; remove it, and use "
@@ -217,7 +217,7 @@ class Policy:
                 )
 
     @property
-    def beyond_noise_floor(self) -> list[str]:
+    def mechanisms_without_noise_floor(self) -> list[str]:
         """Allowed mechanisms to which `smallest_noise_multiplier` does not apply."""
         if self.smallest_noise_multiplier is None:
             return []
@@ -311,7 +311,7 @@ class Policy:
             first_delta=self.delta / 2.0 if first is None else first.delta,
         )
 
-    def set_aside(self, event: PrivacyEvent, planned: int) -> Budget:
+    def reserve_for_first_event(self, event: PrivacyEvent, planned: int) -> Budget:
         """Return the reservation that the first order of a ledger fixes permanently.
 
         Args:
@@ -332,7 +332,7 @@ class Policy:
     def check_spending(
         self,
         history: History,
-        pending: Sequence[Due],
+        pending: Sequence[PendingCharge],
         first: Budget | None = None,
         *,
         this_round: History = (),
@@ -356,7 +356,7 @@ class Policy:
         if not pending:
             return
         asked = [(due.event, 1) for due in pending]
-        now, after = multiset([*this_round, *asked]), [*history, *asked]
+        now, after = compose_repeated([*this_round, *asked]), [*history, *asked]
         check_sampled(
             now,
             delta=self.delta,
@@ -370,7 +370,9 @@ class Policy:
             )
         filter_ = self.filter(first)
         if not filter_.admits(after):
-            alone = "" if filter_.takes_others else "the first run's plan uses all of delta; "
+            alone = (
+                "" if filter_.admits_other_events else "the first run's plan uses all of delta; "
+            )
             raise PolicyError(
                 f"{alone}the site would have spent epsilon {show_epsilon(filter_.spent(after))} at "
                 f"delta {self.delta:g} in total, for orders that may depend on earlier answers, "

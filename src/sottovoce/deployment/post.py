@@ -1,13 +1,13 @@
 """The transport between a server and its clients, limits on reply sizes, and witnessed transports.
 
-`Post` is what a server needs of a program that carries requests and replies. It trusts no reply.
+`Transport` is what a server needs of a program that carries requests and replies. It trusts no reply.
 
 Before a server asks, it announces the largest reply that it waits for, in bytes, and until when, in
 a file of its own in the link's folder. The gate in front of the link refuses a longer reply by its
 declared length. The environment of the servers that a link starts names that folder; without it
 nothing is announced.
 
-`WitnessedPost` adds receipts for the sites' ledgers to requests, and takes statements from replies.
+`WitnessedTransport` adds receipts for the sites' ledgers to requests, and takes statements from replies.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ def check_length(blobs: Mapping[str, bytes] | None, most_bytes: int) -> None:
         raise WireError(f"a reply must have at most {most_bytes} bytes, got {length}")
 
 
-class RepliesDue:
+class ExpectedReplies:
     """The announcements of a link's servers, read again whenever the folder changes."""
 
     def __init__(self, folder: Path) -> None:
@@ -82,7 +82,7 @@ class RepliesDue:
         return max((size for size, until in self._due if until > now), default=0)
 
 
-class Parcel(Protocol):
+class OutgoingRequest(Protocol):
     """A request to one client: bytes, with a type of message of Flower's and a round."""
 
     message_type: ClassVar[str]
@@ -97,7 +97,7 @@ class Parcel(Protocol):
         ...
 
 
-P = TypeVar("P", bound=Parcel, contravariant=True)
+P = TypeVar("P", bound=OutgoingRequest, contravariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class Reply:
     total_bytes: int = 0
 
 
-class Post(Protocol[P]):
+class Transport(Protocol[P]):
     """A transport that carries requests to clients by name and replies back; it trusts no reply."""
 
     def reachable(self, clients: Sequence[str]) -> frozenset[str]:
@@ -158,7 +158,7 @@ class Witness(Protocol):
         ...
 
 
-class Receiptable(Parcel, Protocol):
+class ReceiptCarrier(OutgoingRequest, Protocol):
     """A request that can carry a receipt."""
 
     def with_receipt(self, receipt: Mapping[str, Any] | None) -> Self:
@@ -166,13 +166,13 @@ class Receiptable(Parcel, Protocol):
         ...
 
 
-R = TypeVar("R", bound=Receiptable)
+R = TypeVar("R", bound=ReceiptCarrier)
 
 
-class WitnessedPost(Generic[R]):
+class WitnessedTransport(Generic[R]):
     """A transport that adds receipts and takes statements; a failing witness stops no run."""
 
-    def __init__(self, post: Post[R], witness: Witness) -> None:
+    def __init__(self, post: Transport[R], witness: Witness) -> None:
         self._post = post
         self._witness = witness
         self._sent: dict[str, Receipt | None] = {}
@@ -213,6 +213,6 @@ class WitnessedPost(Generic[R]):
             return None
 
 
-def witnessed(post: Post[R], witness: Witness | None) -> Post[R]:
+def with_witness(post: Transport[R], witness: Witness | None) -> Transport[R]:
     """Return the transport with a witness, or unchanged without one."""
-    return post if witness is None else WitnessedPost(post, witness)
+    return post if witness is None else WitnessedTransport(post, witness)

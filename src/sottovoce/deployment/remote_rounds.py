@@ -18,11 +18,11 @@ from typing import Any
 from sottovoce.core import printable_text
 from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.orders import Order, read_refusal, read_reply, read_rounds_charged
-from sottovoce.deployment.post import OVERHEAD_BYTES, Post, Reply, announce, check_length
-from sottovoce.federated.rounds import ChargedRounds, Served, Server
-from sottovoce.federated.training import Collected, SiteReply
+from sottovoce.deployment.post import OVERHEAD_BYTES, Reply, Transport, announce, check_length
+from sottovoce.federated.rounds import ChargedRounds, ServedRound, Server
+from sottovoce.federated.training import CollectedRound, SiteReply
 from sottovoce.mechanisms import registry
-from sottovoce.protocol.broadcast import DownlinkFormat, Start, sent
+from sottovoce.protocol.broadcast import DownlinkFormat, Start, pack_start
 from sottovoce.protocol.message import open_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
@@ -32,7 +32,7 @@ _POLL_SECONDS = (0.1, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class WaitLimits:
     """How long a round is waited for, and how many replies are sufficient.
 
     Attributes:
@@ -75,13 +75,13 @@ class RemoteRounds(ChargedRounds):
     spec: dict[str, Any]
     classes: int | None
     downlink: DownlinkFormat
-    post: Post[Order]
-    patience: Patience
+    post: Transport[Order]
+    patience: WaitLimits
     clock: Callable[[], float] = time.monotonic
     pause: Callable[[float], None] = time.sleep
     _progress: _Progress = field(default_factory=_Progress, init=False, repr=False, compare=False)
 
-    def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
+    def collect(self, number: int, cohort: Sequence[int], start: Start) -> CollectedRound:
         # One deadline covers waiting for sites and waiting for their replies.
         """Run one round and return its sum; DeploymentError after too many idle rounds."""
         self._progress.round_started = self.clock()
@@ -116,11 +116,11 @@ class RemoteRounds(ChargedRounds):
         """Return the seconds until the round's deadline."""
         return self.patience.deadline_seconds - (self.clock() - self._progress.round_started)
 
-    def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> Served:
+    def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> ServedRound:
         if not asked:
-            return Served(servers=())
+            return ServedRound(servers=())
         servers = [self._open(plan, uplink) for uplink in range(self.algorithm.uplinks)]
-        vectors = sent(start, self.algorithm.shared_state, self.downlink)
+        vectors = pack_start(start, self.algorithm.shared_state, self.downlink)
         parts = [self.parts[i] for i in asked]
         orders = {part.client: self._order(plan, part, len(asked), vectors) for part in parts}
         reply_bytes = len(servers) * plan.largest_message_bytes
@@ -142,7 +142,7 @@ class RemoteRounds(ChargedRounds):
         inbox.close()
         self._progress.reasons.update(inbox.failed)
         up, down = _passed(before, self.post.traffic()) or (inbox.total_bytes, sent_bytes)
-        return Served(
+        return ServedRound(
             servers=servers,
             enough=inbox.received >= self.patience.minimum_replies,
             total_bytes_up=up,
@@ -181,7 +181,7 @@ class RemoteRounds(ChargedRounds):
             raise DeploymentError(
                 f"{self._progress.idle_rounds} rounds in a row, up to round {number}, brought "
                 f"fewer than {self.patience.minimum_replies} replies; "
-                f"{printable_text.reasons_told(self._progress.reasons)}if sites refused, lower "
+                f"{printable_text.format_reasons(self._progress.reasons)}if sites refused, lower "
                 "privacy.epsilon or ask the sites to allow more; otherwise check the sites' logs. "
                 "Then resume the run"
             )

@@ -29,16 +29,16 @@ from sottovoce.core.table_files import CsvColumns
 from sottovoce.deployment import policy as policies
 from sottovoce.deployment.audit_log import LOG_NAME, AuditLog, OrderName
 from sottovoce.deployment.policy import Policy, Terms
-from sottovoce.deployment.witness import check_kept
+from sottovoce.deployment.witness import check_receipt
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.reader import LedgerReader
-from sottovoce.ledger.records import FIRST_EVENT, Budget, Due, Standing
+from sottovoce.ledger.records import FIRST_EVENT_ACCOUNT, Budget, LedgerPosition, PendingCharge
 from sottovoce.mechanisms import registry
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.filters import History
-from sottovoce.protocol.charging import amount_due
-from sottovoce.protocol.client import Refused, Request, privatise
+from sottovoce.protocol.charging import required_charge
+from sottovoce.protocol.client import PrivatizationRequest, Refused, privatize
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.runs.sections import Section, problem_in
 
@@ -46,21 +46,21 @@ _LOG = printable_text.logger()
 LEDGER_LOST = 4  # exit status of a worker whose site must stop
 
 
-class Rules(Protocol):
+class SiteRules(Protocol):
     """What a site allows: a `Policy`, or other rules for simulated sites."""
 
     def check_terms(self, terms: Terms) -> None:
         """Raise PolicyError if a request is not allowed, whatever it costs."""
         ...
 
-    def set_aside(self, event: PrivacyEvent, planned: int) -> Budget | None:
+    def reserve_for_first_event(self, event: PrivacyEvent, planned: int) -> Budget | None:
         """Return what the first order of a ledger reserves permanently."""
         ...
 
     def check_spending(
         self,
         history: History,
-        pending: Sequence[Due],
+        pending: Sequence[PendingCharge],
         first: Budget | None = None,
         *,
         this_round: History = (),
@@ -70,7 +70,7 @@ class Rules(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class RoundRequest:
     """One client's part of a round as the server announces it.
 
     Attributes:
@@ -79,7 +79,7 @@ class Asked:
         cohort: Number of clients that are asked in the round, by the server's own statement.
         uplinks: Number of vectors that the client sends.
         rounds: The most rounds of the run in which this client will be asked. A server gains
-            nothing by a wrong number; see `Site.permit`.
+            nothing by a wrong number; see `Site.check_charges`.
         records: Number of the site's records if it is known, for the site's own warnings.
     """
 
@@ -157,7 +157,7 @@ class Site:
     """
 
     name: str
-    policy: Rules
+    policy: SiteRules
     ledger: Path
     records: OwnRecords | None = None
     columns: Mapping[str, OwnColumn] = field(default_factory=dict)
@@ -182,13 +182,13 @@ class Site:
             return Ledger(self.ledger, create=True)
         ledger = seals.open_sealed(self.ledger, self.seal)
         try:
-            check_kept(ledger, self.ledger.parent)
+            check_receipt(ledger, self.ledger.parent)
         except BaseException:
             ledger.close()
             raise
         return ledger
 
-    def settle(self, charged: Standing) -> None:
+    def settle(self, charged: LedgerPosition) -> None:
         """Make the last charges permanent before a message leaves; on an error nothing may leave.
 
         The file is opened again, because it may have been removed or replaced during training.
@@ -203,7 +203,7 @@ class Site:
         if self.seal is None:
             return
         with self.open_ledger() as ledger:
-            seals.check(ledger, seals.Seal(standing=charged), self.ledger)
+            seals.check(ledger, seals.Seal(position=charged), self.ledger)
             seals.settle(ledger, self.seal)
 
     @property
@@ -275,7 +275,7 @@ class Site:
 
     def answer(
         self,
-        asked: Asked,
+        asked: RoundRequest,
         randomness: Randomness,
         train: Callable[[], Sequence[Vector]],
         *,
@@ -306,23 +306,23 @@ class Site:
         terms = Terms.of(asked.plan, asked.part, cohort=asked.cohort, grade=randomness.grade)
         self.check_terms(asked.part.client, terms)
         planned = asked.rounds * asked.uplinks
-        charged: list[Due] = []
+        charged: list[PendingCharge] = []
 
-        def permit(pending: Sequence[Due]) -> None:
-            self.permit(ledger, pending, planned=planned, charging=True)
+        def permit(pending: Sequence[PendingCharge]) -> None:
+            self.check_charges(ledger, pending, planned=planned, charging=True)
             charged.extend(pending)
 
         with self.open_ledger() as ledger:
-            self.permit(ledger, _pending_charges(asked, ledger, randomness), planned=planned)
+            self.check_charges(ledger, _pending_charges(asked, ledger, randomness), planned=planned)
             requests = [
-                Request(part=asked.part, uplink=uplink, values=_finite(values))
+                PrivatizationRequest(part=asked.part, uplink=uplink, values=_finite(values))
                 for uplink, values in enumerate(train())
             ]
             if len(requests) != asked.uplinks:
                 raise PolicyError(
                     f"training must return {asked.uplinks} vectors, got {len(requests)}"
                 )
-            outcomes = privatise(asked.plan, requests, ledger, randomness, permit=permit)
+            outcomes = privatize(asked.plan, requests, ledger, randomness, permit=permit)
             ledger.discard_messages(asked.plan.run, before_round=keep_from)
             messages = []
             for outcome in outcomes:
@@ -333,7 +333,7 @@ class Site:
                 self.audit_log.answered(
                     ledger, _order(asked), charged=bool(charged), records=asked.records
                 )
-            standing = ledger.standing()
+            standing = ledger.position()
         self.settle(standing)
         return messages
 
@@ -357,8 +357,13 @@ class Site:
             _LOG.warning("the number of charged rounds is not sent to the server: %s", error)
             return None
 
-    def permit(
-        self, ledger: Ledger, pending: Sequence[Due], *, planned: int, charging: bool = False
+    def check_charges(
+        self,
+        ledger: Ledger,
+        pending: Sequence[PendingCharge],
+        *,
+        planned: int,
+        charging: bool = False,
     ) -> None:
         """Raise if charges exceed the limit of a round, or what is left of the site's account.
 
@@ -386,16 +391,16 @@ class Site:
                 "'log', or remove 'rounds_per_day'"
             )
         # The whole ledger is one account, since a site with a new name has the same records.
-        history = ledger.everything(pending[0].release.unit) if pending else []
-        first = ledger.budget(FIRST_EVENT)
+        history = ledger.history_of_all(pending[0].release.unit) if pending else []
+        first = ledger.budget(FIRST_EVENT_ACCOUNT)
         begins = bool(pending) and not history and first is None
         if begins:
-            first = self.policy.set_aside(pending[0].event, planned)
+            first = self.policy.reserve_for_first_event(pending[0].event, planned)
         rounds = {(due.release.run, due.release.round) for due in pending}
         this_round = [one for run, number in rounds for one in ledger.events_of(run, number)]
         self.policy.check_spending(history, pending, first, this_round=this_round)
         if begins and charging and first is not None:
-            ledger.set_budget(FIRST_EVENT, first)
+            ledger.set_budget(FIRST_EVENT_ACCOUNT, first)
 
 
 def _finite(values: Vector) -> Vector:
@@ -409,16 +414,18 @@ def _finite(values: Vector) -> Vector:
     return np.zeros_like(values)
 
 
-def _pending_charges(asked: Asked, ledger: Ledger, randomness: Randomness) -> list[Due]:
+def _pending_charges(
+    asked: RoundRequest, ledger: Ledger, randomness: Randomness
+) -> list[PendingCharge]:
     """Return the charges that the round would need now."""
     releases = [asked.plan.release(asked.part.client, uplink) for uplink in range(asked.uplinks)]
     earlier = ledger.latest_of(releases)
     event = asked.plan.event(asked.part)
-    pending = [amount_due(event, one, earlier.get(one), randomness) for one in releases]
+    pending = [required_charge(event, one, earlier.get(one), randomness) for one in releases]
     return [due for due in pending if due is not None]
 
 
-def _order(asked: Asked) -> OrderName:
+def _order(asked: RoundRequest) -> OrderName:
     kind = registry.kind_of(asked.part.mechanism)
     return OrderName(run=asked.plan.run, round=asked.plan.round, mechanism=kind)
 
@@ -504,7 +511,7 @@ def account_problem(site: Site, ledger: LedgerReader) -> str | None:
     policy = site.policy
     assert isinstance(policy, Policy)  # a file contains no other rules
     try:
-        found = {str(event.adjacency) for event, _ in ledger.everything(policy.level)}
+        found = {str(event.adjacency) for event, _ in ledger.history_of_all(policy.level)}
         key, ours = "adjacency", str(policy.adjacency)
     except AdjacencyMismatchError:
         found = {str(unit) for unit in Unit if unit is not policy.level}

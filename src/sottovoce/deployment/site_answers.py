@@ -27,26 +27,26 @@ from sottovoce.core.errors import DataError, PolicyError, SottovoceError
 from sottovoce.core.randomness import SystemRandomness
 from sottovoce.core.table_files import CsvColumns
 from sottovoce.deployment.audit_log import OrderName
-from sottovoce.deployment.orders import Inquiry, tally_bytes
+from sottovoce.deployment.orders import QuestionRequest, tally_bytes
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import OwnColumn, Site
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.protocol.channels.channel import Direct
-from sottovoce.protocol.charging import amount_due
+from sottovoce.protocol.charging import required_charge
 
 # Yields people's values in batches, for a question. The site's file or its app names them.
 Values = Callable[[Question], Iterable[ArrayLike]]
 
 
-def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes:
+def answer(inquiry: QuestionRequest, site: Site, columns: Mapping[str, Values]) -> bytes:
     """Return the tally of the site's people, or raise and release nothing.
 
     Nothing is read and no table is solved before the policy has allowed it. A value that cannot be
     read raises before the charge.
     """
     with _explained():
-        question = questions.described(inquiry.question)
+        question = questions.parse_question(inquiry.question)
     terms = Terms(
         mechanism=question.mechanism_kind,
         level=Unit.SAMPLE,
@@ -63,13 +63,13 @@ def answer(inquiry: Inquiry, site: Site, columns: Mapping[str, Values]) -> bytes
         )
     with site.open_ledger() as ledger:
         message = _charged(inquiry, question, site, columns[inquiry.about], ledger)
-        charged = ledger.standing()
+        charged = ledger.position()
     site.settle(charged)
     return message
 
 
 def _charged(
-    inquiry: Inquiry, question: Question, site: Site, values: Values, ledger: Ledger
+    inquiry: QuestionRequest, question: Question, site: Site, values: Values, ledger: Ledger
 ) -> bytes:
     """Return the stored tally, or a new one that is charged and stored."""
     randomness = SystemRandomness()
@@ -81,9 +81,9 @@ def _charged(
             site.audit_log.answered(ledger, order, charged=False)
         return earlier.message
     # A charge without a stored message has released nothing, so it pays for this answer.
-    due = amount_due(question.event, release, earlier, randomness)
+    due = required_charge(question.event, release, earlier, randomness)
     pending = [due] if due else []
-    site.permit(ledger, pending, planned=1)
+    site.check_charges(ledger, pending, planned=1)
     with _explained():
         questions.check_tables(question, inquiry.question)
     batches = [np.asarray(batch) for batch in values(question)]
@@ -93,7 +93,7 @@ def _charged(
             "site's file names"
         )
     with ledger.transaction():
-        site.permit(ledger, pending, planned=1, charging=True)
+        site.check_charges(ledger, pending, planned=1, charging=True)
         charges = [ledger.charge(one.release, one.attempt, one.event) for one in pending]
     tally = tally_of(question, batches, randomness, first=inquiry.first)
     charge = charges[0] if charges else earlier
@@ -116,7 +116,7 @@ def _explained() -> Iterator[None]:
         ) from None
 
 
-def _release(inquiry: Inquiry, question: Question) -> Release:
+def _release(inquiry: QuestionRequest, question: Question) -> Release:
     """Return the release of an inquiry, whose run contains a digest of the question.
 
     So another question, or one about something else, is another release even under the same run.

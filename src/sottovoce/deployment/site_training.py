@@ -23,10 +23,10 @@ from sottovoce.core.errors import (
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.deployment.orders import Order
 from sottovoce.deployment.policy import Terms
-from sottovoce.deployment.site import Asked, Site
-from sottovoce.federated.algorithms.algorithm import RECIPES, Algorithm, Step
+from sottovoce.deployment.site import RoundRequest, Site
+from sottovoce.federated.algorithms.algorithm import ALGORITHMS, Algorithm, ClientStepInput
 from sottovoce.federated.cohorts import SAMPLINGS
-from sottovoce.federated.rounds import finite_uplinks
+from sottovoce.federated.rounds import compute_finite_uplinks
 from sottovoce.learning import datasets, models
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.datasets import Dataset
@@ -36,7 +36,7 @@ from sottovoce.learning.task import Task
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
-from sottovoce.protocol.broadcast import payload_bytes, received
+from sottovoce.protocol.broadcast import payload_bytes, unpack_start
 from sottovoce.protocol.channels.channel import CHANNELS, Channel
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.runs.inputs import (
@@ -51,7 +51,7 @@ from sottovoce.runs.inputs import (
     with_section,
 )
 from sottovoce.runs.loading import parse
-from sottovoce.runs.resolve import channel_of, check_federation, rounds_of_one
+from sottovoce.runs.resolve import channel_of, check_federation, rounds_per_client
 from sottovoce.runs.spec import RunSpec
 
 _LOG = printable_text.logger()
@@ -110,8 +110,8 @@ def compute(order: Order, site: Site) -> list[bytes]:
         record_sampling_rate=algorithm.record_sampling_rate,
     )
     randomness = randomness_of(spec)
-    start = received(order.vectors, algorithm.shared_state, dimension, spec.runtime.downlink)
-    step = Step(
+    start = unpack_start(order.vectors, algorithm.shared_state, dimension, spec.runtime.downlink)
+    step = ClientStepInput(
         run=order.run,
         round=order.round,
         model=start.model,
@@ -120,15 +120,15 @@ def compute(order: Order, site: Site) -> list[bytes]:
     )
 
     def train() -> list[Vector]:
-        uplinks = finite_uplinks(algorithm, place.task, [place.client], step)
+        uplinks = compute_finite_uplinks(algorithm, place.task, [place.client], step)
         return [values for _, _, values in uplinks]
 
-    asked = Asked(
+    asked = RoundRequest(
         plan=plan,
         part=part,
         cohort=order.cohort,
         uplinks=algorithm.uplinks,
-        rounds=rounds_of_one(spec, place.num_clients),
+        rounds=rounds_per_client(spec, place.num_clients),
         records=size,
     )
     return site.answer(asked, randomness, train, keep_from=order.keep_from)
@@ -170,7 +170,7 @@ def _channel(spec: RunSpec, num_clients: int) -> Channel:
                 f"the run's {register.kind} '{kind}' is not one of Sottovoce's own, and a site "
                 "imports no plug-in for an order; use one of Sottovoce's own"
             )
-    spec.channel.opened().check_order()
+    spec.channel.build().check_order()
     return channel_of(spec, num_clients)
 
 
@@ -204,7 +204,7 @@ def _check_harmless(spec: RunSpec, site: Site) -> None:
             f"the dataset '{spec.data.dataset}' is not installed at the site, and an order does "
             f"not make it download; run 'sottovoce data fetch {spec.data.dataset}' at the site"
         )
-    for step in (table.opened() for table in spec.features):
+    for step in (table.build() for table in spec.features):
         for file in files_of(step):
             raise PolicyError(
                 f"the public images '{file}' are a file of the server, and a site reads no file "
@@ -261,7 +261,7 @@ def _on_own_records(spec: RunSpec, order: Order, site: Site) -> RunSpec:
 
 def _without_server_side(spec: RunSpec) -> RunSpec:
     """Return the spec without what only the server computes, which needs no records."""
-    if RECIPES.find_ours(spec.algorithm.kind) is None:
+    if ALGORITHMS.find_ours(spec.algorithm.kind) is None:
         return spec  # a plug-in is refused later, and not imported before
     return with_section(spec, section_of(spec).at_site())
 
@@ -300,7 +300,7 @@ def _check_size(spec: RunSpec, data: Dataset, model_bytes: int) -> None:
         return  # the site allows this function, whose model is built later
     try:
         with torch.device("meta"):
-            module = models.build(spec.model.opened(), data.input_shape, data.num_outputs)
+            module = models.build(spec.model.build(), data.input_shape, data.num_outputs)
     except ParameterError as error:
         raise ConfigError(f"the order's model is not valid: {error}; correct the spec") from None
     dimension = sum(tensor.numel() for tensor in module.parameters())

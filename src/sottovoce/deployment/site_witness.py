@@ -22,8 +22,8 @@ from sottovoce.deployment.witness import (
     Statement,
     authority_digest,
     key_digest,
-    read_kept,
-    rolled_back,
+    read_receipt,
+    rollback_error,
     to_text,
 )
 from sottovoce.ledger.ledger import Ledger
@@ -38,7 +38,7 @@ def check_witnessed(site: Site, given: Mapping[str, Any] | None) -> None:
     link's. A receipt that the ledger does not match is kept, so the site stays stopped, whether or
     not the link sends it again.
     """
-    kept, told = read_kept(site.ledger.parent), None if given is None else _own(site, given)
+    kept, told = read_receipt(site.ledger.parent), None if given is None else _own(site, given)
     with site.open_ledger() as ledger:  # compares it with the kept receipt as well
         problem = told and told.statement.state.problem_in(ledger)
     if told is not None and (
@@ -47,7 +47,7 @@ def check_witnessed(site: Site, given: Mapping[str, Any] | None) -> None:
         path = site.ledger.parent / WITNESS_NAME
         files.write_json(path, told.to_plain(), mode=files.PRIVATE)
     if problem:
-        raise rolled_back(problem)
+        raise rollback_error(problem)
 
 
 def statement_part(site: Site) -> dict[str, bytes]:
@@ -100,7 +100,7 @@ def _own(site: Site, given: Mapping[str, Any]) -> Receipt | None:
 
 def _loaded(keys: Keys) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     """Return the site's private key and the federation's certificate."""
-    with files.explained("read", keys.authority):
+    with files.explain_os_errors("read", keys.authority):
         certificate = keys.authority.read_bytes()
     try:
         authority = x509.load_pem_x509_certificate(certificate)

@@ -20,10 +20,22 @@ from sottovoce.core.errors import (
     UnknownNameError,
 )
 from sottovoce.core.files import finite
-from sottovoce.deployment.opened_ledgers import Opened, compared, open_ledger, sum_up
-from sottovoce.ledger.copies import Counted, Merged, Source, charged, events, merge
-from sottovoce.planning.spending import spent_on
-from sottovoce.privacy.compositions import as_replace_one, assumptions_in_words, without_promises
+from sottovoce.deployment.opened_ledgers import (
+    LedgerSnapshot,
+    compare_ledgers,
+    open_ledger,
+    sum_rounded_up,
+)
+from sottovoce.ledger.copies import (
+    AccountRows,
+    Counted,
+    Merged,
+    charged_events,
+    counted_events,
+    merge,
+)
+from sottovoce.planning.spending import spending_of_charges
+from sottovoce.privacy.compositions import as_replace_one, describe_assumptions, without_trust
 from sottovoce.privacy.event_json import from_json
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent, basic_counts
 
@@ -186,7 +198,7 @@ def ledger_total(
         if path not in paths:
             raise UnknownNameError.among("ledger", path, paths)
     anywhere = () if client is None else (client,)
-    opened = compared([open_ledger(path, given.get(path, anywhere)) for path in paths])
+    opened = compare_ledgers([open_ledger(path, given.get(path, anywhere)) for path in paths])
     # If all ledgers are sites', a given client name applies to none of them and is refused.
     beyond = None if any(one.site is None for one in opened) else anywhere
     accounts = [_account(one, given.get(one.path, beyond), anywhere) for one in opened]
@@ -215,7 +227,7 @@ def ledger_totals(
         LedgerError: A ledger is missing or was altered.
         AdjacencyMismatchError: Charges do not add up.
     """
-    opened = compared([open_ledger(str(path), ()) for path in ledgers])
+    opened = compare_ledgers([open_ledger(str(path), ()) for path in ledgers])
     found: dict[str, None] = {}
     for one in opened:
         found.update(dict.fromkeys([one.site] if one.site is not None else one.clients))
@@ -232,7 +244,7 @@ def _adjacency(name: str | Adjacency | None) -> Adjacency | None:
 
 
 def _account(
-    one: Opened, names: tuple[str, ...] | None, anywhere: tuple[str, ...]
+    one: LedgerSnapshot, names: tuple[str, ...] | None, anywhere: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Return the names whose charges count in a ledger."""
     if one.site is not None:
@@ -264,7 +276,7 @@ def _account(
 
 
 def _total(
-    opened: Sequence[Opened],
+    opened: Sequence[LedgerSnapshot],
     accounts: Sequence[tuple[str, ...]],
     delta: float | None,
     adjacency: Adjacency | None,
@@ -272,7 +284,7 @@ def _total(
     if delta is not None:
         parameter_rules.delta(delta)
     sources = [
-        Source(
+        AccountRows(
             number=one.number,
             root=one.root(opened),
             repeated=one.repeated,
@@ -282,23 +294,23 @@ def _total(
     ]
     merged = merge(sources)
     wanted, unit, notes = _one_kind(merged, adjacency, opened, sources)
-    counted = events(merged.counts)
+    counted = counted_events(merged.counts)
     history = _history(counted, wanted)
     pure = pure_spent(history)
     if delta is None and not math.isfinite(pure) and not _has_no_bound(history):
         raise ParameterError(
             "not all charges are pure, so epsilon depends on a delta; give --delta"
         )
-    spent = spent_on(history, delta, pure) if history else None
-    raw = [event for event, *_ in charged(merged.counts)]
-    needed = (sentence for event in raw for sentence in assumptions_in_words(event))
+    spent = spending_of_charges(history, delta, pure) if history else None
+    raw = [event for event, *_ in charged_events(merged.counts)]
+    needed = (sentence for event in raw for sentence in describe_assumptions(event))
     shares = [
         LedgerShare(
             path=one.path,
             account=one.site if one.site is not None else ", ".join(chosen) or "none",
             charges=len(source.entries),
             counted=number,
-            epsilon=_epsilon(_history(events(own), wanted), delta),
+            epsilon=_epsilon(_history(counted_events(own), wanted), delta),
         )
         for one, chosen, source, number, own in zip(
             opened, accounts, sources, merged.counted, merged.own, strict=True
@@ -306,8 +318,8 @@ def _total(
     ]
     epsilon = spent.epsilon if spent else 0.0
     local = None
-    if any(without_promises(event) != event for event in raw):
-        seen = _history([(without_promises(event), count) for event, count in counted], wanted)
+    if any(without_trust(event) != event for event in raw):
+        seen = _history([(without_trust(event), count) for event, count in counted], wanted)
         # Without hiding the loss is no smaller, but the bound could be, because accountants of
         # hidden events may be less tight.
         local = max(epsilon, _epsilon(seen, delta))
@@ -331,12 +343,12 @@ def _total(
 def _one_kind(
     merged: Merged,
     asked: Adjacency | None,
-    opened: Sequence[Opened],
-    sources: Sequence[Source],
+    opened: Sequence[LedgerSnapshot],
+    sources: Sequence[AccountRows],
 ) -> tuple[Adjacency | None, Unit | None, list[str]]:
     """Return the adjacency and unit of the total, and notes on what is converted to them."""
-    adjacencies = {event.adjacency for event, _, _ in charged(merged.counts)}
-    units = {unit for _, unit, _ in charged(merged.counts)}
+    adjacencies = {event.adjacency for event, _, _ in charged_events(merged.counts)}
+    units = {unit for _, unit, _ in charged_events(merged.counts)}
     notes = []
     if asked is None and len(adjacencies) > 1:
         raise AdjacencyMismatchError(
@@ -367,7 +379,7 @@ def _one_kind(
     return wanted, unit, notes
 
 
-def _where(opened: Sequence[Opened], sources: Sequence[Source]) -> str:
+def _where(opened: Sequence[LedgerSnapshot], sources: Sequence[AccountRows]) -> str:
     """Return which ledger has which kinds of charges, as text."""
     found = []
     for one, source in zip(opened, sources, strict=True):
@@ -393,11 +405,11 @@ def _has_no_bound(history: History) -> bool:
 
 
 def _epsilon(history: History, delta: float | None) -> float:
-    return spent_on(history, delta, pure_spent(history)).epsilon if history else 0.0
+    return spending_of_charges(history, delta, pure_spent(history)).epsilon if history else 0.0
 
 
 def _limits(
-    opened: Sequence[Opened], merged: Merged, adjacency: Adjacency | None, unit: Unit | None
+    opened: Sequence[LedgerSnapshot], merged: Merged, adjacency: Adjacency | None, unit: Unit | None
 ) -> tuple[float, float] | None:
     """Return the sum of the sites' limits; None unless everything is within a site's limits.
 
@@ -407,7 +419,7 @@ def _limits(
     if not merged.counts or any(how != "as charged" for *_, how in merged.counts):
         return None
     sites = {one.inode: one for one in opened}.values()
-    if len({one.standing.identity for one in sites}) < len(sites):
+    if len({one.position.identity for one in sites}) < len(sites):
         return None
     policies = []
     for one in sites:  # including those that have answered nothing yet
@@ -416,10 +428,12 @@ def _limits(
         if (one.policy.adjacency, one.policy.level) != (adjacency, unit):
             return None
         policies.append(one.policy)
-    return sum_up(one.epsilon_total for one in policies), sum_up(one.delta for one in policies)
+    return sum_rounded_up(one.epsilon_total for one in policies), sum_rounded_up(
+        one.delta for one in policies
+    )
 
 
-def _overlaps(opened: Sequence[Opened], merged: Merged) -> list[str]:
+def _overlaps(opened: Sequence[LedgerSnapshot], merged: Merged) -> list[str]:
     """Return notes on charges that are in two ledgers, and on charges that are counted as seen."""
     found = []
     for (number, other), count in sorted(merged.same.items()):

@@ -28,7 +28,7 @@ from sottovoce.core import files
 from sottovoce.core.errors import LedgerError, RolledBackError, WireError
 from sottovoce.deployment.orders import printable_name
 from sottovoce.ledger.reader import LedgerReader
-from sottovoce.ledger.records import Standing
+from sottovoce.ledger.records import LedgerPosition
 
 WITNESS_NAME = "witness.json"  # in the folder of a site's ledger
 MOST_BYTES = 16 * 1024  # of a statement or receipt as text, which is far shorter
@@ -41,13 +41,13 @@ _LINK = re.compile(r"[0-9a-f]{32}")  # a chain link, or a ledger's identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerState(Standing):
+class LedgerState(LedgerPosition):
     """The position of a ledger as it is stated to others; both chains only grow."""
 
     @classmethod
     def of(cls, ledger: LedgerReader) -> Self:
         """Return the position of a ledger now."""
-        return cls(**asdict(ledger.standing()))
+        return cls(**asdict(ledger.position()))
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -63,7 +63,7 @@ class LedgerState(Standing):
     def problem_in(self, ledger: LedgerReader) -> str | None:
         """Return why a ledger does not continue this state; None if it does."""
         with ledger.snapshot():
-            now = ledger.standing()
+            now = ledger.position()
             if now.identity != self.identity:
                 return f"it is another ledger ({now.identity}, not {self.identity})"
             heads = {
@@ -100,7 +100,7 @@ class LedgerState(Standing):
         return cls(**{key: plain[key] for key in STATE_KEYS})
 
 
-STATE_KEYS = tuple(field.name for field in fields(Standing))
+STATE_KEYS = tuple(field.name for field in fields(LedgerPosition))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,23 +233,23 @@ class Receipt:
         return cls(statement=statement, **{key: from_text(plain[key]) for key in signed})
 
 
-def check_kept(ledger: LedgerReader, folder: Path) -> None:
+def check_receipt(ledger: LedgerReader, folder: Path) -> None:
     """Raise RolledBackError if a ledger is older than the receipt in its folder, or another one.
 
     The receipt's signatures were checked when it arrived; the file is trusted like the ledger next
     to it.
     """
-    kept = read_kept(folder)
+    kept = read_receipt(folder)
     problem = kept and kept.statement.state.problem_in(ledger)
     if problem:
-        raise rolled_back(problem)
+        raise rollback_error(problem)
 
 
-def read_kept(folder: Path) -> Receipt | None:
+def read_receipt(folder: Path) -> Receipt | None:
     """Return the receipt in a site's folder, if there is one."""
     path = folder / WITNESS_NAME
     try:
-        with files.explained("read", path):
+        with files.explain_os_errors("read", path):
             return Receipt.from_plain(json.loads(path.read_bytes())) if path.exists() else None
     except (ValueError, RecursionError):  # WireError is a ValueError
         raise LedgerError(
@@ -258,7 +258,7 @@ def read_kept(folder: Path) -> Receipt | None:
         ) from None
 
 
-def rolled_back(problem: str) -> RolledBackError:
+def rollback_error(problem: str) -> RolledBackError:
     """Return the error for a ledger that does not match its receipt."""
     return RolledBackError(
         f"the site's ledger is not the one that its federation has witnessed: {problem}. The "

@@ -2,25 +2,25 @@
 
     algorithm = FedAvg(local_work=work, server_learning_rate=1.0, server_momentum=0.9)
 
-`Training` runs rounds on a `Backend`. An `Algorithm` defines what clients compute and what the
+`Training` runs rounds on a `RoundBackend`. An `Algorithm` defines what clients compute and what the
 server does with the mean; plug-ins add algorithms with `register`. The package imports
 `sottovoce.learning`, `sottovoce.protocol` and the packages below them.
 """
 
 from typing import TYPE_CHECKING
 
-from sottovoce.core.faces import show
+from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
     from sottovoce.federated.algorithms.algorithm import POSITIVE as POSITIVE
     from sottovoce.federated.algorithms.algorithm import AggregationSection as AggregationSection
     from sottovoce.federated.algorithms.algorithm import Algorithm as Algorithm
     from sottovoce.federated.algorithms.algorithm import AlgorithmSection as AlgorithmSection
+    from sottovoce.federated.algorithms.algorithm import AlgorithmSetting as AlgorithmSetting
     from sottovoce.federated.algorithms.algorithm import AlgorithmTraits as AlgorithmTraits
     from sottovoce.federated.algorithms.algorithm import Block as Block
     from sottovoce.federated.algorithms.algorithm import Facts as Facts
     from sottovoce.federated.algorithms.algorithm import PublicRows as PublicRows
-    from sottovoce.federated.algorithms.algorithm import Setting as Setting
     from sottovoce.federated.algorithms.algorithm import register as register
     from sottovoce.federated.algorithms.algorithm import (
         register_aggregation as register_aggregation,
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from sottovoce.federated.algorithms.scaffold import Scaffold as Scaffold
     from sottovoce.federated.cohorts import ClientSampling as ClientSampling
     from sottovoce.federated.cohorts import register_sampling as register_sampling
-    from sottovoce.federated.training import Backend as Backend
+    from sottovoce.federated.training import RoundBackend as RoundBackend
     from sottovoce.federated.training import RoundRecord as RoundRecord
     from sottovoce.federated.training import Training as Training
 
-show(
+export_lazily(
     __name__,
     {
         "algorithms.algorithm": [
@@ -47,13 +47,13 @@ show(
             "Facts",
             "POSITIVE",
             "PublicRows",
-            "Setting",
+            "AlgorithmSetting",
             "register",
             "register_aggregation",
         ],
         "algorithms.fedavg": ["FedAvg", "LocalSgd", "SampleClippedGradient"],
         "algorithms.scaffold": ["Scaffold"],
         "cohorts": ["ClientSampling", "register_sampling"],
-        "training": ["Backend", "RoundRecord", "Training"],
+        "training": ["RoundBackend", "RoundRecord", "Training"],
     },
 )

@@ -26,10 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core.errors import ConfigError, PluginError
-from sottovoce.core.plugin_returns import Contract, Returns, hold, instance
+from sottovoce.core.plugin_returns import Contract, ReturnCondition, enforce_contract, instance
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.registry import Register, is_ours
-from sottovoce.core.sections import FRACTION, Registered, check_keys, whole
+from sottovoce.core.sections import FRACTION, RegisteredSection, check_keys, whole
 from sottovoce.protocol.channels.channel import SamplingFacts
 
 _SIZE = whole(1, 2**31)
@@ -41,7 +41,7 @@ class ClientSampling:
     Attributes:
         kind: The name under which the class is registered.
 
-    Example:
+    Examples:
         >>> from sottovoce.core.randomness import SeededRandomness
         >>> from sottovoce.federated.cohorts import Epochs
         >>> schedule, sampling = SeededRandomness(7), Epochs(size=2)
@@ -121,7 +121,7 @@ class ClientSampling:
 
 S = TypeVar("S", bound=type[ClientSampling])
 
-SAMPLINGS: Register[Registered[ClientSampling]] = Register(
+SAMPLINGS: Register[RegisteredSection[ClientSampling]] = Register(
     "sampling",
     places=dict.fromkeys(("everyone", "poisson", "fixed_size", "epochs"), __name__),
 )
@@ -135,11 +135,11 @@ _CONTRACT = Contract(
     base=ClientSampling,
     needs=("draw",),
     returns={
-        "draw": Returns(
+        "draw": ReturnCondition(
             what="a list of whole numbers, the positions of clients",
             fits=lambda value: isinstance(value, list) and all(map(_is_whole, value)),
         ),
-        "most_participations": Returns(
+        "most_participations": ReturnCondition(
             what="a whole number from 1 on", fits=lambda value: _is_whole(value) and value >= 1
         ),
         "facts": instance(SamplingFacts, "sottovoce.protocol.SamplingFacts"),
@@ -168,9 +168,11 @@ def register_sampling(kind: str, *, summary: str) -> Callable[[S], S]:
                 f"the sampling '{kind}' is registered by a class that is not a ClientSampling; "
                 "inherit from sottovoce.federated.ClientSampling"
             )
-        hold(SAMPLINGS, kind, sampling, _CONTRACT)
+        enforce_contract(SAMPLINGS, kind, sampling, _CONTRACT)
         sampling.kind = kind
-        registered: Registered[ClientSampling] = Registered(section=sampling, summary=summary)
+        registered: RegisteredSection[ClientSampling] = RegisteredSection(
+            section=sampling, summary=summary
+        )
         SAMPLINGS.enter(kind, registered, module=sampling.__module__)
         return sampling
 

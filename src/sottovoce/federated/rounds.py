@@ -13,33 +13,38 @@ import torch
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.randomness import Randomness
-from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each, Step
-from sottovoce.federated.training import COORDINATES_TOGETHER, Collected, Mask, SiteReply
+from sottovoce.federated.algorithms.algorithm import (
+    AggregatedUplink,
+    Algorithm,
+    ClientStepInput,
+    ClientVectors,
+)
+from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY, CollectedRound, Mask, SiteReply
 from sottovoce.learning.clients import ClientData, Rows
 from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.channels.channel import Channel
-from sottovoce.protocol.charging import able_to_pay, charge_round
-from sottovoce.protocol.client import Refused, Request, privatise
+from sottovoce.protocol.charging import charge_round, clients_within_budget
+from sottovoce.protocol.client import PrivatizationRequest, Refused, privatize
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.server import RoundServer, ShuffledRound, open_round
 
 
-def finite_uplinks(
-    algorithm: Algorithm, task: Task, clients: Sequence[ClientData], step: Step
+def compute_finite_uplinks(
+    algorithm: Algorithm, task: Task, clients: Sequence[ClientData], step: ClientStepInput
 ) -> list[tuple[int, int, np.ndarray]]:
     """Return the vectors that leave these clients, as (client index, uplink index, values)."""
     return [
         (block.start + i, uplink, values)
         for block in algorithm.client_steps(task, clients, step)
         for uplink, rows in enumerate(block.uplinks)
-        for i, values in enumerate(finite_rows(rows))
+        for i, values in enumerate(zero_nonfinite_rows(rows))
     ]
 
 
-def finite_rows(rows: Rows) -> list[np.ndarray]:
+def zero_nonfinite_rows(rows: Rows) -> list[np.ndarray]:
     """Return the rows in float64, with zero in place of each row that is not finite.
 
     Raising an error for a client that diverged would reveal something about its data.
@@ -58,7 +63,7 @@ Server = RoundServer | ShuffledRound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
+class ServedRound:
     """The servers of a round, one per uplink, and what came of the clients that were asked.
 
     Attributes:
@@ -112,15 +117,15 @@ class ChargedRounds:
     def record(self) -> Ledger:
         return self.ledger
 
-    def able(self, number: int) -> Mask:
+    def clients_with_budget(self, number: int) -> Mask:
         everyone = self._plan(number, range(len(self.parts)))
-        able = able_to_pay(everyone, self.ledger, uplinks=self.algorithm.uplinks)
+        able = clients_within_budget(everyone, self.ledger, uplinks=self.algorithm.uplinks)
         return np.array([part.client in able for part in self.parts])
 
     def replay(self, number: int, drawn: Sequence[int]) -> None:
         """Do nothing: the ledger on disk already holds the charges of earlier rounds."""
 
-    def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
+    def collect(self, number: int, cohort: Sequence[int], start: Start) -> CollectedRound:
         reachable = self._reachable(cohort)
         unreachable = len(cohort) - len(reachable)
         if not self.channel.serves(len(reachable)):
@@ -139,7 +144,7 @@ class ChargedRounds:
         served = self._serve(plan, asked, start)
         servers = served.servers
         total_up = sum(server.total_bytes for server in servers)
-        return Collected(
+        return CollectedRound(
             combined=_combine(servers) if served.enough else (),
             # A client refused at encoding is out of budget and has released nothing.
             clients_asked=len(asked) - served.refused,
@@ -158,7 +163,7 @@ class ChargedRounds:
         """Return the clients of a cohort that are connected."""
         return cohort
 
-    def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> Served:
+    def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> ServedRound:
         """Let the charged clients train and privatize, and decode what they send."""
         raise NotImplementedError
 
@@ -187,7 +192,7 @@ class ChargedRounds:
         )
 
 
-def _combine(servers: Sequence[Server]) -> tuple[Combined, ...]:
+def _combine(servers: Sequence[Server]) -> tuple[AggregatedUplink, ...]:
     """Return the aggregate of each uplink; an empty tuple if one of them was not released."""
     means = [server.result() for server in servers]
     found = []
@@ -197,12 +202,12 @@ def _combine(servers: Sequence[Server]) -> tuple[Combined, ...]:
         kept = server.each() if isinstance(server, RoundServer) else None
         each = None
         if kept is not None:
-            each = Each(
+            each = ClientVectors(
                 clients=tuple(part.client for part, _ in kept),
                 rows=np.stack([vector for _, vector in kept]),
                 weights=np.array([part.weight for part, _ in kept]),
             )
-        found.append(Combined(mean=mean, each=each))
+        found.append(AggregatedUplink(mean=mean, each=each))
     return tuple(found)
 
 
@@ -218,24 +223,26 @@ class StoredMessages(ChargedRounds):
     clients: Sequence[ClientData]
     together: int | None = None
 
-    def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> Served:
+    def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> ServedRound:
         """Train, privatize and accumulate, `together` clients at a time."""
         servers: list[Server] = []
         refused: set[str] = set()
-        together = self.together or max(1, COORDINATES_TOGETHER // self.dimension)
+        together = self.together or max(1, MAX_COORDINATES_IN_MEMORY // self.dimension)
         for first in range(0, len(asked), together):
             requests = self._requests(plan, asked[first : first + together], start)
-            for outcome in privatise(plan, requests, self.ledger, self.randomness):
+            for outcome in privatize(plan, requests, self.ledger, self.randomness):
                 if isinstance(outcome, Refused):
                     refused.add(outcome.part.client)
                     continue
                 while len(servers) <= outcome.uplink:
                     servers.append(self._open(plan, len(servers)))
                 servers[outcome.uplink].receive(outcome.part.client, outcome.message)
-        return Served(servers=servers, refused=len(refused))
+        return ServedRound(servers=servers, refused=len(refused))
 
-    def _requests(self, plan: RoundPlan, group: Sequence[int], start: Start) -> list[Request]:
-        step = Step(
+    def _requests(
+        self, plan: RoundPlan, group: Sequence[int], start: Start
+    ) -> list[PrivatizationRequest]:
+        step = ClientStepInput(
             run=self.run,
             round=plan.round,
             model=start.model,
@@ -244,6 +251,8 @@ class StoredMessages(ChargedRounds):
         )
         clients = [self.clients[i] for i in group]
         return [
-            Request(part=self.parts[group[place]], uplink=uplink, values=values)
-            for place, uplink, values in finite_uplinks(self.algorithm, self.task, clients, step)
+            PrivatizationRequest(part=self.parts[group[place]], uplink=uplink, values=values)
+            for place, uplink, values in compute_finite_uplinks(
+                self.algorithm, self.task, clients, step
+            )
         ]

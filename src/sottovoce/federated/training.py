@@ -1,6 +1,6 @@
 """The training loop: it draws a cohort, has it charged and collected, and updates the model.
 
-The module also defines `Backend`, the interface through which the loop reaches clients,
+The module also defines `RoundBackend`, the interface through which the loop reaches clients,
 `RoundRecord`, the record of a round, and `Progress`, the content of a checkpoint.
 """
 
@@ -14,18 +14,24 @@ from numpy.typing import NDArray
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import PluginError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, State
+from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Algorithm, State
 from sottovoce.federated.cohorts import ClientSampling, draw
 from sottovoce.learning.clients import ClientData, names_of
 from sottovoce.learning.task import Task
 from sottovoce.ledger.records import SpendingRecord
-from sottovoce.protocol.broadcast import DownlinkFormat, Start, payload_bytes, received, sent
+from sottovoce.protocol.broadcast import (
+    DownlinkFormat,
+    Start,
+    pack_start,
+    payload_bytes,
+    unpack_start,
+)
 from sottovoce.protocol.message import HEADER_BYTES
 
 Mask = NDArray[np.bool_]
 
 # The most coordinates of updates that are held in memory at once.
-COORDINATES_TOGETHER = 1 << 25
+MAX_COORDINATES_IN_MEMORY = 1 << 25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +50,7 @@ class SiteReply:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Collected:
+class CollectedRound:
     """The result of collecting one round.
 
     Attributes:
@@ -61,7 +67,7 @@ class Collected:
         sites: The outcome of each remote site, by name.
     """
 
-    combined: tuple[Combined, ...]
+    combined: tuple[AggregatedUplink, ...]
     clients_asked: int
     clients_received: int
     clients_out_of_budget: int
@@ -74,7 +80,7 @@ class Collected:
     sites: Mapping[str, SiteReply] = field(default_factory=dict)
 
 
-class Backend(Protocol):
+class RoundBackend(Protocol):
     """The interface that charges clients and then collects what they send."""
 
     @property
@@ -82,7 +88,7 @@ class Backend(Protocol):
         """The record of what the clients have been charged."""
         ...
 
-    def able(self, number: int) -> Mask:
+    def clients_with_budget(self, number: int) -> Mask:
         """Return which clients have enough budget for a round, whether drawn for it or not.
 
         Args:
@@ -102,7 +108,7 @@ class Backend(Protocol):
         """
         ...
 
-    def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
+    def collect(self, number: int, cohort: Sequence[int], start: Start) -> CollectedRound:
         """Run one round with these clients.
 
         All charges of the round are made before any of its messages is drawn or encoded.
@@ -201,7 +207,7 @@ class Training:
     algorithm: Algorithm
     sampling: ClientSampling
     schedule: SeededRandomness
-    backend: Backend
+    backend: RoundBackend
     downlink: DownlinkFormat
     minimum_clients: int = 1
 
@@ -217,10 +223,10 @@ class Training:
             The task's initial model and the algorithm's initial state, with no rounds done.
         """
         model = self.task.initial_model()
-        state = self.algorithm.initialise(model)
+        state = self.algorithm.initialize(model)
         return Progress(rounds_done=0, model=model, algorithm_state=state)
 
-    def sent_down(self, progress: Progress) -> Start:
+    def broadcast(self, progress: Progress) -> Start:
         """Return the model and the state as clients receive them.
 
         Args:
@@ -234,12 +240,12 @@ class Training:
             WireError: If a number is not finite or does not fit the downlink format.
         """
         state, shared = progress.algorithm_state, self.algorithm.shared_state
-        payloads = sent(Start(model=progress.model, state=state), shared, self.downlink)
-        read = received(payloads, shared, self.task.dimension, self.downlink)
+        payloads = pack_start(Start(model=progress.model, state=state), shared, self.downlink)
+        read = unpack_start(payloads, shared, self.task.dimension, self.downlink)
         # The rest of the state stays with the server, or is what simulated clients keep locally.
         return Start(model=read.model, state={**state, **read.state})
 
-    def able(self, number: int) -> frozenset[str]:
+    def clients_with_budget(self, number: int) -> frozenset[str]:
         """Return the clients with enough budget for a round, whether or not they are drawn for it.
 
         Args:
@@ -248,7 +254,7 @@ class Training:
         Returns:
             Names of clients, from the budgets as they stood before the round.
         """
-        able = self.backend.able(number)
+        able = self.backend.clients_with_budget(number)
         names = names_of(self.clients)
         return frozenset(name for name, can in zip(names, able, strict=True) if can)
 
@@ -275,7 +281,7 @@ class Training:
             Two lists of positions, or `Halted` if fewer than `minimum_clients` of all clients can
             pay.
         """
-        able = self.backend.able(number)
+        able = self.backend.clients_with_budget(number)
         if able.sum() < self.minimum_clients:
             return Halted(
                 reason=f"before round {number} only {able.sum()} of {len(self.clients)} clients "
@@ -317,7 +323,7 @@ class Training:
             return found
         drawn, cohort = found
         # Before the charge: a model that does not fit the format is an error and costs no budget.
-        start = self.sent_down(progress)
+        start = self.broadcast(progress)
         collected = self.backend.collect(number, cohort, start)
         model, state = progress.model, progress.algorithm_state
         if collected.combined:

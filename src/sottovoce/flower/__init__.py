@@ -10,7 +10,7 @@ This is the only package that imports `flwr`, which the extra `flower` installs.
 import os
 from typing import TYPE_CHECKING
 
-from sottovoce.core.faces import show
+from sottovoce.core.faces import export_lazily
 
 # Flower reads these when it is imported. A privacy tool sends no telemetry unless asked to.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -18,15 +18,15 @@ os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 
 if TYPE_CHECKING:
     from sottovoce.flower.asking import ask_on_grid as ask_on_grid
-    from sottovoce.flower.client import answering_questions as answering_questions
+    from sottovoce.flower.client import make_question_handler as make_question_handler
     from sottovoce.flower.mod import private_mod as private_mod
     from sottovoce.flower.strategy import PrivateStrategy as PrivateStrategy
 
-show(
+export_lazily(
     __name__,
     {
         "asking": ["ask_on_grid"],
-        "client": ["answering_questions"],
+        "client": ["make_question_handler"],
         "mod": ["private_mod"],
         "strategy": ["PrivateStrategy"],
     },

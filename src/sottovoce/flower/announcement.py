@@ -21,9 +21,9 @@ from sottovoce.core import bounded_json, parameter_rules
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import DeploymentError, PolicyError, SottovoceError
-from sottovoce.deployment.site import Asked
+from sottovoce.deployment.site import RoundRequest
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
+from sottovoce.mechanisms.mechanism import Mechanism, has_finite_codes
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
@@ -67,14 +67,14 @@ class Announcement:
         """Return the announcement as a record of a Flower message."""
         return ConfigRecord({PLAN: json.dumps({"version": VERSION, **asdict(self)})})
 
-    def asked(self, run: str) -> Asked:
+    def asked(self, run: str) -> RoundRequest:
         """Return the plan that a site is asked to answer."""
         domain = L2Ball(dimension=self.dimension, radius=self.clip_norm)
         mechanism = registry.find(self.mechanism).build(domain, self.parameters)
-        part = part_of(self.client, mechanism)
+        part = make_client_plan(self.client, mechanism)
         plan = round_plan(run, self.round, Adjacency.parse(self.adjacency), (part,))
         rounds = parameter_rules.integer("rounds", self.rounds, low=1, high=2**32)
-        return Asked(plan=plan, part=part, cohort=self.cohort, uplinks=1, rounds=rounds)
+        return RoundRequest(plan=plan, part=part, cohort=self.cohort, uplinks=1, rounds=rounds)
 
 
 def run_name(run_id: int) -> str:
@@ -82,7 +82,7 @@ def run_name(run_id: int) -> str:
     return f"flower-{run_id}"
 
 
-def part_of(client: str, mechanism: Mechanism) -> ClientPlan:
+def make_client_plan(client: str, mechanism: Mechanism) -> ClientPlan:
     """Return a client's plan with weight 1; weights are applied by the strategy."""
     return ClientPlan(client=client, mechanism=mechanism, weight=1.0)
 
@@ -97,7 +97,7 @@ def round_plan(
     """
     mechanism = parts[0].mechanism
     rotation = None
-    if has_a_range(mechanism):
+    if has_finite_codes(mechanism):
         rotation = Rotation.of_round(run, number, mechanism.input_domain.dimension)
     return RoundPlan(
         run=run,
@@ -127,7 +127,7 @@ def read_announcement(record: ConfigRecord) -> Announcement:
         ) from None
 
 
-def asked_of(announcement: Announcement, run: str) -> Asked:
+def build_request(announcement: Announcement, run: str) -> RoundRequest:
     """Return `Announcement.asked`; raise PolicyError if the plan is not valid."""
     try:
         return announcement.asked(run)
@@ -145,7 +145,7 @@ SILENT_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Introductions:
+class NodeNames:
     """The names that nodes have claimed.
 
     Attributes:
@@ -156,7 +156,7 @@ class Introductions:
     names: dict[int, str] = field(default_factory=dict)
     silent_since: dict[int, float] = field(default_factory=dict)
 
-    def meet(self, messages: Sequence[Message], grid: Grid, *, timeout_seconds: float) -> None:
+    def ask_names(self, messages: Sequence[Message], grid: Grid, *, timeout_seconds: float) -> None:
         """Ask the new nodes among the receivers of `messages` for their names.
 
         A message of the same type is sent, because an app answers no other; the mod does not pass

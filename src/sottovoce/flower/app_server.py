@@ -21,10 +21,10 @@ from sottovoce.core.errors import ConfigError
 from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.witness_store import WitnessStore
 from sottovoce.flower.asking import ask_on_grid
-from sottovoce.flower.grid_post import nobody_counts
+from sottovoce.flower.grid_post import count_no_traffic
 from sottovoce.flower.link import traffic_of
-from sottovoce.flower.pauses import hurry_server
-from sottovoce.flower.remote import on_flower, run_on_grid
+from sottovoce.flower.pauses import patch_flower_grid_polling
+from sottovoce.flower.remote import run_on_grid, with_flower_backend
 from sottovoce.runs.loading import check_code_allowed, parse, parse_text
 
 RunConfig = Mapping[str, object]
@@ -37,7 +37,7 @@ def server_app(serve: Callable[[Grid, RunConfig], None]) -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         logging.getLogger("sottovoce").setLevel(logging.INFO)
-        hurry_server()
+        patch_flower_grid_polling()
         serve(grid, context.run_config)
 
     return app
@@ -71,12 +71,12 @@ def _train(grid: Grid, config: RunConfig, federation: Federation | None) -> None
         how="--allow-code ('allow_code' of the run configuration)",
     )
     run_on_grid(
-        on_flower(spec),
+        with_flower_backend(spec),
         Path(str(config["out"])),
         grid,
         resume=bool(config.get("resume", False)),
         name_of_key=federation.sites_by_key() if federation else {},
-        traffic=partial(traffic_of, federation) if federation else nobody_counts,
+        traffic=partial(traffic_of, federation) if federation else count_no_traffic,
         witness=WitnessStore(federation) if federation else None,
     )
 

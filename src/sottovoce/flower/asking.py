@@ -17,14 +17,14 @@ from sottovoce.analytics.question import Question
 from sottovoce.analytics.result import Estimate
 from sottovoce.core import files
 from sottovoce.core.errors import OutputError
-from sottovoce.deployment.asking import Asking, ask, run_name
-from sottovoce.deployment.post import Witness, witnessed
+from sottovoce.deployment.asking import FederatedQuestion, ask, run_name
+from sottovoce.deployment.post import Witness, with_witness
 from sottovoce.flower.grid_post import (
-    AskedDirectory,
-    Directory,
     GridPost,
     KeyedDirectory,
-    nobody_counts,
+    NodeDirectory,
+    ReportedNameDirectory,
+    count_no_traffic,
 )
 
 _POLL_SECONDS = 0.2
@@ -68,7 +68,7 @@ def ask_on_grid(
         OutputError: If `folder` exists and is not empty.
         DeploymentError: If too few sites answer.
 
-    Example:
+    Examples:
         In the server app:
 
             question = question_for("mean", lower=0, upper=120, epsilon=1.0)
@@ -77,10 +77,10 @@ def ask_on_grid(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError(f"{folder} is not empty; name a new folder for each question")
     folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
-    directory: Directory = (
-        KeyedDirectory(grid, name_of_key) if name_of_key else AskedDirectory(grid)
+    directory: NodeDirectory = (
+        KeyedDirectory(grid, name_of_key) if name_of_key else ReportedNameDirectory(grid)
     )
-    asking = Asking(
+    asking = FederatedQuestion(
         question=question,
         about=about,
         run=run_name(question, about, secrets.token_hex(4)),
@@ -89,11 +89,11 @@ def ask_on_grid(
         minimum_sites=minimum_sites,
         confidence=confidence,
     )
-    return ask(asking, witnessed(GridPost(grid, directory, nobody_counts), witness), folder)
+    return ask(asking, with_witness(GridPost(grid, directory, count_no_traffic), witness), folder)
 
 
 def _wait_for_sites(
-    grid: Grid, directory: Directory, sites: Sequence[str], wait_seconds: float
+    grid: Grid, directory: NodeDirectory, sites: Sequence[str], wait_seconds: float
 ) -> Sequence[str]:
     """Return the sites to ask: `sites`, once online or the wait is over, or else all nodes."""
     ends = time.monotonic() + wait_seconds

@@ -18,18 +18,18 @@ from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.certificates import read_node_key
 from sottovoce.deployment.machines.federation import Federation
-from sottovoce.deployment.machines.guard import recorded
-from sottovoce.deployment.machines.processes import records_in, shown, state_of
+from sottovoce.deployment.machines.guard import find_recorded
+from sottovoce.deployment.machines.processes import describe_process, records_in, state_of
 from sottovoce.deployment.machines.site_folder import SiteFolder
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import OwnRecords, Site, account_problem, read_site
-from sottovoce.deployment.witness import check_kept
+from sottovoce.deployment.witness import check_receipt
 from sottovoce.flower import control
 from sottovoce.flower.control import LinkVerdict
 from sottovoce.learning import datasets
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME
-from sottovoce.ledger.records import FIRST_EVENT
+from sottovoce.ledger.records import FIRST_EVENT_ACCOUNT
 
 State = Literal["ok", "FAILS", "not checked"]
 _LEAST_FREE_BYTES = 512 * 2**20
@@ -37,7 +37,7 @@ _TIMEOUT_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class ReadinessCheck:
     """The result of one check.
 
     Attributes:
@@ -64,7 +64,7 @@ class _ProblemError(Exception):
 _Look = tuple[str, Callable[[], str]]
 
 
-def check_site(site: SiteFolder) -> list[Check]:
+def check_site(site: SiteFolder) -> list[ReadinessCheck]:
     """Check what a site can find out before or while its node runs; change nothing."""
     alone: list[_Look] = [
         ("policy", lambda: _policy(site)),
@@ -94,7 +94,7 @@ def check_site(site: SiteFolder) -> list[Check]:
     return [*map(_look, alone), *_in_turn(link)]
 
 
-def check_federation(federation: Federation) -> list[Check]:
+def check_federation(federation: Federation) -> list[ReadinessCheck]:
     """Check what an operator can find out on the link's machine; change nothing."""
     alone: list[_Look] = [
         ("certificates", lambda: _certificates(federation)),
@@ -114,24 +114,26 @@ def check_federation(federation: Federation) -> list[Check]:
     return [*map(_look, alone), *_in_turn(link)]
 
 
-def _look(part: _Look) -> Check:
+def _look(part: _Look) -> ReadinessCheck:
     name, look = part
     try:
-        return Check(name=name, state="ok", detail=look())
+        return ReadinessCheck(name=name, state="ok", detail=look())
     except _ProblemError as problem:
-        return Check(name=name, state="FAILS", detail=problem.detail, remedy=problem.remedy)
+        return ReadinessCheck(
+            name=name, state="FAILS", detail=problem.detail, remedy=problem.remedy
+        )
     except (SottovoceError, OSError, ValueError) as error:
-        return Check(
+        return ReadinessCheck(
             name=name, state="FAILS", detail=str(error), remedy="correct what the text names"
         )
 
 
-def _in_turn(parts: list[_Look]) -> Iterator[Check]:
+def _in_turn(parts: list[_Look]) -> Iterator[ReadinessCheck]:
     """Run checks each of which needs the one before."""
     failed = ""
     for name, look in parts:
         if failed:
-            yield Check(name=name, state="not checked", detail=f"needs '{failed}'")
+            yield ReadinessCheck(name=name, state="not checked", detail=f"needs '{failed}'")
             continue
         check = _look((name, look))
         yield check
@@ -147,7 +149,7 @@ def _demand(problem: str | None, remedy: str) -> None:
 
 
 def _policy(site: SiteFolder) -> str:
-    fill = f"fill in [policy] in {site.file}; see docs/deployment.md for its keys"
+    fill = f"fill in [policy] in {site.file}; see docs/how-to/deploy.md for its keys"
     _demand(site.policy_problem(), fill)
     try:
         policy = _limits(read_site(site.file))
@@ -166,16 +168,16 @@ def _ledger(site: SiteFolder) -> str:
     restore = f"restore {path} from the newest backup; a new one would forget what was spent"
     seal = site.folder / seals.SEAL_NAME
     try:
-        with seals.open_to_read(path, seal) as ledger:
-            check_kept(ledger, site.folder)
+        with seals.open_read_only(path, seal) as ledger:
+            check_receipt(ledger, site.folder)
             damages = ledger.verify()
             _demand("; ".join(damages[:3]), restore)
             described = read_site(site.file)
             _demand(account_problem(described, ledger), "follow the instruction in the text")
             charges, limits = ledger.num_charges, _limits(described)
             # All charges under any name, composed as the site's total budget composes them.
-            history = ledger.everything(limits.level)
-            spent = limits.filter(ledger.budget(FIRST_EVENT)).spent(history)
+            history = ledger.history_of_all(limits.level)
+            spent = limits.filter(ledger.budget(FIRST_EVENT_ACCOUNT)).spent(history)
     except LedgerError as error:
         raise _ProblemError(str(error), _remedy_if_moved(seal) or restore) from None
     counted = f"epsilon {show_epsilon(spent)} of {limits.epsilon_total:g}"
@@ -309,7 +311,7 @@ def _gate(address: Address, authority: Path) -> str:
 
 
 def _clock(address: Address, authority: Path) -> str:
-    ahead = control.seconds_ahead(address, authority)
+    ahead = control.clock_offset_seconds(address, authority)
     _demand(
         control.clock_problem(ahead, certain=False),
         "correct this machine's clock, for example with NTP (timedatectl set-ntp true)",
@@ -363,10 +365,10 @@ def _site_keys(federation: Federation) -> str:
 def _leftovers(federation: Federation) -> str:
     if state_of(federation.link_folder) is not None:
         return "the link is running"
-    left = recorded(records_in(federation.link_folder))
+    left = find_recorded(records_in(federation.link_folder))
     if left:
         raise _ProblemError(
-            f"processes of a link that was killed still run: {', '.join(map(shown, left))}",
+            f"processes of a link that was killed still run: {', '.join(map(describe_process, left))}",
             f"sottovoce deploy stop {federation.folder}",
         )
     return "no process of an earlier link is left"

@@ -28,10 +28,10 @@ from sottovoce.deployment.audit_log import OrderName
 from sottovoce.deployment.orders import (
     TALLY,
     Blobs,
-    Inquiry,
     Order,
-    read_inquiry,
+    QuestionRequest,
     read_order,
+    read_question_request,
     refusal_blobs,
     reply_blobs,
 )
@@ -76,11 +76,11 @@ _PUBLIC = (PolicyError, BudgetExhaustedError, WireError, ConfigError, RolledBack
 Compute = Callable[[Order, Site], list[bytes]]
 SiteOf = Callable[[Context], Site]
 ColumnsOf = Callable[[Site], Mapping[str, Values]]
-Answer = Callable[[Message, Context], Message]
-Read = Callable[[Blobs], Order | Inquiry]
+Handler = Callable[[Message, Context], Message]
+Read = Callable[[Blobs], Order | QuestionRequest]
 
 
-def answering(compute: Compute, site_of: SiteOf = site_of) -> Answer:
+def make_order_handler(compute: Compute, site_of: SiteOf = site_of) -> Handler:
     """Return a message handler that answers orders with the messages that `compute` returns.
 
     An answer and a refusal both tell in how many rounds of the run the site was charged, and state
@@ -105,7 +105,7 @@ def answering(compute: Compute, site_of: SiteOf = site_of) -> Answer:
 
 def _guarded(
     reply: Callable[[Message, Site], dict[str, bytes]], site_of: SiteOf, read: Read
-) -> Answer:
+) -> Handler:
     """Return a handler that sends what `reply` returns, or a refusal with a public reason."""
 
     def answer(message: Message, context: Context) -> Message:
@@ -130,7 +130,7 @@ def _guarded(
     return answer
 
 
-def answering_questions(columns_of: ColumnsOf, site_of: SiteOf = site_of) -> Answer:
+def make_question_handler(columns_of: ColumnsOf, site_of: SiteOf = site_of) -> Handler:
     """Return a message handler that answers private questions within the site's policy.
 
     Register it with `app.query()` of a `ClientApp`. It charges the site's ledger before it answers.
@@ -146,18 +146,18 @@ def answering_questions(columns_of: ColumnsOf, site_of: SiteOf = site_of) -> Ans
         The handler. Errors that may depend on the data go to the site's log; the server only learns
         that the site failed.
 
-    Example:
+    Examples:
         The client app:
 
             client_app = ClientApp()
-            client_app.query()(answering_questions(lambda site: {"age": read_ages}))
+            client_app.query()(make_question_handler(lambda site: {"age": read_ages}))
     """
 
     def reply(message: Message, site: Site) -> dict[str, bytes]:
         blobs = from_records(message.content)
         if not blobs:
             return {"name": site.name.encode()}
-        inquiry = read_inquiry(blobs)
+        inquiry = read_question_request(blobs)
         try:
             check_witnessed(site, inquiry.receipt)
             blobs = {TALLY: answer(inquiry, site, columns_of(site))}
@@ -166,14 +166,14 @@ def answering_questions(columns_of: ColumnsOf, site_of: SiteOf = site_of) -> Ans
             blobs = refusal_blobs(str(error))
         return {**blobs, **statement_part(site)}
 
-    return _guarded(reply, site_of, read_inquiry)
+    return _guarded(reply, site_of, read_question_request)
 
 
 def client_app(compute: Compute, site_of: SiteOf = site_of) -> ClientApp:
     """Return a ClientApp that answers orders, and questions about columns in the site's file."""
     app = ClientApp()
-    app.train()(answering(compute, site_of))
-    app.query()(answering_questions(own_columns, site_of))
+    app.train()(make_order_handler(compute, site_of))
+    app.query()(make_question_handler(own_columns, site_of))
     return app
 
 
@@ -203,7 +203,7 @@ def _name_in(message: Message, read: Read) -> OrderName:
         return OrderName()
 
 
-def _name_of(order: Order | Inquiry) -> OrderName:
+def _name_of(order: Order | QuestionRequest) -> OrderName:
     kind = order.mechanism.get("kind") if isinstance(order, Order) else None
     return OrderName(
         run=order.run, round=order.round, mechanism=kind if isinstance(kind, str) else None

@@ -55,7 +55,7 @@ def link_verdict(address: Address, authority: Path, private_key: Path) -> LinkVe
     key = read_node_key(private_key)
     # A SuperLink looks up the key first and then rejects this invalid interval.
     request = ActivateNodeRequest(
-        public_key=certificates.as_flower_knows_it(key.public_key()), heartbeat_interval=-1.0
+        public_key=certificates.to_flower_key(key.public_key()), heartbeat_interval=-1.0
     )
     try:
         with _client(address, authority, key) as client:
@@ -65,7 +65,7 @@ def link_verdict(address: Address, authority: Path, private_key: Path) -> LinkVe
         if said and said.code == ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL:
             return LinkVerdict.KNOWN
         refused = error.response.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
-        if refused and _is_off(seconds_ahead(address, authority)):
+        if refused and _is_off(clock_offset_seconds(address, authority)):
             return LinkVerdict.CLOCK
         if refused or (said and said.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED):
             return LinkVerdict.UNKNOWN
@@ -93,7 +93,7 @@ def deactivate(node_id: int, address: Address, authority: Path, private_key: Pat
 # -- clocks -----------------------------------------------------------------------------------
 
 
-def seconds_ahead(address: Address, authority: Path | None) -> float | None:
+def clock_offset_seconds(address: Address, authority: Path | None) -> float | None:
     """Return the seconds that this machine's clock is ahead of the link's; None without an answer.
 
     The result is accurate to about a second.
@@ -249,7 +249,7 @@ def _run_status(run: Any) -> RunStatus:
 
 
 @contextlib.contextmanager
-def connected(address: str, authority: Path) -> Iterator[Control]:
+def open_control(address: str, authority: Path) -> Iterator[Control]:
     """Open the control interface of the link at `address`, an address of this machine."""
     os.environ.update(without_proxy())
     client = ControlHttpClient.from_server_address(

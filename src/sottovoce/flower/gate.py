@@ -37,7 +37,7 @@ from starlette.routing import Route
 from sottovoce.core import printable_text
 from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.site_signatures import SignatureError, SiteKeys, UnknownKeyError
-from sottovoce.deployment.post import OVERHEAD_BYTES, RepliesDue
+from sottovoce.deployment.post import OVERHEAD_BYTES, ExpectedReplies
 from sottovoce.flower.gate_connections import Connections, GateServer, Limits
 from sottovoce.flower.witness_endpoint import witness_route
 
@@ -70,7 +70,7 @@ class SiteCalls:
     """The calls of all sites in progress, and how much each site may still push."""
 
     def __init__(self, due: Path, keys: SiteKeys, limits: Limits) -> None:
-        self._due = RepliesDue(due)
+        self._due = ExpectedReplies(due)
         self._keys = keys
         self._limits = limits
         self._calls: dict[str, int] = {}
@@ -199,7 +199,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class GateState:
     """The state that all calls of the gate share."""
 
     keys: SiteKeys
@@ -208,7 +208,7 @@ class Door:
     traffic: Traffic
 
 
-def gate(link: str, authority: str, door: Door) -> Starlette:
+def gate(link: str, authority: str, door: GateState) -> Starlette:
     """Return an application that passes sites' calls on to the SuperLink and refuses others."""
 
     @asynccontextmanager
@@ -254,7 +254,7 @@ async def _forward(request: Request) -> Response:
     length = request.headers.get("content-length", "")
     if not is_call(path):
         return await _refuse(request, 403, "only calls of sites are accepted here")
-    door: Door = request.app.state.door
+    door: GateState = request.app.state.door
     try:
         site = door.keys.site_of(request.headers)
     except UnknownKeyError:
@@ -265,7 +265,7 @@ async def _forward(request: Request) -> Response:
         return await _refuse(request, 401, "the call is not signed by a site")
     connection = getattr(request.state, "connection", None)
     if connection is not None:
-        door.connections.belongs_to(connection, site)
+        door.connections.assign_site(connection, site)
     if not length.isdecimal() or "transfer-encoding" in request.headers:
         return await _refuse(request, 411, "a call must declare the length of its body")
     try:
@@ -281,7 +281,7 @@ async def _forward(request: Request) -> Response:
         )
 
 
-async def _pass_on(request: Request, path: str, site: str, door: Door) -> Response:
+async def _pass_on(request: Request, path: str, site: str, door: GateState) -> Response:
     """Send a call to the SuperLink and stream its response back."""
     client: httpx.AsyncClient = request.state.client
     traffic = door.traffic
@@ -346,7 +346,7 @@ def main(folder: str, link: str, limits: str = "{}") -> None:
     federation, chosen = Federation.read(Path(folder)), Limits(**json.loads(limits))
     keys, connections = SiteKeys(federation.folder), Connections(chosen)
     calls = SiteCalls(federation.replies_due_folder, keys, chosen)
-    door = Door(keys=keys, calls=calls, connections=connections, traffic=Traffic())
+    door = GateState(keys=keys, calls=calls, connections=connections, traffic=Traffic())
     config = uvicorn.Config(
         gate(link, str(federation.authority), door),
         host=federation.address.bind_host,

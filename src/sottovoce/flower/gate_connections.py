@@ -59,7 +59,7 @@ class Connection:
         self._cut: Callable[[], object] | None = None
         self.set_reset_on_close(True)
 
-    def cut_by(self, cut: Callable[[], object]) -> None:
+    def set_closer(self, cut: Callable[[], object]) -> None:
         """Set the function that closes the connection."""
         self._cut = cut
 
@@ -97,7 +97,7 @@ class Connections:
             self._cut_oldest(max(self._anonymous.values(), key=len))
         self._anonymous.setdefault(connection.address, {})[connection] = None
 
-    def belongs_to(self, connection: Connection, site: str) -> None:
+    def assign_site(self, connection: Connection, site: str) -> None:
         """Record that a site's signature arrived over a connection."""
         if connection.site == site:
             return
@@ -142,7 +142,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the timer for the first request."""
         super().connection_made(transport)
-        self._connection.cut_by(transport.abort)
+        self._connection.set_closer(transport.abort)
         self._expect_within(self._limits.header_seconds)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -255,7 +255,7 @@ class GateServer(uvicorn.Server):
             connection = Connection(accepted, address_group(address[0]))
             self._table.admit(connection)
             task = asyncio.create_task(self._shake_hands(connection))
-            connection.cut_by(task.cancel)
+            connection.set_closer(task.cancel)
             self._keep(task)
 
     async def _shake_hands(self, connection: Connection) -> None:

@@ -20,14 +20,14 @@ from flwr.serverapp import Grid as Grid
 
 from sottovoce.core import printable_text
 from sottovoce.core.errors import DeploymentError, WireError
-from sottovoce.deployment.post import Parcel, Reply
-from sottovoce.flower.records import failure_of, from_records, to_records, total_bytes
+from sottovoce.deployment.post import OutgoingRequest, Reply
+from sottovoce.flower.records import describe_failure, from_records, to_records, total_bytes
 
 _ANSWER_SECONDS = 30.0
 _POLL_SECONDS = 0.2
 
 
-class Directory(Protocol):
+class NodeDirectory(Protocol):
     """A mapping from client names to node ids."""
 
     def online(self) -> Mapping[str, int]:
@@ -59,7 +59,7 @@ class KeyedDirectory:
         return self._known
 
 
-class AskedDirectory:
+class ReportedNameDirectory:
     """A directory by the names that nodes report; the first online node with a name keeps it."""
 
     def __init__(self, grid: Grid) -> None:
@@ -130,7 +130,7 @@ class AskedDirectory:
 
 def _name_in(message: Message, node: int) -> str | None:
     if message.has_error():
-        reason = failure_of(message.error, _ANSWER_SECONDS)
+        reason = describe_failure(message.error, _ANSWER_SECONDS)
         _LOG.warning("node %d gave no name: %s", node, reason)
         return None
     try:
@@ -142,7 +142,7 @@ def _name_in(message: Message, node: int) -> str | None:
 
 
 def wait_for_all(
-    directory: Directory,
+    directory: NodeDirectory,
     clients: Sequence[str],
     *,
     seconds: float,
@@ -175,14 +175,14 @@ _COLLECT_SECONDS = 2.0
 _MAX_PULLS = 8
 
 
-def nobody_counts() -> None:
+def count_no_traffic() -> None:
     """Return None: no traffic is counted where messages do not travel."""
 
 
 class GridPost:
     """Transport over a grid; `directory` maps clients to nodes, `traffic` counts bytes."""
 
-    def __init__(self, grid: Grid, directory: Directory, traffic: CountTraffic) -> None:
+    def __init__(self, grid: Grid, directory: NodeDirectory, traffic: CountTraffic) -> None:
         self._grid = grid
         self.traffic = traffic
         self._directory = directory
@@ -193,7 +193,7 @@ class GridPost:
     def reachable(self, clients: Sequence[str]) -> frozenset[str]:
         return frozenset(clients) & self._directory.online().keys()
 
-    def send(self, orders: Mapping[str, Parcel], *, expires_seconds: float) -> int:
+    def send(self, orders: Mapping[str, OutgoingRequest], *, expires_seconds: float) -> int:
         nodes = self._directory.known()
         messages = {
             client: Message(
@@ -285,7 +285,7 @@ class _Pull(Thread):
 def _reply(asked: tuple[str, int], message: Message, deadline_seconds: float) -> Reply:
     client, node = asked
     if message.has_error():
-        failure = failure_of(message.error, deadline_seconds)
+        failure = describe_failure(message.error, deadline_seconds)
         return Reply(client=client, blobs=None, failure=failure)
     size = total_bytes(message)
     if message.metadata.src_node_id != node:

@@ -16,15 +16,15 @@ from sottovoce.deployment.machines.address import LOOPBACK, Address, free_port
 from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.processes import (
     Child,
-    keeping,
+    hold_supervisor_lock,
     program,
     state_of,
-    stopped_at_the_end,
+    stop_children_at_exit,
     wait_until,
     watch,
 )
 from sottovoce.deployment.post import FOLDER_VARIABLE
-from sottovoce.flower.control import Control, connected
+from sottovoce.flower.control import Control, open_control
 from sottovoce.flower.gate import TRAFFIC_PATH
 
 START_SECONDS = 90.0
@@ -43,8 +43,8 @@ def keep_link(federation: Federation, *, on_ready: Callable[[Sequence[str]], Non
             'name the sites in it, as in sites = ["hospital-a", "hospital-b"]'
         )
     with (
-        keeping(federation.link_folder, what="the link") as announce,
-        stopped_at_the_end() as children,
+        hold_supervisor_lock(federation.link_folder, what="the link") as announce,
+        stop_children_at_exit() as children,
     ):
         if not federation.address.is_free():
             raise DeploymentError(
@@ -55,7 +55,7 @@ def keep_link(federation: Federation, *, on_ready: Callable[[Sequence[str]], Non
         _write_connection(federation, inner)
         _empty(federation.replies_due_folder)
         _start(children, federation, "Flower's link", link_command(federation, inner), inner)
-        with connected(str(inner), federation.authority) as control:
+        with open_control(str(inner), federation.authority) as control:
             refused = register_sites(federation, control)
         _start(
             children, federation, "the link's executor", executor_command(federation, inner), inner
@@ -132,9 +132,7 @@ def register_sites(federation: Federation, control: Control) -> list[str]:
 
 def flower_keys(federation: Federation) -> dict[str, bytes]:
     """Return the sites' public keys in Flower's format."""
-    return {
-        site: certificates.as_flower_knows_it(key) for site, key in federation.public_keys().items()
-    }
+    return {site: certificates.to_flower_key(key) for site, key in federation.public_keys().items()}
 
 
 @contextmanager
@@ -145,7 +143,7 @@ def running_link(federation: Federation) -> Iterator[Control]:
         raise DeploymentError(
             f"the link is not running; start it with 'sottovoce deploy link {federation.folder}'"
         )
-    with connected(state["control"], federation.authority) as control:
+    with open_control(state["control"], federation.authority) as control:
         yield control
 
 
@@ -178,7 +176,7 @@ def _start(
 
 def _stop_runs(inner: Address, authority: Path) -> None:
     """Stop all active runs, for which the SuperLink would wait and which it would list for ever."""
-    with suppress(DeploymentError), connected(str(inner), authority) as control:
+    with suppress(DeploymentError), open_control(str(inner), authority) as control:
         for run in control.runs():
             if not run.has_ended:
                 control.stop_run(run.run_id)

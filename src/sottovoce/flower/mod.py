@@ -37,12 +37,12 @@ from sottovoce.flower.announcement import (
     RECORD,
     SEALED,
     Announcement,
-    asked_of,
+    build_request,
     read_announcement,
     run_name,
 )
 from sottovoce.flower.client import NO_LEDGER, NO_SITE, NoSiteError, site_of
-from sottovoce.flower.model_arrays import Layout
+from sottovoce.flower.model_arrays import ModelLayout
 
 _LEGACY_RECORD = "fitins.parameters"
 
@@ -70,7 +70,7 @@ def private_mod(message: Message, context: Context, call_next: ClientAppCallable
         reason; other errors may depend on the data, so they go to the node's log and the server
         only learns that the client failed.
 
-    Example:
+    Examples:
         The client app:
 
             app = ClientApp(mods=[private_mod])
@@ -128,7 +128,7 @@ def _answer(message: Message, context: Context, call_next: ClientAppCallable) ->
             "the server asks for the number of examples, which this site's policy keeps private "
             "('public_counts' is false); set public-num-examples = false in the run config"
         )
-    asked = asked_of(announcement, run_name(message.metadata.run_id))
+    asked = build_request(announcement, run_name(message.metadata.run_id))
     public: dict[str, int] = {}
 
     def train() -> list[Vector]:
@@ -174,7 +174,7 @@ def _train(
 ) -> tuple[Vector, Message]:
     """Return what the app's training changes in the model, and the app's reply."""
     (sent,) = message.content.array_records.values()
-    layout = Layout.of(sent)
+    layout = ModelLayout.of(sent)
     if layout.digest() != announcement.layout:
         raise PolicyError(
             "the model in the message is not the one in the plan; send the model as "

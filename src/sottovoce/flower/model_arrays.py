@@ -37,13 +37,13 @@ class ArrayShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class ModelLayout:
     """The position of each floating-point array in the vector, in the order of the record."""
 
     arrays: tuple[ArrayShape, ...]
 
     @classmethod
-    def of(cls, record: ArrayRecord) -> "Layout":
+    def of(cls, record: ArrayRecord) -> "ModelLayout":
         """Return the layout of a record; it must have a floating-point array."""
         arrays = tuple(
             ArrayShape(name=name, shape=values.shape, dtype=values.dtype.str)

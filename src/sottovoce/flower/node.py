@@ -15,8 +15,8 @@ from sottovoce.deployment.machines.address import LOOPBACK, Address, free_port
 from sottovoce.deployment.machines.processes import (
     Child,
     ChildEndedError,
-    keeping,
-    stopped_at_the_end,
+    hold_supervisor_lock,
+    stop_children_at_exit,
     wait_until,
     watch,
 )
@@ -24,10 +24,10 @@ from sottovoce.deployment.machines.site_folder import SiteFolder
 from sottovoce.deployment.site import LEDGER_LOST, read_site
 from sottovoce.flower.control import (
     LinkVerdict,
+    clock_offset_seconds,
     clock_problem,
     deactivate,
     link_verdict,
-    seconds_ahead,
 )
 from sottovoce.flower.witness_endpoint import check_at_start
 
@@ -59,7 +59,7 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
         site.policy_problem()
         or site.ledger_problem()
         or site.link_problem()
-        or clock_problem(seconds_ahead(site.address, site.root_certificate))
+        or clock_problem(clock_offset_seconds(site.address, site.root_certificate))
     )
     if problem:
         raise DeploymentError(problem)
@@ -71,8 +71,8 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
         found.audit_log.check_writable()
     try:
         with (
-            keeping(site.node_folder, what=f"the node of '{site.name}'") as announce,
-            stopped_at_the_end() as children,
+            hold_supervisor_lock(site.node_folder, what=f"the node of '{site.name}'") as announce,
+            stop_children_at_exit() as children,
         ):
             runtime = Address(host=LOOPBACK, port=free_port())
             connected = _start(site, runtime, children)
@@ -199,7 +199,7 @@ def _refusal(site: SiteFolder) -> str | None:
         return None
     match link_verdict(site.address, site.root_certificate, site.private_key):
         case LinkVerdict.CLOCK:
-            ahead = seconds_ahead(site.address, site.root_certificate)
+            ahead = clock_offset_seconds(site.address, site.root_certificate)
             return clock_problem(ahead, certain=False)
         case LinkVerdict.UNKNOWN:
             return (

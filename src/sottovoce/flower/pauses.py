@@ -25,7 +25,7 @@ _PART_SECONDS = 0.05
 quick_pull = partial(pull_objects, initial_backoff=_PART_SECONDS, backoff_cap=1.0)
 
 
-class Pauses:
+class PollingClock:
     """A replacement for `time` in a SuperNode: it polls fast for a minute after a message."""
 
     def __init__(self, clock: Any = time) -> None:
@@ -46,12 +46,12 @@ class Pauses:
         return getattr(self._clock, name)
 
 
-def hurry_node() -> None:
+def patch_flower_polling() -> None:
     """Replace the polling intervals in the process of a SuperNode."""
-    _replace(start_client_internal, time=Pauses(), pull_objects=quick_pull)
+    _replace(start_client_internal, time=PollingClock(), pull_objects=quick_pull)
 
 
-def hurry_server() -> None:
+def patch_flower_grid_polling() -> None:
     """Replace the polling interval in the process of a ServerApp."""
     _replace(http_grid, pull_objects=quick_pull)
 

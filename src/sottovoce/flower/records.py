@@ -53,7 +53,7 @@ def from_records(content: RecordDict) -> dict[str, bytes]:
     return blobs
 
 
-def failure_of(error: Error, deadline_seconds: float) -> str:
+def describe_failure(error: Error, deadline_seconds: float) -> str:
     """Return why there is no reply; a reason that the site gave is kept."""
     words = _REASONS.get(error.code)
     if words is not None:

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.deployment.orders import Order
-from sottovoce.deployment.post import Post, Witness, witnessed
-from sottovoce.deployment.remote_rounds import Patience, RemoteRounds
+from sottovoce.deployment.post import Transport, Witness, with_witness
+from sottovoce.deployment.remote_rounds import RemoteRounds, WaitLimits
 from sottovoce.deployment.site_training import compute
 from sottovoce.flower.grid_post import (
-    AskedDirectory,
     CountTraffic,
     Grid,
     GridPost,
     KeyedDirectory,
-    nobody_counts,
+    ReportedNameDirectory,
+    count_no_traffic,
     wait_for_all,
 )
 from sottovoce.flower.simulation import simulate
@@ -23,7 +23,7 @@ from sottovoce.runs.backends import register_backend
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.inputs import load_inputs, randomness_of
 from sottovoce.runs.resolve import Resolved, resolve
-from sottovoce.runs.runner import OnResume, OnRound, check_goes_on, run
+from sottovoce.runs.runner import OnResume, OnRound, check_can_resume, run
 from sottovoce.runs.spec import RunSpec
 
 
@@ -33,7 +33,7 @@ def run_on_grid(
     grid: Grid,
     *,
     name_of_key: Mapping[bytes, str],
-    traffic: CountTraffic = nobody_counts,
+    traffic: CountTraffic = count_no_traffic,
     witness: Witness | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
@@ -45,21 +45,21 @@ def run_on_grid(
     names. A new run waits until all clients are online; a resumed run continues with those that
     are. A `witness` keeps what sites state about their ledgers.
     """
-    directory = KeyedDirectory(grid, name_of_key) if name_of_key else AskedDirectory(grid)
+    directory = KeyedDirectory(grid, name_of_key) if name_of_key else ReportedNameDirectory(grid)
 
     def backend(resolved: Resolved, ledger: Ledger) -> RemoteRounds:
         if RunFolder(folder).load_checkpoint() is None:
             names = [part.client for part in resolved.parts]
             wait_for_all(directory, names, seconds=spec.deployment.wait_seconds)
-        post = witnessed(GridPost(grid, directory, traffic), witness)
+        post = with_witness(GridPost(grid, directory, traffic), witness)
         return _make_rounds(post, resolved, ledger)
 
     return run(
-        spec, folder, resume=resume, on_round=on_round, on_resume=on_resume, backend_of=backend
+        spec, folder, resume=resume, on_round=on_round, on_resume=on_resume, make_backend=backend
     )
 
 
-def on_flower(spec: RunSpec) -> RunSpec:
+def with_flower_backend(spec: RunSpec) -> RunSpec:
     """Return the spec with the backend 'flower', whatever backend it names."""
     runtime = spec.runtime.model_copy(update={"backend": "flower"})
     return spec.model_copy(update={"runtime": runtime})
@@ -67,9 +67,9 @@ def on_flower(spec: RunSpec) -> RunSpec:
 
 def check_buildable(spec: RunSpec, run_folder: RunFolder, *, resume: bool) -> None:
     """Raise what `run_on_grid` would raise before its first round; nothing is written."""
-    resolved = resolve(load_inputs(on_flower(spec)))
+    resolved = resolve(load_inputs(with_flower_backend(spec)))
     if resume:
-        check_goes_on(run_folder, resolved)
+        check_can_resume(run_folder, resolved)
 
 
 def _spec_for_sites(spec: RunSpec) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def run_in_flower_simulation(
     )
 
 
-def _make_rounds(post: Post[Order], resolved: Resolved, ledger: Ledger) -> RemoteRounds:
+def _make_rounds(post: Transport[Order], resolved: Resolved, ledger: Ledger) -> RemoteRounds:
     """Return the rounds of a run whose clients are reached through `post`."""
     spec = resolved.spec
     assert not resolved.channel.noise_at_server
@@ -128,7 +128,7 @@ def _make_rounds(post: Post[Order], resolved: Resolved, ledger: Ledger) -> Remot
         classes=resolved.num_classes,
         downlink=spec.runtime.downlink,
         post=post,
-        patience=Patience(
+        patience=WaitLimits(
             deadline_seconds=waiting.deadline_seconds,
             enough=1.0 / waiting.oversampling,
             minimum_replies=waiting.minimum_replies,

@@ -29,7 +29,7 @@ _CLIENT_APP = "sottovoce.flower.app_client:app"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class RunSubmission:
     """A run to submit.
 
     Attributes:
@@ -45,7 +45,7 @@ class Order:
     out: Path
 
 
-def write_app(folder: Path, order: Order, federation: Federation) -> None:
+def write_app(folder: Path, order: RunSubmission, federation: Federation) -> None:
     """Write the Flower app of a run, which `flwr run` takes."""
     config = {
         **order.task,
@@ -72,7 +72,7 @@ def write_app(folder: Path, order: Order, federation: Federation) -> None:
     (folder / "pyproject.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def submit(order: Order, federation: Federation) -> int:
+def submit(order: RunSubmission, federation: Federation) -> int:
     """Send a run to the link and return its run id."""
     with tempfile.TemporaryDirectory(prefix="sottovoce-") as folder:
         write_app(Path(folder), order, federation)

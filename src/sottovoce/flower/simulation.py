@@ -14,7 +14,7 @@ from sottovoce.core.errors import DeploymentError
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import Site
 from sottovoce.flower.client import Compute, client_app
-from sottovoce.ledger.records import Budget, Due
+from sottovoce.ledger.records import Budget, PendingCharge
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.filters import History
 
@@ -32,13 +32,13 @@ class UnlimitedPolicy:
     def check_terms(self, terms: Terms) -> None:
         """Accept all terms."""
 
-    def set_aside(self, event: PrivacyEvent, planned: int) -> None:
+    def reserve_for_first_event(self, event: PrivacyEvent, planned: int) -> None:
         """Set no budget aside."""
 
     def check_spending(
         self,
         history: History,
-        dues: Sequence[Due],
+        dues: Sequence[PendingCharge],
         first: Budget | None = None,
         *,
         this_round: History = (),

@@ -35,12 +35,12 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 from sottovoce.core import printable_text
 from sottovoce.core.errors import PolicyError
 from sottovoce.deployment.orders import ORDER, REFUSED
-from sottovoce.flower.client import Answer, SiteOf
+from sottovoce.flower.client import Handler, SiteOf
 from sottovoce.flower.mod import private_mod
 from sottovoce.flower.records import RECORD
 
 
-def with_installed_app(ours: Answer, site_of: SiteOf) -> Answer:
+def with_installed_app(ours: Handler, site_of: SiteOf) -> Handler:
     """Return a handler that calls `ours` for orders and queries, and the site's app otherwise."""
 
     def answer(message: Message, context: Context) -> Message:
@@ -90,7 +90,7 @@ Client = TypeVar("Client", bound=RuntimeHttpClient)
 
 def serve(
     runtime_address: str,
-    answer: Answer,
+    answer: Handler,
     stopped: threading.Event,
     *,
     longest_seconds: float,
@@ -162,7 +162,7 @@ def _next_task(client: RuntimeHttpClient) -> str:
     return str(found.token) if found.HasField("task") else ""
 
 
-def _run(client: RuntimeHttpClient, answer: Answer) -> bool:
+def _run(client: RuntimeHttpClient, answer: Handler) -> bool:
     """Answer a task; return whether the answer is an error or a refusal."""
     heartbeat = HeartbeatSender(lambda: _is_alive(client))
     heartbeat.start()

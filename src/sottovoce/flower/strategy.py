@@ -41,12 +41,12 @@ from sottovoce.flower.announcement import (
     RECORD,
     SEALED,
     Announcement,
-    Introductions,
-    part_of,
+    NodeNames,
+    make_client_plan,
     round_plan,
     run_name,
 )
-from sottovoce.flower.model_arrays import Layout
+from sottovoce.flower.model_arrays import ModelLayout
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -99,12 +99,12 @@ _MAX_EXAMPLES = 2**31
 class _Run:
     """What stays the same in all rounds, and the site name that each node has claimed."""
 
-    layout: Layout
+    layout: ModelLayout
     mechanism: Mechanism
     rounds: int
     ledger: Path
     timeout_seconds: float
-    introductions: Introductions = field(default_factory=Introductions)
+    introductions: NodeNames = field(default_factory=NodeNames)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +149,7 @@ class PrivateStrategy(Strategy):
             invalid.
         UnknownNameError: If the run config has an unknown key that starts with `sottovoce.`.
 
-    Example:
+    Examples:
         The server app:
 
             app = ServerApp()
@@ -207,7 +207,7 @@ class PrivateStrategy(Strategy):
             ConfigError: If the wrapped strategy sends something that cannot be made private.
             DeploymentError: If no node gives the name of its site.
         """
-        layout = Layout.of(initial_arrays)
+        layout = ModelLayout.of(initial_arrays)
         mechanism = self.settings.calibrated(layout.dimension, num_rounds)
         with contextlib.ExitStack() as stack:
             ledger = self.settings.ledger
@@ -280,7 +280,7 @@ class PrivateStrategy(Strategy):
             raise ConfigError(
                 "the strategy asks a node twice in a round; send each node one message"
             )
-        run.introductions.meet(messages, grid, timeout_seconds=run.timeout_seconds)
+        run.introductions.ask_names(messages, grid, timeout_seconds=run.timeout_seconds)
         names = run.introductions.names
         clients = {node: names[node] for node in models if node in names}
         if not clients:
@@ -398,7 +398,9 @@ class PrivateStrategy(Strategy):
         return self._run
 
     def _plan(self, server_round: int, clients: Mapping[int, str]) -> RoundPlan:
-        parts = tuple(part_of(client, self._running().mechanism) for client in clients.values())
+        parts = tuple(
+            make_client_plan(client, self._running().mechanism) for client in clients.values()
+        )
         return round_plan(self._run_name, server_round, self.settings.adjacency, parts)
 
     def _announce(self, message: Message, client: str, plan: RoundPlan) -> Message:
@@ -454,7 +456,9 @@ class PrivateStrategy(Strategy):
         return arrays, MetricRecord() if metrics is None else metrics
 
 
-def _models_in(messages: Sequence[Message], layout: Layout) -> dict[int, tuple[str, ArrayRecord]]:
+def _models_in(
+    messages: Sequence[Message], layout: ModelLayout
+) -> dict[int, tuple[str, ArrayRecord]]:
     """Return the key and model of each node's message; all models must have the initial layout."""
     models: dict[int, tuple[str, ArrayRecord]] = {}
     checked: set[int] = set()  # Most strategies send the same record to all nodes.
@@ -466,7 +470,7 @@ def _models_in(messages: Sequence[Message], layout: Layout) -> dict[int, tuple[s
                 "one ArrayRecord"
             )
         ((key, record),) = records.items()
-        if id(record) not in checked and Layout.of(record) != layout:
+        if id(record) not in checked and ModelLayout.of(record) != layout:
             raise ConfigError(
                 "the strategy sends a model whose names, shapes or types differ from the initial "
                 "one, for which the noise is calibrated; send the same arrays in every round"

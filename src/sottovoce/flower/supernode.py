@@ -6,10 +6,10 @@ import traceback
 
 from flwr.supernode.cli import flower_supernode
 
-from sottovoce.flower.pauses import hurry_node
+from sottovoce.flower.pauses import patch_flower_polling
 
 if __name__ == "__main__":
-    hurry_node()
+    patch_flower_polling()
     try:
         flower_supernode()
     except Exception:

@@ -8,7 +8,7 @@ contains nothing about privacy, and imports only `core`.
 
 from typing import TYPE_CHECKING
 
-from sottovoce.core.faces import show
+from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
     from sottovoce.learning.clients import ClientData as ClientData
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from sottovoce.learning.datasets import load as load
     from sottovoce.learning.datasets.dataset import Dataset as Dataset
     from sottovoce.learning.datasets.register import DataFile as DataFile
+    from sottovoce.learning.datasets.register import DataSource as DataSource
     from sottovoce.learning.datasets.register import Digest as Digest
-    from sottovoce.learning.datasets.register import Request as Request
-    from sottovoce.learning.datasets.register import Source as Source
+    from sottovoce.learning.datasets.register import LoadRequest as LoadRequest
     from sottovoce.learning.datasets.register import register as register
+    from sottovoce.learning.features import FeatureContext as FeatureContext
     from sottovoce.learning.features import Features as Features
-    from sottovoce.learning.features import Setting as Setting
-    from sottovoce.learning.features import Step as Step
+    from sottovoce.learning.features import FeatureStep as FeatureStep
     from sottovoce.learning.features import register_feature as register_feature
     from sottovoce.learning.models.register import Model as Model
     from sottovoce.learning.models.register import register_model as register_model
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from sottovoce.learning.task import Evaluation as Evaluation
     from sottovoce.learning.task import Task as Task
 
-show(
+export_lazily(
     __name__,
     {
         "clients": ["ClientData", "Clients"],
         "datasets": ["load"],
         "datasets.dataset": ["Dataset"],
-        "datasets.register": ["DataFile", "Digest", "Request", "Source", "register"],
-        "features": ["Features", "Setting", "Step", "register_feature"],
+        "datasets.register": ["DataFile", "Digest", "LoadRequest", "DataSource", "register"],
+        "features": ["Features", "FeatureContext", "FeatureStep", "register_feature"],
         "models.register": ["Model", "register_model"],
         "partition": [
             "ByOwner",

@@ -137,13 +137,13 @@ class LayeredRows:
 Rows = DenseRows | OuterRows | LayeredRows
 
 
-def clipped(rows: Rows, limit: float) -> Rows:
+def clip_rows(rows: Rows, limit: float) -> Rows:
     """Clip each row to norm `limit`; a row that is not finite becomes zero."""
-    finite, factors = clipping(rows, limit)
+    finite, factors = clipping_factors(rows, limit)
     return finite.scaled(factors)
 
 
-def clipping(rows: Rows, limit: float) -> tuple[Rows, Tensor]:
+def clipping_factors(rows: Rows, limit: float) -> tuple[Rows, Tensor]:
     """Return the rows, and the factors that clip each of them to norm `limit`.
 
     Code that sums rows can use the factors as weights of the sum instead of scaling the rows first.
@@ -254,7 +254,7 @@ class Clients(Sequence[ClientData]):
         labels = self._labels_on_device if isinstance(self._features, Tensor) else self._labels
         return Clients(self._features, labels, shares, names)
 
-    def joined_by(self, names: Sequence[str], *, like: int) -> "Clients":
+    def with_copies(self, names: Sequence[str], *, like: int) -> "Clients":
         """Return these clients followed by further ones, which all have the rows of one client.
 
         Args:
@@ -333,7 +333,7 @@ class Clients(Sequence[ClientData]):
         return torch.from_numpy(features), labels
 
 
-class ClientsElsewhere(Clients):
+class RemoteClients(Clients):
     """Clients whose rows are at other sites, with the number of rows that each reports."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:

@@ -41,9 +41,9 @@ from numpy.typing import NDArray
 
 from sottovoce.core import files
 from sottovoce.core.errors import OutputError
-from sottovoce.core.plugin_returns import Contract, Returns, hold
+from sottovoce.core.plugin_returns import Contract, ReturnCondition, enforce_contract
 from sottovoce.core.registry import Register
-from sottovoce.core.sections import Registered, as_table, section_from
+from sottovoce.core.sections import RegisteredSection, as_table, section_from
 from sottovoce.learning.datasets import Dataset
 
 Array = NDArray[Any]
@@ -69,7 +69,7 @@ def key_of(*parts: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def let_go(array: Array) -> None:
+def release_pages(array: Array) -> None:
     """Tell the system that this process no longer needs the pages of a memory-mapped array.
 
     The system keeps what fits into memory and reads the rest again. Other arrays are left alone.
@@ -84,7 +84,7 @@ class FeatureCache:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        with files.explained("create", folder):
+        with files.explain_os_errors("create", folder):
             folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
 
     def array(
@@ -98,7 +98,7 @@ class FeatureCache:
         path = self._folder / f"{key}.npy"
         if not self._is_whole(path, shape, np.dtype(dtype)):
             self._write(path, shape, np.dtype(dtype), fill)
-        with files.explained("read", path):
+        with files.explain_os_errors("read", path):
             mapped: Array = np.load(path, mmap_mode="r", allow_pickle=False)
         return mapped
 
@@ -115,7 +115,7 @@ class FeatureCache:
         dtype: np.dtype[Any],
         fill: Callable[[Array], None],
     ) -> None:
-        with files.explained("write", path):
+        with files.explain_os_errors("write", path):
             handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
             os.close(handle)
             temporary = Path(name)
@@ -186,7 +186,7 @@ Report = Callable[[Part, int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Setting:
+class FeatureContext:
     """What a step is given before it sees any sample.
 
     Attributes:
@@ -196,7 +196,7 @@ class Setting:
         cache: The cache for arrays on disk.
         device: The device on which torch computes.
         earlier: What identifies the earlier steps in keys of the cache.
-        through_earlier: A function that applies the earlier steps to public samples.
+        apply_earlier: A function that applies the earlier steps to public samples.
         report: A function to call with the name of a part, the number of its samples that are done,
             and their total number.
     """
@@ -206,11 +206,11 @@ class Setting:
     cache: FeatureCache
     device: str
     earlier: tuple[list[Any], ...]
-    through_earlier: Callable[[Features], Features]
+    apply_earlier: Callable[[Features], Features]
     report: Report
 
 
-class Step(Protocol):
+class FeatureStep(Protocol):
     """The keys of a [[features]] table, and what the step does.
 
     A step that reads files which its keys name must have a method `files() -> Sequence[str]` that
@@ -218,7 +218,7 @@ class Step(Protocol):
     kept in memory from one run to the next.
     """
 
-    def prepare(self, setting: Setting) -> Transform:
+    def prepare(self, setting: FeatureContext) -> Transform:
         """Check what can be checked, and return the function that transforms a part of the data.
 
         Args:
@@ -231,7 +231,7 @@ class Step(Protocol):
 
 S = TypeVar("S", bound=type)
 
-FEATURES: Register[Registered[Any]] = Register(
+FEATURES: Register[RegisteredSection[Any]] = Register(
     "feature",
     places={
         "flatten": "sottovoce.learning.features",
@@ -246,15 +246,15 @@ def _is_files(value: object) -> bool:
 _CONTRACT = Contract(
     needs=("prepare",),
     returns={
-        "prepare": Returns(
+        "prepare": ReturnCondition(
             what="a function of a part's name and its features",
             fits=callable,
-            calls=Returns(
+            calls=ReturnCondition(
                 what="sottovoce.learning.Features, as Features.of(array) makes them",
                 fits=lambda value: isinstance(value, Features) and hasattr(value.values, "dtype"),
             ),
         ),
-        "files": Returns(what="a list of paths, as texts", fits=_is_files),
+        "files": ReturnCondition(what="a list of paths, as texts", fits=_is_files),
     },
 )
 
@@ -273,21 +273,21 @@ def register_feature(kind: str, *, summary: str) -> Callable[[S], S]:
     """
 
     def enter(section: S) -> S:
-        hold(FEATURES, kind, section, _CONTRACT)
-        registered = Registered(section=section, summary=summary)
+        enforce_contract(FEATURES, kind, section, _CONTRACT)
+        registered = RegisteredSection(section=section, summary=summary)
         FEATURES.enter(kind, registered, module=section.__module__)
         return section
 
     return enter
 
 
-def step_of(kind: str, given: dict[str, Any]) -> Step:
+def step_of(kind: str, given: dict[str, Any]) -> FeatureStep:
     """Return the step of a [[features]] table; an unknown kind or key is an error."""
-    step: Step = section_from(FEATURES, "features", kind, given)
+    step: FeatureStep = section_from(FEATURES, "features", kind, given)
     return step
 
 
-def files_of(step: Step) -> tuple[str, ...]:
+def files_of(step: FeatureStep) -> tuple[str, ...]:
     """Return the files that a step's keys name."""
     named = getattr(step, "files", None)
     return tuple(named()) if named is not None else ()
@@ -298,7 +298,7 @@ def files_of(step: Step) -> tuple[str, ...]:
 class Flatten:
     """One row of values for each sample."""
 
-    def prepare(self, setting: Setting) -> Transform:
+    def prepare(self, setting: FeatureContext) -> Transform:
         del setting
         return _flatten
 
@@ -313,7 +313,7 @@ def _flatten(_part: Part, features: Features) -> Features:
 class StepProgress:
     """How many samples of one part of the data a step has processed."""
 
-    step: Step
+    step: FeatureStep
     part: Part
     samples_done: int
     samples_total: int
@@ -327,7 +327,7 @@ def _ignore_progress(_: StepProgress) -> None:
 
 
 def apply(
-    steps: Sequence[Step],
+    steps: Sequence[FeatureStep],
     dataset: Dataset,
     cache_dir: Path,
     on_step: OnStep = _ignore_progress,
@@ -349,13 +349,13 @@ def apply(
         return features
 
     for number, step in enumerate(steps):
-        setting = Setting(
+        setting = FeatureContext(
             number=number,
             dataset=dataset,
             cache=cache,
             device=device,
-            earlier=tuple([type(one).__name__, identity(one)] for one in steps[:number]),
-            through_earlier=lambda public, end=number: through("public", public, end),  # type: ignore[misc]
+            earlier=tuple([type(one).__name__, step_identity(one)] for one in steps[:number]),
+            apply_earlier=lambda public, end=number: through("public", public, end),  # type: ignore[misc]
             report=_reporter(step, on_step),
         )
         transforms.append(step.prepare(setting))
@@ -364,13 +364,13 @@ def apply(
     return dataclasses.replace(dataset, train_features=train.values, test_features=test.values)
 
 
-def _reporter(step: Step, on_step: OnStep) -> Report:
+def _reporter(step: FeatureStep, on_step: OnStep) -> Report:
     def report(part: Part, done: int, total: int) -> None:
         on_step(StepProgress(step=step, part=part, samples_done=done, samples_total=total))
 
     return report
 
 
-def identity(step: Step) -> dict[str, Any]:
+def step_identity(step: FeatureStep) -> dict[str, Any]:
     """Return what identifies a step in keys of the cache: its table, as in a spec."""
     return as_table(step)

@@ -16,7 +16,7 @@ Kind = Literal["data", "model"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
-class Part:
+class InMemoryObject:
     """An object that a spec refers to by its label."""
 
     kind: Kind
@@ -25,12 +25,14 @@ class Part:
 
 
 # A context variable, because two runs in different threads may use one label for different objects.
-_lent: ContextVar[Mapping[tuple[Kind, str], Part] | None] = ContextVar("lent", default=None)
-_last: WeakValueDictionary[tuple[Kind, str], Part] = WeakValueDictionary()
+_lent: ContextVar[Mapping[tuple[Kind, str], InMemoryObject] | None] = ContextVar(
+    "lent", default=None
+)
+_last: WeakValueDictionary[tuple[Kind, str], InMemoryObject] = WeakValueDictionary()
 
 
 @contextlib.contextmanager
-def lent(*parts: Part) -> Iterator[None]:
+def provide_objects(*parts: InMemoryObject) -> Iterator[None]:
     """Make these objects available to specs inside the block."""
     named = {(part.kind, part.label): part for part in parts}
     _last.update(named)
@@ -41,6 +43,6 @@ def lent(*parts: Part) -> Iterator[None]:
         _lent.reset(token)
 
 
-def find(kind: Kind, label: str) -> Part | None:
+def find(kind: Kind, label: str) -> InMemoryObject | None:
     """Return the object of that label: one provided by a surrounding block, or the last alive."""
     return (_lent.get() or {}).get((kind, label)) or _last.get((kind, label))

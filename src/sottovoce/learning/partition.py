@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError, PluginError
-from sottovoce.core.plugin_returns import Contract, Returns, hold
+from sottovoce.core.plugin_returns import Contract, ReturnCondition, enforce_contract
 from sottovoce.core.registry import Register
-from sottovoce.core.sections import POSITIVE, Registered, check_keys, whole
+from sottovoce.core.sections import POSITIVE, RegisteredSection, check_keys, whole
 
 Indices = NDArray[np.int64]
 Owners = NDArray[np.int64] | None
@@ -36,14 +36,14 @@ class Partition:
 
     Attributes:
         kind: The name under which the partition is registered.
-        settles_clients: Whether the data determine the number of clients.
+        determines_clients: Whether the data determine the number of clients.
         needs_owners: Whether the data must name the owner of each row.
     """
 
     __slots__ = ()
 
     kind: ClassVar[str] = ""
-    settles_clients: ClassVar[bool] = False
+    determines_clients: ClassVar[bool] = False
     needs_owners: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -60,7 +60,7 @@ class Partition:
 
         Args:
             labels: The labels of all samples.
-            num_clients: The number of clients; None if `settles_clients`.
+            num_clients: The number of clients; None if `determines_clients`.
             generator: The source of randomness; the same seed gives the same partition.
             owners: The owner of each sample, if the data name it.
 
@@ -75,7 +75,7 @@ class Partition:
 
 P = TypeVar("P", bound=type[Partition])
 
-PARTITIONS: Register[Registered[Partition]] = Register(
+PARTITIONS: Register[RegisteredSection[Partition]] = Register(
     "partition",
     places=dict.fromkeys(("iid", "dirichlet", "shards", "by_owner", "one_sample"), __name__),
 )
@@ -92,7 +92,7 @@ _CONTRACT = Contract(
     base=Partition,
     needs=("shares",),
     returns={
-        "shares": Returns(
+        "shares": ReturnCondition(
             what="a list with an array of whole numbers for each client, the rows that it has",
             fits=_is_shares,
         )
@@ -123,9 +123,11 @@ def register_partition(kind: str, *, summary: str) -> Callable[[P], P]:
                 f"the class of the partition '{kind}' is not a Partition; inherit from "
                 "sottovoce.learning.Partition"
             )
-        hold(PARTITIONS, kind, partition, _CONTRACT)
+        enforce_contract(PARTITIONS, kind, partition, _CONTRACT)
         partition.kind = kind
-        registered: Registered[Partition] = Registered(section=partition, summary=summary)
+        registered: RegisteredSection[Partition] = RegisteredSection(
+            section=partition, summary=summary
+        )
         PARTITIONS.enter(kind, registered, module=partition.__module__)
         return partition
 
@@ -157,7 +159,7 @@ def split(
         PluginError: A plug-in's partition gives a sample to two clients, or one that does not
             exist.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> labels = np.array([0, 0, 1, 1, 1, 0])
         >>> parts = split(Iid(), labels, 3, np.random.default_rng(0))
@@ -272,7 +274,7 @@ class Shards(Partition):
 class ByOwner(Partition):
     """The clients that the data name: each has its own samples, in the order of owner numbers."""
 
-    settles_clients: ClassVar[bool] = True
+    determines_clients: ClassVar[bool] = True
     needs_owners: ClassVar[bool] = True
 
     def shares(
@@ -292,7 +294,7 @@ class ByOwner(Partition):
 class OneSample(Partition):
     """One client for each sample."""
 
-    settles_clients: ClassVar[bool] = True
+    determines_clients: ClassVar[bool] = True
 
     def shares(
         self,

@@ -248,7 +248,7 @@ class Task:
             part = slice(start, start + rows)
             yield owners[part], self._gradients(model, features[part], labels[part])
 
-    def first_steps(self, model: Vector, clients: Sequence[ClientData]) -> Rows | None:
+    def closed_form_gradients(self, model: Vector, clients: Sequence[ClientData]) -> Rows | None:
         """Return each client's gradient in closed form, or None where there is no such form.
 
         There is one for a linear classifier if each client has one sample.

@@ -9,7 +9,7 @@ from the events with the installed accountants. The package imports `privacy` an
 
 from typing import TYPE_CHECKING
 
-from sottovoce.core.faces import show
+from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
     from sottovoce.ledger.copies import back_up as back_up
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from sottovoce.ledger.reader import LedgerReader as LedgerReader
     from sottovoce.ledger.records import Budget as Budget
     from sottovoce.ledger.records import Charge as Charge
-    from sottovoce.ledger.records import Due as Due
+    from sottovoce.ledger.records import LedgerPosition as LedgerPosition
+    from sottovoce.ledger.records import PendingCharge as PendingCharge
     from sottovoce.ledger.records import Release as Release
-    from sottovoce.ledger.records import Standing as Standing
     from sottovoce.ledger.tally import Tally as Tally
 
-show(
+export_lazily(
     __name__,
     {
         "copies": ["back_up"],
         "ledger": ["Ledger"],
         "reader": ["LedgerReader"],
-        "records": ["Budget", "Charge", "Due", "Release", "Standing"],
+        "records": ["Budget", "Charge", "PendingCharge", "Release", "LedgerPosition"],
         "tally": ["Tally"],
     },
 )

@@ -9,7 +9,7 @@ from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import AdjacencyMismatchError, BudgetExhaustedError, LedgerError
 from sottovoce.ledger.database import Database
-from sottovoce.ledger.records import Budget, Due
+from sottovoce.ledger.records import Budget, PendingCharge
 from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import privacy_spent, within
 from sottovoce.privacy.event_json import from_json, to_json
@@ -37,7 +37,7 @@ class Accounts:
             self._units.setdefault(client, set()).add(unit)
         self._verdicts: dict[tuple[object, ...], str | None] = {}
 
-    def refusal(self, due: Due, text: str) -> BudgetExhaustedError | None:
+    def refusal(self, due: PendingCharge, text: str) -> BudgetExhaustedError | None:
         """Return why a client's budget does not cover a charge; None if it does.
 
         `text` is the event as the ledger stores it. Raises AdjacencyMismatchError if the client is
@@ -55,7 +55,7 @@ class Accounts:
         reason = self._verdicts[key]
         return BudgetExhaustedError(f"{release}: {reason}") if reason else None
 
-    def add(self, due: Due, text: str) -> None:
+    def add(self, due: PendingCharge, text: str) -> None:
         """Count a charge in this snapshot."""
         client = due.release.client
         history = self._histories.setdefault(client, {})
@@ -63,7 +63,7 @@ class Accounts:
         self._units.setdefault(client, {str(due.release.unit)})
 
 
-def texts_of(pending: Sequence[Due]) -> list[str]:
+def serialize_events(pending: Sequence[PendingCharge]) -> list[str]:
     """Return the event of each pending charge as the ledger stores it."""
     # Most pending charges share one event object, which is then written once.
     written: dict[int, str] = {}
@@ -79,7 +79,7 @@ def _verdict(who: str, history: History, event: PrivacyEvent, budget: Budget | N
     check_adjacency(who, event.adjacency, past, budget)
     if budget is None:
         return None
-    after = compositions.multiset([*past, (event, 1)])
+    after = compositions.compose_repeated([*past, (event, 1)])
     if within(after, budget.delta, budget.epsilon):
         return None
     spent = privacy_spent(after, budget.delta)
@@ -137,7 +137,7 @@ def budgets(db: Database, clients: Sequence[str]) -> dict[str, Budget]:
     """Return the budgets of those clients that have one."""
     made: dict[tuple[object, ...], Budget] = {}
     found = {}
-    for client, *row in db.of_many(
+    for client, *row in db.select_in(
         "SELECT client, epsilon, delta, adjacency, unit FROM budgets WHERE client IN ({names})",
         clients,
     ):
@@ -171,7 +171,7 @@ def _counted(db: Database, clients: Sequence[str] | None) -> list[tuple[str, int
         rows = db.all(f"{statement} ORDER BY client, event")
     else:
         rows = list(
-            db.of_many(f"{statement} WHERE client IN ({{names}}) ORDER BY client, event", clients)
+            db.select_in(f"{statement} WHERE client IN ({{names}}) ORDER BY client, event", clients)
         )
     for row in rows:
         check_counted(*row)
@@ -203,7 +203,7 @@ def _histories(
         )
         later = {tuple(key): count for *key, count in rows}
     numbers = sorted({event for _, event, _, _ in counted})
-    texts = dict(db.of_many("SELECT id, json FROM events WHERE id IN ({names})", numbers))
+    texts = dict(db.select_in("SELECT id, json FROM events WHERE id IN ({names})", numbers))
     found: dict[str, History] = {}
     for client, event, unit, count in counted:
         left = count - later.get((client, event, unit), 0) if later else count

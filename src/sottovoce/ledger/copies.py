@@ -30,10 +30,10 @@ from typing import Any, Literal
 from sottovoce.core import files
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import LedgerError
-from sottovoce.ledger.reader import Entry, LedgerReader
-from sottovoce.ledger.records import Standing
+from sottovoce.ledger.reader import LedgerEntry, LedgerReader
+from sottovoce.ledger.records import LedgerPosition
 from sottovoce.ledger.verification import Chain
-from sottovoce.privacy.compositions import without_promises
+from sottovoce.privacy.compositions import without_trust
 from sottovoce.privacy.event_json import from_json
 from sottovoce.privacy.events import (
     GaussianNoise,
@@ -96,7 +96,7 @@ class TableComparison:
         )
 
 
-def comparison(first: LedgerReader, second: LedgerReader) -> list[TableComparison]:
+def compare(first: LedgerReader, second: LedgerReader) -> list[TableComparison]:
     """Compare two whole ledgers table by table; neither is trusted more than the other."""
     return [_compare_table(table, first, second) for table in _TABLES]
 
@@ -126,7 +126,7 @@ Counts = Counter[tuple[str, Unit, Counted]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class AccountRows:
     """The rows of one account in one ledger file.
 
     Attributes:
@@ -138,7 +138,7 @@ class Source:
 
     number: int
     root: int
-    entries: Sequence[Entry]
+    entries: Sequence[LedgerEntry]
     repeated: frozenset[str]
 
 
@@ -166,21 +166,21 @@ class Merged:
         return sum(count for (*_, how), count in self.counts.items() if how == counted)
 
 
-def charged(counts: Counts) -> list[tuple[PrivacyEvent, Unit, int]]:
+def charged_events(counts: Counts) -> list[tuple[PrivacyEvent, Unit, int]]:
     """Return (event, unit, count) as they were charged, in the order of first use."""
     return [(from_json(text), unit, count) for (text, unit, _), count in counts.items()]
 
 
-def events(counts: Counts) -> list[tuple[PrivacyEvent, int]]:
+def counted_events(counts: Counts) -> list[tuple[PrivacyEvent, int]]:
     """Return (event, count) as they are counted in the total."""
     return [(_event(text, how), count) for (text, _, how), count in counts.items()]
 
 
-def merge(sources: Sequence[Source]) -> Merged:
+def merge(sources: Sequence[AccountRows]) -> Merged:
     """Count every release of some sources, and once those that sources are shown to share."""
     # If a file has all rows of another, they are counted as that file's.
     order = sorted(range(len(sources)), key=lambda one: sources[one].root != sources[one].number)
-    releases: dict[tuple[int, int], tuple[int, Entry]] = {}
+    releases: dict[tuple[int, int], tuple[int, LedgerEntry]] = {}
     merged = Merged(counted=[0] * len(sources))
     for place in order:
         for entry in sources[place].entries:
@@ -206,7 +206,9 @@ def merge(sources: Sequence[Source]) -> Merged:
 class _Rules:
     """Rules for counting a release, by what else is recorded of its run."""
 
-    def __init__(self, releases: Iterable[tuple[int, Entry]], repeated: frozenset[str]) -> None:
+    def __init__(
+        self, releases: Iterable[tuple[int, LedgerEntry]], repeated: frozenset[str]
+    ) -> None:
         self._repeated = repeated
         self._ledgers: dict[str, set[int]] = {}
         self._names: dict[str, set[str]] = {}
@@ -219,7 +221,7 @@ class _Rules:
             if entry.commitment or not entry.is_stored:
                 self._commitments.setdefault(entry.key, []).append(entry.commitment)
 
-    def counted(self, entry: Entry) -> Counted:
+    def counted(self, entry: LedgerEntry) -> Counted:
         """Return how a release is counted."""
         commitments = self._commitments.get(entry.key, [])
         is_seeded = any(commitments) or SEEDED_NAME.fullmatch(entry.run) is not None
@@ -241,7 +243,7 @@ class _Rules:
         return "seen" if is_shared and _is_hidden(entry.event) else "as charged"
 
 
-def _run(entry: Entry) -> str:
+def _run(entry: LedgerEntry) -> str:
     """Return the name of the run, without the suffix by which a site marks a question."""
     return entry.run.partition("/")[0]
 
@@ -252,7 +254,7 @@ def _event(text: str, counted: Counted) -> PrivacyEvent:
         case "as charged":
             return event
         case "seen":
-            return without_promises(event)
+            return without_trust(event)
         case "one seed" | "one noise":
             return NonPrivate(adjacency=event.adjacency)
 
@@ -260,7 +262,7 @@ def _event(text: str, counted: Counted) -> PrivacyEvent:
 @lru_cache(maxsize=1024)
 def _is_hidden(text: str) -> bool:
     event = from_json(text)
-    return without_promises(event) != event
+    return without_trust(event) != event
 
 
 @lru_cache(maxsize=1024)
@@ -269,7 +271,7 @@ def _is_noise(text: str) -> bool:
     return any(isinstance(part, GaussianNoise | LaplaceNoise) for part in parts)
 
 
-def _find_doubtful(releases: Iterable[tuple[int, Entry]], merged: Merged) -> None:
+def _find_doubtful(releases: Iterable[tuple[int, LedgerEntry]], merged: Merged) -> None:
     """Count the releases of the same name that are counted for two sources."""
     first: dict[object, int] = {}
     for place, entry in releases:
@@ -278,7 +280,7 @@ def _find_doubtful(releases: Iterable[tuple[int, Entry]], merged: Merged) -> Non
             merged.doubtful[place, known] += 1
 
 
-def back_up(ledger: LedgerReader, path: Path) -> Standing:
+def back_up(ledger: LedgerReader, path: Path) -> LedgerPosition:
     """Write a verified copy of a whole ledger to a new file that only its owner can read.
 
     Other processes may continue to charge the ledger meanwhile. An existing file is not replaced.
@@ -294,19 +296,19 @@ def back_up(ledger: LedgerReader, path: Path) -> Standing:
         LedgerError: The ledger or its copy is damaged, or `path` exists.
     """
     check_whole(ledger)
-    before = ledger.standing()
+    before = ledger.position()
     temporary = path.parent / f".{path.name[:100]}.{secrets.token_hex(8)}"
     try:
-        with files.explained("write", path):
+        with files.explain_os_errors("write", path):
             files.open_private(temporary).close()
         ledger.copy_to(temporary)
         with LedgerReader(temporary) as copy:
             check_whole(copy)
             if copy.head_after(before.charges) != before.charges_head:
                 raise LedgerError(f"the copy {path} differs from the ledger; check the disk")
-            standing = copy.standing()
-        with files.explained("write", path):
-            if not files.place_new(temporary, path):
+            standing = copy.position()
+        with files.explain_os_errors("write", path):
+            if not files.rename_if_absent(temporary, path):
                 raise LedgerError(f"{path} exists; choose another name")
     finally:
         temporary.unlink(missing_ok=True)

@@ -34,8 +34,8 @@ SCHEMA_VERSION = 3
 EARLIER_VERSIONS = (1, 2)
 NONCE_BYTES = 8  # size of a random number in place of a commitment, which is longer
 # Prefix of an identity that was derived instead of drawn at random: two ledgers may share it.
-DERIVED = "0" * 8
-COUNTING = "every_charge_counts"  # the trigger that adds each charge to `spending`
+DERIVED_PREFIX = "0" * 8
+COUNTING_TRIGGER = "every_charge_counts"  # the trigger that adds each charge to `spending`
 
 SCHEMA = (
     """CREATE TABLE meta (
@@ -118,7 +118,7 @@ def _derived(connection: sqlite3.Connection) -> str:
     if first is None or not isinstance(first[0], bytes):
         return secrets.token_hex(16)
     digest = hashlib.blake2b(first[0], digest_size=12, person=b"ledger identity")
-    return DERIVED + digest.hexdigest()
+    return DERIVED_PREFIX + digest.hexdigest()
 
 
 def _migrate_from_1(connection: sqlite3.Connection) -> None:
@@ -209,7 +209,7 @@ class Database:
         return self._connection.in_transaction
 
     @property
-    def version_of_others(self) -> int:
+    def data_version(self) -> int:
         """A number that changes whenever another connection changes the file."""
         return int(self.one("PRAGMA data_version")[0])
 
@@ -232,7 +232,7 @@ class Database:
         with self.explained("read"):
             yield from self.execute(statement)
 
-    def of_many(self, statement: str, names: Sequence[Any], *values: Any) -> Iterator[Any]:
+    def select_in(self, statement: str, names: Sequence[Any], *values: Any) -> Iterator[Any]:
         """Yield the rows of a query that contains `IN ({names})`, for any number of names.
 
         The names are bound as parameters, in several statements if there are many. SQL or JSON text
@@ -428,7 +428,7 @@ class Database:
                 connection.execute("BEGIN")
                 create(connection)
                 connection.execute("COMMIT")
-            files.place_new(temporary, self.path)
+            files.rename_if_absent(temporary, self.path)
         except OSError as error:
             raise LedgerError(
                 f"cannot open the ledger {self.path}: {error.strerror or error}; check the disk's "

@@ -20,8 +20,8 @@ from typing import Any
 from sottovoce.core.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger import accounts, database, records, verification
 from sottovoce.ledger.accounts import Accounts
-from sottovoce.ledger.reader import LedgerReader, by_round, count_in
-from sottovoce.ledger.records import Budget, Cell, Charge, Due, Release
+from sottovoce.ledger.reader import LedgerReader, add_if_affordable, group_by_round
+from sottovoce.ledger.records import Budget, Cell, Charge, PendingCharge, Release
 from sottovoce.ledger.verification import Chain
 from sottovoce.privacy.events import PrivacyEvent
 
@@ -122,12 +122,12 @@ class Ledger(LedgerReader):
             BudgetExhaustedError: The client's budget does not cover it; nothing is charged.
             LedgerError: The attempt was charged before, or the ledger was altered.
         """
-        (outcome,) = self.charge_all([Due(release=release, attempt=attempt, event=event)])
+        (outcome,) = self.charge_all([PendingCharge(release=release, attempt=attempt, event=event)])
         if isinstance(outcome, BudgetExhaustedError):
             raise outcome
         return outcome
 
-    def charge_all(self, pending: Sequence[Due]) -> list[Charge | BudgetExhaustedError]:
+    def charge_all(self, pending: Sequence[PendingCharge]) -> list[Charge | BudgetExhaustedError]:
         """Charge several releases in one commit, except those that a budget does not cover.
 
         Each charge is checked against the client's whole history, including those before it in
@@ -145,11 +145,13 @@ class Ledger(LedgerReader):
             AdjacencyMismatchError: A charge has another unit or adjacency than its client's
                 account. Nothing is charged to any client then.
         """
-        texts = accounts.texts_of(pending)
+        texts = accounts.serialize_events(pending)
         with self._writing():
             book = Accounts(self._db, (due.release.client for due in pending))
             self._check_not_charged(pending)
-            refusals = [count_in(book, due, text) for due, text in zip(pending, texts, strict=True)]
+            refusals = [
+                add_if_affordable(book, due, text) for due, text in zip(pending, texts, strict=True)
+            ]
             accepted = [
                 (due, text)
                 for due, text, refusal in zip(pending, texts, refusals, strict=True)
@@ -195,7 +197,7 @@ class Ledger(LedgerReader):
         with self._writing():
             stored = {
                 charge: row
-                for charge, *row in self._db.of_many(
+                for charge, *row in self._db.select_in(
                     "SELECT charge, commitment, digest, message FROM messages "
                     "WHERE charge IN ({names})",
                     [charge.id for charge, _, _ in sealed],
@@ -239,12 +241,12 @@ class Ledger(LedgerReader):
 
     # -- helpers ---------------------------------------------------------------------------
 
-    def _check_not_charged(self, pending: Sequence[Due]) -> None:
+    def _check_not_charged(self, pending: Sequence[PendingCharge]) -> None:
         """Raise LedgerError if an attempt is charged twice, here or in the ledger."""
         earlier: set[tuple[object, ...]] = set()
-        for (run, number), clients in by_round([due.release for due in pending]).items():
+        for (run, number), clients in group_by_round([due.release for due in pending]).items():
             earlier.update(
-                self._db.of_many(
+                self._db.select_in(
                     "SELECT run, client, round, uplink, attempt FROM charges "
                     "WHERE run = ? AND round = ? AND client IN ({names})",
                     clients,
@@ -260,7 +262,7 @@ class Ledger(LedgerReader):
                 )
             earlier.add(key)
 
-    def _enter(self, pending: Sequence[tuple[Due, str]]) -> list[int]:
+    def _enter(self, pending: Sequence[tuple[PendingCharge, str]]) -> list[int]:
         """Write checked charges and return their ids in order."""
         if not pending:
             return []
@@ -269,7 +271,7 @@ class Ledger(LedgerReader):
             "INSERT OR IGNORE INTO events (json) VALUES (?)", ((text,) for text in texts)
         )
         events_by_text = dict(
-            self._db.of_many("SELECT json, id FROM events WHERE json IN ({names})", texts)
+            self._db.select_in("SELECT json, id FROM events WHERE json IN ({names})", texts)
         )
         last = self._db.one("SELECT seq FROM sqlite_sequence WHERE name = 'charges'")
         if last and type(last[0]) is not int:

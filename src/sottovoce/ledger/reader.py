@@ -12,7 +12,14 @@ from sottovoce.core.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger import accounts, verification
 from sottovoce.ledger.accounts import Accounts, Before
 from sottovoce.ledger.database import NONCE_BYTES, Access, Database
-from sottovoce.ledger.records import FIRST_EVENT, Budget, Charge, Due, Release, Standing
+from sottovoce.ledger.records import (
+    FIRST_EVENT_ACCOUNT,
+    Budget,
+    Charge,
+    LedgerPosition,
+    PendingCharge,
+    Release,
+)
 from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.event_json import from_json
@@ -20,7 +27,7 @@ from sottovoce.privacy.events import PrivacyEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """A charge, whether its message was stored, and the commitment of a seeded message."""
 
     id: int
@@ -40,7 +47,7 @@ class Entry:
         return self.run, self.client, self.round, self.uplink, self.attempt
 
     @classmethod
-    def of_row(cls, *row: Any) -> "Entry":
+    def of_row(cls, *row: Any) -> "LedgerEntry":
         """Return the entry in a row; LedgerError if it is damaged."""
         try:
             cells = [*row[:6], Unit(row[6]), row[7], bool(row[8]), _commitment(row[9])]
@@ -114,7 +121,7 @@ class LedgerReader:
             with self.snapshot():
                 self.check_unaltered()
             return
-        version = self._db.version_of_others
+        version = self._db.data_version
         if version != self._found_whole_at:
             verification.check_unaltered(self._db)
             self._found_whole_at = version
@@ -145,7 +152,7 @@ class LedgerReader:
         """
         wanted = {release.key: release for release in releases}
         found: dict[Release, Charge] = {}
-        for (run, number), clients in by_round(releases).items():
+        for (run, number), clients in group_by_round(releases).items():
             for (
                 client,
                 uplink,
@@ -157,7 +164,7 @@ class LedgerReader:
                 commitment,
                 digest,
                 message,
-            ) in self._db.of_many(
+            ) in self._db.select_in(
                 "SELECT client, uplink, charges.id, attempt, unit, json, messages.id IS NOT NULL, "
                 "messages.commitment, digest, message FROM charges "
                 "LEFT JOIN events ON events.id = charges.event "
@@ -189,7 +196,9 @@ class LedgerReader:
                 )
         return found
 
-    def affords(self, pending: Sequence[Due], *, before: Before | None = None) -> frozenset[str]:
+    def clients_with_budget(
+        self, pending: Sequence[PendingCharge], *, before: Before | None = None
+    ) -> frozenset[str]:
         """Return the clients whose budgets cover all their pending charges.
 
         Nothing is charged or reserved.
@@ -202,11 +211,11 @@ class LedgerReader:
             Names of those clients of `pending` that could pay for all of them.
         """
         book = Accounts(self._db, (due.release.client for due in pending), before=before)
-        texts = accounts.texts_of(pending)
+        texts = accounts.serialize_events(pending)
         short = {
             due.release.client
             for due, text in zip(pending, texts, strict=True)
-            if count_in(book, due, text) is not None
+            if add_if_affordable(book, due, text) is not None
         }
         return frozenset(due.release.client for due in pending) - short
 
@@ -222,7 +231,7 @@ class LedgerReader:
         rows = self._db.all(
             "SELECT client FROM spending UNION SELECT client FROM budgets WHERE client != ? "
             "ORDER BY client",
-            (FIRST_EVENT,),
+            (FIRST_EVENT_ACCOUNT,),
         )
         for (name,) in rows:
             if not isinstance(name, str):
@@ -261,7 +270,7 @@ class LedgerReader:
         for client, history in accounts.histories(self._db).items():
             key = tuple(history.items())
             if key not in made:
-                made[key] = compositions.multiset(accounts.composition(history))
+                made[key] = compositions.compose_repeated(accounts.composition(history))
             found[client] = made[key]
         return found
 
@@ -296,7 +305,7 @@ class LedgerReader:
         found = accounts.histories(self._db, [client])
         return accounts.composition(found.get(client, {}))
 
-    def everything(self, unit: Unit) -> list[tuple[PrivacyEvent, int]]:
+    def history_of_all(self, unit: Unit) -> list[tuple[PrivacyEvent, int]]:
         """Return every event charged to any client.
 
         This is the account of a ledger that belongs to one site: under whatever names the site was
@@ -332,7 +341,7 @@ class LedgerReader:
             The composed guarantee; None without a charge.
         """
         history = self.history(client)
-        return privacy_spent(compositions.multiset(history), delta) if history else None
+        return privacy_spent(compositions.compose_repeated(history), delta) if history else None
 
     def largest_spent(
         self, delta: float, *, through: tuple[str, int] | None = None
@@ -350,7 +359,7 @@ class LedgerReader:
         histories = accounts.histories(self._db, before=before)
         # Most clients share a history, so each distinct one is accounted once.
         totals = [
-            privacy_spent(compositions.multiset(accounts.composition(dict(history))), delta)
+            privacy_spent(compositions.compose_repeated(accounts.composition(dict(history))), delta)
             for history in {tuple(history.items()) for history in histories.values()}
         ]
         return max(totals, key=lambda spent: spent.epsilon, default=None)
@@ -437,7 +446,7 @@ class LedgerReader:
             event = plain[text]
             yield dict(zip(names, (*values, event, bool(stored)), strict=True))
 
-    def entries(self, clients: Sequence[str]) -> list["Entry"]:
+    def entries(self, clients: Sequence[str]) -> list["LedgerEntry"]:
         """Return the charges of some clients in order.
 
         Call it inside a `snapshot`, after `check_unaltered`.
@@ -448,14 +457,14 @@ class LedgerReader:
         Returns:
             The charges, with whether a message was stored.
         """
-        rows = self._db.of_many(
+        rows = self._db.select_in(
             "SELECT charges.id, run, client, round, uplink, attempt, unit, json, "
             "digest IS NOT NULL, messages.commitment FROM charges "
             "JOIN events ON events.id = charges.event "
             "LEFT JOIN messages ON messages.charge = charges.id WHERE client IN ({names})",
             clients,
         )
-        return sorted((Entry.of_row(*row) for row in rows), key=lambda entry: entry.id)
+        return sorted((LedgerEntry.of_row(*row) for row in rows), key=lambda entry: entry.id)
 
     def runs(self) -> frozenset[str]:
         """Return the runs for which any client was charged.
@@ -470,7 +479,7 @@ class LedgerReader:
         """The number of charges ever made; a ledger only grows."""
         return verification.chain_end(self._db, "charges")[0]
 
-    def standing(self) -> Standing:
+    def position(self) -> LedgerPosition:
         """Return the identity of the ledger and the length and last link of its chains.
 
         Returns:
@@ -478,10 +487,10 @@ class LedgerReader:
         """
         if not self._db.in_transaction:
             with self.snapshot():
-                return self.standing()
+                return self.position()
         charges, charges_end = verification.chain_end(self._db, "charges")
         messages, messages_end = verification.chain_end(self._db, "messages")
-        return Standing(
+        return LedgerPosition(
             identity=verification.identity(self._db),
             charges=charges,
             charges_head=charges_end.hex(),
@@ -553,7 +562,7 @@ def _commitment(stored: bytes | None) -> bytes | None:
     return None if isinstance(stored, bytes) and len(stored) == NONCE_BYTES else stored
 
 
-def count_in(book: Accounts, due: Due, text: str) -> BudgetExhaustedError | None:
+def add_if_affordable(book: Accounts, due: PendingCharge, text: str) -> BudgetExhaustedError | None:
     """Add a charge to an account and return None, or return why the budget does not cover it."""
     refusal = book.refusal(due, text)
     if refusal is None:
@@ -561,7 +570,7 @@ def count_in(book: Accounts, due: Due, text: str) -> BudgetExhaustedError | None
     return refusal
 
 
-def by_round(releases: Iterable[Release]) -> dict[tuple[str, int], list[str]]:
+def group_by_round(releases: Iterable[Release]) -> dict[tuple[str, int], list[str]]:
     """Return the clients of each (run, round), the order in which the table is sorted."""
     found: dict[tuple[str, int], dict[str, None]] = {}
     for release in releases:

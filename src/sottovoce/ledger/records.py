@@ -48,7 +48,7 @@ def as_hex(content: bytes | None) -> str | None:
 
 # The name of an account that belongs to no client. Its budget is the part of delta that a site's
 # first order reserved for its event.
-FIRST_EVENT = "(first event)"
+FIRST_EVENT_ACCOUNT = "(first event)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Budget:
         adjacency: Adjacency of the guarantee; a word such as "replace-one" is accepted.
         unit: What is protected, a sample or a client; a word is accepted.
 
-    Example:
+    Examples:
         >>> print(Budget(epsilon=8.0, delta=1e-5))
         epsilon 8 at delta 1e-05, zero-out, per client
     """
@@ -136,7 +136,7 @@ class Release:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Due:
+class PendingCharge:
     """A charge that has not been made yet.
 
     Attributes:
@@ -197,7 +197,7 @@ class SpendingRecord(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class LedgerPosition:
     """The identity of a ledger and the extent of its chains, by which an older copy is detected.
 
     Messages count as well as charges: a copy that has a charge but not the message that the charge

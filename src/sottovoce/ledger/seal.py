@@ -17,7 +17,7 @@ from sottovoce.core import bounded_json, files, printable_text
 from sottovoce.core.errors import LedgerError, LedgerLostError
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.reader import LedgerReader
-from sottovoce.ledger.records import Standing
+from sottovoce.ledger.records import LedgerPosition
 from sottovoce.ledger.verification import Chain
 
 SEAL_NAME = "ledger.seal"
@@ -48,7 +48,7 @@ class Seal:
             is an older copy.
     """
 
-    standing: Standing
+    position: LedgerPosition
     moved_to: str | None = None
     arriving_from: str | None = None
     has_left: bool = False
@@ -56,7 +56,7 @@ class Seal:
     def write(self, path: Path) -> None:
         """Replace the file durably and as a whole."""
         moves = {key: getattr(self, key) for key in ("moved_to", "arriving_from", "has_left")}
-        plain = asdict(self.standing) | {key: value for key, value in moves.items() if value}
+        plain = asdict(self.position) | {key: value for key, value in moves.items() if value}
         files.write_json(path, plain, mode=files.PRIVATE)
 
 
@@ -80,9 +80,9 @@ def read(path: Path) -> Seal | None:
 
 def _seal_in(plain: Any) -> Seal:
     """Return the seal in JSON data; raise ValueError, TypeError or KeyError if it is none."""
-    standing = Standing(**{field.name: plain[field.name] for field in fields(Standing)})
+    standing = LedgerPosition(**{field.name: plain[field.name] for field in fields(LedgerPosition)})
     seal = Seal(
-        standing=standing,
+        position=standing,
         moved_to=plain.get("moved_to"),
         arriving_from=plain.get("arriving_from"),
         has_left=plain.get("has_left", False),
@@ -106,7 +106,7 @@ def create(folder: Path) -> None:
     with Ledger(ledger, create=True) as made:
         if made.num_charges:
             raise LedgerError(f"{ledger} exists and has charges; {_ONE_LEDGER_REMEDY}")
-        Seal(standing=made.standing()).write(seal)
+        Seal(position=made.position()).write(seal)
 
 
 def open_sealed(ledger: Path, seal: Path) -> Ledger:
@@ -117,7 +117,7 @@ def open_sealed(ledger: Path, seal: Path) -> Ledger:
     # Read before the ledger: other processes may be charging, and a ledger is never behind its
     # seal.
     found = read(seal)
-    check_there(ledger, found)
+    check_present(ledger, found)
     opened = _opened(ledger, Ledger)
     try:
         if found is None and not opened.is_bound:
@@ -137,10 +137,10 @@ def open_sealed(ledger: Path, seal: Path) -> Ledger:
     return opened
 
 
-def open_to_read(ledger: Path, seal: Path) -> LedgerReader:
+def open_read_only(ledger: Path, seal: Path) -> LedgerReader:
     """Open a site's ledger for reading; check it as `open_sealed` does, change nothing."""
     found = read(seal)
-    check_there(ledger, found)
+    check_present(ledger, found)
     opened = _opened(ledger, LedgerReader)
     try:
         check(opened, found, ledger)
@@ -152,7 +152,7 @@ def open_to_read(ledger: Path, seal: Path) -> LedgerReader:
 
 def check(opened: LedgerReader, seal: Seal | None, path: Path) -> None:
     """Raise LedgerLostError if a ledger does not match its seal."""
-    check_there(path, seal)
+    check_present(path, seal)
     if seal is None:
         if not opened.is_bound:
             return  # an earlier version made it, and no site has answered with it since
@@ -161,7 +161,7 @@ def check(opened: LedgerReader, seal: Seal | None, path: Path) -> None:
             "that this is the ledger that was charged; "
             f"{_RESTORE_REMEDY}"
         )
-    sealed, found = seal.standing, opened.standing()
+    sealed, found = seal.position, opened.position()
     if found.identity != sealed.identity:
         raise LedgerLostError(
             f"{path} is another ledger, with {_charges(found.charges)}; this site's ledger, with "
@@ -193,9 +193,9 @@ def settle(ledger: Ledger, seal: Path) -> None:
     """
     ledger.checkpoint()
     with ledger.transaction():  # one process at a time, so that no older seal replaces a newer one
-        before, now = read(seal), Seal(standing=ledger.standing())
-        check_there(ledger.path, before)
-        if before is not None and before.standing.identity != now.standing.identity:
+        before, now = read(seal), Seal(position=ledger.position())
+        check_present(ledger.path, before)
+        if before is not None and before.position.identity != now.position.identity:
             raise LedgerLostError(
                 f"{ledger.path} was replaced by another ledger; {_RESTORE_REMEDY}"
             )
@@ -203,11 +203,11 @@ def settle(ledger: Ledger, seal: Path) -> None:
             now.write(seal)
 
 
-def check_there(path: Path, seal: Seal | None) -> None:
+def check_present(path: Path, seal: Seal | None) -> None:
     """Raise LedgerLostError if the seal says that a ledger should be here and it is missing."""
     check_not_moved(path, seal)
     if seal is not None and not os.path.lexists(path):
-        charges = _charges(seal.standing.charges)
+        charges = _charges(seal.position.charges)
         raise LedgerLostError(f"{path}, with {charges}, is missing; {_RESTORE_REMEDY}")
 
 

@@ -28,7 +28,7 @@ class Tally:
         charged: The event that one uplink of each client is charged with.
         uplinks: Number of vectors that a client sends in a round.
 
-    Example:
+    Examples:
         >>> from sottovoce.core.adjacency import Adjacency
         >>> from sottovoce.privacy.events import PureDp
         >>> event = PureDp(epsilon=1.0, adjacency=Adjacency.REPLACE_ONE)
@@ -69,7 +69,7 @@ class Tally:
         self._affordable: dict[tuple[int, int], bool] = {}
         self._spent: dict[tuple[int, int, float], PrivacySpent] = {}
 
-    def able(self, number: int) -> Mask:
+    def clients_with_budget(self, number: int) -> Mask:
         """Return which clients could pay for a round before it was charged.
 
         Args:
@@ -185,7 +185,7 @@ class Tally:
         if budget is None:
             return True
         if (kind, count) not in self._affordable:
-            after = compositions.multiset([(event, (count + 1) * self._uplinks)])
+            after = compositions.compose_repeated([(event, (count + 1) * self._uplinks)])
             self._affordable[kind, count] = within(after, budget.delta, budget.epsilon)
         return self._affordable[kind, count]
 
@@ -194,7 +194,7 @@ class Tally:
         if key not in self._spent:
             event, _ = self._kinds[kind]
             self._spent[key] = privacy_spent(
-                compositions.multiset([(event, count * self._uplinks)]), delta
+                compositions.compose_repeated([(event, count * self._uplinks)]), delta
             )
         return self._spent[key]
 

@@ -139,7 +139,7 @@ def _program_problems(db: Database) -> Iterator[str]:
     for kind, name, text in rows:
         if expected.get(name) != text:
             yield f"the {kind} '{name}' does not belong to a ledger"
-    if database.COUNTING not in {name for _, name, _ in rows}:
+    if database.COUNTING_TRIGGER not in {name for _, name, _ in rows}:
         yield "the trigger that counts every charge is missing"
 
 
@@ -197,7 +197,7 @@ def _budget_problems(db: Database) -> list[str]:
             accounts.check_adjacency(f"client '{client}'", budget.adjacency, past, None)
             if not past:
                 continue
-            spent = privacy_spent(compositions.multiset(past), budget.delta)
+            spent = privacy_spent(compositions.compose_repeated(past), budget.delta)
         except SottovoceError as error:
             found.append(f"client '{client}': {error}")
             continue

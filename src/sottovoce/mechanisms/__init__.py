@@ -11,7 +11,7 @@ and `core`.
 
 from typing import TYPE_CHECKING
 
-from sottovoce.core.faces import show
+from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
     from sottovoce.mechanisms.clamped_sign import ClampedSign as ClampedSign
@@ -47,22 +47,22 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
     from sottovoce.mechanisms.noise.laws import nu_for_mean_absolute as nu_for_mean_absolute
     from sottovoce.mechanisms.randomized_response import (
-        BitwiseRandomisedResponse as BitwiseRandomisedResponse,
+        BitwiseRandomizedResponse as BitwiseRandomizedResponse,
     )
     from sottovoce.mechanisms.randomized_response import (
-        GeneralisedRandomisedResponse as GeneralisedRandomisedResponse,
+        GeneralizedRandomizedResponse as GeneralizedRandomizedResponse,
     )
-    from sottovoce.mechanisms.registry import Knob as Knob
+    from sottovoce.mechanisms.registry import CalibratedParameter as CalibratedParameter
     from sottovoce.mechanisms.registry import Registration as Registration
     from sottovoce.mechanisms.registry import find as find
     from sottovoce.mechanisms.registry import register as register
     from sottovoce.mechanisms.registry import registrations as registrations
     from sottovoce.mechanisms.release import EveryMessage as EveryMessage
     from sottovoce.mechanisms.release import NoisySums as NoisySums
-    from sottovoce.mechanisms.release import NoSenders as NoSenders
     from sottovoce.mechanisms.release import OnlySums as OnlySums
     from sottovoce.mechanisms.release import ReleaseTerms as ReleaseTerms
     from sottovoce.mechanisms.release import SecretSample as SecretSample
+    from sottovoce.mechanisms.release import ShuffledMessages as ShuffledMessages
     from sottovoce.mechanisms.release import local_event as local_event
     from sottovoce.mechanisms.release import release_event as release_event
     from sottovoce.mechanisms.rotation import Rotation as Rotation
@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.staircase import Staircase as Staircase
     from sottovoce.mechanisms.stochastic_sign import StochasticSign as StochasticSign
 
-show(
+export_lazily(
     __name__,
     {
         "clamped_sign": ["ClampedSign"],
@@ -113,11 +113,11 @@ show(
         "mvu": ["Mvu"],
         "no_privacy": ["NoPrivacy"],
         "noise.laws": ["nu_for_mean_absolute"],
-        "randomized_response": ["BitwiseRandomisedResponse", "GeneralisedRandomisedResponse"],
-        "registry": ["Knob", "Registration", "find", "register", "registrations"],
+        "randomized_response": ["BitwiseRandomizedResponse", "GeneralizedRandomizedResponse"],
+        "registry": ["CalibratedParameter", "Registration", "find", "register", "registrations"],
         "release": [
             "EveryMessage",
-            "NoSenders",
+            "ShuffledMessages",
             "NoisySums",
             "OnlySums",
             "ReleaseTerms",

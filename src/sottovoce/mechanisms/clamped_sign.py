@@ -16,7 +16,7 @@ from sottovoce.mechanisms.design.families import tilted_law
 from sottovoce.mechanisms.encoding import Payloads, Prepared, WithPrivatize, fill_each
 from sottovoce.mechanisms.kernels.one_bit import sample_bits, sample_payload
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
-from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.mechanisms.registry import CalibratedParameter, register
 from sottovoce.privacy.events import OneBit
 
 # As in `gauss_hermite`: the rounding of the norm check and of u/sigma, relative to the distance of
@@ -32,7 +32,7 @@ _ROUNDING = 2.0**-26
         {"noise_multiplier": 0.5, "logit_bound": 2.0},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
-    knob=Knob(parameter="noise_multiplier", more_private="larger"),
+    calibrated_parameter=CalibratedParameter(parameter="noise_multiplier", more_private="larger"),
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)

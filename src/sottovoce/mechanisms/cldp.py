@@ -16,7 +16,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream, open_uniforms, uniform_below
 from sottovoce.mechanisms.encoding import WithPrivatize
 from sottovoce.mechanisms.mechanism import Codes, JointLaw, LevelCodes, MomentLaw, Sampling
-from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.mechanisms.registry import CalibratedParameter, register
 from sottovoce.privacy.events import PureDp
 
 MAX_DIMENSION = 2**31  # one code holds a coordinate and a sign in 32 bits
@@ -33,7 +33,7 @@ _MAX_JOINT_DIMENSION = 256  # the joint law takes 4 d^2 numbers
         Box(dimension=8, lower=-1.0, upper=1.0),
         L2Ball(dimension=8, radius=1.0),
     ],
-    knob=Knob(parameter="epsilon", more_private="smaller"),
+    calibrated_parameter=CalibratedParameter(parameter="epsilon", more_private="smaller"),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cldp(WithPrivatize):
@@ -217,7 +217,7 @@ class Cldp(WithPrivatize):
             case _:
                 assert_never(domain)
         if isinstance(domain, L2Ball) or dimension > _MAX_JOINT_DIMENSION:
-            return MomentLaw(centre=vector, spread=second - vector**2)
+            return MomentLaw(center=vector, spread=second - vector**2)
         if isinstance(domain, Box):
             rows, factor = np.eye(dimension), dimension * scale
         else:

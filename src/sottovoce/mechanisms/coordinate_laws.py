@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import PrivacyError
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Staircase
+from sottovoce.mechanisms.noise.laws import ScalarGaussian, ScalarLaplace, ScalarStaircase
 from sottovoce.mechanisms.registry import kind_of
 
 
@@ -55,7 +55,7 @@ class InterpolatedTable:
 class AddedNoise:
     """The value plus independent noise."""
 
-    noise: Gaussian | Laplace | Staircase
+    noise: ScalarGaussian | ScalarLaplace | ScalarStaircase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +75,13 @@ class Coordinatewise(Protocol):
         ...
 
 
-CentralNoise = Gaussian | Laplace
+CentralNoise = ScalarGaussian | ScalarLaplace
 
 
 def noise_of(mechanism: Mechanism) -> CentralNoise:
     """Return the noise of a mechanism that only adds it; else raise PrivacyError."""
     law = mechanism.coordinate_law() if isinstance(mechanism, Coordinatewise) else None
-    if not isinstance(law, AddedNoise) or not isinstance(law.noise, Gaussian | Laplace):
+    if not isinstance(law, AddedNoise) or not isinstance(law.noise, ScalarGaussian | ScalarLaplace):
         raise PrivacyError(
             f"'{kind_of(mechanism)}' does not only add noise, so a trusted party cannot add its "
             "noise to a sum; use mechanism 'gaussian' or 'laplace', or the channel 'direct' (and "

@@ -6,7 +6,7 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Domain, L2Ball, require_l2_ball
 from sottovoce.mechanisms.noise import laws
-from sottovoce.mechanisms.registry import Knob, Parameters, register
+from sottovoce.mechanisms.registry import CalibratedParameter, Parameters, register
 from sottovoce.mechanisms.rounded_noise import (
     ROUNDING,
     RoundedNoise,
@@ -16,10 +16,10 @@ from sottovoce.mechanisms.rounded_noise import (
 from sottovoce.privacy.events import GaussianNoise
 
 
-def _noise(domain: Domain, noise_multiplier: float) -> laws.Gaussian:
+def _noise(domain: Domain, noise_multiplier: float) -> laws.ScalarGaussian:
     ball = require_l2_ball(domain)
     stddev = parameter_rules.noise_multiplier(noise_multiplier) * ball.radius / ball.records
-    return laws.Gaussian(stddev=stddev)
+    return laws.ScalarGaussian(stddev=stddev)
 
 
 def _automatic_steps(domain: Domain, given: Parameters) -> float:
@@ -34,7 +34,7 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
         {"noise_multiplier": 1.0, "bits": 5, "steps_per_radius": 16.0},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
-    knob=Knob(
+    calibrated_parameter=CalibratedParameter(
         parameter="noise_multiplier",
         more_private="larger",
         ends=lambda domain, given: multiplier_ends(domain, given, _noise),
@@ -62,7 +62,7 @@ class DiscreteGaussian(RoundedNoise):
 
     Cost: `bits` bits per coordinate.
 
-    References: docs/privacy.md, "Noise on a grid"; Dong, Roth and Su 2022, theorem 2.7.
+    References: docs/explanation/privacy.md, "Noise on a grid"; Dong, Roth and Su 2022, theorem 2.7.
 
     Attributes:
         input_domain: The L2 ball that updates are clipped to; its radius is the clipping norm.
@@ -72,7 +72,7 @@ class DiscreteGaussian(RoundedNoise):
             "auto": the finest grid on which a coordinate wraps around with probability at most
             1e-9.
 
-    Example:
+    Examples:
         >>> from sottovoce import Adjacency, L2Ball
         >>> ball = L2Ball(dimension=1000, radius=1.0)
         >>> mechanism = DiscreteGaussian(
@@ -95,7 +95,7 @@ class DiscreteGaussian(RoundedNoise):
         self.check_grid()
 
     @property
-    def noise(self) -> laws.Gaussian:
+    def noise(self) -> laws.ScalarGaussian:
         """The real-valued noise of a coordinate."""
         return _noise(self.input_domain, self.noise_multiplier)
 

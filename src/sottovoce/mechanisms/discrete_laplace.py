@@ -6,7 +6,7 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.mechanisms.noise import laws
-from sottovoce.mechanisms.registry import Knob, Parameters, register
+from sottovoce.mechanisms.registry import CalibratedParameter, Parameters, register
 from sottovoce.mechanisms.rounded_noise import (
     ROUNDING,
     RoundedNoise,
@@ -18,10 +18,10 @@ from sottovoce.privacy.additive_noise import laplace_event
 from sottovoce.privacy.events import LaplaceNoise, Repeated
 
 
-def _noise(domain: Domain, noise_multiplier: float) -> laws.Laplace:
+def _noise(domain: Domain, noise_multiplier: float) -> laws.ScalarLaplace:
     records = domain.records if isinstance(domain, L1Ball | L2Ball) else 1
     scale = parameter_rules.noise_multiplier(noise_multiplier) * width(domain) / records
-    return laws.Laplace(scale=scale)
+    return laws.ScalarLaplace(scale=scale)
 
 
 def _automatic_steps(domain: Domain, given: Parameters) -> float:
@@ -40,7 +40,7 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
         L2Ball(dimension=8, radius=1.0),
         Box(dimension=8, lower=0.0, upper=1.0),
     ],
-    knob=Knob(
+    calibrated_parameter=CalibratedParameter(
         parameter="noise_multiplier",
         more_private="larger",
         ends=lambda domain, given: multiplier_ends(domain, given, _noise),
@@ -75,7 +75,7 @@ class DiscreteLaplace(RoundedNoise):
 
     Cost: `bits` bits per coordinate.
 
-    References: docs/privacy.md, "Noise on a grid"; Dwork, McSherry, Nissim and Smith 2006,
+    References: docs/explanation/privacy.md, "Noise on a grid"; Dwork, McSherry, Nissim and Smith 2006,
     proposition 1; `privacy.additive_noise` proves which shift is the worst.
 
     Attributes:
@@ -98,7 +98,7 @@ class DiscreteLaplace(RoundedNoise):
         self.check_grid()
 
     @property
-    def noise(self) -> laws.Laplace:
+    def noise(self) -> laws.ScalarLaplace:
         """The real-valued noise of a coordinate."""
         return _noise(self.input_domain, self.noise_multiplier)
 

@@ -10,7 +10,7 @@ from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms.noise import laws
 from sottovoce.mechanisms.noise.rounded import MAX_STEPS
-from sottovoce.mechanisms.registry import Knob, Parameters, register
+from sottovoce.mechanisms.registry import CalibratedParameter, Parameters, register
 from sottovoce.mechanisms.rounded_noise import ROUNDING, RoundedNoise, automatic_steps, width
 from sottovoce.privacy.additive_noise import staircase_pair
 from sottovoce.privacy.events import FinitePair, PureDp, Repeated
@@ -49,11 +49,11 @@ def _automatic_steps(domain: Domain, given: Parameters) -> float:
 
 def _noise(
     domain: Domain, step_epsilon: float, nu: float, step_multiplier: float
-) -> laws.Staircase:
+) -> laws.ScalarStaircase:
     parameter_rules.step_epsilon("step_epsilon", step_epsilon)
     # Neighbors slightly more than a stair apart would cost two stairs, so stairs are made wider.
     stair = _stair(domain, step_multiplier) * (1.0 + ROUNDING)
-    return laws.Staircase(step=stair, epsilon=step_epsilon, nu=nu)
+    return laws.ScalarStaircase(step=stair, epsilon=step_epsilon, nu=nu)
 
 
 def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
@@ -87,7 +87,9 @@ def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
         },
     ],
     example_domain=Box(dimension=8, lower=0.0, upper=1.0),
-    knob=Knob(parameter="step_epsilon", more_private="smaller", ends=_ends),
+    calibrated_parameter=CalibratedParameter(
+        parameter="step_epsilon", more_private="smaller", ends=_ends
+    ),
     automatic={"nu": _automatic_nu, "steps_per_radius": _automatic_steps},
     # Stairs as wide as the distance of neighbors; on a box around 0 under zero-out, half its width.
     settings=[
@@ -124,7 +126,7 @@ class DiscreteStaircase(RoundedNoise):
 
     Cost: `bits` bits per coordinate.
 
-    References: docs/privacy.md, "Noise on a grid"; Geng and Viswanath 2016.
+    References: docs/explanation/privacy.md, "Noise on a grid"; Geng and Viswanath 2016.
 
     Attributes:
         input_domain: A box, or a ball of dimension 1.
@@ -151,7 +153,7 @@ class DiscreteStaircase(RoundedNoise):
         self.check_grid()
 
     @property
-    def noise(self) -> laws.Staircase:
+    def noise(self) -> laws.ScalarStaircase:
         """The real-valued noise of a coordinate."""
         return _noise(self.input_domain, self.step_epsilon, self.nu, self.step_multiplier)
 

@@ -58,7 +58,7 @@ def pack(codes: UnsignedCodes, bits: int) -> bytes:
     Returns:
         The packed codes; the unused bits of the last byte are zero.
 
-    Example:
+    Examples:
         >>> pack(np.array([1, 2, 3], dtype=np.uint8), bits=2).hex()
         '39'
     """
@@ -102,7 +102,7 @@ def unpack(payload: Octets, count: int, bits: int) -> UnsignedCodes:
     Returns:
         The codes in the smallest unsigned type of 8, 16 or 32 bits that holds `bits` bits.
 
-    Example:
+    Examples:
         >>> unpack(bytes.fromhex("39"), count=3, bits=2).tolist()
         [1, 2, 3]
     """
@@ -396,7 +396,7 @@ def prepare(
         rows, scales = _clipped(domain, rows)
         return Prepared(mechanism=mechanism, rows=rows, scales=scales)
     turned = _projected(domain, rows)
-    rotation.turn_rows(turned)
+    rotation.rotate_rows(turned)
     if not isinstance(domain, L2Ball):
         for row in turned:
             domain.check(row)
@@ -423,7 +423,7 @@ def prepare_on_device(
     rows = device_rows.matrix(values, mechanism.input_domain.dimension)
     rows, scales = device_rows.clipped(rows, mechanism.input_domain)
     if rotation is not None:
-        rows, scales = device_rows.turned(rows, scales, rotation.passes()), None
+        rows, scales = device_rows.rotate_rows(rows, scales, rotation.passes()), None
     return Prepared(mechanism=mechanism, rows=rows, scales=scales)
 
 
@@ -620,11 +620,11 @@ class WithPrivatize:
             DomainError: If the update has another size, is not an array of floating-point numbers,
                 or is not finite.
         """
-        prepared = prepare(self, flat(update, self.input_domain.dimension))
+        prepared = prepare(self, flatten_update(update, self.input_domain.dimension))
         return self.encode(prepared.vector(0), _keystream(randomness))
 
 
-def flat(update: Any, dimension: int) -> Floats:
+def flatten_update(update: Any, dimension: int) -> Floats:
     """Return an update as a vector on the CPU; raise DomainError if it is not one."""
     array = np.asarray(_on_cpu(update) if hasattr(update, "detach") else _array_of(update))
     if array.dtype.kind in "iub":

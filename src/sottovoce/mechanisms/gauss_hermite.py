@@ -28,7 +28,7 @@ from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.one_bit import sample_bits, sample_payload
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
-from sottovoce.mechanisms.registry import Knob, Parameters, register
+from sottovoce.mechanisms.registry import CalibratedParameter, Parameters, register
 from sottovoce.privacy.events import OneBit, ZeroConcentrated
 
 # The norm check and u/sigma round by less than 2^-48 of the radius. That is less than this fraction
@@ -69,7 +69,7 @@ def _automatic_levels(domain: Domain, given: Parameters) -> int:
         {"levels": 8, "noise_multiplier": 0.5},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
-    knob=Knob(parameter="noise_multiplier", more_private="larger"),
+    calibrated_parameter=CalibratedParameter(parameter="noise_multiplier", more_private="larger"),
     automatic={"levels": _automatic_levels},
     settings=[{"levels": levels} for levels in (2, 4, 8, 16, 64)],
     coordinatewise=True,
@@ -98,7 +98,7 @@ class GaussHermite(WithPrivatize):
 
     Cost: ceil(log2(levels)) bits per coordinate.
 
-    Reference: docs/privacy.md, sections 1 and 14.
+    Reference: docs/explanation/privacy.md, sections 1 and 14.
 
     Attributes:
         input_domain: The L2 ball that updates are clipped to; its radius is the clipping norm.
@@ -106,7 +106,7 @@ class GaussHermite(WithPrivatize):
             it may be "auto": the fewest bits that cost almost no accuracy on rotated updates.
         noise_multiplier: sigma in units of radius/records.
 
-    Example:
+    Examples:
         >>> from sottovoce import L2Ball
         >>> ball = L2Ball(dimension=1000, radius=1.0)
         >>> mechanism = GaussHermite(input_domain=ball, levels=2, noise_multiplier=10.0)

@@ -14,7 +14,7 @@ from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.encoding import WithPrivatize
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, GaussianLaw, Sampling
 from sottovoce.mechanisms.noise import laws as normal
-from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.mechanisms.registry import CalibratedParameter, register
 from sottovoce.privacy.events import GaussianNoise
 
 
@@ -23,7 +23,7 @@ from sottovoce.privacy.events import GaussianNoise
     summary="float32 values with Gaussian noise: the uncompressed reference (simulation only)",
     examples=[{"noise_multiplier": 2.0}],
     example_domain=L2Ball(dimension=8, radius=1.0),
-    knob=Knob(parameter="noise_multiplier", more_private="larger"),
+    calibrated_parameter=CalibratedParameter(parameter="noise_multiplier", more_private="larger"),
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class Gaussian(WithPrivatize):
         input_domain: The L2 ball that updates are clipped to; its radius is the clipping norm.
         noise_multiplier: The noise standard deviation in units of radius/records.
 
-    Example:
+    Examples:
         >>> from sottovoce import Adjacency, L2Ball
         >>> ball = L2Ball(dimension=1000, radius=1.0)
         >>> Gaussian(input_domain=ball, noise_multiplier=2.0).privacy(Adjacency.ZERO_OUT).mu
@@ -82,10 +82,10 @@ class Gaussian(WithPrivatize):
         return codes.astype(np.float64)
 
     def law(self, values: ArrayLike) -> GaussianLaw:
-        return GaussianLaw(centre=self.input_domain.check(values), stddev=self.noise_stddev)
+        return GaussianLaw(center=self.input_domain.check(values), stddev=self.noise_stddev)
 
     def coordinate_law(self) -> AddedNoise:
-        return AddedNoise(noise=normal.Gaussian(stddev=self.noise_stddev))
+        return AddedNoise(noise=normal.ScalarGaussian(stddev=self.noise_stddev))
 
     def privacy(self, adjacency: Adjacency) -> GaussianNoise:
         mu = self.input_domain.relative_sensitivity(adjacency) / self.noise_multiplier

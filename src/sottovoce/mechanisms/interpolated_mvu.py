@@ -21,7 +21,7 @@ from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, WithPrivat
 from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
-from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.mechanisms.registry import CalibratedParameter, register
 from sottovoce.privacy.events import OneBit, ZeroConcentrated
 
 BETA_RANGE = (1e-10, 1e6)
@@ -87,7 +87,9 @@ def interpolated_family(epsilon: float, output_bits: int) -> InterpolatedFamily:
         {"epsilon": 5.0, "beta": 0.4, "output_bits": 3},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
-    knob=Knob(parameter="beta", more_private="smaller", ends=(1e5, 1e-9)),
+    calibrated_parameter=CalibratedParameter(
+        parameter="beta", more_private="smaller", ends=(1e5, 1e-9)
+    ),
     settings=[{"epsilon": 1.0, "output_bits": 1}],  # more bits gain nothing, see below
     coordinatewise=True,
 )

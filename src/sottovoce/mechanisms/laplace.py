@@ -15,7 +15,7 @@ from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.encoding import WithPrivatize
 from sottovoce.mechanisms.mechanism import Codes, Float32Codes, LaplaceLaw, Sampling
 from sottovoce.mechanisms.noise import laws as scalar
-from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.mechanisms.registry import CalibratedParameter, register
 from sottovoce.privacy.additive_noise import laplace_event
 from sottovoce.privacy.events import LaplaceNoise, Repeated
 
@@ -29,7 +29,7 @@ from sottovoce.privacy.events import LaplaceNoise, Repeated
         L2Ball(dimension=8, radius=1.0),
         Box(dimension=8, lower=0.0, upper=1.0),
     ],
-    knob=Knob(parameter="noise_multiplier", more_private="larger"),
+    calibrated_parameter=CalibratedParameter(parameter="noise_multiplier", more_private="larger"),
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Laplace(WithPrivatize):
         noise_multiplier: The noise scale b in units of radius/records of a ball, or of the width of
             a box.
 
-    Example:
+    Examples:
         >>> from sottovoce import Adjacency, L1Ball
         >>> ball = L1Ball(dimension=10, radius=1.0)
         >>> event = Laplace(input_domain=ball, noise_multiplier=2.0).privacy(Adjacency.ZERO_OUT)
@@ -110,10 +110,10 @@ class Laplace(WithPrivatize):
         return codes.astype(np.float64)
 
     def law(self, values: ArrayLike) -> LaplaceLaw:
-        return LaplaceLaw(centre=self.input_domain.check(values), scale=self.noise_scale)
+        return LaplaceLaw(center=self.input_domain.check(values), scale=self.noise_scale)
 
     def coordinate_law(self) -> AddedNoise:
-        return AddedNoise(noise=scalar.Laplace(scale=self.noise_scale))
+        return AddedNoise(noise=scalar.ScalarLaplace(scale=self.noise_scale))
 
     def privacy(self, adjacency: Adjacency) -> LaplaceNoise | Repeated:
         return laplace_event(self.input_domain, self.noise_multiplier, adjacency)

@@ -11,7 +11,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import MAX_DIMENSION, Domain, Vector
 from sottovoce.core.errors import DomainError
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.noise.laws import Staircase
+from sottovoce.mechanisms.noise.laws import ScalarStaircase
 from sottovoce.privacy.events import PrivacyEvent
 
 Codes = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32] | NDArray[np.float32]
@@ -31,7 +31,7 @@ class LevelCodes:
         levels: The number of different codes, from 2 to 2^32.
         count: The number of codes in a message, or None for one code per coordinate.
 
-    Example:
+    Examples:
         >>> LevelCodes(levels=5).payload_bits(1000)
         3000
     """
@@ -161,48 +161,48 @@ class FiniteLaw:
 class GaussianLaw:
     """A law that adds independent N(0, stddev^2) noise to each coordinate."""
 
-    centre: Vector
+    center: Vector
     stddev: float
 
     def mean(self) -> Vector:
         """Return the mean of each decoded coordinate."""
-        return self.centre
+        return self.center
 
     def variance(self) -> Vector:
         """Return the variance of each decoded coordinate."""
-        return np.full_like(self.centre, self.stddev**2)
+        return np.full_like(self.center, self.stddev**2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaplaceLaw:
     """A law that adds independent Laplace noise of the given scale to each coordinate."""
 
-    centre: Vector
+    center: Vector
     scale: float
 
     def mean(self) -> Vector:
         """Return the mean of each decoded coordinate."""
-        return self.centre
+        return self.center
 
     def variance(self) -> Vector:
         """Return the variance of each decoded coordinate."""
-        return np.full_like(self.centre, 2.0 * self.scale**2)
+        return np.full_like(self.center, 2.0 * self.scale**2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaircaseLaw:
     """A law that adds independent staircase noise to each coordinate."""
 
-    centre: Vector
-    noise: Staircase
+    center: Vector
+    noise: ScalarStaircase
 
     def mean(self) -> Vector:
         """Return the mean of each decoded coordinate."""
-        return self.centre
+        return self.center
 
     def variance(self) -> Vector:
         """Return the variance of each decoded coordinate."""
-        return np.full_like(self.centre, self.noise.variance)
+        return np.full_like(self.center, self.noise.variance)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,14 +226,14 @@ class JointLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentLaw:
-    """A law of which only mean (`centre`) and variance (`spread`) of each coordinate are known."""
+    """A law of which only mean (`center`) and variance (`spread`) of each coordinate are known."""
 
-    centre: Vector
+    center: Vector
     spread: Vector
 
     def mean(self) -> Vector:
         """Return the mean of each decoded coordinate."""
-        return self.centre
+        return self.center
 
     def variance(self) -> Vector:
         """Return the variance of each decoded coordinate."""
@@ -244,15 +244,15 @@ class MomentLaw:
 class PointLaw:
     """A law under which every coordinate decodes to its own value."""
 
-    centre: Vector
+    center: Vector
 
     def mean(self) -> Vector:
         """Return the mean of each decoded coordinate."""
-        return self.centre
+        return self.center
 
     def variance(self) -> Vector:
         """Return the variance of each decoded coordinate."""
-        return np.zeros_like(self.centre)
+        return np.zeros_like(self.center)
 
 
 Law = FiniteLaw | GaussianLaw | LaplaceLaw | StaircaseLaw | JointLaw | MomentLaw | PointLaw
@@ -354,13 +354,13 @@ class SignLayout(Protocol):
         """The number of signs in a message."""
         ...
 
-    def folded(self, values: Vector) -> Vector:
+    def fold(self, values: Vector) -> Vector:
         """Return the vector for values decoded from each sign; a linear map."""
         ...
 
 
 @runtime_checkable
-class Expanding(Protocol):
+class ExpandsToSigns(Protocol):
     """A mechanism whose few codes expand to many signs by a public deterministic function.
 
     decode(codes) is +-magnitude for each sign, followed by the layout's linear map. So a server may
@@ -414,12 +414,12 @@ class BoundedDensity(Protocol):
         ...
 
 
-def has_a_range(mechanism: Mechanism) -> bool:
+def has_finite_codes(mechanism: Mechanism) -> bool:
     """Return whether each coordinate is sent as one of finitely many codes.
 
     Such codes have a limited range, so that a random rotation of the input may reduce the error.
     """
-    if isinstance(mechanism, Expanding):
+    if isinstance(mechanism, ExpandsToSigns):
         return True
     code_format = mechanism.code_format()
     return isinstance(code_format, LevelCodes) and code_format.count is None
@@ -443,7 +443,7 @@ def bits_per_coordinate(mechanism: Mechanism) -> float:
     Returns:
         Bits of the codes of one message, divided by the dimension.
 
-    Example:
+    Examples:
         >>> from sottovoce import GaussHermite, L2Ball
         >>> ball = L2Ball(dimension=1000, radius=1.0)
         >>> bits_per_coordinate(GaussHermite(input_domain=ball, levels=8, noise_multiplier=2.0))

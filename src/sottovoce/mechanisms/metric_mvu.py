@@ -12,7 +12,7 @@ from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.store import DesignSpec
 from sottovoce.mechanisms.finite_channel import DesignedTable, interval
-from sottovoce.mechanisms.registry import Knob, Parameters, register
+from sottovoce.mechanisms.registry import CalibratedParameter, Parameters, register
 from sottovoce.privacy.envelope import renyi_curve
 from sottovoce.privacy.events import MetricDp, PrivacyEvent, PureDp, Repeated
 from sottovoce.privacy.interpolated import interpolated_renyi_bound
@@ -63,7 +63,7 @@ def _epsilon_ends(domain: Domain, given: Parameters) -> tuple[float, float]:
     ],
     example_domain=L1Ball(dimension=8, radius=1.0),
     further_domains=[L2Ball(dimension=8, radius=1.0), Box(dimension=2, lower=0.0, upper=2.0)],
-    knob=Knob(
+    calibrated_parameter=CalibratedParameter(
         parameter="epsilon", more_private="smaller", ends=_epsilon_ends, relative_tolerance=1e-3
     ),
     settings=[
@@ -182,7 +182,7 @@ def _renyi_event(mechanism: MetricMvu, adjacency: Adjacency) -> PrivacyEvent:
             power=2.0,
             radius_distance=distance,
             dimension=domain.dimension,
-            centre=0.5 if alone else None,
+            center=0.5 if alone else None,
             resolution=_RESOLUTION,
         )
 

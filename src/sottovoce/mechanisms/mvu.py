@@ -8,7 +8,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.store import DesignSpec
 from sottovoce.mechanisms.finite_channel import DesignedTable, IntervalTable
-from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.mechanisms.registry import CalibratedParameter, register
 
 CONTINUOUS = "continuous"
 
@@ -23,7 +23,9 @@ CONTINUOUS = "continuous"
     ],
     example_domain=Box(dimension=8, lower=-1.0, upper=1.0),
     further_domains=[Box(dimension=8, lower=0.0, upper=1.0)],
-    knob=Knob(parameter="epsilon", more_private="smaller", ends=store.EPSILON_RANGE[::-1]),
+    calibrated_parameter=CalibratedParameter(
+        parameter="epsilon", more_private="smaller", ends=store.EPSILON_RANGE[::-1]
+    ),
     settings=[{"input_bits": CONTINUOUS, "output_bits": bits} for bits in (1, 2, 3)],
     coordinatewise=True,
 )
@@ -56,7 +58,7 @@ class Mvu(DesignedTable, IntervalTable):
         input_bits: The binary logarithm of the number of input points, or "continuous".
         output_bits: The number of bits per coordinate.
 
-    Example:
+    Examples:
         >>> from sottovoce import Box
         >>> box = Box(dimension=1, lower=0.0, upper=1.0)
         >>> mechanism = Mvu(input_domain=box, epsilon=1.0, input_bits=1, output_bits=1)

@@ -31,7 +31,7 @@ class NoPrivacy(WithPrivatize):
     Attributes:
         input_domain: The L2 ball that updates are clipped to.
 
-    Example:
+    Examples:
         >>> from sottovoce import L2Ball
         >>> mechanism = NoPrivacy(input_domain=L2Ball(dimension=2, radius=1.0))
         >>> mechanism.decode(mechanism.privatize([0.5, -0.25])).tolist()
@@ -51,7 +51,7 @@ class NoPrivacy(WithPrivatize):
         return codes.astype(np.float64)
 
     def law(self, values: ArrayLike) -> PointLaw:
-        return PointLaw(centre=self.input_domain.check(values))
+        return PointLaw(center=self.input_domain.check(values))
 
     def coordinate_law(self) -> Unchanged:
         return Unchanged()

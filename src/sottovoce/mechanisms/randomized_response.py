@@ -18,7 +18,7 @@ from sottovoce.mechanisms.design.store import EPSILON_RANGE, MAX_BITS, table_eps
 from sottovoce.mechanisms.finite_channel import IntervalTable
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.table import MAX_LEVELS
-from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.mechanisms.registry import CalibratedParameter, register
 from sottovoce.privacy.events import PureDp, Repeated
 
 
@@ -32,12 +32,14 @@ def _generalized_table(epsilon: float, levels: int) -> IntegerTable:
     summary="unbiased randomized response on the level of a number in an interval",
     examples=[{"epsilon": 1.0, "bits": 3}, {"epsilon": 3.0, "bits": 1}],
     example_domain=Box(dimension=8, lower=-1.0, upper=1.0),
-    knob=Knob(parameter="epsilon", more_private="smaller", ends=EPSILON_RANGE[::-1]),
+    calibrated_parameter=CalibratedParameter(
+        parameter="epsilon", more_private="smaller", ends=EPSILON_RANGE[::-1]
+    ),
     settings=[{"bits": bits} for bits in range(1, 5)],
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GeneralisedRandomisedResponse(IntervalTable):
+class GeneralizedRandomizedResponse(IntervalTable):
     """Randomized response on the level of a dithered number, or on a category; unbiased, pure DP.
 
     A number x in [0, 1] is dithered to one of B = 2^bits levels i, which is kept with odds
@@ -65,10 +67,10 @@ class GeneralisedRandomisedResponse(IntervalTable):
         epsilon: The pure epsilon of one coordinate.
         bits: The number of bits per coordinate.
 
-    Example:
+    Examples:
         >>> from sottovoce import Box
         >>> box = Box(dimension=1, lower=0.0, upper=1.0)
-        >>> mechanism = GeneralisedRandomisedResponse(input_domain=box, epsilon=1.0, bits=1)
+        >>> mechanism = GeneralizedRandomizedResponse(input_domain=box, epsilon=1.0, bits=1)
         >>> mechanism.points.round(3).tolist()
         [-0.582, 1.582]
     """
@@ -139,12 +141,14 @@ def _bitwise_table(epsilon: float, bits: int) -> IntegerTable:
     summary="unbiased randomized response on each bit of a number in an interval",
     examples=[{"epsilon": 1.0, "bits": 3}, {"epsilon": 3.0, "bits": 1}],
     example_domain=Box(dimension=8, lower=-1.0, upper=1.0),
-    knob=Knob(parameter="epsilon", more_private="smaller", ends=EPSILON_RANGE[::-1]),
+    calibrated_parameter=CalibratedParameter(
+        parameter="epsilon", more_private="smaller", ends=EPSILON_RANGE[::-1]
+    ),
     settings=[{"bits": bits} for bits in range(1, 5)],
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BitwiseRandomisedResponse(IntervalTable):
+class BitwiseRandomizedResponse(IntervalTable):
     """Randomized response with epsilon/bits on each bit of a dithered number; unbiased, pure DP.
 
     A number x in [0, 1] is dithered to one of 2^bits levels, and each bit z_j of the level is sent

@@ -21,7 +21,7 @@ import numpy as np
 
 from sottovoce.core.domains import Box, Categories, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import ParameterError, UnknownNameError
-from sottovoce.core.plugin_returns import Contract, Returns, hold, instance
+from sottovoce.core.plugin_returns import Contract, ReturnCondition, enforce_contract, instance
 from sottovoce.core.registry import Register, is_ours
 from sottovoce.mechanisms.encoding import Privatizing, WithPrivatize
 from sottovoce.mechanisms.mechanism import CodeFormat, Law, Mechanism, Sampling
@@ -45,7 +45,7 @@ def _type_name(annotation: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Knob:
+class CalibratedParameter:
     """The parameter that calibration searches for, and the direction in which it is more private.
 
     Attributes:
@@ -92,7 +92,7 @@ class Registration:
         coordinatewise: Whether the law of a decoded coordinate depends on that coordinate alone.
         slow_on: Domain classes on which calibration takes half a minute or more.
 
-    Example:
+    Examples:
         >>> from sottovoce.core.domains import L2Ball
         >>> found = find("gauss_hermite")
         >>> found.parameters
@@ -107,7 +107,7 @@ class Registration:
     summary: str
     examples: tuple[Parameters, ...]
     example_domains: tuple[Domain, ...]
-    knob: Knob | None
+    calibrated_parameter: CalibratedParameter | None
     automatic: Mapping[str, Callable[[Domain, Parameters], Any]]
     settings: tuple[Parameters, ...]
     coordinatewise: bool
@@ -230,12 +230,12 @@ class Registration:
         Raises:
             ParameterError: If the mechanism has no parameter to calibrate or it is already given.
         """
-        if self.knob is None:
+        if self.calibrated_parameter is None:
             raise ParameterError(
                 f"mechanism '{self.kind}' has no parameter to calibrate; "
-                f"choose one of {', '.join(r.kind for r in registrations() if r.knob)}"
+                f"choose one of {', '.join(r.kind for r in registrations() if r.calibrated_parameter)}"
             )
-        searched = self.knob
+        searched = self.calibrated_parameter
         if searched.parameter in given:
             raise ParameterError(
                 f"'{searched.parameter}' is given, but it is the parameter that calibration finds; "
@@ -254,11 +254,11 @@ class Registration:
             more_private=searched.more_private,
             ends=searched.ends_on(domain, given),
             relative_tolerance=max(relative_tolerance, searched.relative_tolerance),
-            near=near,
+            initial_guess=near,
         )
         return self.resolve(domain, {**given, searched.parameter: value})
 
-    def calibrated_for_all(
+    def calibrate_for_all(
         self,
         domains: Sequence[Domain],
         given: Parameters,
@@ -319,11 +319,11 @@ _CONTRACT = Contract(
         "encode": _ARRAY,
         "encode_packed": _ARRAY,
         "decode": _ARRAY,
-        "law": Returns(
+        "law": ReturnCondition(
             what="a law, such as sottovoce.mechanisms.FiniteLaw",
             fits=lambda value: isinstance(value, get_args(Law)),
         ),
-        "privacy": Returns(
+        "privacy": ReturnCondition(
             what="a privacy event, such as sottovoce.privacy.PureDp",
             fits=lambda value: isinstance(value, PrivacyEvent),
         ),
@@ -338,7 +338,7 @@ def register(
     examples: Sequence[Parameters],
     example_domain: Domain,
     further_domains: Sequence[Domain] = (),
-    knob: Knob | None = None,
+    calibrated_parameter: CalibratedParameter | None = None,
     automatic: Mapping[str, Callable[[Domain, Parameters], Any]] | None = None,
     settings: Sequence[Parameters] = (),
     coordinatewise: bool = False,
@@ -370,7 +370,7 @@ def register(
     """
 
     def enter(mechanism: M) -> M:
-        hold(MECHANISMS, kind, mechanism, _CONTRACT)
+        enforce_contract(MECHANISMS, kind, mechanism, _CONTRACT)
         if not hasattr(mechanism, "privatize"):
             mechanism.privatize = WithPrivatize.privatize  # type: ignore[attr-defined]
         registration = Registration(
@@ -379,9 +379,10 @@ def register(
             summary=summary,
             examples=tuple(examples),
             example_domains=(example_domain, *further_domains),
-            knob=knob,
+            calibrated_parameter=calibrated_parameter,
             automatic=automatic or {},
-            settings=tuple(settings) or _settings_of(examples, knob, automatic or {}),
+            settings=tuple(settings)
+            or _settings_of(examples, calibrated_parameter, automatic or {}),
             coordinatewise=coordinatewise,
             slow_on=tuple(slow_on),
         )
@@ -392,7 +393,9 @@ def register(
 
 
 def _settings_of(
-    examples: Sequence[Parameters], searched: Knob | None, automatic: Mapping[str, Any]
+    examples: Sequence[Parameters],
+    searched: CalibratedParameter | None,
+    automatic: Mapping[str, Any],
 ) -> tuple[Parameters, ...]:
     """Return the distinct examples without the calibrated parameter, with "auto" if possible."""
     found: list[Parameters] = []
@@ -414,7 +417,7 @@ def registrations() -> tuple[Registration, ...]:
     Returns:
         The registrations, sorted by name.
     """
-    return tuple(MECHANISMS.every().values())
+    return tuple(MECHANISMS.all_working().values())
 
 
 def find(kind: str) -> Registration:
@@ -426,7 +429,7 @@ def find(kind: str) -> Registration:
     Returns:
         The registration. An unknown name raises UnknownNameError, which names the nearest one.
 
-    Example:
+    Examples:
         >>> find("gauss_hermite").summary
         'a few bits per coordinate (one if levels = 2), nearly as accurate as Gaussian noise'
     """
@@ -442,7 +445,7 @@ def kind_of(mechanism: Mechanism) -> str:
     raise UnknownNameError.among("mechanism class", type(mechanism).__name__, known)
 
 
-def is_own(mechanism: Mechanism) -> bool:
+def is_builtin(mechanism: Mechanism) -> bool:
     """Return whether a mechanism belongs to this package and is not a plug-in."""
     return is_ours(type(mechanism).__module__)
 

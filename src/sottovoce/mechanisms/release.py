@@ -1,7 +1,7 @@
 """The privacy cost of one release: the only place that turns a mechanism's claim into a charge.
 
     release_event(mechanism, adjacency=Adjacency.ZERO_OUT)
-    ReleaseTerms(adjacency=..., visibility=NoSenders(minimum_clients=100))(mechanism)
+    ReleaseTerms(adjacency=..., visibility=ShuffledMessages(minimum_clients=100))(mechanism)
 
 Runs charge the event that `release_event` returns, sites recompute it, and every command that
 prints an epsilon in advance uses it too. Outside of this package and of the audits nothing calls
@@ -20,12 +20,12 @@ from sottovoce.core.errors import ParameterError, PrivacyError, SottovoceError
 from sottovoce.core.registry import is_ours
 from sottovoce.mechanisms.coordinate_laws import noise_of
 from sottovoce.mechanisms.mechanism import BoundedDensity, Mechanism
-from sottovoce.mechanisms.registry import MECHANISMS, is_own, kind_of
+from sottovoce.mechanisms.registry import MECHANISMS, is_builtin, kind_of
 from sottovoce.privacy import events
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
-from sottovoce.privacy.compositions import SAMPLE_ASSUMPTIONS, beside_others, without_promises
+from sottovoce.privacy.compositions import SAMPLE_ASSUMPTIONS, drop_zero_reference, without_trust
 from sottovoce.privacy.events import (
-    Assumed,
+    Conditional,
     HiddenBy,
     LaplaceNoise,
     NonPrivate,
@@ -35,7 +35,7 @@ from sottovoce.privacy.events import (
     SamplingScheme,
     Shuffled,
 )
-from sottovoce.privacy.shuffling import MAX_CLIENTS, shuffled
+from sottovoce.privacy.shuffling import MAX_CLIENTS, shuffled_event
 
 # -- what an observer sees of the messages --------------------------------------------------------
 
@@ -66,7 +66,7 @@ class OnlySums:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoSenders:
+class ShuffledMessages:
     """The visibility of the shuffle model: messages in random order, without their senders.
 
     The messages are those of one round behind a shuffler, or those of one epoch in which clients
@@ -105,7 +105,7 @@ class NoisySums:
         parameter_rules.fraction("client_sampling_rate", self.client_sampling_rate)
 
 
-Visibility = EveryMessage | OnlySums | NoSenders | NoisySums
+Visibility = EveryMessage | OnlySums | ShuffledMessages | NoisySums
 EVERY_MESSAGE = EveryMessage()
 
 _DIMENSION_REMEDY = (
@@ -117,7 +117,7 @@ _OTHER_DIMENSIONS = (2, 1000)
 
 
 @runtime_checkable
-class Anchored(Protocol):
+class HidesOnlyAgainstZero(Protocol):
     """A mechanism whose zero-out event may hold only if one of the two neighbors is the input 0."""
 
     @property
@@ -183,7 +183,7 @@ def release_event(
     Raises:
         PrivacyError: If no bound is proved for the combination.
 
-    Example:
+    Examples:
         >>> from sottovoce import Adjacency, GaussHermite, L2Ball
         >>> ball = L2Ball(dimension=1000, radius=1.0)
         >>> mechanism = GaussHermite(input_domain=ball, levels=16, noise_multiplier=2.0)
@@ -197,7 +197,7 @@ def release_event(
         case OnlySums():
             _check_hidden_by(sample)
             event = _secure_sum_event(mechanism, adjacency, visibility.minimum_clients)
-        case NoSenders():
+        case ShuffledMessages():
             _check_hidden_by(sample)
             event = _shuffled_event(mechanism, adjacency, visibility.minimum_clients)
         case NoisySums():
@@ -226,7 +226,7 @@ def local_event(
     """
     if sample is not None and sample.hidden_by == "central-noise":
         return NonPrivate(adjacency=adjacency)
-    return without_promises(release_event(mechanism, adjacency=adjacency, sample=sample))
+    return without_trust(release_event(mechanism, adjacency=adjacency, sample=sample))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,7 +257,7 @@ class ReleaseTerms:
             _check_dimension_free(mechanism, event, self._event)
         if self.claimed_by is None or isinstance(event, NonPrivate):
             return event
-        return Assumed(event=event, assumption=self.claimed_by)
+        return Conditional(event=event, assumption=self.claimed_by)
 
     def _event(self, mechanism: Mechanism) -> PrivacyEvent:
         event = release_event(
@@ -277,7 +277,7 @@ class ReleaseTerms:
         if isinstance(self.visibility, NoisySums):
             # The messages have no noise of their own: the trusted party adds it.
             return NonPrivate(adjacency=self.adjacency)
-        return without_promises(self(mechanism))
+        return without_trust(self(mechanism))
 
     def spent(
         self, event: PrivacyEvent, delta: float, accountant: str | None = None
@@ -304,7 +304,7 @@ class ReleaseTerms:
     @property
     def amplified(self) -> bool:
         """Whether sampling, shuffling or secure aggregation may reduce the cost."""
-        return self.sample is not None or isinstance(self.visibility, OnlySums | NoSenders)
+        return self.sample is not None or isinstance(self.visibility, OnlySums | ShuffledMessages)
 
     def describe(self) -> dict[str, Any]:
         """Return how the release is amplified, as plain data for a result.
@@ -316,7 +316,7 @@ class ReleaseTerms:
         if self.sample is not None:
             described["sampling"] = self.sample.describe()
         match self.visibility:
-            case NoSenders(minimum_clients=clients):
+            case ShuffledMessages(minimum_clients=clients):
                 described["shuffled_clients"] = clients
             case OnlySums(minimum_clients=clients):
                 described["secure_sum_clients"] = clients
@@ -339,13 +339,13 @@ def mark_plugin_claim(mechanism: Mechanism, event: PrivacyEvent) -> PrivacyEvent
     if not is_ours(domain.__module__):
         # The sensitivity is a claim of the plug-in's domain.
         claim = f"plug-in domain {domain.__name__} (module {domain.__module__})"
-        event = Assumed(event=event, assumption=claim)
-    if is_own(mechanism):
+        event = Conditional(event=event, assumption=claim)
+    if is_builtin(mechanism):
         return event
     own = type(mechanism)
     named = [name for name, known in MECHANISMS.imported().items() if known.factory is own]
-    who = MECHANISMS.plug_in(named[0]) if named else None
-    return Assumed(
+    who = MECHANISMS.describe_plugin(named[0]) if named else None
+    return Conditional(
         event=event, assumption=who or f"plug-in mechanism {own.__name__} (module {own.__module__})"
     )
 
@@ -375,7 +375,11 @@ def _apply_sampling(
         )
     own_records = sample.hidden_by == "own-records"
     others_remain = own_records and event.adjacency is Adjacency.ZERO_OUT
-    if others_remain and isinstance(mechanism, Anchored) and mechanism.hides_only_against_zero:
+    if (
+        others_remain
+        and isinstance(mechanism, HidesOnlyAgainstZero)
+        and mechanism.hides_only_against_zero
+    ):
         raise PrivacyError(
             f"the zero-out guarantee of '{kind_of(mechanism)}' holds only against the update 0, "
             "but a client that leaves one of its own records out still sends the others; use "
@@ -383,21 +387,23 @@ def _apply_sampling(
         )
     return Sampled(
         # The message still contains the client's other records, so it is never the input 0.
-        event=beside_others(event) if own_records else event,
+        event=drop_zero_reference(event) if own_records else event,
         rate=sample.rate,
         scheme=sample.scheme,
         hidden_by=sample.hidden_by,
     )
 
 
-def _secure_sum_event(mechanism: Mechanism, adjacency: Adjacency, clients: int) -> events.SecureSum:
+def _secure_sum_event(
+    mechanism: Mechanism, adjacency: Adjacency, clients: int
+) -> events.SummedBits:
     """Return the event of a sum of bits over `clients` clients."""
     local = mechanism.privacy(adjacency)
     if not isinstance(local, OneBit) or not isinstance(mechanism, ClampedBits):
         raise PrivacyError(
             "secure sums amplify only clamped one-bit codes; use mechanism 'clamped_sign'"
         )
-    return events.SecureSum(
+    return events.SummedBits(
         shift=local.shift,
         dimension=local.dimension,
         logit_bound=mechanism.logit_bound,
@@ -427,7 +433,7 @@ def _shuffled_event(mechanism: Mechanism, adjacency: Adjacency, clients: int) ->
             "privacy.level = 'client')"
         )
     ratios = mechanism.density_ratios() if isinstance(mechanism, BoundedDensity) else None
-    return shuffled(mechanism.privacy(adjacency), clients, ratios)
+    return shuffled_event(mechanism.privacy(adjacency), clients, ratios)
 
 
 def _noisy_sum_event(
@@ -462,11 +468,11 @@ def _records(mechanism: Mechanism) -> int:
 def _at_largest_dimension(mechanism: Mechanism, event: PrivacyEvent) -> PrivacyEvent:
     """Return the event for the largest dimension, if its epsilon grows with the dimension."""
     match event:
-        case OneBit() | events.SecureSum():
+        case OneBit() | events.SummedBits():
             return dataclasses.replace(event, dimension=MAX_DIMENSION)
         case LaplaceNoise() if isinstance(mechanism.input_domain, L2Ball):
             return dataclasses.replace(event, dimension=MAX_DIMENSION)
-        case Assumed() | Sampled():
+        case Conditional() | Sampled():
             return dataclasses.replace(event, event=_at_largest_dimension(mechanism, event.event))
         case Shuffled() if _at_largest_dimension(mechanism, event.event) != event.event:
             raise ParameterError(

@@ -63,7 +63,7 @@ class Rotation:
         seed: 32 public bytes that determine the random signs.
         dimension: The number of coordinates.
 
-    Example:
+    Examples:
         >>> rotation = Rotation.of_round("my-run", 1, dimension=4)
         >>> rotation.inverse(rotation.forward([1.0, 2.0, 3.0, 4.0])).round(12).tolist()
         [1.0, 2.0, 3.0, 4.0]
@@ -106,10 +106,10 @@ class Rotation:
             R v.
         """
         rotated = finite_vector(values, self.dimension).copy()
-        self.turn_rows(rotated[None])
+        self.rotate_rows(rotated[None])
         return rotated
 
-    def turn_rows(self, rows: Vector) -> None:
+    def rotate_rows(self, rows: Vector) -> None:
         """Rotate every row of a matrix in place.
 
         Args:

@@ -32,7 +32,7 @@ from sottovoce.mechanisms.noise.rounded import (
     check_width,
     chords,
     sample_rounded,
-    settled_codes,
+    settle_codes,
     slack_of,
 )
 from sottovoce.mechanisms.registry import Parameters
@@ -40,7 +40,7 @@ from sottovoce.mechanisms.registry import Parameters
 MAX_BITS = 20
 # A fraction of the distance of neighbors that covers the rounding of the norm check, of the noise's
 # width and of the subtraction of a box's middle. The sampler itself rounds nothing: see section 22
-# of docs/privacy.md.
+# of docs/explanation/privacy.md.
 ROUNDING = 2.0**-26
 # On the automatic grid a coordinate of any value wraps around with at most this probability.
 WRAP_PROBABILITY = 1e-9
@@ -189,8 +189,8 @@ class RoundedNoise(WithPrivatize):
             codes, left = grid_noise.sample_grid(
                 prepared.rows[i], clip, table, CELL_BITS, LEAST_BITS, step, slack, keystreams[i]
             )
-            settled = settled_codes(clip(left.values), noise, step, left.spelled, keystreams[i])
-            found = ladder.with_codes(codes, left, settled) & (self.levels - 1)
+            settled = settle_codes(clip(left.values), noise, step, left.spelled, keystreams[i])
+            found = ladder.insert_codes(codes, left, settled) & (self.levels - 1)
             return packing.pack(found, self.bits)
 
         return rows.stacked(payload, len(prepared))
@@ -220,14 +220,14 @@ class RoundedNoise(WithPrivatize):
             return FiniteLaw(points=points, table=self._table(places))
         if self._is_fine:
             spread = np.full(len(places), self.noise.variance + self.step**2 / 12.0)
-            return MomentLaw(centre=self.input_domain.check(values), spread=spread)
+            return MomentLaw(center=self.input_domain.check(values), spread=spread)
         rows = max(1, _CHUNK_CELLS // self.levels)
         laws = [
             FiniteLaw(points=points, table=self._table(places[start : start + rows]))
             for start in range(0, len(places), rows)
         ]
         return MomentLaw(
-            centre=np.concatenate([law.mean() for law in laws]),
+            center=np.concatenate([law.mean() for law in laws]),
             spread=np.concatenate([law.variance() for law in laws]),
         )
 

@@ -18,20 +18,20 @@ from sottovoce.mechanisms import seeds
 from sottovoce.mechanisms.design.seeds import TiltedSeeds, tilted_seeds
 from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, WithPrivatize, pack_each
 from sottovoce.mechanisms.mechanism import Codes, JointLaw, LevelCodes, MomentLaw, Sampling
-from sottovoce.mechanisms.registry import Knob, Parameters, register
+from sottovoce.mechanisms.registry import CalibratedParameter, Parameters, register
 from sottovoce.mechanisms.seeds import (
     LARGEST_WEIGHT,
     ON_CPU,
     SCORED_TOGETHER,
     WORDS_PER_TRY,
-    Grid,
-    Layout,
+    QuantizedTilts,
     Scorer,
-    Tilts,
-    quantised,
+    SeedLayout,
+    WeightGrid,
+    quantize,
 )
 from sottovoce.privacy.calibration import ENDS
-from sottovoce.privacy.events import Assumed, SeededBits
+from sottovoce.privacy.events import Conditional, SeededBits
 
 MAX_BLOCKS = 128  # with more, one bit per coordinate is as small for all but the largest models
 MAX_RECORDS = 64
@@ -102,11 +102,11 @@ def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=1024)
-def _layout(dimension: int, blocks: int) -> Layout:
-    return Layout.of(dimension, blocks=blocks, least_signs=LEAST_SIGNS)
+def _layout(dimension: int, blocks: int) -> SeedLayout:
+    return SeedLayout.of(dimension, blocks=blocks, least_signs=LEAST_SIGNS)
 
 
-def _block_reach(layout: Layout, reach: float) -> float:
+def _block_reach(layout: SeedLayout, reach: float) -> float:
     """Return the largest norm that a block may have, in units of sigma.
 
     If all blocks hold the same part of every coordinate, it is exactly the norm over sqrt(blocks).
@@ -127,7 +127,9 @@ def _block_reach(layout: Layout, reach: float) -> float:
         {"noise_multiplier": 4.0, "blocks": "auto", "generator": "auto", "timing": "variable"},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
-    knob=Knob(parameter="noise_multiplier", more_private="larger", ends=_ends),
+    calibrated_parameter=CalibratedParameter(
+        parameter="noise_multiplier", more_private="larger", ends=_ends
+    ),
     automatic={
         "blocks": _automatic_blocks,
         "generator": lambda domain, given: seeds.GENERATORS[-1],  # noqa: ARG005
@@ -162,7 +164,7 @@ class SeededSign(WithPrivatize):
 
     Cost: 16 bytes per block.
 
-    References: Feldman and Talwar 2021 (seeds in place of outputs); docs/privacy.md, section 27.
+    References: Feldman and Talwar 2021 (seeds in place of outputs); docs/explanation/privacy.md, section 27.
 
     Attributes:
         input_domain: The L2 ball that updates are clipped to, of at most 64 records.
@@ -172,7 +174,7 @@ class SeededSign(WithPrivatize):
         generator: The function that expands a seed, "chacha20-1" (or "auto").
         timing: "constant" or "variable" ("auto" is "constant").
 
-    Example:
+    Examples:
         >>> from sottovoce import L2Ball
         >>> mechanism = SeededSign(
         ...     input_domain=L2Ball(dimension=5000, radius=1.0),
@@ -212,7 +214,7 @@ class SeededSign(WithPrivatize):
         """The standard deviation sigma of the Gaussian noise that the signs imitate."""
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
-    def layout(self) -> Layout:
+    def layout(self) -> SeedLayout:
         return _layout(self.input_domain.dimension, self.blocks)
 
     def choice(self) -> TiltedSeeds:
@@ -261,32 +263,32 @@ class SeededSign(WithPrivatize):
         Returns:
             A tensor of bytes with the seeds of one message in each row.
         """
-        from sottovoce.mechanisms.kernels.cuda.seeded import scores_on, scores_there
+        from sottovoce.mechanisms.kernels.cuda.seeded import make_scorer, scores_to_host
 
         def codes(i: int) -> NDArray[np.uint32]:
             if self.layout().copies == 1:
-                scorer = Scorer(score=scores_there, together=SCORED_TOGETHER)
+                scorer = Scorer(score=scores_to_host, together=SCORED_TOGETHER)
                 return self.search(self._tilts_on_device(prepared.tensor(i)), keystreams[i], scorer)
-            scorer = Scorer(score=scores_on(prepared.rows.device), together=SCORED_TOGETHER)
+            scorer = Scorer(score=make_scorer(prepared.rows.device), together=SCORED_TOGETHER)
             return self.search(self.tilts(prepared.vector(i)), keystreams[i], scorer)
 
-        return seeds.placed(prepared, codes)
+        return seeds.pack_on_device(prepared, codes)
 
-    def _tilts_on_device(self, vector: Tensor) -> list[Tilts]:
+    def _tilts_on_device(self, vector: Tensor) -> list[QuantizedTilts]:
         from sottovoce.mechanisms.kernels.cuda.norm import norm
-        from sottovoce.mechanisms.kernels.cuda.seeded import largest_of, quantised
+        from sottovoce.mechanisms.kernels.cuda.seeded import largest_magnitude, quantize
 
         found = []
         for start, end in self.layout().bounds:
             block = vector[start:end]
-            grid = self.grid(norm(block), largest_of(block))
+            grid = self.grid(norm(block), largest_magnitude(block))
             step = 0.0 if grid.vanishes else grid.step
             ratio = 0.0 if grid.vanishes else grid.per_unit / grid.step
-            weights, total = quantised(block, ratio, step, nearest=grid.nearest)
-            found.append(Tilts(weights=weights, step=step, log_cosh_sum=total))
+            weights, total = quantize(block, ratio, step, nearest=grid.nearest)
+            found.append(QuantizedTilts(weights=weights, step=step, log_cosh_sum=total))
         return found
 
-    def tilts(self, vector: Vector) -> list[Tilts]:
+    def tilts(self, vector: Vector) -> list[QuantizedTilts]:
         """Return the tilts z of each block as integer multiples of a step.
 
         Args:
@@ -303,20 +305,20 @@ class SeededSign(WithPrivatize):
         spread = layout.spread(vector)
         return [self._rounded(spread[start:end], 1) for start, end in layout.bounds]
 
-    def _rounded(self, values: Vector, repeats: int) -> Tilts:
+    def _rounded(self, values: Vector, repeats: int) -> QuantizedTilts:
         """Return the tilts of a block that holds the same values `repeats` times."""
         norm = math.sqrt(repeats) * self.input_domain.norm(values)
         largest = max(float(values.max()), -float(values.min()))
-        once = quantised(values, self.grid(norm, largest))
+        once = quantize(values, self.grid(norm, largest))
         if repeats == 1:
             return once
-        return Tilts(
+        return QuantizedTilts(
             weights=np.tile(once.weights, repeats),
             step=once.step,
             log_cosh_sum=repeats * once.log_cosh_sum,
         )
 
-    def grid(self, norm: float, largest: float) -> Grid:
+    def grid(self, norm: float, largest: float) -> WeightGrid:
         """Return how a block is clipped and rounded.
 
         Args:
@@ -330,10 +332,10 @@ class SeededSign(WithPrivatize):
         scale = min(1.0, self._clip() / length) * (1.0 - 2.0**-40) if length > 0.0 else 1.0
         per_unit, public = scale / self.noise_stddev, self._step()
         if public > 0.0:  # neighbors are rounded to the same grid, by at most half a step
-            return Grid(per_unit=per_unit, step=public, nearest=True)
+            return WeightGrid(per_unit=per_unit, step=public, nearest=True)
         # Rounding toward 0 makes tilts smaller, never larger.
         step = largest * per_unit / LARGEST_WEIGHT * (1.0 + 2.0**-40)
-        return Grid(per_unit=per_unit, step=step, nearest=False)
+        return WeightGrid(per_unit=per_unit, step=step, nearest=False)
 
     def _step(self) -> float:
         """Return the public step of tilts, or 0 if each update has a step of its own.
@@ -347,7 +349,7 @@ class SeededSign(WithPrivatize):
         return _CLAMP * reach / (math.sqrt(self.layout().num_signs) * LARGEST_WEIGHT)
 
     def search(
-        self, blocks: Sequence[Tilts], keystream: Keystream, scorer: Scorer = ON_CPU
+        self, blocks: Sequence[QuantizedTilts], keystream: Keystream, scorer: Scorer = ON_CPU
     ) -> NDArray[np.uint32]:
         """Choose the seed of each block by rejection sampling.
 
@@ -368,7 +370,7 @@ class SeededSign(WithPrivatize):
         ):
             accept = partial(_acceptance, choice, tilts)
             found.append(
-                seeds.chosen_seed(tilts.weights, accept, tries, timing=timing, scorer=scorer)
+                seeds.choose_seed(tilts.weights, accept, tries, timing=timing, scorer=scorer)
             )
         return seeds.as_codes(found)
 
@@ -401,11 +403,11 @@ class SeededSign(WithPrivatize):
         means *= self.choice().shrinkage
         square = (means**2).reshape(layout.copies, layout.dimension).mean(axis=0)
         return MomentLaw(
-            centre=layout.folded(means * self.magnitude),
+            center=layout.fold(means * self.magnitude),
             spread=self.magnitude**2 * (1.0 - square),
         )
 
-    def _joint_law(self, blocks: list[Tilts]) -> JointLaw:
+    def _joint_law(self, blocks: list[QuantizedTilts]) -> JointLaw:
         choice, total, pmf = self.choice(), np.zeros((1, 0)), np.ones(1)
         for tilts in blocks:
             places = np.arange(len(tilts.weights))
@@ -418,7 +420,7 @@ class SeededSign(WithPrivatize):
             own = ((1.0 - failing) * accepted / mean + failing) / len(numbers)
             total = np.hstack([np.repeat(total, len(signs), axis=0), np.tile(signs, (len(pmf), 1))])
             pmf = np.outer(pmf, own).ravel()
-        points = np.stack([self.layout().folded(row) for row in self.magnitude * total])
+        points = np.stack([self.layout().fold(row) for row in self.magnitude * total])
         return JointLaw(points=points, pmf=pmf)
 
     @property
@@ -448,7 +450,7 @@ class SeededSign(WithPrivatize):
         """
         return self.input_domain.against_zero(Adjacency.ZERO_OUT)
 
-    def privacy(self, adjacency: Adjacency) -> Assumed:
+    def privacy(self, adjacency: Adjacency) -> Conditional:
         domain, choice = self.input_domain, self.choice()
         shift = domain.relative_sensitivity(adjacency) / self.noise_multiplier * (1.0 + _ROUNDING)
         if domain.records > 1:
@@ -459,7 +461,7 @@ class SeededSign(WithPrivatize):
         # grow by its loss.
         timing = self._timing_loss
         largest = choice.largest_loss(against_zero=against_zero) + timing
-        return Assumed(
+        return Conditional(
             event=SeededBits(
                 shift=2.0 * shift,
                 dimension=self.layout().num_signs,
@@ -485,5 +487,5 @@ def _feasible(reach: float, rho: float) -> bool:
     return True
 
 
-def _acceptance(choice: TiltedSeeds, tilts: Tilts, scores: NDArray[np.int64]) -> Vector:
+def _acceptance(choice: TiltedSeeds, tilts: QuantizedTilts, scores: NDArray[np.int64]) -> Vector:
     return choice.acceptance(np.asarray(scores * tilts.step - tilts.log_cosh_sum))

@@ -17,17 +17,17 @@ from sottovoce.mechanisms import seeds
 from sottovoce.mechanisms.design.seeds import CLAMP, SteppedSeeds, stepped_seeds
 from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, WithPrivatize, pack_each
 from sottovoce.mechanisms.mechanism import Codes, LevelCodes, MomentLaw, Sampling
-from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.mechanisms.registry import CalibratedParameter, register
 from sottovoce.mechanisms.seeds import (
     LARGEST_WEIGHT,
     ON_CPU,
     SCORED_TOGETHER,
     WORDS_PER_TRY,
-    Layout,
     Scorer,
+    SeedLayout,
     Weights,
 )
-from sottovoce.privacy.events import Assumed, FiniteTable, PureDp
+from sottovoce.privacy.events import Conditional, FiniteTable, PureDp
 
 LEAST_SIGNS = 16_384
 Length = Literal["scaled", "kept"]
@@ -35,8 +35,8 @@ _LENGTHS = ("scaled", "kept")
 
 
 @lru_cache(maxsize=1024)
-def _layout(dimension: int) -> Layout:
-    return Layout.of(dimension, blocks=1, least_signs=LEAST_SIGNS)
+def _layout(dimension: int) -> SeedLayout:
+    return SeedLayout.of(dimension, blocks=1, least_signs=LEAST_SIGNS)
 
 
 @register(
@@ -47,7 +47,9 @@ def _layout(dimension: int) -> Layout:
         {"epsilon": 5.0, "length": "scaled", "generator": "auto", "timing": "auto"},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
-    knob=Knob(parameter="epsilon", more_private="smaller", ends=(10.0, 1e-6)),
+    calibrated_parameter=CalibratedParameter(
+        parameter="epsilon", more_private="smaller", ends=(10.0, 1e-6)
+    ),
     automatic={
         "length": lambda domain, given: "kept",  # noqa: ARG005
         "generator": lambda domain, given: seeds.GENERATORS[-1],  # noqa: ARG005
@@ -114,7 +116,7 @@ class SeededStep(WithPrivatize):
         seeds.check_name("length", self.length, _LENGTHS)
         self.choice()
 
-    def layout(self) -> Layout:
+    def layout(self) -> SeedLayout:
         return _layout(self.input_domain.dimension)
 
     def choice(self) -> SteppedSeeds:
@@ -153,13 +155,13 @@ class SeededStep(WithPrivatize):
         Returns:
             A tensor of bytes with the seed of one message in each row.
         """
-        from sottovoce.mechanisms.kernels.cuda.seeded import scores_on
+        from sottovoce.mechanisms.kernels.cuda.seeded import make_scorer
 
         def codes(i: int) -> NDArray[np.uint32]:
-            scorer = Scorer(score=scores_on(prepared.rows.device), together=SCORED_TOGETHER)
+            scorer = Scorer(score=make_scorer(prepared.rows.device), together=SCORED_TOGETHER)
             return self.search(prepared.vector(i), keystreams[i], scorer)
 
-        return seeds.placed(prepared, codes)
+        return seeds.pack_on_device(prepared, codes)
 
     def search(
         self, vector: Vector, keystream: Keystream, scorer: Scorer = ON_CPU
@@ -188,7 +190,7 @@ class SeededStep(WithPrivatize):
 
         tries = words[:size].reshape(choice.tries, WORDS_PER_TRY)
         timing = seeds.search_timing(self.timing, keystream)
-        seed = seeds.chosen_seed(weights, accept, tries, timing=timing, scorer=scorer)
+        seed = seeds.choose_seed(weights, accept, tries, timing=timing, scorer=scorer)
         return seeds.as_codes([seed])
 
     def direction(self, vector: Vector) -> Vector:
@@ -264,7 +266,7 @@ class SeededStep(WithPrivatize):
         own = math.sqrt(copies) * self.direction(self.input_domain.check(values))
         agreeing = self.choice().excess_square * (1.0 - 1.0 / copies) - score**2
         return MomentLaw(
-            centre=self.input_domain.radius * own,
+            center=self.input_domain.radius * own,
             spread=self.magnitude**2 * (1.0 + agreeing * own**2),
         )
 
@@ -294,7 +296,7 @@ class SeededStep(WithPrivatize):
         """Whether the zero-out event holds against the update 0 only."""
         return self.input_domain.against_zero(Adjacency.ZERO_OUT)
 
-    def privacy(self, adjacency: Adjacency) -> Assumed:
+    def privacy(self, adjacency: Adjacency) -> Conditional:
         """Return the privacy event of one message.
 
         Between any two updates it is pure, epsilon plus `timing_loss`. Against the zero update it
@@ -310,7 +312,7 @@ class SeededStep(WithPrivatize):
         """
         if not self.input_domain.against_zero(adjacency):
             epsilon = float(self.epsilon) + self.timing_loss
-            return Assumed(
+            return Conditional(
                 event=PureDp(epsilon=epsilon, adjacency=adjacency), assumption="chacha20"
             )
         low, high = self.density_ratios()
@@ -326,7 +328,7 @@ class SeededStep(WithPrivatize):
             zero=2,
             adjacency=adjacency,
         )
-        return Assumed(event=event, assumption="chacha20")
+        return Conditional(event=event, assumption="chacha20")
 
 
 def _square_sum(weights: Weights) -> int:

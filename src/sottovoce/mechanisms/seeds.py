@@ -61,7 +61,7 @@ def check_name(what: str, name: object, names: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Layout:
+class SeedLayout:
     """The assignment of the signs of several seeds to the coordinates of a vector.
 
     The signs are `copies` of the vector, divided into `blocks`. Every coordinate is spread evenly
@@ -84,7 +84,7 @@ class Layout:
             )
 
     @classmethod
-    def of(cls, dimension: int, *, blocks: int, least_signs: int) -> "Layout":
+    def of(cls, dimension: int, *, blocks: int, least_signs: int) -> "SeedLayout":
         """Return a layout of at least `least_signs` signs; blocks hold whole copies."""
         copies = -(-least_signs // dimension)
         if copies > 1:
@@ -118,7 +118,7 @@ class Layout:
             return values
         return np.tile(values / math.sqrt(self.copies), self.copies)
 
-    def folded(self, values: Vector) -> Vector:
+    def fold(self, values: Vector) -> Vector:
         """Return the sum over the copies of each coordinate, scaled: the inverse of `spread`."""
         if self.copies == 1:
             return values
@@ -157,11 +157,11 @@ class Layout:
         """Return the vector that a message decodes to, with +-magnitude for each sign."""
         signs = self.signs(np.asarray(codes)[None])[0]
         bits = np.unpackbits(signs, count=self.num_signs, bitorder="little")
-        return self.folded(np.where(bits, magnitude, -magnitude))
+        return self.fold(np.where(bits, magnitude, -magnitude))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class WeightGrid:
     """A rule that rounds values to integer weights.
 
     Tilts are per_unit * value, in multiples of a step. They are rounded to the nearest multiple if
@@ -179,7 +179,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tilts:
+class QuantizedTilts:
     """Tilts z = step * weights with sum log cosh z_i; the weights lie where they are scored."""
 
     weights: Any
@@ -187,12 +187,12 @@ class Tilts:
     log_cosh_sum: float
 
 
-def quantised(values: Vector, grid: Grid) -> Tilts:
+def quantize(values: Vector, grid: WeightGrid) -> QuantizedTilts:
     """Return the tilts of values, clipped at the largest weight."""
     weights = np.zeros(len(values), dtype=np.int16)
     total = 0.0
     if grid.vanishes:
-        return Tilts(weights=weights, step=0.0, log_cosh_sum=0.0)
+        return QuantizedTilts(weights=weights, step=0.0, log_cosh_sum=0.0)
     for start in range(0, len(values), _CHUNK):
         part = slice(start, start + _CHUNK)
         whole = values[part] * (grid.per_unit / grid.step)
@@ -201,7 +201,7 @@ def quantised(values: Vector, grid: Grid) -> Tilts:
         weights[part] = whole
         whole *= grid.step
         total += _log_cosh_sum(whole)
-    return Tilts(weights=weights, step=grid.step, log_cosh_sum=total)
+    return QuantizedTilts(weights=weights, step=grid.step, log_cosh_sum=total)
 
 
 def _log_cosh_sum(tilts: Vector) -> float:
@@ -232,15 +232,15 @@ class Scorer:
 ON_CPU = Scorer()
 
 
-def placed(prepared: Prepared, codes_of: Callable[[int], NDArray[np.uint32]]) -> Tensor:
+def pack_on_device(prepared: Prepared, codes_of: Callable[[int], NDArray[np.uint32]]) -> Tensor:
     """Pack the seeds that are found for rows on a CUDA device, and copy them to it."""
     from sottovoce.mechanisms.kernels.cuda import rows
-    from sottovoce.mechanisms.kernels.cuda.seeded import placed_bytes
+    from sottovoce.mechanisms.kernels.cuda.seeded import bytes_to_device
 
     code_format = prepared.mechanism.code_format()
 
     def payload(i: int) -> Tensor:
-        return placed_bytes(pack_codes(codes_of(i), code_format), prepared.rows.device)
+        return bytes_to_device(pack_codes(codes_of(i), code_format), prepared.rows.device)
 
     return rows.stacked(payload, len(prepared))
 
@@ -250,7 +250,7 @@ def as_codes(seeds: list[bytes]) -> NDArray[np.uint32]:
     return np.frombuffer(b"".join(seeds), dtype="<u4").astype(np.uint32)
 
 
-def chosen_seed(
+def choose_seed(
     weights: Any,
     accept: Callable[[NDArray[np.int64]], Vector],
     words: Words,

@@ -15,7 +15,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.encoding import WithPrivatize
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling
-from sottovoce.mechanisms.registry import Knob, Parameters, register
+from sottovoce.mechanisms.registry import CalibratedParameter, Parameters, register
 from sottovoce.privacy.events import RenyiCurve
 
 MAX_BITS = 16
@@ -59,7 +59,7 @@ def _check_bits(bits: Any) -> int:
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
     further_domains=[L1Ball(dimension=8, radius=1.0)],
-    knob=Knob(parameter="noise_multiplier", more_private="larger"),
+    calibrated_parameter=CalibratedParameter(parameter="noise_multiplier", more_private="larger"),
     automatic={"steps_per_radius": _automatic_steps},
     settings=[{"bits": bits, "steps_per_radius": "auto"} for bits in (8, 12, MAX_BITS)],
     coordinatewise=True,
@@ -83,7 +83,7 @@ class Skellam(WithPrivatize):
 
     Neighbors x, x' are rounded with the same U, so their laws are mixtures over U of integer
     shifts, each within 1 of the real shift. `privacy` takes the smaller of the largest divergence
-    (quasi-convexity) and the mean of e^((a-1) D_a) (convexity) over U; section 7 of docs/privacy.md
+    (quasi-convexity) and the mean of e^((a-1) D_a) (convexity) over U; section 7 of docs/explanation/privacy.md
     has the proof. Nothing is rejected, so the rounding stays unbiased. The modulus is
     post-processing. The tests check the bound against exact sums by mpmath for V from .05 to 40,
     orders up to 64 and shifts up to 5, in float64 for V up to 1e6 (fine grids), and the claim

@@ -21,7 +21,7 @@ from sottovoce.mechanisms.noise.radial_staircase import (
     least_epsilon,
     radial_nu_for_variance,
 )
-from sottovoce.mechanisms.registry import Knob, Parameters, register
+from sottovoce.mechanisms.registry import CalibratedParameter, Parameters, register
 from sottovoce.privacy.additive_noise import l2_staircase_event, staircase_pair
 from sottovoce.privacy.events import FinitePair, PureDp, RenyiCurve, Repeated
 
@@ -58,7 +58,9 @@ def _ends(domain: Domain, _given: Parameters) -> tuple[float, float]:
         L2Ball(dimension=8, radius=1.0),
         Box(dimension=8, lower=0.0, upper=1.0),
     ],
-    knob=Knob(parameter="step_epsilon", more_private="smaller", ends=_ends),
+    calibrated_parameter=CalibratedParameter(
+        parameter="step_epsilon", more_private="smaller", ends=_ends
+    ),
     automatic={"nu": _automatic_nu},
     # Steps as wide as the distance of neighbors; on a box around 0 under zero-out, half its width.
     settings=[
@@ -150,7 +152,7 @@ class Staircase(WithPrivatize):
                 assert_never(domain)
 
     @property
-    def noise(self) -> scalar.Staircase | RadialStaircase:
+    def noise(self) -> scalar.ScalarStaircase | RadialStaircase:
         """The noise of each coordinate, or of all coordinates together."""
         if _is_radial(self.input_domain):
             return RadialStaircase(
@@ -159,7 +161,7 @@ class Staircase(WithPrivatize):
                 nu=self.nu,
                 dimension=self.input_domain.dimension,
             )
-        return scalar.Staircase(step=self.step, epsilon=self.step_epsilon, nu=self.nu)
+        return scalar.ScalarStaircase(step=self.step, epsilon=self.step_epsilon, nu=self.nu)
 
     @property
     def noise_stddev(self) -> float:
@@ -175,7 +177,7 @@ class Staircase(WithPrivatize):
         match law:
             case RadialStaircase():
                 noise = law.sample(open_uniforms(keystream.words(len(vector) + 2)))
-            case scalar.Staircase():
+            case scalar.ScalarStaircase():
                 centered = open_uniforms(keystream.words(len(vector))) - 0.5
                 noise = np.copysign(law.quantile(0.5 - np.abs(centered)), centered)
             case _:
@@ -188,8 +190,8 @@ class Staircase(WithPrivatize):
     def law(self, values: ArrayLike) -> StaircaseLaw | MomentLaw:
         center, noise = self.input_domain.check(values), self.noise
         if isinstance(noise, RadialStaircase):
-            return MomentLaw(centre=center, spread=np.full_like(center, noise.variance))
-        return StaircaseLaw(centre=center, noise=noise)
+            return MomentLaw(center=center, spread=np.full_like(center, noise.variance))
+        return StaircaseLaw(center=center, noise=noise)
 
     def coordinate_law(self) -> AddedNoise:
         noise = self.noise

@@ -14,7 +14,7 @@ from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import NoisySign
 from sottovoce.mechanisms.encoding import WithPrivatize
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling
-from sottovoce.mechanisms.registry import Knob, register
+from sottovoce.mechanisms.registry import CalibratedParameter, register
 from sottovoce.privacy.events import GaussianNoise
 
 
@@ -23,7 +23,7 @@ from sottovoce.privacy.events import GaussianNoise
     summary="one bit per coordinate: the sign of the value plus Gaussian noise (simulation only)",
     examples=[{"noise_multiplier": 2.0}],
     example_domain=L2Ball(dimension=8, radius=1.0),
-    knob=Knob(parameter="noise_multiplier", more_private="larger"),
+    calibrated_parameter=CalibratedParameter(parameter="noise_multiplier", more_private="larger"),
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,23 +9,23 @@
 
 from typing import TYPE_CHECKING
 
-from sottovoce.core.faces import show
+from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
     from sottovoce.planning.candidates import Candidate as Candidate
-    from sottovoce.planning.candidates import Setting as Setting
+    from sottovoce.planning.candidates import PlanSetting as PlanSetting
     from sottovoce.planning.plan import Plan as Plan
-    from sottovoce.planning.plan import Planned as Planned
+    from sottovoce.planning.plan import PlannedMechanism as PlannedMechanism
     from sottovoce.planning.plan import Ranking as Ranking
     from sottovoce.planning.plan import rank as rank
-    from sottovoce.planning.spending import Spent as Spent
+    from sottovoce.planning.spending import SpendResult as SpendResult
     from sottovoce.planning.spending import spend as spend
 
-show(
+export_lazily(
     __name__,
     {
-        "candidates": ["Candidate", "Setting"],
-        "plan": ["Plan", "Planned", "Ranking", "rank"],
-        "spending": ["Spent", "spend"],
+        "candidates": ["Candidate", "PlanSetting"],
+        "plan": ["Plan", "PlannedMechanism", "Ranking", "rank"],
+        "spending": ["SpendResult", "spend"],
     },
 )

@@ -1,6 +1,6 @@
 """Calibration: find the mechanism with the least noise that stays within a privacy budget.
 
-`calibrate` is the public function. `calibrated` does the same for the groups of a run and caches
+`calibrate` is the public function. `calibrate_cached` does the same for the groups of a run and caches
 its results on disk when finding them took long: seeds and learning rates do not change them, so a
 sweep calibrates once for each mechanism and budget. A cached result is never trusted. It is used
 only if the accountant, asked again, finds it within the budget on every domain; an entry that is
@@ -23,8 +23,8 @@ from sottovoce.mechanisms.design.store import cache_folder
 from sottovoce.mechanisms.encoding import Privatizing
 from sottovoce.mechanisms.registry import Parameters, Registration
 from sottovoce.mechanisms.release import ReleaseTerms
-from sottovoce.planning.release import Release, release_of
-from sottovoce.planning.spending import check_names, checked_rounds
+from sottovoce.planning.release import PlannedRelease, release_of
+from sottovoce.planning.spending import check_names, check_rounds
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
 from sottovoce.version import __version__
@@ -83,7 +83,7 @@ def calibrate(
         UnknownNameError: There is no such mechanism, or it has no such parameter.
         PrivacyError: No bound is proved for this combination of sampling, shuffling and sums.
 
-    Example:
+    Examples:
         >>> import sottovoce
         >>> mechanism = sottovoce.calibrate(
         ...     "gaussian", epsilon=2.0, delta=1e-5, rounds=10, dimension=100
@@ -105,20 +105,20 @@ def calibrate(
         secure_sum_clients=secure_sum_clients,
     )
     check_names("calibrate", release.registration, mechanism_parameters)
-    return calibrated_release(
+    return calibrate_release(
         release, mechanism_parameters, rounds=rounds, epsilon=epsilon, delta=delta
     )
 
 
-def calibrated_release(
-    release: Release, given: Parameters, *, rounds: int, epsilon: float, delta: float
+def calibrate_release(
+    release: PlannedRelease, given: Parameters, *, rounds: int, epsilon: float, delta: float
 ) -> Privatizing:
     """Return the mechanism of a release whose `rounds` repetitions spend at most `epsilon`."""
     registration, domain = release.registration, release.domain
     found = registration.calibrated(
         domain,
         given,
-        rounds=checked_rounds(rounds),
+        rounds=check_rounds(rounds),
         epsilon=epsilon,
         delta=delta,
         event_of=release.terms,
@@ -131,7 +131,7 @@ _VERSION = 2  # Raise it when calibration would find other values.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class CalibrationTarget:
     """The budget that a number of releases must keep.
 
     Attributes:
@@ -145,11 +145,11 @@ class Target:
     delta: float
 
 
-def calibrated(
+def calibrate_cached(
     registration: Registration,
     domains: Sequence[Domain],
     given: Parameters,
-    target: Target,
+    target: CalibrationTarget,
     terms: ReleaseTerms,
 ) -> dict[str, Any]:
     """Return calibrated parameters, from the cache where it holds ones that still keep the budget.
@@ -162,14 +162,14 @@ def calibrated(
         terms: What an observer sees of a release, and its adjacency.
 
     Returns:
-        All parameters, as `Registration.calibrated_for_all` finds them.
+        All parameters, as `Registration.calibrate_for_all` finds them.
     """
     path = _folder() / f"{_key(registration.kind, domains, given, target, terms)}.json"
     found = _read(path)
     if found is not None and _keeps(registration, domains, found, target, terms):
         return found
     start = time.perf_counter()
-    found = registration.calibrated_for_all(
+    found = registration.calibrate_for_all(
         domains,
         given,
         rounds=target.rounds,
@@ -187,7 +187,11 @@ def _folder() -> Path:
 
 
 def _key(
-    kind: str, domains: Sequence[Domain], given: Parameters, target: Target, terms: ReleaseTerms
+    kind: str,
+    domains: Sequence[Domain],
+    given: Parameters,
+    target: CalibrationTarget,
+    terms: ReleaseTerms,
 ) -> str:
     """Return a digest of everything that the calibrated parameters depend on.
 
@@ -212,7 +216,7 @@ def _keeps(
     registration: Registration,
     domains: Sequence[Domain],
     found: Parameters,
-    target: Target,
+    target: CalibrationTarget,
     terms: ReleaseTerms,
 ) -> bool:
     """Return whether the parameters are valid and stay within the target on every domain."""
@@ -229,7 +233,7 @@ def _keeps(
 
 def _write(path: Path, found: Parameters) -> None:
     try:
-        with files.explained("create", path.parent):
+        with files.explain_os_errors("create", path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
         files.write_json(path, dict(found))
     except OutputError:  # A cache that cannot be written only costs time.

@@ -1,6 +1,6 @@
 """Calibrate every registered mechanism to one budget, or give the reason why it cannot be used.
 
-A `Setting` holds the question: the budget, the clipping, and how many bits may be sent.
+A `PlanSetting` holds the question: the budget, the clipping, and how many bits may be sent.
 
 Calibration is a search, and a good first guess saves most of its time while a bad one costs
 little. At one budget all mechanisms may reveal about the same in one message, whatever their
@@ -39,7 +39,7 @@ from sottovoce.protocol.message import HEADER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class PlanSetting:
     """The question of a plan: one update per round in `domain`, within (epsilon, delta) in total.
 
     Attributes:
@@ -110,10 +110,10 @@ class Setting:
 _HALVINGS = 24
 
 
-class Guesses:
+class CalibrationGuesses:
     """First guesses for calibration, from what it has found so far for one setting."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: PlanSetting) -> None:
         self._terms = setting.terms
         self._divergence = _divergence_of_a_message(setting)
         self._divergences: dict[type[PrivacyEvent], float] = {}  # the last one of each event type
@@ -131,7 +131,10 @@ class Guesses:
         Such a value keeps the budget without another search.
         """
         for parameter, value, event in self._found:
-            if registration.knob and parameter == registration.knob.parameter:
+            if (
+                registration.calibrated_parameter
+                and parameter == registration.calibrated_parameter.parameter
+            ):
                 mechanism = registration.build(domain, {**free, parameter: value})
                 if self._terms(mechanism) == event:
                     return value
@@ -143,7 +146,7 @@ class Guesses:
         The search halves the interval of the parameter on a logarithmic scale, until the Renyi
         divergence of order 2 of one message is just below the one aimed at.
         """
-        calibrated = registration.knob
+        calibrated = registration.calibrated_parameter
         if calibrated is None or isinstance(domain, registration.slow_on):
             return None
         fallback = next(iter(self._divergences.values()), self._divergence)
@@ -161,7 +164,7 @@ class Guesses:
         return math.exp(safe)
 
 
-def _divergence_of_a_message(setting: Setting) -> float:
+def _divergence_of_a_message(setting: PlanSetting) -> float:
     """Return roughly the order-2 Renyi divergence that one message may have.
 
     From zCDP: rho = epsilon^2/(4 log(1/delta)) over all rounds, and at most epsilon; one message
@@ -219,7 +222,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class ExcludedCandidate:
     """A mechanism with parameters that cannot be used here, and the reason.
 
     Attributes:
@@ -237,16 +240,16 @@ class LeftOut:
     needs: float | None = None
 
 
-def candidates(setting: Setting) -> Iterator[Candidate | LeftOut]:
+def generate_candidates(setting: PlanSetting) -> Iterator[Candidate | ExcludedCandidate]:
     """Yield every registered mechanism with each of its settings, in order of their names."""
-    guesses = Guesses(setting)
+    guesses = CalibrationGuesses(setting)
     for registration in registry.registrations():
         yield from _candidates_of(registration, setting, guesses)
 
 
 def _candidates_of(
-    registration: Registration, setting: Setting, guesses: Guesses
-) -> Iterator[Candidate | LeftOut]:
+    registration: Registration, setting: PlanSetting, guesses: CalibrationGuesses
+) -> Iterator[Candidate | ExcludedCandidate]:
     seen: list[Parameters] = []
     for free in registration.settings:
         try:
@@ -268,10 +271,10 @@ def _candidates_of(
 def _candidate(
     registration: Registration,
     free: Parameters,
-    setting: Setting,
-    guesses: Guesses,
+    setting: PlanSetting,
+    guesses: CalibrationGuesses,
 ) -> Candidate:
-    if registration.knob is None:
+    if registration.calibrated_parameter is None:
         raise ParameterError("it gives no privacy, so there is nothing to calibrate")
     domain = domain_for(registration, setting.domain)
     if isinstance(domain, registration.slow_on) and not setting.designs:
@@ -310,12 +313,14 @@ def _calibrated(
     registration: Registration,
     free: Parameters,
     domain: Domain,
-    setting: Setting,
-    guesses: Guesses,
+    setting: PlanSetting,
+    guesses: CalibrationGuesses,
 ) -> Parameters:
     known = guesses.recall(registration, free, domain)
-    if registration.knob is not None and known is not None:
-        return registration.resolve(domain, {**free, registration.knob.parameter: known})
+    if registration.calibrated_parameter is not None and known is not None:
+        return registration.resolve(
+            domain, {**free, registration.calibrated_parameter.parameter: known}
+        )
     parameters = registration.calibrated(
         domain,
         free,
@@ -326,8 +331,8 @@ def _calibrated(
         relative_tolerance=_RELATIVE_TOLERANCE,
         near=guesses.guess(registration, free, domain),
     )
-    assert registration.knob is not None
-    name = registration.knob.parameter
+    assert registration.calibrated_parameter is not None
+    name = registration.calibrated_parameter.parameter
     guesses.learn(name, parameters[name], registration.build(domain, parameters))
     return parameters
 
@@ -335,11 +340,11 @@ def _calibrated(
 def _left_out(
     registration: Registration,
     free: Parameters,
-    setting: Setting,
+    setting: PlanSetting,
     reason: str,
     needs: float | None = None,
-) -> LeftOut:
-    return LeftOut(
+) -> ExcludedCandidate:
+    return ExcludedCandidate(
         kind=registration.kind,
         setting=free,
         reason=reason,

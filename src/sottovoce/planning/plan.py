@@ -7,11 +7,16 @@ from typing import Any
 
 from sottovoce.core import display
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.display import Table, rounded, show, text_table
-from sottovoce.core.domains import clip_norm_of, clipped, geometry_of
+from sottovoce.core.display import Table, show, show_rounded, text_table
+from sottovoce.core.domains import clip_norm_of, clipped_domain, geometry_of
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.registry import is_own, parameters_of
-from sottovoce.planning.candidates import Candidate, LeftOut, Setting, candidates
+from sottovoce.mechanisms.registry import is_builtin, parameters_of
+from sottovoce.planning.candidates import (
+    Candidate,
+    ExcludedCandidate,
+    PlanSetting,
+    generate_candidates,
+)
 from sottovoce.planning.release import sampled_terms
 
 # Calibration is not more precise than this: within a mechanism, the fewest bits win such a tie.
@@ -30,9 +35,9 @@ class Ranking:
         left_out: The mechanisms that cannot be used here, with their reasons.
     """
 
-    setting: Setting
+    setting: PlanSetting
     candidates: tuple[Candidate, ...]
-    left_out: tuple[LeftOut, ...]
+    left_out: tuple[ExcludedCandidate, ...]
 
     @property
     def choice(self) -> Candidate:
@@ -47,7 +52,7 @@ class Ranking:
     @property
     def _own(self) -> tuple[Candidate, ...]:
         """The candidates that are not plug-ins; all candidates if there are no others."""
-        return tuple(one for one in self.candidates if is_own(one.mechanism)) or self.candidates
+        return tuple(one for one in self.candidates if is_builtin(one.mechanism)) or self.candidates
 
     def best_of_each(self) -> "Ranking":
         """Return a ranking with one entry for each mechanism: its best setting, or why it has none.
@@ -62,7 +67,7 @@ class Ranking:
             tied = one.mse <= (1.0 + _TIE) * first.mse
             if tied and one.bits_per_coordinate < first.bits_per_coordinate:
                 best[one.kind] = one
-        reasons: dict[str, dict[str, LeftOut]] = {}
+        reasons: dict[str, dict[str, ExcludedCandidate]] = {}
         for other in self.left_out:
             if other.kind not in best:
                 reasons.setdefault(other.kind, {}).setdefault(other.reason, other)
@@ -101,7 +106,9 @@ class Ranking:
         choice = self.choice
         if candidate is choice:
             return "the choice"
-        foreign = "" if is_own(candidate.mechanism) else "; a plug-in, used only if a spec names it"
+        foreign = (
+            "" if is_builtin(candidate.mechanism) else "; a plug-in, used only if a spec names it"
+        )
         volume = candidate.bytes_per_update / choice.bytes_per_update
         size = "as many bytes" if volume == 1.0 else f"{_times(volume)} the bytes"
         grade = ""
@@ -123,7 +130,7 @@ class Ranking:
         return "; ".join(part for part in parts if part)
 
     def _field(self) -> str:
-        own = "" if is_own(self.candidates[0].mechanism) else " among built-in mechanisms"
+        own = "" if is_builtin(self.candidates[0].mechanism) else " among built-in mechanisms"
         if not self.setting.exact:
             return own
         better = self._own[0]
@@ -209,7 +216,7 @@ class Ranking:
         }
 
 
-def rank(setting: Setting) -> Ranking:
+def rank(setting: PlanSetting) -> Ranking:
     """Calibrate every registered mechanism with each of its settings to one budget, and rank them.
 
     Args:
@@ -221,9 +228,9 @@ def rank(setting: Setting) -> Ranking:
     Raises:
         ParameterError: No mechanism keeps the budget within the limits.
     """
-    answers = list(candidates(setting))
+    answers = list(generate_candidates(setting))
     found = [one for one in answers if isinstance(one, Candidate)]
-    left_out = [one for one in answers if isinstance(one, LeftOut)]
+    left_out = [one for one in answers if isinstance(one, ExcludedCandidate)]
     if not found:
         raise ParameterError(_nothing_fits(setting, left_out))
     return Ranking(
@@ -235,7 +242,7 @@ def _order(candidate: Candidate) -> tuple[float, float, str]:
     return candidate.mse, candidate.bits_per_coordinate, candidate.kind
 
 
-def _nothing_fits(setting: Setting, left_out: list[LeftOut]) -> str:
+def _nothing_fits(setting: PlanSetting, left_out: list[ExcludedCandidate]) -> str:
     """Return the message of the error: what excludes the mechanisms that come nearest."""
     needs = [(one.needs, one.kind) for one in left_out if one.needs is not None]
     if needs:
@@ -265,7 +272,7 @@ _SIMULATION_ONLY = {"float": "float: simulation only"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
+class PlannedMechanism:
     """A row of a plan: one mechanism with parameters that keep the budget, and its predicted error.
 
     Attributes:
@@ -309,7 +316,7 @@ class Planned:
         """
         return [
             self.mechanism,
-            rounded(self.parameters),
+            show_rounded(self.parameters),
             f"{self.mse:.4g}",
             f"{self.relative_mse:.4g}",
             f"{self.bits_per_coordinate:g}",
@@ -320,7 +327,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotPlanned:
+class ExcludedMechanism:
     """A mechanism that cannot be used here, and why.
 
     Attributes:
@@ -334,7 +341,7 @@ class NotPlanned:
     reason: str
 
 
-class Plan(Table[Planned]):
+class Plan(Table[PlannedMechanism]):
     """A table of the mechanisms that keep the budget, smallest error first: `plan[0]` is the best.
 
     Prints as a text table; a notebook shows it as HTML. `to_dicts()` and `to_pandas()` convert it.
@@ -344,7 +351,7 @@ class Plan(Table[Planned]):
 
     def __init__(self, ranking: Ranking, everything: Ranking) -> None:
         super().__init__(
-            [Planned(**entry) for entry in ranking.describe()["ranking"]], caption="plan"
+            [PlannedMechanism(**entry) for entry in ranking.describe()["ranking"]], caption="plan"
         )
         self._ranking, self._all = ranking, everything
 
@@ -354,9 +361,9 @@ class Plan(Table[Planned]):
         return self._ranking.explanation
 
     @property
-    def left_out(self) -> Table[NotPlanned]:
+    def left_out(self) -> Table[ExcludedMechanism]:
         """The mechanisms that cannot be used here, with their reasons."""
-        rows = [NotPlanned(**entry) for entry in self._ranking.describe()["left_out"]]
+        rows = [ExcludedMechanism(**entry) for entry in self._ranking.describe()["left_out"]]
         return Table(rows, caption="left out")
 
     @property
@@ -453,7 +460,7 @@ def plan(
         ParameterError: A parameter is out of range, or no mechanism keeps the budget.
         PrivacyError: No bound is proved for such a sample.
 
-    Example:
+    Examples:
         >>> import sottovoce
         >>> found = sottovoce.plan(epsilon=8.0, delta=1e-5, rounds=100, dimension=1000)
         >>> found[0].mechanism, found[0].sampling_grade
@@ -461,8 +468,8 @@ def plan(
         >>> [row.mechanism for row in found if row.bits_per_coordinate <= 1][0]
         'clamped_sign'
     """
-    setting = Setting(
-        domain=clipped(clip_geometry, dimension, clip_norm, records),
+    setting = PlanSetting(
+        domain=clipped_domain(clip_geometry, dimension, clip_norm, records),
         epsilon=epsilon,
         delta=delta,
         terms=sampled_terms(adjacency, sampling_rate, sampling, sampling_hidden_by),

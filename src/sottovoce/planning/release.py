@@ -7,7 +7,7 @@ from typing import get_args
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import Domain, clip_norm_of, clipped, geometry_of
+from sottovoce.core.domains import Domain, clip_norm_of, clipped_domain, geometry_of
 from sottovoce.core.errors import ParameterError, PrivacyError, UnknownNameError
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -15,20 +15,20 @@ from sottovoce.mechanisms.registry import Registration
 from sottovoce.mechanisms.release import (
     EveryMessage,
     NoisySums,
-    NoSenders,
     OnlySums,
     ReleaseTerms,
     SecretSample,
+    ShuffledMessages,
     Visibility,
 )
 from sottovoce.privacy.events import HiddenBy, SamplingScheme
 
 # Formats the name of an argument in errors: the command line writes sampling_rate with dashes.
-Named = Callable[[str], str]
+NameFormat = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Release:
+class PlannedRelease:
     """One message per round: its mechanism and domain, and what an observer sees of it.
 
     Attributes:
@@ -59,8 +59,8 @@ def release_of(
     sampling_hidden_by: str = "own-records",
     shuffled_clients: int | None = None,
     secure_sum_clients: int | None = None,
-    named: Named = str,
-) -> Release:
+    format_name: NameFormat = str,
+) -> PlannedRelease:
     """Return the release of a mechanism, given by name or as an object.
 
     A name needs the domain, which the clipping arguments describe. A mechanism object has its own
@@ -75,11 +75,11 @@ def release_of(
         "shuffled_clients": shuffled_clients,
         "secure_sum_clients": secure_sum_clients,
     }
-    given = [named(name) for name, value in hiding.items() if value is not None]
+    given = [format_name(name) for name, value in hiding.items() if value is not None]
     if isinstance(mechanism, str):
         registration = registry.find(mechanism)
         geometry = clip_geometry or geometry_of(registration.example_domain)
-        domain = clipped(geometry, 1 if dimension is None else dimension, clip_norm, records)
+        domain = clipped_domain(geometry, 1 if dimension is None else dimension, clip_norm, records)
     else:
         registration = registry.find(registry.kind_of(mechanism))
         domain, dimension = mechanism.input_domain, mechanism.input_domain.dimension
@@ -88,14 +88,16 @@ def release_of(
         raise PrivacyError(
             f"no privacy bound is proved for {' and '.join(given)} together; give only one of them"
         )
-    terms = sampled_terms(adjacency, sampling_rate, sampling, sampling_hidden_by, named=named)
+    terms = sampled_terms(
+        adjacency, sampling_rate, sampling, sampling_hidden_by, format_name=format_name
+    )
     if shuffled_clients is not None:
-        hidden: Visibility = NoSenders(minimum_clients=shuffled_clients)
+        hidden: Visibility = ShuffledMessages(minimum_clients=shuffled_clients)
         terms = dataclasses.replace(terms, visibility=hidden)
     elif secure_sum_clients is not None:
         hidden = OnlySums(minimum_clients=secure_sum_clients)
         terms = dataclasses.replace(terms, visibility=hidden)
-    return Release(
+    return PlannedRelease(
         registration=registration,
         domain=domain,
         dimension=dimension,
@@ -110,21 +112,21 @@ def sampled_terms(
     sampling: str,
     sampling_hidden_by: str,
     *,
-    named: Named = str,
+    format_name: NameFormat = str,
 ) -> ReleaseTerms:
     """Return the terms of a release on a secret sample; without a sample every message is visible.
 
     Behind a secure sum each message has its own noise and is charged as if it were visible. The
     amplification relies only on this: an observer cannot tell who sent the encoding of zero.
     """
-    sample = secret_sample(sampling_rate, sampling, sampling_hidden_by, named=named)
+    sample = secret_sample(sampling_rate, sampling, sampling_hidden_by, format_name=format_name)
     central = sample is not None and sample.hidden_by == "central-noise"
     visibility = NoisySums() if central else EveryMessage()
     return ReleaseTerms(adjacency=Adjacency.parse(adjacency), visibility=visibility, sample=sample)
 
 
 def secret_sample(
-    rate: float | None, scheme: str, hidden_by: str, *, named: Named = str
+    rate: float | None, scheme: str, hidden_by: str, *, format_name: NameFormat = str
 ) -> SecretSample | None:
     """Return the sample that the three arguments describe; None without a sampling rate.
 
@@ -134,7 +136,7 @@ def secret_sample(
         UnknownNameError: There is no such scheme or way to hide a sample.
     """
     rate_name, scheme_name, hidden_name = map(
-        named, ("sampling_rate", "sampling", "sampling_hidden_by")
+        format_name, ("sampling_rate", "sampling", "sampling_hidden_by")
     )
     if scheme not in get_args(SamplingScheme):
         raise UnknownNameError.among(scheme_name, scheme, get_args(SamplingScheme))
@@ -151,7 +153,7 @@ def secret_sample(
     if hidden_by == "nothing":
         raise PrivacyError(
             "a server that receives each message sees who took part, so sampling clients does not "
-            f"amplify privacy; leave out {rate_name} and give as {named('rounds')} the number of "
+            f"amplify privacy; leave out {rate_name} and give as {format_name('rounds')} the number of "
             f"rounds in which one client takes part, or set {hidden_name} to own-records, "
             "central-noise or secure-sum"
         )

@@ -14,17 +14,17 @@ from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.core.files import finite
 from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
 from sottovoce.mechanisms.registry import Registration, kind_of, parameters_of
-from sottovoce.planning.release import Release, release_of
+from sottovoce.planning.release import PlannedRelease, release_of
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.calibration import MAX_ROUNDS
-from sottovoce.privacy.compositions import assumptions_in_words, multiset
+from sottovoce.privacy.compositions import compose_repeated, describe_assumptions
 from sottovoce.privacy.events import PrivacyEvent, Repeated, basic_counts
 
 FLOAT_GRADE = "float (simulation only: the low-order bits of float noise can leak the input)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class SpendResult:
     """What a client has spent after a number of rounds.
 
     Attributes:
@@ -121,7 +121,7 @@ def spend(
     secure_sum_clients: int | None = None,
     accountant: str | None = None,
     **mechanism_parameters: object,
-) -> Spent:
+) -> SpendResult:
     """Return the epsilon that a client spends over a number of rounds.
 
     Give a mechanism by name, with its parameters and the clipping; or a mechanism object, which has
@@ -157,7 +157,7 @@ def spend(
         UnknownNameError: There is no such mechanism, parameter or accountant.
         PrivacyError: No bound is proved for this combination of sampling, shuffling and sums.
 
-    Example:
+    Examples:
         >>> import sottovoce
         >>> spent = sottovoce.spend("gaussian", noise_multiplier=10.0, rounds=100, delta=1e-5)
         >>> round(spent.epsilon, 2), spent.accountant
@@ -181,7 +181,7 @@ def spend(
             | {"adjacency": adjacency},
             mechanism_parameters,
         )
-        checked_rounds(rounds)
+        check_rounds(rounds)
         spent = privacy_spent(Repeated(event=mechanism, count=rounds), delta, accountant)
         return _spent(spent, rounds)
     if not isinstance(mechanism, str):
@@ -202,23 +202,23 @@ def spend(
     if isinstance(mechanism, str):
         check_names("spend", release.registration, mechanism_parameters)
     parameter_rules.delta(delta)
-    checked_rounds(rounds)
+    check_rounds(rounds)
     built = (
         release.registration.build(release.domain, mechanism_parameters)
         if isinstance(mechanism, str)
         else mechanism
     )
-    return spent_by(built, release, rounds=rounds, delta=delta, accountant=accountant)
+    return spending_of_mechanism(built, release, rounds=rounds, delta=delta, accountant=accountant)
 
 
-def spent_by(
+def spending_of_mechanism(
     mechanism: Mechanism,
-    release: Release,
+    release: PlannedRelease,
     *,
     rounds: int,
     delta: float,
     accountant: str | None = None,
-) -> Spent:
+) -> SpendResult:
     """Return what `rounds` releases of a mechanism spend."""
     terms = release.terms
     event = Repeated(event=terms(mechanism), count=rounds)
@@ -245,7 +245,7 @@ def spent_by(
     return _spent(spent, rounds, local_epsilon, details)
 
 
-def spent_on(
+def spending_of_charges(
     history: Sequence[tuple[PrivacyEvent, int]], delta: float | None, pure: float
 ) -> PrivacySpent:
     """Return what charges have spent at `delta`, or their `pure` sum.
@@ -253,7 +253,7 @@ def spent_on(
     The pure sum, which needs no delta, is returned where `delta` is None, or where it prints as the
     same epsilon as the bound at `delta`.
     """
-    event = multiset(history)
+    event = compose_repeated(history)
     if delta is not None:
         spent = privacy_spent(event, delta)
         if not math.isfinite(pure) or show_epsilon(pure) != show_epsilon(spent.epsilon):
@@ -264,7 +264,7 @@ def spent_on(
         adjacency=event.adjacency,
         accountant="pure",
         bounds=(("pure", pure),),
-        assumptions=assumptions_in_words(event),
+        assumptions=describe_assumptions(event),
     )
 
 
@@ -273,8 +273,8 @@ def _spent(
     rounds: int,
     local_epsilon: float | None = None,
     details: Mapping[str, Any] | None = None,
-) -> Spent:
-    return Spent(
+) -> SpendResult:
+    return SpendResult(
         epsilon=spent.epsilon,
         delta=spent.delta,
         adjacency=spent.adjacency,
@@ -287,7 +287,7 @@ def _spent(
     )
 
 
-def checked_rounds(rounds: int) -> int:
+def check_rounds(rounds: int) -> int:
     """Return a number of rounds that can be accounted for; raise if it is out of range."""
     return parameter_rules.integer("rounds", rounds, low=1, high=MAX_ROUNDS)
 

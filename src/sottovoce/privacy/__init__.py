@@ -9,7 +9,7 @@ package does not know any mechanism and imports `sottovoce.core` only.
 
 from typing import TYPE_CHECKING
 
-from sottovoce.core.faces import show
+from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
     from sottovoce.privacy.accounting import Accountant as Accountant
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from sottovoce.privacy.cubic import CubicAccountant as CubicAccountant
     from sottovoce.privacy.cubic import QuinticAccountant as QuinticAccountant
     from sottovoce.privacy.events import Allocated as Allocated
-    from sottovoce.privacy.events import Assumed as Assumed
     from sottovoce.privacy.events import Composed as Composed
+    from sottovoce.privacy.events import Conditional as Conditional
     from sottovoce.privacy.events import FinitePair as FinitePair
     from sottovoce.privacy.events import FiniteTable as FiniteTable
     from sottovoce.privacy.events import GaussianNoise as GaussianNoise
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from sottovoce.privacy.events import RenyiCurve as RenyiCurve
     from sottovoce.privacy.events import Repeated as Repeated
     from sottovoce.privacy.events import Sampled as Sampled
-    from sottovoce.privacy.events import SecureSum as SecureSum
     from sottovoce.privacy.events import SeededBits as SeededBits
     from sottovoce.privacy.events import Shuffled as Shuffled
+    from sottovoce.privacy.events import SummedBits as SummedBits
     from sottovoce.privacy.events import ZeroConcentrated as ZeroConcentrated
     from sottovoce.privacy.gaussian import GaussianAccountant as GaussianAccountant
     from sottovoce.privacy.moment_comparison import MomentsAccountant as MomentsAccountant
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sottovoce.privacy.shuffling import ShufflingAccountant as ShufflingAccountant
     from sottovoce.privacy.zcdp import ZcdpAccountant as ZcdpAccountant
 
-show(
+export_lazily(
     __name__,
     {
         "accounting": ["Accountant", "PrivacySpent", "register", "within"],
@@ -57,7 +57,7 @@ show(
         "cubic": ["CubicAccountant", "QuinticAccountant"],
         "events": [
             "Allocated",
-            "Assumed",
+            "Conditional",
             "Composed",
             "FinitePair",
             "FiniteTable",
@@ -71,7 +71,7 @@ show(
             "RenyiCurve",
             "Repeated",
             "Sampled",
-            "SecureSum",
+            "SummedBits",
             "SeededBits",
             "Shuffled",
             "ZeroConcentrated",

@@ -7,7 +7,7 @@ Accountants are registered by a decorator on a class:
         name = "foo"
         ...
 
-Put the file into `privacy/`, or name its module under the entry point group `accountants` (see
+Put the file into `privacy/`, or name its module under the entry point group `builtin_accountants` (see
 `core.registry`). The accountants of this package are tested against exact enumeration, and the
 smallest of their bounds is the epsilon that is reported. The bound of a plug-in is reported only
 if the plug-in is requested by name, and never takes part in that minimum.
@@ -25,8 +25,8 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import PluginError, UnsupportedEventError
 from sottovoce.core.registry import Register
-from sottovoce.privacy.compositions import assumptions_in_words, unhidden
-from sottovoce.privacy.events import PrivacyEvent, assumption_in_words
+from sottovoce.privacy.compositions import describe_assumptions, reveal_messages
+from sottovoce.privacy.events import PrivacyEvent, describe_assumption
 
 
 class Accountant(Protocol):
@@ -69,7 +69,7 @@ class Accountant(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class RegisteredAccountant:
     """A registered accountant with its description.
 
     Attributes:
@@ -87,7 +87,7 @@ class Registered:
 
 A = TypeVar("A", bound=Callable[[], Accountant])
 
-ACCOUNTANTS: Register[Registered] = Register("accountant", package="sottovoce.privacy")
+ACCOUNTANTS: Register[RegisteredAccountant] = Register("accountant", package="sottovoce.privacy")
 
 
 def register(*, summary: str, turn: int = 100, slow: bool = False) -> Callable[[A], A]:
@@ -108,7 +108,9 @@ def register(*, summary: str, turn: int = 100, slow: bool = False) -> Callable[[
 
     def decorate(accountant_class: A) -> A:
         accountant = accountant_class()
-        registered = Registered(accountant=accountant, summary=summary, turn=turn, slow=slow)
+        registered = RegisteredAccountant(
+            accountant=accountant, summary=summary, turn=turn, slow=slow
+        )
         ACCOUNTANTS.enter(accountant.name, registered, module=accountant_class.__module__)
         return accountant_class
 
@@ -116,7 +118,7 @@ def register(*, summary: str, turn: int = 100, slow: bool = False) -> Callable[[
 
 
 @cache
-def accountants(*, quick: bool = False) -> tuple[Accountant, ...]:
+def builtin_accountants(*, quick: bool = False) -> tuple[Accountant, ...]:
     """Return the accountants of this package, without plug-ins, in their order; slow ones last.
 
     With `quick` the slow ones are left out.
@@ -174,12 +176,12 @@ def privacy_spent(event: PrivacyEvent, delta: float, accountant: str | None = No
     listed as well, and an assumption says that the epsilon depends on the plug-in's claim.
     """
     parameter_rules.delta(delta)
-    assumed = list(assumptions_in_words(event))
+    assumed = list(describe_assumptions(event))
     if accountant is not None:
         bounds = [(accountant, _valid_epsilon(accountant, event, delta))]
-        plug_in = ACCOUNTANTS.plug_in(accountant)
+        plug_in = ACCOUNTANTS.describe_plugin(accountant)
         if plug_in is not None:
-            assumed.append(assumption_in_words(plug_in))
+            assumed.append(describe_assumption(plug_in))
     else:
         plug_in = None
         # If no accountant applies, the Renyi accountant, which knows every event, raises the
@@ -221,13 +223,13 @@ def _bounds(
     not amplify.
     """
     known = False
-    for accountant in accountants() if asked is None else asked:
+    for accountant in builtin_accountants() if asked is None else asked:
         try:
             yield accountant.name, accountant.epsilon(event, delta)
             known = True
         except UnsupportedEventError:
             continue
-    revealed = unhidden(event)
+    revealed = reveal_messages(event)
     if known and revealed != event:
         yield "local", min(bound for _, bound in _bounds(revealed, delta, asked))
 
@@ -259,5 +261,5 @@ def within(event: PrivacyEvent, delta: float, budget: float, *, quickly: bool = 
         True if the event is (budget, delta)-DP by at least one accountant.
     """
     parameter_rules.delta(delta)
-    asked = accountants(quick=quickly)
+    asked = builtin_accountants(quick=quickly)
     return any(bound <= budget for _, bound in _bounds(event, delta, asked))

@@ -1,7 +1,7 @@
 """Laplace and staircase noise: exact Renyi divergences, and the worst shift of a vector.
 
 Notation: D_a(s) is the Renyi divergence of order a between the noise and the noise shifted by s, in
-units of the scale (Laplace) or of the step (staircase). The proofs are in docs/privacy.md, sections
+units of the scale (Laplace) or of the step (staircase). The proofs are in docs/explanation/privacy.md, sections
 9 and 20.
 
 Laplace noise, one coordinate. With k = 2a - 1,
@@ -70,7 +70,7 @@ _STAIRCASE_ROUNDING = 2.0**-48
 _LOG_ROUNDING = 2.0**-40  # The sums are over logarithms of up to a few thousand.
 
 
-def lost_mass(epsilon: float, nu: float, shift: float) -> float:
+def largest_loss_mass(epsilon: float, nu: float, shift: float) -> float:
     """Return m(shift), the probability that the privacy loss is a whole step's, rounded up."""
     parameter_rules.step_epsilon("epsilon", epsilon)
     parameter_rules.inner_fraction("nu", nu)
@@ -91,7 +91,7 @@ def staircase_pair(epsilon: float, nu: float, shift: float, adjacency: Adjacency
     privacy profile sup P - x Q, which is m (1 - x b) for 1 <= x <= 1/b and symmetric, is nowhere
     too low.
     """
-    mass = lost_mass(epsilon, nu, shift)
+    mass = largest_loss_mass(epsilon, nu, shift)
     least = mass * math.exp(-epsilon) * (1.0 - _STAIRCASE_ROUNDING)
     first = (mass, max(0.0, 1.0 - mass - least), least)
     return FinitePair(first=first, second=first[::-1], adjacency=adjacency)
@@ -99,7 +99,7 @@ def staircase_pair(epsilon: float, nu: float, shift: float, adjacency: Adjacency
 
 def staircase_renyi(order: float, epsilon: float, nu: float, shift: float) -> float:
     """Return D_a of scalar staircase noise for a shift of `shift` steps: exact, rounded up."""
-    mass = lost_mass(epsilon, nu, shift)
+    mass = largest_loss_mass(epsilon, nu, shift)
     if mass == 0.0:
         return 0.0
     growth = (order - 1.0) * epsilon

@@ -13,7 +13,7 @@ over T independent copies of
     zero-out, adding it                  (a, b, d) = (0, A, -1),   c = mu
     replace-one                          (a, b, d) = (1, A, 0),    c = mu/2  (centered at zero)
 
-also for adaptive contributions. Proof: docs/privacy.md, section 32. Cohorts that are cut from one
+also for adaptive contributions. Proof: docs/explanation/privacy.md, section 32. Cohorts that are cut from one
 permutation of the clients are not covered, because there the steps are not independent.
 
 How the expectation is bounded from above. F increases with g. Values above a limit v are cut off,

@@ -16,7 +16,7 @@ as a second state, divided into cells: a coordinate that spends an amount within
 laws of the cell's upper end and pays for its lower end.
 
 If a composition has several kinds of releases, their order is not known, so the adversary also
-chooses which kind comes next. Proofs: docs/privacy.md, section 30.
+chooses which kind comes next. Proofs: docs/explanation/privacy.md, section 30.
 """
 
 import itertools
@@ -32,19 +32,26 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy.accounting import register
-from sottovoce.privacy.bellman_steps import MAX_WORK, ROUNDING, Coordinates, Grid, Menu, Part
+from sottovoce.privacy.bellman_steps import (
+    MAX_WORK,
+    ROUNDING,
+    BellmanGrid,
+    BellmanStep,
+    Coordinates,
+    Menu,
+)
 from sottovoce.privacy.events import (
     BasicEvent,
     FiniteTable,
     OneBit,
     PrivacyEvent,
     Sampled,
-    SecureSum,
+    SummedBits,
     basic_counts,
 )
 from sottovoce.privacy.finite_menus import Pair, is_small, sampled_table_pairs
 from sottovoce.privacy.loss_distributions import grid_step
-from sottovoce.privacy.secure_sum import MAX_CLIENTS, MOST_CLIENTS
+from sottovoce.privacy.secure_sum import MAX_CLIENTS, MAX_REDUCED_CLIENTS
 
 MAX_BITS = 12
 _MAX_POINTS = 2**15
@@ -79,7 +86,7 @@ class DeltaCurve:
     With `reverse` the curve is that of the other direction: sup of Q - A P is 1 - A + A V(1/A).
     """
 
-    grid: Grid
+    grid: BellmanGrid
     values: Vector
     reverse: bool = False
 
@@ -128,7 +135,7 @@ def _curves(event: PrivacyEvent, delta: float) -> list[DeltaCurve]:
     return curves
 
 
-def _direction_steps(event: PrivacyEvent, *, reverse: bool) -> list[tuple[Part, int]]:
+def _direction_steps(event: PrivacyEvent, *, reverse: bool) -> list[tuple[BellmanStep, int]]:
     counts = basic_counts(event)
     if sum(counts.values()) > _MOST_RELEASES:
         raise UnsupportedEventError(
@@ -147,7 +154,7 @@ def _direction_steps(event: PrivacyEvent, *, reverse: bool) -> list[tuple[Part, 
     return parts
 
 
-def _step_of(event: BasicEvent, *, reverse: bool) -> Part:
+def _step_of(event: BasicEvent, *, reverse: bool) -> BellmanStep:
     match event:
         case FiniteTable() if is_small(event):
             return Menu(_orient(sampled_table_pairs(event, 1.0), reverse=reverse))
@@ -155,13 +162,15 @@ def _step_of(event: BasicEvent, *, reverse: bool) -> Part:
             return Menu(_orient(sampled_table_pairs(table, event.rate), reverse=reverse))
         case OneBit() if event.against_zero and event.dimension <= MAX_BITS:
             return Coordinates(event)
-        case SecureSum() if 1 < event.clients <= MOST_CLIENTS and event.dimension <= MAX_BITS:
+        case SummedBits() if (
+            1 < event.clients <= MAX_REDUCED_CLIENTS and event.dimension <= MAX_BITS
+        ):
             # Of more clients some are assumed to reveal their bits: a sum over the others is left.
             return Coordinates(replace(event, clients=min(event.clients, MAX_CLIENTS)))
         case _:
             raise UnsupportedEventError(
                 "the bellman accountant supports small tables (Poisson-sampled or not), at most "
-                f"{MAX_BITS} bits against fair ones and secure sums of 2 to {MOST_CLIENTS} "
+                f"{MAX_BITS} bits against fair ones and secure sums of 2 to {MAX_REDUCED_CLIENTS} "
                 f"clients, got {type(event).__name__}; use pld or renyi"
             )
 
@@ -171,7 +180,7 @@ def _orient(pairs: tuple[Pair, ...], *, reverse: bool) -> tuple[Pair, ...]:
 
 
 @lru_cache(maxsize=32)
-def _solve(parts: tuple[tuple[Part, int], ...], delta: float) -> DeltaCurve:
+def _solve(parts: tuple[tuple[BellmanStep, int], ...], delta: float) -> DeltaCurve:
     grid = _plan_grid(parts, delta)
     states = math.prod(count + (len(parts) > 1) for _, count in parts)
     work = float(states) * math.fsum(part.work(grid) for part, _ in parts)
@@ -183,7 +192,7 @@ def _solve(parts: tuple[tuple[Part, int], ...], delta: float) -> DeltaCurve:
     return DeltaCurve(grid, _compose(parts, grid))
 
 
-def _compose(parts: Sequence[tuple[Part, int]], grid: Grid) -> Vector:
+def _compose(parts: Sequence[tuple[BellmanStep, int]], grid: BellmanGrid) -> Vector:
     """Return V before all releases, where the adversary chooses the next kind among those left."""
     counts = [count for _, count in parts]
     level = {(0,) * len(parts): grid.start()}
@@ -207,18 +216,18 @@ def _states(counts: Sequence[int], total: int) -> Iterator[tuple[int, ...]]:
 
 
 def _options(
-    parts: Sequence[tuple[Part, int]],
+    parts: Sequence[tuple[BellmanStep, int]],
     state: tuple[int, ...],
     after: dict[tuple[int, ...], Vector],
-    grid: Grid,
+    grid: BellmanGrid,
 ) -> Iterator[Vector]:
     for i, (part, _) in enumerate(parts):
         if state[i]:
             left = (*state[:i], state[i] - 1, *state[i + 1 :])
-            yield part.before(after[left], grid)
+            yield part.value_before(after[left], grid)
 
 
-def _plan_grid(parts: Sequence[tuple[Part, int]], delta: float) -> Grid:
+def _plan_grid(parts: Sequence[tuple[BellmanStep, int]], delta: float) -> BellmanGrid:
     """Return a grid for epsilons at about `delta`; it reaches as far as Chernoff's bound says.
 
     Rounding up to a grid of step h adds variance of at most h^2/4 to a loss, h^2/6 on average.
@@ -247,7 +256,7 @@ def _plan_grid(parts: Sequence[tuple[Part, int]], delta: float) -> Grid:
         step = math.sqrt(12.0 * _TABLE_PRECISION * reach / ((1.0 + tilt) * draws))
         step = min(step, reach / (4000.0 if draws == 1 else 500.0))
     step = grid_step(max(step, (reach + below) / _MAX_POINTS, 1e-9))
-    return Grid(step, max(8, math.ceil(below / step)), max(8, math.ceil(reach / step)))
+    return BellmanGrid(step, max(8, math.ceil(below / step)), max(8, math.ceil(reach / step)))
 
 
 def _chernoff(moments: Vector, tilts: Vector, mass: float) -> tuple[float, float]:

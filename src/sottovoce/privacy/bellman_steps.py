@@ -13,7 +13,7 @@ import numpy as np
 
 from sottovoce.core.domains import Vector
 from sottovoce.privacy.divergences import log_sum_exp, one_bit_renyi
-from sottovoce.privacy.events import OneBit, SecureSum
+from sottovoce.privacy.events import OneBit, SummedBits
 from sottovoce.privacy.finite_menus import Pair, bit_pairs, sum_pairs
 
 MAX_WORK = 8e8  # Multiplications; about two seconds.
@@ -23,7 +23,7 @@ _LEAST_CELLS = 16  # Fewest cells for each coordinate.
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class BellmanGrid:
     """The grid points A = e^(i step), i = -below, ..., above."""
 
     step: float
@@ -64,7 +64,7 @@ class Letters:
     infinite: float  # P-mass of the outcomes with Q = 0, or with a ratio beyond the grid.
 
     @classmethod
-    def of(cls, pair: Pair, grid: Grid) -> "Letters":
+    def of(cls, pair: Pair, grid: BellmanGrid) -> "Letters":
         """Return the outcomes of a pair (P, Q) on the grid, with all rounding upward."""
         places, weights, infinite = [], [], 0.0
         for p, q in zip(*pair, strict=True):
@@ -84,7 +84,7 @@ class Letters:
         return cls(tuple(places), tuple(weights), infinite * (1.0 + ROUNDING))
 
     def mean(self, padded: Vector, size: int) -> Vector:
-        """Return sum_x P(x) V(A Q(x)/P(x)) at all grid points, for V extended by `Grid.padded`."""
+        """Return sum_x P(x) V(A Q(x)/P(x)) at all grid points, for V extended by `BellmanGrid.padded`."""
         total = np.full((*padded.shape[:-1], size), self.infinite)
         buffer = np.empty_like(total)
         for place, (low, high) in zip(self.places, self.weights, strict=True):
@@ -94,7 +94,7 @@ class Letters:
         return total
 
 
-class Part(Protocol):
+class BellmanStep(Protocol):
     """One release of a composition in one direction, with the choices of the adversary."""
 
     def log_moment(self, order: float, *, reverse: bool) -> float:
@@ -106,11 +106,11 @@ class Part(Protocol):
         """Number of roundings to the grid in one release."""
         ...
 
-    def work(self, grid: Grid) -> float:
+    def work(self, grid: BellmanGrid) -> float:
         """Return the approximate number of multiplications for one release."""
         ...
 
-    def before(self, values: Vector, grid: Grid) -> Vector:
+    def value_before(self, values: Vector, grid: BellmanGrid) -> Vector:
         """Return V before the release, given V after it."""
         ...
 
@@ -140,10 +140,10 @@ class Menu:
     def _reversed(self) -> list[tuple[Vector, Vector]]:
         return [(q, p) for p, q in self._logs]
 
-    def work(self, grid: Grid) -> float:
+    def work(self, grid: BellmanGrid) -> float:
         return 2.0 * grid.size * sum(len(first) for first, _ in self.pairs)
 
-    def before(self, values: Vector, grid: Grid) -> Vector:
+    def value_before(self, values: Vector, grid: BellmanGrid) -> Vector:
         padded = grid.padded(values)
         menu = _letters(self.pairs, grid)
         return np.asarray(np.maximum.reduce([one.mean(padded, grid.size) for one in menu]))
@@ -157,7 +157,7 @@ class Coordinates:
     shift^2. A coordinate that spends nothing has two equal laws.
     """
 
-    event: OneBit | SecureSum
+    event: OneBit | SummedBits
 
     @property
     def draws(self) -> int:
@@ -171,7 +171,7 @@ class Coordinates:
         match self.event:
             case OneBit():
                 return bit_pairs(move)
-            case SecureSum():
+            case SummedBits():
                 return sum_pairs(
                     move,
                     self.event.logit_bound,
@@ -180,7 +180,7 @@ class Coordinates:
                     against_zero=self.event.against_zero,
                 )
 
-    def cells(self, grid: Grid) -> int:
+    def cells(self, grid: BellmanGrid) -> int:
         """Return the number of cells of the budget: fewer where more would take too long."""
         dimension = self.event.dimension
         count = _CELLS[0] + _CELLS[1] * dimension
@@ -188,10 +188,10 @@ class Coordinates:
             count -= count // 8
         return count
 
-    def work(self, grid: Grid) -> float:
+    def work(self, grid: BellmanGrid) -> float:
         return self._work(self.cells(grid), grid)
 
-    def _work(self, cells: int, grid: Grid) -> float:
+    def _work(self, cells: int, grid: BellmanGrid) -> float:
         dimension = self.event.dimension
         typical = self.event.shift / math.sqrt(dimension)
         letters = 2.0 * grid.size * sum(len(first) for first, _ in self.pairs(typical))
@@ -202,7 +202,7 @@ class Coordinates:
         )
         return letters * (layers + 2 * cells)
 
-    def before(self, values: Vector, grid: Grid) -> Vector:
+    def value_before(self, values: Vector, grid: BellmanGrid) -> Vector:
         dimension, shift = self.event.dimension, self.event.shift * (1.0 + ROUNDING)
         cells = self.cells(grid)
 
@@ -246,5 +246,5 @@ def _cells(count: int, left: int) -> tuple[tuple[int, int], ...]:
 
 
 @lru_cache(maxsize=1024)
-def _letters(pairs: tuple[Pair, ...], grid: Grid) -> tuple[Letters, ...]:
+def _letters(pairs: tuple[Pair, ...], grid: BellmanGrid) -> tuple[Letters, ...]:
     return tuple(Letters.of(pair, grid) for pair in pairs)

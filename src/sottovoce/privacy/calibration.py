@@ -29,7 +29,7 @@ def calibrate(
     more_private: Direction,
     ends: tuple[float, float] | None = None,
     relative_tolerance: float = _RELATIVE_TOLERANCE,
-    near: float | None = None,
+    initial_guess: float | None = None,
 ) -> float:
     """Return the least private parameter whose event costs at most `epsilon` at `delta`.
 
@@ -51,7 +51,7 @@ def calibrate(
     Raises:
         ParameterError: If even the most private end exceeds the budget.
 
-    Example:
+    Examples:
         >>> from sottovoce.core.adjacency import Adjacency
         >>> from sottovoce.privacy import GaussianNoise
         >>> def event(noise_multiplier):
@@ -68,9 +68,9 @@ def calibrate(
         return accounting.within(event, delta, epsilon, quickly=quickly)
 
     loose, safe = (math.log(end) for end in ends or ENDS[more_private])
-    if near is not None:
+    if initial_guess is not None:
         bracket = _bracket_guess(
-            event_at, math.log(near), (safe, loose), epsilon, delta, relative_tolerance
+            event_at, math.log(initial_guess), (safe, loose), epsilon, delta, relative_tolerance
         )
         if bracket is not None:
             return math.exp(_refine_bracket(event_at, *bracket, epsilon, delta, relative_tolerance))
@@ -191,7 +191,7 @@ def rounds_within(event: PrivacyEvent, *, epsilon: float, delta: float) -> int:
         The largest number of rounds that some accountant shows to meet the budget: 0 if even one
         round exceeds it, at most 10^12.
 
-    Example:
+    Examples:
         >>> from sottovoce.core.adjacency import Adjacency
         >>> from sottovoce.privacy import GaussianNoise
         >>> event = GaussianNoise(mu=0.1, adjacency=Adjacency.ZERO_OUT)

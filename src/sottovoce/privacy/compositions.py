@@ -8,8 +8,8 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.privacy.events import (
     Allocated,
-    Assumed,
     Composed,
+    Conditional,
     FiniteTable,
     GaussianNoise,
     HiddenBy,
@@ -20,12 +20,12 @@ from sottovoce.privacy.events import (
     PureDp,
     Repeated,
     Sampled,
-    SecureSum,
     SeededBits,
     Shuffled,
+    SummedBits,
     ZeroConcentrated,
-    assumption_in_words,
     basic_counts,
+    describe_assumption,
 )
 from sottovoce.privacy.pure import pure_epsilon
 
@@ -40,7 +40,7 @@ SAMPLE_ASSUMPTIONS: dict[HiddenBy, str] = {
 }
 
 
-def multiset(events: Iterable[tuple[PrivacyEvent, int]]) -> PrivacyEvent:
+def compose_repeated(events: Iterable[tuple[PrivacyEvent, int]]) -> PrivacyEvent:
     """Return the composition in which each event is repeated as often as its count says."""
     parts = tuple(Repeated(event=event, count=count) for event, count in events)
     return parts[0] if len(parts) == 1 else Composed(events=parts)
@@ -52,7 +52,7 @@ def assumptions(event: PrivacyEvent) -> tuple[str, ...]:
     pending: list[PrivacyEvent] = [event]
     while pending:
         match pending.pop():
-            case Assumed(event=inner, assumption=assumption):
+            case Conditional(event=inner, assumption=assumption):
                 found.add(assumption)
                 pending.append(inner)
             case Composed(events=parts):
@@ -69,14 +69,14 @@ def assumptions(event: PrivacyEvent) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-def assumptions_in_words(event: PrivacyEvent) -> tuple[str, ...]:
+def describe_assumptions(event: PrivacyEvent) -> tuple[str, ...]:
     """Return every sentence that must be true for the event to hold, each once.
 
     First come the assumptions of its parts (`assumptions`), then those of its amplification: a
     sample, a shuffle or a secure sum does not protect against an observer who sees the sample, the
     order or single messages.
     """
-    named = map(assumption_in_words, assumptions(event))
+    named = map(describe_assumption, assumptions(event))
     amplified = sorted(filter(None, map(_amplification_assumption, basic_counts(event))))
     return tuple(dict.fromkeys([*named, *amplified]))
 
@@ -93,20 +93,20 @@ def _amplification_assumption(part: PrivacyEvent) -> str | None:
             )
         case Allocated():
             return "each client draws its step at random, independently of others and in secret"
-        case SecureSum(clients=clients):
+        case SummedBits(clients=clients):
             return f"only sums over at least {clients} clients that do not collude are seen"
         case _:
             return None
 
 
-def beside_others(event: PrivacyEvent) -> PrivacyEvent:
+def drop_zero_reference(event: PrivacyEvent) -> PrivacyEvent:
     """Return the event if the message also contains the contributions of others.
 
     Then the neighbor without the contribution need not have fair bits, nor the table's row of zero,
     so the stronger bounds for a zero reference do not apply.
     """
     match event:
-        case OneBit() | SecureSum():
+        case OneBit() | SummedBits():
             return replace(event, against_zero=False)
         case SeededBits() if event.against_zero:
             # Now the odds of both neighbors may be truncated, at opposite ends.
@@ -118,15 +118,15 @@ def beside_others(event: PrivacyEvent) -> PrivacyEvent:
             if math.isinf(epsilon):
                 return NonPrivate(adjacency=event.adjacency)
             return PureDp(epsilon=epsilon, adjacency=event.adjacency)
-        case Repeated() | Assumed():
-            return replace(event, event=beside_others(event.event))
+        case Repeated() | Conditional():
+            return replace(event, event=drop_zero_reference(event.event))
         case Composed():
-            return replace(event, events=tuple(beside_others(part) for part in event.events))
+            return replace(event, events=tuple(drop_zero_reference(part) for part in event.events))
         case _:
             return event
 
 
-def without_promises(event: PrivacyEvent) -> PrivacyEvent:
+def without_trust(event: PrivacyEvent) -> PrivacyEvent:
     """Return what the clients' messages reveal by themselves, without trust in any other party.
 
     Central noise, which a trusted party adds once to a sum, is in no message: such an event becomes
@@ -138,10 +138,10 @@ def without_promises(event: PrivacyEvent) -> PrivacyEvent:
         for part in basic_counts(event)
     ):
         return NonPrivate(adjacency=event.adjacency)
-    return unhidden(event, samples_too=True)
+    return reveal_messages(event, reveal_samples=True)
 
 
-def unhidden(event: PrivacyEvent, *, samples_too: bool = False) -> PrivacyEvent:
+def reveal_messages(event: PrivacyEvent, *, reveal_samples: bool = False) -> PrivacyEvent:
     """Return the event of an observer who sees every single message.
 
     A shuffle, a secure sum and a random allocation are post-processing of the single messages, so
@@ -149,7 +149,7 @@ def unhidden(event: PrivacyEvent, *, samples_too: bool = False) -> PrivacyEvent:
     upper bound too: for every outcome of the sampling a release either uses the contribution or
     does not depend on it.
     """
-    hiding = (Shuffled, SecureSum, Allocated, *((Sampled,) if samples_too else ()))
+    hiding = (Shuffled, SummedBits, Allocated, *((Sampled,) if reveal_samples else ()))
     parts = basic_counts(event)
     if not any(isinstance(part, hiding) for part in parts):
         return event
@@ -158,16 +158,16 @@ def unhidden(event: PrivacyEvent, *, samples_too: bool = False) -> PrivacyEvent:
         match part:
             case Shuffled() | Allocated():
                 revealed: PrivacyEvent = part.event
-            case SecureSum():
+            case SummedBits():
                 revealed = part.local()
-            case Sampled() if samples_too:
+            case Sampled() if reveal_samples:
                 revealed = part.event
             case _:
                 revealed = part
         counts[revealed] = counts.get(revealed, 0) + count
-    total = multiset(counts.items())
+    total = compose_repeated(counts.items())
     for assumption in assumptions(event):
-        total = Assumed(event=total, assumption=assumption)
+        total = Conditional(event=total, assumption=assumption)
     return total
 
 
@@ -175,7 +175,7 @@ def as_replace_one(event: PrivacyEvent) -> PrivacyEvent:
     """Return an event under replace-one that holds wherever this event holds under zero-out.
 
     Two contributions are compared by way of zero: distances (mu, shift) and pure epsilons double,
-    rho quadruples (docs/privacy.md, section 34). That is more than two events of the same kind.
+    rho quadruples (docs/explanation/privacy.md, section 34). That is more than two events of the same kind.
     Samples, shuffles and secure sums are counted as if they were seen.
 
     Raises:
@@ -185,9 +185,9 @@ def as_replace_one(event: PrivacyEvent) -> PrivacyEvent:
     for part, count in basic_counts(event).items():
         replaced = _convert_to_replace_one(part)
         counts[replaced] = counts.get(replaced, 0) + count
-    total = multiset(counts.items())
+    total = compose_repeated(counts.items())
     for assumption in assumptions(event):
-        total = Assumed(event=total, assumption=assumption)
+        total = Conditional(event=total, assumption=assumption)
     return total
 
 
@@ -211,7 +211,7 @@ def _convert_to_replace_one(part: PrivacyEvent) -> PrivacyEvent:
                 dimension=part.dimension,
                 adjacency=Adjacency.REPLACE_ONE,
             )
-        case SecureSum():
+        case SummedBits():
             return _convert_to_replace_one(part.local())
         case Sampled() | Shuffled() | Allocated():
             return as_replace_one(part.event)

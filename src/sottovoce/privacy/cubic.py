@@ -18,7 +18,7 @@ g = k (e^y - 1) - y,
 with equality at l = eps + y. So delta <= b mu^k I(z) for every y, with z = (eps - g)/mu - mu/2 and
 I(z) = E (Z - z)_+^k for a standard normal Z; the smallest value over y is taken. At delta = 1e-5
 the same guarantee costs 2 to 3% in mu against Gaussian noise with cubes and 4% with fifth powers,
-where the Renyi bound costs 5 to 8%. Proofs: docs/privacy.md, sections 14 and 29.
+where the Renyi bound costs 5 to 8%. Proofs: docs/explanation/privacy.md, sections 14 and 29.
 
 Bits sent as seeds (`SeededBits`) satisfy E h(loss) <= e^x E h(loss of such bits + x) for cubes,
 where x is their excess. Over a composition the excesses add up to X, and delta is e^X times the

@@ -28,9 +28,9 @@ from sottovoce.privacy.events import (
     PureDp,
     RenyiCurve,
     Sampled,
-    SecureSum,
     SeededBits,
     Shuffled,
+    SummedBits,
     ZeroConcentrated,
     basic_counts,
 )
@@ -47,8 +47,8 @@ from sottovoce.privacy.loss_pairs import (
     SampledAwayPair,
     SampledPair,
     SwappedPair,
-    either_order,
-    randomised_response,
+    randomized_response,
+    symmetric_pair,
     upper_pair,
 )
 from sottovoce.privacy.pure import pure_epsilon
@@ -102,15 +102,15 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
         case NonPrivate():
             return _both_directions(_disjoint())
         case PureDp():
-            return _both_directions(randomised_response(event.epsilon))
+            return _both_directions(randomized_response(event.epsilon))
         case MetricDp():
-            return _both_directions(randomised_response(event.pure().epsilon))
+            return _both_directions(randomized_response(event.pure().epsilon))
         case LaplaceNoise() if event.dimension == 1:
             return _both_directions(LaplacePair(event.shift))
         case OneBit():  # A single bit; several bits are Gaussian (`_gaussian_mu`).
             return _both_directions(LogisticBitPair(event.shift))
         case FinitePair():
-            return _both_directions(either_order(event.first, event.second))
+            return _both_directions(symmetric_pair(event.first, event.second))
         case FiniteTable():
             return _table(event, 1.0)
         case Sampled(event=FiniteTable() as table) if event.scheme == "poisson":
@@ -122,8 +122,8 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
         case Shuffled():
             return _both_directions(shuffled_pair(event))
         case SeededBits():
-            return _both_directions(randomised_response(event.largest_loss))
-        case LaplaceNoise() | GaussianNoise() | SecureSum() | ZeroConcentrated() | RenyiCurve():
+            return _both_directions(randomized_response(event.largest_loss))
+        case LaplaceNoise() | GaussianNoise() | SummedBits() | ZeroConcentrated() | RenyiCurve():
             raise UnsupportedEventError(
                 f"the pld accountant needs a dominating pair, and none is known for "
                 f"{type(event).__name__}; use renyi"
@@ -134,7 +134,7 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
 
 def _disjoint() -> LossPair:
     """Return two laws without a common outcome: no guarantee at all."""
-    return either_order((1.0, 0.0), (0.0, 1.0))
+    return symmetric_pair((1.0, 0.0), (0.0, 1.0))
 
 
 def _both_directions(pair: LossPair) -> tuple[LossPair, LossPair]:
@@ -150,7 +150,7 @@ def _table(table: FiniteTable, rate: float) -> tuple[LossPair, LossPair]:
     """
     if not is_small(table):
         pure = pure_epsilon(table)
-        return _both_directions(randomised_response(pure) if math.isfinite(pure) else _disjoint())
+        return _both_directions(randomized_response(pure) if math.isfinite(pure) else _disjoint())
     pairs = sampled_table_pairs(table, rate)
     if table.adjacency == Adjacency.REPLACE_ONE:
         return _both_directions(upper_pair(pairs))

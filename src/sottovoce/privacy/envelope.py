@@ -22,7 +22,7 @@ by weak duality
 holds at every price.
 
 Reference: Chaudhuri, Guo and Rabbat 2022 (MVU), section 4.3, program (4) and lemma 7. See also
-docs/privacy.md, section 13.
+docs/explanation/privacy.md, section 13.
 """
 
 import itertools

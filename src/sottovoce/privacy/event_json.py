@@ -8,8 +8,8 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import LedgerError, PrivacyError
 from sottovoce.privacy.events import (
     Allocated,
-    Assumed,
     Composed,
+    Conditional,
     FinitePair,
     FiniteTable,
     GaussianNoise,
@@ -22,9 +22,9 @@ from sottovoce.privacy.events import (
     RenyiCurve,
     Repeated,
     Sampled,
-    SecureSum,
     SeededBits,
     Shuffled,
+    SummedBits,
     ZeroConcentrated,
 )
 
@@ -42,13 +42,13 @@ STORED_NAMES: dict[str, type[PrivacyEvent]] = {
     "RenyiCurve": RenyiCurve,
     "OneBit": OneBit,
     "SeededBits": SeededBits,
-    "SecureSum": SecureSum,
+    "SecureSum": SummedBits,
     "Sampled": Sampled,
     "Shuffled": Shuffled,
     "Allocated": Allocated,
     "Repeated": Repeated,
     "Composed": Composed,
-    "Assumed": Assumed,
+    "Assumed": Conditional,
 }
 _NAME_OF = {shape: name for name, shape in STORED_NAMES.items()}
 

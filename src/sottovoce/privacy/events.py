@@ -84,7 +84,7 @@ class GaussianNoise:
         zero_centered: For replace-one only. True if no contribution lies farther than mu/2 from
             zero, where zero is what counts for a contribution that was not sampled.
 
-    Example:
+    Examples:
         >>> from sottovoce.core.adjacency import Adjacency
         >>> GaussianNoise(mu=0.5, adjacency=Adjacency.ZERO_OUT).mu
         0.5
@@ -335,7 +335,7 @@ class SeededBits:
     The client sends a seed from which the server expands the bits. Truncating the odds of the
     rejection sampler raises D_a of the bits by at most `excess` a/(a - 1). With `against_zero`, for
     every h that the cubic comparison covers, E h(loss) <= e^excess E h(loss of the bits + excess).
-    Proof: docs/privacy.md, section 27.
+    Proof: docs/explanation/privacy.md, section 27.
 
     Attributes:
         shift: Largest Euclidean distance between the logits of neighbors.
@@ -374,12 +374,12 @@ class SeededBits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecureSum:
+class SummedBits:
     """Coordinate-wise sums of the bits of `clients` clients, of which only the sums are seen.
 
     One client is protected as in `OneBit`; the bits of the others hide its bits. All of them must
     draw their bits with the stated law, with logits within `logit_bound` of 0, and must not reveal
-    them. Proof: docs/privacy.md, sections 17 and 30.
+    them. Proof: docs/explanation/privacy.md, sections 17 and 30.
 
     Attributes:
         shift: Largest Euclidean distance between the logits of neighbors.
@@ -545,7 +545,7 @@ def _check_local(event: "PrivacyEvent", verb: str) -> None:
     if not isinstance(event, PrivacyEvent):
         raise ParameterError(f"event must be a privacy event to be {verb}, got {event!r}")
     for part in basic_counts(event):
-        if isinstance(part, Sampled | Shuffled | SecureSum | Allocated):
+        if isinstance(part, Sampled | Shuffled | SummedBits | Allocated):
             raise ParameterError(
                 f"{type(part).__name__} cannot be {verb} again: no bound is proved for both "
                 "together; use one of them"
@@ -612,7 +612,7 @@ _PLUG_IN = "plug-in "  # followed by the plug-in's kind, name and distribution
 _LONGEST_NAME = 300
 
 
-def assumption_in_words(assumption: str) -> str:
+def describe_assumption(assumption: str) -> str:
     """Return the clause that states an assumption, for printing next to an epsilon."""
     if assumption.startswith(_PLUG_IN):
         return f"the privacy claims of {assumption} hold (not verified)"
@@ -627,7 +627,7 @@ def _is_assumption(value: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assumed:
+class Conditional:
     """An event that holds only under an assumption; accountants count the inner event.
 
     Attributes:
@@ -666,12 +666,12 @@ BasicEvent = (
     | RenyiCurve
     | OneBit
     | SeededBits
-    | SecureSum
+    | SummedBits
     | Sampled
     | Shuffled
     | Allocated
 )
-PrivacyEvent = BasicEvent | Repeated | Composed | Assumed
+PrivacyEvent = BasicEvent | Repeated | Composed | Conditional
 
 
 def basic_counts(event: PrivacyEvent) -> dict[BasicEvent, int]:
@@ -685,7 +685,7 @@ def basic_counts(event: PrivacyEvent) -> dict[BasicEvent, int]:
                 pending.append((current.event, times * current.count))
             case Composed():
                 pending.extend((part, times) for part in current.events)
-            case Assumed():
+            case Conditional():
                 pending.append((current.event, times))
             case _:
                 counts[current] = counts.get(current, 0) + times

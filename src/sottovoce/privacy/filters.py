@@ -13,7 +13,7 @@ delta is divided:
              at the rest of delta.
 
 `first_delta` and a depend on the limits and the first order only: before it, nothing was answered.
-Proof: docs/privacy.md, section 33.
+Proof: docs/explanation/privacy.md, section 33.
 
 References: Feldman and Zrnic 2021, theorem 3.1, and Lecuyer 2021 (one order). That filters can be
 combined at the sum of their deltas is our own remark.
@@ -26,7 +26,7 @@ from functools import lru_cache
 
 from sottovoce.privacy.accounting import epsilon as smallest_epsilon
 from sottovoce.privacy.accounting import within
-from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.compositions import compose_repeated
 from sottovoce.privacy.conversion import epsilon_at_order
 from sottovoce.privacy.envelope import ORDERS
 from sottovoce.privacy.events import PrivacyEvent, Repeated
@@ -54,7 +54,7 @@ class PrivacyFilter:
 
     def admits(self, history: History) -> bool:
         """Return whether one of the rules admits a history, which must not be empty."""
-        whole = multiset(history)
+        whole = compose_repeated(history)
         if self._pure(whole) <= self.epsilon:
             return True
         if _is_repeated(history) and within(whole, self._first_delta, self.epsilon):
@@ -65,14 +65,14 @@ class PrivacyFilter:
         """Return the smallest epsilon at which rules set up for these limits admit a history."""
         if not history:
             return 0.0
-        whole = multiset(history)
+        whole = compose_repeated(history)
         least = min(self._pure(whole), self._renyi(whole, history[0][0]))
         if _is_repeated(history):
             least = min(least, smallest_epsilon(whole, self._first_delta))
         return max(0.0, least)
 
     @property
-    def takes_others(self) -> bool:
+    def admits_other_events(self) -> bool:
         """Whether events that are neither the first event nor pure can ever be admitted."""
         return self._renyi_delta > 0.0
 
@@ -94,7 +94,7 @@ class PrivacyFilter:
         return pure_epsilon(whole) - self._pure_delta
 
     def _renyi(self, whole: PrivacyEvent, first: PrivacyEvent) -> float:
-        if not self.takes_others:
+        if not self.admits_other_events:
             return math.inf
         delta = self._renyi_delta
         order = _order(first, self.epsilon, delta)

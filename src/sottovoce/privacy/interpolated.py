@@ -26,7 +26,7 @@ over |x - y| <= t. Three facts, for a > 1:
 
 The envelope of these options (`privacy.envelope`) is an upper bound. The distances that determine
 it are refined until it meets the envelope of the values attained at the distances themselves. See
-also docs/privacy.md, section 19.
+also docs/explanation/privacy.md, section 19.
 """
 
 import math
@@ -62,7 +62,7 @@ def interpolated_renyi_bound(
     power: float,
     radius_distance: float,
     dimension: int,
-    centre: float | None = None,
+    center: float | None = None,
     resolution: float = 1e-3,
 ) -> float:
     """Return a bound on D_a of a vector of interpolated laws at L_p distance `radius_distance`.
@@ -80,9 +80,9 @@ def interpolated_renyi_bound(
         )
     parameter_rules.positive("resolution", resolution, at_most=1.0)
     reach = parameter_rules.positive("radius_distance", radius_distance) * (1.0 + BUDGET_ROUNDING)
-    laws = [_Laws(points=points, table=table, center=centre, order=order, forward=True)]
-    laws.append(_Laws(points=points, table=table, center=centre, order=order, forward=False))
-    groups = [tuple(laws)] if centre is None else [(law,) for law in laws]
+    laws = [_Laws(points=points, table=table, center=center, order=order, forward=True)]
+    laws.append(_Laws(points=points, table=table, center=center, order=order, forward=False))
+    groups = [tuple(laws)] if center is None else [(law,) for law in laws]
     bound = max(_bound(group, power, reach, dimension, resolution) for group in groups)
     return bound * (1.0 + 1e-12)
 

@@ -174,7 +174,7 @@ def grid_step(wanted: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tilts:
+class CompositionTilts:
     """The tilts of a composition.
 
     Attributes:
@@ -282,7 +282,10 @@ class ComposedLaw(TiltedComposition):
     """
 
     def __init__(
-        self, parts: Sequence[tuple[GridLaw, int]], tilts: "Tilts", reach_down_to: float = math.inf
+        self,
+        parts: Sequence[tuple[GridLaw, int]],
+        tilts: "CompositionTilts",
+        reach_down_to: float = math.inf,
     ) -> None:
         low, high = tilts.window(parts)
         super().__init__(parts, tilts.middle, min(low, reach_down_to), high)

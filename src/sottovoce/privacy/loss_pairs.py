@@ -176,7 +176,7 @@ class AtomPair:
 
 
 @lru_cache(maxsize=256)
-def randomised_response(epsilon: float) -> AtomPair:
+def randomized_response(epsilon: float) -> AtomPair:
     """Return binary randomized response, which dominates every epsilon-DP pair in both orders.
 
     Reference: Kairouz, Oh and Viswanath 2015, theorem 2.3.
@@ -186,7 +186,7 @@ def randomised_response(epsilon: float) -> AtomPair:
     return AtomPair(np.array([-epsilon, epsilon]), np.array([lie, truth]), np.array([truth, lie]))
 
 
-def either_order(first: tuple[float, ...], second: tuple[float, ...]) -> AtomPair:
+def symmetric_pair(first: tuple[float, ...], second: tuple[float, ...]) -> AtomPair:
     """Return the smallest pair that dominates both (P, Q) and (Q, P), for two pmfs.
 
     It is needed because an adaptive composition may use P for one neighbor in one step and for the

@@ -30,8 +30,8 @@ from sottovoce.privacy.gaussian import gaussian_epsilon
 from sottovoce.privacy.loss_distributions import (
     LOG_OUTSIDE,
     ComposedLaw,
+    CompositionTilts,
     LossLaw,
-    Tilts,
     coarse_law,
     grid_law,
     grid_step,
@@ -198,7 +198,7 @@ class CompositionPlan:
 
     step: float
     tail: float
-    tilts: Tilts
+    tilts: CompositionTilts
     # One of the two is what was asked for, the other one its Renyi bound.
     epsilon: float
     delta: float
@@ -246,7 +246,7 @@ def plan_composition(
     return CompositionPlan(
         step=grid_step(max(min(step, widest / 64.0), widest / _LARGEST_GRID, _LEAST_STEP)),
         tail=tail,
-        tilts=Tilts(
+        tilts=CompositionTilts(
             low=float(tilts[np.argmax(lows)]),
             middle=tilt,
             high=float(tilts[best + 1 + np.argmin(highs)]),

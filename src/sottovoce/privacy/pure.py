@@ -18,9 +18,9 @@ from sottovoce.privacy.events import (
     PureDp,
     RenyiCurve,
     Sampled,
-    SecureSum,
     SeededBits,
     Shuffled,
+    SummedBits,
     ZeroConcentrated,
     basic_counts,
     table_pairs,
@@ -43,7 +43,7 @@ def pure_epsilon(event: PrivacyEvent) -> float:
     Returns:
         The bound; infinity if none is known (for example for Gaussian noise).
 
-    Example:
+    Examples:
         >>> from sottovoce.core.adjacency import Adjacency
         >>> from sottovoce.privacy import PureDp, Repeated
         >>> event = Repeated(event=PureDp(epsilon=0.5, adjacency=Adjacency.ZERO_OUT), count=4)
@@ -74,7 +74,7 @@ def _basic(event: BasicEvent) -> float:
             return event.shift * math.sqrt(event.dimension)
         case SeededBits():
             return event.largest_loss
-        case SecureSum():
+        case SummedBits():
             return _basic(event.local())
         case Sampled():
             return _sampled(pure_epsilon(event.event), event.rate)

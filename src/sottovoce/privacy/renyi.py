@@ -23,9 +23,9 @@ from sottovoce.privacy.events import (
     PureDp,
     RenyiCurve,
     Sampled,
-    SecureSum,
     SeededBits,
     Shuffled,
+    SummedBits,
     ZeroConcentrated,
     basic_counts,
     table_pairs,
@@ -78,7 +78,7 @@ def _basic(event: BasicEvent, order: float) -> float:
             bits = one_bit_renyi(event.shift, event.dimension, order)
             truncated = bits + event.excess * order / (order - 1.0)
             return min(truncated, _randomized_response(event.largest_loss, order))
-        case SecureSum():
+        case SummedBits():
             return secure_sum_renyi(event, order)
         case Sampled():
             # Any bound on the likelihood ratio holds as well; it is tighter at large orders.
@@ -141,6 +141,6 @@ def _stated_orders(event: PrivacyEvent) -> set[float]:
             orders.update(part.orders)
         elif isinstance(part, Sampled):
             orders.update(_stated_orders(part.event))
-        elif isinstance(part, SecureSum):
+        elif isinstance(part, SummedBits):
             orders.update(NODES)
     return orders

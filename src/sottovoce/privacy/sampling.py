@@ -16,7 +16,7 @@ at integer a >= 2, in both directions. For (mix || Q) this is the binomial expan
 All three vanish at r = 1 with their slopes. Their second derivatives divided by a(a-1)q^2 are
 y^-(m+3), y^m and t^3 (1-q+qt)^m. By weighted AM-GM, y (1-q+qt) >= 1 and y >= r^q, the mixture
 w y^m + (1-w) t^3 (1-q+qt)^m is at least y^-(m+3). So f <= w g + (1-w) h, and under Q both g and h
-have a mean of at most the sum minus 1. Proof in full: docs/privacy.md, section 15.
+have a mean of at most the sum minus 1. Proof in full: docs/explanation/privacy.md, section 15.
 
 Replace-one, Poisson or fixed-size. With the laws N (contribution not sampled), P, P' bounded
 pairwise,
@@ -47,7 +47,7 @@ y <= r (q + (1-q)/r_t), which contributes at most
 Replace-one on a Poisson sample, with contributions centered at zero. Both neighbors are mixtures:
 with probability 1 - q the contribution is not sampled, which leaves the law N of the rest, and with
 probability q it is sampled and moves N by at most half the distance between two contributions.
-`SwappedPair` does not use this and is far from tight. Proofs: docs/privacy.md, section 28.
+`SwappedPair` does not use this and is far from tight. Proofs: docs/explanation/privacy.md, section 28.
 
 - Gaussian noise. The worst neighbors are opposite. With c = mu/2 the pair
 

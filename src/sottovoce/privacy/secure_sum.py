@@ -22,7 +22,7 @@ D = c - c':
    X(T) satisfies X(T) <= (T/T_1)^2 X(T_1) for T <= T_1, and cells in s lose very little.
 
 Coordinates are independent given all that, and the squared moves add up to at most S^2: weak
-duality as in `privacy.envelope`. Proof: docs/privacy.md, section 17.
+duality as in `privacy.envelope`. Proof: docs/explanation/privacy.md, section 17.
 
 Few clients: worst laws. The bits of the others are mixtures of bits with logits at an end of
 [-Z, Z], and e^((a-1) D_a) is jointly convex, so only the cases "j others at Z, the rest at -Z"
@@ -34,7 +34,7 @@ of epsilon for a few.
 A coordinate that moves by s costs s^2. D_a increases with s, because the polygons are nested, so a
 cell [u, u'] of costs gets the option with cost u and the divergence at u'. In the first cell the
 sum counts as the bit itself, D_a <= a s^2/8. Weak duality as in `privacy.envelope`. Proof:
-docs/privacy.md, section 30.
+docs/explanation/privacy.md, section 30.
 """
 
 import itertools
@@ -50,12 +50,12 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.privacy.binomial import fair_pmf, lower_buckets
 from sottovoce.privacy.divergences import one_bit_renyi
 from sottovoce.privacy.envelope import BUDGET_ROUNDING, RowPairs, envelope_bound
-from sottovoce.privacy.events import SecureSum
+from sottovoce.privacy.events import SummedBits
 from sottovoce.privacy.finite_menus import Bit, bit_corners, sums_of_others
 
 MAX_CLIENTS = 6
 # Up to so many clients a sum over `MAX_CLIENTS` of them may give a tighter bound than fair coins.
-MOST_CLIENTS = 16
+MAX_REDUCED_CLIENTS = 16
 _SPACING = 0.2  # Spacing of tangents, in logits.
 _FIRST = 2.0**-11  # End of the first cell, as a fraction of an equal share of the budget.
 # Ratios of consecutive cell ends: around an equal share and where a few coordinates take the whole
@@ -75,7 +75,7 @@ class _Menu:
 
 
 @lru_cache(maxsize=16)
-def _menu(event: SecureSum) -> _Menu:
+def _menu(event: SummedBits) -> _Menu:
     share = event.shift**2 / event.dimension
     widest = min(event.shift**2, (2.0 * event.logit_bound) ** 2) * (1.0 + BUDGET_ROUNDING)
     ends = [min(widest, _FIRST * share)]
@@ -99,7 +99,7 @@ def _menu(event: SecureSum) -> _Menu:
     return _Menu(np.array(ends), pairs, np.array(starts, dtype=np.intp))
 
 
-def small_sum_renyi(event: SecureSum, order: float) -> float:
+def small_sum_renyi(event: SummedBits, order: float) -> float:
     """Return D_a of the sums over at most `MAX_CLIENTS` clients, both directions, rounded up."""
     menu = _menu(event)
     costs, values = [menu.ends[0]], [order * menu.ends[0] / 8.0 * (1.0 + _SMALL_SUM_ROUNDING)]
@@ -130,7 +130,7 @@ NODES: tuple[float, ...] = tuple(
 )
 
 
-def secure_sum_renyi(event: SecureSum, order: float) -> float:
+def secure_sum_renyi(event: SummedBits, order: float) -> float:
     """Return D_a of the sums in both directions: the smaller bound of the sums and of the bits."""
     if not order > 1.0:
         raise ParameterError(f"the Renyi order must lie above 1, got {order!r}")
@@ -151,17 +151,17 @@ def secure_sum_renyi(event: SecureSum, order: float) -> float:
 
 
 @lru_cache(maxsize=1 << 14)
-def _at_node(event: SecureSum, node: int) -> float:
+def _at_node(event: SummedBits, node: int) -> float:
     """Return D_a of the sums at one of `NODES`, over all coordinates."""
     found = _by_fair_coins(event, node)
-    if event.clients <= MOST_CLIENTS:
+    if event.clients <= MAX_REDUCED_CLIENTS:
         # Of more clients some are assumed to reveal their bits: a sum over the others is left.
         few = replace(event, clients=min(event.clients, MAX_CLIENTS))
         found = min(found, small_sum_renyi(few, NODES[node]))
     return found
 
 
-def _by_fair_coins(event: SecureSum, node: int) -> float:
+def _by_fair_coins(event: SummedBits, node: int) -> float:
     """Return the bound if everything that is not a fair coin is revealed to the adversary."""
     cells, order = _cells(event), NODES[node]
     log_excess = cells.log_excess(order)
@@ -177,7 +177,7 @@ def _by_fair_coins(event: SecureSum, node: int) -> float:
     )
 
 
-def _budget(event: SecureSum) -> float:
+def _budget(event: SummedBits) -> float:
     return event.shift**2 * (1.0 + _ROUNDING)
 
 
@@ -245,7 +245,7 @@ class _Cells:
 
 
 @lru_cache(maxsize=4)
-def _cells(event: SecureSum) -> _Cells:
+def _cells(event: SummedBits) -> _Cells:
     budget, bound = _budget(event), max(event.logit_bound, _LEAST_LOGIT_BOUND)
     widest = min(budget, (2.0 * bound) ** 2)
     smallest = min(widest, max(min(budget / (2.0 * event.dimension), 1e-2), 1e-4))

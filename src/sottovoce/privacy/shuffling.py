@@ -17,7 +17,7 @@ post-processing, so delta_c decreases with c, and c may be replaced by the lower
 The pair is symmetric and dominates in both directions, so it composes over rounds.
 
 Reference: Feldman, McMillan and Talwar 2021, theorem 3.1 (the 2023 bound has an erratum and is not
-used); docs/privacy.md, section 16. eps0 is between any two inputs, so a zero-out epsilon counts
+used); docs/explanation/privacy.md, section 16. eps0 is between any two inputs, so a zero-out epsilon counts
 twice.
 
 Privacy blanket (bounded densities). n clients answer in a uniform, secret order. The law R of a
@@ -28,7 +28,7 @@ one common law Q. This amplifies more: replacing one client's input is dominated
     L0 = lo + (hi-lo) n0/(M+1)   against   L1 = lo + (hi-lo) n1/(M+1),
 
 as likelihoods over the law of (M, n0, n1). This requires hi + lo >= 2; a larger hi is always sound,
-so hi is raised where necessary. Proof and conditions: docs/privacy.md, section 31.
+so hi is raised where necessary. Proof and conditions: docs/explanation/privacy.md, section 31.
 
 How the blanket pair is computed. Given M and N = n0 + n1 ~ Bin(M+1, 2p), n0 is Bin(N, 1/2), and
 
@@ -208,7 +208,7 @@ _LEAST = 1e-12  # A smaller eps0 counts as this.
 _NO_CLONES = 60.0
 
 
-def shuffled(
+def shuffled_event(
     event: PrivacyEvent, clients: int, ratios: tuple[float, float] | None = None
 ) -> Shuffled:
     """Return the event of shuffling `clients` messages; raise if shuffling does not amplify it."""

@@ -23,15 +23,15 @@ from sottovoce.privacy.events import (
     PureDp,
     RenyiCurve,
     Sampled,
-    SecureSum,
     SeededBits,
     Shuffled,
+    SummedBits,
     ZeroConcentrated,
     basic_counts,
 )
 
 
-def rho_of(event: PrivacyEvent) -> float:
+def total_rho(event: PrivacyEvent) -> float:
     """Return the rho of a composition, the sum over its parts (Bun and Steinke 2016, lemma 2.3)."""
     try:
         return math.fsum(count * _basic(event) for event, count in basic_counts(event).items())
@@ -56,7 +56,7 @@ def _basic(event: BasicEvent) -> float:
             return _basic(event.pure())
         case OneBit():
             return event.shift**2 / 8.0
-        case SecureSum():
+        case SummedBits():
             return _basic(event.local())
         case Allocated():
             return _basic(event.event)  # A mixture over the steps, and D_a is quasi-convex.
@@ -75,9 +75,9 @@ class ZcdpAccountant:
     name = "zcdp"
 
     def epsilon(self, event: PrivacyEvent, delta: float) -> float:
-        rho = rho_of(event)
+        rho = total_rho(event)
         return epsilon_from_renyi(lambda order: order * rho, delta)
 
     def delta(self, event: PrivacyEvent, epsilon: float) -> float:
-        rho = rho_of(event)
+        rho = total_rho(event)
         return delta_from_renyi(lambda order: order * rho, epsilon)

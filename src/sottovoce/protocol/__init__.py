@@ -10,7 +10,7 @@ This package imports `mechanisms`, `ledger`, `privacy` and `core`.
 
 from typing import TYPE_CHECKING
 
-from sottovoce.core.faces import show
+from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
     from sottovoce.protocol.broadcast import pack as pack
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sottovoce.protocol.plan import RoundPlan as RoundPlan
     from sottovoce.protocol.server import RoundServer as RoundServer
 
-show(
+export_lazily(
     __name__,
     {
         "broadcast": ["pack", "unpack"],

@@ -19,7 +19,7 @@ The server's model is computed from released messages, so rounding it is post-pr
 no privacy. A vector that does not fit the format is an error. It is not clamped, because clients
 would then train from a model that differs from the server's without anyone noticing.
 
-`sent` packs what the server sends in a round, `received` reads it. The server keeps its model in
+`pack_start` packs what the server sends in a round, `unpack_start` reads it. The server keeps its model in
 float64. Clients start from what arrives, and their updates are relative to it, so the server can
 add them to its own model, and rounding errors of the downlink do not accumulate over rounds.
 """
@@ -80,7 +80,7 @@ def pack(vector: Vector, number_format: DownlinkFormat) -> bytes:
         WireError: A number is not finite or does not fit the format, or `vector` is no vector.
         UnknownNameError: There is no such format.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> payload = pack(np.array([0.5, -1.0, 2.0]), "float16")
         >>> len(payload)
@@ -217,19 +217,21 @@ class Start:
     state: Mapping[str, NDArray[Any]]
 
 
-def sent(start: Start, shared_state: Sequence[str], downlink: DownlinkFormat) -> tuple[bytes, ...]:
+def pack_start(
+    start: Start, shared_state: Sequence[str], downlink: DownlinkFormat
+) -> tuple[bytes, ...]:
     """Return the packed vectors of a round: the model, then the state that the algorithm shares."""
     vectors = (start.model, *(start.state[name] for name in shared_state))
     return tuple(pack(vector, downlink) for vector in vectors)
 
 
-def received(
+def unpack_start(
     payloads: Sequence[bytes],
     shared_state: Sequence[str],
     dimension: int,
     downlink: DownlinkFormat,
 ) -> Start:
-    """Return what a client reads from the payloads that `sent` made, or raise WireError."""
+    """Return what a client reads from the payloads that `pack_start` made, or raise WireError."""
     if len(payloads) != 1 + len(shared_state):
         raise WireError(
             f"{len(payloads)} vectors arrived, expected {1 + len(shared_state)}; server and client "

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from sottovoce.core.errors import BudgetExhaustedError, LedgerError
 from sottovoce.core.randomness import Randomness
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.ledger.records import Charge, Due, Release
-from sottovoce.privacy.compositions import unhidden
+from sottovoce.ledger.records import Charge, PendingCharge, Release
+from sottovoce.privacy.compositions import reveal_messages
 from sottovoce.privacy.events import PrivacyEvent, Repeated
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
@@ -33,7 +33,7 @@ class Refused:
     error: BudgetExhaustedError
 
 
-def able_to_pay(plan: RoundPlan, ledger: Ledger, *, uplinks: int) -> frozenset[str]:
+def clients_within_budget(plan: RoundPlan, ledger: Ledger, *, uplinks: int) -> frozenset[str]:
     """Return the clients of a plan whose remaining budgets cover its round.
 
     The answer depends only on charged events and budgets, which are public. It is no reservation:
@@ -45,7 +45,7 @@ def able_to_pay(plan: RoundPlan, ledger: Ledger, *, uplinks: int) -> frozenset[s
         for part, event in zip(plan.clients, events_of(plan, plan.clients), strict=True)
         for uplink in range(uplinks)
     ]
-    return ledger.affords(pending, before=(plan.run, plan.round))
+    return ledger.clients_with_budget(pending, before=(plan.run, plan.round))
 
 
 def charge_round(
@@ -62,7 +62,7 @@ def charge_round(
         due = {
             release: needed
             for _, event, release in asked
-            if (needed := amount_due(event, release, earlier.get(release), randomness))
+            if (needed := required_charge(event, release, earlier.get(release), randomness))
         }
         outcomes = charge(due, ledger)
     return [
@@ -83,15 +83,15 @@ def events_of(plan: RoundPlan, parts: Sequence[ClientPlan]) -> list[PrivacyEvent
 
 
 def charge(
-    due: Mapping[Release, Due], ledger: Ledger
+    due: Mapping[Release, PendingCharge], ledger: Ledger
 ) -> dict[Release, Charge | BudgetExhaustedError]:
     """Charge the pending amounts in the order given."""
     return dict(zip(due, ledger.charge_all(list(due.values())), strict=True))
 
 
-def amount_due(
+def required_charge(
     event: PrivacyEvent, release: Release, earlier: Charge | None, randomness: Randomness
-) -> Due | None:
+) -> PendingCharge | None:
     """Return what must be charged before a message is encoded, or None if `earlier` covers it.
 
     `earlier` is the newest charged attempt. Whether it encoded the same input is not checked here:
@@ -108,12 +108,12 @@ def amount_due(
     return another_attempt(event, release, earlier)
 
 
-def first_attempt(event: PrivacyEvent, release: Release) -> Due:
+def first_attempt(event: PrivacyEvent, release: Release) -> PendingCharge:
     """Return the charge of the first attempt at a release."""
-    return Due(release=release, attempt=0, event=event)
+    return PendingCharge(release=release, attempt=0, event=event)
 
 
-def another_attempt(event: PrivacyEvent, release: Release, earlier: Charge) -> Due:
+def another_attempt(event: PrivacyEvent, release: Release, earlier: Charge) -> PendingCharge:
     """Return the charge of one more attempt, given that earlier attempts were charged for `event`.
 
     Where a channel or a secret sample hides messages, the earlier event must be the same: what
@@ -123,13 +123,15 @@ def another_attempt(event: PrivacyEvent, release: Release, earlier: Charge) -> D
         LedgerError: A channel hides messages, and the earlier attempt had another event.
     """
     same = earlier.event == _charged_for(event, earlier.attempt)
-    if not same and any(unhidden(one, samples_too=True) != one for one in (event, earlier.event)):
+    if not same and any(
+        reveal_messages(one, reveal_samples=True) != one for one in (event, earlier.event)
+    ):
         raise LedgerError(
             f"{release} was charged under another plan, and a channel or a secret sample hides its "
             "messages; retry with the plan under which it was charged"
         )
     attempt = earlier.attempt + 1
-    return Due(release=release, attempt=attempt, event=_charged_for(event, attempt))
+    return PendingCharge(release=release, attempt=attempt, event=_charged_for(event, attempt))
 
 
 def _charged_for(event: PrivacyEvent, attempt: int) -> PrivacyEvent:
@@ -143,7 +145,7 @@ def _charged_for(event: PrivacyEvent, attempt: int) -> PrivacyEvent:
     """
     if attempt == 0:
         return event
-    seen = unhidden(event, samples_too=True)
+    seen = reveal_messages(event, reveal_samples=True)
     if seen == event:
         return event
     return Repeated(event=seen, count=2) if attempt == 1 else seen

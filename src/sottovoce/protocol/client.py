@@ -21,16 +21,16 @@ from sottovoce.core.errors import (
 )
 from sottovoce.core.randomness import Keystream, Randomness
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.ledger.records import Charge, Due, Release
+from sottovoce.ledger.records import Charge, PendingCharge, Release
 from sottovoce.mechanisms.encoding import Prepared, encode_packed, prepare
 from sottovoce.protocol.charging import Refused as Refused
-from sottovoce.protocol.charging import amount_due, another_attempt, charge, events_of
+from sottovoce.protocol.charging import another_attempt, charge, events_of, required_charge
 from sottovoce.protocol.message import Envelope, open_packed, seal_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class PrivatizationRequest:
     """One vector of one client, to be privatized."""
 
     part: ClientPlan
@@ -48,10 +48,10 @@ class Sent:
 
 
 # Vetoes charges before they are made: it raises to refuse them all, and nothing is charged.
-Permit = Callable[[Sequence[Due]], None]
+Permit = Callable[[Sequence[PendingCharge]], None]
 
 
-def _permit_all(pending: Sequence[Due]) -> None:
+def _permit_all(pending: Sequence[PendingCharge]) -> None:
     """Veto nothing, so that only budgets limit what is charged."""
 
 
@@ -62,7 +62,7 @@ class _Prepared:
     Its vector is a row of `batch`, which all requests with the same mechanism share.
     """
 
-    request: Request
+    request: PrivatizationRequest
     batch: Prepared
     row: int
     envelope: Envelope
@@ -78,9 +78,9 @@ class _Sealed:
     commitment: bytes | None
 
 
-def privatise(
+def privatize(
     plan: RoundPlan,
-    requests: Sequence[Request],
+    requests: Sequence[PrivatizationRequest],
     ledger: Ledger,
     randomness: Randomness,
     *,
@@ -109,7 +109,7 @@ def privatise(
     return [outcome.sent if isinstance(outcome, _Sealed) else outcome for outcome in outcomes]
 
 
-def _prepare(plan: RoundPlan, requests: Sequence[Request]) -> list[_Prepared]:
+def _prepare(plan: RoundPlan, requests: Sequence[PrivatizationRequest]) -> list[_Prepared]:
     """Prepare all requests, those with the same mechanism together."""
     groups: dict[int, list[int]] = {}
     for position, request in enumerate(requests):
@@ -130,7 +130,7 @@ def _prepare(plan: RoundPlan, requests: Sequence[Request]) -> list[_Prepared]:
     ]
 
 
-def _batch(plan: RoundPlan, requests: Sequence[Request]) -> Prepared:
+def _batch(plan: RoundPlan, requests: Sequence[PrivatizationRequest]) -> Prepared:
     """Prepare requests with the same mechanism; if one is invalid, name it in the error."""
     mechanism = requests[0].part.mechanism
     dimension = mechanism.input_domain.dimension
@@ -155,14 +155,14 @@ def _charge(
 ) -> dict[Release, Charge | BudgetExhaustedError]:
     """Return the charge of each release: an earlier one if it covers the request, or a new one."""
     found: dict[Release, Charge | BudgetExhaustedError] = {}
-    due: dict[Release, Due] = {}
+    due: dict[Release, PendingCharge] = {}
     earlier = ledger.latest_of([one.release for one in prepared])
     events = events_of(plan, [one.request.part for one in prepared])
     for one, event in zip(prepared, events, strict=True):
         present = earlier.get(one.release)
         if present is not None and present.message is not None:
             _check_still_valid(present.message, one)
-        needed = amount_due(event, one.release, present, randomness)
+        needed = required_charge(event, one.release, present, randomness)
         if needed is None and present is not None and _encodes_other_data(present, one, randomness):
             needed = another_attempt(event, one.release, present)
         if needed is not None:

@@ -33,7 +33,7 @@ from sottovoce.mechanisms.encoding import PackedCodes, PackedRows, pack_codes
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Float32Codes, LevelCodes
 
 # The content of a message that was checked against its envelope.
-Opened = PackedCodes | NDArray[np.float32]
+MessageContent = PackedCodes | NDArray[np.float32]
 
 MAGIC = b"STVC"
 VERSION = 1
@@ -119,7 +119,7 @@ def seal(codes: Codes, envelope: Envelope) -> bytes:
     Raises:
         WireError: The number of codes is not the one that the envelope announces.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from sottovoce.mechanisms.mechanism import LevelCodes
         >>> envelope = Envelope(parameter_hash=bytes(16), round=1, uplink=0, dimension=8,
@@ -152,7 +152,7 @@ def open_sealed(message: bytes, envelope: Envelope) -> Codes:
     return codes_of(open_packed(message, envelope))
 
 
-def opened_as_sent(packed: PackedRows) -> list[Opened]:
+def open_packed_rows(packed: PackedRows) -> list[MessageContent]:
     """Return what `open_packed` would return for a message of each row, without sealing any."""
     payloads = packed.on_cpu().tobytes()
     size = len(payloads) // max(1, len(packed))
@@ -162,12 +162,12 @@ def opened_as_sent(packed: PackedRows) -> list[Opened]:
     ]
 
 
-def codes_of(opened: Opened) -> Codes:
+def codes_of(opened: MessageContent) -> Codes:
     """Return the codes of an opened message, unpacked."""
     return opened.codes() if isinstance(opened, PackedCodes) else opened
 
 
-def open_packed(message: bytes, envelope: Envelope) -> Opened:
+def open_packed(message: bytes, envelope: Envelope) -> MessageContent:
     """Check a message as `open_sealed` does, and return its codes still packed.
 
     Servers add up packed codes, so integer codes are only unpacked where they are needed one by
@@ -222,7 +222,7 @@ def _checksum(fields: bytes, payload: bytes | memoryview) -> bytes:
     return digest.digest()
 
 
-def _from_payload(payload: memoryview, code_format: CodeFormat, count: int) -> Opened:
+def _from_payload(payload: memoryview, code_format: CodeFormat, count: int) -> MessageContent:
     match code_format:
         case LevelCodes(levels=levels):
             return PackedCodes(payload, count=count, levels=levels)

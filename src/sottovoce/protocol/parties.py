@@ -22,15 +22,15 @@ from sottovoce.core.errors import ParameterError, UnknownNameError, WireError
 from sottovoce.core.randomness import Randomness, SystemRandomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Budget
-from sottovoce.mechanisms.encoding import flat
-from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
+from sottovoce.mechanisms.encoding import flatten_update
+from sottovoce.mechanisms.mechanism import Mechanism, has_finite_codes
 from sottovoce.mechanisms.rotation import Rotation
-from sottovoce.protocol.client import Refused, Request, privatise
+from sottovoce.protocol.client import PrivatizationRequest, Refused, privatize
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.server import RoundServer
 
 # Whether updates are rotated at random before they are encoded, as for `rotation` in a spec.
-WhetherRotated = Literal["auto", "on", "off"]
+RotationChoice = Literal["auto", "on", "off"]
 RUN = "own-loop"
 _WANTED = {
     "mechanism": "a mechanism, such as sottovoce.calibrate(...) returns",
@@ -72,7 +72,7 @@ class Client:
             the budget protects a unit that the mechanism does not protect.
         LedgerError: The ledger refuses the budget, for example because another one is in force.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from sottovoce import Budget, Client, GaussHermite, L2Ball, Server
         >>> from sottovoce.ledger.ledger import temporary_ledger
@@ -99,7 +99,7 @@ class Client:
         budget: Budget | None = None,
         adjacency: str | Adjacency | None = None,
         run: str = RUN,
-        rotation: WhetherRotated = "auto",
+        rotation: RotationChoice = "auto",
         randomness: Randomness | None = None,
     ) -> None:
         _check_name("a client's name", name)
@@ -141,9 +141,9 @@ class Client:
             LedgerError: The round was charged or sent under other parameters of the mechanism.
         """
         plan = _plan(self._run, round, (self._part,), self._rotated, self._adjacency, self._unit)
-        values = flat(update, self.mechanism.input_domain.dimension)
-        request = Request(part=self._part, uplink=0, values=values)
-        (outcome,) = privatise(plan, [request], self.ledger, self._randomness)
+        values = flatten_update(update, self.mechanism.input_domain.dimension)
+        request = PrivatizationRequest(part=self._part, uplink=0, values=values)
+        (outcome,) = privatize(plan, [request], self.ledger, self._randomness)
         if isinstance(outcome, Refused):
             raise outcome.error
         return outcome.message
@@ -169,7 +169,7 @@ class Server:
         ParameterError: No client is named, a name is empty or occurs twice, or an argument has the
             wrong type.
 
-    Example:
+    Examples:
         >>> from sottovoce import GaussHermite, L2Ball, Server
         >>> domain = L2Ball(radius=1.0, dimension=4)
         >>> mechanism = GaussHermite(input_domain=domain, levels=2, noise_multiplier=5.0)
@@ -187,7 +187,7 @@ class Server:
         *,
         clients: Iterable[str] | Mapping[str, float],
         run: str = RUN,
-        rotation: WhetherRotated = "auto",
+        rotation: RotationChoice = "auto",
     ) -> None:
         _check_name("run", run)
         _check_kind("mechanism", mechanism, hasattr(mechanism, "input_domain"))
@@ -309,7 +309,7 @@ def _is_rotated(mechanism: Mechanism, asked: str) -> bool:
     euclidean = isinstance(mechanism.input_domain, L2Ball)
     match asked:
         case "auto":
-            return euclidean and has_a_range(mechanism)
+            return euclidean and has_finite_codes(mechanism)
         case "on" if not euclidean:
             raise ParameterError(
                 "rotation = 'on' needs a mechanism with Euclidean clipping (an L2Ball), got "

@@ -15,7 +15,7 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.core.randomness import Randomness, permutation
 from sottovoce.protocol.channels.channel import Collector
-from sottovoce.protocol.message import HEADER_BYTES, Opened, codes_of, open_packed
+from sottovoce.protocol.message import HEADER_BYTES, MessageContent, codes_of, open_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 
@@ -43,7 +43,7 @@ class _Accumulator:
         self.payload_bytes = 0
         self.total_bytes = 0
 
-    def _add(self, part: ClientPlan, message: bytes) -> Opened:
+    def _add(self, part: ClientPlan, message: bytes) -> MessageContent:
         opened = open_packed(message, self._plan.envelope(part, self._uplink))
         self._collector.add(part.mechanism, part.weight, opened)
         self.received += 1

@@ -21,8 +21,8 @@ from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.core.native import Native, native
 from sottovoce.core.threads import over_ranges
 from sottovoce.mechanisms.encoding import Octets, PackedCodes, check_rows, packed_size, unpack
-from sottovoce.mechanisms.mechanism import Codes, Expanding, Mechanism, points_of
-from sottovoce.protocol.message import Opened, codes_of
+from sottovoce.mechanisms.mechanism import Codes, ExpandsToSigns, Mechanism, points_of
+from sottovoce.protocol.message import MessageContent, codes_of
 
 MAX_LEVELS: Final = 16
 MAX_CLIENTS: Final = 2**32 - 1
@@ -309,18 +309,18 @@ _EXPANDED_TOGETHER = 16  # The number of messages whose signs are in memory at o
 Cohort = Iterable[tuple[Mechanism, float]]
 
 
-class ExpandingMechanism(Expanding, Mechanism, Protocol):
+class ExpandingMechanism(ExpandsToSigns, Mechanism, Protocol):
     """A mechanism whose codes expand to signs."""
 
 
-def mean_of(dimension: int, cohort: Cohort) -> "Mean":
+def create_mean(dimension: int, cohort: Cohort) -> "Mean":
     """Return the fastest mean that fits a cohort.
 
     If all clients have the same weight and the same mechanism, codes (of few levels) or signs are
     counted; otherwise each message is decoded and added.
     """
     mechanism = _shared_mechanism(cohort)
-    if mechanism is not None and isinstance(mechanism, Expanding):
+    if mechanism is not None and isinstance(mechanism, ExpandsToSigns):
         return ExpandedMean(mechanism)
     points = None if mechanism is None else points_of(mechanism, most=MAX_LEVELS)
     if mechanism is None or points is None:
@@ -338,7 +338,7 @@ class CountedMean:
         self._mechanism, self._points = mechanism, points
         self._counts = LevelCounts(dimension, len(points))
 
-    def add(self, mechanism: Mechanism, weight: float, opened: Opened) -> None:  # noqa: ARG002
+    def add(self, mechanism: Mechanism, weight: float, opened: MessageContent) -> None:  # noqa: ARG002
         # The plan has checked that all weights are equal, so they cancel.
         same = mechanism is self._mechanism or mechanism == self._mechanism
         if not same or not isinstance(opened, PackedCodes):
@@ -363,7 +363,7 @@ class ExpandedMean:
         self._counts = LevelCounts(self._layout.num_signs, 2)
         self._waiting: list[Codes] = []
 
-    def add(self, mechanism: Mechanism, weight: float, opened: Opened) -> None:  # noqa: ARG002
+    def add(self, mechanism: Mechanism, weight: float, opened: MessageContent) -> None:  # noqa: ARG002
         # The plan has checked that all weights are equal, so they cancel.
         same = mechanism is self._mechanism or mechanism == self._mechanism
         if not same:
@@ -382,7 +382,7 @@ class ExpandedMean:
         if not self._counts.received:
             return None
         magnitude = self._mechanism.magnitude
-        mean = self._layout.folded(self._counts.total(np.array([-magnitude, magnitude])))
+        mean = self._layout.fold(self._counts.total(np.array([-magnitude, magnitude])))
         mean /= self._counts.received  # In place, because the array is new and may be large.
         return mean
 
@@ -395,7 +395,7 @@ class DecodedMean:
         # The points of the last mechanism, because consecutive messages mostly share one.
         self._points: tuple[Mechanism, Vector | None] | None = None
 
-    def add(self, mechanism: Mechanism, weight: float, opened: Opened) -> None:
+    def add(self, mechanism: Mechanism, weight: float, opened: MessageContent) -> None:
         points = self._points_of(mechanism)
         if points is None or not isinstance(opened, PackedCodes):
             self._mean.add(mechanism.decode(codes_of(opened)), weight)

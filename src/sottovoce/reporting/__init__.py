@@ -8,13 +8,13 @@ package imports `sottovoce.runs` and the packages below it.
 
 from typing import TYPE_CHECKING
 
-from sottovoce.core.faces import show
+from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
     from sottovoce.reporting.report_data import report_of as report_of
     from sottovoce.reporting.run_report import write_report as write_report
 
-show(
+export_lazily(
     __name__,
     {
         "report_data": ["report_of"],

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.charts.style import PAGE
 from sottovoce.core.display import show_epsilon
 from sottovoce.core.files import write_atomic
@@ -55,7 +55,7 @@ def _accuracy_chart(demo: Mapping[str, Any]) -> LineChart:
         x_label="round",
         y_label="test accuracy",
         lines=[
-            Line(
+            ChartLine(
                 name=row["variant"],
                 x=[point["round"] for point in row["curve"]],
                 y=[point["accuracy_mean"] for point in row["curve"]],
@@ -74,7 +74,7 @@ def _epsilon_chart(private: list[Any]) -> LineChart:
         y_label="epsilon",
         quantity="epsilon",
         lines=[
-            Line(
+            ChartLine(
                 name=f"{row['variant']} ({row['accountant']})",
                 x=[point["round"] for point in row["curve"]],
                 y=[point["epsilon"] for point in row["curve"]],

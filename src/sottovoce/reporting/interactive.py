@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from sottovoce.core.charts.axes import dash, mark
 from sottovoce.core.charts.lines import LineChart
 from sottovoce.core.charts.scatter import ScatterChart
-from sottovoce.core.charts.style import NUM_COLOURS, content_policy
+from sottovoce.core.charts.style import NUM_COLORS, content_policy
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -127,7 +127,7 @@ def scatter_figure(chart: ScatterChart, *, identity: str, caption: str = "") -> 
 
 
 def _color(number: int) -> str:
-    return f"c{number % NUM_COLOURS}"
+    return f"c{number % NUM_COLORS}"
 
 
 def _described(chart: LineChart | ScatterChart, identity: str, caption: str) -> dict[str, Any]:

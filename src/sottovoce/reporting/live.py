@@ -11,7 +11,7 @@ from sottovoce.core.errors import OutputError
 from sottovoce.runs import client_lists
 from sottovoce.runs.folder import DIGEST_NAME, RunFolder
 from sottovoce.runs.record import algorithm_facts, read_record
-from sottovoce.runs.site_counts import are_noted, has_sites, site_counts, why_nobody_was_asked
+from sottovoce.runs.site_counts import has_sites, have_site_replies, idle_reason, site_counts
 
 State = Literal["waiting", "running", "silent", "halted", "finished", "failed", "stopped"]
 
@@ -152,7 +152,7 @@ def describe(reading: Reading, *, rounds_per_second: float | None = None) -> dic
         "replies_asked": _total(rows, "clients_asked"),
         "replies_received": _total(rows, "clients_received"),
         "has_sites": has_sites(spec),
-        "sites": _site_counts(reading) if has_sites(spec) and are_noted(rows) else None,
+        "sites": _site_counts(reading) if has_sites(spec) and have_site_replies(rows) else None,
         "rounds_with_missing_replies": sum(_missing(row) > 0 for row in rows),
     }
     for direction in ("up", "down"):
@@ -254,7 +254,7 @@ def _warnings(reading: Reading, described: Mapping[str, Any]) -> list[str]:
     if last.get("replies_dropped"):
         found.append(f"{last['replies_dropped']} replies did not match the plan and were dropped")
     if last and not last.get("clients_asked"):
-        found.append(f"no client was asked in the last round: {why_nobody_was_asked(rows_last)}")
+        found.append(f"no client was asked in the last round: {idle_reason(rows_last)}")
     speed, quiet = described["rounds_per_second"], reading.quiet_seconds
     if reading.state == "silent":
         found.append(

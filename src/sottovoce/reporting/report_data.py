@@ -144,7 +144,7 @@ _MUST_AGREE = {
 }
 
 
-def compared(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def compare_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return why runs are not comparable, notes about them, and those on the Pareto frontier.
 
     Args:
@@ -227,7 +227,7 @@ def report_of(folders: Sequence[Path], on_run: OnRun | None = None) -> dict[str,
     return {
         "runs": runs,
         "statement": _statement(runs),
-        "comparison": compared(runs) if len(runs) > 1 else None,
+        "comparison": compare_runs(runs) if len(runs) > 1 else None,
     }
 
 

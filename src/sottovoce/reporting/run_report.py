@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from sottovoce.core.charts.axes import HALF
-from sottovoce.core.charts.lines import Line, LineChart, Quantity
+from sottovoce.core.charts.lines import ChartLine, LineChart, Quantity
 from sottovoce.core.charts.scatter import Level, ScatterChart, Series
 from sottovoce.core.charts.style import FIGURES, THEMES
-from sottovoce.core.display import show_epsilon, show_left
+from sottovoce.core.display import show_epsilon, show_remaining
 from sottovoce.core.files import write_atomic
 from sottovoce.privacy.accounting import ACCOUNTANTS
 from sottovoce.reporting.interactive import line_figure, scatter_figure, script, templates
@@ -40,12 +40,12 @@ def privacy_figure(run: Run, identity: str) -> Figure | None:
             if mark["bounds"].get(name) is not None
         ]
         if points:
-            lines.append(Line(name=name, x=[x for x, _ in points], y=[y for _, y in points]))
+            lines.append(ChartLine(name=name, x=[x for x, _ in points], y=[y for _, y in points]))
     if not lines:
         return None
     if accounts["budget"] is not None:
         rounds = [mark["round"] for mark in marks]
-        lines.append(Line(name="budget", x=rounds, y=[accounts["budget"]] * len(rounds)))
+        lines.append(ChartLine(name="budget", x=rounds, y=[accounts["budget"]] * len(rounds)))
     whose = f"'{accounts['client']}'" if accounts["client"] else "the client that had spent most"
     delta = f"{run['figures']['delta']:g}"
     counted = f" {BY_SERVER}" if run["has_sites"] else ""
@@ -89,7 +89,7 @@ def traffic_figures(run: Run, identity: str) -> list[Figure]:
         return []
     rounds = [row["round"] for row in rows]
     each = [
-        Line(name=name, x=rounds, y=[row[key] for row in rows])
+        ChartLine(name=name, x=rounds, y=[row[key] for row in rows])
         for name, key in (
             ("up, with headers", "total_bytes_up"),
             ("up, payload", "payload_bytes_up"),
@@ -108,7 +108,7 @@ def traffic_figures(run: Run, identity: str) -> list[Figure]:
     ]
     if clients:
         so_far = [
-            Line(
+            ChartLine(
                 name=name,
                 x=rounds,
                 y=[total / clients for total in accumulate(row[key] for row in rows)],
@@ -141,7 +141,7 @@ def audit_figure(profile: Sequence[Mapping[str, float]], identity: str) -> Figur
         return None
     epsilons = [point["epsilon"] for point in profile]
     lines = [
-        Line(name=name, x=epsilons, y=[point[key] for point in profile])
+        ChartLine(name=name, x=epsilons, y=[point[key] for point in profile])
         for name, key in (
             ("certified", "certified_delta"),
             ("at least, measured", "measured_delta"),
@@ -224,13 +224,13 @@ def _frontier_figure(
     return scatter_figure(chart, identity=f"frontier-{key}", caption=caption)
 
 
-def _measured(run: Run, name: str, key: str) -> Line:
+def _measured(run: Run, name: str, key: str) -> ChartLine:
     points = [(row["round"], row[key]) for row in run["rows"] if row[key] is not None]
-    return Line(name=name, x=[x for x, _ in points], y=[y for _, y in points])
+    return ChartLine(name=name, x=[x for x, _ in points], y=[y for _, y in points])
 
 
 def _chart(
-    title: str, y_label: str, lines: Sequence[Line], quantity: Quantity = "number"
+    title: str, y_label: str, lines: Sequence[ChartLine], quantity: Quantity = "number"
 ) -> LineChart:
     return LineChart(
         title=title, x_label="round", y_label=y_label, lines=lines, frame=HALF, quantity=quantity
@@ -362,7 +362,7 @@ def _left(row: Mapping[str, Any]) -> str:
     """Return what is left of a budget, rounded down."""
     if row["budget"] is None or row["epsilon"] is None:
         return "none"
-    return show_left(max(0.0, row["budget"] - row["epsilon"]))
+    return show_remaining(max(0.0, row["budget"] - row["epsilon"]))
 
 
 def _size(value: float | None) -> str:

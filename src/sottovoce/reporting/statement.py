@@ -96,7 +96,7 @@ def _labels(labels: Sequence[str]) -> str:
 def channel_facts(record: RunRecord, *, private: bool = True) -> ChannelFacts:
     """Return what the channel says about itself; for a plug-in, from the run's header."""
     told = ChannelFacts.read(record.header.get("channel"))
-    return told or record.spec.channel.opened().facts(private=private)
+    return told or record.spec.channel.build().facts(private=private)
 
 
 def simulated_because(record: RunRecord) -> list[str]:

@@ -8,12 +8,12 @@ The package imports `federated`, `analytics` and the packages below them, and ne
 
 from typing import TYPE_CHECKING
 
-from sottovoce.core.faces import show
+from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
-    from sottovoce.runs.backends import Backend as Backend
+    from sottovoce.runs.backends import RunBackend as RunBackend
     from sottovoce.runs.backends import register_backend as register_backend
-    from sottovoce.runs.checked import Checked as Checked
+    from sottovoce.runs.checked import CheckResult as CheckResult
     from sottovoce.runs.checked import ClientCost as ClientCost
     from sottovoce.runs.folder import RunFolder as RunFolder
     from sottovoce.runs.loading import load as load
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from sottovoce.runs.spec import RunSpec as RunSpec
     from sottovoce.runs.spec import RuntimeSpec as RuntimeSpec
 
-show(
+export_lazily(
     __name__,
     {
-        "backends": ["Backend", "register_backend"],
-        "checked": ["Checked", "ClientCost"],
+        "backends": ["RunBackend", "register_backend"],
+        "checked": ["CheckResult", "ClientCost"],
         "folder": ["RunFolder"],
         "loading": ["load", "parse"],
         "opened": ["Run", "open_run"],

@@ -12,7 +12,7 @@ from sottovoce.privacy import compositions
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.runs.record import RunRecord, algorithm_facts
-from sottovoce.runs.site_counts import are_noted, site_counts, totals
+from sottovoce.runs.site_counts import have_site_replies, site_counts, totals
 
 _MARKS = 40  # The number of rounds for which every accountant is asked.
 _SLACK = 1e-9  # Relative; accountants reproduce their numbers up to rounding.
@@ -61,7 +61,7 @@ def _from_ledger(record: RunRecord, ledger: Ledger) -> dict[str, Any]:
         for name, event in histories.items()
     }
     clients = _client_rows(record, budgets, deltas, spent, rounds_charged)
-    noted = record.has_sites and are_noted(record.rows)
+    noted = record.has_sites and have_site_replies(record.rows)
     if noted:
         counts = site_counts(record.rows, [row["client"] for row in clients])
         # `rounds` stays the ledger's count, which includes interrupted rounds.
@@ -109,7 +109,7 @@ def _budget_at(budget: Budget | None, delta: float) -> float | None:
 def _from_metrics(record: RunRecord) -> dict[str, Any]:
     """Return the accounts of a run whose charges were counted in memory."""
     rows, result = record.rows, record.result
-    marked = [rows[number - 1] for number in marks(len(rows))]
+    marked = [rows[number - 1] for number in spread_rounds(len(rows))]
     return {
         "client": None,
         "budget": _common_budget(record),
@@ -136,7 +136,7 @@ def _common_budget(record: RunRecord) -> float | None:
     return record.spec.privacy.epsilon
 
 
-def marks(rounds: int, most: int = _MARKS) -> list[int]:
+def spread_rounds(rounds: int, most: int = _MARKS) -> list[int]:
     """Return the first, the last and evenly spread rounds in between, at most `most` + 1."""
     count = min(rounds, most)
     return sorted({1, *(-(-(i + 1) * rounds // count) for i in range(count))}) if rounds else []
@@ -186,13 +186,15 @@ def _bounds(
     """
     found = []
     last_charged = max((number for number, _, _ in charges), default=0)
-    for last in marks(max(record.rounds_done, last_charged)):
+    for last in spread_rounds(max(record.rounds_done, last_charged)):
         counts: dict[PrivacyEvent, int] = {}
         for number, event, count in charges:
             if number <= last:
                 counts[event] = counts.get(event, 0) + count
         if counts:
-            spent = privacy_spent(compositions.multiset(counts.items()), record.spec.privacy.delta)
+            spent = privacy_spent(
+                compositions.compose_repeated(counts.items()), record.spec.privacy.delta
+            )
             bounds = {name: finite_or_none(bound) for name, bound in spent.bounds}
             found.append({"round": last, "bounds": bounds})
     return found

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from sottovoce.core.plugin_returns import Returns, held
+from sottovoce.core.plugin_returns import ReturnCondition, with_checked_results
 from sottovoce.core.registry import Register
 from sottovoce.runs.spec import RunSpec
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sottovoce.runs.runner import OnResume, OnRound
 
 
-class Backend(Protocol):
+class RunBackend(Protocol):
     """A function that runs a spec to its end in a folder and returns the result."""
 
     def __call__(
@@ -50,7 +50,7 @@ class Backend(Protocol):
 
 B = TypeVar("B", bound=Callable[..., dict[str, Any]])
 
-BACKENDS: Register[Backend] = Register(
+BACKENDS: Register[RunBackend] = Register(
     "backend",
     places={
         "fast": "sottovoce.runs.runner",
@@ -60,7 +60,7 @@ BACKENDS: Register[Backend] = Register(
 )
 
 
-_RESULT = Returns(
+_RESULT = ReturnCondition(
     what="the result of the run, a dictionary as sottovoce.runs.run returns it",
     fits=lambda value: isinstance(value, dict) and "warnings" in value and "clients" in value,
 )
@@ -77,7 +77,9 @@ def register_backend(name: str) -> Callable[[B], B]:
     """
 
     def enter(backend: B) -> B:
-        BACKENDS.enter(name, held(BACKENDS, name, backend, _RESULT), module=backend.__module__)
+        BACKENDS.enter(
+            name, with_checked_results(BACKENDS, name, backend, _RESULT), module=backend.__module__
+        )
         return backend
 
     return enter

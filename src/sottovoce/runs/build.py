@@ -8,18 +8,18 @@ from sottovoce.federated.rounds import StoredMessages
 from sottovoce.federated.simulation.central import CentralSums
 from sottovoce.federated.simulation.draws import DrawnMessages
 from sottovoce.federated.simulation.packed import PackedMessages
-from sottovoce.federated.training import Backend, Training
+from sottovoce.federated.training import RoundBackend, Training
 from sottovoce.ledger.ledger import Ledger, temporary_ledger
 from sottovoce.ledger.tally import Tally
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.runs.inputs import randomness_of
 from sottovoce.runs.resolve import Resolved
 
-BackendOf = Callable[[Resolved, Ledger], Backend]
+BackendFactory = Callable[[Resolved, Ledger], RoundBackend]
 
 
 def build(
-    resolved: Resolved, ledger: Ledger | None = None, backend_of: BackendOf | None = None
+    resolved: Resolved, ledger: Ledger | None = None, make_backend: BackendFactory | None = None
 ) -> Training:
     """Return the training of a run, with its budgets set; nothing is checked or charged.
 
@@ -32,14 +32,14 @@ def build(
     Returns:
         The training, at its start.
     """
-    backend: Backend
+    backend: RoundBackend
     if ledger is None:
-        assert backend_of is None, "messages of clients elsewhere are stored"
+        assert make_backend is None, "messages of clients elsewhere are stored"
         backend = _counted_here(resolved)
         backend.record.set_budgets(resolved.budgets)
     else:
         ledger.set_budgets(resolved.budgets)
-        backend = (backend_of or stored_here)(resolved, ledger)
+        backend = (make_backend or make_stored_backend)(resolved, ledger)
     return Training(
         run=resolved.run,
         task=resolved.task,
@@ -64,7 +64,7 @@ def temporary_training(resolved: Resolved) -> Iterator[Training]:
         yield build(resolved, ledger)
 
 
-def stored_here(resolved: Resolved, ledger: Ledger) -> Backend:
+def make_stored_backend(resolved: Resolved, ledger: Ledger) -> RoundBackend:
     """Return the backend that stores every message, with all clients in this process."""
     assert not resolved.channel.noise_at_server  # Such a channel has no messages to store.
     spec = resolved.spec
@@ -84,10 +84,10 @@ def stored_here(resolved: Resolved, ledger: Ledger) -> Backend:
     )
 
 
-def _counted_here(resolved: Resolved) -> Backend:
+def _counted_here(resolved: Resolved) -> RoundBackend:
     """Return the backend that counts charges in memory and stores nothing."""
     spec = resolved.spec
-    kind: Callable[..., Backend]
+    kind: Callable[..., RoundBackend]
     if resolved.channel.noise_at_server:
         kind = CentralSums
     else:

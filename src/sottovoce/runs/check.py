@@ -17,27 +17,27 @@ import numpy as np
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import SottovoceError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms.algorithm import Step
-from sottovoce.federated.rounds import finite_uplinks
-from sottovoce.federated.training import COORDINATES_TOGETHER, Halted, Training
+from sottovoce.federated.algorithms.algorithm import ClientStepInput
+from sottovoce.federated.rounds import compute_finite_uplinks
+from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY, Halted, Training
 from sottovoce.learning import datasets
-from sottovoce.learning.in_memory import lent
+from sottovoce.learning.in_memory import provide_objects
 from sottovoce.ledger.records import SpendingRecord
 from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy.accounting import privacy_spent
-from sottovoce.privacy.compositions import multiset, without_promises
+from sottovoce.privacy.compositions import compose_repeated, without_trust
 from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.protocol.message import HEADER_BYTES
 from sottovoce.runs.build import build
-from sottovoce.runs.checked import Checked, ClientCost, problems_of, table_of
+from sottovoce.runs.checked import CheckResult, ClientCost, problems_of, table_of
 from sottovoce.runs.inputs import load_inputs
-from sottovoce.runs.loading import ReadSpec, check_code_allowed, data_folders, read_all
+from sottovoce.runs.loading import ReadSpec, check_code_allowed, data_folders, read_with_problems
 from sottovoce.runs.outcome import Metrics, spending_of, warnings_of
 from sottovoce.runs.refusals import refusals
 from sottovoce.runs.resolve import Resolved, resolve
-from sottovoce.runs.runner import threads_of
-from sottovoce.runs.simulate import parts_given, table_given
+from sottovoce.runs.runner import limit_threads
+from sottovoce.runs.simulate import collect_parts, read_given_table
 from sottovoce.runs.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def check(
     overrides: Mapping[str, Any] | None = None,
     allow_code: bool = False,
     timed: bool = True,
-) -> Checked:
+) -> CheckResult:
     """Return what a run would cost each client, or every reason why it would be refused.
 
     Nothing is charged or downloaded, and no run folder is written. Only the cache of calibrated
@@ -87,7 +87,7 @@ def check(
         ParameterError: `model` is not a module or function.
         DataError: `data` cannot be read as arrays.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> import sottovoce
         >>> spec = {
@@ -106,42 +106,42 @@ def check(
         >>> sottovoce.check({**spec, "rounds": 0}, data=data).problems
         ("spec: 'rounds' must be greater than or equal to 1, got 0",)
     """
-    parts = parts_given(model, data, spec)
+    parts = collect_parts(model, data, spec)
     try:
-        table = table_given(spec, overrides or {}, parts)
+        table = read_given_table(spec, overrides or {}, parts)
     except SottovoceError as error:
-        return Checked(problems=problems_of(error))
+        return CheckResult(problems=problems_of(error))
     source, folders = "spec", list[Path]()
     if isinstance(spec, str | Path):
         source = str(Path(spec).expanduser())
         folders = data_folders(Path(source), overrides or {})
-    read = read_all(table, source, folders)
+    read = read_with_problems(table, source, folders)
     allowed = allow_code or isinstance(spec, RunSpec)
-    with lent(*parts):
+    with provide_objects(*parts):
         return check_read(read, allow_code=allowed, how="allow_code=True", timed=timed)
 
 
 def check_read(
     read: ReadSpec, *, allow_code: bool, how: str = "--allow-code", timed: bool = True
-) -> Checked:
+) -> CheckResult:
     """Return the costs of a spec that could be read, or all of its problems."""
     spec = read.spec
     if spec is None:
-        return Checked(problems=read.problems)
+        return CheckResult(problems=read.problems)
     if read.problems:
         more = refusals(spec, read.broken, allow_code=allow_code, how=how)
-        return Checked(problems=tuple(dict.fromkeys([*read.problems, *more])))
+        return CheckResult(problems=tuple(dict.fromkeys([*read.problems, *more])))
     try:
         check_code_allowed(spec, allow_code=allow_code, how=how)
         datasets.check_here(spec.data.dataset)  # A run would download it; a check does not.
-        with threads_of(spec):
+        with limit_threads(spec):
             return _costs(resolve(load_inputs(spec)), timed=timed)
     except SottovoceError as error:
         more = refusals(spec, allow_code=allow_code, how=how)
-        return Checked(problems=tuple(dict.fromkeys([*problems_of(error), *more])))
+        return CheckResult(problems=tuple(dict.fromkeys([*problems_of(error), *more])))
 
 
-def _costs(resolved: Resolved, *, timed: bool) -> Checked:
+def _costs(resolved: Resolved, *, timed: bool) -> CheckResult:
     """Charge every round to a tally, and return the same fields that a run's result has."""
     spec = resolved.spec
     training = build(resolved)
@@ -178,7 +178,7 @@ def _costs(resolved: Resolved, *, timed: bool) -> Checked:
         notes += _ONLY_SITES_KNOW
     if spec.runtime.backend == "flower":
         notes.append("run it on a federation, with 'sottovoce deploy run FEDERATION SPEC'")
-    return Checked(
+    return CheckResult(
         problems=tuple(problems),
         notes=tuple(notes),
         costs=table_of(costs),
@@ -277,7 +277,7 @@ def _costs_of_clients(
 
 def _epsilon_if_seen(history: History, delta: float) -> float:
     """Return the epsilon against an observer of every message, sender and sample."""
-    return privacy_spent(without_promises(multiset(history)), delta).epsilon
+    return privacy_spent(without_trust(compose_repeated(history)), delta).epsilon
 
 
 def _nothing_hidden(history: History, delta: float) -> float:  # noqa: ARG001
@@ -294,7 +294,7 @@ def _estimates(
         return {"estimated_seconds": None, "estimated_memory_bytes": None, "estimate": why}
     asked = [row["clients_asked"] for row in rows]
     alone = spec.runtime.deterministic and spec.runtime.messages == "stored"
-    together = 1 if alone else max(1, COORDINATES_TOGETHER // resolved.task.dimension)
+    together = 1 if alone else max(1, MAX_COORDINATES_IN_MEMORY // resolved.task.dimension)
     together = min(together, max(asked, default=1))
     took = _timed(resolved, training, together)
     peak = _peak_bytes()
@@ -324,13 +324,15 @@ class _Seconds(NamedTuple):
 
 def _timed(resolved: Resolved, training: Training, most: int) -> _Seconds:
     """Time what a round does, on an untrained model; discard the results."""
-    start = training.sent_down(training.start())
+    start = training.broadcast(training.start())
     randomness = SeededRandomness(0)  # Its messages are discarded, so they need no secret key.
-    step = Step(run="check", round=1, model=start.model, state=start.state, randomness=randomness)
+    step = ClientStepInput(
+        run="check", round=1, model=start.model, state=start.state, randomness=randomness
+    )
 
     def train(clients: Sequence[int]) -> list[tuple[int, int, Vector]]:
         data = [resolved.clients[i] for i in clients]
-        return finite_uplinks(resolved.algorithm, resolved.task, data, step)
+        return compute_finite_uplinks(resolved.algorithm, resolved.task, data, step)
 
     order = np.argsort(resolved.clients.sizes, kind="stable").tolist()
     middle = order[len(order) // 2 : len(order) // 2 + 1]

@@ -61,7 +61,7 @@ class ClientCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
+class CheckResult:
     """What a run would cost, or why it would be refused; nothing was charged or written.
 
     Attributes:

@@ -89,7 +89,7 @@ _MOST_CLIENT_BYTES, _MOST_COLUMNS = 4096, 64  # Of one client.
 _LEVEL = 6
 
 
-def put_beside(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
+def store_clients(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
     """Write a long list of clients to its own file, and return the table with a summary instead.
 
     The list is written first, so that a file never names a list that does not exist.
@@ -125,7 +125,7 @@ def put_beside(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
     return {**table, "clients": summary}
 
 
-def bring_back(path: Path, table: dict[str, Any]) -> dict[str, Any]:
+def restore_clients(path: Path, table: dict[str, Any]) -> dict[str, Any]:
     """Return the table of `path` with its whole list of clients.
 
     Args:
@@ -133,7 +133,7 @@ def bring_back(path: Path, table: dict[str, Any]) -> dict[str, Any]:
         table: The table as stored, perhaps with a summary of the clients.
 
     Returns:
-        The table as it was given to `put_beside`.
+        The table as it was given to `store_clients`.
 
     Raises:
         OutputError: The file with the list is missing, damaged, or belongs to another table.
@@ -144,7 +144,7 @@ def bring_back(path: Path, table: dict[str, Any]) -> dict[str, Any]:
     stored = _list_path(path)
     if not stored.is_file():
         raise OutputError(f"{stored} is missing, which {path.name} refers to; restore it")
-    with files.explained("read", stored):
+    with files.explain_os_errors("read", stored):
         packed = stored.read_bytes()
     rows = _rows(packed, summary.get("sha256"), summary.get("count"))
     if rows is None or len(rows) != summary.get("count"):

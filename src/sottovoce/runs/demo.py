@@ -22,7 +22,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "one bit": {"kind": "gauss_hermite", "levels": 2},
     "automatic bits": {"kind": "gauss_hermite", "levels": "auto"},
 }
-REFERENCE, FAVOURITE = "Gaussian, float32", "one bit"
+REFERENCE, FAVORITE = "Gaussian, float32", "one bit"
 MARKER = "demo.json"
 
 # The arguments: the variant, its finished rounds and their total over all seeds, the metrics.
@@ -86,7 +86,7 @@ def _slug(variant: str) -> str:
 
 def _prepare(out: Path) -> None:
     """Create the folder, or empty one that holds an earlier demo; refuse any other."""
-    with files.explained("create", out):
+    with files.explain_os_errors("create", out):
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):
             if not (out / MARKER).is_file():
@@ -140,13 +140,13 @@ def _summary(
 def _comparison(variants: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return how one bit compares with the reference: paired by seed, with a 95% interval."""
     named = {row["variant"]: row for row in variants}
-    reference, one_bit = named[REFERENCE], named[FAVOURITE]
+    reference, one_bit = named[REFERENCE], named[FAVORITE]
     differences = [
         a - b for a, b in zip(one_bit["accuracies"], reference["accuracies"], strict=True)
     ]
     mean, half = mean_and_half_width(differences)
     return {
-        "favourite": FAVOURITE,
+        "favourite": FAVORITE,
         "reference": REFERENCE,
         "accuracy_difference_mean": mean,
         "accuracy_difference_low": mean - half,

@@ -78,7 +78,7 @@ class RunFolder:
                 f"{self.path} is not empty: it holds a run; continue it with --resume, or choose "
                 "another --out"
             )
-        with files.explained("create", self.path):
+        with files.explain_os_errors("create", self.path):
             if self.path.exists() and any(self.path.iterdir()):
                 raise OutputError(f"{self.path} is not empty; choose another --out")
 
@@ -95,12 +95,12 @@ class RunFolder:
             OutputError: The path is a file, or a folder that is not empty, or cannot be written.
         """
         self.check_new()
-        with files.explained("create", self.path):
+        with files.explain_os_errors("create", self.path):
             self.path.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
         if with_ledger:
             Ledger(self.path / LEDGER_NAME, create=True).close()
         path = self.path / "run.json"
-        files.write_json(path, client_lists.put_beside(path, header), mode=files.PRIVATE)
+        files.write_json(path, client_lists.store_clients(path, header), mode=files.PRIVATE)
 
     def header(self) -> dict[str, Any]:
         """Return the content of run.json; of many clients it has a summary, see `full_header`.
@@ -134,7 +134,7 @@ class RunFolder:
         Raises:
             OutputError: The folder holds no run, or a file is damaged or missing.
         """
-        return client_lists.bring_back(self.path / "run.json", self.header())
+        return client_lists.restore_clients(self.path / "run.json", self.header())
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -164,7 +164,7 @@ class RunFolder:
             row: The metrics.
         """
         path = self.path / "metrics.jsonl"
-        with files.explained("write", path), files.open_private(path, append=True) as file:
+        with files.explain_os_errors("write", path), files.open_private(path, append=True) as file:
             file.write((json.dumps(row, sort_keys=True) + "\n").encode())
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -180,7 +180,7 @@ class RunFolder:
         if not path.exists():
             return []
         rows = []
-        with files.explained("read", path):
+        with files.explain_os_errors("read", path):
             lines = path.read_bytes().splitlines()
         for number, line in enumerate(lines, start=1):
             try:
@@ -218,7 +218,10 @@ class RunFolder:
             num_charges: The number of charges in the ledger.
         """
         metrics = self.path / "metrics.jsonl"
-        with files.explained("write", metrics), files.open_private(metrics, append=True) as file:
+        with (
+            files.explain_os_errors("write", metrics),
+            files.open_private(metrics, append=True) as file,
+        ):
             os.fsync(file.fileno())
         arrays: dict[str, Any] = {
             "rounds_done": np.int64(progress.rounds_done),
@@ -240,7 +243,7 @@ class RunFolder:
         stored = self._read_checkpoint()
         return int(stored["num_charges"]) if stored else 0
 
-    def checkpoint_saved(self) -> tuple[int, float] | None:
+    def last_checkpoint(self) -> tuple[int, float] | None:
         """Return which round the last checkpoint holds, and when it was saved.
 
         Returns:
@@ -250,7 +253,7 @@ class RunFolder:
         if stored is None:
             return None
         path = self.path / "checkpoint.npz"
-        with files.explained("read", path):
+        with files.explain_os_errors("read", path):
             return int(stored["rounds_done"]), path.stat().st_mtime
 
     def load_checkpoint(self) -> Progress | None:
@@ -278,7 +281,7 @@ class RunFolder:
             return None
         try:
             # Read the bytes first: numpy leaves a damaged file open.
-            with files.explained("read", path):
+            with files.explain_os_errors("read", path):
                 content = io.BytesIO(path.read_bytes())
             with np.load(content, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
@@ -312,7 +315,7 @@ class RunFolder:
         path = self.path / DIGEST_NAME
         if not path.is_file():
             return None
-        with files.explained("read", path):
+        with files.explain_os_errors("read", path):
             return path.read_text(encoding="utf-8", errors="replace").strip()
 
     # -- result ----------------------------------------------------------------------------
@@ -324,7 +327,7 @@ class RunFolder:
             result: The result.
         """
         path = self.path / "result.json"
-        stored = client_lists.put_beside(path, result)
+        stored = client_lists.store_clients(path, result)
         files.write_json(path, stored, sort_keys=False, mode=files.PRIVATE)
 
     def result(self) -> dict[str, Any] | None:
@@ -337,7 +340,7 @@ class RunFolder:
         if not path.is_file():
             return None
         result = files.read_json(path)
-        return client_lists.bring_back(path, result) if isinstance(result, dict) else result
+        return client_lists.restore_clients(path, result) if isinstance(result, dict) else result
 
 
 def _wrong_in_header(header: object) -> str:
@@ -425,7 +428,7 @@ class Checkpoints:
         self._saved, self._saved_at = self._done.rounds_done, self._clock()
 
     @contextlib.contextmanager
-    def saved_if_interrupted(self) -> Iterator[None]:
+    def save_on_interrupt(self) -> Iterator[None]:
         """Save the finished rounds if the user or a signal ends the work inside.
 
         The current round is abandoned: its charges stay, and a resumed run sends the messages that
@@ -439,9 +442,9 @@ class Checkpoints:
             raise
 
 
-def where_it_resumes(folder: RunFolder, spec: RunSpec) -> str:
+def describe_resume(folder: RunFolder, spec: RunSpec) -> str:
     """Return a sentence that says at which round a resumed run continues, and from what."""
-    saved = folder.checkpoint_saved()
+    saved = folder.last_checkpoint()
     if saved is None:
         kept = "; its charges stay, and the messages that it stored are sent again"
         stored = spec.runtime.messages == "stored"

@@ -10,8 +10,8 @@ from sottovoce.core.errors import ConfigError, ParameterError, UnknownNameError
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.release import ReleaseTerms
-from sottovoce.planning.calibrate import Target, calibrated
-from sottovoce.planning.candidates import Setting
+from sottovoce.planning.calibrate import CalibrationTarget, calibrate_cached
+from sottovoce.planning.candidates import PlanSetting
 from sottovoce.planning.plan import rank
 from sottovoce.runs.spec import GroupSpec, MechanismSpec, RunSpec
 
@@ -75,22 +75,25 @@ def groups_of(spec: RunSpec, clients: Sequence[str]) -> tuple[Group, ...]:
     return tuple(groups)
 
 
-def calibrate(
+def calibrate_group(
     group: Group, domains: Sequence[Domain], *, rounds: int, terms: ReleaseTerms
 ) -> Group:
     """Return the group with the calibrated and automatic parameters of its mechanism filled in."""
     kind, given = group.mechanism.kind, group.mechanism.parameters
     registration = registry.find(kind)
     registration.check_names(given)
-    if registration.knob and registration.knob.parameter not in given:
+    if (
+        registration.calibrated_parameter
+        and registration.calibrated_parameter.parameter not in given
+    ):
         if group.epsilon is None:
             raise ConfigError(
-                f"mechanism '{kind}' needs '{registration.knob.parameter}'; set it, or set "
+                f"mechanism '{kind}' needs '{registration.calibrated_parameter.parameter}'; set it, or set "
                 f"'{group.where}.epsilon' to calibrate it"
             )
         try:
-            target = Target(rounds=rounds, epsilon=group.epsilon, delta=group.delta)
-            found = calibrated(registration, domains, given, target, terms)
+            target = CalibrationTarget(rounds=rounds, epsilon=group.epsilon, delta=group.delta)
+            found = calibrate_cached(registration, domains, given, target, terms)
         except ParameterError as error:
             if not group.number:
                 raise
@@ -138,7 +141,7 @@ def budget(group: Group, spec: RunSpec, unit: Unit) -> Budget | None:
     )
 
 
-def written_into(spec: RunSpec, groups: Sequence[Group]) -> RunSpec:
+def write_groups_into(spec: RunSpec, groups: Sequence[Group]) -> RunSpec:
     """Return the spec with every group's mechanism, epsilon and delta filled in."""
     tables = list(spec.privacy.groups)
     for group in groups:
@@ -187,7 +190,7 @@ def _members(tables: Sequence[GroupSpec], clients: Sequence[str]) -> list[tuple[
     return members
 
 
-def chosen(
+def choose_mechanism(
     group: Group, spec: RunSpec, domain: L2Ball, terms: ReleaseTerms, *, rounds: int
 ) -> tuple[Group, str]:
     """Return the group with the best mechanism at its budget, uncalibrated, and the reason."""
@@ -199,7 +202,7 @@ def chosen(
             f"mechanism 'auto' needs a budget to choose a mechanism; set '{group.where}.epsilon', "
             "or name a mechanism"
         )
-    setting = Setting(
+    setting = PlanSetting(
         domain=domain,
         epsilon=group.epsilon,
         delta=group.delta,
@@ -214,7 +217,7 @@ def chosen(
     return dataclasses.replace(group, mechanism=mechanism), ranking.explanation
 
 
-def in_one_sentence(reasons: Mapping[str, str]) -> str | None:
+def join_reasons(reasons: Mapping[str, str]) -> str | None:
     """Return the reasons of all groups in one text; None if no group had 'auto'."""
     if len(reasons) <= 1:
         return next(iter(reasons.values()), None)

@@ -21,18 +21,18 @@ from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import Randomness, SeededRandomness, SystemRandomness
 from sottovoce.core.sections import section_from
 from sottovoce.federated.algorithms.algorithm import (
-    RECIPES,
+    ALGORITHMS,
     Algorithm,
     AlgorithmSection,
+    AlgorithmSetting,
     AlgorithmTraits,
     Facts,
     PublicRows,
-    Setting,
 )
 from sottovoce.learning import datasets, features, models, partition
-from sottovoce.learning.clients import Clients, ClientsElsewhere, client_name
+from sottovoce.learning.clients import Clients, RemoteClients, client_name
 from sottovoce.learning.datasets import Dataset
-from sottovoce.learning.features import Step, files_of
+from sottovoce.learning.features import FeatureStep, files_of
 from sottovoce.learning.task import Task
 from sottovoce.runs.groups import Group, groups_of
 from sottovoce.runs.sections import OpenSection
@@ -87,7 +87,7 @@ def load_inputs(spec: RunSpec, data: Dataset | None = None) -> Inputs:
     data, public = section.hold_out(data, schedule.generator("proxy"))
     clients = clients_of(spec, data, schedule)
     task = task_of(spec, data, schedule)
-    spec = adjusted(spec, section, clients)
+    spec = adjust_mechanism(spec, section, clients)
     groups = groups_of(spec, clients.names)
     algorithm = algorithm_of(
         spec, section, task, clients, groups, randomness=randomness_of(spec), public=public
@@ -118,15 +118,15 @@ def with_every_key(spec: RunSpec) -> RunSpec:
     Raises:
         UnknownNameError: Nothing of that kind is registered, or it has no such key.
     """
-    features = tuple(_written(table, table.opened()) for table in spec.features)
-    partition = _written(spec.data.partition, spec.data.partition.opened())
+    features = tuple(_written(table, table.build()) for table in spec.features)
+    partition = _written(spec.data.partition, spec.data.partition.build())
     return spec.model_copy(
         update={
             "data": spec.data.model_copy(update={"partition": partition}),
-            "model": _written(spec.model, spec.model.opened()),
+            "model": _written(spec.model, spec.model.build()),
             "features": features,
-            "sampling": _written(spec.sampling, spec.sampling.opened()),
-            "channel": _written(spec.channel, spec.channel.opened()),
+            "sampling": _written(spec.sampling, spec.sampling.build()),
+            "channel": _written(spec.channel, spec.channel.build()),
         }
     )
 
@@ -138,7 +138,7 @@ def _written(table: T, section: object) -> T:
 
 def section_of(spec: RunSpec) -> AlgorithmSection:
     """Return the algorithm's own keys as an object; import a plug-in of that name."""
-    return section_from(RECIPES, "algorithm", spec.algorithm.kind, spec.algorithm.parameters)
+    return section_from(ALGORITHMS, "algorithm", spec.algorithm.kind, spec.algorithm.parameters)
 
 
 def traits_of(spec: RunSpec) -> AlgorithmTraits:
@@ -160,7 +160,7 @@ def facts_of(spec: RunSpec, clients: Clients) -> Facts:
     )
 
 
-def adjusted(spec: RunSpec, section: AlgorithmSection, clients: Clients) -> RunSpec:
+def adjust_mechanism(spec: RunSpec, section: AlgorithmSection, clients: Clients) -> RunSpec:
     """Return the spec with the mechanism's parameters that the algorithm prescribes."""
     kind, given = spec.mechanism.kind, spec.mechanism.parameters
     wanted = section.adjust(kind, given, facts_of(spec, clients))
@@ -186,7 +186,7 @@ def algorithm_of(
         ConfigError: The algorithm does not protect what `privacy.level` says, or does not sample
             records as the spec asks.
     """
-    setting = Setting(
+    setting = AlgorithmSetting(
         facts=facts_of(spec, clients),
         record_sampling_rate=spec.privacy.record_sampling_rate,
         exact_sums=spec.runtime.messages != "none",
@@ -223,7 +223,7 @@ Stamp = tuple[str, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class DataRequest:
     """Everything that the prepared data depend on, except randomness.
 
     Attributes:
@@ -242,12 +242,12 @@ class Wanted:
     num_owners: int | None
     num_train: int | None
     num_test: int | None
-    steps: tuple[Step, ...]
+    steps: tuple[FeatureStep, ...]
     device: str
     folder: Path
 
     @classmethod
-    def by(cls, spec: RunSpec) -> "Wanted":
+    def by(cls, spec: RunSpec) -> "DataRequest":
         """Return what a spec asks for."""
         return cls(
             dataset=spec.data.dataset,
@@ -255,27 +255,27 @@ class Wanted:
             num_owners=spec.data.num_owners,
             num_train=spec.data.num_train,
             num_test=spec.data.num_test,
-            steps=tuple(table.opened() for table in spec.features),
+            steps=tuple(table.build() for table in spec.features),
             device=device_of(spec),
             folder=datasets.data_folder(None),
         )
 
 
-def prepared(wanted: Wanted, generator: np.random.Generator) -> Dataset:
+def prepare_data(wanted: DataRequest, generator: np.random.Generator) -> Dataset:
     """Read the data, take the requested part of them and transform it into features."""
     return _shaped(wanted, _loaded(wanted, generator))
 
 
-def _loaded(wanted: Wanted, generator: np.random.Generator) -> Dataset:
+def _loaded(wanted: DataRequest, generator: np.random.Generator) -> Dataset:
     csv = wanted.csv.options() if wanted.csv else None
     return datasets.load(wanted.dataset, generator, data_dir=wanted.folder, download=True, csv=csv)
 
 
-def _shaped(wanted: Wanted, data: Dataset) -> Dataset:
+def _shaped(wanted: DataRequest, data: Dataset) -> Dataset:
     # The same part for every seed, so that its features are computed once.
     chance = SeededRandomness(0)
     if wanted.num_owners:
-        data = datasets.some_owners(data, wanted.num_owners, chance.generator("owners"))
+        data = datasets.sample_owners(data, wanted.num_owners, chance.generator("owners"))
     if wanted.num_train or wanted.num_test:
         generator = chance.generator("subset")
         data = datasets.subset(data, wanted.num_train, wanted.num_test, generator)
@@ -283,7 +283,7 @@ def _shaped(wanted: Wanted, data: Dataset) -> Dataset:
     return features.apply(wanted.steps, data, folder, device=wanted.device)
 
 
-def kept(wanted: Wanted) -> Dataset | None:
+def cached_data(wanted: DataRequest) -> Dataset | None:
     """Return the prepared data from the cache; None if they depend on the seed or on a user's file.
 
     Only for files of the data folder is it known well enough when they have changed.
@@ -308,7 +308,7 @@ def _stamp(path: Path) -> Stamp:
 
 
 @lru_cache(maxsize=1)
-def _without_chance(wanted: Wanted, stamps: tuple[Stamp, ...]) -> Dataset | None:  # noqa: ARG001
+def _without_chance(wanted: DataRequest, stamps: tuple[Stamp, ...]) -> Dataset | None:  # noqa: ARG001
     """Return the prepared data; None if reading them draws random numbers."""
     generator = np.random.default_rng(0)
     before = generator.bit_generator.state
@@ -330,8 +330,8 @@ def device_of(spec: RunSpec) -> str:
 
 def load_data(spec: RunSpec, schedule: SeededRandomness) -> Dataset:
     """Load the requested part of the data, transformed, with a validation set if asked."""
-    wanted = Wanted.by(spec)
-    data = kept(wanted) or prepared(wanted, schedule.generator("test split"))
+    wanted = DataRequest.by(spec)
+    data = cached_data(wanted) or prepare_data(wanted, schedule.generator("test split"))
     if spec.data.validation_fraction:
         data = datasets.with_validation(
             data, spec.data.validation_fraction, schedule.generator("validation")
@@ -342,9 +342,9 @@ def load_data(spec: RunSpec, schedule: SeededRandomness) -> Dataset:
 def clients_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Clients:
     """Split the training data among clients."""
     if spec.data.sites:
-        return ClientsElsewhere(spec.data.sites)
+        return RemoteClients(spec.data.sites)
     shares = partition.split(
-        spec.data.partition.opened(),
+        spec.data.partition.build(),
         data.train_labels,
         len(spec.data.names) or spec.data.clients,
         schedule.generator("partition"),
@@ -380,7 +380,7 @@ def _names(spec: RunSpec, num_clients: int) -> list[str]:
 def task_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Task:
     """Create the model, with the spec's initial weights, and its test data."""
     module = models.create(
-        spec.model.opened(),
+        spec.model.build(),
         data.input_shape,
         data.num_outputs,
         schedule.generator("initial model"),

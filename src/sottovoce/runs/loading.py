@@ -19,8 +19,8 @@ from pydantic import ValidationError
 
 from sottovoce.core import sections
 from sottovoce.core.errors import ConfigError, DataError, SottovoceError, UnknownNameError
-from sottovoce.federated.algorithms.algorithm import RECIPES
-from sottovoce.runs.sections import as_written, problems_in
+from sottovoce.federated.algorithms.algorithm import ALGORITHMS
+from sottovoce.runs.sections import as_toml_data, problems_in
 from sottovoce.runs.spec import AlgorithmSpec, RunSpec
 
 
@@ -182,7 +182,9 @@ class ReadSpec:
     broken: frozenset[str]
 
 
-def read_all(table: Mapping[str, Any], source: str, folders: Sequence[Path] = ()) -> ReadSpec:
+def read_with_problems(
+    table: Mapping[str, Any], source: str, folders: Sequence[Path] = ()
+) -> ReadSpec:
     """Read a spec and report all of its problems, not only the first.
 
     Args:
@@ -213,7 +215,7 @@ def read_all(table: Mapping[str, Any], source: str, folders: Sequence[Path] = ()
             break
     if "data" not in broken and folders:
         try:
-            spec = with_data_from(spec, folders)
+            spec = locate_data(spec, folders)
         except DataError as error:
             problems, broken = [*problems, str(error)], broken | {"data"}
     return ReadSpec(spec=spec, problems=tuple(dict.fromkeys(problems)), broken=broken)
@@ -256,7 +258,7 @@ def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
     Raises:
         ConfigError: A key or a value is invalid; `SpecError` lists all problems.
 
-    Example:
+    Examples:
         >>> from sottovoce.runs import parse
         >>> spec = parse({
         ...     "name": "first", "seed": 1, "rounds": 10,
@@ -281,9 +283,9 @@ def _with_every_key(spec: RunSpec, source: str) -> RunSpec:
     """Return the spec with the defaults of its algorithm filled in; its hash includes them."""
     kind, given = spec.algorithm.kind, spec.algorithm.parameters
     try:
-        every = sections.completed(RECIPES, "algorithm", kind, given)
-        if RECIPES.find_ours(kind) is None and not RECIPES.is_in_papers(kind):
-            as_written(given)
+        every = sections.complete_table(ALGORITHMS, "algorithm", kind, given)
+        if ALGORITHMS.find_ours(kind) is None and not ALGORITHMS.is_in_papers(kind):
+            as_toml_data(given)
     except (SottovoceError, ValueError) as error:
         raise SpecError([f"{source}: {error}"], ["algorithm"]) from None
     algorithm = AlgorithmSpec.model_validate({"kind": kind, **every})
@@ -406,8 +408,8 @@ def load_for_run(
     path: Path,
     overrides: Sequence[str] = (),
     *,
-    everywhere: bool = False,
-    begun: Mapping[str, Any] | None = None,
+    absolute: bool = False,
+    resumed_header: Mapping[str, Any] | None = None,
 ) -> RunSpec:
     """Read a spec from a file, with a path to its data that the run can open.
 
@@ -425,7 +427,9 @@ def load_for_run(
         The spec.
     """
     folders = data_folders(path, parse_assignments(overrides, "--set"))
-    return with_data_from(load(path, overrides), folders, everywhere=everywhere, begun=begun)
+    return locate_data(
+        load(path, overrides), folders, absolute=absolute, resumed_header=resumed_header
+    )
 
 
 def data_folders(path: Path, overrides: Iterable[str]) -> list[Path]:
@@ -433,12 +437,12 @@ def data_folders(path: Path, overrides: Iterable[str]) -> list[Path]:
     return [Path()] if "data.dataset" in overrides else [path.parent, Path()]
 
 
-def with_data_from(
+def locate_data(
     spec: RunSpec,
     folders: Sequence[Path],
     *,
-    everywhere: bool = False,
-    begun: Mapping[str, Any] | None = None,
+    absolute: bool = False,
+    resumed_header: Mapping[str, Any] | None = None,
 ) -> RunSpec:
     """Return the spec with the path of its data in the first folder that has them.
 
@@ -459,13 +463,13 @@ def with_data_from(
     relative = Path(text).expanduser()
     if kind + colon not in _OWN or not text or relative.is_absolute():
         return spec
-    if begun is not None and _dataset_of(begun) == written:
+    if resumed_header is not None and _dataset_of(resumed_header) == written:
         return spec
     for folder in folders:
         found = folder / relative
         if not found.exists():
             continue
-        if not everywhere and relative.exists() and found.samefile(relative):
+        if not absolute and relative.exists() and found.samefile(relative):
             return spec
         data = spec.data.model_copy(update={"dataset": f"{kind}:{os.path.abspath(found)}"})
         return spec.model_copy(update={"data": data})

@@ -17,8 +17,8 @@ from sottovoce.runs.tracking import (
     Row,
     TrackedRun,
     final_figures,
-    final_words,
-    flat,
+    final_texts,
+    flatten_spec,
     round_figures,
     without_secrets,
 )
@@ -55,7 +55,7 @@ class MlflowTracker:
                 return  # The run was resumed after its end.
             for name, value in final_figures(result).items():
                 self._client.log_metric(self._run_id, name, value, step=result["rounds"])
-            for name, words in final_words(result).items():
+            for name, words in final_texts(result).items():
                 self._client.set_tag(self._run_id, name, words[:_LONGEST_VALUE])
 
     def close(self, *, finished: bool) -> None:
@@ -114,7 +114,7 @@ class MlflowTracker:
     def _begin(self) -> str:
         from mlflow.entities import Param, RunTag
 
-        spec = flat(self._run.spec)
+        spec = flatten_spec(self._run.spec)
         run = self._client.create_run(self._experiment, run_name=self._run.name)
         run_id = str(run.info.run_id)
         self._client.log_batch(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sottovoce.core import display, files, parameter_rules
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.charts.style import standalone
 from sottovoce.core.display import Table, show_epsilon, text_fields
 from sottovoce.core.domains import Vector
@@ -145,7 +145,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSpent:
+class ClientSpending:
     """What one client has spent, by the server's count.
 
     Attributes:
@@ -189,9 +189,9 @@ class Run:
     """
 
     def __init__(
-        self, folder: Path, *, held: tuple[object, ...] = (), temporary: bool = False
+        self, folder: Path, *, keep_alive: tuple[object, ...] = (), temporary: bool = False
     ) -> None:
-        self._folder, self._held, self._temporary = RunFolder(folder), held, temporary
+        self._folder, self._held, self._temporary = RunFolder(folder), keep_alive, temporary
         self._header = self._folder.header()
         found = {*self._header, *(f"spec.{key}" for key in self._header["spec"])}
         if missing := [key for key in _KEYS if key not in found]:
@@ -302,12 +302,14 @@ class Run:
         return Table(rows, caption=f"rounds of {self.name}", columns=columns)
 
     @cached_property
-    def clients(self) -> Table[ClientSpent]:
+    def clients(self) -> Table[ClientSpending]:
         """The clients, one row each, once the run is finished."""
         rows = self._result["clients"] if self._result else []
         shown = {name: name for name in (rows[0] if rows else ())}
         return Table(
-            [ClientSpent(**row) for row in rows], caption=f"clients of {self.name}", columns=shown
+            [ClientSpending(**row) for row in rows],
+            caption=f"clients of {self.name}",
+            columns=shown,
         )
 
     @cached_property
@@ -409,7 +411,7 @@ class Run:
                 x_label="round",
                 y_label=f"test {self.score}",
                 lines=[
-                    Line(
+                    ChartLine(
                         name=self.name,
                         x=[float(number) for number, _ in measured],
                         y=[value for _, value in measured],

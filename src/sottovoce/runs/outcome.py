@@ -9,7 +9,7 @@ from typing import Any, assert_never
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.files import finite_or_none
-from sottovoce.federated.algorithms.algorithm import RECIPES, AlgorithmSection
+from sottovoce.federated.algorithms.algorithm import ALGORITHMS, AlgorithmSection
 from sottovoce.federated.training import Progress, RoundRecord, Training
 from sottovoce.learning.features import FEATURES
 from sottovoce.learning.task import SCORES
@@ -21,9 +21,9 @@ from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.compositions import (
     SAMPLE_ASSUMPTIONS,
     assumptions,
-    assumptions_in_words,
-    multiset,
-    without_promises,
+    compose_repeated,
+    describe_assumptions,
+    without_trust,
 )
 from sottovoce.privacy.events import NonPrivate, PrivacyEvent
 from sottovoce.protocol.channels.channel import CHANNELS
@@ -31,7 +31,7 @@ from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.client_lists import client_table, group_table
 from sottovoce.runs.inputs import facts_of
 from sottovoce.runs.resolve import Resolved
-from sottovoce.runs.site_counts import are_noted, idle_warnings, site_counts
+from sottovoce.runs.site_counts import have_site_replies, idle_warnings, site_counts
 from sottovoce.runs.spec import RunSpec
 from sottovoce.version import __version__
 
@@ -73,7 +73,7 @@ def header(resolved: Resolved) -> dict[str, Any]:
 
 def _of_plug_in_channel(resolved: Resolved) -> dict[str, Any]:
     """Return what reports need of a plug-in channel, which may not be installed there."""
-    if not channel_words(resolved.spec):
+    if not channel_plug_ins(resolved.spec):
         return {}
     return {"channel": resolved.channel.facts(private=_is_private(resolved)).plain()}
 
@@ -135,7 +135,7 @@ def guarantee(resolved: Resolved) -> str:
     if records := resolved.terms.sample:
         public += f"; it assumes that {SAMPLE_ASSUMPTIONS[records.hidden_by]}"
     for name in _assumptions(resolved):
-        public += f"; it assumes that {events.assumption_in_words(name)}"
+        public += f"; it assumes that {events.describe_assumption(name)}"
     reasons = [
         *(["seeded randomness"] if spec.randomness == "seeded" else []),
         *(["values drawn in float32"] if _is_drawn(resolved) else []),
@@ -151,7 +151,7 @@ def guarantee(resolved: Resolved) -> str:
 def _charged(resolved: Resolved, record: SpendingRecord) -> list[PrivacyEvent]:
     """Return the distinct totals that clients were charged; most clients share theirs."""
     histories = dict.fromkeys(tuple(record.history(part.client)) for part in resolved.parts)
-    return [multiset(history) for history in histories if history]
+    return [compose_repeated(history) for history in histories if history]
 
 
 def _assumes(resolved: Resolved, charged: list[PrivacyEvent]) -> str | None:
@@ -159,9 +159,9 @@ def _assumes(resolved: Resolved, charged: list[PrivacyEvent]) -> str | None:
     if not charged:
         return None
     sentences = [
-        *(sentence for total in charged for sentence in assumptions_in_words(total)),
+        *(sentence for total in charged for sentence in describe_assumptions(total)),
         *filter(None, [resolved.channel.assumption]),
-        *map(events.assumption_in_words, _trusted_plug_ins(resolved)),
+        *map(events.describe_assumption, _trusted_plug_ins(resolved)),
     ]
     return "; ".join(dict.fromkeys(sentences)) or None
 
@@ -176,13 +176,13 @@ def _assumptions(resolved: Resolved) -> list[str]:
 
 def _trusted_plug_ins(resolved: Resolved) -> list[str]:
     """Return the plug-ins, other than mechanisms, whose claims the run's privacy relies on."""
-    algorithm = algorithm_words(resolved.spec, resolved.section)
-    backend = backend_word(resolved.spec)
+    algorithm = algorithm_plug_ins(resolved.spec, resolved.section)
+    backend = backend_plug_in(resolved.spec)
     return [
         *algorithm,
         *([backend] if backend else []),
-        *feature_words(resolved.spec),
-        *channel_words(resolved.spec),
+        *feature_plug_ins(resolved.spec),
+        *channel_plug_ins(resolved.spec),
     ]
 
 
@@ -199,7 +199,7 @@ def _both_epsilons(
     if resolved.channel.noise_at_server:  # Messages have no noise of their own.
         return {"local_epsilon": None, "central_epsilon": hidden}
     delta = resolved.spec.privacy.delta
-    seen = (privacy_spent(without_promises(total), delta) for total in charged)
+    seen = (privacy_spent(without_trust(total), delta) for total in charged)
     local = max((spent.epsilon for spent in seen), default=0.0)
     return {"local_epsilon": finite_or_none(local), "central_epsilon": hidden}
 
@@ -370,10 +370,12 @@ def result_of(
     # The last round, or, if the run halted, the round for which too few clients had budget.
     last = progress.rounds_done + (1 if halted else 0)
     most = resolved.sampling.most_participations(len(resolved.clients), last)
-    clients = client_table(resolved, training.record, training.able(last), most_rounds=most)
+    clients = client_table(
+        resolved, training.record, training.clients_with_budget(last), most_rounds=most
+    )
     if resolved.spec.runtime.backend != "fast":
         told = site_counts(
-            rows if are_noted(rows) else [], [part.client for part in resolved.parts]
+            rows if have_site_replies(rows) else [], [part.client for part in resolved.parts]
         )
         # `rounds` stays the count of the server's ledger.
         clients = [{**row, **told[row["client"]], "rounds": row["rounds"]} for row in clients]
@@ -408,33 +410,33 @@ def result_of(
     }
 
 
-def algorithm_words(spec: RunSpec, section: AlgorithmSection) -> list[str]:
+def algorithm_plug_ins(spec: RunSpec, section: AlgorithmSection) -> list[str]:
     """Return the names of plug-ins in the algorithm, whose claims the run's privacy relies on.
 
     Messages are projected onto the algorithm's domain here, but how much of them one sample can
     change is the algorithm's own claim.
     """
-    own = RECIPES.plug_in(spec.algorithm.kind)
+    own = ALGORITHMS.describe_plugin(spec.algorithm.kind)
     return [*([own] if own else []), *section.plug_ins()]
 
 
-def channel_words(spec: RunSpec) -> list[str]:
+def channel_plug_ins(spec: RunSpec) -> list[str]:
     """Return the name of the channel if it is a plug-in: what is visible is its own claim."""
-    word = CHANNELS.plug_in(spec.channel.kind)
+    word = CHANNELS.describe_plugin(spec.channel.kind)
     return [] if word is None else [word]
 
 
-def feature_words(spec: RunSpec) -> list[str]:
+def feature_plug_ins(spec: RunSpec) -> list[str]:
     """Return the names of plug-in transformations, which claim that they learn from no record.
 
     Models need no such claim: gradients are computed and clipped for each sample, whatever the
     module does.
     """
-    words = (FEATURES.plug_in(table.kind) for table in spec.features)
+    words = (FEATURES.describe_plugin(table.kind) for table in spec.features)
     return [word for word in words if word is not None]
 
 
-def backend_word(spec: RunSpec) -> str | None:
+def backend_plug_in(spec: RunSpec) -> str | None:
     """Return the name of the backend if it is a plug-in that was imported; otherwise None."""
     name = spec.runtime.backend
-    return BACKENDS.plug_in(name) if name in BACKENDS.imported() else None
+    return BACKENDS.describe_plugin(name) if name in BACKENDS.imported() else None

@@ -230,7 +230,7 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the metrics of all rounds; only the last line may be cut off, as by a crash."""
     if not path.exists():
         return []
-    with files.explained("read", path):
+    with files.explain_os_errors("read", path):
         lines = path.read_bytes().splitlines()
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, start=1):

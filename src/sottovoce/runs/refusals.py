@@ -17,10 +17,10 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.checked import problems_of
-from sottovoce.runs.groups import Group, calibrate, groups_of
+from sottovoce.runs.groups import Group, calibrate_group, groups_of
 from sottovoce.runs.inputs import clients_of, load_data, load_inputs, section_of, task_of
 from sottovoce.runs.loading import check_code_allowed
-from sottovoce.runs.resolve import channel_of, check_minimum, check_runtime, rounds_of_one
+from sottovoce.runs.resolve import channel_of, check_minimum, check_runtime, rounds_per_client
 from sottovoce.runs.spec import AUTO, RunSpec
 
 T = TypeVar("T")
@@ -80,13 +80,13 @@ def refusals(
 
 def _check_tables(found: _Refusals, spec: RunSpec) -> None:
     """Check each table by itself, where a plug-in or a class defines more rules than its keys."""
-    found.attempt("data", "data", spec.data.partition.opened)
-    found.attempt("model", "model", spec.model.opened)
+    found.attempt("data", "data", spec.data.partition.build)
+    found.attempt("model", "model", spec.model.build)
     for step in spec.features:
-        found.attempt("features", "features", step.opened)
+        found.attempt("features", "features", step.build)
     found.attempt("algorithm", "algorithm", lambda: section_of(spec))
-    found.attempt("sampling", "sampling", spec.sampling.opened)
-    found.attempt("channel", "channel", spec.channel.opened)
+    found.attempt("sampling", "sampling", spec.sampling.build)
+    found.attempt("channel", "channel", spec.channel.build)
     found.attempt("runtime", "runtime", lambda: _check_backend(spec))
     needs = "runtime randomness rotation channel data"
     elsewhere = "" if spec.runtime.backend == "fast" else " sampling algorithm privacy deployment"
@@ -101,7 +101,7 @@ def _check_clients(found: _Refusals, spec: RunSpec) -> None:
     number = len(names)
     found.attempt("minimum", "privacy data", lambda: check_minimum(spec, number))
     found.attempt(
-        "cohort", "sampling data rounds runtime deployment", lambda: rounds_of_one(spec, number)
+        "cohort", "sampling data rounds runtime deployment", lambda: rounds_per_client(spec, number)
     )
     found.attempt(
         "release",
@@ -157,11 +157,13 @@ def _check_values(group: Group, spec: RunSpec) -> None:
     if group.mechanism.kind == AUTO:
         return
     registration, given = registry.find(group.mechanism.kind), group.mechanism.parameters
-    free = registration.knob.parameter if registration.knob else None
+    free = (
+        registration.calibrated_parameter.parameter if registration.calibrated_parameter else None
+    )
     if free is not None and free not in given:
         if group.epsilon is None:
             terms = ReleaseTerms(adjacency=spec.privacy.adjacency)
-            calibrate(group, (), rounds=spec.rounds, terms=terms)  # Raises the error.
+            calibrate_group(group, (), rounds=spec.rounds, terms=terms)  # Raises the error.
         given = {**given, free: registration.examples[0][free]}
     radius = spec.privacy.clip_norm
     first, *others = (_reason(registration, given, dim, radius) for dim in _ANY_DIMENSIONS)

@@ -7,7 +7,7 @@ from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import L2Ball
 from sottovoce.core.errors import ConfigError
 from sottovoce.federated.algorithms.algorithm import (
-    RECIPES,
+    ALGORITHMS,
     Algorithm,
     AlgorithmSection,
     check_memory,
@@ -18,7 +18,7 @@ from sottovoce.learning.clients import Clients
 from sottovoce.learning.task import Task
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
+from sottovoce.mechanisms.mechanism import Mechanism, has_finite_codes
 from sottovoce.mechanisms.release import ReleaseTerms, local_event
 from sottovoce.privacy.events import NonPrivate
 from sottovoce.protocol.channels.channel import (
@@ -26,7 +26,7 @@ from sottovoce.protocol.channels.channel import (
     Channel,
     ChannelContext,
     RuntimeFacts,
-    checked,
+    check_channel,
     terms_of,
 )
 from sottovoce.protocol.plan import ClientPlan
@@ -34,11 +34,11 @@ from sottovoce.runs.backends import BACKENDS
 from sottovoce.runs.groups import (
     Group,
     budget,
-    calibrate,
+    calibrate_group,
     check_private,
-    chosen,
-    in_one_sentence,
-    written_into,
+    choose_mechanism,
+    join_reasons,
+    write_groups_into,
 )
 from sottovoce.runs.inputs import Inputs, section_of, traits_of
 from sottovoce.runs.spec import AUTO, RunSpec
@@ -132,7 +132,7 @@ def resolve(inputs: Inputs) -> Resolved:
             if isinstance(local_event(first[group.number], adjacency=terms.adjacency), NonPrivate)
         ],
     )
-    written = written_into(spec, groups)
+    written = write_groups_into(spec, groups)
     distinct = list({id(part.mechanism): part.mechanism for part in parts}.values())
     rotated = _is_rotated(written, distinct)
     written = written.model_copy(update={"rotation": "on" if rotated else "off"})
@@ -175,17 +175,19 @@ def _calibrated(
     looks at that client.
     """
     size_of = dict(zip(clients.names, clients.sizes, strict=True))
-    times = rounds_of_one(spec, len(clients))
+    times = rounds_per_client(spec, len(clients))
     found, reasons = [], {}
     for group in groups:
         sizes = sorted({size_of[name] for name in group.clients}, reverse=True)
         domains = dict.fromkeys(algorithm.domain(dimension, size) for size in sizes)
         if group.mechanism.kind == AUTO:
-            group, reasons[group.where] = chosen(
+            group, reasons[group.where] = choose_mechanism(
                 group, spec, next(iter(domains)), terms, rounds=times * algorithm.uplinks
             )
-        found.append(calibrate(group, list(domains), rounds=times * algorithm.uplinks, terms=terms))
-    return tuple(found), in_one_sentence(reasons)
+        found.append(
+            calibrate_group(group, list(domains), rounds=times * algorithm.uplinks, terms=terms)
+        )
+    return tuple(found), join_reasons(reasons)
 
 
 def _parts(
@@ -219,7 +221,7 @@ def _is_rotated(spec: RunSpec, mechanisms: Sequence[Mechanism]) -> bool:
                 f"'{registry.kind_of(boxed[0])}' has {boxed[0].input_domain}; set rotation = 'off'"
             )
         return spec.rotation == "on"
-    return not boxed and any(has_a_range(one) for one in mechanisms)
+    return not boxed and any(has_finite_codes(one) for one in mechanisms)
 
 
 def check_minimum(spec: RunSpec, num_clients: int) -> None:
@@ -247,7 +249,7 @@ def check_runtime(spec: RunSpec) -> None:
         seeded=spec.randomness == "seeded",
         rotation=spec.rotation,
     )
-    channel = spec.channel.opened()
+    channel = spec.channel.build()
     channel.check_runtime(facts)
     if channel.noise_at_server and (facts.messages != "none" or not facts.seeded):
         raise ConfigError(
@@ -271,17 +273,17 @@ def check_gathering(spec: RunSpec, algorithm: Algorithm, dimension: int, num_cli
         return
     own = f"algorithm '{spec.algorithm.kind}' at {spec.privacy.level} level"
     what = traits_of(spec).named or own
-    if not spec.channel.opened().shows_each:
+    if not spec.channel.build().shows_each:
         raise ConfigError(
             f"{what} needs each message, but the channel '{spec.channel.kind}' hides single "
             "messages; set channel.kind = 'direct', or use the algorithm 'fedavg' with aggregation "
             "'mean'"
         )
-    largest = spec.sampling.opened().facts(num_clients).largest_cohort
+    largest = spec.sampling.build().facts(num_clients).largest_cohort
     check_memory(f"{what} holds each message of a round", largest, dimension, 8)
 
 
-def rounds_of_one(spec: RunSpec, num_clients: int) -> int:
+def rounds_per_client(spec: RunSpec, num_clients: int) -> int:
     """Return the most rounds in which one client can be asked; noise is calibrated for them."""
     return _sampling(spec, num_clients).most_participations(num_clients, spec.rounds)
 
@@ -289,7 +291,7 @@ def rounds_of_one(spec: RunSpec, num_clients: int) -> int:
 def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
     """Return which clients are asked; remote backends apply `deployment.oversampling`."""
     simulated = spec.runtime.backend == "fast"
-    sampling = spec.sampling.opened() if simulated else oversampled(spec)
+    sampling = spec.sampling.build() if simulated else oversampled(spec)
     sampling.check(num_clients)
     return sampling
 
@@ -299,7 +301,7 @@ def channel_of(spec: RunSpec, num_clients: int) -> Channel:
     context = ChannelContext(
         clients=num_clients,
         rounds=spec.rounds,
-        sampling=facts_of(spec.sampling.opened(), num_clients),
+        sampling=facts_of(spec.sampling.build(), num_clients),
         unit=Unit(spec.privacy.level),
         grouped=bool(spec.privacy.groups),
         minimum_clients=spec.privacy.minimum_clients,
@@ -307,7 +309,7 @@ def channel_of(spec: RunSpec, num_clients: int) -> Channel:
         algorithm=spec.algorithm.kind,
         plain_mean=lambda: traits_of(spec).plain_mean,
     )
-    return checked(spec.channel.opened(), context)
+    return check_channel(spec.channel.build(), context)
 
 
 def check_federation(spec: RunSpec) -> None:
@@ -331,8 +333,8 @@ def check_federation(spec: RunSpec) -> None:
                 f"provides, because sites cannot verify the {register.kind} '{kind}'; set "
                 "runtime.backend = 'fast' to simulate"
             )
-    spec.channel.opened().check_federation(backend)
-    if RECIPES.find_ours(spec.algorithm.kind) is None or not section_of(spec).is_ours():
+    spec.channel.build().check_federation(backend)
+    if ALGORITHMS.find_ours(spec.algorithm.kind) is None or not section_of(spec).is_ours():
         raise ConfigError(
             f"runtime.backend = '{backend}' runs only algorithms and aggregations that Sottovoce "
             f"provides, because sites cannot verify the algorithm '{spec.algorithm.kind}'; set "
@@ -349,7 +351,7 @@ def check_federation(spec: RunSpec) -> None:
             "'data.sites' keep their records on other machines; set 'data.clients' to simulate, or "
             "runtime.backend = 'flower' to deploy"
         )
-    if spec.deployment.oversampling > 1.0 and spec.sampling.opened().oversampled(1.0, None) is None:
+    if spec.deployment.oversampling > 1.0 and spec.sampling.build().oversampled(1.0, None) is None:
         raise ConfigError(
             "'deployment.oversampling' asks more clients than the sampling, which is not possible "
             f"with '{spec.sampling.kind}'; set sampling.kind to 'fixed_size' or 'poisson'"
@@ -358,6 +360,6 @@ def check_federation(spec: RunSpec) -> None:
 
 def oversampled(spec: RunSpec) -> ClientSampling:
     """Return the sampling that asks as many clients as `deployment.oversampling` wants."""
-    sampling = spec.sampling.opened()
+    sampling = spec.sampling.build()
     most = spec.data.clients or len(spec.data.names) or len(spec.data.sites) or None
     return sampling.oversampled(spec.deployment.oversampling, most) or sampling

@@ -13,12 +13,12 @@ from sottovoce.core.errors import ConfigError, DataError, LedgerError, OutputErr
 from sottovoce.federated.training import Halted
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.backends import BACKENDS, register_backend
-from sottovoce.runs.build import BackendOf, build
-from sottovoce.runs.folder import Checkpoints, RunFolder, where_it_resumes
+from sottovoce.runs.build import BackendFactory, build
+from sottovoce.runs.folder import Checkpoints, RunFolder, describe_resume
 from sottovoce.runs.inputs import digest_of, load_inputs
 from sottovoce.runs.outcome import Metrics, header, metrics_row, result_of
 from sottovoce.runs.resolve import Resolved, resolve
-from sottovoce.runs.site_counts import check_any_counted
+from sottovoce.runs.site_counts import check_any_round_counted
 from sottovoce.runs.spec import RunSpec
 from sottovoce.version import __version__
 
@@ -33,7 +33,7 @@ def run(
     resume: bool = False,
     on_round: OnRound | None = None,
     on_resume: OnResume | None = None,
-    backend_of: BackendOf | None = None,
+    make_backend: BackendFactory | None = None,
 ) -> dict[str, Any]:
     """Run a spec to its end in a folder, and return the result.
 
@@ -60,14 +60,14 @@ def run(
         LedgerError: The ledger of the run to resume is damaged or lacks charges.
     """
     run_folder = RunFolder(folder)
-    with threads_of(spec):
+    with limit_threads(spec):
         return _run(
             resolve(load_inputs(spec)),
             run_folder,
             resume,
             on_round or _ignore,
             on_resume or _ignore,
-            backend_of,
+            make_backend,
         )
 
 
@@ -76,7 +76,7 @@ def _ignore(_: object) -> None:
 
 
 @contextlib.contextmanager
-def threads_of(spec: RunSpec) -> Iterator[None]:
+def limit_threads(spec: RunSpec) -> Iterator[None]:
     """Use one thread where `runtime.deterministic` asks for the same bits everywhere."""
     before = torch.get_num_threads()
     if spec.runtime.deterministic:
@@ -93,11 +93,11 @@ def _run(
     resume: bool,
     on_round: OnRound,
     on_resume: OnResume,
-    backend_of: BackendOf | None,
+    backend_of: BackendFactory | None,
 ) -> dict[str, Any]:
     stored = resolved.spec.runtime.messages == "stored"
     if resume:
-        check_goes_on(run_folder, resolved)
+        check_can_resume(run_folder, resolved)
         resolved = dataclasses.replace(resolved, run=run_folder.header().get("run", resolved.run))
     else:
         resolved = _with_own_name(resolved)
@@ -107,7 +107,7 @@ def _run(
     with run_folder.locked(), run_folder.ledger() if stored else contextlib.nullcontext() as ledger:
         if resume:
             _check_nothing_is_missing(run_folder, ledger, resolved.run)
-            on_resume(where_it_resumes(run_folder, resolved.spec))
+            on_resume(describe_resume(run_folder, resolved.spec))
         training = build(resolved, ledger, backend_of)
         progress = run_folder.load_checkpoint() or training.start()
         training.replay(progress)
@@ -115,7 +115,7 @@ def _run(
         checkpoints = Checkpoints(run_folder, resolved, training.record, done=progress)
         halted = None
         remote, needed = backend_of is not None, resolved.spec.deployment.minimum_replies
-        with checkpoints.saved_if_interrupted():
+        with checkpoints.save_on_interrupt():
             while progress.rounds_done < resolved.spec.rounds:
                 outcome = training.step(progress)
                 if isinstance(outcome, Halted):
@@ -126,12 +126,12 @@ def _run(
                 row = metrics_row(resolved, training.record, progress, record)
                 if remote and progress.rounds_done == resolved.spec.rounds:
                     # Check this before saving, so that a resumed run repeats the round.
-                    check_any_counted([*run_folder.metrics(), row], minimum_replies=needed)
+                    check_any_round_counted([*run_folder.metrics(), row], minimum_replies=needed)
                 run_folder.append_metrics(row)
                 checkpoints.after_round(progress)
                 on_round(row)
         if remote:
-            check_any_counted(run_folder.metrics(), minimum_replies=needed)
+            check_any_round_counted(run_folder.metrics(), minimum_replies=needed)
         result = result_of(resolved, training, run_folder.metrics(), progress, halted)
         run_folder.save_result(result)
     return result
@@ -182,7 +182,7 @@ def _check_ledger(run_folder: RunFolder, ledger: Ledger, run_name: str) -> None:
         )
 
 
-def check_goes_on(run_folder: RunFolder, resolved: Resolved) -> None:
+def check_can_resume(run_folder: RunFolder, resolved: Resolved) -> None:
     """Refuse to resume with another spec, model or data than the run was started with."""
     _check_same_spec(run_folder, resolved.spec)
     _check_same_parts(run_folder, resolved)

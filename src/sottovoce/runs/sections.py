@@ -148,7 +148,7 @@ class OpenSection(Section):
     @model_validator(mode="before")
     @classmethod
     def _complete(cls, value: Any) -> Any:
-        value = as_written(value)
+        value = as_toml_data(value)
         if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
             return value
         found = cls.register.find_ours(value["kind"])
@@ -185,14 +185,14 @@ def _error(kind: Any, sentence: str, table: dict[str, Any], *location: str) -> I
     return InitErrorDetails(type=told, loc=location, input=table)
 
 
-def as_written(value: Any) -> Any:
+def as_toml_data(value: Any) -> Any:
     """Return free data of a spec as a TOML file has them: lists for tuples; refuse null."""
     match value:
         case None:
             raise ValueError("null is not allowed here; leave the key out")
         case dict():
-            return {key: as_written(item) for key, item in value.items()}
+            return {key: as_toml_data(item) for key, item in value.items()}
         case list() | tuple():
-            return [as_written(item) for item in value]
+            return [as_toml_data(item) for item in value]
         case _:
             return value

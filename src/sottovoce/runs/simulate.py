@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sottovoce.core.errors import ConfigError, ParameterError
-from sottovoce.learning.datasets.own import PREFIX, named
-from sottovoce.learning.in_memory import Part, lent
+from sottovoce.learning.datasets.own import PREFIX, name_arrays
+from sottovoce.learning.in_memory import InMemoryObject, provide_objects
 from sottovoce.runs.loading import (
     check_code_allowed,
     data_folders,
     load,
+    locate_data,
     override,
     parse,
     read_table,
-    with_data_from,
 )
 from sottovoce.runs.opened import Run
 from sottovoce.runs.site_counts import round_note
@@ -83,7 +83,7 @@ def simulate(
         DataError: The data are missing or damaged, or differ from those of the run to resume.
         OutputError: `out` cannot be used.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> import sottovoce
         >>> spec = {
@@ -101,24 +101,24 @@ def simulate(
     """
     if resume and out is None:
         raise ParameterError("resume needs the folder of the interrupted run; give it as out")
-    parts = parts_given(model, data, spec)
-    resolved = spec_given(spec, dict(overrides or {}), parts, _header(out) if resume else None)
+    parts = collect_parts(model, data, spec)
+    resolved = read_given_spec(spec, dict(overrides or {}), parts, _header(out) if resume else None)
     # A RunSpec, and what `model` returns, are the caller's own code anyway.
     allowed = allow_code or isinstance(spec, RunSpec)
     check_code_allowed(resolved, allow_code=allowed, how="simulate(..., allow_code=True)")
     from sottovoce.runs.runner import launch  # Imported late: torch takes a while to load.
-    from sottovoce.runs.tracking import tracked
+    from sottovoce.runs.tracking import track_run
 
     folder = Path(out).expanduser() if out is not None else Path(tempfile.mkdtemp(prefix="run-"))
     watch = _Watch(resolved.rounds, _is_watched() if progress is None else progress, on_round)
     try:
-        with lent(*parts), tracked(log, resolved, folder, warn=_warn) as trackers:
+        with provide_objects(*parts), track_run(log, resolved, folder, warn=_warn) as trackers:
             watch.also(trackers)
             result = launch(
                 resolved, folder, resume=resume, on_round=watch, on_resume=watch.resumed
             )
             trackers.finish(result)
-        run = Run(folder, held=parts, temporary=out is None)
+        run = Run(folder, keep_alive=parts, temporary=out is None)
     except BaseException:
         if out is None:
             shutil.rmtree(folder, ignore_errors=True)
@@ -138,24 +138,26 @@ def _header(out: str | Path | None) -> dict[str, Any] | None:
     return folder.header() if folder.exists else None
 
 
-def spec_given(
+def read_given_spec(
     spec: str | Path | Mapping[str, Any] | RunSpec,
     overrides: dict[str, Any],
-    parts: tuple[Part, ...],
-    begun: dict[str, Any] | None = None,
+    parts: tuple[InMemoryObject, ...],
+    resumed_header: dict[str, Any] | None = None,
 ) -> RunSpec:
     """Return the spec of a caller, with overrides and with what is in memory."""
     if isinstance(spec, str | Path):
         path = Path(spec).expanduser()
         values = {**overrides, **_in_memory(parts)}
-        return with_data_from(load(path, values=values), data_folders(path, values), begun=begun)
-    return parse(table_given(spec, overrides, parts))
+        return locate_data(
+            load(path, values=values), data_folders(path, values), resumed_header=resumed_header
+        )
+    return parse(read_given_table(spec, overrides, parts))
 
 
-def table_given(
+def read_given_table(
     spec: str | Path | Mapping[str, Any] | RunSpec,
     overrides: Mapping[str, Any],
-    parts: tuple[Part, ...],
+    parts: tuple[InMemoryObject, ...],
 ) -> dict[str, Any]:
     """Return the plain data of a caller's spec, with overrides and with what is in memory."""
     values = {**overrides, **_in_memory(parts)}
@@ -174,7 +176,7 @@ def table_given(
     return table
 
 
-def _in_memory(parts: tuple[Part, ...]) -> dict[str, Any]:
+def _in_memory(parts: tuple[InMemoryObject, ...]) -> dict[str, Any]:
     """Return the keys of a spec that name what is in memory."""
     found: dict[str, Any] = {}
     for part in parts:
@@ -185,17 +187,17 @@ def _in_memory(parts: tuple[Part, ...]) -> dict[str, Any]:
     return found
 
 
-def parts_given(model: object, data: object, spec: object) -> tuple[Part, ...]:
+def collect_parts(model: object, data: object, spec: object) -> tuple[InMemoryObject, ...]:
     """Return the model and data that are given in memory, with their labels in the spec."""
     parts = []
     if data is not None:
         given = spec.get("data") if isinstance(spec, Mapping) else None
         name = given.get("dataset", "") if isinstance(given, Mapping) else ""
         label = str(name).removeprefix(PREFIX) if str(name).startswith(PREFIX) else _LABEL
-        parts.append(Part(kind="data", label=label, value=named(data)))
+        parts.append(InMemoryObject(kind="data", label=label, value=name_arrays(data)))
     if model is not None:
         label = getattr(model, "__qualname__", type(model).__name__)
-        parts.append(Part(kind="model", label=label, value=_factory(model)))
+        parts.append(InMemoryObject(kind="model", label=label, value=_factory(model)))
     return tuple(parts)
 
 

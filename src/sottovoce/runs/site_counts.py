@@ -13,10 +13,10 @@ from typing import Any
 
 from sottovoce.core.display import show_epsilon
 from sottovoce.core.errors import DeploymentError
-from sottovoce.core.printable_text import reasons_told
+from sottovoce.core.printable_text import format_reasons
 
 
-def why_nobody_was_asked(row: Mapping[str, Any]) -> str:
+def idle_reason(row: Mapping[str, Any]) -> str:
     """Return why a round asked no client, from its row of metrics.
 
     Unreachable clients are named as the reason before missing budgets.
@@ -30,7 +30,7 @@ def why_nobody_was_asked(row: Mapping[str, Any]) -> str:
 
 def idle_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a warning for each reason why rounds asked no client."""
-    causes = Counter(why_nobody_was_asked(row) for row in rows if not row["clients_asked"])
+    causes = Counter(idle_reason(row) for row in rows if not row["clients_asked"])
     return [
         f"in {count} of {len(rows)} rounds {cause}: no client was asked or charged, and the model "
         "did not change"
@@ -38,7 +38,7 @@ def idle_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def check_any_counted(rows: Sequence[Mapping[str, Any]], *, minimum_replies: int) -> None:
+def check_any_round_counted(rows: Sequence[Mapping[str, Any]], *, minimum_replies: int) -> None:
     """Refuse to finish a run in which no round had enough replies to change the model.
 
     Rounds for which no client was sampled say nothing about the sites, and are ignored.
@@ -54,7 +54,7 @@ def check_any_counted(rows: Sequence[Mapping[str, Any]], *, minimum_replies: int
         reasons |= row.get("unanswered", {})
     raise DeploymentError(
         f"none of {len(rows)} rounds had the {minimum_replies} replies that it needs, so the "
-        f"model has not changed since the start; {reasons_told(reasons)}if sites refused, lower "
+        f"model has not changed since the start; {format_reasons(reasons)}if sites refused, lower "
         "privacy.epsilon or ask the sites to allow more; if they did not answer, check their logs. "
         "Then resume the run, or start another with a new --out"
     )
@@ -71,7 +71,7 @@ HEADINGS = {
 _NOTHING = {"rounds": 0, "answered": 0, "refused": 0, "site_charged": None}
 
 
-def are_noted(rows: Sequence[Mapping[str, Any]]) -> bool:
+def have_site_replies(rows: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether every row records the reply of each site; older versions did not."""
     return all("sites" in row for row in rows if row["clients_asked"])
 
@@ -125,7 +125,7 @@ def totals(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def counted_rows(
+def site_table_rows(
     counts: Mapping[str, Mapping[str, Any]], most: int
 ) -> tuple[list[list[str]], str | None]:
     """Return rows under 'site' and HEADINGS for at most `most` sites, and how many are left out.

@@ -26,12 +26,12 @@ from sottovoce.core.registry import Register
 from sottovoce.core.sections import section_from
 from sottovoce.federated.cohorts import SAMPLINGS, ClientSampling
 from sottovoce.learning.datasets import CsvOptions
-from sottovoce.learning.features import FEATURES, Step, step_of
+from sottovoce.learning.features import FEATURES, FeatureStep, step_of
 from sottovoce.learning.models.register import MODELS, model_of
 from sottovoce.learning.partition import PARTITIONS, Partition
 from sottovoce.protocol.broadcast import DownlinkFormat
 from sottovoce.protocol.channels.channel import CHANNELS, Channel
-from sottovoce.runs.sections import OpenSection, Section, as_written
+from sottovoce.runs.sections import OpenSection, Section, as_toml_data
 
 if TYPE_CHECKING:  # A spec can be read where torch is not installed.
     from sottovoce.learning.models import Model
@@ -47,7 +47,7 @@ class PartitionSpec(OpenSection):
 
     register: ClassVar[Register[Any]] = PARTITIONS
 
-    def opened(self) -> Partition:
+    def build(self) -> Partition:
         """Return the partition; import a plug-in of that name."""
         return section_from(PARTITIONS, "data.partition", self.kind, self.parameters)
 
@@ -185,7 +185,7 @@ class DataSpec(Section):
             return self
         # Whether a plug-in's partition determines it is checked when the run is built.
         ours = PARTITIONS.is_ours(self.partition.kind)
-        if self.clients is None and ours and not self.partition.opened().settles_clients:
+        if self.clients is None and ours and not self.partition.build().determines_clients:
             raise ValueError(
                 f"'clients' is missing; give the number of clients, which the partition "
                 f"'{self.partition.kind}' needs"
@@ -213,7 +213,7 @@ class FeatureSpec(OpenSection):
 
     register: ClassVar[Register[Any]] = FEATURES
 
-    def opened(self) -> Step:
+    def build(self) -> FeatureStep:
         """Return the transformation; import a plug-in of that name."""
         return step_of(self.kind, self.parameters)
 
@@ -232,7 +232,7 @@ class ModelSpec(OpenSection):
 
     register: ClassVar[Register[Any]] = MODELS
 
-    def opened(self) -> "Model":
+    def build(self) -> "Model":
         """Return the model, which checks its own keys; import a plug-in of that name."""
         return model_of(self.kind, self.parameters)
 
@@ -247,7 +247,7 @@ class SamplingSpec(OpenSection):
 
     register: ClassVar[Register[Any]] = SAMPLINGS
 
-    def opened(self) -> ClientSampling:
+    def build(self) -> ClientSampling:
         """Return the sampling; import a plug-in of that name."""
         return section_from(SAMPLINGS, "sampling", self.kind, self.parameters)
 
@@ -269,7 +269,7 @@ class AlgorithmSpec(Section):
             raise PydanticCustomError(
                 "algorithm", "must be a table with the 'kind' of an algorithm"
             )
-        return {key: None if item is None else as_written(item) for key, item in value.items()}
+        return {key: None if item is None else as_toml_data(item) for key, item in value.items()}
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -282,7 +282,7 @@ class ChannelSpec(OpenSection):
 
     register: ClassVar[Register[Any]] = CHANNELS
 
-    def opened(self) -> Channel:
+    def build(self) -> Channel:
         """Return the channel, not yet checked against the run; import a plug-in of that name."""
         return section_from(CHANNELS, "channel", self.kind, self.parameters)
 
@@ -300,7 +300,7 @@ class MechanismSpec(Section):
     @model_validator(mode="before")
     @classmethod
     def _auto(cls, value: Any) -> Any:
-        return {"kind": AUTO} if value == AUTO else as_written(value)
+        return {"kind": AUTO} if value == AUTO else as_toml_data(value)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -501,7 +501,7 @@ class RunSpec(Section):
         plain["runtime"].pop("backend", None)
         return plain
 
-    def changes_since(self, begun: Any) -> str:
+    def changes_since(self, earlier: Any) -> str:
         """Return which keys differ from the plain data with which a run was started.
 
         Args:
@@ -510,7 +510,7 @@ class RunSpec(Section):
         Returns:
             The keys with their old and new values, as a text for a message.
         """
-        before, now = dict(_leaves(begun)), dict(_leaves(self._computed()))
+        before, now = dict(_leaves(earlier)), dict(_leaves(self._computed()))
         before.pop("runtime.backend", None)
         keys = [key for key in {**before, **now} if before.get(key) != now.get(key)]
         told = [

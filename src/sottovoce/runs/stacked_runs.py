@@ -28,14 +28,14 @@ Rows = NDArray[np.int64]
 OnRound = Callable[[int, int], None]  # The number of models, and of their finished rounds.
 
 
-def simulated(spec: RunSpec, seed: int) -> RunSpec:
+def as_simulation(spec: RunSpec, seed: int) -> RunSpec:
     """Return a resolved spec as a simulation from another seed, without budgets.
 
     The noise that budgets asked for is already in the spec. A client with other records might spend
     a little more with it and stop before the others. An epsilon that is not a budget, but from
     which an algorithm derives its noise, stays.
     """
-    channel = spec.channel.opened()
+    channel = spec.channel.build()
     hidden = channel.only_sums or channel.hides_sender
     messages = spec.runtime.messages if hidden else "none"  # Such channels need real messages.
     runtime = spec.runtime.model_copy(update={"messages": messages, "backend": "fast"})
@@ -72,7 +72,7 @@ def train_many(
 
 
 def _check_rows_alone(spec: RunSpec) -> None:
-    if spec.data.partition.opened().needs_owners:
+    if spec.data.partition.build().needs_owners:
         raise ConfigError(
             f"data.partition '{spec.data.partition.kind}' splits rows by their owners, who are not "
             "known for the rows of shadow models; choose a run with another partition to attack"
@@ -87,7 +87,7 @@ def _check_rows_alone(spec: RunSpec) -> None:
 
 
 def _resolved(spec: RunSpec, data: Dataset, seed: int, rows: Rows) -> Resolved:
-    wanted = simulated(spec, seed)
+    wanted = as_simulation(spec, seed)
     given = with_training_rows(data, rows)
     try:
         return resolve(load_inputs(wanted, given))

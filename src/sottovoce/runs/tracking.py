@@ -101,7 +101,7 @@ def final_figures(result: Mapping[str, Any]) -> dict[str, float]:
     return {f"final/{name}": value for name, value in _finite(result, _FINAL_FIGURES).items()}
 
 
-def final_words(result: Mapping[str, Any]) -> dict[str, str]:
+def final_texts(result: Mapping[str, Any]) -> dict[str, str]:
     """Return the texts of the result, with all warnings in one."""
     words = {name: str(result[name]) for name in _FINAL_WORDS if result.get(name) is not None}
     warnings = result.get("warnings")
@@ -110,7 +110,7 @@ def final_words(result: Mapping[str, Any]) -> dict[str, str]:
     return words
 
 
-def flat(spec: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+def flatten_spec(spec: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     """Return a spec as {"a.b": value}, with the keys that `--set` takes.
 
     Null values and empty lists are left out; other lists become text.
@@ -166,10 +166,13 @@ class TensorBoardTracker:
             if self._folder.is_dir():
                 return
             self._open(result["rounds"] + 1)
-        for name, words in final_words(result).items():
+        for name, words in final_texts(result).items():
             self._writer.add_text(name, words)
         self._writer.add_hparams(
-            flat(self._run.spec), final_figures(result), run_name=".", global_step=result["rounds"]
+            flatten_spec(self._run.spec),
+            final_figures(result),
+            run_name=".",
+            global_step=result["rounds"],
         )
 
     def close(self, *, finished: bool) -> None:  # noqa: ARG002
@@ -217,7 +220,7 @@ TRACKERS: Mapping[str, Callable[[TrackedRun], Tracker]] = {
 }
 
 
-class Tracking:
+class Trackers:
     """All trackers of a run. One that fails is reported once and not used again.
 
     A run spends privacy that cannot be recovered, so a failing log must not stop it.
@@ -252,7 +255,7 @@ class Tracking:
 
 
 @contextlib.contextmanager
-def tracking(names: Sequence[str], run: TrackedRun, *, warn: Warn) -> Iterator[Tracking]:
+def open_trackers(names: Sequence[str], run: TrackedRun, *, warn: Warn) -> Iterator[Trackers]:
     """Create trackers by name before training starts, and close them however the run ends.
 
     Raises:
@@ -261,18 +264,18 @@ def tracking(names: Sequence[str], run: TrackedRun, *, warn: Warn) -> Iterator[T
     for name in names:
         if name not in TRACKERS:
             raise UnknownNameError.among("tracker", name, TRACKERS)
-    opened = Tracking({name: TRACKERS[name](run) for name in dict.fromkeys(names)}, warn)
+    opened = Trackers({name: TRACKERS[name](run) for name in dict.fromkeys(names)}, warn)
     try:
         yield opened
     finally:
         opened.close()
 
 
-def tracked(
+def track_run(
     names: Sequence[str], spec: RunSpec, folder: Path, *, warn: Warn
-) -> AbstractContextManager[Tracking]:
+) -> AbstractContextManager[Trackers]:
     """Return a context with the trackers of the run of `spec` in `folder`."""
     run = TrackedRun(
         folder=folder, spec=spec.plain(), rounds_so_far=lambda: RunFolder(folder).metrics()
     )
-    return tracking(names, run, warn=warn)
+    return open_trackers(names, run, warn=warn)

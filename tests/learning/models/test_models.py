@@ -97,7 +97,7 @@ def test_parameters_can_be_counted_without_memory_for_them(
 
 
 @pytest.mark.parametrize(("model", "shape", "outputs"), SMALL, ids=map(name, SMALL))
-def test_vectorised_sample_gradients_equal_a_loop(
+def test_vectorized_sample_gradients_equal_a_loop(
     model: Model, shape: InputShape, outputs: int
 ) -> None:
     module = make(model, shape, outputs)
@@ -239,4 +239,4 @@ def test_groups_must_divide_the_channels(groups: int) -> None:
 def test_a_layer_without_a_rule_is_named() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.PReLU())
     with pytest.raises(ParameterError, match=r"'1' \(PReLU\)"):
-        models.initialise(models.Mlp(hidden_units=2), module, np.random.default_rng(0))
+        models.initialize(models.Mlp(hidden_units=2), module, np.random.default_rng(0))

@@ -81,11 +81,11 @@ def test_the_factory_gets_its_arguments_and_keeps_its_own_initial_weights() -> N
     assert not torch.equal(weight, next(create("drawn", seed=1, gain=2.0).parameters()))
 
 
-def test_initialise_refers_to_create() -> None:
+def test_initialize_refers_to_create() -> None:
     model = models.UserModule(factory="users_package:drawn")
     module = models.build(model, (4,), 3)
     with pytest.raises(ParameterError, match=r"models\.create"):
-        models.initialise(model, module, np.random.default_rng(0))
+        models.initialize(model, module, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("path", ["", "users_package", "users_package:", "a/b.py:f", ":f", "a:b:c"])

@@ -13,7 +13,7 @@ from sottovoce.core.errors import DesignError
 from sottovoce.mechanisms.design import metric, randomized_response, window
 from sottovoce.mechanisms.design.channel import (
     TABLE_BITS,
-    Channel,
+    ChannelMatrix,
     IntegerTable,
     round_metric,
     round_pure,
@@ -22,11 +22,11 @@ from sottovoce.mechanisms.design.channel import (
 ONE = 1 << TABLE_BITS
 
 
-def three_bits(epsilon: float) -> Channel:
+def three_bits(epsilon: float) -> ChannelMatrix:
     solution = window._Problem(epsilon, 8, 8)
     design = solution.window(solution.plain_start())
     means = np.linspace(-0.5, 0.5, 8)
-    return Channel(knots=means + 0.5, rows=design.rows(means), letters=design.letters + 0.5)
+    return ChannelMatrix(knots=means + 0.5, rows=design.rows(means), letters=design.letters + 0.5)
 
 
 def exact_log(ratio: Fraction) -> mpmath.mpf:
@@ -34,7 +34,7 @@ def exact_log(ratio: Fraction) -> mpmath.mpf:
         return mpmath.log(mpmath.mpf(ratio.numerator) / mpmath.mpf(ratio.denominator))
 
 
-def responses(epsilon: float, bits: int) -> tuple[Channel, Channel]:
+def responses(epsilon: float, bits: int) -> tuple[ChannelMatrix, ChannelMatrix]:
     by_bit = randomized_response.bitwise(epsilon, bits)
     return by_bit, randomized_response.k_ary(epsilon, 1 << bits)
 
@@ -106,7 +106,7 @@ def test_the_mean_variance_is_the_integral() -> None:
 
 @pytest.mark.parametrize("epsilon", denser([0.05, 1.0, 50.0]))
 @pytest.mark.parametrize("bits", [1, 4, 8])
-def test_randomised_response_is_unbiased_and_exactly_private(epsilon: float, bits: int) -> None:
+def test_randomized_response_is_unbiased_and_exactly_private(epsilon: float, bits: int) -> None:
     for channel in responses(epsilon, bits):
         assert channel.bias() < 1e-12
         assert channel.row_error() < 1e-12

@@ -49,7 +49,7 @@ def test_no_mechanism_with_many_letters_goes_below_and_the_best_comes_close(
 
 
 @pytest.mark.parametrize(("epsilon", "bits"), thinned([0.1, 1.0, 4.0, 9.0, 20.0], [1, 2, 3]))
-def test_randomised_response_is_never_below(epsilon: float, bits: int) -> None:
+def test_randomized_response_is_never_below(epsilon: float, bits: int) -> None:
     bound = variance_lower_bound(epsilon, 1 << bits, 1 << bits)
     by_bit = randomized_response.bitwise(epsilon, bits)
     for channel in (by_bit, randomized_response.k_ary(epsilon, 1 << bits)):
@@ -83,7 +83,7 @@ def test_two_letters_are_bounded_by_what_they_have(epsilon: float) -> None:
     assert variance_lower_bound(epsilon, 2, 16) == pytest.approx(total, rel=1e-9)
 
 
-def test_quantisation_alone_bounds_few_letters_at_a_large_epsilon() -> None:
+def test_quantization_alone_bounds_few_letters_at_a_large_epsilon() -> None:
     # 32 inputs, 8 letters: gaps of 4, 4, 4, 4, 5, 5, 5 steps, 10 or 20 each, over 31^2.
     assert variance_lower_bound(50.0, 8, 32) == pytest.approx(100 / 31**2, rel=1e-9)
     assert variance_lower_bound(50.0, 8, None) == pytest.approx(1.0 / 294.0, rel=1e-9)

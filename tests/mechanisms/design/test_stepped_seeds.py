@@ -109,7 +109,7 @@ def test_tries_and_signs_together_are_within_epsilon_and_the_timing_loss(epsilon
         fails = math.log1p(-float(accepted.mean()))
         # The last candidate is sent, whether it is accepted or not.
         laws.append((np.log(accepted), tries * fails))
-    low, high = choice.normalisers
+    low, high = choice.normalizers
     for (first, first_fails), (second, second_fails) in itertools.permutations(laws, 2):
         signs_apart, tries_apart = float(np.max(first - second)), first_fails - second_fails
         together = max(signs_apart + float(tries_apart[:-1].max()), float(tries_apart[-1]))
@@ -133,9 +133,9 @@ def test_the_documented_timing_losses(epsilon: float, loss: tuple[float, float])
 
 @pytest.mark.parametrize("num_signs", denser([30, 200, 1024, 4096, 16_384]))
 @pytest.mark.parametrize("epsilon", EPSILONS)
-def test_means_of_many_signs_are_within_the_normalisers(num_signs: int, epsilon: float) -> None:
+def test_means_of_many_signs_are_within_the_normalizers(num_signs: int, epsilon: float) -> None:
     choice = stepped_seeds(epsilon, num_signs)
-    low, high = choice.normalisers
+    low, high = choice.normalizers
     assert low < high
     assert choice.contrast + math.log(high / low) <= epsilon
     height = module._PEAK / math.sqrt(num_signs)
@@ -153,7 +153,7 @@ def test_means_of_many_signs_are_within_the_normalisers(num_signs: int, epsilon:
 
 def test_a_search_finds_no_direction_outside_and_comes_near_the_ends() -> None:
     choice = stepped_seeds(4.0, 1024)
-    low, high = choice.normalisers
+    low, high = choice.normalizers
     generator = np.random.default_rng(3)
     found = []
     for _ in range(200):
@@ -176,7 +176,7 @@ def test_a_search_finds_no_direction_outside_and_comes_near_the_ends() -> None:
 def test_a_direction_beyond_the_peak_can_lie_outside() -> None:
     """So the certificate says something: a lone spike breaks it."""
     choice = stepped_seeds(4.0, 16_384)
-    low, high = choice.normalisers
+    low, high = choice.normalizers
     spike = grouped_mean(choice, np.ones(1), [1])
     assert not low <= spike <= high
 
@@ -185,7 +185,7 @@ def test_integer_weights_by_convolution() -> None:
     """Random whole weights within the peak: the law of the score, weight by weight."""
     num_signs = 400
     choice = stepped_seeds(3.0, num_signs)
-    low, high = choice.normalisers
+    low, high = choice.normalizers
     generator = np.random.default_rng(8)
     for draw in range(4):
         if draw % 2:
@@ -210,7 +210,7 @@ def test_integer_weights_by_convolution() -> None:
 @pytest.mark.parametrize("num_signs", [1, 8, 25, 1000, 16_384, 10**6])
 def test_ratios_and_failures(epsilon: float, num_signs: int) -> None:
     choice = stepped_seeds(epsilon, num_signs)
-    low, high = choice.normalisers
+    low, high = choice.normalizers
     largest, least = choice.ratios()
     assert least < 1.0 < largest
     assert math.log(largest / least) <= epsilon * (1.0 + 1e-12) + 1e-10

@@ -11,7 +11,7 @@ import pytest
 
 from sottovoce.core.errors import DesignError, ParameterError, UnknownNameError
 from sottovoce.mechanisms.design import store
-from sottovoce.mechanisms.design.channel import Channel
+from sottovoce.mechanisms.design.channel import ChannelMatrix
 from sottovoce.mechanisms.design.store import DesignSpec, spec_of
 
 SPEC = spec_of(2.0, 2, 2)
@@ -127,56 +127,56 @@ def test_a_flipped_byte_is_noticed_or_harmless(folder: Path) -> None:
     assert noticed > 20
 
 
-def tampered(change: Callable[[Channel], Channel]) -> Channel:
+def tampered(change: Callable[[ChannelMatrix], ChannelMatrix]) -> ChannelMatrix:
     honest = SOLVED(SPEC).channel
-    copy = Channel(
+    copy = ChannelMatrix(
         knots=honest.knots.copy(), rows=honest.rows.copy(), letters=honest.letters.copy()
     )
     return change(copy)
 
 
-def leaky(channel: Channel) -> Channel:
+def leaky(channel: ChannelMatrix) -> ChannelMatrix:
     channel.rows[0, 0] *= 1.0 + 1e-9
     channel.rows[0] /= channel.rows[0].sum()
     return channel
 
 
-def biased(channel: Channel) -> Channel:
+def biased(channel: ChannelMatrix) -> ChannelMatrix:
     channel.letters[0] += 1e-9
     return channel
 
 
-def unnormalised(channel: Channel) -> Channel:
+def unnormalised(channel: ChannelMatrix) -> ChannelMatrix:
     channel.rows[1] *= 1.0 + 1e-9
     return channel
 
 
-def with_nan(channel: Channel) -> Channel:
+def with_nan(channel: ChannelMatrix) -> ChannelMatrix:
     channel.rows[1, 1] = np.nan
     return channel
 
 
-def with_a_hole(channel: Channel) -> Channel:
+def with_a_hole(channel: ChannelMatrix) -> ChannelMatrix:
     channel.rows[0, 0] = 0.0
     return channel
 
 
-def shorter(channel: Channel) -> Channel:
-    return Channel(knots=channel.knots[1:], rows=channel.rows[1:], letters=channel.letters)
+def shorter(channel: ChannelMatrix) -> ChannelMatrix:
+    return ChannelMatrix(knots=channel.knots[1:], rows=channel.rows[1:], letters=channel.letters)
 
 
-def fewer_letters(channel: Channel) -> Channel:
-    return Channel(knots=channel.knots, rows=channel.rows[:, 1:], letters=channel.letters[1:])
+def fewer_letters(channel: ChannelMatrix) -> ChannelMatrix:
+    return ChannelMatrix(knots=channel.knots, rows=channel.rows[:, 1:], letters=channel.letters[1:])
 
 
 @pytest.mark.parametrize(
     "change", [leaky, biased, unnormalised, with_nan, with_a_hole, shorter, fewer_letters]
 )
 def test_a_design_that_fails_its_certificate_is_never_used(
-    change: Callable[[Channel], Channel],
+    change: Callable[[ChannelMatrix], ChannelMatrix],
 ) -> None:
     with pytest.raises(DesignError):
-        store.certified(SPEC, tampered(change), 0.0)
+        store.certify(SPEC, tampered(change), 0.0)
 
 
 def test_solved_designs_are_cached_and_a_read_only_cache_only_costs_time(

@@ -11,7 +11,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError, UnsupportedEventError
 from sottovoce.mechanisms.design.seeds import MAX_TRIES, TiltedSeeds, tilted_seeds
-from sottovoce.privacy.accounting import accountants
+from sottovoce.privacy.accounting import builtin_accountants
 from sottovoce.privacy.divergences import finite_hockey_stick, log_sum_exp, one_bit_renyi
 from sottovoce.privacy.events import Repeated, SeededBits
 from sottovoce.privacy.renyi import renyi_divergence
@@ -87,7 +87,7 @@ def pairs(choice: TiltedSeeds, count: int) -> list[tuple[Vector, Vector]]:
 
 
 @pytest.mark.parametrize(("choice", "count"), thinned(CHOICES, [1, 2, 5, 10]))
-def test_tails_and_normalisers_are_within_their_bounds(choice: TiltedSeeds, count: int) -> None:
+def test_tails_and_normalizers_are_within_their_bounds(choice: TiltedSeeds, count: int) -> None:
     limit, tail = choice.log_limit, choice.tail
     laws = [np.exp(log_odds(tilts)) / 2.0**count for tilts in inputs(choice.reach, count)]
     for tilts in inputs(choice.reach, count):
@@ -183,7 +183,7 @@ def test_tilts_that_are_too_long_are_found() -> None:
 def claimed_deltas(claim: SeededBits, count: int, epsilon: float) -> dict[str, float]:
     composed = claim if count == 1 else Repeated(event=claim, count=count)
     found = {}
-    for accountant in accountants():
+    for accountant in builtin_accountants():
         try:
             found[accountant.name] = accountant.delta(composed, epsilon)
         except UnsupportedEventError:

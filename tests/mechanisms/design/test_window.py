@@ -90,7 +90,7 @@ def best_rows(letters: Vector, epsilon: float, means: Vector) -> float:
 @pytest.mark.parametrize(
     ("epsilon", "best_known"), [(1.0, 7.88589), pytest.param(5.0, 0.095557, marks=pytest.mark.slow)]
 )
-def test_three_bits_reach_the_best_known_and_no_programme_improves_on_the_rows(
+def test_three_bits_reach_the_best_known_and_no_program_improves_on_the_rows(
     epsilon: float, best_known: float
 ) -> None:
     design = window.solve(epsilon, 8, 8)

@@ -28,7 +28,7 @@ from sottovoce.mechanisms.kernels import one_bit
 from sottovoce.mechanisms.kernels.family import sample_exponential_family
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.table import sample_table
-from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise, Staircase
+from sottovoce.mechanisms.noise.laws import Noise, ScalarGaussian, ScalarLaplace, ScalarStaircase
 from sottovoce.mechanisms.noise.rounded import sample_rounded
 
 COUNT = 1 << 16
@@ -228,8 +228,8 @@ def test_tables(dtype: type, name: str) -> None:
 @pytest.mark.parametrize(
     "noise",
     [
-        Gaussian(stddev=0.7), Laplace(scale=1.7), Staircase(step=2.0, epsilon=1.5, nu=0.3),
-        Staircase(step=5.0, epsilon=20.0, nu=1.2e-3),
+        ScalarGaussian(stddev=0.7), ScalarLaplace(scale=1.7), ScalarStaircase(step=2.0, epsilon=1.5, nu=0.3),
+        ScalarStaircase(step=5.0, epsilon=20.0, nu=1.2e-3),
     ],
     ids=repr,
 )  # fmt: skip

@@ -138,7 +138,7 @@ def test_norms_and_projections_are_those_of_the_ball(spread: float, dtype: Any) 
     ball = L2Ball(dimension=1500, radius=2.0)
     tensor = torch.from_numpy(given).to(DEVICE, dtype)
     assert norm.norm(tensor) == ball.norm(given)
-    found = norm.projected(tensor, ball).double().cpu().numpy()
+    found = norm.project(tensor, ball).double().cpu().numpy()
     np.testing.assert_array_equal(found, ball.project(given))
     assert norm.norm(0.0 * tensor) == 0.0
 
@@ -233,7 +233,7 @@ def test_counts_of_levels_are_those_of_the_cpu(dimension: int, clients: int, lev
     expected.add_rows(np.stack(rows))
     expected.add_rows(np.stack(rows))
     wide = torch.from_numpy(np.stack([np.append(row, np.uint8(255)) for row in rows])).to(DEVICE)
-    counted = level_counts.LevelCounts(dimension, levels, DEVICE)
+    counted = level_counts.CudaLevelCounts(dimension, levels, DEVICE)
     counted.add(wide[:, :-1].contiguous())
     counted.add(wide[:, :-1])  # with something between the payloads
     assert counted.clients == expected.received
@@ -490,7 +490,7 @@ def test_tensors_on_a_device_stay_there() -> None:
 def test_simulated_sums_of_the_same_rows_are_those_of_the_cpu(levels: int, rotation: str) -> None:
     """Training rounds differently there, so the rows are given."""
     from sottovoce.core.randomness import SeededRandomness
-    from sottovoce.federated.simulation.counted import Gathering, Portion
+    from sottovoce.federated.simulation.counted import Portion, UplinkAccumulator
     from sottovoce.federated.simulation.packed import PackedMessages
     from sottovoce.learning.clients import DenseRows
     from sottovoce.protocol.plan import ClientPlan
@@ -517,7 +517,7 @@ def test_simulated_sums_of_the_same_rows_are_those_of_the_cpu(levels: int, rotat
             channel=nothing,
         )
         backend.begin(1)
-        gathering = Gathering(torch.zeros(700, dtype=torch.float64, device=device))
+        gathering = UplinkAccumulator(torch.zeros(700, dtype=torch.float64, device=device))
         weights = torch.full((40,), 2.0, device=device)
         portion = Portion(mechanism=mechanism, clients=parts, weights=weights, rows=DenseRows(rows))
         backend.add(gathering, portion, 1, 0)

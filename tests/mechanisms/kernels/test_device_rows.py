@@ -51,7 +51,7 @@ def test_clipped_and_rotated_rows_are_those_of_the_cpu(size: int, rotated: bool)
         rows, scales = device_rows.clipped(torch.from_numpy(given).to(dtype), ball)
         expected = [ball.project(row) for row in given]
         if rotated:
-            rows, scales = device_rows.turned(rows, scales, rotation.passes()), None
+            rows, scales = device_rows.rotate_rows(rows, scales, rotation.passes()), None
             expected = [rotation.forward(row) for row in expected]
         found = rows.double() if scales is None else device_rows.scaled(rows, scales)
         assert found.numpy().tobytes() == np.stack(expected).tobytes()

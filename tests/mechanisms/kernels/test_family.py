@@ -234,7 +234,7 @@ def test_sampled_frequencies_match_the_declared_law(levels: int, tilt: float) ->
     assert chisquare(observed[present], expected[present]).pvalue > 1e-6
 
 
-def test_neighbouring_coordinates_are_drawn_independently() -> None:
+def test_neighboring_coordinates_are_drawn_independently() -> None:
     codes = sample(np.zeros(100_000), 2, Keystream(KEY))
     pairs = np.bincount(2 * codes[0::2] + codes[1::2], minlength=4)
     assert chisquare(pairs).pvalue > 1e-6

@@ -23,7 +23,7 @@ from sottovoce.mechanisms.interpolated_mvu import interpolated_family
 from sottovoce.mechanisms.kernels import family, table
 from sottovoce.mechanisms.kernels.ladder import NARROW_CELLS, Ladder, NarrowLadder
 from sottovoce.mechanisms.noise import rounded as chords
-from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise, Staircase
+from sottovoce.mechanisms.noise.laws import Noise, ScalarGaussian, ScalarLaplace, ScalarStaircase
 
 SOURCE = Path(__file__).parents[3] / "src" / "native" / "one_bit.h"
 SPARE = 1e-6
@@ -262,12 +262,14 @@ def test_the_margins_of_knots_anywhere(low: float) -> None:
 # -- noise on a grid -----------------------------------------------------------------------
 
 NOISES: list[Noise] = [
-    Gaussian(stddev=2.3),
-    Laplace(scale=1.7),
-    Staircase(step=2.0, epsilon=1.5, nu=0.3),
-    Staircase(step=5.0, epsilon=20.0, nu=1.2e-3),
-    Staircase(step=0.01, epsilon=1e-3, nu=0.5),
-    Staircase(step=1.0, epsilon=26.985295, nu=1e-6),  # its first kink at a tail of nearly 2^-20
+    ScalarGaussian(stddev=2.3),
+    ScalarLaplace(scale=1.7),
+    ScalarStaircase(step=2.0, epsilon=1.5, nu=0.3),
+    ScalarStaircase(step=5.0, epsilon=20.0, nu=1.2e-3),
+    ScalarStaircase(step=0.01, epsilon=1e-3, nu=0.5),
+    ScalarStaircase(
+        step=1.0, epsilon=26.985295, nu=1e-6
+    ),  # its first kink at a tail of nearly 2^-20
 ]
 
 
@@ -302,5 +304,5 @@ def test_noise_lies_between_its_chords(noise: Noise) -> None:
             assert at_head <= far + slack
             assert at_next >= near - slack
             assert error <= 1e-6 * noise.quantile_slope / step + 2.0 * slack or isinstance(
-                noise, Staircase
+                noise, ScalarStaircase
             )

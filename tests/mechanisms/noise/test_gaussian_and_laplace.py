@@ -7,31 +7,31 @@ import numpy as np
 import pytest
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise, pi
+from sottovoce.mechanisms.noise.laws import Noise, ScalarGaussian, ScalarLaplace, pi
 
 LAWS: list[Noise] = [
-    Gaussian(stddev=1.0),
-    Gaussian(stddev=0.3),
-    Gaussian(stddev=7e5),
-    Laplace(scale=1.0),
-    Laplace(scale=1e-9),
-    Laplace(scale=123.4),
+    ScalarGaussian(stddev=1.0),
+    ScalarGaussian(stddev=0.3),
+    ScalarGaussian(stddev=7e5),
+    ScalarLaplace(scale=1.0),
+    ScalarLaplace(scale=1e-9),
+    ScalarLaplace(scale=123.4),
 ]
 every_law = pytest.mark.parametrize("noise", LAWS, ids=repr)
 
 
 def precise_tail(noise: Noise, threshold: Fraction) -> mpmath.mpf:
     place = mpmath.mpf(threshold.numerator) / threshold.denominator
-    if isinstance(noise, Gaussian):
+    if isinstance(noise, ScalarGaussian):
         return mpmath.erfc(place / mpmath.mpf(noise.stddev) / mpmath.sqrt(2)) / 2
-    assert isinstance(noise, Laplace)
+    assert isinstance(noise, ScalarLaplace)
     return mpmath.exp(-place / mpmath.mpf(noise.scale)) / 2
 
 
 def density(noise: Noise, place: float) -> mpmath.mpf:
-    if isinstance(noise, Gaussian):
+    if isinstance(noise, ScalarGaussian):
         return mpmath.npdf(place, 0, noise.stddev)
-    assert isinstance(noise, Laplace)
+    assert isinstance(noise, ScalarLaplace)
     return mpmath.exp(-abs(place) / mpmath.mpf(noise.scale)) / (2 * mpmath.mpf(noise.scale))
 
 
@@ -105,6 +105,6 @@ def test_pi(digits: int) -> None:
 @pytest.mark.parametrize("wide", [0.0, -1.0, float("nan"), float("inf"), True])
 def test_noise_of_no_width_is_refused(wide: float) -> None:
     with pytest.raises(ParameterError, match="stddev"):
-        Gaussian(stddev=wide)
+        ScalarGaussian(stddev=wide)
     with pytest.raises(ParameterError, match="scale"):
-        Laplace(scale=wide)
+        ScalarLaplace(scale=wide)

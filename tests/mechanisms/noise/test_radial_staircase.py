@@ -9,7 +9,7 @@ from scipy import stats
 
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness, open_uniforms
-from sottovoce.mechanisms.noise.laws import Staircase, nu_for_variance
+from sottovoce.mechanisms.noise.laws import ScalarStaircase, nu_for_variance
 from sottovoce.mechanisms.noise.radial_staircase import (
     RadialStaircase,
     least_epsilon,
@@ -50,7 +50,7 @@ def test_in_one_dimension_it_is_the_scalar_staircase() -> None:
     for epsilon in (0.2, 1.0, 5.0, 100.0):
         nu = radial_nu_for_variance(epsilon, 1)
         assert nu == nu_for_variance(epsilon)
-        number = Staircase(step=3.0, epsilon=epsilon, nu=nu)
+        number = ScalarStaircase(step=3.0, epsilon=epsilon, nu=nu)
         radial = _noise(epsilon, nu, 1, step=3.0)
         assert radial.variance == pytest.approx(number.variance, rel=1e-12)
         assert radial.mean_absolute == pytest.approx(number.mean_absolute, rel=1e-12)

@@ -21,15 +21,15 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DomainError, ParameterError, RandomnessError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.noise import rounded
-from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Noise, Staircase
+from sottovoce.mechanisms.noise.laws import Noise, ScalarGaussian, ScalarLaplace, ScalarStaircase
 from sottovoce.mechanisms.noise.rounded import LEAST_TAIL, exact_code
 
 ALL_ONES = 2**32 - 1
 LAWS: list[Noise] = [
-    Gaussian(stddev=2.3),
-    Laplace(scale=1.7),
-    Staircase(step=2.0, epsilon=1.5, nu=0.3),
-    Staircase(step=5.0, epsilon=20.0, nu=1.2e-3),  # a density with a cliff
+    ScalarGaussian(stddev=2.3),
+    ScalarLaplace(scale=1.7),
+    ScalarStaircase(step=2.0, epsilon=1.5, nu=0.3),
+    ScalarStaircase(step=5.0, epsilon=20.0, nu=1.2e-3),  # a density with a cliff
 ]
 every_law = pytest.mark.parametrize("noise", LAWS, ids=repr)
 STEPS = (3.1, 1.0, 0.37, 1e-3, 2.0**-17)
@@ -271,7 +271,7 @@ def test_sampled_frequencies_match_the_declared_law(noise: Noise, relative_value
 
 
 def test_a_shift_by_whole_steps_shifts_the_codes_and_a_flipped_sign_mirrors_them() -> None:
-    noise, step = Gaussian(stddev=3.0), 0.5
+    noise, step = ScalarGaussian(stddev=3.0), 0.5
     words = Keystream(KEY).draws(32, 1000).astype(np.int64).tolist()
     numbers = [word << 64 | 12345 for word in words]
     flipped = [number ^ (1 << 64) for number in numbers]
@@ -295,7 +295,7 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_grid_too_fine_for_the_noise_is_refused_before_anything_is_drawn() -> None:
     keystream = Keystream(KEY)
     with pytest.raises(ParameterError, match="coarser grid"):
-        sample_rounded(np.zeros(3), Gaussian(stddev=1e8), 1.0, keystream)
+        sample_rounded(np.zeros(3), ScalarGaussian(stddev=1e8), 1.0, keystream)
     bad: list[Vector] = [np.array([1e8, 0.0]), np.array([math.nan]), np.array([-math.inf])]
     for values in bad:
         with pytest.raises(DomainError, match="steps of 0"):

@@ -10,7 +10,7 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.noise.laws import Staircase, nu_for_mean_absolute, nu_for_variance
+from sottovoce.mechanisms.noise.laws import ScalarStaircase, nu_for_mean_absolute, nu_for_variance
 
 CASES = [(0.05, 0.3), (0.5, 0.45), (1.0, 0.8), (3.0, 0.1), (10.0, 0.6)]
 EPSILONS = (1e-12, 1e-6, 0.01, 1.0, 4.0, 30.0, 500.0)
@@ -40,14 +40,14 @@ def _moment(epsilon: float, nu: float, power: int) -> float:
 
 @pytest.mark.parametrize(("epsilon", "nu"), CASES)
 def test_moments_are_those_of_the_density(epsilon: float, nu: float) -> None:
-    noise = Staircase(step=2.5, epsilon=epsilon, nu=nu)
+    noise = ScalarStaircase(step=2.5, epsilon=epsilon, nu=nu)
     assert _moment(epsilon, nu, 0) == pytest.approx(1.0, rel=1e-14)
     assert noise.mean_absolute == pytest.approx(2.5 * _moment(epsilon, nu, 1), rel=1e-13)
     assert noise.variance == pytest.approx(6.25 * _moment(epsilon, nu, 2), rel=1e-13)
 
 
 def test_moments_at_epsilon_one_are_the_known_ones() -> None:
-    noise = Staircase(step=1.0, epsilon=1.0, nu=nu_for_mean_absolute(1.0))
+    noise = ScalarStaircase(step=1.0, epsilon=1.0, nu=nu_for_mean_absolute(1.0))
     assert noise.mean_absolute == pytest.approx(0.959517, abs=5e-7)
     assert noise.variance == pytest.approx(1.919682, abs=5e-7)
     # Geng and Viswanath: the least mean amplitude is e^(eps/2)/(e^eps - 1).
@@ -59,10 +59,10 @@ def test_each_nu_is_the_best_of_its_kind(epsilon: float) -> None:
     """Numeric minimisation finds no better one, and a step to either side is worse."""
 
     def variance(nu: float) -> float:
-        return Staircase(step=1.0, epsilon=epsilon, nu=nu).variance
+        return ScalarStaircase(step=1.0, epsilon=epsilon, nu=nu).variance
 
     def amplitude(nu: float) -> float:
-        return Staircase(step=1.0, epsilon=epsilon, nu=nu).mean_absolute
+        return ScalarStaircase(step=1.0, epsilon=epsilon, nu=nu).mean_absolute
 
     for measure, best in (
         (variance, nu_for_variance(epsilon)),
@@ -85,7 +85,7 @@ def test_the_best_nus_are_accurate_for_tiny_and_large_epsilon(epsilon: float) ->
 @pytest.mark.parametrize("epsilon", EPSILONS)
 @pytest.mark.parametrize("nu", [0.02, 0.5, 0.95])
 def test_quantiles_and_survival_are_the_exact_ones(epsilon: float, nu: float) -> None:
-    noise = Staircase(step=3.0, epsilon=epsilon, nu=nu)
+    noise = ScalarStaircase(step=3.0, epsilon=epsilon, nu=nu)
     tails = np.array([0.5 - 2.0**-53, 0.5 - 1e-9, 0.49, 0.3, 0.25, 0.1, 1e-4, 1e-12, 2.0**-54])
     for tail, found in zip(tails, noise.quantile(tails), strict=True):
         with mpmath.workdps(450):
@@ -113,4 +113,4 @@ def _exact_quantile(epsilon: float, nu: float, tail: mpmath.mpf) -> mpmath.mpf:
 )  # fmt: skip
 def test_parameters_that_make_no_law_are_refused(change: dict[str, float], reason: str) -> None:
     with pytest.raises(ParameterError, match=reason):
-        Staircase(**{"step": 1.0, "epsilon": 1.0, "nu": 0.4, **change})
+        ScalarStaircase(**{"step": 1.0, "epsilon": 1.0, "nu": 0.4, **change})

@@ -117,7 +117,7 @@ def test_laplace_noise_will_do() -> None:
     assert isinstance(event, Sampled)
     assert isinstance(event.event, LaplaceNoise)
     assert accounting.epsilon(event, DELTA) < accounting.epsilon(event.event, DELTA)
-    assert noise_of(mechanism) == laws.Laplace(scale=1.5)
+    assert noise_of(mechanism) == laws.ScalarLaplace(scale=1.5)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_the_noise_of_a_sum_is_that_of_one_message_times_its_weight() -> None:
     """Sample level: 3 records and 8 have the same noise on the sum of all records."""
     cohort = [(a_gaussian(records), float(records)) for records in (3, 8)]
     noise = noise_of_sum(cohort)
-    assert isinstance(noise, laws.Gaussian)
+    assert isinstance(noise, laws.ScalarGaussian)
     assert noise.stddev == pytest.approx(1.2 * 0.5, rel=1e-12)
     assert all(noise.stddev >= weight * one.noise_stddev for one, weight in cohort)
     assert noise_of_sum([]) is None

@@ -19,11 +19,11 @@ from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy import events
-from sottovoce.privacy.compositions import multiset
+from sottovoce.privacy.compositions import compose_repeated
 from sottovoce.privacy.events import OneBit, basic_counts
 from sottovoce.protocol.channels.channel import Channel, Direct, terms_of
 from sottovoce.protocol.channels.secure_sum import SecureSum
-from sottovoce.protocol.client import Request
+from sottovoce.protocol.client import PrivatizationRequest
 from sottovoce.protocol.message import open_sealed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.server import RoundServer
@@ -51,7 +51,7 @@ def a_plan(channel: Channel, *parts: ClientPlan, rotation: Rotation | None = Non
 def send(plan: RoundPlan, ledger: Ledger, client: str) -> bytes:
     (part,) = (part for part in plan.clients if part.client == client)
     values = np.linspace(-0.2, 0.2, DIMENSION) * (1 + NAMES.index(client))
-    request = Request(part=part, uplink=0, values=values)
+    request = PrivatizationRequest(part=part, uplink=0, values=values)
     return privatise_one(plan, request, ledger, SeededRandomness(5))
 
 
@@ -62,7 +62,7 @@ def send(plan: RoundPlan, ledger: Ledger, client: str) -> bytes:
 def test_the_event_holds_the_shift_the_clamp_and_the_fewest_clients(adjacency: Adjacency) -> None:
     event = terms_of(SecureSum(minimum_clients=30), adjacency)(SIGN)
     local = SIGN.privacy(adjacency)
-    assert event == events.SecureSum(
+    assert event == events.SummedBits(
         shift=local.shift,
         dimension=DIMENSION,
         logit_bound=1.0,
@@ -180,14 +180,14 @@ def test_a_second_attempt_pays_for_both_as_if_they_were_seen(ledger: Ledger) -> 
     send(plan, ledger, "ada")
     ledger.discard_messages("run", before_round=2)
     (part,) = (part for part in plan.clients if part.client == "ada")
-    request = Request(part=part, uplink=0, values=np.zeros(DIMENSION))
+    request = PrivatizationRequest(part=part, uplink=0, values=np.zeros(DIMENSION))
     for _ in range(2):  # the second call finds the stored message of attempt 1
         privatise_one(plan, request, ledger, SystemRandomness())
     hidden, seen = terms_of(SecureSum(minimum_clients=3), Z)(SIGN), SIGN.privacy(Z)
-    assert basic_counts(multiset(ledger.history("ada"))) == {hidden: 1, seen: 2}
+    assert basic_counts(compose_repeated(ledger.history("ada"))) == {hidden: 1, seen: 2}
     ledger.discard_messages("run", before_round=2)
     privatise_one(plan, request, ledger, SystemRandomness())
-    assert basic_counts(multiset(ledger.history("ada"))) == {hidden: 1, seen: 3}
+    assert basic_counts(compose_repeated(ledger.history("ada"))) == {hidden: 1, seen: 3}
 
 
 def test_messages_of_two_mechanisms_do_not_add_up() -> None:

@@ -15,7 +15,7 @@ from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.mechanism import BoundedDensity, Mechanism
 from sottovoce.mechanisms.mvu import Mvu
 from sottovoce.mechanisms.skellam import Skellam
-from sottovoce.privacy.compositions import unhidden
+from sottovoce.privacy.compositions import reveal_messages
 from sottovoce.privacy.events import Shuffled, basic_counts
 from sottovoce.privacy.shuffling import local_epsilon, shuffled_delta
 from sottovoce.protocol.channels.channel import Direct, terms_of
@@ -48,7 +48,7 @@ def test_the_event_is_the_local_one_among_the_fewest_clients(mechanism: Mechanis
     ratios = mechanism.density_ratios() if isinstance(mechanism, BoundedDensity) else None
     assert event == Shuffled(event=mechanism.privacy(R), clients=30, ratios=ratios)
     assert (ratios is None) == (mechanism is ONE_BIT)
-    assert basic_counts(unhidden(event)) == basic_counts(mechanism.privacy(R))
+    assert basic_counts(reveal_messages(event)) == basic_counts(mechanism.privacy(R))
     assert 0.0 < local_epsilon(event) < np.inf
 
 

@@ -11,41 +11,47 @@ import numpy as np
 import pytest
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import clipped
+from sottovoce.core.domains import clipped_domain
 from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import FiniteLaw
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.events import Repeated
 from sottovoce.reporting.explorer.answer import MOST_COLUMNS, answer, curve, table_of
-from sottovoce.reporting.explorer.question import Question, bits_parameter, offered
+from sottovoce.reporting.explorer.question import (
+    ExplorerQuestion,
+    bits_parameter,
+    describe_mechanisms,
+)
 from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.loading import load
 from sottovoce.runs.resolve import resolve
 
-ONE_BIT = Question(mechanism="gauss_hermite", bits=1)
+ONE_BIT = ExplorerQuestion(mechanism="gauss_hermite", bits=1)
 # A design that is shipped: nothing is solved.
-NUMBER = Question(mechanism="mvu", bits=3, epsilon=2.0, rounds=1, dimension=1, clip_geometry="linf")
+NUMBER = ExplorerQuestion(
+    mechanism="mvu", bits=3, epsilon=2.0, rounds=1, dimension=1, clip_geometry="linf"
+)
 
 
 def test_every_mechanism_that_can_be_calibrated_is_offered() -> None:
-    found = {one["kind"]: one for one in offered()}
-    assert set(found) == {one.kind for one in registry.registrations() if one.knob}
+    found = {one["kind"]: one for one in describe_mechanisms()}
+    assert set(found) == {one.kind for one in registry.registrations() if one.calibrated_parameter}
     assert found["gauss_hermite"]["bits_parameter"] == "levels"
     assert found["gaussian"]["bits_parameter"] is None
     assert all(one["variants"] for one in found.values())
 
 
-@pytest.mark.parametrize("kind", [one["kind"] for one in offered()])
+@pytest.mark.parametrize("kind", [one["kind"] for one in describe_mechanisms()])
 def test_what_is_answered_keeps_the_budget(kind: str) -> None:
-    offer = next(one for one in offered() if one["kind"] == kind)
+    offer = next(one for one in describe_mechanisms() if one["kind"] == kind)
     geometry = "l2" if "l2" in offer["geometries"] else "linf"
     if kind == "metric_mvu":
         geometry = "l1"  # in l2 every value tried is a design to solve
     bits = max(offer["bits"] or [1]) if kind in ("skellam", "discrete_gaussian") else 2
     if kind == "interpolated_mvu":
         bits = 1  # of two, every value tried is a design to solve
-    question = Question(
+    question = ExplorerQuestion(
         mechanism=kind, bits=bits, rounds=3, dimension=2, clip_geometry=geometry, epsilon=3.0
     )
     if kind == "mvu":
@@ -65,7 +71,7 @@ def test_what_is_answered_keeps_the_budget(kind: str) -> None:
 def test_bias_variance_and_matrix_are_those_of_the_law() -> None:
     found = answer(ONE_BIT)
     law = found["law"]
-    alone = registry.find("gauss_hermite").build(clipped("l2", 1, 1.0), found["parameters"])
+    alone = registry.find("gauss_hermite").build(clipped_domain("l2", 1, 1.0), found["parameters"])
     for n in (0, 10, 24, 48):
         x = law["inputs"][n]
         exact = alone.law([x])
@@ -94,7 +100,7 @@ def test_of_one_round_the_curve_shows_what_more_would_cost() -> None:
 
 
 def test_the_gaussian_reference_has_the_same_budget() -> None:
-    own = answer(Question(mechanism="gaussian"))
+    own = answer(ExplorerQuestion(mechanism="gaussian"))
     assert own["gaussian"]["times_the_error"] == pytest.approx(1.0, rel=1e-3)
     one_bit = answer(ONE_BIT)["gaussian"]
     assert one_bit["variance"] == own["gaussian"]["variance"]
@@ -118,13 +124,18 @@ def test_the_spec_that_is_copied_out_loads_and_can_be_run(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "kind", [o["kind"] for o in offered() if "l2" in o["geometries"] and o["kind"] != "metric_mvu"]
+    "kind",
+    [
+        o["kind"]
+        for o in describe_mechanisms()
+        if "l2" in o["geometries"] and o["kind"] != "metric_mvu"
+    ],
 )
 def test_the_spec_of_every_mechanism_for_l2_can_be_run(kind: str, tmp_path: Path) -> None:
     from sottovoce.reporting.explorer.answer import recipe
 
     bits = {"interpolated_mvu": 1, "gauss_hermite": 1, "skellam": 16}.get(kind, 8)
-    question = Question(mechanism=kind, bits=bits, rounds=3)
+    question = ExplorerQuestion(mechanism=kind, bits=bits, rounds=3)
     path = tmp_path / "copied.toml"
     path.write_text(recipe(question, {})["spec"])
     assert registry.kind_of(resolve(load_inputs(load(path))).parts[0].mechanism) == kind
@@ -144,7 +155,7 @@ def test_the_python_that_is_copied_out_builds_the_mechanism() -> None:
 
 @pytest.mark.parametrize("question", [ONE_BIT, NUMBER])
 def test_the_commands_that_are_copied_out_find_the_same(
-    question: Question, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    question: ExplorerQuestion, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from sottovoce.cli.main import main
 
@@ -192,22 +203,22 @@ def test_the_commands_that_are_copied_out_find_the_same(
 )
 def test_a_bad_or_absurd_question_is_refused_in_a_sentence(given: Any, said: str) -> None:
     with pytest.raises((ParameterError, UnknownNameError)) as refused:
-        Question.from_plain(given)
+        ExplorerQuestion.from_plain(given)
     assert said in str(refused.value)
 
 
 def test_a_slow_design_is_not_begun_unasked() -> None:
     with pytest.raises(ParameterError, match="takes a minute or more"):
-        answer(Question(mechanism="metric_mvu", bits=2))
+        answer(ExplorerQuestion(mechanism="metric_mvu", bits=2))
 
 
 def test_the_librarys_own_sentence_says_what_does_not_fit() -> None:
     with pytest.raises(ParameterError, match="must be a Box"):
-        answer(Question(mechanism="mvu", bits=2))
+        answer(ExplorerQuestion(mechanism="mvu", bits=2))
 
 
 def test_adjacent_letters_are_merged_and_little_is_lost() -> None:
-    question = Question(mechanism="discrete_gaussian", bits=12, dimension=10, rounds=1)
+    question = ExplorerQuestion(mechanism="discrete_gaussian", bits=12, dimension=10, rounds=1)
     table = answer(question)["law"]["table"]
     assert table["all_letters"] == 4096
     assert len(table["letters"]) <= MOST_COLUMNS
@@ -216,6 +227,8 @@ def test_adjacent_letters_are_merged_and_little_is_lost() -> None:
 
 
 def test_a_law_without_a_table_has_none() -> None:
-    mechanism = registry.find("gaussian").build(clipped("l2", 1, 1.0), {"noise_multiplier": 1.0})
+    mechanism = registry.find("gaussian").build(
+        clipped_domain("l2", 1, 1.0), {"noise_multiplier": 1.0}
+    )
     assert table_of(np.array([0.0]), [mechanism.law([0.0])]) is None
     assert bits_parameter(registry.find("gaussian")) is None

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.reporting.explorer.server import Explorer, Superseded, Turns, open_server
+from sottovoce.reporting.explorer.server import ComputationQueue, Explorer, Superseded, open_server
 
 QUESTION = {"mechanism": "gauss_hermite", "bits": 1, "dimension": 1000, "rounds": 2}
 
@@ -147,9 +147,9 @@ def test_there_is_nothing_else(server: Explorer) -> None:
 
 
 def test_of_two_questions_of_a_page_only_the_newest_is_computed() -> None:
-    from sottovoce.reporting.explorer.question import Question
+    from sottovoce.reporting.explorer.question import ExplorerQuestion
 
-    turns, question = Turns(), Question.from_plain(QUESTION)
+    turns, question = ComputationQueue(), ExplorerQuestion.from_plain(QUESTION)
     turns.compute("/api/answer", "page", 5, question)
     with pytest.raises(Superseded):
         turns.compute("/api/answer", "page", 4, question)

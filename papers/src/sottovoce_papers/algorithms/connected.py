@@ -20,7 +20,7 @@ from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms.algorithm import Block, Combined, State, Step
+from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Block, ClientStepInput, State
 from sottovoce.federated.algorithms.fedavg import FedAvg
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
@@ -68,17 +68,17 @@ class ConnectedAverage:
     def weight(self, num_samples: int) -> float:
         return self.averaging.weight(num_samples)
 
-    def initialise(self, model: Vector) -> State:
+    def initialize(self, model: Vector) -> State:
         models: dict[str, Vector] = {name: model.copy() for name in JOINED_MODELS}
         return {"server_steps": np.zeros(1), "barriers": np.full(2, np.nan), **models}
 
     def client_steps(
-        self, task: Task, clients: Sequence[ClientData], step: Step
+        self, task: Task, clients: Sequence[ClientData], step: ClientStepInput
     ) -> Iterator[Block]:
         return self.averaging.client_steps(task, clients, step)
 
     def server_step(
-        self, model: Vector, combined: Sequence[Combined], state: State
+        self, model: Vector, combined: Sequence[AggregatedUplink], state: State
     ) -> tuple[Vector, State]:
         each = combined[0].each
         assert each is not None  # this algorithm gathers

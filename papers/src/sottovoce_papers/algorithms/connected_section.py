@@ -11,8 +11,8 @@ from sottovoce.core.sections import POSITIVE, one_of, whole
 from sottovoce.federated.algorithms.algorithm import (
     AggregationSection,
     Algorithm,
+    AlgorithmSetting,
     PublicRows,
-    Setting,
     State,
     register_aggregation,
 )
@@ -67,7 +67,7 @@ class ModeConnectivitySection(AggregationSection):
         )
         return with_training_rows(data, private), rows
 
-    def build(self, averaging: "FedAvg", setting: Setting) -> Algorithm:
+    def build(self, averaging: "FedAvg", setting: AlgorithmSetting) -> Algorithm:
         import torch
 
         from sottovoce_papers.algorithms.connected import ConnectedAverage

@@ -32,7 +32,7 @@ from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Randomness, open_uniforms
-from sottovoce.federated.algorithms.algorithm import Block, Combined, State, Step
+from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Block, ClientStepInput, State
 from sottovoce.learning.clients import ClientData, DenseRows
 from sottovoce.learning.task import Task
 
@@ -110,11 +110,11 @@ class NbAfl:
         """One, whatever the number of samples: that number is private here."""
         return 1.0
 
-    def initialise(self, model: Vector) -> State:  # noqa: ARG002
+    def initialize(self, model: Vector) -> State:  # noqa: ARG002
         return {"server_steps": np.zeros(1)}
 
     def client_steps(
-        self, task: Task, clients: Sequence[ClientData], step: Step
+        self, task: Task, clients: Sequence[ClientData], step: ClientStepInput
     ) -> Iterator[Block]:
         models = task.local_models(
             step.model,
@@ -127,7 +127,7 @@ class NbAfl:
             yield Block(start=start, uplinks=(DenseRows(rows.to(torch.float64)),))
 
     def server_step(
-        self, model: Vector, combined: Sequence[Combined], state: State
+        self, model: Vector, combined: Sequence[AggregatedUplink], state: State
     ) -> tuple[Vector, State]:
         step = int(state["server_steps"][0])
         mean = combined[0].mean

@@ -12,9 +12,9 @@ from sottovoce.core.sections import NOT_NEGATIVE, POSITIVE, whole
 from sottovoce.federated.algorithms.algorithm import (
     Algorithm,
     AlgorithmSection,
+    AlgorithmSetting,
     AlgorithmTraits,
     Facts,
-    Setting,
     register,
 )
 
@@ -92,7 +92,7 @@ class NbAflSection(AlgorithmSection):
             )
         return parameters
 
-    def build(self, setting: Setting) -> Algorithm:
+    def build(self, setting: AlgorithmSetting) -> Algorithm:
         """Return NbAFL with the downlink noise that the paper has beside this uplink noise."""
         from sottovoce_papers.algorithms.nbafl import NbAfl
 

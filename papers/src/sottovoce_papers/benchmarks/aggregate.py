@@ -39,7 +39,7 @@ _BYTES_PER_COORDINATE = 80  # sums, codes and decoded values of the numpy path
 def mean_of(mechanism: GaussHermite, payloads: Sequence[bytes]) -> Vector:
     """What the server does with the payloads of a round, checks included. This is what is timed."""
     dimension = mechanism.input_domain.dimension
-    mean = sums.mean_of(dimension, [(mechanism, 1.0)])
+    mean = sums.create_mean(dimension, [(mechanism, 1.0)])
     for payload in payloads:
         packed = PackedCodes(payload, count=dimension, levels=mechanism.levels)
         mean.add(mechanism, 1.0, packed)

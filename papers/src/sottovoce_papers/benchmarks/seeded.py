@@ -18,7 +18,7 @@ from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeds import WORDS_PER_TRY
 from sottovoce.protocol.message import codes_of
-from sottovoce.protocol.sums import mean_of
+from sottovoce.protocol.sums import create_mean
 from sottovoce_papers.benchmarks import limits
 from sottovoce_papers.benchmarks.aggregate import MAX_CLIENTS
 from sottovoce_papers.benchmarks.equal_rho import Sent, calibrated, rotated_update
@@ -65,7 +65,7 @@ def opened(mechanism: Mechanism, payload: bytes) -> PackedCodes:
 
 def mean(mechanism: Mechanism, payloads: Sequence[bytes]) -> Vector:
     """What the server does with the payloads of a round, checks included. This is what is timed."""
-    total = mean_of(mechanism.input_domain.dimension, [(mechanism, 1.0)])
+    total = create_mean(mechanism.input_domain.dimension, [(mechanism, 1.0)])
     for payload in payloads:
         total.add(mechanism, 1.0, opened(mechanism, payload))
     found = total.result()

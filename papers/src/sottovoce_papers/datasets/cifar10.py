@@ -12,13 +12,13 @@ from sottovoce.learning.datasets.dataset import (
     DAMAGE,
     Array,
     Dataset,
-    classes,
-    damaged,
-    pixels,
+    check_classes,
+    check_same_rows,
+    damaged_file_error,
     read_npz,
-    same_rows,
+    scale_images,
 )
-from sottovoce.learning.datasets.register import DataFile, Digest, Request, Source, register
+from sottovoce.learning.datasets.register import DataFile, DataSource, Digest, LoadRequest, register
 
 SHAPE = (32, 32, 3)
 NUM_CLASSES = 10
@@ -35,10 +35,10 @@ _TEST_MEMBERS = ("cifar-10-batches-bin/test_batch.bin",)
 @register(
     "cifar10",
     summary="32x32 colour photographs, 10 classes, 50,000 + 10,000",
-    sources=(Source(files=(DataFile(path="cifar10.npz"),)), Source(files=(_ARCHIVE,))),
+    sources=(DataSource(files=(DataFile(path="cifar10.npz"),)), DataSource(files=(_ARCHIVE,))),
     remedy="cifar-10-python.tar.gz will not do: it holds pickled objects, which can run code",
 )
-def cifar10(request: Request) -> Dataset:
+def cifar10(request: LoadRequest) -> Dataset:
     """CIFAR-10 as (3, 32, 32)."""
     path = request.paths[0]
     if path.suffix == ".npz":
@@ -48,14 +48,14 @@ def cifar10(request: Request) -> Dataset:
         parts = {}
         parts["x_train"], parts["y_train"] = _read_members(path, _TRAIN_MEMBERS)
         parts["x_test"], parts["y_test"] = _read_members(path, _TEST_MEMBERS)
-    same_rows(path, x_train=parts["x_train"], y_train=parts["y_train"])
-    same_rows(path, x_test=parts["x_test"], y_test=parts["y_test"])
+    check_same_rows(path, x_train=parts["x_train"], y_train=parts["y_train"])
+    check_same_rows(path, x_test=parts["x_test"], y_test=parts["y_test"])
     return Dataset(
         name="cifar10",
-        train_features=pixels(path, "x_train", parts["x_train"], SHAPE),
-        train_labels=classes(path, "y_train", parts["y_train"], NUM_CLASSES),
-        test_features=pixels(path, "x_test", parts["x_test"], SHAPE),
-        test_labels=classes(path, "y_test", parts["y_test"], NUM_CLASSES),
+        train_features=scale_images(path, "x_train", parts["x_train"], SHAPE),
+        train_labels=check_classes(path, "y_train", parts["y_train"], NUM_CLASSES),
+        test_features=scale_images(path, "x_test", parts["x_test"], SHAPE),
+        test_labels=check_classes(path, "y_test", parts["y_test"], NUM_CLASSES),
         num_classes=NUM_CLASSES,
         note="CIFAR-10, Krizhevsky 2009.",
     )
@@ -70,9 +70,9 @@ def _read_members(path: Path, members: tuple[str, ...]) -> tuple[Array, Array]:
                 file = archive.extractfile(member)
                 content = file.read() if file else b""
                 if not content or len(content) % _RECORD_BYTES:
-                    raise damaged(path, f"{member} does not hold whole records")
+                    raise damaged_file_error(path, f"{member} does not hold whole records")
                 records.append(np.frombuffer(content, dtype=np.uint8).reshape(-1, _RECORD_BYTES))
     except (*DAMAGE, tarfile.TarError) as error:
-        raise damaged(path, error) from None
+        raise damaged_file_error(path, error) from None
     rows = np.concatenate(records)
     return np.moveaxis(rows[:, 1:].reshape(-1, 3, 32, 32), 1, -1), rows[:, 0]

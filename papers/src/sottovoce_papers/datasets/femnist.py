@@ -11,13 +11,13 @@ from sottovoce.core.errors import DataError
 from sottovoce.learning.datasets.dataset import (
     Array,
     Dataset,
-    classes,
-    damaged,
-    pixels,
+    check_classes,
+    check_same_rows,
+    damaged_file_error,
     read_npz,
-    same_rows,
+    scale_images,
 )
-from sottovoce.learning.datasets.register import DataFile, Request, Source, register
+from sottovoce.learning.datasets.register import DataFile, DataSource, LoadRequest, register
 
 SHAPE = (28, 28)
 NUM_CLASSES = 62
@@ -31,15 +31,15 @@ _FULL_IMAGES_PER_WRITER = 227
     "femnist",
     summary="28x28 handwritten characters by writer, 62 classes, test writers held out",
     sources=(
-        Source(files=(DataFile(path="femnist.npz"),)),
-        Source(files=(DataFile(path="femnist/*.json"),)),
+        DataSource(files=(DataFile(path="femnist.npz"),)),
+        DataSource(files=(DataFile(path="femnist/*.json"),)),
     ),
     remedy=(
         "make the json files with LEAF's preprocessing for femnist (github.com/TalwalkarLab/leaf, "
         "'-s niid') and put them into the folder femnist there"
     ),
 )
-def femnist(request: Request) -> Dataset:
+def femnist(request: LoadRequest) -> Dataset:
     """FEMNIST by writer; a tenth of the complete writers is held out, with all their images.
 
     The npz has images x, labels y, each image's writer, and for each writer whether the images are
@@ -49,10 +49,10 @@ def femnist(request: Request) -> Dataset:
     """
     path = request.paths[0]
     images, labels, writers = _from_npz(path) if path.suffix == ".npz" else _json(request.paths)
-    same_rows(path, x=images, y=labels, writer=writers)
-    labels = classes(path, "y", labels, NUM_CLASSES)
+    check_same_rows(path, x=images, y=labels, writer=writers)
+    labels = check_classes(path, "y", labels, NUM_CLASSES)
     test = np.isin(writers, _test_writers(path, np.unique(writers), request.generator))
-    features = pixels(path, "x", images, SHAPE)
+    features = scale_images(path, "x", images, SHAPE)
     return Dataset(
         name="femnist",
         train_features=features[~test],
@@ -67,7 +67,9 @@ def femnist(request: Request) -> Dataset:
 
 def _test_writers(path: Path, writers: Array, generator: np.random.Generator) -> Array:
     if len(writers) < 2:
-        raise damaged(path, f"it has {len(writers)} complete writers; one is held out for testing")
+        raise damaged_file_error(
+            path, f"it has {len(writers)} complete writers; one is held out for testing"
+        )
     count = max(1, round(TEST_WRITER_FRACTION * len(writers)))
     return generator.choice(writers, count, replace=False)
 
@@ -90,12 +92,14 @@ def _note(labels: NDArray[np.int64], writers: Array) -> str:
 def _from_npz(path: Path) -> tuple[Array, Array, NDArray[np.int64]]:
     data = read_npz(path, {"x": 3, "y": None, "writer": 1, "writer_complete": 1})
     writers, complete = data["writer"].astype(np.int64), data["writer_complete"]
-    same_rows(path, x=data["x"], y=data["y"], writer=writers)
+    check_same_rows(path, x=data["x"], y=data["y"], writer=writers)
     if complete.dtype != np.bool_ or writers.min() < 0 or writers.max() >= len(complete):
-        raise damaged(path, "'writer' does not point into 'writer_complete', an array of booleans")
+        raise damaged_file_error(
+            path, "'writer' does not point into 'writer_complete', an array of booleans"
+        )
     kept = complete[writers]
     if not kept.any():
-        raise damaged(path, "no writer is complete")
+        raise damaged_file_error(path, "no writer is complete")
     return data["x"][kept], data["y"][kept], writers[kept]
 
 
@@ -111,7 +115,7 @@ def _json(paths: tuple[Path, ...]) -> tuple[Array, Array, NDArray[np.int64]]:
     sizes = [len(y) for y in labels]
     owners = np.repeat([number[name] for name in names], sizes).astype(np.int64)
     if not len(owners):
-        raise damaged(paths[0], "no writer has an image")
+        raise damaged_file_error(paths[0], "no writer has an image")
     return np.concatenate(images), np.concatenate(labels), owners
 
 
@@ -122,14 +126,14 @@ def _writers_of(path: Path) -> list[tuple[str, Array, Array]]:
     except DataError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(path, f"it is not LEAF's json: {error}") from None
+        raise damaged_file_error(path, f"it is not LEAF's json: {error}") from None
 
 
 def _images_of(path: Path, name: str, part: dict[str, Any]) -> tuple[Array, Array]:
     x = np.asarray(part["x"], dtype=np.float64).reshape(-1, *SHAPE)
     y = np.asarray(part["y"], dtype=np.int64)
     if len(x) != len(y):
-        raise damaged(path, f"writer '{name}' has {len(x)} images and {len(y)} labels")
+        raise damaged_file_error(path, f"writer '{name}' has {len(x)} images and {len(y)} labels")
     if not np.all((x >= 0.0) & (x <= 1.0)):
-        raise damaged(path, f"writer '{name}' has pixels outside [0, 1]")
+        raise damaged_file_error(path, f"writer '{name}' has pixels outside [0, 1]")
     return np.round(255.0 * x).astype(np.uint8), y

@@ -16,11 +16,11 @@ from sottovoce.learning.datasets.dataset import (
     Array,
     Dataset,
     Features,
-    damaged,
+    check_same_rows,
+    damaged_file_error,
     read_npz,
-    same_rows,
 )
-from sottovoce.learning.datasets.register import DataFile, Request, Source, register
+from sottovoce.learning.datasets.register import DataFile, DataSource, LoadRequest, register
 
 NUM_HOURS_AHEAD = 48
 ISSUE_EVERY_HOURS = 12
@@ -44,13 +44,13 @@ class _Rows:
 @register(
     "gefcom_wind",
     summary="hourly power of 7 wind farms from weather forecasts: regression, a farm an owner",
-    sources=(Source(files=(DataFile(path="gefcom2012_wind.npz"),)),),
+    sources=(DataSource(files=(DataFile(path="gefcom2012_wind.npz"),)),),
     remedy=(
         "get GEFCom2012's wind track (Hong, Pinson and Fan 2014, supplementary data) and save its "
         "arrays date, power, issue_date and nwp under that name"
     ),
 )
-def gefcom_wind(request: Request) -> Dataset:
+def gefcom_wind(request: LoadRequest) -> Dataset:
     """One row a farm and measured hour: (6 channels, 5 hours of forecast) to normalised power.
 
     Every hour is forecast up to four times, 1 to 48 hours ahead. One of the four is used, in turn
@@ -87,20 +87,22 @@ def gefcom_wind(request: Request) -> Dataset:
 
 def _check(path: Path, data: dict[str, Array]) -> None:
     power, nwp = data["power"], data["nwp"]
-    same_rows(path, date=data["date"], power=power)
+    check_same_rows(path, date=data["date"], power=power)
     expected = (power.shape[1], len(data["issue_date"]), NUM_HOURS_AHEAD, _VARIABLES)
     if nwp.shape != expected:
-        raise damaged(path, f"'nwp' has shape {nwp.shape}, not {expected}")
+        raise damaged_file_error(path, f"'nwp' has shape {nwp.shape}, not {expected}")
     if power.dtype.kind != "f" or nwp.dtype.kind != "f":
-        raise damaged(path, f"'power' and 'nwp' are {power.dtype} and {nwp.dtype}, not numbers")
+        raise damaged_file_error(
+            path, f"'power' and 'nwp' are {power.dtype} and {nwp.dtype}, not numbers"
+        )
     if not np.all((power >= 0.0) & (power <= 1.0)):
-        raise damaged(path, "'power' has values outside [0, 1]")
+        raise damaged_file_error(path, "'power' has values outside [0, 1]")
 
 
 def _as_hours(path: Path, stamps: Array) -> Hours:
     """YYYYMMDDHH as numpy's hours."""
     if stamps.dtype.kind not in "iu":
-        raise damaged(path, f"dates are {stamps.dtype}, not integers YYYYMMDDHH")
+        raise damaged_file_error(path, f"dates are {stamps.dtype}, not integers YYYYMMDDHH")
     stamps = stamps.astype(np.int64)
     months = (stamps // 10**6 - 1970) * 12 + stamps // 10**4 % 100 - 1
     days = months.astype("datetime64[M]").astype("datetime64[D]") + (stamps // 100 % 100 - 1)
@@ -128,7 +130,9 @@ def _rows(path: Path, nwp: Array, hours: Hours, issues: Hours, period: Array) ->
         chosen = np.where(usable, back, chosen)
     kept = chosen >= 0
     if not kept.any():
-        raise damaged(path, f"no hour before or from {TEST_FROM} on has both power and a forecast")
+        raise damaged_file_error(
+            path, f"no hour before or from {TEST_FROM} on has both power and a forecast"
+        )
     back = chosen[kept]
     return _Rows(
         hour=wanted[kept],

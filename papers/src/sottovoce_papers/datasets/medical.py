@@ -7,13 +7,13 @@ from sottovoce.core.errors import DataError, UnknownNameError
 from sottovoce.learning.datasets.dataset import (
     Array,
     Dataset,
-    classes,
+    check_classes,
+    check_same_rows,
     names_in_npz,
-    pixels,
     read_npz,
-    same_rows,
+    scale_images,
 )
-from sottovoce.learning.datasets.register import DataFile, Digest, Request, Source, register
+from sottovoce.learning.datasets.register import DataFile, DataSource, Digest, LoadRequest, register
 
 _OUR_NAMES = ("x_train", "y_train", "x_test", "y_test")
 _MEDMNIST_NAMES = ("train_images", "train_labels", "test_images", "test_labels")
@@ -52,7 +52,7 @@ _MEDMNIST = {
 }
 
 
-def _medmnist_sources(member: str) -> tuple[Source, ...]:
+def _medmnist_sources(member: str) -> tuple[DataSource, ...]:
     if member == "chestmnist":
         raise DataError(
             "'chestmnist' has fourteen yes-or-no labels an image, and one class an image is needed;"
@@ -65,7 +65,7 @@ def _medmnist_sources(member: str) -> tuple[Source, ...]:
         url=f"{_MEDMNIST_URL}/{member}.npz?download=1",
         digest=Digest(algorithm="md5", hexadecimal=_MEDMNIST[member].md5),
     )
-    return (Source(files=(file,)),)
+    return (DataSource(files=(file,)),)
 
 
 @register(
@@ -74,7 +74,7 @@ def _medmnist_sources(member: str) -> tuple[Source, ...]:
     summary="any of MedMNIST's datasets with one label an image, such as medmnist:bloodmnist",
     sources=_medmnist_sources,
 )
-def medmnist(request: Request) -> Dataset:
+def medmnist(request: LoadRequest) -> Dataset:
     """MedMNIST at 28 pixels, volumes with one channel in front; its validation part is not used.
 
     Reference: Yang et al. 2023, MedMNIST v2.
@@ -87,12 +87,12 @@ def medmnist(request: Request) -> Dataset:
     summary="28x28 chest X-rays of children, pneumonia or normal, 4,708 + 624",
     sources=_medmnist_sources("pneumoniamnist"),
 )
-def pneumonia_mnist(request: Request) -> Dataset:
+def pneumonia_mnist(request: LoadRequest) -> Dataset:
     """PneumoniaMNIST, from MedMNIST's own file or an npz with x_train, y_train, x_test, y_test."""
     return _medmnist(request, "pneumoniamnist")
 
 
-def _medmnist(request: Request, member: str) -> Dataset:
+def _medmnist(request: LoadRequest, member: str) -> Dataset:
     about = _MEDMNIST[member]
     note = (
         f"{member} of MedMNIST v2, Yang et al. 2023, {about.licence}; not for clinical use. Its "
@@ -104,13 +104,13 @@ def _medmnist(request: Request, member: str) -> Dataset:
 @register(
     "medical_mnist",
     summary="32x32 X-rays, CTs and MRIs of six body regions, 10,000 + 2,000",
-    sources=(Source(files=(DataFile(path="medical_mnist.npz"),)),),
+    sources=(DataSource(files=(DataFile(path="medical_mnist.npz"),)),),
     remedy=(
         "get Medical MNIST (kaggle.com/datasets/andrewmvd/medical-mnist), average its images to "
         "32x32 and save bytes x_train, y_train, x_test, y_test under that name"
     ),
 )
-def medical_mnist(request: Request) -> Dataset:
+def medical_mnist(request: LoadRequest) -> Dataset:
     """Medical MNIST: which of six kinds of image."""
     note = "Medical MNIST (MedNIST), CC BY-SA 4.0; images averaged to 32x32."
     return _dataset(request.paths[0], "medical_mnist", 6, note)
@@ -120,10 +120,10 @@ def _dataset(path: Path, name: str, num_classes: int, note: str) -> Dataset:
     x_train, y_train, x_test, y_test = _parts(path)
     return Dataset(
         name=name,
-        train_features=pixels(path, "training images", x_train),
-        train_labels=classes(path, "training labels", y_train, num_classes),
-        test_features=pixels(path, "test images", x_test),
-        test_labels=classes(path, "test labels", y_test, num_classes),
+        train_features=scale_images(path, "training images", x_train),
+        train_labels=check_classes(path, "training labels", y_train, num_classes),
+        test_features=scale_images(path, "test images", x_test),
+        test_labels=check_classes(path, "test labels", y_test, num_classes),
         num_classes=num_classes,
         note=note,
     )
@@ -135,6 +135,6 @@ def _parts(path: Path) -> tuple[Array, Array, Array, Array]:
     names = _MEDMNIST_NAMES if theirs else _OUR_NAMES
     data = read_npz(path, dict.fromkeys(names))
     x_train, y_train, x_test, y_test = (data[name] for name in names)
-    same_rows(path, train_images=x_train, train_labels=y_train)
-    same_rows(path, test_images=x_test, test_labels=y_test)
+    check_same_rows(path, train_images=x_train, train_labels=y_train)
+    check_same_rows(path, test_images=x_test, test_labels=y_test)
     return x_train, y_train, x_test, y_test

@@ -4,17 +4,17 @@ import numpy as np
 
 from sottovoce.learning.datasets.dataset import (
     Dataset,
-    classes,
-    pixels,
+    check_classes,
+    check_same_rows,
     read_npz,
-    same_rows,
+    scale_images,
     with_random_test_part,
 )
-from sottovoce.learning.datasets.register import DataFile, Request, Source, register
+from sottovoce.learning.datasets.register import DataFile, DataSource, LoadRequest, register
 
 _SOURCES = (
-    Source(files=(DataFile(path="utkface.npz"),)),
-    Source(files=(DataFile(path="utkface_8k.npz"),)),
+    DataSource(files=(DataFile(path="utkface.npz"),)),
+    DataSource(files=(DataFile(path="utkface_8k.npz"),)),
 )
 _GET = (
     "get the aligned faces (susanqq.github.io/UTKFace), average them to 48x48 grey and save bytes "
@@ -32,18 +32,18 @@ AGE_GROUPS = (18, 40, 60)  # where the next one begins
     sources=_SOURCES,
     remedy=f"{_GET}x (images) and gender (0 or 1) under one of those names",
 )
-def utkface(request: Request) -> Dataset:
+def utkface(request: LoadRequest) -> Dataset:
     """UTKFace with the label gender; no official split, so a random fifth is held out.
 
     Reference: Zhang, Song and Qi 2017.
     """
     path = request.paths[0]
     data = read_npz(path, {"x": None, "gender": None})
-    same_rows(path, **data)
+    check_same_rows(path, **data)
     return with_random_test_part(
         "utkface",
-        pixels(path, "x", data["x"]),
-        classes(path, "gender", data["gender"], 2),
+        scale_images(path, "x", data["x"]),
+        check_classes(path, "gender", data["gender"], 2),
         request.generator,
         num_classes=2,
         note=_NOTE,
@@ -57,7 +57,7 @@ def utkface(request: Request) -> Dataset:
     remedy=f"{_GET}x (images), race (0 to 4), gender (0 or 1) and age (years) under one of those "
     "names",
 )
-def utkface_race(request: Request) -> Dataset:
+def utkface_race(request: LoadRequest) -> Dataset:
     """UTKFace with the label race, and two attributes that no model is trained on.
 
     `gender` is 0 or 1; `age_group` is 0 to 3: below 18, 40 and 60 years, and above. A random fifth
@@ -67,16 +67,16 @@ def utkface_race(request: Request) -> Dataset:
     """
     path = request.paths[0]
     data = read_npz(path, {"x": None, "race": None, "gender": None, "age": None})
-    same_rows(path, **data)
-    age = classes(path, "age", data["age"], 256)
+    check_same_rows(path, **data)
+    age = check_classes(path, "age", data["age"], 256)
     return with_random_test_part(
         "utkface-race",
-        pixels(path, "x", data["x"]),
-        classes(path, "race", data["race"], 5),
+        scale_images(path, "x", data["x"]),
+        check_classes(path, "race", data["race"], 5),
         request.generator,
         num_classes=5,
         attributes={
-            "gender": classes(path, "gender", data["gender"], 2),
+            "gender": check_classes(path, "gender", data["gender"], 2),
             "age_group": np.digitize(age, AGE_GROUPS).astype(np.int64),
         },
         note=_NOTE,

@@ -18,7 +18,7 @@ _ROUND_CHANCE = 0.7
 class _Leaves:
     """One leaf for each image: where it lies, its shape and its colours."""
 
-    centre: Floats  # (count, 2)
+    center: Floats  # (count, 2)
     radii: Floats  # (count, 2)
     angle: Floats
     is_round: NDArray[np.bool_]  # an ellipse, otherwise a rectangle
@@ -27,7 +27,7 @@ class _Leaves:
 
     def repeated(self, times: int) -> "_Leaves":
         return _Leaves(
-            centre=np.repeat(self.centre, times, axis=0),
+            centre=np.repeat(self.center, times, axis=0),
             radii=np.repeat(self.radii, times, axis=0),
             angle=np.repeat(self.angle, times),
             is_round=np.repeat(self.is_round, times),
@@ -86,7 +86,7 @@ def _one_leaf_each(count: int, mood: Floats, generator: np.random.Generator) -> 
 
 def _fall(leaves: _Leaves, images: Images, x: NDArray[Any], y: NDArray[Any]) -> None:
     """Each leaf covers what lies in its image so far; edges are soft over a pixel."""
-    dx, dy = x - _per_image(leaves.centre[:, 0]), y - _per_image(leaves.centre[:, 1])
+    dx, dy = x - _per_image(leaves.center[:, 0]), y - _per_image(leaves.center[:, 1])
     cosine, sine = _per_image(np.cos(leaves.angle)), _per_image(np.sin(leaves.angle))
     along = (dx * cosine + dy * sine) / _per_image(leaves.radii[:, 0])
     across = (dy * cosine - dx * sine) / _per_image(leaves.radii[:, 1])

@@ -15,9 +15,9 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.learning.datasets import Dataset
 from sottovoce.learning.features import (
     Array,
+    FeatureContext,
     Features,
     Part,
-    Setting,
     Transform,
     digest_of,
     key_of,
@@ -86,7 +86,7 @@ class Precondition:
         """Return the file of public images, if they come from one."""
         return (self.images,) if public_images.is_file(self.images) else ()
 
-    def prepare(self, setting: Setting) -> Transform:
+    def prepare(self, setting: FeatureContext) -> Transform:
         """Read public images, refuse private ones among them, and return what preconditions."""
         work = _Preconditioning(self, setting, _PublicSource.named(self, setting.dataset))
         return work.apply
@@ -121,7 +121,7 @@ class _PublicSource:
 class _Preconditioning:
     """The step at work on one dataset."""
 
-    def __init__(self, step: Precondition, setting: Setting, public: _PublicSource) -> None:
+    def __init__(self, step: Precondition, setting: FeatureContext, public: _PublicSource) -> None:
         self._step, self._setting, self._public = step, setting, public
         self._geometry = functools.cache(self._learn)  # once for training and test data
 
@@ -187,7 +187,7 @@ class _Preconditioning:
         from sottovoce_papers.features import preconditioning
 
         step, setting = self._step, self._setting
-        public = setting.through_earlier(Features.of(self._public.images()))
+        public = setting.apply_earlier(Features.of(self._public.images()))
         setting.report("public", 0, step.count)
         generator = np.random.default_rng([step.seed, setting.number])
         if step.variants == 1:

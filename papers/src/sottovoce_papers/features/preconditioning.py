@@ -18,7 +18,7 @@ from torch import Tensor
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
-from sottovoce.learning.features import let_go
+from sottovoce.learning.features import release_pages
 from sottovoce_papers.features.precondition_step import check_scale
 
 Array = NDArray[Any]
@@ -116,7 +116,7 @@ def _chunks(rows: Array) -> Iterator[tuple[slice, NDArray[np.float32]]]:
     for start in range(0, len(rows), together):
         part = slice(start, min(start + together, len(rows)))
         yield part, rows[part].astype(np.float32)
-        let_go(rows)
+        release_pages(rows)
 
 
 def num_principal(num_components: int, num_runs: int, num_features: int) -> int:

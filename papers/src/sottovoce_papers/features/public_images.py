@@ -87,7 +87,7 @@ def refuse_overlap(public: Array, private: Array, *, whose: str, path: Path) -> 
 
 
 def _array_in(path: Path) -> Array:
-    with files.explained("read", path):
+    with files.explain_os_errors("read", path):
         content = io.BytesIO(path.read_bytes())  # np.load would leave a damaged file open
         try:
             with np.load(content, allow_pickle=False) as archive:

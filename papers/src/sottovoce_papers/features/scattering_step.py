@@ -9,14 +9,14 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning.features import (
     Array,
+    FeatureContext,
     Features,
     Part,
-    Setting,
     Transform,
-    identity,
     key_of,
-    let_go,
     register_feature,
+    release_pages,
+    step_identity,
 )
 from sottovoce_papers.features import views
 from sottovoce_papers.features.views import View
@@ -52,11 +52,11 @@ class Scattering:
         parameter_rules.integer("groups", self.groups, low=1, high=2**20)
         views.check(self.views)
 
-    def prepare(self, setting: Setting) -> Transform:
+    def prepare(self, setting: FeatureContext) -> Transform:
         """Return what scatters a part of the data, or finds it in the cache."""
         return lambda part, features: self._scattered(setting, part, features)
 
-    def _scattered(self, setting: Setting, part: Part, features: Features) -> Features:
+    def _scattered(self, setting: FeatureContext, part: Part, features: Features) -> Features:
         import torch
 
         from sottovoce_papers.features.scattering import Geometry, Scattering2d
@@ -80,10 +80,10 @@ class Scattering:
                 rows = slice(start, min(start + CHUNK_SAMPLES, count))
                 seen = _viewed(self, transform, torch.from_numpy(images[rows].astype(np.float32)))
                 out[rows] = seen.numpy()
-                let_go(out)
+                release_pages(out)
                 setting.report(part, rows.stop, count)
 
-        key = key_of("scattering", identity(self), features.digest)
+        key = key_of("scattering", step_identity(self), features.digest)
         shape = (count, len(self.views) * channels * geometry.num_channels, *geometry.output)
         return Features(values=setting.cache.array(key, shape, np.float16, fill), digest=key)
 

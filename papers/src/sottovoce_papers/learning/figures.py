@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.charts.scatter import Level, ScatterChart, Series
 from sottovoce_papers.catalogue import EPSILON, Catalogue, Look
 from sottovoce_papers.experiment import Cell, Figure
@@ -130,10 +130,10 @@ def _by_axis(catalogue: Catalogue, panel: _Panel) -> Figure | None:
     )
 
 
-def _axis_line(name: str, axis: str, rows: Sequence[Summary]) -> Line:
+def _axis_line(name: str, axis: str, rows: Sequence[Summary]) -> ChartLine:
     placed = sorted(rows, key=lambda row: float(row.key[axis] or 0.0))
     means, low, high = _bars(placed)
-    return Line(
+    return ChartLine(
         name=name, x=[float(row.key[axis] or 0.0) for row in placed], y=means, low=low, high=high
     )
 
@@ -173,9 +173,9 @@ def _by_round(catalogue: Catalogue, panel: _Panel) -> Figure | None:
     )
 
 
-def _round_line(name: str, row: Summary) -> Line:
+def _round_line(name: str, row: Summary) -> ChartLine:
     intervals = row.curve.intervals
-    return Line(
+    return ChartLine(
         name=f"{name} ({_NO_BOUND})" if row.published else name,
         x=row.curve.rounds,
         y=row.curve.means,

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 from sottovoce.learning.models.register import (
     InitialWeights,
     InputShape,
+    check_image,
     flat_size,
-    image,
     register_model,
 )
 
@@ -30,7 +30,7 @@ class FemnistConvnet:
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
         from torch import nn
 
-        channels = image("FemnistConvnet", input_shape, smallest_side=4)
+        channels = check_image("FemnistConvnet", input_shape, smallest_side=4)
         body = nn.Sequential(
             nn.Conv2d(channels, 32, kernel_size=5, padding=2),
             nn.ReLU(),

@@ -7,7 +7,7 @@ from sottovoce.learning.models.register import (
     InitialWeights,
     InputShape,
     check_groups,
-    image,
+    check_image,
     register_model,
 )
 
@@ -39,7 +39,7 @@ class Resnet18:
 
         from sottovoce_papers.models.residual_block import ResidualBlock, convolution
 
-        channels = image("Resnet18", input_shape, smallest_side=8)
+        channels = check_image("Resnet18", input_shape, smallest_side=8)
         width = STAGE_WIDTHS[0]
         layers = nn.Sequential(
             convolution(channels, width, stride=1), nn.GroupNorm(self.groups, width), nn.ReLU()

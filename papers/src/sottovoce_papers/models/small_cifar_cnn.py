@@ -7,7 +7,7 @@ from sottovoce.learning.models.register import (
     InitialWeights,
     InputShape,
     check_groups,
-    image,
+    check_image,
     register_model,
 )
 
@@ -35,7 +35,7 @@ class SmallCifarCnn:
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
         from torch import nn
 
-        channels = image("SmallCifarCnn", input_shape, smallest_side=8)
+        channels = check_image("SmallCifarCnn", input_shape, smallest_side=8)
         layers = nn.Sequential()
         for inputs, outputs in zip((channels, *FILTERS), FILTERS, strict=False):
             layers.extend(

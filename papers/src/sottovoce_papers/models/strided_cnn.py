@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 from sottovoce.learning.models.register import (
     InitialWeights,
     InputShape,
+    check_image,
     flat_size,
-    image,
     register_model,
 )
 
@@ -32,7 +32,7 @@ class StridedCnn:
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
         from torch import nn
 
-        channels = image("StridedCnn", input_shape, smallest_side=8)
+        channels = check_image("StridedCnn", input_shape, smallest_side=8)
         layers = nn.Sequential()
         for inputs, outputs in zip((channels, *FILTERS), FILTERS, strict=False):
             layers.extend(

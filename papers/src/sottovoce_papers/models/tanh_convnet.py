@@ -7,8 +7,8 @@ from sottovoce.core import parameter_rules
 from sottovoce.learning.models.register import (
     InitialWeights,
     InputShape,
+    check_image,
     flat_size,
-    image,
     register_model,
 )
 
@@ -38,7 +38,7 @@ class TanhConvnet:
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
         from torch import nn
 
-        channels = image("TanhConvnet", input_shape, smallest_side=18)
+        channels = check_image("TanhConvnet", input_shape, smallest_side=18)
         body = nn.Sequential(
             nn.Conv2d(channels, 16, kernel_size=8, stride=2, padding=2),
             nn.Tanh(),

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 from sottovoce.learning.models.register import (
     InitialWeights,
     InputShape,
+    check_image,
     flat_size,
-    image,
     register_model,
 )
 
@@ -34,7 +34,7 @@ class UdpMedicalCnn:
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
         from torch import nn
 
-        channels = image("UdpMedicalCnn", input_shape, smallest_side=16)
+        channels = check_image("UdpMedicalCnn", input_shape, smallest_side=16)
         body = nn.Sequential()
         for inputs, outputs in zip((channels, *FILTERS), FILTERS, strict=False):
             body.extend([nn.Conv2d(inputs, outputs, kernel_size=3, padding=1), nn.ReLU()])

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, ClassVar
 from sottovoce.learning.models.register import (
     InitialWeights,
     InputShape,
+    check_image,
     flat_size,
-    image,
     register_model,
 )
 
@@ -31,7 +31,7 @@ class UdpMnistCnn:
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
         from torch import nn
 
-        channels = image("UdpMnistCnn", input_shape, smallest_side=16)
+        channels = check_image("UdpMnistCnn", input_shape, smallest_side=16)
         body = nn.Sequential(
             nn.Conv2d(channels, 10, kernel_size=5),
             nn.ReLU(),

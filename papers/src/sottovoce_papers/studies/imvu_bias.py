@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.domains import Box, L2Ball, Vector
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu
@@ -112,13 +112,13 @@ def _row(epsilon: float, name: str, inputs: Vector, mean: Vector, variance: Vect
 def _figures(inputs: Vector, means: Mapping[str, Vector], rows: Sequence[Row]) -> list[Figure]:
     def by_input(title: str, y_label: str, less: Vector) -> LineChart:
         lines = [
-            Line(name=name, x=inputs.tolist(), y=(mean - less).tolist())
+            ChartLine(name=name, x=inputs.tolist(), y=(mean - less).tolist())
             for name, mean in means.items()
         ]
         return LineChart(title=title, x_label="input x", y_label=y_label, lines=lines)
 
     largest = [
-        Line(
+        ChartLine(
             name=name,
             x=[number(row, "epsilon") for row in rows if row["mechanism"] == name],
             y=[number(row, "bias_max") for row in rows if row["mechanism"] == name],

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.statistics import mean_and_half_width
@@ -15,7 +15,7 @@ from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.release import release_event
 from sottovoce.mechanisms.rotation import Rotation
-from sottovoce.privacy.zcdp import rho_of
+from sottovoce.privacy.zcdp import total_rho
 from sottovoce_papers.experiment import Cell, Figure, Findings, Row, Settings, experiment, number
 
 DIMENSIONS, FAST_DIMENSIONS = (128, 10_000, 1_000_000), (128, 1_000)
@@ -79,7 +79,7 @@ class Contender:
 def calibrated(kind: str, knob: str, power: float, rho: float, **given: float) -> Contender:
     """The contender whose accountant states this rho, which goes as the knob to the `power`."""
     at_one = Contender(kind=kind, parameters={**given, knob: 1.0}).on(1)
-    stated = rho_of(release_event(at_one, adjacency=Adjacency.ZERO_OUT))
+    stated = total_rho(release_event(at_one, adjacency=Adjacency.ZERO_OUT))
     return Contender(kind=kind, parameters={**given, knob: (rho / stated) ** (1.0 / power)})
 
 
@@ -242,7 +242,7 @@ def _figures(
         what: str, xs: Sequence[float], at: Sequence[tuple[float, int]], caption: str
     ) -> Figure:
         lines = [
-            Line(name=own.name, x=xs, y=[by_rho[rho][i].ratio(n) for rho, n in at])
+            ChartLine(name=own.name, x=xs, y=[by_rho[rho][i].ratio(n) for rho, n in at])
             for i, own in enumerate(by_rho[RHOS[0]])
         ]
         chart = LineChart(

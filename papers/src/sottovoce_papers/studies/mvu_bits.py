@@ -1,7 +1,7 @@
 """MVU figure 5: what another bit of output is worth, by epsilon."""
 
 from sottovoce.core.charts.grids import HeatMap
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.store import DesignSpec
 from sottovoce.reporting.design_matrix import matrix_panel
@@ -55,7 +55,7 @@ def mvu_bits(settings: Settings) -> Findings:
                 }
             )
         lines.append(
-            Line(
+            ChartLine(
                 name=f"epsilon = {epsilon:g}",
                 x=[float(b) for b in bits],
                 y=[error / errors[0] for error in errors],

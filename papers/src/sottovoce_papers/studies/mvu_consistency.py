@@ -13,7 +13,7 @@ from functools import cache
 import numpy as np
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.domains import Box, L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms import registry
@@ -188,7 +188,7 @@ def mvu_consistency(settings: Settings) -> Findings:
                     "mse_sampled_stderr": float(np.std(squares, ddof=1) / len(squares) ** 0.5),
                 }
             )
-        lines.append(Line(name=scheme.name, x=[float(n) for n in counts], y=errors))
+        lines.append(ChartLine(name=scheme.name, x=[float(n) for n in counts], y=errors))
     settings.on_step("schemes", len(found), len(found), "done")
     return Findings(
         rows=rows,

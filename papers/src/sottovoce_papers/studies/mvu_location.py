@@ -8,7 +8,7 @@ import numpy as np
 from sottovoce.analytics import places as location
 from sottovoce.analytics.places import SquareMap
 from sottovoce.core.charts.grids import HeatMap, MapPanel
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.domains import Vector
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.statistics import mean_and_half_width
@@ -178,7 +178,7 @@ def _chart(rows: Sequence[Row], names: Sequence[str]) -> LineChart:
             for key in ("total_variation", "half_width_95", "epsilon_per_km")
         )
         lines.append(
-            Line(
+            ChartLine(
                 name=name,
                 x=epsilons,
                 y=means,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.domains import Box, Vector
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.statistics import mean_and_half_width
@@ -100,7 +100,7 @@ def mvu_scalar(settings: Settings) -> Findings:
         for done, contender in enumerate(found := contenders(epsilon)):
             settings.on_step(f"epsilon {epsilon:g}", done, len(found), contender.name)
             variances = contender.variances(inputs)
-            lines.append(Line(name=contender.name, x=inputs.tolist(), y=variances.tolist()))
+            lines.append(ChartLine(name=contender.name, x=inputs.tolist(), y=variances.tolist()))
             sampled = _sampled(contender, inputs, variances, num_clients, settings.seeds)
             rows.append(
                 {

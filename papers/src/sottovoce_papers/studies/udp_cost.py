@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.runs.loading import parse
 from sottovoce_papers.experiment import Experiment, Figure, Findings, Row, Settings, enter, number
@@ -181,7 +181,7 @@ def figure(rows: Sequence[Row]) -> Figure:
     for name in MECHANISMS:
         mine = [r for r in rows if r["mechanism"] == name and r["training_seconds"] is not None]
         lines.append(
-            Line(
+            ChartLine(
                 name=name,
                 x=[number(r, "rounds") for r in mine],
                 y=[number(r, "training_seconds") for r in mine],

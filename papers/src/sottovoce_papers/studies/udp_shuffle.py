@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.domains import L2Ball
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.release import NoSenders, ReleaseTerms, local_event, release_event
+from sottovoce.mechanisms.release import ReleaseTerms, ShuffledMessages, local_event, release_event
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import PureDp, Repeated
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.renyi import renyi_divergence
-from sottovoce.privacy.shuffling import shuffled
+from sottovoce.privacy.shuffling import shuffled_event
 from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment, number
 
 EPSILONS, FAST_EPSILONS = (0.5, 1.0, 2.0, 4.0), (1.0, 4.0)
@@ -77,7 +77,7 @@ def _row(part: str, **values: float) -> Row:
 def amplification(eps0: float, clients: int, rounds: int, delta: float) -> Row:
     """Epsilon of the rounds together, with and without a shuffler."""
     local = PureDp(epsilon=eps0, adjacency=_R)
-    hidden = shuffled(local, clients)
+    hidden = shuffled_event(local, clients)
     return _row(
         AMPLIFICATION,
         eps0=eps0,
@@ -116,7 +116,7 @@ def vector(dimension: int, clients: int) -> Row:
     )
     mechanism = bits.build(domain, found)
     local = local_event(mechanism, adjacency=_R)
-    visibility = NoSenders(minimum_clients=clients)
+    visibility = ShuffledMessages(minimum_clients=clients)
     hidden = release_event(mechanism, adjacency=_R, visibility=visibility)
     return _row(
         VECTOR,
@@ -185,15 +185,15 @@ def _values(rows: Sequence[Row], part: str, key: str) -> list[float]:
     return sorted({number(row, key) for row in _of(rows, part)})
 
 
-def _line(name: str, rows: Sequence[Row], x: str, y: str) -> Line:
-    return Line(name=name, x=[number(r, x) for r in rows], y=[number(r, y) for r in rows])
+def _line(name: str, rows: Sequence[Row], x: str, y: str) -> ChartLine:
+    return ChartLine(name=name, x=[number(r, x) for r in rows], y=[number(r, y) for r in rows])
 
 
 def _figures(rows: Sequence[Row]) -> list[Figure]:
     return [_by_clients(rows), _by_rounds(rows), _lemma_by_order(rows), _by_dimension(rows)]
 
 
-def _log_chart(title: str, x_label: str, y_label: str, lines: Sequence[Line]) -> LineChart:
+def _log_chart(title: str, x_label: str, y_label: str, lines: Sequence[ChartLine]) -> LineChart:
     return LineChart(
         title=title, x_label=x_label, y_label=y_label, lines=lines, x_log=True, y_log=True
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.release import local_event
@@ -241,7 +241,7 @@ def figure(rows: Sequence[Row]) -> Figure:
             x_label="clients",
             y_label="test accuracy",
             lines=[
-                Line(
+                ChartLine(
                     name=name,
                     x=[number(one, "clients") for one in found],
                     y=[number(one, "accuracy") for one in found],

@@ -61,7 +61,7 @@ class Interval:
     high: float
 
 
-def named_attribute(data: Dataset, wanted: str | None) -> str:
+def choose_attribute(data: Dataset, wanted: str | None) -> str:
     """Return the attribute's name, or the first attribute of the data set if `wanted` is None."""
     known = list(data.train_attributes)
     if not known:
@@ -74,13 +74,13 @@ def named_attribute(data: Dataset, wanted: str | None) -> str:
     return wanted or known[0]
 
 
-def attribute_of(data: Dataset, name: str) -> tuple[Labels, Labels]:
+def attribute_labels(data: Dataset, name: str) -> tuple[Labels, Labels]:
     """Return the attribute of the training rows and of the test rows.
 
     Raise unless it varies and every value of the training rows also occurs among the test rows,
     which the attacker learns from.
     """
-    named_attribute(data, name)
+    choose_attribute(data, name)
     own, others = data.train_attributes[name], data.test_attributes[name]
     values = np.unique(own)
     if len(np.unique(np.concatenate([own, others]))) < 2:
@@ -97,7 +97,7 @@ def attribute_of(data: Dataset, name: str) -> tuple[Labels, Labels]:
     return own, others
 
 
-def embeddings_of(task: Task, model: Vector, features: NDArray[np.float32]) -> Embeddings:
+def compute_embeddings(task: Task, model: Vector, features: NDArray[np.float32]) -> Embeddings:
     """Return the input of the model's last linear layer for each row."""
     flat = task.tensor(model)
     parts = []
@@ -143,7 +143,7 @@ def infer(
     return np.asarray(values[scores.argmax(dim=1).cpu().numpy()], dtype=np.int64)
 
 
-def majority(attribute: Labels, count: int) -> Labels:
+def majority_guesses(attribute: Labels, count: int) -> Labels:
     """Return the most frequent value `count` times: the guess that needs no model."""
     values, counts = np.unique(attribute, return_counts=True)
     return np.full(count, values[counts.argmax()], dtype=np.int64)
@@ -152,7 +152,7 @@ def majority(attribute: Labels, count: int) -> Labels:
 def accuracy(truth: Labels, guesses: Labels, *, confidence: float = 0.95) -> Interval:
     """Return the share of right guesses, with the interval of Clopper and Pearson 1934."""
     total, right = len(truth), int((truth == guesses).sum())
-    low, high = statistics.between(right, total, confidence)
+    low, high = statistics.two_sided_bounds(right, total, confidence)
     return Interval(mean=right / total, low=low, high=high)
 
 

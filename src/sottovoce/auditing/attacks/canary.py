@@ -21,12 +21,12 @@ from torch import Tensor
 from sottovoce.auditing.attacks import lira
 from sottovoce.auditing.attacks.context import (
     FEWEST_SHADOWS,
-    Climb,
+    AttackContext,
     Confidences,
     Mask,
+    MembershipScores,
     Query,
-    Scored,
-    Siege,
+    QuerySearch,
     confidences,
     logit_confidences,
     register,
@@ -39,7 +39,7 @@ from sottovoce.learning.task import Task
 _TOGETHER = {"cpu": 1 << 24, "cuda": 1 << 31}
 
 
-def halves(num_shadows: int) -> tuple[slice, slice]:
+def split_shadows(num_shadows: int) -> tuple[slice, slice]:
     """Split the shadow models into those that make queries and those that judge the answers.
 
     Pairs of shadow models stay together, so each candidate is in half of either part.
@@ -54,13 +54,13 @@ def halves(num_shadows: int) -> tuple[slice, slice]:
     return slice(0, middle), slice(middle, num_shadows)
 
 
-def climbed(
+def search_queries(
     task: Task,
     models: Vector,
     trained_on: Mask,
     features: Tensor,
     labels: Tensor,
-    search: Climb,
+    search: QuerySearch,
     seed: int,
 ) -> Tensor:
     """Search queries for each candidate by projected sign-gradient ascent on the gap.
@@ -96,11 +96,11 @@ def _gap_gradient(
     given = query.detach().requires_grad_()
     outputs = task.stacked_outputs(stack, given.expand(len(stack), *given.shape))
     phi = logit_confidences(outputs, labels.expand(len(stack), -1))
-    (gradient,) = torch.autograd.grad(gaps(phi, inside).sum(), given)
+    (gradient,) = torch.autograd.grad(standardized_gaps(phi, inside).sum(), given)
     return torch.nan_to_num(gradient)
 
 
-def gaps(phi: Tensor, inside: Tensor) -> Tensor:
+def standardized_gaps(phi: Tensor, inside: Tensor) -> Tensor:
     """Return each candidate's gap in standard deviations, for phi (shadows, candidates)."""
     moments = []
     for chosen in (inside, ~inside):
@@ -119,16 +119,16 @@ def seed_of(generator: np.random.Generator) -> int:
 
 
 @register("canary", summary="queries near a record that give its membership away best", turn=4)
-def canary(context: Siege, generator: np.random.Generator) -> Scored:
+def canary(context: AttackContext, generator: np.random.Generator) -> MembershipScores:
     """Score candidates by LiRA on queries that were searched with half of the shadow models."""
-    makers, judges = halves(len(context.shadows))
-    made = climbed(
+    makers, judges = split_shadows(len(context.shadows))
+    made = search_queries(
         context.task,
         context.shadows[makers],
         context.trained_on[makers],
         context.features,
         context.labels,
-        context.climb,
+        context.query_search,
         seed_of(generator),
     )
     asked = torch.cat([context.features[None], made])  # The candidate itself is also a query.
@@ -139,4 +139,4 @@ def canary(context: Siege, generator: np.random.Generator) -> Scored:
 
     shadows, targets = answers(context.shadows[judges]), answers(context.targets)
     scores = lira.online(shadows, context.trained_on[judges], targets)
-    return Scored(scores=scores, threshold=lira.OWN_THRESHOLD)
+    return MembershipScores(scores=scores, threshold=lira.OWN_THRESHOLD)

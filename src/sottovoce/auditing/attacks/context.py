@@ -38,7 +38,7 @@ from torch import Tensor
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DataError, ParameterError
-from sottovoce.core.plugin_returns import held, instance
+from sottovoce.core.plugin_returns import instance, with_checked_results
 from sottovoce.core.registry import Register
 from sottovoce.learning.task import Task
 
@@ -167,7 +167,7 @@ class Candidates:
         return len(self.rows)
 
 
-def choose(
+def choose_candidates(
     num_members: int, num_non_members: int, wanted: int, generator: np.random.Generator
 ) -> Candidates:
     """Draw `wanted` candidates, half of them members, from a pool that has the members first."""
@@ -187,7 +187,9 @@ def choose(
     )
 
 
-def design(num_shadows: int, num_candidates: int, generator: np.random.Generator) -> Mask:
+def draw_training_masks(
+    num_shadows: int, num_candidates: int, generator: np.random.Generator
+) -> Mask:
     """Draw which candidates each shadow model trains on: a mask of shape (shadows, candidates).
 
     Rows 2 i and 2 i + 1 are complements of each other, so every candidate is in half of the rows.
@@ -207,7 +209,7 @@ def design(num_shadows: int, num_candidates: int, generator: np.random.Generator
     return masks
 
 
-def check_enough(num_shadows: int, num_candidates: int, fpr: float) -> None:
+def check_enough_shadows(num_shadows: int, num_candidates: int, fpr: float) -> None:
     """Raise unless there are enough scores of non-members to place a threshold at rate `fpr`.
 
     Each shadow model scores the candidates that it did not train on, which gives
@@ -225,7 +227,7 @@ def check_enough(num_shadows: int, num_candidates: int, fpr: float) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Climb:
+class QuerySearch:
     """The settings of the search for queries near a candidate.
 
     Attributes:
@@ -250,7 +252,7 @@ class Climb:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scored:
+class MembershipScores:
     """The scores that an attack gives to candidates.
 
     Attributes:
@@ -265,7 +267,7 @@ class Scored:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Siege:
+class AttackContext:
     """Everything that a membership attack may use: shadow models, targets and candidate records.
 
     Attributes:
@@ -284,7 +286,7 @@ class Siege:
     targets: Vector
     features: Tensor
     labels: Tensor
-    climb: Climb = field(default_factory=Climb)
+    query_search: QuerySearch = field(default_factory=QuerySearch)
     _answers: dict[str, Confidences] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -316,11 +318,11 @@ class Siege:
         return self._answers[whose]
 
 
-Attack = Callable[[Siege, np.random.Generator], Scored]
+Attack = Callable[[AttackContext, np.random.Generator], MembershipScores]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class RegisteredAttack:
     """A registered attack, with its summary; `turn` orders the built-in attacks in reports."""
 
     attack: Attack
@@ -328,14 +330,14 @@ class Registered:
     turn: int
 
 
-ATTACKS: Register[Registered] = Register("attack", package="sottovoce.auditing.attacks")
-_RETURNS = instance(Scored, "sottovoce.auditing.Scored")
+ATTACKS: Register[RegisteredAttack] = Register("attack", package="sottovoce.auditing.attacks")
+_RETURNS = instance(MembershipScores, "sottovoce.auditing.Scored")
 
 
 def register(name: str, *, summary: str, turn: int = 100) -> Callable[[Attack], Attack]:
     """Return a decorator that registers a membership inference attack.
 
-    The attack is a function of a `Siege` and a NumPy generator that returns a `Scored`.
+    The attack is a function of a `AttackContext` and a NumPy generator that returns a `MembershipScores`.
 
     Args:
         name: The name for `sottovoce attack membership RUN --attack NAME`.
@@ -347,8 +349,8 @@ def register(name: str, *, summary: str, turn: int = 100) -> Callable[[Attack], 
     """
 
     def enter(attack: Attack) -> Attack:
-        checked = held(ATTACKS, name, attack, _RETURNS)
-        registered = Registered(attack=checked, summary=summary, turn=turn)
+        checked = with_checked_results(ATTACKS, name, attack, _RETURNS)
+        registered = RegisteredAttack(attack=checked, summary=summary, turn=turn)
         ATTACKS.enter(name, registered, module=attack.__module__)
         return attack
 
@@ -368,22 +370,22 @@ def own_attacks() -> tuple[str, ...]:
     return tuple(sorted(known, key=lambda name: known[name].turn))
 
 
-def scored(
-    context: Siege,
+def run_attacks(
+    context: AttackContext,
     attacks: Sequence[str],
     generator: np.random.Generator,
     on_attack: OnAttack = _ignore,
-) -> dict[str, Scored]:
+) -> dict[str, MembershipScores]:
     """Run some attacks and return their scores by name, in the order of `attacks`."""
     chosen = {name: ATTACKS.find(name).attack for name in attacks}
-    found: dict[str, Scored] = {}
+    found: dict[str, MembershipScores] = {}
     for name, attack in chosen.items():
         on_attack(name)
         found[name] = _check_scores(name, attack(context, generator), context)
     return found
 
 
-def _check_scores(name: str, scored: Scored, context: Siege) -> Scored:
+def _check_scores(name: str, scored: MembershipScores, context: AttackContext) -> MembershipScores:
     """Return the scores; raise unless there is one number for each target and candidate."""
     wanted = len(context.targets), len(context.labels)
     if np.shape(scored.scores) != wanted or np.isnan(scored.scores).any():

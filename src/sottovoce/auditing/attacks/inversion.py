@@ -56,7 +56,7 @@ Work = ClippedMean | LocalSteps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inversion:
+class GradientInversion:
     """The settings of the attack.
 
     Attributes:
@@ -80,7 +80,7 @@ class Inversion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class InversionTarget:
     """Observed updates and what the attacker knows about them.
 
     Attributes:
@@ -123,8 +123,8 @@ class Reconstruction:
 
 def invert(
     task: Task,
-    target: Target,
-    attack: Inversion,
+    target: InversionTarget,
+    attack: GradientInversion,
     generator: np.random.Generator,
     *,
     on_step: OnStep | None = None,
@@ -173,13 +173,13 @@ def _directions(rows: Tensor) -> Tensor:
 
 
 def _descent(
-    task: Task, target: Target, attack: Inversion
+    task: Task, target: InversionTarget, attack: GradientInversion
 ) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
     """Return a function of (x, y, direction): the objective's gradient by x, and 1 - cosine."""
     model = task.tensor(target.model)
 
     def objective(x: Tensor, y: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-        update = simulated_update(task, model, x, y, target.work)
+        update = simulate_update(task, model, x, y, target.work)
         mismatch = 1.0 - (update * direction).sum() / (update.norm() + _TINY)
         return mismatch + attack.total_variation * total_variation(x), mismatch
 
@@ -192,7 +192,7 @@ def _descent(
     return descent
 
 
-def simulated_update(task: Task, model: Tensor, x: Tensor, y: Tensor, work: Work) -> Tensor:
+def simulate_update(task: Task, model: Tensor, x: Tensor, y: Tensor, work: Work) -> Tensor:
     """Return the update that a client with these images would send before it is privatized.
 
     It is differentiable by the images.
@@ -223,7 +223,7 @@ def total_variation(images: Tensor) -> Tensor:
     return down + across
 
 
-def inferred_labels(task: Task, observed: Vector, num_classes: int) -> NDArray[np.int64]:
+def infer_labels(task: Task, observed: Vector, num_classes: int) -> NDArray[np.int64]:
     """Infer the label of the single image behind each update from the biases of the last layer.
 
     Under cross-entropy the gradient by these biases is softmax - onehot(label). An update is a step

@@ -62,7 +62,7 @@ class LearnedReconstruction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Guesses:
+class ReconstructedRows:
     """One reconstructed row for each target row, before and after refinement."""
 
     decoded: NDArray[np.float32]
@@ -77,7 +77,7 @@ def reconstruct_from_outputs(
     attack: LearnedReconstruction,
     *,
     seed: int,
-) -> Guesses:
+) -> ReconstructedRows:
     """Return guesses of `rows`; the rows are used only to compute the model's outputs."""
     if len(auxiliary) < _LEAST_ROWS:
         raise ParameterError(
@@ -103,7 +103,7 @@ def reconstruct_from_outputs(
         return (task.outputs(flat, x) - center) / spread
 
     refined = _refine(decoded, seen, normalized, attack)
-    return Guesses(decoded=decoded.cpu().numpy(), refined=refined.cpu().numpy())
+    return ReconstructedRows(decoded=decoded.cpu().numpy(), refined=refined.cpu().numpy())
 
 
 def _build_decoder(inputs: int, outputs: int, hidden_units: int) -> nn.Module:

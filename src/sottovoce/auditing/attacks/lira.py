@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 
 from sottovoce.auditing.attacks.context import (
     FEWEST_SHADOWS,
+    AttackContext,
     Confidences,
     Mask,
-    Scored,
-    Siege,
+    MembershipScores,
     register,
 )
 from sottovoce.core.errors import DataError
@@ -75,7 +75,7 @@ class Normal:
         return np.asarray(self.standardize(phi) @ weights / np.sqrt(weights.sum()))
 
 
-def fitted(phi: Confidences, chosen: Mask) -> Normal:
+def fit_normals(phi: Confidences, chosen: Mask) -> Normal:
     """Fit the distribution of phi (shadows, candidates, queries) over the `chosen` shadows."""
     check_shadows(chosen)
     weights = chosen[:, :, None]
@@ -125,24 +125,24 @@ def online(shadows: Confidences, trained_on: Mask, target: Confidences) -> Score
 
     `target` is (..., candidates, queries), of one or several targets.
     """
-    inside, outside = fitted(shadows, trained_on), fitted(shadows, ~trained_on)
+    inside, outside = fit_normals(shadows, trained_on), fit_normals(shadows, ~trained_on)
     return inside.log_density(target) - outside.log_density(target)
 
 
 def offline(shadows: Confidences, trained_on: Mask, target: Confidences) -> Scores:
     """Return the excess of `target` over shadow models that did not train on the record."""
-    return fitted(shadows, ~trained_on).excess(target)
+    return fit_normals(shadows, ~trained_on).excess(target)
 
 
 @register("lira-offline", summary="how far above shadows without the record", turn=2)
-def lira_offline(context: Siege, _generator: np.random.Generator) -> Scored:
+def lira_offline(context: AttackContext, _generator: np.random.Generator) -> MembershipScores:
     """Score candidates by the offline attack."""
     scores = offline(context.shadow_answers, context.trained_on, context.target_answers)
-    return Scored(scores=scores, threshold=OWN_THRESHOLD)
+    return MembershipScores(scores=scores, threshold=OWN_THRESHOLD)
 
 
 @register("lira-online", summary="likelihood ratio of shadows with and without", turn=3)
-def lira_online(context: Siege, _generator: np.random.Generator) -> Scored:
+def lira_online(context: AttackContext, _generator: np.random.Generator) -> MembershipScores:
     """Score candidates by the online attack."""
     scores = online(context.shadow_answers, context.trained_on, context.target_answers)
-    return Scored(scores=scores, threshold=OWN_THRESHOLD)
+    return MembershipScores(scores=scores, threshold=OWN_THRESHOLD)

@@ -22,7 +22,7 @@ Scores = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class IntervalEstimate:
     """A measured value with its confidence interval and the value that random guessing gives.
 
     Attributes:
@@ -44,14 +44,14 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdicts:
+class ScoresByMembership:
     """The scores of members and of non-members."""
 
     members: Scores
     non_members: Scores
 
     @classmethod
-    def of(cls, scores: ArrayLike, is_member: ArrayLike) -> "Verdicts":
+    def of(cls, scores: ArrayLike, is_member: ArrayLike) -> "ScoresByMembership":
         """Split scores by membership."""
         values = np.asarray(scores, dtype=np.float64)
         member = np.asarray(is_member, dtype=bool)
@@ -81,7 +81,7 @@ def check_fpr(fpr: float, num_non_members: int) -> None:
         )
 
 
-def true_positive_rate(verdicts: Verdicts, fpr: float) -> Estimate:
+def true_positive_rate(verdicts: ScoresByMembership, fpr: float) -> IntervalEstimate:
     """Return the true positive rate at a false positive rate of at most `fpr`.
 
     The threshold is the lowest that at most `fpr` of the non-members exceed; a score equal to the
@@ -101,7 +101,7 @@ def true_positive_rate(verdicts: Verdicts, fpr: float) -> Estimate:
     most = int(binom.isf(error, len(others), fpr))
     strict = int(np.sum(members > _threshold(others, fewest - 1)))
     lenient = int(np.sum(members > _threshold(others, most)))
-    return Estimate(
+    return IntervalEstimate(
         value=value,
         low=float(statistics.lower(strict, len(members), error)),
         high=float(statistics.upper(lenient, len(members), error)),
@@ -116,7 +116,7 @@ def _threshold(descending: Scores, allowed: int) -> float:
     return float(descending[allowed]) if allowed < len(descending) else -math.inf
 
 
-def balanced_accuracy(verdicts: Verdicts, threshold: float) -> Estimate:
+def balanced_accuracy(verdicts: ScoresByMembership, threshold: float) -> IntervalEstimate:
     """Return (TPR + TNR)/2 at a threshold that was fixed before the answers were seen.
 
     The interval joins Clopper and Pearson's limits of both rates by square-and-add (Newcombe 1998,
@@ -126,10 +126,10 @@ def balanced_accuracy(verdicts: Verdicts, threshold: float) -> Estimate:
     rejections = int(np.sum(verdicts.non_members <= threshold))
     below, above, value = 0.0, 0.0, 0.0
     for count, total in ((hits, len(verdicts.members)), (rejections, len(verdicts.non_members))):
-        low, high = statistics.between(count, total, CONFIDENCE)
+        low, high = statistics.two_sided_bounds(count, total, CONFIDENCE)
         below, above = below + (count / total - low) ** 2, above + (high - count / total) ** 2
         value += 0.5 * count / total
-    return Estimate(
+    return IntervalEstimate(
         value=value,
         low=max(0.0, value - 0.5 * math.sqrt(below)),
         high=min(1.0, value + 0.5 * math.sqrt(above)),
@@ -137,7 +137,7 @@ def balanced_accuracy(verdicts: Verdicts, threshold: float) -> Estimate:
     )
 
 
-def area(verdicts: Verdicts) -> Estimate:
+def area(verdicts: ScoresByMembership) -> IntervalEstimate:
     """Return the AUC: the probability that a member scores above a non-member; ties count half.
 
     The interval uses DeLong's variance (DeLong, DeLong and Clarke-Pearson 1988), but it is at least
@@ -153,7 +153,7 @@ def area(verdicts: Verdicts) -> Estimate:
     half = z * math.sqrt(spread)
     low, high = value - half, value + half
     score_low, score_high = _score_limits(value, len(members), len(others), z)
-    return Estimate(
+    return IntervalEstimate(
         value=value,
         low=max(0.0, min(low, score_low)),
         high=min(1.0, max(high, score_high)),
@@ -196,7 +196,7 @@ def _bisect(far: Callable[[float], bool], outside: float, inside: float) -> floa
     return outside
 
 
-def curve(verdicts: Verdicts) -> tuple[list[float], list[float]]:
+def curve(verdicts: ScoresByMembership) -> tuple[list[float], list[float]]:
     """Return the false and true positive rates at all thresholds, the highest one first."""
     values = np.concatenate([verdicts.members, verdicts.non_members])
     thresholds = np.unique(values)[::-1]

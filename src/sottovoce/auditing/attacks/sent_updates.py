@@ -14,13 +14,13 @@ import torch
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Domain, Vector
-from sottovoce.federated.algorithms.algorithm import Algorithm, Step
+from sottovoce.federated.algorithms.algorithm import Algorithm, ClientStepInput
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import temporary_ledger
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
-from sottovoce.protocol.client import Refused, Request, privatise
+from sottovoce.protocol.client import PrivatizationRequest, Refused, privatize
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.server import RoundServer
 
@@ -46,7 +46,7 @@ class Sender:
 
 
 def true_updates(
-    sender: Sender, task: Task, clients: Sequence[ClientData], step: Step
+    sender: Sender, task: Task, clients: Sequence[ClientData], step: ClientStepInput
 ) -> list[Vector]:
     """Return each client's update before it is privatized; a real client never sends it."""
     rows: list[Vector] = []
@@ -57,7 +57,7 @@ def true_updates(
 
 
 def decoded_updates(
-    sender: Sender, task: Task, clients: Sequence[ClientData], step: Step
+    sender: Sender, task: Task, clients: Sequence[ClientData], step: ClientStepInput
 ) -> Vector:
     """Return what the server decodes from each client's message: one row per client, in order.
 
@@ -77,12 +77,12 @@ def decoded_updates(
         rotation=rotation,
     )
     requests = [
-        Request(part=part, uplink=0, values=values)
+        PrivatizationRequest(part=part, uplink=0, values=values)
         for part, values in zip(parts, true_updates(sender, task, clients, step), strict=True)
     ]
     server = RoundServer(plan, dimension=task.dimension, keeps_each=True)
     with temporary_ledger() as ledger:
-        for outcome in privatise(plan, requests, ledger, step.randomness):
+        for outcome in privatize(plan, requests, ledger, step.randomness):
             assert not isinstance(outcome, Refused), (
                 "a new ledger has no budgets that could refuse a charge"
             )

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sottovoce.auditing.attacks.context import (
+    AttackContext,
     Mask,
-    Scored,
-    Siege,
+    MembershipScores,
     logit_confidences,
     outputs_of,
     register,
@@ -88,9 +88,9 @@ def _likelihoods(examples: Features, answers: Mask, asked: Features) -> NDArray[
 
 
 @register("shokri", summary="an attack model for each class, trained on shadows", turn=1)
-def shokri(context: Siege, generator: np.random.Generator) -> Scored:
+def shokri(context: AttackContext, generator: np.random.Generator) -> MembershipScores:
     """Score candidates by one attack model per class, trained on the shadow models."""
     shadows = outputs_of(context.task, context.shadows, context.features)
     targets = outputs_of(context.task, context.targets, context.features)
     found = scores(shadows, context.trained_on, targets, context.labels, generator)
-    return Scored(scores=found, threshold=OWN_THRESHOLD)
+    return MembershipScores(scores=found, threshold=OWN_THRESHOLD)

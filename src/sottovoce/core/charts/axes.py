@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from sottovoce.core.charts.style import NUM_COLOURS
+from sottovoce.core.charts.style import NUM_COLORS
 from sottovoce.core.errors import ParameterError
 
 WIDTH = 720
@@ -43,14 +43,14 @@ HALF = Frame(width=560, height=300, left=70, right=18, top=12)  # Two of these f
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class ChartTable:
     """The numbers behind a picture, as text."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
 
-def show(value: float) -> str:
+def tick_label(value: float) -> str:
     """Return the label of a tick, short enough for the margin: 1e5 rather than 100000."""
     if value == 0.0 or 1e-3 <= abs(value) < 1e5:
         return f"{value:g}"
@@ -143,17 +143,17 @@ def log_ticks(low: float, high: float, count: int = 8) -> tuple[float, float, li
 
 def dash(number: int) -> str:
     """Return the dash pattern of a line; lines of the same color have different patterns."""
-    return _DASHES[(number + number // NUM_COLOURS) % len(_DASHES)]
+    return _DASHES[(number + number // NUM_COLORS) % len(_DASHES)]
 
 
 def dot(number: int, x: float, y: float) -> str:
     """Return a point of a line as SVG; lines of the same color have points of different shapes."""
-    return mark(number // NUM_COLOURS, f"dot {series_class(number)}", x, y)
+    return mark(number // NUM_COLORS, f"dot {series_class(number)}", x, y)
 
 
 def series_class(number: int) -> str:
     """Return the CSS classes of a series: that of its color, and one of its own."""
-    return f"c{number % NUM_COLOURS} s{number}"
+    return f"c{number % NUM_COLORS} s{number}"
 
 
 def mark(shape: int, style: str, x: float, y: float, name: str = "") -> str:
@@ -179,10 +179,12 @@ def draw_axes(x: Axis, y: Axis, x_label: str, y_label: str, frame: Frame = WIDE)
     for tick in y.ticks:
         at = y.scale(tick)
         parts.append(f'<line class="grid" x1="{left}" x2="{right}" y1="{at}" y2="{at}"/>')
-        parts.append(f'<text x="{left - 8}" y="{at + 4}" text-anchor="end">{show(tick)}</text>')
+        parts.append(
+            f'<text x="{left - 8}" y="{at + 4}" text-anchor="end">{tick_label(tick)}</text>'
+        )
     for tick in x.ticks:
         parts.append(
-            f'<text x="{x.scale(tick)}" y="{bottom + 18}" text-anchor="middle">{show(tick)}</text>'
+            f'<text x="{x.scale(tick)}" y="{bottom + 18}" text-anchor="middle">{tick_label(tick)}</text>'
         )
     middle_x, middle_y = (left + right) / 2, (top + bottom) / 2
     parts.append(

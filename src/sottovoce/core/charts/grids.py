@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.core.charts.axes import WIDTH, Table, show
+from sottovoce.core.charts.axes import WIDTH, ChartTable, tick_label
 from sottovoce.core.errors import ParameterError
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -112,9 +112,9 @@ class ImageGrid:
         parts.append("</svg>")
         return "\n".join(parts)
 
-    def table(self) -> Table:
+    def table(self) -> ChartTable:
         """Return the captions of the pictures."""
-        return Table(
+        return ChartTable(
             columns=["row", *self.columns],
             rows=[[row.name, *(picture.caption for picture in row.pictures)] for row in self.rows],
         )
@@ -221,7 +221,7 @@ class HeatMap:
         parts.append("</svg>")
         return "\n".join(parts)
 
-    def table(self) -> Table:
+    def table(self) -> ChartTable:
         """Return each matrix row by row, with the output values of a mechanism first."""
         width = max(len(row) for panel in self.panels for _, row in panel.named_rows())
         rows = []
@@ -232,7 +232,7 @@ class HeatMap:
         kind = "code" if isinstance(self.panels[0], Panel) else "column"
         first = 0 if kind == "code" else 1
         names = [f"{kind} {number}" for number in range(first, first + width)]
-        return Table(columns=["matrix", "row", *names], rows=rows)
+        return ChartTable(columns=["matrix", "row", *names], rows=rows)
 
 
 def _cells(panel: Panel | MapPanel, side: float) -> list[str]:
@@ -276,6 +276,6 @@ def _alphabet(panel: Panel, side: float) -> list[str]:
             f"<title>letter {a:.4g}</title></line>"
             for a in panel.letters
         ),
-        f'<text x="0" y="{y + 22:.1f}">{show(round(low, 2) + 0.0)}</text>',
-        f'<text x="{side:.1f}" y="{y + 22:.1f}" text-anchor="end">{show(round(high, 2))}</text>',
+        f'<text x="0" y="{y + 22:.1f}">{tick_label(round(low, 2) + 0.0)}</text>',
+        f'<text x="{side:.1f}" y="{y + 22:.1f}" text-anchor="end">{tick_label(round(high, 2))}</text>',
     ]

@@ -9,9 +9,9 @@ from sottovoce.core.charts.axes import (
     LEGEND_ROW,
     WIDE,
     Axis,
+    ChartTable,
     Frame,
     Scale,
-    Table,
     axis_of,
     dash,
     dot,
@@ -27,7 +27,7 @@ Quantity = Literal["number", "epsilon", "bytes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class ChartLine:
     """A named curve.
 
     Attributes:
@@ -65,7 +65,7 @@ class LineChart:
     title: str
     x_label: str
     y_label: str
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
     x_log: bool = False
     y_log: bool = False
     frame: Frame = WIDE
@@ -115,7 +115,7 @@ class LineChart:
             axis_of(ys + bands, self.y_log, *self.frame.upward),
         )
 
-    def table(self) -> Table:
+    def table(self) -> ChartTable:
         """Return a table with a row for each x and a column for each curve, with its band."""
         cells: dict[float, dict[str, str]] = {}
         for line in self.lines:
@@ -125,7 +125,7 @@ class LineChart:
                     band = f" ({self.shown(line.low[i])} to {self.shown(line.high[i])})"
                 cells.setdefault(x, {})[line.name] = f"{self.shown(y)}{band}"
         names = [line.name for line in self.lines]
-        return Table(
+        return ChartTable(
             columns=[self.x_label, *names],
             rows=[[f"{x:.6g}", *(cells[x].get(name, "") for name in names)] for x in sorted(cells)],
         )
@@ -144,7 +144,7 @@ class LineChart:
         return parts
 
 
-def _curve(line: Line, number: int, x: Scale, y: Scale) -> list[str]:
+def _curve(line: ChartLine, number: int, x: Scale, y: Scale) -> list[str]:
     def points(values: Sequence[float]) -> list[str]:
         return [f"{x(a)},{y(b)}" for a, b in zip(line.x, values, strict=True)]
 

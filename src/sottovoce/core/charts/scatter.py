@@ -9,9 +9,9 @@ from sottovoce.core.charts.axes import (
     LEGEND_ROW,
     WIDE,
     Axis,
+    ChartTable,
     Frame,
     Scale,
-    Table,
     axis_of,
     draw_axes,
     legend_places,
@@ -147,7 +147,7 @@ class ScatterChart:
             for number in range(len(self.series))
         ]
 
-    def table(self) -> Table:
+    def table(self) -> ChartTable:
         """Return a table with a row for each point, including those that a paper reports."""
         rows = []
         common = {
@@ -164,7 +164,7 @@ class ScatterChart:
         rows += [[level.name, "", f"{level.y:.4g}", "", ""] for level in self.levels]
         columns = ["series", self.x_label, self.y_label, "interval", "on the frontier"]
         shown = -1 if self.frontiers == "none" else len(columns)
-        return Table(columns=columns[:shown], rows=[row[:shown] for row in rows])
+        return ChartTable(columns=columns[:shown], rows=[row[:shown] for row in rows])
 
     def _has_paper(self) -> bool:
         return any(one.paper_x for one in self.series)

@@ -5,7 +5,7 @@ import hashlib
 import re
 from collections.abc import Sequence
 
-NUM_COLOURS = 8
+NUM_COLORS = 8
 _TITLE_HEIGHT = 32
 
 _LIGHT_GROUND = "--ink: #1d2430; --soft: #5b6675; --page: #fdfcf9; --rule: #dcdfe4;"
@@ -70,11 +70,11 @@ FIGURES = "\n".join(
         ".letter { stroke: var(--c1); stroke-width: 2; }",
         *(
             f".curve.c{n} {{ stroke: var(--c{n}); }} .band.c{n}, .dot.c{n} {{ fill: var(--c{n}); }}"
-            for n in range(NUM_COLOURS)
+            for n in range(NUM_COLORS)
         ),
         *(
             f".whisker.c{n}, .hollow.c{n}, .frontier.c{n} {{ stroke: var(--c{n}); }}"
-            for n in range(NUM_COLOURS)
+            for n in range(NUM_COLORS)
         ),
     ]
 )

@@ -29,13 +29,13 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sottovoce.core.errors import DeploymentError
-from sottovoce.core.files import explained
+from sottovoce.core.files import explain_os_errors
 from sottovoce.deployment.machines.address import Address, ip_address
 
 
 def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Return the private key in a file; raise DeploymentError if a node cannot use it."""
-    with explained("read", path):
+    with explain_os_errors("read", path):
         content = path.read_bytes()
     try:
         key = load_ssh_private_key(content, password=None)
@@ -129,7 +129,7 @@ def write_secret(path: Path, content: bytes) -> None:
 
 def write_new(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     """Write a new file; raise DeploymentError if it exists."""
-    with explained("write", path):
+    with explain_os_errors("write", path):
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
         except FileExistsError:
@@ -145,7 +145,7 @@ def write_new(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 def read_certificate(path: Path) -> x509.Certificate:
     """Return the certificate in a PEM file."""
-    with explained("read", path):
+    with explain_os_errors("read", path):
         content = path.read_bytes()
     try:
         return x509.load_pem_x509_certificate(content)
@@ -155,7 +155,7 @@ def read_certificate(path: Path) -> x509.Certificate:
 
 def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
     """Return a site's public key from a file in OpenSSH's format."""
-    with explained("read", path):
+    with explain_os_errors("read", path):
         content = path.read_bytes()
     try:
         key = load_ssh_public_key(content)
@@ -170,7 +170,7 @@ def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
     return key
 
 
-def as_flower_knows_it(key: ec.EllipticCurvePublicKey) -> bytes:
+def to_flower_key(key: ec.EllipticCurvePublicKey) -> bytes:
     """Return a public key in the form in which Flower's link stores it."""
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
@@ -180,7 +180,7 @@ def expires_at(path: Path) -> datetime.datetime:
     return read_certificate(path).not_valid_after_utc
 
 
-def names_in(path: Path) -> list[str]:
+def hosts_in(path: Path) -> list[str]:
     """Return the hosts for which a certificate is valid."""
     try:
         found = read_certificate(path).extensions.get_extension_for_class(
@@ -220,14 +220,14 @@ def link_problem(certificate: Path, key: Path, *, authority: Path, host: str) ->
         return f"{certificate} was not signed by {authority}"
     if read_private_key(key).public_key() != found.public_key():
         return f"{key} is not the key of {certificate}"
-    if host not in names_in(certificate):
-        return f"{certificate} is valid for {', '.join(names_in(certificate))}, not for '{host}'"
+    if host not in hosts_in(certificate):
+        return f"{certificate} is valid for {', '.join(hosts_in(certificate))}, not for '{host}'"
     return None
 
 
 def key_problem(path: Path) -> str | None:
     """Return why a site's private key cannot be used; None if it can."""
-    with explained("read", path):
+    with explain_os_errors("read", path):
         mode = path.stat().st_mode
     if os.name != "nt" and mode & 0o077:
         return f"{path} can be read by other users; protect it: chmod 600 {path}"
@@ -308,7 +308,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Return the private key in a PEM file, as this module writes it."""
-    with explained("read", path):
+    with explain_os_errors("read", path):
         content = path.read_bytes()
     try:
         key = load_pem_private_key(content, password=None)

@@ -55,7 +55,7 @@ def read_section(path: Path, section: type[S]) -> S:
         raise ConfigError(f"{path}: {problem_in(error, section)}") from None
 
 
-def name_of(text: object, *, what: str) -> str:
+def check_name(text: object, *, what: str) -> str:
     """Return a name that fits a folder, a host and a key's comment without quoting."""
     if not isinstance(text, str) or not _NAME.fullmatch(text):
         raise ConfigError(
@@ -115,7 +115,7 @@ class Federation:
         table = read_section(path, _FederationTable)
         return cls(
             folder=folder,
-            name=name_of(table.name, what=f"{path}: 'name'"),
+            name=check_name(table.name, what=f"{path}: 'name'"),
             address=Address.parse(table.address, where=f"{path}: "),
             sites=site_names(table.sites, where=f"{path}: "),
             hosts=tuple(host_name(host, where=f"{path}: ") for host in table.hosts),
@@ -190,11 +190,11 @@ class Federation:
     def sites_by_key(self) -> dict[bytes, str]:
         """Return the site of each public key, in Flower's form."""
         keys = self.public_keys().items()
-        return {certificates.as_flower_knows_it(key): site for site, key in keys}
+        return {certificates.to_flower_key(key): site for site, key in keys}
 
     def add_site(self, site: str, key: Path) -> Self:
         """Add a site's public key; a key belongs to one site and is never replaced silently."""
-        name_of(site, what="a site's name")
+        check_name(site, what="a site's name")
         new = certificates.read_public_key(key)
         for other, known in self.public_keys().items():
             if known == new and other != site:
@@ -289,7 +289,7 @@ def create_federation(
 
 def make_folder(folder: Path) -> None:
     """Create a private folder; raise DeploymentError if it has any content."""
-    with files.explained("create", folder):
+    with files.explain_os_errors("create", folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise DeploymentError(f"{folder} is not empty; choose another folder")
@@ -297,7 +297,7 @@ def make_folder(folder: Path) -> None:
 
 def site_names(names: Sequence[object], *, where: str = "") -> tuple[str, ...]:
     """Return valid names of sites; raise ConfigError for a duplicate."""
-    found = tuple(name_of(name, what=f"{where}a site's name") for name in names)
+    found = tuple(check_name(name, what=f"{where}a site's name") for name in names)
     twice = sorted({name for name in found if found.count(name) > 1})
     if twice:
         raise ConfigError(f"{where}the site '{twice[0]}' is listed twice; name it once")

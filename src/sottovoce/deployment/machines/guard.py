@@ -139,7 +139,7 @@ def _ps(*words: str) -> str:
 # -- records --------------------------------------------------------------------------------------
 
 
-def recorded(records: Sequence[Path]) -> list[Process]:
+def find_recorded(records: Sequence[Path]) -> list[Process]:
     """Return the processes in these records that still run, with their descendants."""
     found: dict[int, Process] = {}
     for path in records:
@@ -161,7 +161,7 @@ def end_recorded(records: Sequence[Path], *, seconds: float) -> list[Process]:
 
     Returns the processes that had to be ended, and removes the records.
     """
-    found = alive = recorded(records)
+    found = alive = find_recorded(records)
     deadline = time.monotonic() + seconds
     for process in found:
         process.signal(signal.SIGTERM)
@@ -170,7 +170,7 @@ def end_recorded(records: Sequence[Path], *, seconds: float) -> list[Process]:
             for process in alive:
                 process.signal(signal.SIGKILL)
         time.sleep(_POLL_SECONDS)
-        started = [process for process in recorded(records) if process not in found]
+        started = [process for process in find_recorded(records) if process not in found]
         found += started  # since the last look
         alive = [process for process in found if process.is_alive()]
     for path in records:

@@ -67,7 +67,7 @@ class Child:
     ) -> "Child":
         """Start a program under a guard, with its output in a private log file."""
         record = log.parent / _RECORDS / f"{log.stem}.json"
-        with files.explained("write", log), files.open_private(log) as output:
+        with files.explain_os_errors("write", log), files.open_private(log) as output:
             record.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
             process = subprocess.Popen(  # noqa: S603  (a fixed list, without a shell)
                 [sys.executable, "-I", "-S", guard.__file__, str(record)],
@@ -107,7 +107,7 @@ class Child:
 
 
 @contextlib.contextmanager
-def stopped_at_the_end() -> Iterator[list[Child]]:
+def stop_children_at_exit() -> Iterator[list[Child]]:
     """Yield a list for children, which are stopped in reverse order when the block ends.
 
     Inside the block SIGTERM and SIGINT end this process by SystemExit.
@@ -152,7 +152,7 @@ def watch(children: Sequence[Child]) -> None:
 
 def last_lines(log: Path) -> str:
     """Return the end of a log, without color codes, for an error message."""
-    with files.explained("read", log):
+    with files.explain_os_errors("read", log):
         text = _COLOR_CODE.sub("", log.read_bytes().decode(errors="replace"))
     lines = [line for line in text.splitlines() if line.strip()]
     return "\n".join(f"  {line}" for line in lines[-_LAST_LINES:])
@@ -208,13 +208,13 @@ Announce = Callable[[dict[str, Any]], None]
 
 
 @contextlib.contextmanager
-def keeping(folder: Path, *, what: str) -> Iterator[Announce]:
+def hold_supervisor_lock(folder: Path, *, what: str) -> Iterator[Announce]:
     """Hold the lock of `folder` as its supervisor; yield a function that announces readiness.
 
     The function takes facts to announce. Raises DeploymentError if another supervisor has the lock.
     """
     with contextlib.ExitStack() as stack:
-        with files.explained("write", folder):
+        with files.explain_os_errors("write", folder):
             folder.mkdir(mode=0o700, exist_ok=True)
             lock = stack.enter_context(files.open_private(folder / "lock", append=True))
         _acquire(lock, what)
@@ -223,7 +223,10 @@ def keeping(folder: Path, *, what: str) -> Iterator[Announce]:
         (folder / "state.json").unlink(missing_ok=True)
         files.make_private(folder)
         for process in end_recorded(records_in(folder), seconds=STOP_SECONDS):
-            print(f"ended a process that an earlier start left: {shown(process)}", file=sys.stderr)
+            print(
+                f"ended a process that an earlier start left: {describe_process(process)}",
+                file=sys.stderr,
+            )
         stack.callback((folder / "state.json").unlink, missing_ok=True)
         state = {"pid": os.getpid(), "ready": False}
         files.write_json(folder / "state.json", state, mode=files.PRIVATE)
@@ -255,7 +258,7 @@ def start_in_background(
 ) -> dict[str, Any]:
     """Start a supervisor that outlives this process; return its announcement once it is ready."""
     log = folder / _LOG_NAME
-    with files.explained("write", log):
+    with files.explain_os_errors("write", log):
         folder.mkdir(mode=0o700, exist_ok=True)
         output = files.open_private(log)
     with output:
@@ -281,7 +284,7 @@ def start_in_background(
     return state
 
 
-def stop_keeper(folder: Path) -> bool:
+def stop_supervisor(folder: Path) -> bool:
     """Stop the supervisor of `folder` and its children; return False if there was none."""
     state = state_of(folder)
     if state is None:
@@ -305,14 +308,14 @@ def end_leftovers(folder: Path) -> list[Process]:
     """End what a killed supervisor of `folder` has left, and return those processes."""
     if not records_in(folder):
         return []
-    with files.explained("open", folder / "lock"):
+    with files.explain_os_errors("open", folder / "lock"):
         lock = files.open_private(folder / "lock", append=True)
     with lock:
         _acquire(lock, "the program")
         return end_recorded(records_in(folder), seconds=STOP_SECONDS)
 
 
-def shown(process: Process) -> str:
+def describe_process(process: Process) -> str:
     """Return a description of a process for messages."""
     return f"process {process.pid} ({process.command[:200]})"
 

@@ -34,19 +34,19 @@ from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import FILE_NAME as FEDERATION_FILE_NAME
 from sottovoce.deployment.machines.federation import (
     Federation,
+    check_name,
     make_folder,
-    name_of,
     read_section,
     read_table,
 )
-from sottovoce.deployment.machines.processes import keeping
+from sottovoce.deployment.machines.processes import hold_supervisor_lock
 from sottovoce.deployment.policy import NEEDED, Policy
 from sottovoce.deployment.site import LinkTable, SiteTable, account_problem, read_site
-from sottovoce.deployment.witness import check_kept
+from sottovoce.deployment.witness import check_receipt
 from sottovoce.ledger import copies
 from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
-from sottovoce.ledger.records import Standing
+from sottovoce.ledger.records import LedgerPosition
 from sottovoce.ledger.seal import SEAL_NAME, Seal
 
 FILE_NAME = "site.toml"
@@ -107,7 +107,7 @@ class SiteFolder:
             raise ConfigError(f"{where} lacks {' and '.join(missing)}; add what is missing")
         return cls(
             folder=folder,
-            name=name_of(table.name, what=f"{path}: 'name'"),
+            name=check_name(table.name, what=f"{path}: 'name'"),
             address=address,
             **{name: value and folder / value for name, value in given.items()},
         )
@@ -144,7 +144,7 @@ class SiteFolder:
         try:
             path = self.folder / LEDGER_NAME
             with seals.open_sealed(path, self.folder / seals.SEAL_NAME) as ledger:
-                check_kept(ledger, self.folder)
+                check_receipt(ledger, self.folder)
                 return account_problem(read_site(self.file), ledger)
         except LedgerError as error:
             return str(error)
@@ -160,7 +160,7 @@ class SiteFolder:
         )
 
 
-def keeper_folder(folder: Path) -> Path:
+def supervisor_folder(folder: Path) -> Path:
     """Return the folder of a node or link, even if the file of the site or federation is bad."""
     node, link = folder.absolute() / "node", folder.absolute() / "link"
     if (folder / FILE_NAME).is_file():
@@ -175,7 +175,7 @@ def keeper_folder(folder: Path) -> Path:
 
 def create_site(folder: Path, *, name: str, address: Address, root_certificate: Path) -> SiteFolder:
     """Create a site's folder, whose policy the site must complete."""
-    name_of(name, what="a site's name")
+    check_name(name, what="a site's name")
     certificates.read_certificate(root_certificate)
     return _create(folder, name, address, root_certificate, policy=_OPEN_POLICY)
 
@@ -183,7 +183,7 @@ def create_site(folder: Path, *, name: str, address: Address, root_certificate: 
 def create_rehearsal_sites(federation: Federation) -> None:
     """Create all sites' folders on this machine, with a policy for rehearsals."""
     sites = federation.folder / "sites"
-    with files.explained("create", sites):
+    with files.explain_os_errors("create", sites):
         sites.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
     for name in federation.sites:
         folder = sites / name
@@ -265,7 +265,7 @@ smallest_cohort = 1
 _ALONG = ("audit.jsonl", "witness*.json")  # further files about the charges, if they exist
 
 
-def move_ledger(old: Path, new: Path) -> Standing:
+def move_ledger(old: Path, new: Path) -> LedgerPosition:
     """Move a ledger from folder `old` to folder `new`, whose own ledger has no charges yet."""
     old, new = old.resolve(), new.resolve()
     if not (new / FILE_NAME).is_file():
@@ -284,31 +284,31 @@ def move_ledger(old: Path, new: Path) -> Standing:
         if is_arriving and os.path.lexists(old / LEDGER_NAME):
             _copy(old, new, standing)
         _check_arrived(new, standing, is_arriving=is_arriving)
-        Seal(standing=standing, moved_to=str(new), has_left=True).write(old / SEAL_NAME)
+        Seal(position=standing, moved_to=str(new), has_left=True).write(old / SEAL_NAME)
         for path in (*_files(old / LEDGER_NAME), *_along(old)):
             path.unlink(missing_ok=True)
         files.sync_folder(old)
         if is_arriving:
-            Seal(standing=standing).write(new / SEAL_NAME)
+            Seal(position=standing).write(new / SEAL_NAME)
     return standing
 
 
-def _begin(old: Path, new: Path) -> Standing:
+def _begin(old: Path, new: Path) -> LedgerPosition:
     """Stop both folders from answering, and return the position of the account that moves."""
     seal = seals.read(old / SEAL_NAME)
     if seal is not None and seal.moved_to is not None and _is_over(old, seal):
         if seal.moved_to != str(new):
-            seals.check_there(old / LEDGER_NAME, seal)  # raises: the account is elsewhere
-        return seal.standing
+            seals.check_present(old / LEDGER_NAME, seal)  # raises: the account is elsewhere
+        return seal.position
     with _opened(old, seal) as ledger:
         copies.check_whole(ledger)
         ledger.checkpoint()
         # A node that was not started by 'deploy node' may be charging. After this transaction its
         # `settle` raises; what it has settled before is part of the position.
         with ledger.transaction():
-            standing = ledger.standing()
+            standing = ledger.position()
             _await(new, ledger, standing)
-            Seal(standing=standing, moved_to=str(new)).write(old / SEAL_NAME)
+            Seal(position=standing, moved_to=str(new)).write(old / SEAL_NAME)
     return standing
 
 
@@ -324,24 +324,24 @@ def _opened(old: Path, seal: Seal | None) -> Ledger:
         return seals.open_sealed(path, old / SEAL_NAME)
     ledger = Ledger(path)
     try:
-        seals.check(ledger, Seal(standing=seal.standing), path)
+        seals.check(ledger, Seal(position=seal.position), path)
     except BaseException:
         ledger.close()
         raise
     return ledger
 
 
-def _await(new: Path, old: Ledger, standing: Standing) -> None:
+def _await(new: Path, old: Ledger, standing: LedgerPosition) -> None:
     """Mark the new folder, whose ledger has no charges, as waiting for the old one's account."""
     seal, sender = seals.read(new / SEAL_NAME), str(old.path.parent)
-    arriving = Seal(standing=standing, arriving_from=sender)
+    arriving = Seal(position=standing, arriving_from=sender)
     if (
         seal is not None
         and seal.arriving_from is not None  # from an interrupted move
-        and (seal.arriving_from == sender or seal.standing.identity == standing.identity)
+        and (seal.arriving_from == sender or seal.position.identity == standing.identity)
     ):
         # Everything that has arrived must still be in the old ledger.
-        seals.check(old, Seal(standing=seal.standing), old.path)
+        seals.check(old, Seal(position=seal.position), old.path)
         arriving.write(new / SEAL_NAME)
         return
     with seals.open_sealed(new / LEDGER_NAME, new / SEAL_NAME) as ledger, ledger.transaction():
@@ -353,10 +353,10 @@ def _await(new: Path, old: Ledger, standing: Standing) -> None:
         arriving.write(new / SEAL_NAME)
 
 
-def _copy(old: Path, new: Path, standing: Standing) -> None:
+def _copy(old: Path, new: Path, standing: LedgerPosition) -> None:
     """Copy the ledger, and the other files about it, to the new folder."""
     with Ledger(old / LEDGER_NAME) as ledger:
-        seals.check(ledger, Seal(standing=standing), old / LEDGER_NAME)
+        seals.check(ledger, Seal(position=standing), old / LEDGER_NAME)
         for path in _files(new / LEDGER_NAME):
             path.unlink(missing_ok=True)  # has no charges, or is a copy of an earlier attempt
         copies.back_up(ledger, new / LEDGER_NAME)
@@ -367,17 +367,17 @@ def _copy(old: Path, new: Path, standing: Standing) -> None:
         files.write_atomic(there, content, mode=files.PRIVATE)
 
 
-def _check_arrived(new: Path, standing: Standing, *, is_arriving: bool) -> None:
+def _check_arrived(new: Path, standing: LedgerPosition, *, is_arriving: bool) -> None:
     """Raise LedgerLostError if the new folder does not have the complete account."""
     path = new / LEDGER_NAME
     with Ledger(path) if is_arriving else seals.open_sealed(path, new / SEAL_NAME) as ledger:
-        seals.check(ledger, Seal(standing=standing), path)
+        seals.check(ledger, Seal(position=standing), path)
 
 
 @contextlib.contextmanager
 def _stopped(folder: Path) -> Iterator[None]:
     """Keep a folder's node from starting in the block; raise DeploymentError if it runs."""
-    with keeping(folder / "node", what=f"the node of {folder}"):
+    with hold_supervisor_lock(folder / "node", what=f"the node of {folder}"):
         yield
 
 

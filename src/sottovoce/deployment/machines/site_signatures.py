@@ -62,9 +62,7 @@ class SiteKeys:
             return
         self._state = state
         self.largest_reply_bytes = federation.largest_reply_bytes
-        self._keys = {
-            certificates.as_flower_knows_it(key): (site, key) for site, key in keys.items()
-        }
+        self._keys = {certificates.to_flower_key(key): (site, key) for site, key in keys.items()}
 
     def site_of(self, headers: Mapping[str, str], now: datetime.datetime | None = None) -> str:
         """Return the site that signed a call.

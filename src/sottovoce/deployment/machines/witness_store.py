@@ -35,7 +35,7 @@ FOLDER_NAME = "witness"  # in the link's folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class WitnessEntry:
     """What is kept for one key.
 
     Attributes:
@@ -81,7 +81,7 @@ class WitnessStore:
         entry = self.entry(site)
         return entry.receipt if entry else None
 
-    def entry(self, site: str) -> Entry | None:
+    def entry(self, site: str) -> WitnessEntry | None:
         """Return what is kept for a site's present key; None if nothing."""
         key = self._keys.get(site)
         return None if key is None else read_entry(self.folder, key_digest(key))
@@ -106,7 +106,9 @@ class WitnessStore:
                     "the ledger of '%s' contradicts its earlier statements: %s", site, problem
                 )
             if kept is None:
-                entry = Entry(receipt=self._countersigned(said, signature), first_warning=problem)
+                entry = WitnessEntry(
+                    receipt=self._countersigned(said, signature), first_warning=problem
+                )
             elif problem or not said.state.exceeds(kept.receipt.statement.state):
                 entry = dataclasses.replace(kept, warning=problem)
             else:
@@ -165,7 +167,7 @@ class WitnessStore:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Hold the lock of the store; wait for other runs."""
-        with files.explained("write", self.folder):
+        with files.explain_os_errors("write", self.folder):
             self.folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
             lock = files.open_private(self.folder / "lock", append=True)
         with lock:
@@ -173,11 +175,11 @@ class WitnessStore:
             yield
 
 
-def read_entry(folder: Path, key: str) -> Entry | None:
+def read_entry(folder: Path, key: str) -> WitnessEntry | None:
     """Return what is kept for a key; raise DeploymentError if it cannot be read."""
     path = folder / f"{key}.json"
     try:
-        return Entry.from_plain(json.loads(path.read_bytes()))
+        return WitnessEntry.from_plain(json.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
     except OSError as error:

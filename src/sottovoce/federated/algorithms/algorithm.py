@@ -42,15 +42,15 @@ from sottovoce.core.plugin_returns import (
     TEXT,
     TEXTS,
     Contract,
-    Returns,
-    having,
-    hold,
+    ReturnCondition,
+    enforce_contract,
     instance,
+    with_attributes,
 )
 from sottovoce.core.randomness import Randomness, SeededRandomness
 from sottovoce.core.registry import Register
 from sottovoce.core.sections import POSITIVE as POSITIVE
-from sottovoce.core.sections import Registered, check_keys
+from sottovoce.core.sections import RegisteredSection, check_keys
 
 if TYPE_CHECKING:  # These import torch, which reading a checkpoint does not need.
     from sottovoce.federated.algorithms.fedavg import FedAvg
@@ -64,7 +64,7 @@ _SECTIONS = "sottovoce.federated.algorithms.sections"  # The built-in sections.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class ClientStepInput:
     """The input of the clients' computation in a round.
 
     Attributes:
@@ -97,7 +97,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Combined:
+class AggregatedUplink:
     """What the server has received on one uplink.
 
     Attributes:
@@ -106,11 +106,11 @@ class Combined:
     """
 
     mean: Vector
-    each: "Each | None" = None
+    each: "ClientVectors | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Each:
+class ClientVectors:
     """The decoded vectors of a round.
 
     Attributes:
@@ -188,7 +188,7 @@ class Algorithm(Protocol):
         """
         ...
 
-    def initialise(self, model: Vector) -> State:
+    def initialize(self, model: Vector) -> State:
         """Return the state before the first round.
 
         Args:
@@ -200,7 +200,7 @@ class Algorithm(Protocol):
         ...
 
     def client_steps(
-        self, task: "Task", clients: Sequence["ClientData"], step: Step
+        self, task: "Task", clients: Sequence["ClientData"], step: ClientStepInput
     ) -> Iterator[Block]:
         """Compute the uplinks of some clients.
 
@@ -215,7 +215,7 @@ class Algorithm(Protocol):
         ...
 
     def server_step(
-        self, model: Vector, combined: Sequence[Combined], state: State
+        self, model: Vector, combined: Sequence[AggregatedUplink], state: State
     ) -> tuple[Vector, State]:
         """Return the next model and state.
 
@@ -230,7 +230,7 @@ class Algorithm(Protocol):
         ...
 
 
-MOST_BYTES = 2 << 30  # The most memory that rows of all clients may take.
+MAX_BYTES = 2 << 30  # The most memory that rows of all clients may take.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +317,7 @@ class BudgetGroup(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
+class AlgorithmSetting:
     """What the rest of the spec provides for building an algorithm.
 
     Attributes:
@@ -448,7 +448,7 @@ class AlgorithmSection:
         """
         return parameters
 
-    def build(self, setting: Setting) -> Algorithm:
+    def build(self, setting: AlgorithmSetting) -> Algorithm:
         """Check the section against the rest of the spec and return the algorithm.
 
         Args:
@@ -549,7 +549,7 @@ class AlgorithmSection:
 
 R = TypeVar("R", bound=type[AlgorithmSection])
 
-RECIPES: Register[Registered[AlgorithmSection]] = Register(
+ALGORITHMS: Register[RegisteredSection[AlgorithmSection]] = Register(
     "algorithm", places=dict.fromkeys(("fedavg", "scaffold"), _SECTIONS)
 )
 
@@ -564,7 +564,7 @@ def _is_next(value: object) -> bool:
 
 
 # What `build` and `hold_out` of a plug-in must return.
-_ALGORITHM = having(
+_ALGORITHM = with_attributes(
     (
         *("unit", "record_sampling_rate", "uplinks", "shared_state", "gathers", "domain"),
         *("weight", "initialise", "client_steps", "server_step"),
@@ -574,18 +574,18 @@ _ALGORITHM = having(
         "domain": instance(L2Ball, "a sottovoce.core.L2Ball"),
         "weight": NUMBER,
         "initialise": MAPPING,
-        "client_steps": Returns(
+        "client_steps": ReturnCondition(
             what="an iterator of sottovoce.federated.Block",
             fits=lambda value: isinstance(value, Iterable),
             yields=instance(Block, "a sottovoce.federated.Block"),
         ),
-        "server_step": Returns(
+        "server_step": ReturnCondition(
             what="the next model, a numpy array, and the next state, a dictionary of arrays",
             fits=_is_next,
         ),
     },
 )
-_HELD_OUT = Returns(
+_HELD_OUT = ReturnCondition(
     what="the data that are left, and the sottovoce.federated.PublicRows taken from them or None",
     fits=lambda value: isinstance(value, tuple) and len(value) == 2 and value[0] is not None,
 )
@@ -624,21 +624,23 @@ def register(kind: str, *, summary: str) -> Callable[[R], R]:
                 f"the algorithm '{kind}' is registered by a class that is not an AlgorithmSection; "
                 "inherit from sottovoce.federated.AlgorithmSection"
             )
-        hold(RECIPES, kind, section, _ALGORITHM_CONTRACT)
-        registered: Registered[AlgorithmSection] = Registered(section=section, summary=summary)
-        RECIPES.enter(kind, registered, module=section.__module__)
+        enforce_contract(ALGORITHMS, kind, section, _ALGORITHM_CONTRACT)
+        registered: RegisteredSection[AlgorithmSection] = RegisteredSection(
+            section=section, summary=summary
+        )
+        ALGORITHMS.enter(kind, registered, module=section.__module__)
         return section
 
     return enter
 
 
 def check_memory(what: str, rows: int, dimension: int, bytes_each: int) -> None:
-    """Raise `ConfigError` if rows of clients would take more than `MOST_BYTES`."""
+    """Raise `ConfigError` if rows of clients would take more than `MAX_BYTES`."""
     needed = rows * dimension * bytes_each
-    if needed > MOST_BYTES:
+    if needed > MAX_BYTES:
         raise ConfigError(
             f"{what}: {rows} clients times {dimension} coordinates take {needed / 2**30:.1f} GiB, "
-            f"more than {MOST_BYTES / 2**30:g} GiB; use fewer clients (sampling.kind = "
+            f"more than {MAX_BYTES / 2**30:g} GiB; use fewer clients (sampling.kind = "
             "'fixed_size' asks some of them), a smaller model, or the algorithm 'fedavg' with "
             "aggregation 'mean'"
         )
@@ -678,7 +680,7 @@ class AggregationSection:
         """
         return data, None
 
-    def build(self, averaging: "FedAvg", setting: Setting) -> Algorithm:
+    def build(self, averaging: "FedAvg", setting: AlgorithmSetting) -> Algorithm:
         """Return federated averaging with the aggregation's server step.
 
         Args:
@@ -716,7 +718,7 @@ class AggregationSection:
 
 G = TypeVar("G", bound=type[AggregationSection])
 
-AGGREGATIONS: Register[Registered[AggregationSection]] = Register(
+AGGREGATIONS: Register[RegisteredSection[AggregationSection]] = Register(
     "aggregation", places=dict.fromkeys(("mean", "median", "trimmed_mean"), _SECTIONS)
 )
 
@@ -753,8 +755,10 @@ def register_aggregation(kind: str, *, summary: str) -> Callable[[G], G]:
                 f"the aggregation '{kind}' is registered by a class that is not an "
                 "AggregationSection; inherit from sottovoce.federated.AggregationSection"
             )
-        hold(AGGREGATIONS, kind, section, _AGGREGATION_CONTRACT)
-        registered: Registered[AggregationSection] = Registered(section=section, summary=summary)
+        enforce_contract(AGGREGATIONS, kind, section, _AGGREGATION_CONTRACT)
+        registered: RegisteredSection[AggregationSection] = RegisteredSection(
+            section=section, summary=summary
+        )
         AGGREGATIONS.enter(kind, registered, module=section.__module__)
         return section
 

@@ -40,8 +40,15 @@ from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Randomness
-from sottovoce.federated.algorithms.algorithm import Block, Combined, State, Step
-from sottovoce.learning.clients import ClientData, DenseRows, Rows, clipping, names_of, sizes_of
+from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Block, ClientStepInput, State
+from sottovoce.learning.clients import (
+    ClientData,
+    DenseRows,
+    Rows,
+    clipping_factors,
+    names_of,
+    sizes_of,
+)
 from sottovoce.learning.task import Task
 
 
@@ -120,7 +127,7 @@ class SampleClippedGradient:
     Raises:
         ParameterError: If the clipping norm is not positive, or the rate not in (0, 1].
 
-    Example:
+    Examples:
         >>> work = SampleClippedGradient(clip_norm=1.0, sampling_rate=0.25)
         >>> work.records(num_samples=40)
         10
@@ -147,7 +154,7 @@ class SampleClippedGradient:
         return max(1, int(self.sampling_rate * num_samples))
 
     def updates(
-        self, task: Task, clients: Sequence[ClientData], step: Step
+        self, task: Task, clients: Sequence[ClientData], step: ClientStepInput
     ) -> Iterator[tuple[int, Rows]]:
         """Compute the updates of some clients.
 
@@ -180,7 +187,9 @@ class SampleClippedGradient:
         """The norm that gradients are clipped to: `clip_norm` less the headroom for rounding."""
         return self.clip_norm * (1.0 - ROUNDING_HEADROOM)
 
-    def _sample_records(self, clients: Sequence[ClientData], step: Step) -> Tensor | None:
+    def _sample_records(
+        self, clients: Sequence[ClientData], step: ClientStepInput
+    ) -> Tensor | None:
         """Return which records take part, client after client; None if all of them do."""
         if self.sampling_rate >= 1.0:
             return None
@@ -239,7 +248,7 @@ class SampleClippedGradient:
     ) -> Tensor:
         totals = torch.zeros(len(clients), task.dimension, device=task.device)
         for owners, rows in task.sample_gradients(model, clients, taking_part):
-            finite, factors = clipping(rows, self.limit)
+            finite, factors = clipping_factors(rows, self.limit)
             for owner, own in _slices_by_owner(owners):
                 totals[owner] += finite.select(own).total(factors[own])
         return totals
@@ -250,7 +259,7 @@ class SampleClippedGradient:
         """Yield the clipped gradients of clients with one sample each, which are their updates."""
         start = 0
         for _, rows in task.sample_gradients(model, clients):
-            finite, factors = clipping(rows, self.limit)
+            finite, factors = clipping_factors(rows, self.limit)
             yield start, finite.scaled(-factors)
             start += len(rows)
 
@@ -322,7 +331,7 @@ class LocalSgd:
         return 1
 
     def updates(
-        self, task: Task, clients: Sequence[ClientData], step: Step
+        self, task: Task, clients: Sequence[ClientData], step: ClientStepInput
     ) -> Iterator[tuple[int, Rows]]:
         """Compute the updates of some clients.
 
@@ -335,7 +344,7 @@ class LocalSgd:
             The position of the first client of a block, and one row per client.
         """
         if self.steps == 1:
-            gradients = task.first_steps(step.model, clients)
+            gradients = task.closed_form_gradients(step.model, clients)
             if gradients is not None:
                 rate = torch.full((len(gradients),), -self.learning_rate, device=task.device)
                 yield 0, gradients.scaled(rate)
@@ -381,14 +390,14 @@ class SendsLocalWork(Protocol):
         ...
 
 
-def ball_of(work: LocalWork, dimension: int, num_samples: int) -> L2Ball:
+def update_domain(work: LocalWork, dimension: int, num_samples: int) -> L2Ball:
     """Return the domain of the update of a client with `num_samples` records."""
     records = work.records(num_samples)
     return L2Ball(dimension=dimension, radius=work.clip_norm, records=records)
 
 
-def blocks_of(
-    work: LocalWork, task: Task, clients: Sequence[ClientData], step: Step
+def yield_update_blocks(
+    work: LocalWork, task: Task, clients: Sequence[ClientData], step: ClientStepInput
 ) -> Iterator[Block]:
     """Yield blocks of clients that send their update and nothing else."""
     for start, rows in work.updates(task, clients, step):
@@ -434,7 +443,7 @@ class FedAvg:
     Raises:
         ParameterError: If the learning rate or the momentum is out of range.
 
-    Example:
+    Examples:
         >>> work = SampleClippedGradient(clip_norm=1.0)
         >>> algorithm = FedAvg(local_work=work, server_learning_rate=1.0, server_momentum=0.9)
         >>> algorithm.domain(dimension=10, num_samples=50).radius, algorithm.weight(num_samples=50)
@@ -470,7 +479,7 @@ class FedAvg:
         return self.robust_mean is not None
 
     def domain(self, dimension: int, num_samples: int) -> L2Ball:
-        return ball_of(self.local_work, dimension, num_samples)
+        return update_domain(self.local_work, dimension, num_samples)
 
     def weight(self, num_samples: int) -> float:
         """Return the client's weight: its public number of records, or 1 at client level.
@@ -483,16 +492,16 @@ class FedAvg:
         """
         return float(self.local_work.records(num_samples))
 
-    def initialise(self, model: Vector) -> State:
+    def initialize(self, model: Vector) -> State:
         return {"velocity": np.zeros_like(model)}
 
     def client_steps(
-        self, task: Task, clients: Sequence[ClientData], step: Step
+        self, task: Task, clients: Sequence[ClientData], step: ClientStepInput
     ) -> Iterator[Block]:
-        yield from blocks_of(self.local_work, task, clients, step)
+        yield from yield_update_blocks(self.local_work, task, clients, step)
 
     def server_step(
-        self, model: Vector, combined: Sequence[Combined], state: State
+        self, model: Vector, combined: Sequence[AggregatedUplink], state: State
     ) -> tuple[Vector, State]:
         velocity = self.server_momentum * state["velocity"] + self._average(combined[0])
         return model + self.server_learning_rate * velocity, {"velocity": velocity}
@@ -512,7 +521,7 @@ class FedAvg:
             server_momentum=self.server_momentum,
         )
 
-    def _average(self, combined: Combined) -> Vector:
+    def _average(self, combined: AggregatedUplink) -> Vector:
         if self.robust_mean is None:
             return combined.mean
         assert combined.each is not None, "gathers is true"

@@ -38,9 +38,13 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
-from sottovoce.federated.algorithms.algorithm import Block, Combined, State, Step
-from sottovoce.federated.algorithms.fedavg import SampleClippedGradient, ball_of, blocks_of
-from sottovoce.learning.clients import ClientData, DenseRows, clipped, names_of
+from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Block, ClientStepInput, State
+from sottovoce.federated.algorithms.fedavg import (
+    SampleClippedGradient,
+    update_domain,
+    yield_update_blocks,
+)
+from sottovoce.learning.clients import ClientData, DenseRows, clip_rows, names_of
 from sottovoce.learning.task import Task
 
 ControlRows = NDArray[np.float32]
@@ -83,7 +87,7 @@ def rows_by_client(names: Sequence[str]) -> Mapping[str, int]:
     return {name: place for place, name in enumerate(names)}
 
 
-class Drafts:
+class PendingControls:
     """New control variates of simulated clients, held until the server has completed their round.
 
     They never leave a client. If a round releases nothing or is interrupted, the next round
@@ -133,7 +137,9 @@ class Scaffold:
     local_learning_rate: float
     server_learning_rate: float
     clients: tuple[str, ...]
-    _drafts: Drafts = field(default_factory=Drafts, init=False, repr=False, compare=False)
+    _drafts: PendingControls = field(
+        default_factory=PendingControls, init=False, repr=False, compare=False
+    )
     record_sampling_rate: ClassVar[float] = 1.0
     unit: ClassVar[Unit] = Unit.CLIENT
     uplinks: ClassVar[int] = 2
@@ -162,11 +168,11 @@ class Scaffold:
         """
         return 1.0
 
-    def initialise(self, model: Vector) -> State:
+    def initialize(self, model: Vector) -> State:
         return ControlVariates.zeros(len(self.clients), len(model)).state()
 
     def client_steps(
-        self, task: Task, clients: Sequence[ClientData], step: Step
+        self, task: Task, clients: Sequence[ClientData], step: ClientStepInput
     ) -> Iterator[Block]:
         controls, places = ControlVariates.of(step.state), rows_by_client(self.clients)
         names = names_of(clients)
@@ -190,7 +196,7 @@ class Scaffold:
             yield Block(start=start, uplinks=(DenseRows(changes), sent))
 
     def server_step(
-        self, model: Vector, combined: Sequence[Combined], state: State
+        self, model: Vector, combined: Sequence[AggregatedUplink], state: State
     ) -> tuple[Vector, State]:
         change, control_change = combined[0].mean, combined[1].mean / self._factor
         drafts, places = self._drafts.take(), rows_by_client(self.clients)
@@ -212,7 +218,7 @@ class Scaffold:
         rate = self.local_steps * self.local_learning_rate
         wanted = DenseRows(-changes / rate - shared)
         limit = self.control_clip_norm * (1.0 - ROUNDING_HEADROOM)
-        (rows,) = clipped(wanted, limit).blocks(len(wanted))
+        (rows,) = clip_rows(wanted, limit).blocks(len(wanted))
         return rows
 
 
@@ -246,22 +252,22 @@ class SampleScaffold:
         return self.local_work.sampling_rate
 
     def domain(self, dimension: int, num_samples: int) -> L2Ball:
-        return ball_of(self.local_work, dimension, num_samples)
+        return update_domain(self.local_work, dimension, num_samples)
 
     def weight(self, num_samples: int) -> float:
         """Return the public number of records behind the client's mean."""
         return float(self.local_work.records(num_samples))
 
-    def initialise(self, model: Vector) -> State:
+    def initialize(self, model: Vector) -> State:
         return ControlVariates.zeros(len(self.clients), len(model)).state()
 
     def client_steps(
-        self, task: Task, clients: Sequence[ClientData], step: Step
+        self, task: Task, clients: Sequence[ClientData], step: ClientStepInput
     ) -> Iterator[Block]:
-        yield from blocks_of(self.local_work, task, clients, step)
+        yield from yield_update_blocks(self.local_work, task, clients, step)
 
     def server_step(
-        self, model: Vector, combined: Sequence[Combined], state: State
+        self, model: Vector, combined: Sequence[AggregatedUplink], state: State
     ) -> tuple[Vector, State]:
         each = combined[0].each
         assert each is not None, "gathers is true"

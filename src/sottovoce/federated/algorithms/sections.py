@@ -16,11 +16,11 @@ import numpy as np
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.sections import (
+    BOOLEAN,
     NOT_NEGATIVE,
     POSITIVE,
-    TRUTH,
     below,
-    completed,
+    complete_table,
     rule,
     section_from,
     whole,
@@ -30,10 +30,10 @@ from sottovoce.federated.algorithms.algorithm import (
     AggregationSection,
     Algorithm,
     AlgorithmSection,
+    AlgorithmSetting,
     AlgorithmTraits,
     BudgetGroup,
     PublicRows,
-    Setting,
     State,
     check_memory,
     register,
@@ -58,7 +58,7 @@ class MeanSection(AggregationSection):
 
     gathers: ClassVar[bool] = False
 
-    def build(self, averaging: "FedAvg", setting: Setting) -> Algorithm:  # noqa: ARG002
+    def build(self, averaging: "FedAvg", setting: AlgorithmSetting) -> Algorithm:  # noqa: ARG002
         return averaging
 
 
@@ -67,7 +67,7 @@ class MeanSection(AggregationSection):
 class MedianSection(AggregationSection):
     """The median of each coordinate of the decoded messages, unweighted."""
 
-    def build(self, averaging: "FedAvg", setting: Setting) -> Algorithm:  # noqa: ARG002
+    def build(self, averaging: "FedAvg", setting: AlgorithmSetting) -> Algorithm:  # noqa: ARG002
         from sottovoce.federated.algorithms.fedavg import CoordinateMedian
 
         return dataclasses.replace(averaging, robust_mean=CoordinateMedian())
@@ -85,7 +85,7 @@ class TrimmedMeanSection(AggregationSection):
 
     fraction: float = field(metadata=below(0.5))
 
-    def build(self, averaging: "FedAvg", setting: Setting) -> Algorithm:  # noqa: ARG002
+    def build(self, averaging: "FedAvg", setting: AlgorithmSetting) -> Algorithm:  # noqa: ARG002
         from sottovoce.federated.algorithms.fedavg import TrimmedMean
 
         return dataclasses.replace(averaging, robust_mean=TrimmedMean(fraction=self.fraction))
@@ -109,7 +109,7 @@ def _aggregation(name: str, value: Any) -> dict[str, Any]:
             f"'{name}' must be a table with the 'kind' of an aggregation, such as 'mean'"
         )
     given = {key: item for key, item in value.items() if key != "kind"}
-    return {"kind": kind, **completed(AGGREGATIONS, name, kind, given)}
+    return {"kind": kind, **complete_table(AGGREGATIONS, name, kind, given)}
 
 
 @register(
@@ -135,7 +135,7 @@ class FedAvgSection(AlgorithmSection):
     local_steps: int = field(default=1, metadata=whole(1, 10**6))
     local_learning_rate: float | None = field(default=None, metadata=POSITIVE)
     proximal_weight: float = field(default=0.0, metadata=NOT_NEGATIVE)
-    budget_penalty: bool = field(default=False, metadata=TRUTH)
+    budget_penalty: bool = field(default=False, metadata=BOOLEAN)
     aggregation: Mapping[str, Any] = field(
         default_factory=lambda: dict(_MEAN), metadata=rule(_aggregation)
     )
@@ -160,7 +160,7 @@ class FedAvgSection(AlgorithmSection):
     ) -> "tuple[Dataset, PublicRows | None]":
         return self._aggregated.hold_out(data, generator)
 
-    def build(self, setting: Setting) -> Algorithm:
+    def build(self, setting: AlgorithmSetting) -> Algorithm:
         from sottovoce.federated.algorithms.fedavg import FedAvg
 
         averaging = FedAvg(
@@ -185,14 +185,14 @@ class FedAvgSection(AlgorithmSection):
 
     def plug_ins(self) -> list[str]:
         AGGREGATIONS.find(self.aggregation["kind"])
-        found = AGGREGATIONS.plug_in(self.aggregation["kind"])
+        found = AGGREGATIONS.describe_plugin(self.aggregation["kind"])
         return [found] if found else []
 
     def written(self) -> dict[str, Any]:
         every = {"kind": self.aggregation["kind"], **dataclasses.asdict(self._aggregated)}  # type: ignore[call-overload]
         return {**dataclasses.asdict(self), "aggregation": every}
 
-    def _local_work(self, setting: Setting) -> "LocalWork":
+    def _local_work(self, setting: AlgorithmSetting) -> "LocalWork":
         from sottovoce.federated.algorithms.fedavg import LocalSgd
 
         if setting.unit is Unit.SAMPLE:
@@ -224,7 +224,7 @@ def require_learning_rate(rate: float | None) -> float:
     return rate
 
 
-def make_clipped_gradient(setting: Setting) -> "SampleClippedGradient":
+def make_clipped_gradient(setting: AlgorithmSetting) -> "SampleClippedGradient":
     """Return the local work of sample-level privacy."""
     from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
 
@@ -288,7 +288,7 @@ class ScaffoldSection(AlgorithmSection):
     def warnings(self, unit: Unit, *, private: bool) -> list[str]:
         return [_CONTROLS] if unit is Unit.CLIENT and private else []
 
-    def build(self, setting: Setting) -> Algorithm:
+    def build(self, setting: AlgorithmSetting) -> Algorithm:
         from sottovoce.federated.algorithms.scaffold import BYTES_PER_COORDINATE, Scaffold
 
         check_memory(
@@ -310,7 +310,7 @@ class ScaffoldSection(AlgorithmSection):
             clients=tuple(setting.clients.names),
         )
 
-    def _for_samples(self, setting: Setting) -> Algorithm:
+    def _for_samples(self, setting: AlgorithmSetting) -> Algorithm:
         from sottovoce.federated.algorithms.scaffold import SampleScaffold
 
         if self.control_clip_norm is not None:

@@ -10,34 +10,34 @@ from collections.abc import Sequence
 
 import torch
 
-from sottovoce.federated.algorithms.algorithm import Combined
-from sottovoce.federated.simulation.counted import CountedClients, Gathering, Portion
-from sottovoce.federated.simulation.draws import added_noise, generator_of_round
-from sottovoce.federated.training import Collected
+from sottovoce.federated.algorithms.algorithm import AggregatedUplink
+from sottovoce.federated.simulation.counted import InMemoryBackend, Portion, UplinkAccumulator
+from sottovoce.federated.simulation.draws import draw_noise, round_generator
+from sottovoce.federated.training import CollectedRound
 from sottovoce.mechanisms.release import NoisySums
 from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.channels.central import noise_of_sum
 from sottovoce.protocol.message import HEADER_BYTES
 
 
-class CentralSums(CountedClients):
+class CentralSums(InMemoryBackend):
     """The backend of a trusted server; it encodes and sends no messages."""
 
     def replay(self, number: int, drawn: Sequence[int]) -> None:  # noqa: ARG002
         self.tally.charge(number, self._payers(number))
 
-    def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
+    def collect(self, number: int, cohort: Sequence[int], start: Start) -> CollectedRound:
         payers = self._payers(number)
         assert set(cohort) <= set(payers), "every client that contributes is charged"
         self.tally.charge(number, payers)
         self.begin(number)
-        gathering = Gathering(
+        gathering = UplinkAccumulator(
             torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device)
         )
         for uplink, portion in self._portions(number, cohort, start):
             self.add(gathering, portion, number, uplink)
         bytes_up = self._payload_bytes(payers)
-        return Collected(
+        return CollectedRound(
             combined=(self._release(gathering, payers),),
             clients_asked=len(payers),
             clients_received=len(payers),
@@ -47,9 +47,9 @@ class CentralSums(CountedClients):
         )
 
     def begin(self, number: int) -> None:
-        self._generator = generator_of_round(self.randomness, self.run, number, self.task.device)
+        self._generator = round_generator(self.randomness, self.run, number, self.task.device)
 
-    def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:  # noqa: ARG002
+    def add(self, gathering: UplinkAccumulator, portion: Portion, number: int, uplink: int) -> None:  # noqa: ARG002
         gathering.total += portion.rows.total(portion.weights)
 
     @property
@@ -60,13 +60,13 @@ class CentralSums(CountedClients):
 
     def _payers(self, number: int) -> list[int]:
         """Return the clients that have budget left, which does not depend on the secret sample."""
-        return [int(i) for i in self.tally.able(number).nonzero()[0]]
+        return [int(i) for i in self.tally.clients_with_budget(number).nonzero()[0]]
 
-    def _release(self, gathering: Gathering, payers: Sequence[int]) -> Combined:
+    def _release(self, gathering: UplinkAccumulator, payers: Sequence[int]) -> AggregatedUplink:
         """Return the noisy sum divided by the expected weight."""
         parts = [self.parts[i] for i in payers]
         noise = noise_of_sum({(part.mechanism, part.weight) for part in parts})
         assert noise is not None, "a round has at least one client that can pay"
-        noisy = gathering.total + added_noise(noise, gathering.total, self._generator)
+        noisy = gathering.total + draw_noise(noise, gathering.total, self._generator)
         expected = self._client_sampling_rate * sum(part.weight for part in parts)
-        return Combined(mean=(noisy / expected).cpu().numpy())
+        return AggregatedUplink(mean=(noisy / expected).cpu().numpy())

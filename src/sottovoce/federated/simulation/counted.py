@@ -16,9 +16,14 @@ from torch import Tensor
 
 from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms.algorithm import Algorithm, Combined, Each, Step
-from sottovoce.federated.training import COORDINATES_TOGETHER, Collected, Mask
-from sottovoce.learning.clients import Clients, Rows, clipped
+from sottovoce.federated.algorithms.algorithm import (
+    AggregatedUplink,
+    Algorithm,
+    ClientStepInput,
+    ClientVectors,
+)
+from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY, CollectedRound, Mask
+from sottovoce.learning.clients import Clients, Rows, clip_rows
 from sottovoce.learning.task import Task
 from sottovoce.ledger.tally import Tally
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -33,7 +38,7 @@ _GPU_FACTOR = 16
 
 
 @dataclass
-class Gathering:
+class UplinkAccumulator:
     """The accumulator of one uplink: the weighted sum and, where they are needed, all vectors."""
 
     total: Tensor
@@ -42,15 +47,15 @@ class Gathering:
     rows: list[Vector] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
 
-    def combined(self) -> Combined:
+    def combined(self) -> AggregatedUplink:
         """Return the weighted mean and the vectors, if they were kept."""
         mean = (self.total.to(torch.float64) / self.weight).cpu().numpy()
         if not self.rows:
-            return Combined(mean=mean)
-        each = Each(
+            return AggregatedUplink(mean=mean)
+        each = ClientVectors(
             clients=tuple(self.clients), rows=np.stack(self.rows), weights=np.array(self.weights)
         )
-        return Combined(mean=mean, each=each)
+        return AggregatedUplink(mean=mean, each=each)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +78,7 @@ class Portion:
         return first if all(part.weight == first for part in self.clients) else None
 
 
-class CountedClients(ABC):
+class InMemoryBackend(ABC):
     """A backend that trains blocks of clients and counts their charges in memory."""
 
     def __init__(
@@ -97,25 +102,27 @@ class CountedClients(ABC):
     def record(self) -> Tally:
         return self.tally
 
-    def able(self, number: int) -> Mask:
-        return self.tally.able(number)
+    def clients_with_budget(self, number: int) -> Mask:
+        return self.tally.clients_with_budget(number)
 
     def replay(self, number: int, drawn: Sequence[int]) -> None:
-        able = self.able(number)
+        able = self.clients_with_budget(number)
         self.tally.charge(number, self._served([i for i in drawn if able[i]]))
 
-    def collect(self, number: int, cohort: Sequence[int], start: Start) -> Collected:
+    def collect(self, number: int, cohort: Sequence[int], start: Start) -> CollectedRound:
         cohort = self._served(cohort)
         self.tally.charge(number, cohort)
         gathered = [
-            Gathering(torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device))
+            UplinkAccumulator(
+                torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device)
+            )
             for _ in range(self.algorithm.uplinks)
         ]
         self.begin(number)
         for uplink, portion in self._portions(number, cohort, start):
             self.add(gathered[uplink], portion, number, uplink)
         bytes_up = self._payload_bytes(cohort) * len(gathered)
-        return Collected(
+        return CollectedRound(
             combined=tuple(one.combined() for one in gathered) if len(cohort) else (),
             clients_asked=len(cohort),
             clients_received=len(cohort),
@@ -139,7 +146,7 @@ class CountedClients(ABC):
         """Prepare the random state of a round."""
 
     @abstractmethod
-    def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:
+    def add(self, gathering: UplinkAccumulator, portion: Portion, number: int, uplink: int) -> None:
         """Privatize a portion and add what the server decodes of it."""
 
     @property
@@ -159,14 +166,14 @@ class CountedClients(ABC):
         self, number: int, cohort: Sequence[int], start: Start
     ) -> Iterator[tuple[int, Portion]]:
         """Yield (uplink index, portion) for the cohort, a few clients at a time."""
-        step = Step(
+        step = ClientStepInput(
             run=self.run,
             round=number,
             model=start.model,
             state=start.state,
             randomness=self.randomness,
         )
-        capacity = COORDINATES_TOGETHER * (_GPU_FACTOR if self._device.type == "cuda" else 1)
+        capacity = MAX_COORDINATES_IN_MEMORY * (_GPU_FACTOR if self._device.type == "cuda" else 1)
         together = max(1, capacity // self.task.dimension)
         for first in range(0, len(cohort), together):
             group = cohort[first : first + together]
@@ -187,7 +194,7 @@ class CountedClients(ABC):
                 own = rows.select(torch.tensor(positions, device=self._device))
             domain = mechanism.input_domain
             if isinstance(domain, L2Ball):
-                own = clipped(own, domain.radius * (1.0 - ROUNDING_HEADROOM))
+                own = clip_rows(own, domain.radius * (1.0 - ROUNDING_HEADROOM))
             chosen = [parts[i] for i in positions]
             weights = _tensor([part.weight for part in chosen], self._device)
             yield Portion(mechanism=mechanism, clients=chosen, weights=weights, rows=own)

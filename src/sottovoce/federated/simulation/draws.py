@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.simulation.counted import CountedClients, Gathering, Portion
+from sottovoce.federated.simulation.counted import InMemoryBackend, Portion, UplinkAccumulator
 from sottovoce.learning.clients import Rows
 from sottovoce.mechanisms.coordinate_laws import (
     AddedNoise,
@@ -28,7 +28,7 @@ from sottovoce.mechanisms.coordinate_laws import (
     Unchanged,
 )
 from sottovoce.mechanisms.mechanism import FiniteLaw, LevelCodes, Mechanism
-from sottovoce.mechanisms.noise.laws import Gaussian, Laplace, Staircase
+from sottovoce.mechanisms.noise.laws import ScalarGaussian, ScalarLaplace, ScalarStaircase
 from sottovoce.mechanisms.registry import kind_of
 from sottovoce.mechanisms.rotation import Rotation, block_size
 
@@ -61,7 +61,7 @@ def has_small_law(mechanism: Mechanism) -> bool:
     return isinstance(mechanism.law(domain.project(np.zeros(domain.dimension))), FiniteLaw)
 
 
-def generator_of_round(
+def round_generator(
     randomness: SeededRandomness, run: str, number: int, device: torch.device
 ) -> torch.Generator:
     """Return the generator of a round, with a seed of its own so that runs can resume anywhere."""
@@ -69,7 +69,7 @@ def generator_of_round(
     return torch.Generator(device=device).manual_seed(seed)
 
 
-def turned_total(
+def draw_rotated_total(
     law: DrawnLaw,
     rows: Rows,
     weights: Tensor,
@@ -78,22 +78,22 @@ def turned_total(
 ) -> Tensor:
     """Draw the weighted sum of the decoded rows, rotated before noise if `rotation` is given."""
     if rotation is None:
-        return drawn_total(law, rows, weights, generator)
+        return draw_total(law, rows, weights, generator)
     total, start = torch.zeros((), device=weights.device), 0
     for block in rows.blocks(rows_per_batch(rotation.dimension, weights.device)):
-        decoded = drawn_rows(law, rotation.forward(block.float()), generator)
+        decoded = draw_rows(law, rotation.forward(block.float()), generator)
         total = total + weights[start : start + len(block)] @ decoded
         start += len(block)
     # A rotation is linear, so the sum is rotated back once.
     return rotation.inverse(total[None])[0]
 
 
-def drawn_total(law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Generator) -> Tensor:
+def draw_total(law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Generator) -> Tensor:
     """Draw the weighted sum of the decoded rows."""
     match law:
         case Unchanged():
             return rows.total(weights)
-        case AddedNoise(noise=Gaussian(stddev=stddev)):
+        case AddedNoise(noise=ScalarGaussian(stddev=stddev)):
             exact = rows.total(weights)
             scale: Tensor = stddev * torch.linalg.vector_norm(weights)
             return exact + scale * _draw_normal(exact.shape, exact, generator)
@@ -101,13 +101,13 @@ def drawn_total(law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Gen
             return _sum_draws(law, rows, weights, generator)
 
 
-def drawn_rows(law: DrawnLaw, values: Tensor, generator: torch.Generator) -> Tensor:
+def draw_rows(law: DrawnLaw, values: Tensor, generator: torch.Generator) -> Tensor:
     """Draw each row as the server decodes it."""
     match law:
         case Unchanged():
             return values
         case AddedNoise(noise=noise):
-            return values + added_noise(noise, values, generator)
+            return values + draw_noise(noise, values, generator)
         case NoisySign(stddev=stddev, magnitude=magnitude):
             positive: Tensor = torch.special.ndtr(values / stddev)
             signs: Tensor = 2.0 * (_draw_uniform(values, generator) < positive) - 1.0
@@ -132,7 +132,7 @@ def _sum_draws(law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Gene
     dimension = next(rows.blocks(1)).shape[1]
     for block in rows.blocks(rows_per_batch(dimension, weights.device)):
         part = weights[start : start + len(block)]
-        total = total + part @ drawn_rows(law, block.float(), generator)
+        total = total + part @ draw_rows(law, block.float(), generator)
         start += len(block)
     return total
 
@@ -186,24 +186,26 @@ def _first_letter_above(uniform: Tensor, masses: list[Tensor], letters: list[flo
     return found
 
 
-def added_noise(
-    noise: Gaussian | Laplace | Staircase, like: Tensor, generator: torch.Generator
+def draw_noise(
+    noise: ScalarGaussian | ScalarLaplace | ScalarStaircase,
+    like: Tensor,
+    generator: torch.Generator,
 ) -> Tensor:
     """Draw noise for every entry of `like`, in its precision."""
     match noise:
-        case Gaussian(stddev=stddev):
+        case ScalarGaussian(stddev=stddev):
             return stddev * _draw_normal(like.shape, like, generator)
-        case Laplace(scale=scale):
+        case ScalarLaplace(scale=scale):
             # 1 - u lies in (0, 1], so the logarithm is finite.
             magnitude = -torch.log(1.0 - _draw_uniform(like, generator))
             return scale * magnitude * torch.where(_draw_uniform(like, generator) < 0.5, -1.0, 1.0)
-        case Staircase():
+        case ScalarStaircase():
             return _draw_staircase(noise, like, generator)
         case _:
             assert_never(noise)
 
 
-def _draw_staircase(noise: Staircase, like: Tensor, generator: torch.Generator) -> Tensor:
+def _draw_staircase(noise: ScalarStaircase, like: Tensor, generator: torch.Generator) -> Tensor:
     """Draw sign, whole steps and position in the step independently (Geng and Viswanath 2016)."""
     decay = math.exp(-noise.epsilon)
     whole = torch.floor(torch.log1p(-_draw_uniform(like, generator)) / -noise.epsilon)
@@ -291,21 +293,21 @@ def law_of(mechanism: Mechanism) -> DrawnLaw:
     )
 
 
-class DrawnMessages(CountedClients):
+class DrawnMessages(InMemoryBackend):
     """The backend that draws decoded values; it encodes and sends no messages."""
 
     def begin(self, number: int) -> None:
         device = self.task.device
-        self._generator = generator_of_round(self.randomness, self.run, number, device)
+        self._generator = round_generator(self.randomness, self.run, number, device)
         rotation = self.rotation(number)
         self._rotation = None if rotation is None else RowRotation(rotation, self.task.device)
 
-    def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:  # noqa: ARG002
+    def add(self, gathering: UplinkAccumulator, portion: Portion, number: int, uplink: int) -> None:  # noqa: ARG002
         law = law_of(portion.mechanism)
         gathering.weight += portion.weight
         rows, weights, generator = portion.rows, portion.weights, self._generator
         if not self.algorithm.gathers:
-            gathering.total += turned_total(law, rows, weights, generator, self._rotation)
+            gathering.total += draw_rotated_total(law, rows, weights, generator, self._rotation)
             return
         together = rows_per_batch(self.task.dimension, self.task.device)
         for number_of_block, block in enumerate(rows.blocks(together)):
@@ -314,13 +316,13 @@ class DrawnMessages(CountedClients):
 
     def _draw(self, law: DrawnLaw, block: Tensor) -> Tensor:
         values = block if self._rotation is None else self._rotation.forward(block)
-        return drawn_rows(law, values, self._generator)
+        return draw_rows(law, values, self._generator)
 
     def _rotate_back(self, rows: Tensor) -> Tensor:
         return rows if self._rotation is None else self._rotation.inverse(rows)
 
     def _add_rows(
-        self, gathering: Gathering, portion: Portion, start: int, decoded: Tensor
+        self, gathering: UplinkAccumulator, portion: Portion, start: int, decoded: Tensor
     ) -> None:
         weights = portion.weights[start : start + len(decoded)]
         gathering.total += weights @ decoded

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.randomness import Keystream
-from sottovoce.core.threads import how_many
-from sottovoce.federated.simulation.counted import CountedClients, Gathering, Portion
+from sottovoce.core.threads import thread_count
+from sottovoce.federated.simulation.counted import InMemoryBackend, Portion, UplinkAccumulator
 from sottovoce.mechanisms.encoding import PackedRows, encode_packed, prepare, take_clipped
-from sottovoce.mechanisms.mechanism import Expanding, SendsSigns
-from sottovoce.protocol.message import Opened, codes_of, opened_as_sent
+from sottovoce.mechanisms.mechanism import ExpandsToSigns, SendsSigns
+from sottovoce.protocol.message import MessageContent, codes_of, open_packed_rows
 from sottovoce.protocol.plan import ClientPlan
 from sottovoce.protocol.sums import DecodedMean, ExpandedMean, LevelCounts
 
@@ -30,13 +30,13 @@ _MAX_COORDINATES_ON_DEVICE = 1 << 26
 _MAX_ROWS_ON_DEVICE = 4096
 
 
-class PackedMessages(CountedClients):
+class PackedMessages(InMemoryBackend):
     """The backend that produces the bits of every message, without headers."""
 
     def begin(self, number: int) -> None:
         self._rotation = self.rotation(number)
 
-    def add(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> None:
+    def add(self, gathering: UplinkAccumulator, portion: Portion, number: int, uplink: int) -> None:
         gathering.weight += portion.weight
         mechanism, weight = portion.mechanism, portion.common_weight
         size = mechanism.sign_size if isinstance(mechanism, SendsSigns) else None
@@ -60,7 +60,7 @@ class PackedMessages(CountedClients):
         With `as_clipped` the rows are taken as they are in the portion. Otherwise they are
         projected, so that the rounding of float32 leaves no row outside the domain.
         """
-        capacity, most = _MAX_COORDINATES * how_many(), _MAX_ROWS * how_many()
+        capacity, most = _MAX_COORDINATES * thread_count(), _MAX_ROWS * thread_count()
         if self._device.type == "cuda":
             capacity, most = _MAX_COORDINATES_ON_DEVICE, _MAX_ROWS_ON_DEVICE
         position = 0
@@ -92,18 +92,22 @@ class PackedMessages(CountedClients):
         ones: NDArray[np.uint32] = here.counts()[0]
         return ones
 
-    def _total(self, gathering: Gathering, portion: Portion, number: int, uplink: int) -> Vector:
+    def _total(
+        self, gathering: UplinkAccumulator, portion: Portion, number: int, uplink: int
+    ) -> Vector:
         """Return the weighted sum of all messages, decoded as the server does and rotated back."""
         sums = _make_accumulator(self.task.dimension, portion)
         for parts, packed in self._encode(portion, number, uplink):
-            for part, opened in zip(parts, opened_as_sent(packed), strict=True):
+            for part, opened in zip(parts, open_packed_rows(packed), strict=True):
                 sums.add(part.mechanism, part.weight, opened)
                 if self.algorithm.gathers:
                     self._gather(gathering, part, opened)
         total = _total(sums, portion)
         return total if self._rotation is None else self._rotation.inverse(total)
 
-    def _gather(self, gathering: Gathering, part: ClientPlan, opened: Opened) -> None:
+    def _gather(
+        self, gathering: UplinkAccumulator, part: ClientPlan, opened: MessageContent
+    ) -> None:
         decoded = part.mechanism.decode(codes_of(opened))
         if self._rotation is not None:
             decoded = self._rotation.inverse(decoded)
@@ -115,7 +119,7 @@ class PackedMessages(CountedClients):
 def _make_accumulator(dimension: int, portion: Portion) -> ExpandedMean | DecodedMean:
     """Return an accumulator of sign counts if all weights are equal, else of decoded messages."""
     mechanism = portion.mechanism
-    if isinstance(mechanism, Expanding) and portion.common_weight is not None:
+    if isinstance(mechanism, ExpandsToSigns) and portion.common_weight is not None:
         return ExpandedMean(mechanism)
     return DecodedMean(dimension)
 

@@ -23,8 +23,8 @@ from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Algorithm
 from sottovoce.federated.algorithms.fedavg import GradientSteps, Stackable
-from sottovoce.federated.simulation.draws import RowRotation, generator_of_round, turned_total
-from sottovoce.federated.training import COORDINATES_TOGETHER
+from sottovoce.federated.simulation.draws import RowRotation, draw_rotated_total, round_generator
+from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY
 from sottovoce.learning.clients import DenseRows
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms.coordinate_laws import CoordinateLaw, Coordinatewise
@@ -72,7 +72,7 @@ def can_stack(algorithm: Algorithm, parts: Sequence[ClientPlan], dimension: int)
     return (
         isinstance(algorithm, Stackable)
         and algorithm.gradient_steps() is not None
-        and len(parts) * dimension <= COORDINATES_TOGETHER
+        and len(parts) * dimension <= MAX_COORDINATES_IN_MEMORY
         and all(isinstance(part.mechanism, Coordinatewise) for part in parts)
     )
 
@@ -188,7 +188,7 @@ class _Stack:
     def _mean(self, index: int, number: int, updates: Tensor) -> Tensor:
         """Return the mean that the server decodes in one run."""
         one, device = self.runs[index], self.task.device
-        generator = generator_of_round(one.randomness, one.run, number, device)
+        generator = round_generator(one.randomness, one.run, number, device)
         row_rotation = None
         if self.rotated:
             rotation = Rotation.of_round(one.run, number, self.task.dimension)
@@ -196,7 +196,7 @@ class _Stack:
         total = torch.zeros(self.task.dimension, dtype=torch.float64, device=device)
         for portion in self.portions[index]:
             rows = updates if portion.positions is None else updates[portion.positions]
-            total += turned_total(
+            total += draw_rotated_total(
                 portion.law, DenseRows(rows), portion.weights, generator, row_rotation
             )
         return total / sum(part.weight for part in one.parts)

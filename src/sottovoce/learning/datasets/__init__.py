@@ -7,14 +7,14 @@ Every loader scales by public constants only, so loading spends no privacy budge
 
 from sottovoce.learning.datasets.dataset import (
     Dataset,
-    some_owners,
+    sample_owners,
     subset,
     with_training_rows,
     with_validation,
 )
 from sottovoce.learning.datasets.register import (
     CsvOptions,
-    Entry,
+    DatasetEntry,
     check_here,
     data_folder,
     entries,
@@ -27,14 +27,14 @@ from sottovoce.learning.datasets.register import (
 __all__ = [
     "CsvOptions",
     "Dataset",
-    "Entry",
+    "DatasetEntry",
     "check_here",
     "data_folder",
     "entries",
     "fetch",
     "files_to_fetch",
     "load",
-    "some_owners",
+    "sample_owners",
     "subset",
     "where_found",
     "with_training_rows",

@@ -9,7 +9,7 @@ import numpy as np
 
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning.datasets.dataset import Dataset, with_random_test_part
-from sottovoce.learning.datasets.register import Request, register
+from sottovoce.learning.datasets.register import LoadRequest, register
 
 _SHAPE = re.compile(r"^([1-9]\d{0,8})x([1-9]\d{0,8})x([1-9]\d{0,5})$")
 _MOST_VALUES = 10**9
@@ -20,7 +20,7 @@ _MOST_VALUES = 10**9
     summary="made-up points around random class centers, for timing",
     placeholder="ROWSxFEATURESxCLASSES",
 )
-def blobs(request: Request) -> Dataset:
+def blobs(request: LoadRequest) -> Dataset:
     """Draw x = (class center + noise)/sqrt(features), both standard normal; hold out a fifth."""
     found = _SHAPE.match(request.argument)
     rows, features, classes = (int(part) for part in found.groups()) if found else (0, 0, 0)
@@ -49,7 +49,7 @@ _THICK = -0.195  # About half of the digits exceed this mean brightness.
 
 
 @register("digits", summary="8x8 handwritten digits, 10 classes, bundled with scikit-learn")
-def digits(request: Request) -> Dataset:
+def digits(request: LoadRequest) -> Dataset:
     """Load scikit-learn's 8x8 digits, with pixels 0..16 mapped to [-1/2, 1/2]; hold out a fifth.
 
     The attribute `thick` is whether a digit was drawn with much ink. It is a target for attribute

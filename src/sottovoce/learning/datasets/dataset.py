@@ -55,7 +55,7 @@ class SelectedRows:
         return SelectedRows(self._array, self._rows[rows])
 
 
-def chosen_rows(array: "NDArray[Any] | SelectedRows", rows: Any) -> NDArray[Any]:
+def select_rows(array: "NDArray[Any] | SelectedRows", rows: Any) -> NDArray[Any]:
     """Select rows: a copy if the array is in memory, a `SelectedRows` if it is on disk."""
     if isinstance(array, SelectedRows):
         return cast(NDArray[Any], array.take(rows))
@@ -202,13 +202,13 @@ def subset(
     return dataclasses.replace(
         dataset,
         **_training(dataset, train),
-        test_features=chosen_rows(dataset.test_features, test),
+        test_features=select_rows(dataset.test_features, test),
         test_labels=dataset.test_labels[test],
-        test_attributes=chosen_attributes(dataset.test_attributes, test),
+        test_attributes=select_attributes(dataset.test_attributes, test),
     )
 
 
-def some_owners(dataset: Dataset, count: int, generator: np.random.Generator) -> Dataset:
+def sample_owners(dataset: Dataset, count: int, generator: np.random.Generator) -> Dataset:
     """Return the data set with all training rows of `count` owners that are drawn at random."""
     if dataset.train_owners is None:
         raise ParameterError(
@@ -250,9 +250,9 @@ def with_validation(dataset: Dataset, fraction: float, generator: np.random.Gene
     return dataclasses.replace(
         dataset,
         **_training(dataset, np.flatnonzero(~chosen)),
-        test_features=chosen_rows(dataset.train_features, chosen),
+        test_features=select_rows(dataset.train_features, chosen),
         test_labels=dataset.train_labels[chosen],
-        test_attributes=chosen_attributes(dataset.train_attributes, chosen),
+        test_attributes=select_attributes(dataset.train_attributes, chosen),
     )
 
 
@@ -264,14 +264,14 @@ def with_training_rows(dataset: Dataset, rows: Owners) -> Dataset:
 def _training(dataset: Dataset, rows: Owners | slice) -> dict[str, Any]:
     owners = dataset.train_owners
     return {
-        "train_features": chosen_rows(dataset.train_features, rows),
+        "train_features": select_rows(dataset.train_features, rows),
         "train_labels": dataset.train_labels[rows],
         "train_owners": None if owners is None else owners[rows],
-        "train_attributes": chosen_attributes(dataset.train_attributes, rows),
+        "train_attributes": select_attributes(dataset.train_attributes, rows),
     }
 
 
-def chosen_attributes(attributes: Attributes, rows: Any) -> Attributes:
+def select_attributes(attributes: Attributes, rows: Any) -> Attributes:
     """Select the attributes of some rows."""
     return {name: values[rows] for name, values in attributes.items()}
 
@@ -286,7 +286,7 @@ WRITE_AGAIN = "write it again"
 Array = NDArray[Any]
 
 
-def damaged(path: Path | str, reason: object, *, remedy: str = FETCH_AGAIN) -> DataError:
+def damaged_file_error(path: Path | str, reason: object, *, remedy: str = FETCH_AGAIN) -> DataError:
     """Return the error for a file that exists but is not what it should be."""
     return DataError(f"{path} cannot be read as data: {reason}; {remedy}")
 
@@ -298,7 +298,7 @@ def _archive(path: Path, remedy: str) -> Iterator[np.lib.npyio.NpzFile]:
         with path.open("rb") as file:  # np.load does not close a damaged file.
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise damaged(path, "it is not an npz archive", remedy=remedy)
+                raise damaged_file_error(path, "it is not an npz archive", remedy=remedy)
             with archive:
                 yield archive
     except DAMAGE as error:
@@ -309,7 +309,7 @@ def _archive(path: Path, remedy: str) -> Iterator[np.lib.npyio.NpzFile]:
             if pickled
             else error
         )
-        raise damaged(path, reason, remedy=remedy) from None
+        raise damaged_file_error(path, reason, remedy=remedy) from None
 
 
 def names_in_npz(path: Path, *, remedy: str = FETCH_AGAIN) -> tuple[str, ...]:
@@ -329,15 +329,15 @@ def read_npz(
         missing = [name for name in shapes if name not in archive.files]
         if missing:
             needs = ", ".join(shapes)
-            raise damaged(
+            raise damaged_file_error(
                 path, f"array '{missing[0]}' is missing (it needs {needs})", remedy=remedy
             )
         arrays = {name: archive[name] for name in shapes}
     for name, dimensions in shapes.items():
         if not isinstance(arrays[name], np.ndarray):  # Members of other formats are read as bytes.
-            raise damaged(path, f"'{name}' is not an array", remedy=remedy)
+            raise damaged_file_error(path, f"'{name}' is not an array", remedy=remedy)
         if dimensions is not None and arrays[name].ndim != dimensions:
-            raise damaged(
+            raise damaged_file_error(
                 path,
                 f"array '{name}' has shape {arrays[name].shape}, not {dimensions} dimensions",
                 remedy=remedy,
@@ -345,7 +345,7 @@ def read_npz(
     return arrays
 
 
-def pixels(
+def scale_images(
     path: Path | str,
     name: str,
     images: Array,
@@ -359,21 +359,21 @@ def pixels(
     holds colors, and is moved to the front.
     """
     if images.dtype != np.uint8 or images.ndim < 3:
-        raise damaged(
+        raise damaged_file_error(
             path,
             f"'{name}' is {images.dtype} of shape {images.shape}, not images of bytes",
             remedy=remedy,
         )
     if shape is not None and images.shape[1:] != tuple(shape):
-        raise damaged(
+        raise damaged_file_error(
             path, f"'{name}' has images of {images.shape[1:]}, not {tuple(shape)}", remedy=remedy
         )
     has_colors = images.ndim > 3 and images.shape[-1] in (3, 4)
     channels_first = np.moveaxis(images, -1, 1) if has_colors else images[:, None]
-    return scaled(channels_first)
+    return scale_bytes(channels_first)
 
 
-def scaled(bytes_: Array) -> Features:
+def scale_bytes(bytes_: Array) -> Features:
     """Map bytes 0..255 to [-1/2, 1/2], in place after one copy, because some arrays are large."""
     result = np.ascontiguousarray(bytes_, dtype=np.float32)
     result /= 255.0
@@ -381,25 +381,25 @@ def scaled(bytes_: Array) -> Features:
     return result
 
 
-def classes(
+def check_classes(
     path: Path | str, name: str, labels: Array, num_classes: int, *, remedy: str = FETCH_AGAIN
 ) -> NDArray[np.int64]:
     """Return labels as int64 and check that they lie in 0..num_classes-1; flatten a column."""
     flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.ndim != 1 or flat.dtype.kind not in "iu":
-        raise damaged(
+        raise damaged_file_error(
             path,
             f"'{name}' is {labels.dtype} of shape {labels.shape}, not class labels",
             remedy=remedy,
         )
     if len(flat) and int(flat.min()) < 0:
-        raise damaged(
+        raise damaged_file_error(
             path,
             f"'{name}' has labels {flat.min()} to {flat.max()}, and labels must start at 0",
             remedy=remedy,
         )
     if len(flat) and int(flat.max()) >= num_classes:
-        raise damaged(
+        raise damaged_file_error(
             path,
             f"'{name}' has labels {flat.min()} to {flat.max()}, beyond 0 to {num_classes - 1}",
             remedy=remedy,
@@ -407,15 +407,15 @@ def classes(
     return flat.astype(np.int64)
 
 
-def same_rows(path: Path | str, remedy: str = FETCH_AGAIN, /, **arrays: Array) -> None:
+def check_same_rows(path: Path | str, remedy: str = FETCH_AGAIN, /, **arrays: Array) -> None:
     """Refuse arrays that are empty or have different numbers of rows."""
     rows = {name: len(array) for name, array in arrays.items()}
     if len(set(rows.values())) > 1:
         counts = ", ".join(f"'{name}' {count}" for name, count in rows.items())
-        raise damaged(path, f"the numbers of rows do not match: {counts}", remedy=remedy)
+        raise damaged_file_error(path, f"the numbers of rows do not match: {counts}", remedy=remedy)
     if not all(rows.values()):
         names = ", ".join(f"'{name}'" for name in rows)
-        raise damaged(path, f"there are no rows in {names}", remedy=remedy)
+        raise damaged_file_error(path, f"there are no rows in {names}", remedy=remedy)
 
 
 def with_random_test_part(
@@ -442,7 +442,7 @@ def with_random_test_part(
         test_labels=labels[test],
         num_classes=num_classes,
         train_owners=None if owners is None else owners[train],
-        train_attributes=chosen_attributes(attributes or {}, train),
-        test_attributes=chosen_attributes(attributes or {}, test),
+        train_attributes=select_attributes(attributes or {}, train),
+        test_attributes=select_attributes(attributes or {}, test),
         note=note,
     )

@@ -15,10 +15,10 @@ from sottovoce.learning.datasets.dataset import (
     Array,
     Dataset,
     Features,
-    pixels,
+    scale_images,
     with_random_test_part,
 )
-from sottovoce.learning.datasets.register import Request, register
+from sottovoce.learning.datasets.register import LoadRequest, register
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 LABEL_NAMES = ("label", "labels", "target", "y")
@@ -33,7 +33,7 @@ Split = tuple[Features, Array]
     placeholder="FOLDER",
     summary="your own folder: a Hugging Face dataset (parquet, arrow), or images in class folders",
 )
-def own_folder(request: Request) -> Dataset:
+def own_folder(request: LoadRequest) -> Dataset:
     """Load classes from a folder; without a split called 'test' hold out a random fifth.
 
     Images must have one size. They are scaled by 255, and are gray only if all of them are. A data
@@ -138,7 +138,7 @@ def _stack_images(folder: Path, images: Sequence[Any], mode: str) -> Features:
             f"the images of {folder} have several sizes, such as {shapes[0]} and {shapes[-1]} "
             "(height, width); convert them to one size first"
         )
-    return pixels(folder, "images", np.stack(arrays))
+    return scale_images(folder, "images", np.stack(arrays))
 
 
 def _library_splits(folder: Path) -> dict[str, Split]:

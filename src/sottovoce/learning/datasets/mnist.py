@@ -11,13 +11,13 @@ from sottovoce.learning.datasets.dataset import (
     Array,
     Dataset,
     Owners,
-    classes,
-    damaged,
-    pixels,
+    check_classes,
+    check_same_rows,
+    damaged_file_error,
     read_npz,
-    same_rows,
+    scale_images,
 )
-from sottovoce.learning.datasets.register import DataFile, Digest, Request, Source, register
+from sottovoce.learning.datasets.register import DataFile, DataSource, Digest, LoadRequest, register
 
 SHAPE = (28, 28)
 NUM_CLASSES = 10
@@ -44,7 +44,7 @@ _FASHION_MD5 = (
 )
 
 
-def _sources(name: str, base_url: str, digests: tuple[str, ...]) -> tuple[Source, ...]:
+def _sources(name: str, base_url: str, digests: tuple[str, ...]) -> tuple[DataSource, ...]:
     idx = tuple(
         DataFile(
             path=f"{name}/{file}",
@@ -53,7 +53,7 @@ def _sources(name: str, base_url: str, digests: tuple[str, ...]) -> tuple[Source
         )
         for file, digest in zip(_IDX_FILES, digests, strict=True)
     )
-    return Source(files=(DataFile(path=f"{name}.npz"),)), Source(files=idx)
+    return DataSource(files=(DataFile(path=f"{name}.npz"),)), DataSource(files=idx)
 
 
 @register(
@@ -61,7 +61,7 @@ def _sources(name: str, base_url: str, digests: tuple[str, ...]) -> tuple[Source
     summary="28x28 handwritten digits, 10 classes, 60,000 + 10,000",
     sources=_sources("mnist", "https://ossci-datasets.s3.amazonaws.com/mnist", _MNIST_MD5),
 )
-def mnist(request: Request) -> Dataset:
+def mnist(request: LoadRequest) -> Dataset:
     """Load MNIST; owners are the writers if `mnist_writers.npz` (writer_train) is in the folder."""
     note = "MNIST, LeCun, Cortes and Burges 1998, CC BY-SA 3.0."
     return _dataset(request, "mnist", note, _writers(request.folder / WRITERS_FILE))
@@ -76,13 +76,13 @@ def mnist(request: Request) -> Dataset:
         _FASHION_MD5,
     ),
 )
-def fashion_mnist(request: Request) -> Dataset:
+def fashion_mnist(request: LoadRequest) -> Dataset:
     """Load Fashion-MNIST."""
     note = "Fashion-MNIST, Xiao, Rasul and Vollgraf 2017, MIT license."
     return _dataset(request, "fashion_mnist", note, None)
 
 
-def _dataset(request: Request, name: str, note: str, owners: Owners | None) -> Dataset:
+def _dataset(request: LoadRequest, name: str, note: str, owners: Owners | None) -> Dataset:
     if len(request.paths) == 1:
         shapes = {"x_train": 3, "y_train": None, "x_test": 3, "y_test": None}
         parts = read_npz(request.paths[0], shapes)
@@ -92,15 +92,17 @@ def _dataset(request: Request, name: str, note: str, owners: Owners | None) -> D
         parts = {part: read_idx(path) for part, path in paths.items()}
     for side in ("train", "test"):
         x, y = f"x_{side}", f"y_{side}"
-        same_rows(paths[x], **{x: parts[x], y: parts[y]})
+        check_same_rows(paths[x], **{x: parts[x], y: parts[y]})
     if owners is not None:
-        same_rows(request.folder / WRITERS_FILE, writer_train=owners, y_train=parts["y_train"])
+        check_same_rows(
+            request.folder / WRITERS_FILE, writer_train=owners, y_train=parts["y_train"]
+        )
     return Dataset(
         name=name,
-        train_features=pixels(paths["x_train"], "x_train", parts["x_train"], SHAPE),
-        train_labels=classes(paths["y_train"], "y_train", parts["y_train"], NUM_CLASSES),
-        test_features=pixels(paths["x_test"], "x_test", parts["x_test"], SHAPE),
-        test_labels=classes(paths["y_test"], "y_test", parts["y_test"], NUM_CLASSES),
+        train_features=scale_images(paths["x_train"], "x_train", parts["x_train"], SHAPE),
+        train_labels=check_classes(paths["y_train"], "y_train", parts["y_train"], NUM_CLASSES),
+        test_features=scale_images(paths["x_test"], "x_test", parts["x_test"], SHAPE),
+        test_labels=check_classes(paths["y_test"], "y_test", parts["y_test"], NUM_CLASSES),
         num_classes=NUM_CLASSES,
         train_owners=owners,
         note=note if owners is None else f"{note} Writers: QMNIST, Yadav and Bottou 2019.",
@@ -122,14 +124,14 @@ def read_idx(path: Path) -> Array:
         with gzip.open(path) as file:
             content = file.read()
     except DAMAGE as error:
-        raise damaged(path, error) from None
+        raise damaged_file_error(path, error) from None
     dimensions = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
     start = 4 + 4 * dimensions
     if not dimensions or len(content) < start:
-        raise damaged(path, "it is not an idx file of bytes")
+        raise damaged_file_error(path, "it is not an idx file of bytes")
     shape = tuple(int(size) for size in np.frombuffer(content[4:start], dtype=">u4"))
     if len(content) - start != math.prod(shape):
-        raise damaged(
+        raise damaged_file_error(
             path, f"it announces an array of shape {shape} but has {len(content) - start} bytes"
         )
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)

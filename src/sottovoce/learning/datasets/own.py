@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core.errors import DataError
-from sottovoce.core.table_files import number_in
+from sottovoce.core.table_files import parse_number
 from sottovoce.learning import in_memory
 from sottovoce.learning.datasets.dataset import (
     WRITE_AGAIN,
@@ -18,17 +18,17 @@ from sottovoce.learning.datasets.dataset import (
     Features,
     Labels,
     Owners,
-    classes,
-    damaged,
+    check_classes,
+    check_same_rows,
+    damaged_file_error,
     names_in_npz,
-    pixels,
     read_npz,
-    same_rows,
-    scaled,
+    scale_bytes,
+    scale_images,
     with_random_test_part,
 )
-from sottovoce.learning.datasets.register import CsvOptions, Request, register
-from sottovoce.learning.datasets.tables import Table, features_of, read_table
+from sottovoce.learning.datasets.register import CsvOptions, LoadRequest, register
+from sottovoce.learning.datasets.tables import CsvTable, features_of, read_table
 
 _WHOLE = ("x", "y")
 _SPLIT = ("x_train", "y_train", "x_test", "y_test")
@@ -53,7 +53,7 @@ def existing_file(text: str) -> Path:
     placeholder="PATH",
     summary="your own arrays: x_train y_train x_test y_test (or x y), owner_train (or owner)",
 )
-def own_npz(request: Request) -> Dataset:
+def own_npz(request: LoadRequest) -> Dataset:
     """Load the arrays of a file; without a test part hold out a random fifth.
 
     Features of bytes are images, or flat if they have two dimensions, and are scaled by 255; floats
@@ -66,11 +66,11 @@ def own_npz(request: Request) -> Dataset:
     wanted = _SPLIT if "x_train" in names else _WHOLE
     optional = [name for name in names if name in _OWNERS or name.startswith(_ATTRIBUTE)]
     arrays = read_npz(path, dict.fromkeys((*wanted, *optional)), remedy=WRITE_AGAIN)
-    return dataset_of(request, arrays, where=path, remedy=WRITE_AGAIN)
+    return build_dataset(request, arrays, where=path, remedy=WRITE_AGAIN)
 
 
-def dataset_of(
-    request: Request, arrays: Mapping[str, Array], *, where: Path | str, remedy: str
+def build_dataset(
+    request: LoadRequest, arrays: Mapping[str, Array], *, where: Path | str, remedy: str
 ) -> Dataset:
     """Build a data set from arrays of any origin; errors refer to them as `where`."""
     return _Arrays(where, remedy, arrays).dataset(request)
@@ -82,7 +82,7 @@ class _Arrays:
     def __init__(self, where: Path | str, remedy: str, arrays: Mapping[str, Array]) -> None:
         self._where, self._remedy, self._arrays = where, remedy, arrays
 
-    def dataset(self, request: Request) -> Dataset:
+    def dataset(self, request: LoadRequest) -> Dataset:
         """Return the data set, with a random test part unless the arrays are split."""
         if "x_train" in self._arrays:
             return self._already_split(request)
@@ -100,7 +100,7 @@ class _Arrays:
             note=_INFERRED if num_classes else "",
         )
 
-    def _already_split(self, request: Request) -> Dataset:
+    def _already_split(self, request: LoadRequest) -> Dataset:
         data = self._read(_SPLIT[:2], "owner_train") | self._read(_SPLIT[2:])
         ours, tests = data["y_train"], data["y_test"]
         if ours.shape[1:] != tests.shape[1:] or (ours.dtype.kind == "f") != (
@@ -124,7 +124,7 @@ class _Arrays:
         )
 
     def _damaged(self, reason: str) -> DataError:
-        return damaged(self._where, reason, remedy=self._remedy)
+        return damaged_file_error(self._where, reason, remedy=self._remedy)
 
     def _read(self, names: tuple[str, ...], optional: str = "") -> dict[str, Array]:
         """Return arrays with one row for each sample, and the optional one if it exists."""
@@ -136,14 +136,14 @@ class _Arrays:
         for name, values in data.items():
             if not values.ndim:
                 raise self._damaged(f"'{name}' is a single value, not one for each row")
-        same_rows(self._where, self._remedy, **data)
+        check_same_rows(self._where, self._remedy, **data)
         return data
 
     def _features(self, name: str, values: Array) -> Features:
         if values.dtype == np.uint8 and values.ndim == 2:
-            return scaled(values)
+            return scale_bytes(values)
         if values.dtype == np.uint8:
-            return pixels(self._where, name, values, remedy=self._remedy)
+            return scale_images(self._where, name, values, remedy=self._remedy)
         if values.dtype.kind not in "fiu" or values.ndim < 2:
             raise self._damaged(f"'{name}' is {values.dtype} of shape {values.shape}, not features")
         result = values.astype(np.float32)
@@ -165,7 +165,7 @@ class _Arrays:
         if not values.size:
             raise self._damaged(f"the labels have shape {values.shape}, not one for each row")
         num_classes = max(2, int(values.max()) + 1)
-        found = classes(self._where, "y", values, num_classes, remedy=self._remedy)
+        found = check_classes(self._where, "y", values, num_classes, remedy=self._remedy)
         return found, num_classes
 
     def _owners(self, owners: Array | None) -> Owners | None:
@@ -186,7 +186,7 @@ class _Arrays:
                 raise self._damaged(
                     f"'{name}' has shape {values.shape}, not one value for each of the {rows} rows"
                 )
-            found[called] = classes(
+            found[called] = check_classes(
                 self._where, name, values, MAX_ATTRIBUTE_VALUES, remedy=self._remedy
             )
         return found
@@ -208,7 +208,7 @@ def _numbered(owners: Array) -> Owners:
     return np.unique(owners, return_inverse=True)[1].astype(np.int64)
 
 
-def _table_owners(table: Table, column: str) -> Owners | None:
+def _table_owners(table: CsvTable, column: str) -> Owners | None:
     cells = table.cells(column)
     if "" in cells:
         raise DataError(
@@ -219,7 +219,7 @@ def _table_owners(table: Table, column: str) -> Owners | None:
 
 
 @register("csv:", placeholder="PATH", summary="your own table of numbers with a label column")
-def own_csv(request: Request) -> Dataset:
+def own_csv(request: LoadRequest) -> Dataset:
     """Load a csv table as its options say; hold out a random part of the rows."""
     options = request.csv
     path = existing_file(request.argument)
@@ -237,7 +237,9 @@ def own_csv(request: Request) -> Dataset:
         of_numbers = [name for name in columns if name not in options.categories]
         of_numbers += label_columns if options.label == "number" else ()
         used = [*columns, *label_columns, *owner_columns]
-        table = table.with_cells_in(of_numbers, [one for one in used if one not in of_numbers])
+        table = table.drop_incomplete_rows(
+            of_numbers, [one for one in used if one not in of_numbers]
+        )
     features = features_of(table, columns, options)
     labels, num_classes = _table_labels(table, label_columns, options)
     owners = _table_owners(table, options.owner_column) if options.owner_column else None
@@ -259,7 +261,7 @@ def own_csv(request: Request) -> Dataset:
 
 
 def _table_labels(
-    table: Table, columns: tuple[str, ...], options: CsvOptions
+    table: CsvTable, columns: tuple[str, ...], options: CsvOptions
 ) -> tuple[Labels, int | None]:
     if options.label == "number":
         numbers = [table.float32_numbers(column) for column in columns]
@@ -268,7 +270,7 @@ def _table_labels(
     return _class_numbers(table, table.cells(columns[0]), options.classes)
 
 
-def _check_class_column(table: Table, column: str, public: tuple[str, ...]) -> None:
+def _check_class_column(table: CsvTable, column: str, public: tuple[str, ...]) -> None:
     """Refuse labels that are unlikely to be classes, unless they are in the public list."""
     cells = table.cells(column)
     if "" in cells and "" not in public:
@@ -276,7 +278,7 @@ def _check_class_column(table: Table, column: str, public: tuple[str, ...]) -> N
             f"{table.place(cells.index(''), column)}: the label is empty; fill it in, or leave "
             "such rows out with data.csv.missing = 'skip'"
         )
-    values = {cell: number_in(cell, table.decimal) for cell in cells}
+    values = {cell: parse_number(cell, table.decimal) for cell in cells}
     fractions = [cell for cell, value in values.items() if value % 1]
     if not public and fractions and all(map(math.isfinite, values.values())):
         raise DataError(
@@ -288,7 +290,7 @@ def _check_class_column(table: Table, column: str, public: tuple[str, ...]) -> N
 
 
 def _class_numbers(
-    table: Table, cells: list[str], public: tuple[str, ...]
+    table: CsvTable, cells: list[str], public: tuple[str, ...]
 ) -> tuple[NDArray[np.int64], int]:
     """Assign numbers to classes in the order of the public list, or of their names."""
     number = {name: position for position, name in enumerate(public or _in_order(set(cells)))}
@@ -320,7 +322,7 @@ _REMEDY = "correct what is given as data"
     placeholder="LABEL",
     summary="arrays of a Python program, given to sottovoce.simulate(..., data=...)",
 )
-def arrays_in_memory(request: Request) -> Dataset:
+def arrays_in_memory(request: LoadRequest) -> Dataset:
     """Load the arrays that are provided under the label, as `npz:` would read them."""
     part = in_memory.find("data", request.argument)
     if part is None:
@@ -329,10 +331,10 @@ def arrays_in_memory(request: Request) -> Dataset:
             "this process does not have them; pass them to sottovoce.simulate(..., data=...) "
             "again, or save them with numpy.savez and name 'npz:PATH' in the spec"
         )
-    return dataset_of(request, part.value, where="the data in memory", remedy=_REMEDY)
+    return build_dataset(request, part.value, where="the data in memory", remedy=_REMEDY)
 
 
-def named(given: object) -> dict[str, Array]:
+def name_arrays(given: object) -> dict[str, Array]:
     """Return arrays by name, from tuples or mappings.
 
     Accepted are (x, y), (x_train, y_train, x_test, y_test), and a mapping with the names of `npz:`.

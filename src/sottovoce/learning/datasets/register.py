@@ -33,8 +33,8 @@ import numpy as np
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import DataError, ParameterError, UnknownNameError
-from sottovoce.core.files import explained
-from sottovoce.core.plugin_returns import Returns, held
+from sottovoce.core.files import explain_os_errors
+from sottovoce.core.plugin_returns import ReturnCondition, with_checked_results
 from sottovoce.core.registry import Register
 from sottovoce.learning.datasets.dataset import Dataset
 
@@ -112,7 +112,7 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class DataSource:
     """Files that together contain a data set; a data set may have several such sources.
 
     Attributes:
@@ -149,7 +149,7 @@ def data_folder(data_dir: Path | str | None = None) -> Path:
     return Path(base) / "sottovoce" / "data"
 
 
-def first_found(sources: Sequence[Source], folder: Path) -> list[Path] | None:
+def first_found(sources: Sequence[DataSource], folder: Path) -> list[Path] | None:
     """Return the files of the first source that is complete in the folder, or None."""
     for source in sources:
         if found := source.found_in(folder):
@@ -157,7 +157,7 @@ def first_found(sources: Sequence[Source], folder: Path) -> list[Path] | None:
     return None
 
 
-def downloads(sources: Sequence[Source]) -> tuple[DataFile, ...]:
+def downloads(sources: Sequence[DataSource]) -> tuple[DataFile, ...]:
     """Return the files to download; none if no source offers a verified download."""
     return next((source.files for source in sources if source.downloadable), ())
 
@@ -171,13 +171,13 @@ def fetch(file: DataFile, folder: Path, *, on_bytes: OnBytes | None = None) -> P
     if file.url is None or file.digest is None:
         raise ParameterError(f"{file.path} has no verified download; put it into {folder} yourself")
     if target.is_file():
-        with explained("read", target), target.open("rb") as content:
+        with explain_os_errors("read", target), target.open("rb") as content:
             found = hashlib.file_digest(content, file.digest.algorithm).hexdigest()
         file.digest.check(found, str(target))
         return target
-    with explained("create", target.parent):
+    with explain_os_errors("create", target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
-    with explained("write", target):
+    with explain_os_errors("write", target):
         handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
         try:
             with os.fdopen(handle, "wb") as content:
@@ -272,7 +272,9 @@ def _unreachable(url: str, target: Path, reason: object) -> DataError:
     )
 
 
-def absent(name: str, sources: Sequence[Source], folder: Path, remedy: str) -> DataError:
+def missing_data_error(
+    name: str, sources: Sequence[DataSource], folder: Path, remedy: str
+) -> DataError:
     """Return the error for missing data: which files, in which folder, and how to get them."""
     wanted = " or ".join(", ".join(file.path for file in source.files) for source in sources)
     if files := downloads(sources):
@@ -350,7 +352,7 @@ class CsvOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class LoadRequest:
     """What a loader is given.
 
     Attributes:
@@ -370,12 +372,12 @@ class Request:
     csv: CsvOptions
 
 
-Loader = Callable[[Request], Dataset]
-SourcesOf = Callable[[str], tuple[Source, ...]]
+Loader = Callable[[LoadRequest], Dataset]
+SourcesOf = Callable[[str], tuple[DataSource, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class DatasetEntry:
     """A registered data set; `placeholder` stands for its argument in lists, such as PATH."""
 
     name: str
@@ -391,7 +393,7 @@ class Entry:
         return self.name.endswith(":")
 
 
-DATASETS: Register[Entry] = Register("dataset", package="sottovoce.learning.datasets")
+DATASETS: Register[DatasetEntry] = Register("dataset", package="sottovoce.learning.datasets")
 
 
 def _is_finite_dataset(value: object) -> bool:
@@ -400,7 +402,7 @@ def _is_finite_dataset(value: object) -> bool:
     )
 
 
-_RETURNS = Returns(
+_RETURNS = ReturnCondition(
     what="a sottovoce.learning.Dataset whose features are finite", fits=_is_finite_dataset
 )
 
@@ -409,7 +411,7 @@ def register(
     name: str,
     *,
     summary: str,
-    sources: Sequence[Source] | SourcesOf = (),
+    sources: Sequence[DataSource] | SourcesOf = (),
     placeholder: str = "",
     remedy: str = "",
 ) -> Callable[[Loader], Loader]:
@@ -429,11 +431,11 @@ def register(
     fixed = () if callable(sources) else tuple(sources)
 
     def enter(loader: Loader) -> Loader:
-        entry = Entry(
+        entry = DatasetEntry(
             name=name,
             summary=summary,
             placeholder=placeholder,
-            loader=held(DATASETS, name, loader, _RETURNS),
+            loader=with_checked_results(DATASETS, name, loader, _RETURNS),
             sources_of=sources if callable(sources) else lambda _: fixed,
             remedy=remedy,
         )
@@ -443,12 +445,12 @@ def register(
     return enter
 
 
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[DatasetEntry, ...]:
     """Return every registered data set that can be imported, by name."""
-    return tuple(DATASETS.every().values())
+    return tuple(DATASETS.all_working().values())
 
 
-def find(name: str) -> tuple[Entry, str]:
+def find(name: str) -> tuple[DatasetEntry, str]:
     """Return the data set called `name` and the argument after its colon.
 
     Raises:
@@ -496,7 +498,7 @@ def load(
         UnknownNameError: There is no such data set.
         DataError: Files are missing or damaged; the error says how to get them.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> data = load("blobs:100x3x2", np.random.default_rng(0))
         >>> data.train_features.shape, data.test_features.shape
@@ -511,8 +513,8 @@ def load(
             fetch(file, folder, on_bytes=on_bytes)
         found = first_found(sources, folder)
     if found is None and sources:
-        raise absent(name, sources, folder, entry.remedy)
-    request = Request(
+        raise missing_data_error(name, sources, folder, entry.remedy)
+    request = LoadRequest(
         name=name,
         argument=argument,
         paths=tuple(found or ()),
@@ -528,7 +530,7 @@ def check_here(name: str, data_dir: Path | str | None = None) -> None:
     entry, argument = find(name)
     folder, sources = data_folder(data_dir), entry.sources_of(argument)
     if sources and first_found(sources, folder) is None:
-        raise absent(name, sources, folder, entry.remedy)
+        raise missing_data_error(name, sources, folder, entry.remedy)
 
 
 def files_to_fetch(name: str, data_dir: Path | str | None = None) -> tuple[DataFile, ...]:
@@ -541,7 +543,7 @@ def files_to_fetch(name: str, data_dir: Path | str | None = None) -> tuple[DataF
     sources, folder = entry.sources_of(argument), data_folder(data_dir)
     files = downloads(sources)
     if sources and not files and first_found(sources, folder) is None:
-        raise absent(name, sources, folder, entry.remedy)
+        raise missing_data_error(name, sources, folder, entry.remedy)
     return files
 
 

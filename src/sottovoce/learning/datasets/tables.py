@@ -11,12 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core.errors import DataError, UnknownNameError
-from sottovoce.core.table_files import SAYS_NOTHING, delimiter_of, number_in, refuse_binary_formats
+from sottovoce.core.table_files import (
+    MISSING_CELLS,
+    detect_delimiter,
+    parse_number,
+    refuse_binary_formats,
+)
 from sottovoce.learning.datasets.register import Bounds, CsvOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class CsvTable:
     """A csv file in memory: column names, cells, and the number of each row in the file, from 1."""
 
     path: Path
@@ -29,7 +34,7 @@ class Table:
         """Return the location of a cell, for messages."""
         return f"{self.path}, data row {self.numbers_of_rows[position]}, column '{column}'"
 
-    def with_cells_in(self, numbers: Sequence[str], words: Sequence[str]) -> "Table":
+    def drop_incomplete_rows(self, numbers: Sequence[str], words: Sequence[str]) -> "CsvTable":
         """Return the table without rows that lack a cell in these columns.
 
         In a column of numbers, words such as 'none' count as missing; in a column of words only an
@@ -40,7 +45,7 @@ class Table:
         kept = [
             position
             for position, row in enumerate(self.rows)
-            if not any(row[one].strip().casefold() in SAYS_NOTHING for one in of_numbers)
+            if not any(row[one].strip().casefold() in MISSING_CELLS for one in of_numbers)
             and all(row[one].strip() for one in of_words)
         ]
         if not kept:
@@ -66,7 +71,7 @@ class Table:
         """Return a column of finite numbers."""
         values = []
         for position, cell in enumerate(self.cells(column)):
-            value = number_in(cell, self.decimal)
+            value = parse_number(cell, self.decimal)
             if not math.isfinite(value):
                 raise DataError(f"{self.place(position, column)}: {self._no_number(cell)}")
             values.append(value)
@@ -85,13 +90,13 @@ class Table:
 
     def _no_number(self, cell: str) -> str:
         """Return what is wrong with a cell, and what to do about it."""
-        if cell.casefold() in SAYS_NOTHING:
+        if cell.casefold() in MISSING_CELLS:
             return (
                 f"{cell!r} is not a finite number; fill it in, or leave such rows out with "
                 "data.csv.missing = 'skip'"
             )
         other = "," if self.decimal == "." else "."
-        if math.isfinite(number_in(cell, other)):
+        if math.isfinite(parse_number(cell, other)):
             return (
                 f"{cell!r} is not a finite number; if '{other}' is its decimal separator, set "
                 f"data.csv.decimal = '{other}'"
@@ -102,14 +107,14 @@ class Table:
         )
 
 
-def read_table(path: Path, *, header: bool, decimal: str = ".") -> Table:
+def read_table(path: Path, *, header: bool, decimal: str = ".") -> CsvTable:
     """Read a csv file; find its delimiter in the first line and refuse rows of unequal length."""
     try:
         refuse_binary_formats(path)
         with path.open(newline="", encoding="utf-8-sig") as file:
             first_line = file.readline()
             lines = itertools.chain([first_line], file)
-            reader = csv.reader(lines, delimiter=delimiter_of(first_line, decimal))
+            reader = csv.reader(lines, delimiter=detect_delimiter(first_line, decimal))
             rows = [tuple(row) for row in reader if row]
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}; check the path") from None
@@ -120,7 +125,7 @@ def read_table(path: Path, *, header: bool, decimal: str = ".") -> Table:
     body = rows[1:] if header else rows
     if not body:
         raise DataError(f"{path} has no rows of data; check the file and the option 'header'")
-    if header and all(math.isfinite(number_in(name)) for name in columns):
+    if header and all(math.isfinite(parse_number(name)) for name in columns):
         raise DataError(
             f"the first row of {path} has only numbers, where names of columns are expected; set "
             "data.csv.header = false if it is data, or give the columns names"
@@ -134,7 +139,7 @@ def read_table(path: Path, *, header: bool, decimal: str = ".") -> Table:
     if len(set(columns)) < width:
         raise DataError(f"{path} has two columns with the same name; rename one")
     numbers = tuple(range(1, len(body) + 1))
-    return Table(
+    return CsvTable(
         path=path, columns=columns, rows=tuple(body), numbers_of_rows=numbers, decimal=decimal
     )
 
@@ -143,7 +148,9 @@ def _numbered(width: int) -> tuple[str, ...]:
     return tuple(str(position) for position in range(width))
 
 
-def features_of(table: Table, columns: Sequence[str], options: CsvOptions) -> NDArray[np.float32]:
+def features_of(
+    table: CsvTable, columns: Sequence[str], options: CsvOptions
+) -> NDArray[np.float32]:
     """Return features (rows, features): numbers, scaled by public bounds, and words as bits."""
     if not columns:
         raise DataError(
@@ -163,7 +170,7 @@ def features_of(table: Table, columns: Sequence[str], options: CsvOptions) -> ND
     return np.concatenate(parts, axis=1).astype(np.float32)
 
 
-def _as_bits(table: Table, column: str, words: Sequence[str]) -> NDArray[np.float64]:
+def _as_bits(table: CsvTable, column: str, words: Sequence[str]) -> NDArray[np.float64]:
     """Return (rows, words): one where the cell is the word, all zero for an unlisted word."""
     cells = table.cells(column)
     if "" in cells and "" not in words:
@@ -174,7 +181,7 @@ def _as_bits(table: Table, column: str, words: Sequence[str]) -> NDArray[np.floa
     return np.array([[float(cell == word) for word in words] for cell in cells])
 
 
-def _scaled(table: Table, column: str, bounds: Bounds | None) -> NDArray[np.float64]:
+def _scaled(table: CsvTable, column: str, bounds: Bounds | None) -> NDArray[np.float64]:
     if bounds is None:
         return table.float32_numbers(column)
     values = table.numbers(column)

@@ -15,7 +15,7 @@ from sottovoce.learning.models.register import (
     Model,
     build,
     create,
-    initialise,
+    initialize,
     model_of,
 )
 from sottovoce.learning.models.user_module import InMemoryModule, UserModule
@@ -31,6 +31,6 @@ __all__ = [
     "UserModule",
     "build",
     "create",
-    "initialise",
+    "initialize",
     "model_of",
 ]

@@ -25,9 +25,9 @@ import numpy as np
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError, PluginError
-from sottovoce.core.plugin_returns import Contract, Returns, hold
+from sottovoce.core.plugin_returns import Contract, ReturnCondition, enforce_contract
 from sottovoce.core.registry import Register
-from sottovoce.core.sections import Registered, section_from
+from sottovoce.core.sections import RegisteredSection, section_from
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,7 +37,7 @@ InputShape = tuple[int, ...]
 MAX_SIDE = 2**24
 
 
-def checked(input_shape: InputShape, num_outputs: int) -> InputShape:
+def check_shape(input_shape: InputShape, num_outputs: int) -> InputShape:
     """Return the shape of one sample, after checking that no axis is empty."""
     parameter_rules.integer("num_outputs", num_outputs, low=1, high=MAX_SIDE)
     if not isinstance(input_shape, tuple) or not input_shape:
@@ -55,7 +55,7 @@ def num_features(input_shape: InputShape) -> int:
     return math.prod(input_shape)
 
 
-def image(name: str, input_shape: InputShape, *, smallest_side: int) -> int:
+def check_image(name: str, input_shape: InputShape, *, smallest_side: int) -> int:
     """Return the number of channels of an image, after checking that it is large enough."""
     if len(input_shape) != 3 or min(input_shape[1:]) < smallest_side:
         raise ParameterError(
@@ -110,7 +110,7 @@ class Model(Protocol):
 M = TypeVar("M", bound=type)
 
 _HERE = "sottovoce.learning.models"
-MODELS: Register[Registered[Any]] = Register(
+MODELS: Register[RegisteredSection[Any]] = Register(
     "model",
     places={
         "linear": f"{_HERE}.register",
@@ -128,7 +128,7 @@ def _is_module(value: object) -> bool:
 
 
 _CONTRACT = Contract(
-    needs=("build",), returns={"build": Returns(what="a torch.nn.Module", fits=_is_module)}
+    needs=("build",), returns={"build": ReturnCondition(what="a torch.nn.Module", fits=_is_module)}
 )
 
 
@@ -146,8 +146,10 @@ def register_model(kind: str, *, summary: str) -> Callable[[M], M]:
     """
 
     def enter(section: M) -> M:
-        hold(MODELS, kind, section, _CONTRACT)
-        MODELS.enter(kind, Registered(section=section, summary=summary), module=section.__module__)
+        enforce_contract(MODELS, kind, section, _CONTRACT)
+        MODELS.enter(
+            kind, RegisteredSection(section=section, summary=summary), module=section.__module__
+        )
         return section
 
     return enter
@@ -211,16 +213,16 @@ def create(
         seed = int(generator.integers(2**63))
         return _build_seeded(model, input_shape, num_outputs, torch_seed=seed)
     module = build(model, input_shape, num_outputs)
-    initialise(model, module, generator)
+    initialize(model, module, generator)
     return module
 
 
 def build(model: Model, input_shape: InputShape, num_outputs: int) -> "nn.Module":
-    """Build the module; `initialise` sets its initial weights, and `create` does both."""
+    """Build the module; `initialize` sets its initial weights, and `create` does both."""
     return _build_seeded(model, input_shape, num_outputs, torch_seed=0)
 
 
-def initialise(model: Model, module: "nn.Module", generator: np.random.Generator) -> None:
+def initialize(model: Model, module: "nn.Module", generator: np.random.Generator) -> None:
     """Set initial weights from a numpy generator, so that a run can be repeated on any machine."""
     from sottovoce.learning.models import modules
 
@@ -254,7 +256,7 @@ def _build_seeded(
 ) -> "nn.Module":
     import torch
 
-    input_shape = checked(input_shape, num_outputs)
+    input_shape = check_shape(input_shape, num_outputs)
     # Torch's layers draw from its global generator, whose state is restored afterwards.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed)

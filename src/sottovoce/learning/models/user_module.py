@@ -55,7 +55,7 @@ class UserModule:
         """Return the module that the factory creates, after a trial on two blank samples."""
         with _current_folder_importable():
             arguments = {"input_shape": input_shape, "num_outputs": num_outputs, **self.arguments}
-            return tried(self.factory, _import_factory(self.factory), arguments)
+            return build_and_try(self.factory, _import_factory(self.factory), arguments)
 
 
 @contextlib.contextmanager
@@ -75,7 +75,9 @@ def _current_folder_importable() -> Iterator[None]:
             sys.path.remove("")
 
 
-def tried(name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> "nn.Module":
+def build_and_try(
+    name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]
+) -> "nn.Module":
     """Return the module that a factory creates from these arguments, after a trial run."""
     from torch import nn
 
@@ -191,4 +193,4 @@ class InMemoryModule:
                 "factory"
             )
         arguments = {"input_shape": input_shape, "num_outputs": num_outputs}
-        return tried(self.label, part.value, arguments)
+        return build_and_try(self.label, part.value, arguments)

@@ -29,7 +29,7 @@ _LARGEST_BIAS = 1e-12  # Relative to the largest letter.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Channel:
+class ChannelMatrix:
     """A finite channel in float64.
 
     Attributes:
@@ -107,7 +107,7 @@ class IntegerTable:
     rows: tuple[tuple[int, ...], ...]
     cumulative: tuple[tuple[int, ...], ...]
     thresholds: Vector
-    channel: Channel
+    channel: ChannelMatrix
     digest: str
 
     @classmethod
@@ -140,7 +140,7 @@ class IntegerTable:
             rows=tuple(tuple(row) for row in rows),
             cumulative=cumulative,
             thresholds=thresholds,
-            channel=Channel(knots=knots, rows=floats, letters=letters),
+            channel=ChannelMatrix(knots=knots, rows=floats, letters=letters),
         )
 
     def pure_epsilon(self) -> float:
@@ -185,7 +185,7 @@ class IntegerTable:
         return float(largest)
 
 
-def round_pure(channel: Channel, epsilon: float) -> IntegerTable:
+def round_pure(channel: ChannelMatrix, epsilon: float) -> IntegerTable:
     """Return the channel in integers, exactly epsilon-DP.
 
     With L_j the first integer above min_j 2^128 and U_j = floor(e^eps L_j), every cell is rounded
@@ -219,7 +219,7 @@ def round_pure(channel: Channel, epsilon: float) -> IntegerTable:
     return _unbiased(table)
 
 
-def round_metric(channel: Channel, epsilon: float) -> IntegerTable:
+def round_metric(channel: ChannelMatrix, epsilon: float) -> IntegerTable:
     """Return the channel in integers; refuse it if the rounding exceeds the metric epsilon."""
     exact = [[max(1, int(Fraction(float(p)) * _ONE)) for p in row] for row in channel.rows]
     rows = [_settled(row, [1] * len(row), [_ONE] * len(row)) for row in exact]

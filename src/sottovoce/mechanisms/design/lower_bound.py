@@ -31,7 +31,7 @@ from fractions import Fraction
 import numpy as np
 
 from sottovoce.core.domains import Vector
-from sottovoce.mechanisms.design.channel import Channel
+from sottovoce.mechanisms.design.channel import ChannelMatrix
 
 # From coarse to fine, each level starts from the one before. At a large epsilon multipliers change
 # from input to input, so finer levels help, and they may start from a design's own edges.
@@ -41,7 +41,7 @@ _LARGEST_EPSILON = 14.0  # Above it, the linear program's own tolerance exceeds 
 
 
 def variance_lower_bound(
-    epsilon: float, letters: int, inputs: int | None, near: Channel | None = None
+    epsilon: float, letters: int, inputs: int | None, near: ChannelMatrix | None = None
 ) -> float:
     """Return a variance below which no unbiased epsilon-DP mechanism with these letters can be.
 
@@ -161,7 +161,7 @@ class _Multipliers:
     products: Vector
 
     @classmethod
-    def of(cls, channel: Channel, grid: _Grid) -> "_Multipliers":
+    def of(cls, channel: ChannelMatrix, grid: _Grid) -> "_Multipliers":
         """Return the letters at the edges of a design's windows, filled beyond the minima."""
         rows = channel.at(np.array([float(knot) for knot in grid.knots]) + 0.5)
         filled = rows > channel.rows.min(axis=0) * (1.0 + 1e-9)
@@ -191,7 +191,7 @@ class _Multipliers:
         )
 
 
-def _duality(epsilon: float, letters: int, inputs: int | None, near: Channel | None) -> float:
+def _duality(epsilon: float, letters: int, inputs: int | None, near: ChannelMatrix | None) -> float:
     ratio = _exponential_above(epsilon)
     reach = 0.5 / math.tanh(epsilon / 2.0)  # Start with the two letters of randomized response.
     grid = _Grid.even(inputs, knots=2)

@@ -20,7 +20,7 @@ import numpy as np
 
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DesignError
-from sottovoce.mechanisms.design.channel import Channel
+from sottovoce.mechanisms.design.channel import ChannelMatrix
 
 _STARTS = (1.15, 1.6)  # Multiples of the smallest reach that two letters can have.
 _STRICTER = 1e-7
@@ -28,7 +28,7 @@ _COARSE, _EVALUATIONS, _POLISHING = 64, 60, 6
 _INFEASIBLE = 500.0
 
 
-def solve(epsilon: float, letters: int, inputs: int) -> Channel:
+def solve(epsilon: float, letters: int, inputs: int) -> ChannelMatrix:
     """Return the best channel found with `inputs` knots, for epsilon per unit on [0, 1].
 
     The result is deterministic. Good letters hardly depend on the knots: they are found with few
@@ -80,10 +80,10 @@ def _descend(program: "_LinearProgram", start: Vector, evaluations: int) -> tupl
     return float(result.fun), np.asarray(result.x)
 
 
-def two_letters(epsilon: float) -> Channel:
+def two_letters(epsilon: float) -> ChannelMatrix:
     """Return the channel with P(1 | x) linear in x, as steep as the smaller probability allows."""
     low = 1.0 / (2.0 + epsilon * (1.0 - 1e-13))
-    return Channel(
+    return ChannelMatrix(
         knots=np.array([0.0, 1.0]),
         rows=np.array([[1.0 - low, low], [low, 1.0 - low]]),
         letters=np.array([0.5 - 0.5 / (1.0 - 2.0 * low), 0.5 + 0.5 / (1.0 - 2.0 * low)]),
@@ -155,7 +155,7 @@ class _LinearProgram:
         return math.log(total), by_spacing * np.exp(log_spacings) / total
 
 
-def _settled(letters: Vector, half_rows: Vector, inputs: int, epsilon: float) -> Channel:
+def _settled(letters: Vector, half_rows: Vector, inputs: int, epsilon: float) -> ChannelMatrix:
     """Return a channel with exact sums and means, and slack for rounding in every ratio."""
     knots = np.linspace(0.0, 1.0, inputs)
     rows = np.maximum(np.vstack((half_rows, half_rows[::-1, ::-1])), 0.0)
@@ -171,7 +171,7 @@ def _settled(letters: Vector, half_rows: Vector, inputs: int, epsilon: float) ->
         for _ in range(3):
             mixed /= mixed.sum(axis=1, keepdims=True)
             mixed += (knots - mixed @ wider)[:, None] * tilt
-        channel = Channel(knots=knots, rows=mixed, letters=wider)
+        channel = ChannelMatrix(knots=knots, rows=mixed, letters=wider)
         if mixed.min() > 0.0 and channel.metric_epsilon() <= epsilon * (1.0 - 1e-13):
             return channel
     raise DesignError(

@@ -7,10 +7,10 @@ import math
 
 import numpy as np
 
-from sottovoce.mechanisms.design.channel import Channel
+from sottovoce.mechanisms.design.channel import ChannelMatrix
 
 
-def bitwise(epsilon: float, bits: int) -> Channel:
+def bitwise(epsilon: float, bits: int) -> ChannelMatrix:
     """Return the channel that sends each bit of the dithered input by randomized response.
 
     Each bit has epsilon/bits. A bit y is kept with probability 1/(1 + e^(-eps/bits)) and decoded to
@@ -25,10 +25,10 @@ def bitwise(epsilon: float, bits: int) -> Channel:
     same = (bit[:, None, :] == bit[None, :, :]).sum(axis=2)
     rows = kept**same * flipped ** (bits - same)
     letters = np.where(bit == 1, one, zero) @ (2.0 ** np.arange(bits)) / (levels - 1)
-    return Channel(knots=np.linspace(0.0, 1.0, levels), rows=rows, letters=letters)
+    return ChannelMatrix(knots=np.linspace(0.0, 1.0, levels), rows=rows, letters=letters)
 
 
-def k_ary(epsilon: float, levels: int) -> Channel:
+def k_ary(epsilon: float, levels: int) -> ChannelMatrix:
     """Return the channel that keeps a level with odds e^eps to 1 against each other level.
 
     With B levels, P_ii = e^eps/(B + e^eps - 1), else 1/(B + e^eps - 1). Row i has mean
@@ -41,4 +41,4 @@ def k_ary(epsilon: float, levels: int) -> Channel:
     np.fill_diagonal(rows, math.exp(epsilon) / total)
     knots = np.linspace(0.0, 1.0, levels)
     letters = 0.5 + (knots - 0.5) * (total / math.expm1(epsilon))
-    return Channel(knots=knots, rows=rows, letters=letters)
+    return ChannelMatrix(knots=knots, rows=rows, letters=letters)

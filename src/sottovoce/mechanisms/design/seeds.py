@@ -10,7 +10,7 @@ to Q, with Z = E_Q c and w = (1 - Z/t)^(J-1).
 
 and by Chernoff's bound (D_a <= a M^2/2 both ways) P(r > t), Q(r < 1/t) and P'(r > t), for the
 distribution P' of any other tilts in the ball, are at most `tail`: 1 - tail <= Z <= 1 + tail/t.
-docs/privacy.md, section 27, has the consequences.
+docs/explanation/privacy.md, section 27, has the consequences.
 
 Reference: Feldman and Talwar 2021 (seeds in place of outputs); the truncation is new.
 
@@ -240,19 +240,19 @@ class SteppedSeeds:
         return np.asarray(least + (1.0 - least) * ndtr((scores - self.cut) / self.width))
 
     @property
-    def normalisers(self) -> tuple[float, float]:
+    def normalizers(self) -> tuple[float, float]:
         """Bounds on Z over all inputs."""
         return _normalizers(self.contrast, self.cut, self.num_signs)
 
     @property
     def tries(self) -> int:
         """J, the most candidates."""
-        return 1 + math.ceil(math.log(_FAILURE) / math.log1p(-min(self.normalisers[0], 0.999)))
+        return 1 + math.ceil(math.log(_FAILURE) / math.log1p(-min(self.normalizers[0], 0.999)))
 
     @property
     def timing_loss(self) -> float:
         """The privacy loss by the number of tries, if it is observed."""
-        return timing_loss(*self.normalisers, self.tries)
+        return timing_loss(*self.normalizers, self.tries)
 
     @property
     def mean_score(self) -> float:
@@ -274,7 +274,7 @@ class SteppedSeeds:
 
     def ratios(self) -> tuple[float, float]:
         """Return the largest and the least likelihood relative to that of fair signs."""
-        low, high = self.normalisers
+        low, high = self.normalizers
         return (1.0 + _ROUNDING) / low, math.exp(-self.contrast) * (1.0 - _ROUNDING) / high
 
 
@@ -307,9 +307,9 @@ def stepped_seeds(epsilon: float, num_signs: int) -> SteppedSeeds:
     found = SteppedSeeds(
         epsilon=epsilon, num_signs=num_signs, contrast=low, cut=_best_cut(low, num_signs)
     )
-    if found.normalisers[0] * MAX_STEPPED_TRIES < 1.0:
+    if found.normalizers[0] * MAX_STEPPED_TRIES < 1.0:
         raise ParameterError(
-            f"epsilon {epsilon:.4g} for one seed takes {1.0 / found.normalisers[0]:.3g} tries on "
+            f"epsilon {epsilon:.4g} for one seed takes {1.0 / found.normalizers[0]:.3g} tries on "
             f"average, and {MAX_STEPPED_TRIES} are the limit; use the mechanism 'seeded_sign', "
             "which sends several seeds"
         )

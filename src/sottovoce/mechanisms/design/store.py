@@ -27,7 +27,12 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.errors import DesignError, OutputError, ParameterError, UnknownNameError
 from sottovoce.core.files import ARRAY_DAMAGE, read_json, write_atomic, write_json
 from sottovoce.mechanisms.design import metric, window
-from sottovoce.mechanisms.design.channel import Channel, IntegerTable, round_metric, round_pure
+from sottovoce.mechanisms.design.channel import (
+    ChannelMatrix,
+    IntegerTable,
+    round_metric,
+    round_pure,
+)
 from sottovoce.mechanisms.design.lower_bound import variance_lower_bound
 
 Family = Literal["strict", "metric"]
@@ -154,7 +159,7 @@ class Design:
     """
 
     spec: DesignSpec
-    channel: Channel
+    channel: ChannelMatrix
     table: IntegerTable
     solve_seconds: float
 
@@ -190,11 +195,11 @@ class Design:
         }
 
 
-def _epsilon(family: Family, channel: Channel | IntegerTable) -> float:
+def _epsilon(family: Family, channel: ChannelMatrix | IntegerTable) -> float:
     return channel.pure_epsilon() if family == "strict" else channel.metric_epsilon()
 
 
-def _digest(channel: Channel) -> str:
+def _digest(channel: ChannelMatrix) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name in _ARRAYS:
         digest.update(np.ascontiguousarray(getattr(channel, name), dtype="<f8").tobytes())
@@ -246,13 +251,13 @@ def solve(spec: DesignSpec) -> Design:
     else:
         solution = window.solve(spec.epsilon, spec.letters, spec.inputs)
         centered = solution.knots() if spec.inputs is None else np.linspace(-0.5, 0.5, spec.inputs)
-        channel = Channel(
+        channel = ChannelMatrix(
             knots=centered + 0.5, rows=solution.rows(centered), letters=solution.letters + 0.5
         )
-    return certified(spec, channel, time.process_time() - start)
+    return certify(spec, channel, time.process_time() - start)
 
 
-def certified(spec: DesignSpec, channel: Channel, solve_seconds: float) -> Design:
+def certify(spec: DesignSpec, channel: ChannelMatrix, solve_seconds: float) -> Design:
     """Return the design of a channel that satisfies its spec; raise DesignError otherwise."""
     shape = (len(channel.knots), spec.letters)
     if channel.rows.shape != shape or channel.letters.shape != (spec.letters,):
@@ -368,10 +373,10 @@ def _checked(spec: DesignSpec, described: Any, archive: bytes) -> Design:
             raise _DamagedDesignError("it was made for other parameters")
         with np.load(io.BytesIO(archive), allow_pickle=False) as arrays:
             parts = {name: np.array(arrays[f"{spec.name}/{name}"], float) for name in _ARRAYS}
-        channel = Channel(**parts)
+        channel = ChannelMatrix(**parts)
         if described["digest"] != _digest(channel):
             raise _DamagedDesignError("its arrays are not those that its description names")
-        design = certified(spec, channel, float(described["solve_seconds"]))
+        design = certify(spec, channel, float(described["solve_seconds"]))
         if not math.isclose(described["sum_of_variances"], design.sum_of_variances(), rel_tol=1e-9):
             raise _DamagedDesignError("it states a variance that its arrays do not have")
         return design

@@ -2,7 +2,7 @@
 
 A ladder gives the thresholds of a distribution as linear functions over cells of x. It is a filter:
 it gives a code only where all thresholds within the error margin give the same one. Units are those
-of a draw, 2^-16. docs/kernels.md proves the margins.
+of a draw, 2^-16. docs/explanation/kernels.md proves the margins.
 """
 
 import math
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sottovoce.core.domains import Floats, Vector
 from sottovoce.core.native import Native
 from sottovoce.core.randomness import Keystream
-from sottovoce.core.threads import left_open
+from sottovoce.core.threads import collect_undecided
 
 Singles = NDArray[np.float32]
 
@@ -229,4 +229,4 @@ def sample(
             )
         )  # fmt: skip
 
-    return codes, left_open(len(values), work)
+    return codes, collect_undecided(len(values), work)

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sottovoce.core.domains import Floats, contiguous_vector
 from sottovoce.core.native import Native, native
 from sottovoce.core.randomness import Keystream
-from sottovoce.core.threads import left_open
+from sottovoce.core.threads import collect_undecided
 from sottovoce.mechanisms.kernels.reference import one_bit as reference
 
 Bits = NDArray[np.uint8]
@@ -73,7 +73,7 @@ def _native_payload(
             )
         )  # fmt: skip
 
-    for i in left_open(len(vector), work):
+    for i in collect_undecided(len(vector), work):
         tilt = float(vector[i]) * scale / noise_stddev
         bit = reference.exact_bit(tilt, keystream.draw(16, i), i, keystream)
         payload[i // 8] = int(payload[i // 8]) & ~(1 << i % 8) | bit << i % 8

@@ -42,7 +42,7 @@ def sign_rows(
     seeds: NDArray[np.uint8], count: int, *, threads: int | None = None
 ) -> NDArray[np.uint8]:
     """Return the packed signs of seeds (n, 16), a matrix (n, ceil(count/8)) of one-bit payloads."""
-    given = checked_seeds(seeds)
+    given = check_seeds(seeds)
     parameter_rules.integer("count", count, low=0, high=MAX_SIGNS)
     rows = np.empty((len(given), -(-count // 8)), dtype=np.uint8)
     kernels = native()
@@ -62,7 +62,7 @@ def scores(
     seeds: NDArray[np.uint8], weights: NDArray[np.int16], *, threads: int | None = None
 ) -> NDArray[np.int64]:
     """Return sum_i b_i w_i for each of the seeds (n, 16); fastest for 16 or more seeds at once."""
-    given, wide = checked_seeds(seeds), _checked_weights(weights)
+    given, wide = check_seeds(seeds), _checked_weights(weights)
     found = np.empty(len(given), dtype=np.int64)
     kernels = native()
     if kernels is None:
@@ -78,7 +78,7 @@ def scores(
     return found
 
 
-def checked_seeds(seeds: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def check_seeds(seeds: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return a contiguous matrix of bytes with a seed in each row; refuse anything else."""
     given = np.asarray(seeds)
     if given.dtype != np.uint8 or given.ndim != 2 or given.shape[1] != SEED_BYTES:

@@ -21,10 +21,10 @@ MAX_LEVELS = 256
 _UNEVEN_CELLS = 1024
 _AS_IT_IS = Affine()
 _SLACK = 2.0**-40
-_ladders: "weakref.WeakKeyDictionary[Table, Ladders]" = weakref.WeakKeyDictionary()
+_ladders: "weakref.WeakKeyDictionary[ThresholdTable, Ladders]" = weakref.WeakKeyDictionary()
 
 
-class Table(Protocol):
+class ThresholdTable(Protocol):
     """A table of distributions at knots, between which they are interpolated linearly.
 
     Attributes:
@@ -48,7 +48,7 @@ class Table(Protocol):
 
 def sample_table(
     values: ArrayLike,
-    table: Table,
+    table: ThresholdTable,
     keystream: Keystream,
     affine: Affine = _AS_IT_IS,
     *,
@@ -85,7 +85,7 @@ def sample_table(
         places = np.clip(affine(vector.astype(np.float64, copy=False)), first, last)
         return reference.sample_table(places, knots, table.thresholds, table.cumulative, keystream)
     law = Law(is_table=True, first=knots, second=table.thresholds)
-    codes, left = sample(vector, affine, *kept_ladders(table), law, keystream, kernels)
+    codes, left = sample(vector, affine, *cached_ladders(table), law, keystream, kernels)
     for i in left:
         word = keystream.draw(16, i)
         place = min(max(affine.at(float(vector[i])), first), last)
@@ -93,12 +93,12 @@ def sample_table(
     return codes
 
 
-def has_ladder(affine: Affine, table: Table) -> bool:
+def has_ladder(affine: Affine, table: ThresholdTable) -> bool:
     """Return whether float32 has the range for a ladder, and a byte for the codes."""
     return affine.is_moderate and table.thresholds.shape[1] <= MAX_LEVELS
 
 
-def kept_ladders(table: Table) -> Ladders:
+def cached_ladders(table: ThresholdTable) -> Ladders:
     """Return the ladders of a table, which are built once."""
     ladders = _ladders.get(table)
     if ladders is None:

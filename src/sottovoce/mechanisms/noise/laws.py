@@ -37,7 +37,7 @@ def nu_for_mean_absolute(epsilon: float) -> float:
     Returns:
         The fraction of a step that lies on its higher level.
 
-    Example:
+    Examples:
         >>> round(nu_for_mean_absolute(1.0), 4)
         0.3775
     """
@@ -63,7 +63,7 @@ def nu_for_variance(epsilon: float) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staircase:
+class ScalarStaircase:
     """Staircase noise, whose density falls by e^-epsilon with each step of width `step`."""
 
     step: float
@@ -220,7 +220,7 @@ _GUARD_DIGITS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gaussian:
+class ScalarGaussian:
     """The law N(0, stddev^2)."""
 
     stddev: float
@@ -306,7 +306,7 @@ _LAPLACE_GUARD_DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Laplace:
+class ScalarLaplace:
     """The Laplace law, with density e^(-|t|/scale)/(2 scale)."""
 
     scale: float

@@ -42,7 +42,7 @@ from numpy.typing import NDArray
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DomainError, ParameterError
 from sottovoce.core.native import Native, native
-from sottovoce.core.randomness import Keystream, Spelled
+from sottovoce.core.randomness import ExtendedDraws, Keystream
 from sottovoce.mechanisms.noise.laws import Noise
 
 CELL_BITS: Final = 10  # the binary logarithm of the number of cells in an octave
@@ -126,12 +126,12 @@ def sample_rounded(values: Vector, noise: Noise, step: float, keystream: Keystre
         codes, left = codes_by_chords(values, noise, step, farthest, keystream, kernels)
     if len(left):
         spelled = keystream.spelled(32, left)
-        codes[left] = settled_codes(values[left], noise, step, spelled, keystream)
+        codes[left] = settle_codes(values[left], noise, step, spelled, keystream)
     return codes
 
 
-def settled_codes(
-    values: Vector, noise: Noise, step: float, spelled: Spelled, keystream: Keystream
+def settle_codes(
+    values: Vector, noise: Noise, step: float, spelled: ExtendedDraws, keystream: Keystream
 ) -> GridCodes:
     """Return the codes of coordinates that their first draw left undecided."""
     coordinates, words, extensions = spelled

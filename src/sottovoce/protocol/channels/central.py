@@ -24,7 +24,7 @@ from sottovoce.core.errors import ConfigError, ParameterError
 from sottovoce.core.sections import DERIVED
 from sottovoce.mechanisms.coordinate_laws import CentralNoise, noise_of
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.mechanisms.noise.laws import Gaussian, Laplace
+from sottovoce.mechanisms.noise.laws import ScalarGaussian, ScalarLaplace
 from sottovoce.mechanisms.release import NoisySums
 from sottovoce.protocol.channels.channel import (
     Channel,
@@ -199,10 +199,10 @@ def noise_of_sum(cohort: Iterable[tuple[Mechanism, float]]) -> CentralNoise | No
 
 
 def _scaled(noise: CentralNoise, factor: float) -> CentralNoise:
-    if isinstance(noise, Gaussian):
-        return Gaussian(stddev=noise.stddev * factor)
-    return Laplace(scale=noise.scale * factor)
+    if isinstance(noise, ScalarGaussian):
+        return ScalarGaussian(stddev=noise.stddev * factor)
+    return ScalarLaplace(scale=noise.scale * factor)
 
 
 def _width(noise: CentralNoise) -> float:
-    return noise.stddev if isinstance(noise, Gaussian) else noise.scale
+    return noise.stddev if isinstance(noise, ScalarGaussian) else noise.scale

@@ -8,8 +8,8 @@ A channel decides how messages reach the server. It is a frozen dataclass with a
         minimum_clients: int = field(metadata=whole(2, 100))
 
         @property
-        def visibility(self) -> NoSenders:
-            return NoSenders(minimum_clients=self.minimum_clients)
+        def visibility(self) -> ShuffledMessages:
+            return ShuffledMessages(minimum_clients=self.minimum_clients)
 
 Its fields are the keys that are allowed next to `kind = "post"` in [channel] (see `core.sections`).
 It overrides methods of `Channel` to state which runs it can serve (it is given plain facts of a
@@ -32,22 +32,29 @@ from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, assert_never
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError, ParameterError, PluginError
-from sottovoce.core.plugin_returns import TEXT, TEXTS, Contract, having, hold, instance
+from sottovoce.core.plugin_returns import (
+    TEXT,
+    TEXTS,
+    Contract,
+    enforce_contract,
+    instance,
+    with_attributes,
+)
 from sottovoce.core.registry import Register, is_ours
-from sottovoce.core.sections import Registered, check_keys, keys_of
+from sottovoce.core.sections import RegisteredSection, check_keys, keys_of
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.release import (
     EveryMessage,
     NoisySums,
-    NoSenders,
     OnlySums,
     ReleaseTerms,
     SecretSample,
+    ShuffledMessages,
     Visibility,
 )
 from sottovoce.privacy.events import HiddenBy
-from sottovoce.protocol.message import Opened
-from sottovoce.protocol.sums import Cohort, mean_of
+from sottovoce.protocol.message import MessageContent
+from sottovoce.protocol.sums import Cohort, create_mean
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +150,7 @@ class ChannelFacts:
 class Collector(Protocol):
     """An object that adds up the messages of one round in O(d) memory."""
 
-    def add(self, mechanism: Mechanism, weight: float, opened: Opened) -> None:
+    def add(self, mechanism: Mechanism, weight: float, opened: MessageContent) -> None:
         """Add one message; codes stay packed where possible."""
 
     def result(self) -> Vector | None:
@@ -200,7 +207,7 @@ class Channel:
     @property
     def hides_sender(self) -> bool:
         """Whether messages arrive without names, through a `ShufflerStage`."""
-        return isinstance(self.visibility, NoSenders)
+        return isinstance(self.visibility, ShuffledMessages)
 
     @property
     def noise_at_server(self) -> bool:
@@ -283,7 +290,7 @@ class Channel:
             ParameterError: The channel cannot serve this cohort.
         """
         if not self.shows_each:
-            check_alike(cohort, f"the channel '{self.kind}'")
+            check_equal_clients(cohort, f"the channel '{self.kind}'")
 
     def serves(self, clients: int) -> bool:
         """Return whether a cohort of this size can lead to a release.
@@ -307,7 +314,7 @@ class Channel:
             A new collector for one uplink of one round.
         """
         assert not self.only_sums, "checked() refuses it"
-        return mean_of(dimension, cohort)
+        return create_mean(dimension, cohort)
 
     # These methods write what is shown to users.
 
@@ -374,7 +381,7 @@ class Channel:
 C = TypeVar("C", bound=type[Channel])
 
 _HERE = "sottovoce.protocol.channels"
-CHANNELS: Register[Registered[Channel]] = Register(
+CHANNELS: Register[RegisteredSection[Channel]] = Register(
     "channel",
     places={
         "direct": f"{_HERE}.channel",
@@ -391,7 +398,7 @@ _CONTRACT = Contract(
     needs=("visibility",),
     returns={
         "resolved": instance(Channel, "a channel"),
-        "collector": having(("add", "result"), "a collector of the messages of a round"),
+        "collector": with_attributes(("add", "result"), "a collector of the messages of a round"),
         "describe": TEXT,
         "guarantee": TEXT,
         "seen_by": TEXT,
@@ -425,9 +432,9 @@ def register_channel(kind: str, *, summary: str) -> Callable[[C], C]:
             )
         if not is_ours(channel.__module__):
             _check_traits(kind, channel)
-        hold(CHANNELS, kind, channel, _CONTRACT)
+        enforce_contract(CHANNELS, kind, channel, _CONTRACT)
         channel.kind = kind
-        registered: Registered[Channel] = Registered(section=channel, summary=summary)
+        registered: RegisteredSection[Channel] = RegisteredSection(section=channel, summary=summary)
         CHANNELS.enter(kind, registered, module=channel.__module__)
         return channel
 
@@ -467,7 +474,7 @@ def known_visibility(channel: Channel) -> Visibility:
     return visibility
 
 
-def checked(channel: Channel, context: ChannelContext) -> Channel:
+def check_channel(channel: Channel, context: ChannelContext) -> Channel:
     """Return the channel as the run uses it, or refuse the run.
 
     Raises:
@@ -510,7 +517,7 @@ def _check_one_noise(kind: str, visibility: NoisySums, context: ChannelContext) 
 # -- what channels share ---------------------------------------------------------------------------
 
 
-def check_alike(
+def check_equal_clients(
     cohort: Cohort,
     what: str,
     remedy: str = "drop 'privacy.groups', and protect whole clients (privacy.level = 'client')",
@@ -545,7 +552,7 @@ def terms_of(
         adjacency=adjacency,
         visibility=channel.visibility,
         sample=sample,
-        claimed_by=None if ours else CHANNELS.plug_in(channel.kind),
+        claimed_by=None if ours else CHANNELS.describe_plugin(channel.kind),
     )
 
 
@@ -556,7 +563,7 @@ def _records_hidden_by(channel: Channel) -> HiddenBy:
             return "own-records"
         case NoisySums():
             return "central-noise"
-        case OnlySums() | NoSenders():
+        case OnlySums() | ShuffledMessages():
             raise ParameterError(
                 "sampling of records is accounted for on the channels 'direct' and 'central' only, "
                 f"got '{channel.kind}'; set the record sampling rate to 1"

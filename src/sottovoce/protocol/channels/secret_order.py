@@ -26,15 +26,15 @@ from dataclasses import dataclass, field
 
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.sections import whole
-from sottovoce.mechanisms.release import NoSenders
+from sottovoce.mechanisms.release import ShuffledMessages
 from sottovoce.privacy.shuffling import MAX_CLIENTS
 from sottovoce.protocol.channels.channel import (
     Channel,
     ChannelContext,
-    check_alike,
+    check_equal_clients,
     register_channel,
 )
-from sottovoce.protocol.channels.shuffler import idle_shuffle
+from sottovoce.protocol.channels.shuffler import warn_if_not_amplified
 from sottovoce.protocol.sums import Cohort
 
 _CLIENTS = whole(2, MAX_CLIENTS, "the order of a single client hides nothing")
@@ -62,9 +62,9 @@ class SecretOrder(Channel):
         return f"SecretOrder(minimum_clients={self.minimum_clients})"
 
     @property
-    def visibility(self) -> NoSenders:
+    def visibility(self) -> ShuffledMessages:
         """The one message of an epoch is hidden among at least `minimum_clients`."""
-        return NoSenders(minimum_clients=self.minimum_clients)
+        return ShuffledMessages(minimum_clients=self.minimum_clients)
 
     @property
     def fewest_messages(self) -> int:
@@ -113,7 +113,7 @@ class SecretOrder(Channel):
         Raises:
             ParameterError: Mechanisms or weights differ.
         """
-        check_alike(cohort, "a secret order")
+        check_equal_clients(cohort, "a secret order")
 
     def describe(self) -> str:
         return (
@@ -132,7 +132,7 @@ class SecretOrder(Channel):
         )
 
     def warnings(self, local_epsilon: float | None, central_epsilon: float | None) -> list[str]:
-        return idle_shuffle(self.minimum_clients, local_epsilon, central_epsilon)
+        return warn_if_not_amplified(self.minimum_clients, local_epsilon, central_epsilon)
 
 
 def _check_rounds(context: ChannelContext) -> None:

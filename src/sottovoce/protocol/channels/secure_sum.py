@@ -22,11 +22,11 @@ from sottovoce.protocol.channels.channel import (
     Channel,
     ChannelContext,
     RuntimeFacts,
-    check_alike,
+    check_equal_clients,
     check_reachable,
     register_channel,
 )
-from sottovoce.protocol.message import Opened
+from sottovoce.protocol.message import MessageContent
 from sottovoce.protocol.sums import Cohort, LevelCounts
 
 
@@ -80,7 +80,7 @@ class SecureSum(Channel):
             "give all clients the same number of records, or protect whole clients (privacy.level "
             "= 'client')"
         )
-        check_alike(cohort, "a secure sum", remedy)
+        check_equal_clients(cohort, "a secure sum", remedy)
 
     def collector(self, dimension: int, cohort: Cohort) -> "BitSum":  # noqa: ARG002
         return BitSum(dimension, self.minimum_clients)
@@ -117,7 +117,7 @@ class BitSum:
         self._mechanism: Mechanism | None = None
         self._released: Vector | None = None
 
-    def add(self, mechanism: Mechanism, weight: float, opened: Opened) -> None:  # noqa: ARG002
+    def add(self, mechanism: Mechanism, weight: float, opened: MessageContent) -> None:  # noqa: ARG002
         # The plan has checked that all weights are equal, so they cancel.
         if self._released is not None:
             # The difference of the two sums would be this client's bits.

@@ -12,11 +12,11 @@ The accounting assumes that
 from dataclasses import dataclass
 
 from sottovoce.core.display import show_epsilon
-from sottovoce.mechanisms.release import NoSenders
+from sottovoce.mechanisms.release import ShuffledMessages
 from sottovoce.protocol.channels.channel import (
     Channel,
     ChannelContext,
-    check_alike,
+    check_equal_clients,
     check_reachable,
     register_channel,
 )
@@ -46,9 +46,9 @@ class Shuffler(Channel):
         return f"Shuffler(minimum_clients={self.minimum_clients})"
 
     @property
-    def visibility(self) -> NoSenders:
+    def visibility(self) -> ShuffledMessages:
         """One message is hidden among `minimum_clients` of its round."""
-        return NoSenders(minimum_clients=self.minimum_clients)
+        return ShuffledMessages(minimum_clients=self.minimum_clients)
 
     def check(self, context: ChannelContext) -> None:
         check_reachable(self.minimum_clients, context, "no message")
@@ -62,7 +62,7 @@ class Shuffler(Channel):
         Raises:
             ParameterError: Mechanisms or weights differ.
         """
-        check_alike(cohort, "a shuffler")
+        check_equal_clients(cohort, "a shuffler")
 
     def describe(self) -> str:
         return "shuffler, simulated: the server is trusted to shuffle messages and forget senders"
@@ -77,10 +77,10 @@ class Shuffler(Channel):
         )
 
     def warnings(self, local_epsilon: float | None, central_epsilon: float | None) -> list[str]:
-        return idle_shuffle(self.minimum_clients, local_epsilon, central_epsilon)
+        return warn_if_not_amplified(self.minimum_clients, local_epsilon, central_epsilon)
 
 
-def idle_shuffle(
+def warn_if_not_amplified(
     clients: int, local_epsilon: float | None, central_epsilon: float | None
 ) -> list[str]:
     """Return a warning if shuffling lowers epsilon by at most one percent."""

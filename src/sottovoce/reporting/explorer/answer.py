@@ -28,10 +28,10 @@ from sottovoce.planning.prediction import largest_coordinate, predict
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.events import Repeated
 from sottovoce.protocol.message import HEADER_BYTES
-from sottovoce.reporting.explorer.question import Question
+from sottovoce.reporting.explorer.question import ExplorerQuestion
 
 
-def recipe(question: Question, parameters: Parameters) -> dict[str, Any]:
+def recipe(question: ExplorerQuestion, parameters: Parameters) -> dict[str, Any]:
     """Return a spec, commands and Python code that use the mechanism.
 
     Args:
@@ -50,7 +50,7 @@ def recipe(question: Question, parameters: Parameters) -> dict[str, Any]:
     }
 
 
-def spec(question: Question) -> str:
+def spec(question: ExplorerQuestion) -> str:
     """Return a spec at this budget, with a bundled data set and model to be replaced.
 
     The calibrated parameter is left out: the run computes it for the dimension of its model.
@@ -88,12 +88,12 @@ def spec(question: Question) -> str:
     return "\n".join(lines) + "\n"
 
 
-def plan(question: Question) -> str:
+def plan(question: ExplorerQuestion) -> str:
     """Return the command that ranks every mechanism at this budget."""
     return _command("plan", question, ["--rounds", str(question.rounds)])
 
 
-def calibrate(question: Question) -> str:
+def calibrate(question: ExplorerQuestion) -> str:
     """Return the command that calibrates this mechanism to seven digits."""
     words = ["--mechanism", question.mechanism, "--rounds", str(question.rounds)]
     for name, value in question.free.items():
@@ -101,7 +101,7 @@ def calibrate(question: Question) -> str:
     return _command("privacy calibrate", question, words)
 
 
-def _command(name: str, question: Question, more: list[str]) -> str:
+def _command(name: str, question: ExplorerQuestion, more: list[str]) -> str:
     # Planning takes the domain of the updates, calibration that of the mechanism's input.
     domain = question.updates if name == "plan" else question.domain
     words = [
@@ -113,7 +113,7 @@ def _command(name: str, question: Question, more: list[str]) -> str:
     return f"sottovoce {name} {shlex.join([*more, *words])}"
 
 
-def python(question: Question, parameters: Parameters) -> str:
+def python(question: ExplorerQuestion, parameters: Parameters) -> str:
     """Return Python code that builds the mechanism.
 
     Args:
@@ -131,13 +131,13 @@ def python(question: Question, parameters: Parameters) -> str:
     )
 
 
-def _can_be_run(question: Question) -> bool:
+def _can_be_run(question: ExplorerQuestion) -> bool:
     """Return whether a run can use the mechanism; runs clip updates in l2."""
     made_for = {type(domain).__name__ for domain in question.registration.example_domains}
     return question.clip_geometry == "l2" and "L2Ball" in made_for
 
 
-def _no_spec(question: Question) -> str:
+def _no_spec(question: ExplorerQuestion) -> str:
     return (
         f"Runs clip updates in l2, but this is '{question.mechanism}' under "
         f"{question.clip_geometry}: use the Python code below, or choose l2."
@@ -213,7 +213,7 @@ class Calibrated:
 
 
 @lru_cache(maxsize=256)
-def answer(question: Question) -> dict[str, Any]:
+def answer(question: ExplorerQuestion) -> dict[str, Any]:
     """Return the answer to a question as plain data; infinite numbers are null."""
     found = _calibrated_for(question)
     mse = predict(found.registration, found.parameters, found.mechanism, question.updates)
@@ -221,7 +221,8 @@ def answer(question: Question) -> dict[str, Any]:
         "mechanism": question.mechanism,
         "summary": found.registration.summary,
         "parameters": registry.parameters_of(found.mechanism),
-        "calibrated": found.registration.knob and found.registration.knob.parameter,
+        "calibrated": found.registration.calibrated_parameter
+        and found.registration.calibrated_parameter.parameter,
         "domain": _describe_domain(found.mechanism.input_domain),
         "sampling_grade": found.mechanism.sampling,
         "spent": _describe_spent(found.spent),
@@ -242,7 +243,7 @@ def answer(question: Question) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def curve(question: Question) -> dict[str, Any]:
+def curve(question: ExplorerQuestion) -> dict[str, Any]:
     """Return how epsilon grows with the rounds, by every accountant that has a bound."""
     found = _calibrated_for(question)
     event = _terms(question)(found.mechanism)
@@ -265,7 +266,7 @@ def curve(question: Question) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _calibrated_for(question: Question) -> Calibrated:
+def _calibrated_for(question: ExplorerQuestion) -> Calibrated:
     registration, domain = question.registration, question.domain
     if isinstance(domain, registration.slow_on) and not question.slow:
         raise ParameterError(
@@ -276,7 +277,7 @@ def _calibrated_for(question: Question) -> Calibrated:
 
 
 @lru_cache(maxsize=64)
-def _reference_for(question: Question) -> Calibrated:
+def _reference_for(question: ExplorerQuestion) -> Calibrated:
     """Return the Gaussian mechanism at the same budget, on a ball that contains the updates."""
     domain = (
         question.updates if question.clip_geometry == "l2" else enclosing_ball(question.updates)
@@ -285,7 +286,7 @@ def _reference_for(question: Question) -> Calibrated:
 
 
 def _calibrated(
-    registration: Registration, domain: Domain, free: Parameters, question: Question
+    registration: Registration, domain: Domain, free: Parameters, question: ExplorerQuestion
 ) -> Calibrated:
     parameters: Parameters = registration.calibrated(
         domain,
@@ -311,12 +312,12 @@ def _calibrated(
     )
 
 
-def _terms(question: Question) -> ReleaseTerms:
+def _terms(question: ExplorerQuestion) -> ReleaseTerms:
     return ReleaseTerms(adjacency=Adjacency.parse(question.adjacency))
 
 
 def _spent_with(
-    registration: Registration, domain: Domain, parameters: Parameters, question: Question
+    registration: Registration, domain: Domain, parameters: Parameters, question: ExplorerQuestion
 ) -> tuple[Mechanism, PrivacySpent]:
     mechanism = registration.build(domain, parameters)
     event = _terms(question)(mechanism)
@@ -328,12 +329,12 @@ def _rounded(registration: Registration, parameters: Parameters) -> Parameters:
 
     Designs for such values are shipped or already stored.
     """
-    assert registration.knob is not None
-    name = registration.knob.parameter
+    assert registration.calibrated_parameter is not None
+    name = registration.calibrated_parameter.parameter
     return {**parameters, name: float(f"{parameters[name]:.4g}")}
 
 
-def _reference(question: Question, mse: float) -> dict[str, Any]:
+def _reference(question: ExplorerQuestion, mse: float) -> dict[str, Any]:
     # The reference is the Gaussian mechanism for the same budget and update.
     same = dataclasses.replace(question, mechanism=_REFERENCE, variant=0, bits=1, slow=False)
     found = _reference_for(same)
@@ -368,13 +369,13 @@ def _describe_spent(spent: PrivacySpent) -> dict[str, Any]:
     }
 
 
-def _typical(question: Question) -> float:
+def _typical(question: ExplorerQuestion) -> float:
     """Return the size of a coordinate of an update of full norm whose coordinates are equal."""
     power = {"l2": 0.5, "l1": 1.0, "linf": 0.0}[question.clip_geometry]
     return question.clip_norm * float(np.float64(question.dimension) ** -power)
 
 
-def _law(question: Question, found: Calibrated) -> dict[str, Any]:
+def _law(question: ExplorerQuestion, found: Calibrated) -> dict[str, Any]:
     """Return bias and variance of a decoded coordinate by its value, and the table of letters.
 
     For a mechanism that is not coordinatewise, the other coordinates are 0.

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import Box, Domain, clipped, geometry_of
+from sottovoce.core.domains import Box, Domain, clipped_domain, geometry_of
 from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.registry import Parameters, Registration
@@ -21,7 +21,7 @@ GEOMETRIES = ("l2", "l1", "linf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+class ExplorerQuestion:
     """A question about one mechanism at a privacy budget.
 
     Attributes:
@@ -114,7 +114,7 @@ class Question:
     @property
     def updates(self) -> Domain:
         """The domain of the updates."""
-        return clipped(self.clip_geometry, self.dimension, self.clip_norm)
+        return clipped_domain(self.clip_geometry, self.dimension, self.clip_norm)
 
     @property
     def domain(self) -> Domain:
@@ -179,7 +179,7 @@ def variants(registration: Registration) -> tuple[Parameters, ...]:
     return tuple(found)
 
 
-def offered() -> list[dict[str, Any]]:
+def describe_mechanisms() -> list[dict[str, Any]]:
     """Return a description of every mechanism that can be calibrated."""
     return [
         {
@@ -195,7 +195,7 @@ def offered() -> list[dict[str, Any]]:
             "sampling_grade": one.sampling,
         }
         for one in registry.registrations()
-        if one.knob is not None
+        if one.calibrated_parameter is not None
     ]
 
 

@@ -20,7 +20,7 @@ from sottovoce.core import bounded_json
 from sottovoce.core.charts.style import PAGE
 from sottovoce.core.errors import ParameterError, SottovoceError
 from sottovoce.reporting.explorer.answer import answer, curve
-from sottovoce.reporting.explorer.question import Question, offered
+from sottovoce.reporting.explorer.question import ExplorerQuestion, describe_mechanisms
 
 _FOLDER = Path(__file__).parent
 _HTML, _CSS, _JS = "text/html; charset=utf-8", "text/css; charset=utf-8", "text/javascript"
@@ -41,7 +41,7 @@ def files() -> dict[str, tuple[str, bytes]]:
 LOOPBACK = "127.0.0.1"
 _MOST_BODY_BYTES = 10_000
 _MOST_PAGES = 1000
-_ANSWERS: dict[str, Callable[[Question], dict[str, Any]]] = {
+_ANSWERS: dict[str, Callable[[ExplorerQuestion], dict[str, Any]]] = {
     "/api/answer": answer,
     "/api/curve": curve,
 }
@@ -55,14 +55,16 @@ class Superseded(Exception):
     """The error that a question is outdated, because the page has asked a newer one."""
 
 
-class Turns:
+class ComputationQueue:
     """A queue of one computation at a time, in which a page's newest question replaces others."""
 
     def __init__(self) -> None:
         self._computing = threading.Lock()
         self._newest: dict[tuple[str, str], int] = {}
 
-    def compute(self, path: str, page_name: str, number: int, question: Question) -> dict[str, Any]:
+    def compute(
+        self, path: str, page_name: str, number: int, question: ExplorerQuestion
+    ) -> dict[str, Any]:
         """Wait for the turn and return the answer.
 
         Args:
@@ -90,7 +92,7 @@ class Explorer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, port: int) -> None:
-        self.turns = Turns()
+        self.queue = ComputationQueue()
         super().__init__((LOOPBACK, port), _Handler)
 
     @property
@@ -126,7 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         path = self.path.partition("?")[0]
         if path == "/api/mechanisms":
-            self._send_json(HTTPStatus.OK, {"mechanisms": offered()})
+            self._send_json(HTTPStatus.OK, {"mechanisms": describe_mechanisms()})
             return
         found = files().get(path)
         if found is None:
@@ -144,8 +146,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             asked = self._body()
-            question = Question.from_plain(asked.get("question"))
-            found = self.server.turns.compute(
+            question = ExplorerQuestion.from_plain(asked.get("question"))
+            found = self.server.queue.compute(
                 self.path, str(asked.get("page", "")), int(asked.get("number", 0)), question
             )
         except Superseded:

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import special
 
 from sottovoce.analytics.estimates import question_for, takes_people
-from sottovoce.analytics.places import KILOMETRES_PER_DEGREE
+from sottovoce.analytics.places import KILOMETERS_PER_DEGREE
 from sottovoce.analytics.question import Question
 from sottovoce.core import statistics
 from sottovoce.core.domains import Vector
@@ -111,7 +111,7 @@ class Case:
         if self.statistic != "location":
             return self.law.draw(generator, self.people)
         kilometres = [_SIDE_KM * (self.law.draw(generator, self.people) - 0.5) for _ in range(2)]
-        return np.column_stack(kilometres)[:, ::-1] / KILOMETRES_PER_DEGREE
+        return np.column_stack(kilometres)[:, ::-1] / KILOMETERS_PER_DEGREE
 
     def truths(self, asked: Question) -> list[float]:
         """The law's own numbers, in the order of the estimate's."""
@@ -122,7 +122,7 @@ class Case:
                 return [self.law.variance]
             case "location":
                 middle = _SIDE_KM * (self.law.mean - 0.5)
-                degrees = middle / KILOMETRES_PER_DEGREE
+                degrees = middle / KILOMETERS_PER_DEGREE
                 return [middle, middle, degrees, degrees]
             case "quantiles":
                 return [self.law.quantile(q) for q in asked.quantiles]  # type: ignore[attr-defined]
@@ -147,7 +147,7 @@ class Covered:
 
     def interval(self) -> tuple[float, float]:
         """Of the coverage itself, 95%."""
-        return statistics.between(self.hits, self.repetitions, 0.95)
+        return statistics.two_sided_bounds(self.hits, self.repetitions, 0.95)
 
 
 def measured(case: Case, repetitions: int, seed: int = 1) -> list[Covered]:

@@ -12,7 +12,7 @@ from typing import Any
 from sottovoce.analytics.histogram import MECHANISMS as HISTOGRAMS
 from sottovoce.analytics.scalar_randomizer import FLOATS, GRIDS
 from sottovoce.core import statistics
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce_papers.studies.estimate_coverage.coverage import (
     LAWS,
@@ -169,7 +169,7 @@ def _shown(case: Case, found: Sequence[Covered]) -> list[Covered]:
 
 
 def _row(case: Case, one: Covered) -> Row:
-    low, high = statistics.between(one.hits, one.repetitions, 0.95)
+    low, high = statistics.two_sided_bounds(one.hits, one.repetitions, 0.95)
     return {
         "statistic": case.statistic,
         "mechanism": str(case.options.get("mechanism", "metric_mvu")),
@@ -230,7 +230,7 @@ def _figure(rows: Sequence[Row]) -> Figure:
     for statistic in dict.fromkeys(str(row["statistic"]) for row in rows):
         own = sorted(number(row, "coverage") for row in rows if row["statistic"] == statistic)
         shares = [(place + 0.5) / len(own) for place in range(len(own))]
-        lines.append(Line(name=statistic, x=shares, y=own))
+        lines.append(ChartLine(name=statistic, x=shares, y=own))
     return Figure(
         name="coverage",
         caption="Coverage of nominal 95% intervals, each statistic's from the least to the most; "

@@ -8,7 +8,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import L2Ball
 from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.mechanism import Mechanism
-from sottovoce.mechanisms.release import NoSenders, ReleaseTerms, local_event
+from sottovoce.mechanisms.release import ReleaseTerms, ShuffledMessages, local_event
 from sottovoce.mechanisms.seeded_step import SeededStep
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import PrivacyEvent, Repeated
@@ -76,7 +76,7 @@ def amplified(eps0: float, clients: int, rounds: int) -> Iterator[dict[str, Any]
 
 
 def _shuffled(clients: int) -> ReleaseTerms:
-    return ReleaseTerms(adjacency=_R, visibility=NoSenders(minimum_clients=clients))
+    return ReleaseTerms(adjacency=_R, visibility=ShuffledMessages(minimum_clients=clients))
 
 
 def _epsilon(event: PrivacyEvent, rounds: int) -> float:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.display import show_epsilon
 from sottovoce_papers.experiment import Experiment, Figure, Findings, Row, Settings, enter, number
 from sottovoce_papers.kept_cells import KeptCells
@@ -132,8 +132,8 @@ def _eps0s(rows: Sequence[Row]) -> dict[float, list[Row]]:
     return found
 
 
-def _line(name: str, rows: Sequence[Row], x: str, y: str, *, band: bool = False) -> Line:
-    return Line(
+def _line(name: str, rows: Sequence[Row], x: str, y: str, *, band: bool = False) -> ChartLine:
+    return ChartLine(
         name=name,
         x=[number(row, x) for row in rows],
         y=[number(row, y) for row in rows],
@@ -146,7 +146,7 @@ def _figures(rows: Sequence[Row]) -> list[Figure]:
     return [_payloads(rows), _errors_by_mu(rows), _times(rows), _shuffled(rows)]
 
 
-def _by_dimension(rows: Sequence[Row], y: str) -> list[Line]:
+def _by_dimension(rows: Sequence[Row], y: str) -> list[ChartLine]:
     """A line for each mechanism."""
     charted = {
         name: _of(rows, VECTORS, mechanism=name, mu=CHARTED_MU)

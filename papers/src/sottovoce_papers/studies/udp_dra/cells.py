@@ -9,19 +9,30 @@ import torch
 from numpy.typing import NDArray
 
 from sottovoce.auditing import reconstruction_scores
-from sottovoce.auditing.attacks.inversion import ClippedMean, Inversion, OnStep, Target, invert
+from sottovoce.auditing.attacks.inversion import (
+    ClippedMean,
+    GradientInversion,
+    InversionTarget,
+    OnStep,
+    invert,
+)
 from sottovoce.auditing.attacks.learned_reconstruction import LearnedReconstruction
 from sottovoce.auditing.attacks.sent_updates import Sender, decoded_updates
-from sottovoce.auditing.reconstruction_scores import Images, Scores, baseline_guesses, scores
-from sottovoce.auditing.run_reconstruction import guessed_from_outputs, pictures
+from sottovoce.auditing.reconstruction_scores import (
+    Images,
+    ReconstructionScores,
+    baseline_guesses,
+    score_reconstructions,
+)
+from sottovoce.auditing.run_reconstruction import guess_from_outputs, pictures
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Domain, Vector
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.algorithms.algorithm import Step
+from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.fedavg import FedAvg, SampleClippedGradient
 from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
-from sottovoce.mechanisms.mechanism import Mechanism, has_a_range
+from sottovoce.mechanisms.mechanism import Mechanism, has_finite_codes
 from sottovoce_papers.target_models import TargetModel, for_one_release
 from sottovoce_papers.udp_mechanisms import CLIP_NORM, Contender
 
@@ -73,11 +84,13 @@ def sent(task: Task, model: Vector, contender: Contender, found: Victims) -> Vec
         algorithm=algorithm,
         mechanism_on=mechanism_on,
         adjacency=Adjacency.ZERO_OUT,
-        rotated=has_a_range(mechanism_on(algorithm.domain(task.dimension, batch))),
+        rotated=has_finite_codes(mechanism_on(algorithm.domain(task.dimension, batch))),
     )
     name = f"{contender.mechanism} {contender.epsilon}"
     seed = int(SeededRandomness(1).generator("noise", name, batch).integers(2**62))
-    step = Step(run=name, round=1, model=model, state={}, randomness=SeededRandomness(seed))
+    step = ClientStepInput(
+        run=name, round=1, model=model, state={}, randomness=SeededRandomness(seed)
+    )
     return decoded_updates(sender, task, found.clients, step)
 
 
@@ -86,7 +99,7 @@ def inversion_cells(
     model: Vector,
     names: Sequence[Contender],
     found: Victims,
-    attacks: Sequence[Inversion],
+    attacks: Sequence[GradientInversion],
     *,
     on_step: OnStep | None = None,
 ) -> list[dict[str, Any]]:
@@ -96,7 +109,7 @@ def inversion_cells(
     the images, in favour of the attacker.
     """
     observed = np.concatenate([sent(task, model, one, found) for one in names])
-    target = Target(
+    target = InversionTarget(
         model=model,
         work=ClippedMean(clip_norm=CLIP_NORM),
         observed=observed,
@@ -114,7 +127,7 @@ def inversion_cells(
                 {**_cell(found.images, images), "total_variation": attack.total_variation}
                 for attack, images in zip(attacks, of_one, strict=True)
             ),
-            key=lambda cell: float(np.mean(cell["scores"]["mse"])),
+            key=lambda cell: float(np.mean(cell["score_reconstructions"]["mse"])),
         )
         for of_one in zip(*options, strict=True)
     ]
@@ -124,7 +137,7 @@ def learned_cell(
     target: TargetModel, found: Victims, attack: LearnedReconstruction
 ) -> dict[str, Any]:
     """The learned reconstruction of a model's own rows, and as a control of rows it never saw."""
-    guesses, unseen = guessed_from_outputs(
+    guesses, unseen = guess_from_outputs(
         target.task, target.model, found.images, target.data.test_features, attack, seed=1
     )
     return {
@@ -143,18 +156,20 @@ def baseline_cells(found: Victims, auxiliary: NDArray[Any]) -> dict[str, dict[st
     }
 
 
-def scores_of(cell: Mapping[str, Any]) -> Scores:
+def scores_of(cell: Mapping[str, Any]) -> ReconstructionScores:
     """A cell's scores as it was kept."""
-    kept = cell["scores"]
-    return Scores(**{name: np.array(kept[name]) for name in ("mse", "mae", "psnr", "ssim")})
+    kept = cell["score_reconstructions"]
+    return ReconstructionScores(
+        **{name: np.array(kept[name]) for name in ("mse", "mae", "psnr", "ssim")}
+    )
 
 
 def _cell(originals: Images, found: Images) -> dict[str, Any]:
-    measured = scores(originals, found)
+    measured = score_reconstructions(originals, found)
     shape = originals.shape[2:]
     first = -(-SHOWN // originals.shape[1])  # updates that the pictures come from
     ordered = [
-        guess[reconstruction_scores.matched(truth, guess)]
+        guess[reconstruction_scores.match_rows(truth, guess)]
         for truth, guess in zip(originals[:first], found[:first], strict=True)
     ]
     shown = pictures(

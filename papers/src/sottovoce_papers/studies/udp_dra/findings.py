@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from sottovoce.auditing.reconstruction_scores import (
-    GREY,
+    GRAY,
     MEAN_IMAGE,
-    Scores,
+    ReconstructionScores,
     beats,
     difference,
     gains,
@@ -16,7 +16,7 @@ from sottovoce.auditing.reconstruction_scores import (
     summary,
 )
 from sottovoce.core.charts.grids import ImageGrid, Picture, PictureRow
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce_papers.experiment import Figure, Row
 from sottovoce_papers.studies.udp_dra.cells import ORIGINAL, scores_of
 from sottovoce_papers.udp_mechanisms import GAUSSIAN, NO_PRIVACY, STAIRCASE, in_words
@@ -25,7 +25,7 @@ Cell = Mapping[str, Any]
 Name = tuple[str, float | None]
 Printed = Mapping[tuple[str, float | None], Mapping[str, float]]
 
-_NO_ATTACK = (ORIGINAL, GREY, MEAN_IMAGE)
+_NO_ATTACK = (ORIGINAL, GRAY, MEAN_IMAGE)
 
 
 def rows(cells: Sequence[Cell], printed: Mapping[str, Printed]) -> list[Row]:
@@ -37,7 +37,7 @@ def rows(cells: Sequence[Cell], printed: Mapping[str, Printed]) -> list[Row]:
     ]
 
 
-def _row(cell: Cell, reference: Scores, printed: Mapping[str, Printed]) -> Row:
+def _row(cell: Cell, reference: ReconstructionScores, printed: Mapping[str, Printed]) -> Row:
     own = scores_of(cell)
     row: dict[str, Any] = {
         name: cell[name] for name in ("part", "batch", "mechanism", "epsilon", "updates")
@@ -65,7 +65,7 @@ def _leaked(cell: Cell) -> dict[str, float]:
     return difference(np.array(cell["unseen_mse"]), scores_of(cell).mse)
 
 
-def _reference(cells: Sequence[Cell], cell: Cell) -> Scores:
+def _reference(cells: Sequence[Cell], cell: Cell) -> ReconstructionScores:
     """The mean image's scores on the images that a cell is about."""
     about = ("batch", "updates")
     return next(
@@ -101,7 +101,7 @@ def _by_epsilon(cells: Sequence[Cell], part: str, batch: int, name: str) -> Figu
         own = own * len(epsilons) if own[0]["epsilon"] is None else own
         values = [interval(_ssim(cell)) for cell in own]
         lines.append(
-            Line(
+            ChartLine(
                 name=mechanism,
                 x=epsilons,
                 y=[value["mean"] for value in values],
@@ -145,7 +145,7 @@ def _grid(cells: Sequence[Cell], part: str, batch: int, name: str) -> Figure:
                 ],
             )
             for cell in order
-            if cell["mechanism"] != GREY
+            if cell["mechanism"] != GRAY
         ],
     )
     budget = "" if largest is None else f" Mechanisms at epsilon = {largest:g}."

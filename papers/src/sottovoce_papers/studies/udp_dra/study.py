@@ -170,12 +170,14 @@ Cell = dict[str, Any]
 
 def _inverted(plan: Plan, settings: Settings, cells: KeptCells) -> Iterator[Cell]:
     """Cells of the attack on one update of the initial model, batch by batch."""
-    from sottovoce.auditing.attacks.inversion import Inversion
+    from sottovoce.auditing.attacks.inversion import GradientInversion
     from sottovoce_papers.studies.udp_dra.cells import inversion_cells
     from sottovoce_papers.target_models import untrained
 
     task, data = untrained(base_spec(plan, settings))
-    attacks = [Inversion(iterations=plan.iterations, total_variation=w) for w in plan.weights]
+    attacks = [
+        GradientInversion(iterations=plan.iterations, total_variation=w) for w in plan.weights
+    ]
     for batch, updates in plan.updates.items():
         victims = _victims(data.train_features, data.train_labels, updates, batch)
         about = _about(INVERSION, batch, updates, plan)
@@ -234,10 +236,12 @@ def _untrained(about: Cell, base: Cell, victims: "Victims", plan: Plan, cells: K
 
 
 def _trained_inversion(plan: Plan, target: "TargetModel", one: Contender) -> Cell:
-    from sottovoce.auditing.attacks.inversion import Inversion
+    from sottovoce.auditing.attacks.inversion import GradientInversion
     from sottovoce_papers.studies.udp_dra.cells import inversion_cells
 
-    attacks = [Inversion(iterations=plan.iterations, total_variation=w) for w in plan.weights]
+    attacks = [
+        GradientInversion(iterations=plan.iterations, total_variation=w) for w in plan.weights
+    ]
     data = target.data
     victims = _victims(data.train_features, data.train_labels, plan.updates[1], 1)
     (cell,) = inversion_cells(target.task, target.model, [one], victims, attacks)

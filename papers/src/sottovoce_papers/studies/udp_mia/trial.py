@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from sottovoce.auditing.attacks import context, roc
 from sottovoce.auditing.attacks.context import (
-    Climb,
+    AttackContext,
     Mask,
-    Scored,
-    Siege,
-    design,
+    MembershipScores,
+    QuerySearch,
+    draw_training_masks,
     outputs_of,
     own_attacks,
 )
-from sottovoce.auditing.attacks.roc import Estimate, Verdicts
+from sottovoce.auditing.attacks.roc import IntervalEstimate, ScoresByMembership
 from sottovoce.auditing.run_membership import Recipe, roc_chart, shadow_models
 from sottovoce.core import statistics
 from sottovoce.core.randomness import SeededRandomness
@@ -50,7 +50,7 @@ class Measured:
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float], together: Estimate) -> "Measured":
+    def of(cls, values: Sequence[float], together: IntervalEstimate) -> "Measured":
         mean, half = mean_and_half_width(values)
         return cls(
             value=mean,
@@ -65,9 +65,9 @@ class CellResult:
 
     cell: Cell
     measured: Mapping[str, Mapping[str, Measured]]
-    pooled: Mapping[str, Verdicts]  # of all targets, for pictures
-    members_accuracy: Estimate
-    others_accuracy: Estimate
+    pooled: Mapping[str, ScoresByMembership]  # of all targets, for pictures
+    members_accuracy: IntervalEstimate
+    others_accuracy: IntervalEstimate
     targets: int
     trials: Sequence[Row]
 
@@ -87,7 +87,7 @@ def attacked(cell: Cell, scale: Scale, settings: Settings) -> CellResult:
     pool = _pool(scale.candidates + scale.known)
     spec = spec_of(cell, scale, settings.device or "auto")
     generator = SeededRandomness(spec.seed).generator("design")
-    trained_on = design(scale.shadows, scale.candidates, generator)
+    trained_on = draw_training_masks(scale.shadows, scale.candidates, generator)
     held = _halves(settings.seeds, scale.candidates, generator)
     rows = [_rows(mask, cell, scale) for mask in (*trained_on, *held)]
     # Calibrated once, on a target's records: all models have as many.
@@ -95,7 +95,9 @@ def attacked(cell: Cell, scale: Scale, settings: Settings) -> CellResult:
     recipe = Recipe(spec=first.spec, pool=pool, rows=rows, label="shadow and target")
     models = shadow_models(recipe, settings.folder / SHADOWS, settings.on_step)
     siege = _siege(first.task, pool, scale, models, trained_on)
-    found = context.scored(siege, own_attacks(), SeededRandomness(spec.seed).generator("attack"))
+    found = context.run_attacks(
+        siege, own_attacks(), SeededRandomness(spec.seed).generator("attack")
+    )
     inside, outside = _accuracies(siege, held)
     return CellResult(
         cell=cell,
@@ -135,43 +137,45 @@ def _rows(mask: Mask, cell: Cell, scale: Scale) -> NDArray[np.int64]:
 
 def _siege(
     task: Task, pool: Dataset, scale: Scale, models: NDArray[np.float64], trained_on: Mask
-) -> Siege:
+) -> AttackContext:
     features = np.array(pool.train_features[: scale.candidates], dtype=np.float32)
-    return Siege(
+    return AttackContext(
         task=task,
         shadows=models[: scale.shadows],
         trained_on=trained_on,
         targets=models[scale.shadows :],
         features=torch.from_numpy(features).to(task.device),
         labels=torch.from_numpy(pool.train_labels[: scale.candidates]).to(task.device),
-        climb=Climb(queries=scale.canary_queries, steps=scale.canary_steps),
+        query_search=QuerySearch(queries=scale.canary_queries, steps=scale.canary_steps),
     )
 
 
-def _accuracies(siege: Siege, held: Mask) -> tuple[Estimate, Estimate]:
+def _accuracies(siege: AttackContext, held: Mask) -> tuple[IntervalEstimate, IntervalEstimate]:
     """Of all targets together, on the candidates that they have and on those they have not."""
     outputs = outputs_of(siege.task, siege.targets, siege.features)
     right = (outputs.argmax(dim=2) == siege.labels).cpu().numpy()
     return _share(right[held], outputs.shape[2]), _share(right[~held], outputs.shape[2])
 
 
-def _share(right: Mask, num_classes: int) -> Estimate:
+def _share(right: Mask, num_classes: int) -> IntervalEstimate:
     count, total = int(right.sum()), right.size
-    low, high = statistics.between(count, total, roc.CONFIDENCE)
-    return Estimate(value=count / total, low=low, high=high, chance=1.0 / num_classes)
+    low, high = statistics.two_sided_bounds(count, total, roc.CONFIDENCE)
+    return IntervalEstimate(value=count / total, low=low, high=high, chance=1.0 / num_classes)
 
 
-def _measured(one: Scored, held: Mask) -> dict[str, Measured]:
+def _measured(one: MembershipScores, held: Mask) -> dict[str, Measured]:
     """Every measure; rates that so few non-members cannot show are left out."""
     non_members = int((~held[0]).sum())
-    measures: dict[str, Callable[[Verdicts], Estimate]] = {
+    measures: dict[str, Callable[[ScoresByMembership], IntervalEstimate]] = {
         name: partial(roc.true_positive_rate, fpr=fpr)
         for name, fpr in _FPRS.items()
         if fpr * non_members >= 1.0 - 1e-9
     }
     measures["balanced_accuracy"] = partial(roc.balanced_accuracy, threshold=one.threshold)
     measures["auc"] = roc.area
-    each = [Verdicts.of(scores, mask) for scores, mask in zip(one.scores, held, strict=True)]
+    each = [
+        ScoresByMembership.of(scores, mask) for scores, mask in zip(one.scores, held, strict=True)
+    ]
     together = _pooled(one, held)
     return {
         name: Measured.of([measure(own).value for own in each], measure(together))
@@ -179,8 +183,8 @@ def _measured(one: Scored, held: Mask) -> dict[str, Measured]:
     }
 
 
-def _pooled(one: Scored, held: Mask) -> Verdicts:
-    return Verdicts.of(one.scores.ravel(), held.ravel())
+def _pooled(one: MembershipScores, held: Mask) -> ScoresByMembership:
+    return ScoresByMembership.of(one.scores.ravel(), held.ravel())
 
 
 def roc_figures(results: Sequence[CellResult]) -> list[Figure]:

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Domain, L1Ball, L2Ball
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.noise.laws import Staircase, nu_for_variance
+from sottovoce.mechanisms.noise.laws import ScalarStaircase, nu_for_variance
 from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce.privacy.additive_noise import laplace_renyi, product_staircase_renyi_l2
 from sottovoce.privacy.conversion import epsilon_from_renyi
@@ -68,9 +68,9 @@ def one_shot_l1_ratio(name: str, dimension: int, budget: Budget) -> float:
     return variance / variance_at(GAUSSIAN, L2Ball(dimension=dimension, radius=1.0), budget)
 
 
-def _staircase_of_scale(scale: float) -> Staircase:
+def _staircase_of_scale(scale: float) -> ScalarStaircase:
     """Steps of the clip norm, 1, and nu of least variance."""
-    return Staircase(step=1.0, epsilon=1.0 / scale, nu=nu_for_variance(1.0 / scale))
+    return ScalarStaircase(step=1.0, epsilon=1.0 / scale, nu=nu_for_variance(1.0 / scale))
 
 
 def _renyi_l2(name: str, scale: float, dimension: int, order: float) -> float:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from sottovoce.core.charts.lines import Line, LineChart
+from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce_papers.studies.udp_noise.noise_variance import (
     LAPLACE,
@@ -103,9 +103,9 @@ def udp_noise(settings: Settings) -> Findings:
     )
 
 
-def _line(name: str, x: str, rows: Sequence[Row]) -> Line:
+def _line(name: str, x: str, rows: Sequence[Row]) -> ChartLine:
     ratios = [number(row, "variance_over_gaussian") for row in rows]
-    return Line(name=name, x=[number(row, x) for row in rows], y=ratios)
+    return ChartLine(name=name, x=[number(row, x) for row in rows], y=ratios)
 
 
 def _select(rows: Sequence[Row], **wanted: str | float) -> list[Row]:
@@ -119,7 +119,7 @@ def _epsilons(rows: Sequence[Row]) -> list[float]:
 def _figures(rows: Sequence[Row]) -> list[Figure]:
     numbers, l2, l1 = (_select(rows, part=part) for part in (NUMBERS, L2_CLIP, L1_CLIP))
 
-    def chart(title: str, x_label: str, lines: Sequence[Line]) -> LineChart:
+    def chart(title: str, x_label: str, lines: Sequence[ChartLine]) -> LineChart:
         return LineChart(
             title=title,
             x_label=x_label,

@@ -19,7 +19,7 @@ def available() -> bool:
     return torch.cuda.is_available() and torch.version.hip is None
 
 
-def required() -> None:
+def require_triton() -> None:
     """Raise an error if triton is not installed."""
     if importlib.util.find_spec("triton") is None:
         raise ParameterError(

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.kernels.cuda.place import on_device, placed
+from sottovoce.mechanisms.kernels.cuda.place import check_on_cuda, on_device
 
 _PLANES = 10
 _MOST = 2**_PLANES - 8  # The most clients in one pass, in whole groups of eight.
@@ -167,7 +167,7 @@ class OneCounts:
 
 def check_payloads(payloads: torch.Tensor, size: int, device: torch.device) -> None:
     """Refuse anything but a matrix of payloads of `size` bytes on this device."""
-    placed(payloads)
+    check_on_cuda(payloads)
     if payloads.device != device:
         raise ParameterError(
             f"payloads must be on {device}, as the counts are, got {payloads.device}; move them"

@@ -55,7 +55,7 @@ def _draw(key, draws, dimension, bits: tl.constexpr, warps: tl.constexpr):
     _store(here, w15, 15, left, bits)
 
 
-def drawn(key: torch.Tensor, count: int, bits: int) -> torch.Tensor:
+def compute_draws(key: torch.Tensor, count: int, bits: int) -> torch.Tensor:
     """Return the draws of coordinates 0 to count - 1 from a prepared key, as signed integers."""
     draws = torch.empty(count, dtype=_TYPES[bits], device=key.device)
     blocks = 32 * -(-count // (32 * 512 // bits))

@@ -18,9 +18,13 @@ from numpy.typing import NDArray
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.kernels.cuda.chacha import prepare
-from sottovoce.mechanisms.kernels.cuda.draws import drawn
-from sottovoce.mechanisms.kernels.cuda.place import checked, on_device
-from sottovoce.mechanisms.kernels.cuda.undecided import Left, Room, listed
+from sottovoce.mechanisms.kernels.cuda.draws import compute_draws
+from sottovoce.mechanisms.kernels.cuda.place import check_values, on_device
+from sottovoce.mechanisms.kernels.cuda.undecided import (
+    UndecidedBuffer,
+    UndecidedCoordinates,
+    list_undecided,
+)
 
 _TOGETHER = 512
 _MOST = 2**34  # The number of coordinates for which one keystream has draws.
@@ -80,7 +84,7 @@ def _add_noise(
     code = tl.where(negative, -high, high)
     tl.store(codes + i, code.to(tl.int32), mask=real)
     sure = (low == high) & large
-    listed(count, coordinates, words, capacity, i, word, real & ~sure)
+    list_undecided(count, coordinates, words, capacity, i, word, real & ~sure)
 
 
 def sample_grid(
@@ -92,7 +96,7 @@ def sample_grid(
     step: float,
     slack: float,
     keystream: Keystream,
-) -> tuple[torch.Tensor, Left]:
+) -> tuple[torch.Tensor, UndecidedCoordinates]:
     """Return round((clip(x) + noise)/step), and the coordinates that the caller must decide.
 
     Args:
@@ -108,13 +112,13 @@ def sample_grid(
     Returns:
         The codes (int32, on the device), and the undecided coordinates.
     """
-    checked(values, dimensions=1)
+    check_values(values, dimensions=1)
     dimension, device = values.shape[0], values.device
     if not 0 < dimension <= _MOST:
         raise ParameterError(f"a vector must have 1 to {_MOST} coordinates, got {dimension}")
     with on_device(values):
         key = torch.from_numpy(prepare([keystream.spend()])).to(device)
-        draws = drawn(key, dimension, 32)
+        draws = compute_draws(key, dimension, 32)
         table = torch.from_numpy(np.array(chords, dtype=np.float64).reshape(-1, _COLUMNS)).to(
             device
         )
@@ -122,7 +126,7 @@ def sample_grid(
         codes = torch.empty(dimension, dtype=torch.int32, device=device)
         capacity = min(dimension, 1024 + dimension // 1024)
         while True:
-            undecided = Room(capacity, device)
+            undecided = UndecidedBuffer(capacity, device)
             _add_noise[(-(-dimension // _TOGETHER),)](
                 values, draws, codes, table, numbers, undecided.count, undecided.coordinates,
                 undecided.words, dimension, capacity, cell_bits=cell_bits, least_bits=least_bits,

@@ -18,9 +18,13 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.kernels import family, table
 from sottovoce.mechanisms.kernels.cuda.chacha import prepare
-from sottovoce.mechanisms.kernels.cuda.draws import drawn
-from sottovoce.mechanisms.kernels.cuda.place import checked, on_device
-from sottovoce.mechanisms.kernels.cuda.undecided import Left, Room, listed
+from sottovoce.mechanisms.kernels.cuda.draws import compute_draws
+from sottovoce.mechanisms.kernels.cuda.place import check_values, on_device
+from sottovoce.mechanisms.kernels.cuda.undecided import (
+    UndecidedBuffer,
+    UndecidedCoordinates,
+    list_undecided,
+)
 from sottovoce.mechanisms.kernels.ladder import Affine, Ladder, is_far
 from sottovoce.mechanisms.kernels.reference import family as exact_family
 from sottovoce.mechanisms.kernels.reference import table as exact_table
@@ -75,12 +79,12 @@ def _search(
     above = _threshold(cell, tl.minimum(code, (1 << bits) - 2), fraction, width)
     sure = (above > w + tl.load(gaps + number)) | (code == (1 << bits) - 1)
     tl.store(codes + i, code.to(tl.uint8), mask=real)
-    listed(count, coordinates, words, capacity, i, word, real & ~sure)
+    list_undecided(count, coordinates, words, capacity, i, word, real & ~sure)
 
 
 def sample_codes(
     values: torch.Tensor, affine: Affine, ladder: Ladder, keystream: Keystream, *, clamp: bool
-) -> tuple[torch.Tensor, Left]:
+) -> tuple[torch.Tensor, UndecidedCoordinates]:
     """Return codes (uint8, on the device) of values x, and the undecided coordinates.
 
     Args:
@@ -93,7 +97,7 @@ def sample_codes(
     Returns:
         The codes, and the coordinates that the caller must decide.
     """
-    checked(values, dimensions=1)
+    check_values(values, dimensions=1)
     parameter_rules.integer("levels", ladder.levels, low=2, high=256)
     bits = (ladder.levels - 1).bit_length()
     dimension, device = values.shape[0], values.device
@@ -102,7 +106,7 @@ def sample_codes(
     wide = values.dtype == torch.float64 or is_far(affine, ladder)
     with on_device(values):
         key = torch.from_numpy(prepare([keystream.spend()])).to(device)
-        draws = drawn(key, dimension, 16)
+        draws = compute_draws(key, dimension, 16)
         rows = torch.from_numpy(_padded(ladder, (1 << bits) - 1)).to(device)
         gaps = torch.from_numpy(ladder.gaps).to(device)
         shifts = torch.tensor([affine.shift], dtype=torch.float64, device=device)
@@ -110,7 +114,7 @@ def sample_codes(
         # About levels/2^16 of the coordinates are undecided, unless many lie outside.
         capacity = min(dimension, 1024 + dimension * ladder.levels // 2**14)
         while True:
-            undecided = Room(capacity, device)
+            undecided = UndecidedBuffer(capacity, device)
             _search[(-(-dimension // _TOGETHER),)](
                 values, draws, codes, rows, gaps, shifts, undecided.count, undecided.coordinates,
                 undecided.words, dimension, capacity, len(ladder.gaps) - 1, affine.shift,
@@ -152,12 +156,12 @@ def sample_exponential_family(
     ladder = family.ladder_of(points, weights, fisher_bound, reach)
     found, left = sample_codes(values, affine, ladder, keystream, clamp=False)
     tilts = affine(left.values)
-    settled = exact_family.settled_codes(tilts, points, weights, left.spelled, keystream)
-    return with_codes(found, left, settled)
+    settled = exact_family.decide_codes(tilts, points, weights, left.spelled, keystream)
+    return insert_codes(found, left, settled)
 
 
 def sample_table(
-    values: torch.Tensor, given: table.Table, keystream: Keystream, affine: Affine
+    values: torch.Tensor, given: table.ThresholdTable, keystream: Keystream, affine: Affine
 ) -> torch.Tensor:
     """Return the codes that `mechanisms.kernels.table` gives for finite values, on the device.
 
@@ -167,17 +171,19 @@ def sample_table(
         host = values.double().cpu().numpy()
         codes = table.sample_table(host, given, keystream, affine, clamp=True)
         return torch.from_numpy(codes).to(values.device)
-    ladder, _ = table.kept_ladders(given)
+    ladder, _ = table.cached_ladders(given)
     found, left = sample_codes(values, affine, ladder, keystream, clamp=True)
     knots = given.knots
     places = np.clip(affine(left.values), knots[0], knots[-1])
-    settled = exact_table.settled_codes(
+    settled = exact_table.decide_codes(
         places, knots, given.thresholds, given.cumulative, left.spelled, keystream
     )
-    return with_codes(found, left, settled)
+    return insert_codes(found, left, settled)
 
 
-def with_codes(codes: torch.Tensor, left: Left, settled: NDArray[np.integer]) -> torch.Tensor:
+def insert_codes(
+    codes: torch.Tensor, left: UndecidedCoordinates, settled: NDArray[np.integer]
+) -> torch.Tensor:
     """Return the codes with those that the CPU has decided put in."""
     if len(settled):
         at = torch.from_numpy(left.spelled.coordinates).to(codes.device)

@@ -51,7 +51,7 @@ def _count(
     tl.atomic_add(beyond + (target * 0).to(tl.int32), 1, mask=wrong, sem="relaxed")
 
 
-class LevelCounts:
+class CudaLevelCounts:
     """The counts [levels - 1, d] (int32) of codes 1 and up, over any number of batches.
 
     Attributes:

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from sottovoce.core.domains import LEAST_SQUARES, MOST_SQUARES, L2Ball
 from sottovoce.core.errors import DomainError
-from sottovoce.mechanisms.kernels.cuda.place import checked, on_device
+from sottovoce.mechanisms.kernels.cuda.place import check_values, on_device
 
 TILE = 1024
 
@@ -119,7 +119,7 @@ def _sum_groups(numbers, sums, count, warps: tl.constexpr, asm: tl.constexpr):
 
 def sum_of_squares(values: torch.Tensor, *, warps: int = 4) -> torch.Tensor:
     """Return the sum of squares of a vector as a float64 tensor with one number."""
-    checked(values, dimensions=1)
+    check_values(values, dimensions=1)
     dimension, device = values.shape[0], values.device
     if dimension == 0:
         return torch.zeros(1, dtype=torch.float64, device=device)
@@ -173,7 +173,7 @@ def clipped(values: torch.Tensor, ball: L2Ball) -> tuple[torch.Tensor, float]:
     return unit * (ball.limit / math.sqrt(float(sum_of_squares(unit)))), 1.0
 
 
-def projected(values: torch.Tensor, ball: L2Ball) -> torch.Tensor:
+def project(values: torch.Tensor, ball: L2Ball) -> torch.Tensor:
     """Return what `ball.project` gives: the values if they lie in the ball, else in float64."""
     given, scale = clipped(values, ball)
     return given if scale == 1.0 else given.double() * scale

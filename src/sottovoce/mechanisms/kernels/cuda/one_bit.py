@@ -37,7 +37,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.kernels.cuda.chacha import PREPARED, main_block, prepare, prepared_words
 from sottovoce.mechanisms.kernels.cuda.one_bit_settling import settle
-from sottovoce.mechanisms.kernels.cuda.place import checked, on_device
+from sottovoce.mechanisms.kernels.cuda.place import check_values, on_device
 from sottovoce.mechanisms.kernels.reference.one_bit import exact_bit
 
 TILE = 1024
@@ -287,7 +287,7 @@ def sample_rows(
         ParameterError: Rows and keystreams differ in number, there are too many, or a tilt is not
             finite.
     """
-    checked(rows, dimensions=2)
+    check_values(rows, dimensions=2)
     clients, dimension = rows.shape
     if len(keystreams) != clients:
         raise ParameterError(

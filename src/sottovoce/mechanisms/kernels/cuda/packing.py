@@ -6,7 +6,7 @@ import triton.language as tl
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.kernels.cuda.place import on_device, placed
+from sottovoce.mechanisms.kernels.cuda.place import check_on_cuda, on_device
 
 _TYPES = (torch.uint8, torch.int32)
 _MOST_BITS = {torch.uint8: 8, torch.int32: 31}
@@ -43,7 +43,7 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
         ParameterError: The codes are no contiguous vector of uint8 or int32, or `bits` is too
             large.
     """
-    placed(codes)
+    check_on_cuda(codes)
     if codes.dtype not in _TYPES or codes.ndim != 1 or not codes.is_contiguous():
         raise ParameterError("codes must be a contiguous vector of uint8 or int32; use .to()")
     parameter_rules.integer("bits", bits, low=1, high=_MOST_BITS[codes.dtype])

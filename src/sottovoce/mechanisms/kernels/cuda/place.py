@@ -12,9 +12,9 @@ Tensor = torch.Tensor
 _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
-def checked(tensor: torch.Tensor, *, dimensions: int) -> None:
+def check_values(tensor: torch.Tensor, *, dimensions: int) -> None:
     """Refuse a tensor that the kernels cannot read."""
-    placed(tensor)
+    check_on_cuda(tensor)
     if tensor.dtype not in _TYPES:
         raise ParameterError(
             f"values must be float32, float64, float16 or bfloat16, got {tensor.dtype}; convert "
@@ -26,7 +26,7 @@ def checked(tensor: torch.Tensor, *, dimensions: int) -> None:
         raise ParameterError("values must be contiguous in memory; use .contiguous()")
 
 
-def placed(tensor: torch.Tensor) -> None:
+def check_on_cuda(tensor: torch.Tensor) -> None:
     """Refuse a tensor that is not on a CUDA device (Triton's interpreter takes any)."""
     if not tensor.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         raise ParameterError(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core.domains import LEAST_SQUARES, MOST_SQUARES, Box, Domain, L2Ball
 from sottovoce.core.errors import DomainError, ParameterError
-from sottovoce.mechanisms.kernels.cuda.place import checked
+from sottovoce.mechanisms.kernels.cuda.place import check_values
 
 _LANES = 32
 _TILE = _LANES * _LANES
@@ -42,7 +42,7 @@ def matrix(values: torch.Tensor, dimension: int) -> torch.Tensor:
             f"{tuple(values.shape)}; flatten each contribution"
         )
     rows = values.detach().reshape(-1, dimension).contiguous()
-    checked(rows, dimensions=2)
+    check_values(rows, dimensions=2)
     return rows
 
 
@@ -60,7 +60,7 @@ def clipped(rows: torch.Tensor, domain: Domain) -> tuple[torch.Tensor, Scales]:
             )
 
 
-def turned(
+def rotate_rows(
     rows: torch.Tensor, scales: Scales, passes: Sequence[tuple[int, NDArray[np.float64]]]
 ) -> torch.Tensor:
     """Return the scaled rows, rotated, in float64; `passes` are those of a `Rotation`."""

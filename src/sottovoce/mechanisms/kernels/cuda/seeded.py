@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms.kernels.cuda.chacha import PREPARED, main_block, prepare, prepared_words
-from sottovoce.mechanisms.kernels.cuda.place import on_device, placed
-from sottovoce.mechanisms.kernels.seeded import MAX_SIGNS, SEED_BYTES, TAG, checked_seeds
+from sottovoce.mechanisms.kernels.cuda.place import check_on_cuda, on_device
+from sottovoce.mechanisms.kernels.seeded import MAX_SIGNS, SEED_BYTES, TAG, check_seeds
 
 BLOCK = 512  # The number of signs in a block of the keystream.
 _LANES, _WARPS = 128, 4
@@ -110,8 +110,8 @@ def _expand(keys, rows, count, blocks, prepared: tl.constexpr, lanes: tl.constex
 
 def scores(seeds: NDArray[np.uint8], weights: torch.Tensor) -> torch.Tensor:
     """Return sum_i b_i w_i for each of the seeds (n, 16), as int64 on the device of the weights."""
-    given = checked_seeds(seeds)
-    placed(weights)
+    given = check_seeds(seeds)
+    check_on_cuda(weights)
     if weights.dtype != torch.int16 or weights.ndim != 1 or not weights.is_contiguous():
         raise ParameterError(
             f"weights must be a contiguous vector of int16, got {weights.dtype} of shape "
@@ -138,7 +138,7 @@ def scores(seeds: NDArray[np.uint8], weights: torch.Tensor) -> torch.Tensor:
     return 2 * sums - weights.sum(dtype=torch.int64)
 
 
-def scores_on(
+def make_scorer(
     device: torch.device,
 ) -> Callable[[NDArray[np.uint8], NDArray[np.int16]], NDArray[np.int64]]:
     """Return a function that scores weights on the CPU, copied once for all their candidates."""
@@ -152,18 +152,18 @@ def scores_on(
     return score
 
 
-def scores_there(seeds: NDArray[np.uint8], weights: torch.Tensor) -> NDArray[np.int64]:
+def scores_to_host(seeds: NDArray[np.uint8], weights: torch.Tensor) -> NDArray[np.int64]:
     """Return the scores for weights on a device, as a numpy array."""
     return np.asarray(scores(seeds, weights).cpu().numpy())
 
 
-def largest_of(values: torch.Tensor) -> float:
+def largest_magnitude(values: torch.Tensor) -> float:
     """Return the largest magnitude."""
     low, high = torch.aminmax(values)
     return max(float(high), -float(low))
 
 
-def quantised(
+def quantize(
     values: torch.Tensor, ratio: float, step: float, *, nearest: bool
 ) -> tuple[torch.Tensor, float]:
     """Return values times `ratio` as int16 weights w, and sum log cosh(step w)."""
@@ -175,7 +175,7 @@ def quantised(
     return weights, -0.5 * float(torch.log1p(-slopes * slopes).sum())
 
 
-def placed_bytes(payload: bytes, device: torch.device) -> torch.Tensor:
+def bytes_to_device(payload: bytes, device: torch.device) -> torch.Tensor:
     """Return bytes as a uint8 tensor on the device."""
     return torch.frombuffer(bytearray(payload), dtype=torch.uint8).to(device)
 
@@ -184,7 +184,7 @@ def sign_rows(
     seeds: NDArray[np.uint8], count: int, device: torch.device | str = "cuda"
 ) -> torch.Tensor:
     """Return the first `count` signs of each seed, packed (n, ceil(count/8)); unused bits are 0."""
-    given = checked_seeds(seeds)
+    given = check_seeds(seeds)
     parameter_rules.integer("count", count, low=0, high=MAX_SIGNS)
     if len(given) > _MOST_ROWS:
         raise ParameterError(
@@ -192,7 +192,7 @@ def sign_rows(
         )
     blocks = -(-count // BLOCK)
     rows = torch.empty((len(given), 16 * blocks), dtype=torch.int32, device=device)
-    placed(rows)
+    check_on_cuda(rows)
     if rows.numel():
         with on_device(rows):
             _expand[(-(-blocks // _LANES), len(given))](

@@ -8,20 +8,20 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from sottovoce.core.randomness import Spelled
+from sottovoce.core.randomness import ExtendedDraws
 from sottovoce.mechanisms.kernels.cuda.chacha import extension
 
 _BLOCK = 128
 
 
-class Left(NamedTuple):
+class UndecidedCoordinates(NamedTuple):
     """The undecided coordinates: their exact values and their uniform numbers."""
 
     values: NDArray[np.float64]
-    spelled: Spelled
+    spelled: ExtendedDraws
 
 
-class Room:
+class UndecidedBuffer:
     """A buffer in which a kernel lists undecided coordinates and their draws, and counts them all.
 
     If there are more than `capacity`, only the count is complete.
@@ -33,7 +33,7 @@ class Room:
         self.coordinates = torch.empty(capacity, dtype=torch.int64, device=device)
         self.words = torch.empty(capacity, dtype=torch.int32, device=device)
 
-    def left(self, values: torch.Tensor, key: torch.Tensor) -> Left | None:
+    def left(self, values: torch.Tensor, key: torch.Tensor) -> UndecidedCoordinates | None:
         """Return the listed coordinates, or None if they did not fit; waits for the kernel."""
         found = int(self.count)
         if found > self.capacity:
@@ -44,9 +44,9 @@ class Room:
             _read_on[(-(-found // _BLOCK),)](
                 key, coordinates, further, found, block=_BLOCK, num_warps=4
             )
-        return Left(
+        return UndecidedCoordinates(
             values[coordinates].double().cpu().numpy(),
-            Spelled(
+            ExtendedDraws(
                 coordinates.cpu().numpy(),
                 words.cpu().numpy().view(np.uint32),
                 further.cpu().numpy().view(np.uint64),
@@ -55,7 +55,7 @@ class Room:
 
 
 @triton.jit
-def listed(count, coordinates, words, capacity, i, word, unsure):
+def list_undecided(count, coordinates, words, capacity, i, word, unsure):
     """List coordinates i and their draws where they are undecided."""
     slot = tl.atomic_add(count + (i * 0).to(tl.int32), 1, mask=unsure, sem="relaxed")
     fits = unsure & (slot < capacity)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DomainError
-from sottovoce.core.randomness import Keystream, Spelled
+from sottovoce.core.randomness import ExtendedDraws, Keystream
 
 Codes = NDArray[np.uint8]
 
@@ -48,13 +48,13 @@ def sample_exponential_family(
         if not len(open_):
             continue
         open_ = open_ + start
-        spelled = Spelled(open_, words[open_], keystream.extensions(open_))
-        codes[open_] = settled_codes(tilts[open_], points, weights, spelled, keystream)
+        spelled = ExtendedDraws(open_, words[open_], keystream.extensions(open_))
+        codes[open_] = decide_codes(tilts[open_], points, weights, spelled, keystream)
     return codes
 
 
-def settled_codes(
-    tilts: Vector, points: Vector, weights: Vector, spelled: Spelled, keystream: Keystream
+def decide_codes(
+    tilts: Vector, points: Vector, weights: Vector, spelled: ExtendedDraws, keystream: Keystream
 ) -> Codes:
     """Return the codes of coordinates that their draws left undecided."""
     codes = np.empty(len(tilts), dtype=np.uint8)

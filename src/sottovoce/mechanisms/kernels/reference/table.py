@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DomainError
-from sottovoce.core.randomness import Keystream, Spelled
+from sottovoce.core.randomness import ExtendedDraws, Keystream
 
 Codes = NDArray[np.uint8]
 
@@ -65,19 +65,19 @@ def sample_table(
         if not len(open_):
             continue
         open_ = open_ + start
-        spelled = Spelled(open_, words[open_], keystream.extensions(open_))
-        codes[open_] = settled_codes(
+        spelled = ExtendedDraws(open_, words[open_], keystream.extensions(open_))
+        codes[open_] = decide_codes(
             positions[open_], knots, thresholds, cumulative, spelled, keystream
         )
     return codes
 
 
-def settled_codes(
+def decide_codes(
     positions: Vector,
     knots: Vector,
     thresholds: Vector,
     cumulative: tuple[tuple[int, ...], ...],
-    spelled: Spelled,
+    spelled: ExtendedDraws,
     keystream: Keystream,
 ) -> Codes:
     """Return the codes of coordinates that their draws left undecided."""
