@@ -126,7 +126,7 @@ def test_asked_again_it_sends_the_same_bytes_and_nothing_is_charged(site: Site) 
     assert _spent(site) == pytest.approx(2.0)
 
 
-def test_another_question_under_the_same_name_is_charged_anew(site: Site) -> None:
+def test_another_question_under_the_same_name_is_charged_again(site: Site) -> None:
     answer(_inquiry(), site, _people())
     answer(_inquiry("histogram"), site, _people())
     assert _spent(site) == pytest.approx(4.0)

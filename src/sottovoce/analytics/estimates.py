@@ -48,8 +48,8 @@ def question_for(statistic: str, *, public_seed: int | None = None, **options: A
         public_seed: Seed of the public assignment of sub-questions to people; None draws one.
         **options: The parameters of the question. All need `epsilon`. Mean, variance and quantiles
             need `lower` and `upper`; a histogram needs `lower` and `upper`, or `categories`; a
-            location needs `centre` and `side_km`. Others are `bits`, `mechanism`, `bins`,
-            `quantiles`, `depth`, `as_people_array` and `cells`.
+            location needs `center` and `side_km`. Others are `bits`, `mechanism`, `bins`,
+            `quantiles`, `depth`, `people` and `cells`.
 
     Returns:
         The question, which can be sent to clients as JSON (`to_json`).
@@ -69,6 +69,8 @@ def question_for(statistic: str, *, public_seed: int | None = None, **options: A
         )
     if statistic not in _QUESTIONS:
         raise UnknownNameError.among("statistic", statistic, _QUESTIONS)
+    if statistic == "location" and "centre" in options:  # the spelling of version 0.1
+        options = {"center" if name == "centre" else name: one for name, one in options.items()}
     make = _QUESTIONS[statistic]
     parameters = inspect.signature(make).parameters
     known = set(parameters)

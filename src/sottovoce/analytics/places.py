@@ -292,7 +292,7 @@ class PlacesQuestion:
     def of(
         cls,
         *,
-        centre: tuple[float, float],
+        center: tuple[float, float],
         side_km: float,
         epsilon: float,
         bits: int | None = None,
@@ -301,7 +301,7 @@ class PlacesQuestion:
         """Build the question and make the choices that are left open.
 
         Args:
-            centre: Latitude and longitude of the map's center in degrees.
+            center: Latitude and longitude of the map's center in degrees.
             side_km: Side of the map in kilometers.
             epsilon: Epsilon per kilometer.
             bits: Bits per coordinate; None is 3.
@@ -313,11 +313,11 @@ class PlacesQuestion:
         Raises:
             ParameterError: A parameter is out of range.
         """
-        if len(centre) != 2:
-            raise ParameterError(f"centre must be latitude and longitude, got {centre!r}")
+        if len(center) != 2:
+            raise ParameterError(f"center must be latitude and longitude, got {center!r}")
         return cls(
-            latitude=float(centre[0]),
-            longitude=float(centre[1]),
+            latitude=float(center[0]),
+            longitude=float(center[1]),
             side_km=float(side_km),
             epsilon=float(epsilon),
             bits=3 if bits is None else bits,

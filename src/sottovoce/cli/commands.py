@@ -27,7 +27,7 @@ def register_command(name: str, command: Command, *, module: str) -> None:
 
     Args:
         name: The word after `sottovoce`.
-        noun: A typer app, or a function whose parameters typer reads.
+        command: A typer app, or a function whose parameters typer reads.
         module: The module that registers it, `__name__`.
     """
     COMMANDS.enter(name, command, module=module)

@@ -71,7 +71,7 @@ def ask(
         "bins": bins,
         "categories": parse_words("--categories", categories) if categories else None,
         "quantiles": quantiles and parse_numbers("--quantiles", quantiles),
-        "centre": center and tuple(parse_numbers("--center", center)),
+        "center": center and tuple(parse_numbers("--center", center)),
         "side_km": side_km,
         "bits": bits,
         "mechanism": mechanism,

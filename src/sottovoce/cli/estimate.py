@@ -316,7 +316,7 @@ def location(
         data,
         (latitude, longitude),
         plot,
-        centre=tuple(parse_numbers("--center", center)),
+        center=tuple(parse_numbers("--center", center)),
         side_km=side_km,
         epsilon=epsilon,
         bits=bits,

@@ -1,10 +1,10 @@
 """An append-only file of JSON lines with chained digests, and the state that its lines describe.
 
 A line is written as a whole, with the file locked, and synced before the writer continues; nothing
-is rewritten. Each digest covers the line and the digest before it, so `verify_lines` finds a line that
-was edited, removed or moved. It cannot find lines that were cut off at the end, nor a chain that
-was computed again. A line that a crash left incomplete stays in the file: the next line starts on
-its own and is chained from the last complete one.
+is rewritten. Each digest covers the line and the digest before it, so `verify_lines` finds a line
+that was edited, removed or moved. It cannot find lines that were cut off at the end, nor a chain
+that was computed again. A line that a crash left incomplete stays in the file: the next line
+starts on its own and is chained from the last complete one.
 
 `LogState` is what a site's audit log says so far, from which its next line follows.
 """
@@ -148,7 +148,7 @@ def read_tail(handle: int, position: Position) -> list[AuditLine]:
 
 
 def append(handle: int, position: Position, entries: Sequence[Entry]) -> None:
-    """Write entries, one line each, and return when they are on disk; call it inside `open_locked`."""
+    """Write entries, one line each, and wait for the disk; call it inside `open_locked`."""
     if not entries:
         return
     lines, end = [], position.end

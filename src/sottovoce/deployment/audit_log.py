@@ -303,8 +303,9 @@ class AuditLog:
         if policy.mechanisms_without_noise_floor:
             found[_NOISE] = (
                 f"'smallest_noise_multiplier' does not apply to "
-                f"{', '.join(policy.mechanisms_without_noise_floor)}, which have no noise multiplier, nor to "
-                "questions; use 'epsilon_per_round' and 'epsilon_if_sampled' to limit those"
+                f"{', '.join(policy.mechanisms_without_noise_floor)}, which have no noise "
+                "multiplier, nor to questions; use 'epsilon_per_round' and 'epsilon_if_sampled' "
+                "to limit those"
             )
         if policy.epsilon_per_round > policy.epsilon_total:
             found[_ROUND] = (

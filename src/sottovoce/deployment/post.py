@@ -1,13 +1,15 @@
 """The transport between a server and its clients, limits on reply sizes, and witnessed transports.
 
-`Transport` is what a server needs of a program that carries requests and replies. It trusts no reply.
+`Transport` is what a server needs of a program that carries requests and replies. It trusts no
+reply.
 
 Before a server asks, it announces the largest reply that it waits for, in bytes, and until when, in
 a file of its own in the link's folder. The gate in front of the link refuses a longer reply by its
 declared length. The environment of the servers that a link starts names that folder; without it
 nothing is announced.
 
-`WitnessedTransport` adds receipts for the sites' ledgers to requests, and takes statements from replies.
+`WitnessedTransport` adds receipts for the sites' ledgers to requests, and takes statements from
+replies.
 """
 
 import contextlib

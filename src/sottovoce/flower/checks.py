@@ -368,7 +368,8 @@ def _leftovers(federation: Federation) -> str:
     left = find_recorded(records_in(federation.link_folder))
     if left:
         raise _ProblemError(
-            f"processes of a link that was killed still run: {', '.join(map(describe_process, left))}",
+            "processes of a link that was killed still run: "
+            + ", ".join(map(describe_process, left)),
             f"sottovoce deploy stop {federation.folder}",
         )
     return "no process of an earlier link is left"

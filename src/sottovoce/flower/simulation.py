@@ -38,7 +38,7 @@ class UnlimitedPolicy:
     def check_spending(
         self,
         history: History,
-        dues: Sequence[PendingCharge],
+        pending: Sequence[PendingCharge],
         first: Budget | None = None,
         *,
         this_round: History = (),

@@ -75,8 +75,8 @@ class DiscreteLaplace(RoundedNoise):
 
     Cost: `bits` bits per coordinate.
 
-    References: docs/explanation/privacy.md, "Noise on a grid"; Dwork, McSherry, Nissim and Smith 2006,
-    proposition 1; `privacy.additive_noise` proves which shift is the worst.
+    References: docs/explanation/privacy.md, "Noise on a grid"; Dwork, McSherry, Nissim and Smith
+    2006, proposition 1; `privacy.additive_noise` proves which shift is the worst.
 
     Attributes:
         input_domain: The L1 ball, L2 ball or box that updates are clipped to.

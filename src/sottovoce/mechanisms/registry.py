@@ -86,7 +86,7 @@ class Registration:
         summary: One line that says what the mechanism is.
         examples: Parameters that work on every example domain.
         example_domains: The domains on which the contract tests run.
-        knob: The parameter that calibration searches for, or None if there is none.
+        calibrated_parameter: The parameter that calibration searches for, or None if there is none.
         automatic: For each parameter that may be "auto", the function that chooses its value.
         settings: The parameters that planning tries, without the calibrated one.
         coordinatewise: Whether the law of a decoded coordinate depends on that coordinate alone.
@@ -232,8 +232,8 @@ class Registration:
         """
         if self.calibrated_parameter is None:
             raise ParameterError(
-                f"mechanism '{self.kind}' has no parameter to calibrate; "
-                f"choose one of {', '.join(r.kind for r in registrations() if r.calibrated_parameter)}"
+                f"mechanism '{self.kind}' has no parameter to calibrate; choose one of "
+                + ", ".join(r.kind for r in registrations() if r.calibrated_parameter)
             )
         searched = self.calibrated_parameter
         if searched.parameter in given:
@@ -356,7 +356,7 @@ def register(
         examples: One or more sets of parameters.
         example_domain: The domain on which examples are shown and tested.
         further_domains: More domains for the tests.
-        knob: The parameter that calibration searches for, if there is one.
+        calibrated_parameter: The parameter that calibration searches for, if there is one.
         automatic: For each parameter that may be "auto", a function of domain and parameters that
             chooses its value.
         settings: The parameters to try, without the calibrated one. By default those of the

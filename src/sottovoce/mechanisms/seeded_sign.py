@@ -164,7 +164,8 @@ class SeededSign(WithPrivatize):
 
     Cost: 16 bytes per block.
 
-    References: Feldman and Talwar 2021 (seeds in place of outputs); docs/explanation/privacy.md, section 27.
+    References: Feldman and Talwar 2021 (seeds in place of outputs); docs/explanation/privacy.md,
+        section 27.
 
     Attributes:
         input_domain: The L2 ball that updates are clipped to, of at most 64 records.

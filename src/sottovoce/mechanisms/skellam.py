@@ -83,11 +83,11 @@ class Skellam(WithPrivatize):
 
     Neighbors x, x' are rounded with the same U, so their laws are mixtures over U of integer
     shifts, each within 1 of the real shift. `privacy` takes the smaller of the largest divergence
-    (quasi-convexity) and the mean of e^((a-1) D_a) (convexity) over U; section 7 of docs/explanation/privacy.md
-    has the proof. Nothing is rejected, so the rounding stays unbiased. The modulus is
-    post-processing. The tests check the bound against exact sums by mpmath for V from .05 to 40,
-    orders up to 64 and shifts up to 5, in float64 for V up to 1e6 (fine grids), and the claim
-    against the exact law.
+    (quasi-convexity) and the mean of e^((a-1) D_a) (convexity) over U; section 7 of
+    docs/explanation/privacy.md has the proof. Nothing is rejected, so the rounding stays unbiased.
+    The modulus is post-processing. The tests check the bound against exact sums by mpmath for V
+    from .05 to 40, orders up to 64 and shifts up to 5, in float64 for V up to 1e6 (fine grids),
+    and the claim against the exact law.
 
     Noise is drawn in float64: for simulations only.
 

@@ -1,10 +1,10 @@
 """Calibration: find the mechanism with the least noise that stays within a privacy budget.
 
-`calibrate` is the public function. `calibrate_cached` does the same for the groups of a run and caches
-its results on disk when finding them took long: seeds and learning rates do not change them, so a
-sweep calibrates once for each mechanism and budget. A cached result is never trusted. It is used
-only if the accountant, asked again, finds it within the budget on every domain; an entry that is
-damaged, of another version or over budget is calibrated again.
+`calibrate` is the public function. `calibrate_cached` does the same for the groups of a run and
+caches its results on disk when finding them took long: seeds and learning rates do not change
+them, so a sweep calibrates once for each mechanism and budget. A cached result is never trusted.
+It is used only if the accountant, asked again, finds it within the budget on every domain; an
+entry that is damaged, of another version or over budget is calibrated again.
 """
 
 import hashlib

@@ -153,8 +153,8 @@ def secret_sample(
     if hidden_by == "nothing":
         raise PrivacyError(
             "a server that receives each message sees who took part, so sampling clients does not "
-            f"amplify privacy; leave out {rate_name} and give as {format_name('rounds')} the number of "
-            f"rounds in which one client takes part, or set {hidden_name} to own-records, "
+            f"amplify privacy; leave out {rate_name} and give as {format_name('rounds')} the "
+            f"number of rounds in which one client takes part, or set {hidden_name} to own-records, "
             "central-noise or secure-sum"
         )
     return SecretSample(rate=rate, scheme=scheme, hidden_by=hidden_by)  # type: ignore[arg-type]

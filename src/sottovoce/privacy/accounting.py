@@ -7,8 +7,8 @@ Accountants are registered by a decorator on a class:
         name = "foo"
         ...
 
-Put the file into `privacy/`, or name its module under the entry point group `builtin_accountants` (see
-`core.registry`). The accountants of this package are tested against exact enumeration, and the
+Put the file into `privacy/`, or name its module under the entry point group `sottovoce.accountants`
+(see `core.registry`). The accountants of this package are tested against exact enumeration, and the
 smallest of their bounds is the epsilon that is reported. The bound of a plug-in is reported only
 if the plug-in is requested by name, and never takes part in that minimum.
 """

@@ -1,8 +1,8 @@
 """Laplace and staircase noise: exact Renyi divergences, and the worst shift of a vector.
 
 Notation: D_a(s) is the Renyi divergence of order a between the noise and the noise shifted by s, in
-units of the scale (Laplace) or of the step (staircase). The proofs are in docs/explanation/privacy.md, sections
-9 and 20.
+units of the scale (Laplace) or of the step (staircase). The proofs are in
+docs/explanation/privacy.md, sections 9 and 20.
 
 Laplace noise, one coordinate. With k = 2a - 1,
 

@@ -13,8 +13,9 @@ over T independent copies of
     zero-out, adding it                  (a, b, d) = (0, A, -1),   c = mu
     replace-one                          (a, b, d) = (1, A, 0),    c = mu/2  (centered at zero)
 
-also for adaptive contributions. Proof: docs/explanation/privacy.md, section 32. Cohorts that are cut from one
-permutation of the clients are not covered, because there the steps are not independent.
+also for adaptive contributions. Proof: docs/explanation/privacy.md, section 32. Cohorts that are
+cut from one permutation of the clients are not covered, because there the steps are not
+independent.
 
 How the expectation is bounded from above. F increases with g. Values above a limit v are cut off,
 and E (F - v)_+ is added for them. Values far below 0 are raised. The mass of each grid cell is
@@ -71,6 +72,7 @@ class _Term:
     c: float
 
     def at(self, g: Vector) -> Vector:
+        """Return the value of the term at each point of `g`."""
         half = self.c**2 / 2.0
         return np.asarray(
             self.a * np.exp(self.c * g - half) - self.b * np.exp(-self.c * g - half) - self.d

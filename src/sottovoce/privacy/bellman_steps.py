@@ -84,7 +84,7 @@ class Letters:
         return cls(tuple(places), tuple(weights), infinite * (1.0 + ROUNDING))
 
     def mean(self, padded: Vector, size: int) -> Vector:
-        """Return sum_x P(x) V(A Q(x)/P(x)) at all grid points, for V extended by `BellmanGrid.padded`."""
+        """Return sum_x P(x) V(A Q(x)/P(x)) at all grid points; `BellmanGrid.padded` extends V."""
         total = np.full((*padded.shape[:-1], size), self.infinite)
         buffer = np.empty_like(total)
         for place, (low, high) in zip(self.places, self.weights, strict=True):

@@ -43,7 +43,7 @@ def calibrate(
         more_private: "larger" or "smaller", the direction in which the event is more private.
         ends: The ends of the search, the least private one first. None for a wide default.
         relative_tolerance: The search stops when the parameter, or epsilon, is this close.
-        near: A first guess of the parameter, which can make the search faster.
+        initial_guess: A first guess of the parameter, which can make the search faster.
 
     Returns:
         The parameter. If the least private end meets the budget, that end.

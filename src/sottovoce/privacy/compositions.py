@@ -175,8 +175,8 @@ def as_replace_one(event: PrivacyEvent) -> PrivacyEvent:
     """Return an event under replace-one that holds wherever this event holds under zero-out.
 
     Two contributions are compared by way of zero: distances (mu, shift) and pure epsilons double,
-    rho quadruples (docs/explanation/privacy.md, section 34). That is more than two events of the same kind.
-    Samples, shuffles and secure sums are counted as if they were seen.
+    rho quadruples (docs/explanation/privacy.md, section 34). That is more than two events of the
+    same kind. Samples, shuffles and secure sums are counted as if they were seen.
 
     Raises:
         UnsupportedEventError: If nothing is proved for a part of the event.

@@ -13,8 +13,8 @@ As a function of z this has exactly one stationary point, its maximum:
 
 The maximal divergence g_a is concave as a function of u = s^2. So over d bits with
 sum s_i^2 <= S^2 the equal split is the worst case: D_a <= d g_a(S^2/d) <= a S^2/8. The first bound
-is attained by the equal split, the second in the limit of large d. Proof: docs/explanation/privacy.md,
-section 14.
+is attained by the equal split, the second in the limit of large d. Proof:
+docs/explanation/privacy.md, section 14.
 """
 
 import math

@@ -67,7 +67,7 @@ def interpolated_renyi_bound(
 ) -> float:
     """Return a bound on D_a of a vector of interpolated laws at L_p distance `radius_distance`.
 
-    `power` is p, from 1 to 2. If `centre` is given, one of the two inputs is that point in every
+    `power` is p, from 1 to 2. If `center` is given, one of the two inputs is that point in every
     coordinate (zero-out adjacency), and the two directions are bounded separately. Refinement stops
     when the bound is within the fraction `resolution` of the best attained value; the bound is
     sound at every resolution. No coordinate moves farther than the length of the interval.

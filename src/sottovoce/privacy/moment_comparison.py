@@ -16,7 +16,8 @@ where W* is the likelihood ratio of two-point laws with the D_2 of a release. In
 Renyi bound and the bound of the privacy loss distribution hold as well, and the smallest counts.
 The worse direction determines epsilon.
 
-Proofs: docs/explanation/privacy.md, section 29. Reference: Pinelis 2006 (fifth powers); the rest is our own.
+Proofs: docs/explanation/privacy.md, section 29. Reference: Pinelis 2006 (fifth powers); the rest
+    is our own.
 """
 
 import math

@@ -7,7 +7,8 @@ W is the likelihood ratio of what is released with a contribution to what is rel
     E_Q (s - W)_+^2 <= E (s - W*)_+^2     W* = prod (1 - q + q X*), X* = e^(m^2) or 0, E X* = 1
 
 Neither law dominates: read as pairs, both have hockey-stick divergences below those of the bits.
-So these classes are no `LossPair` and have no method `delta`. Proofs: docs/explanation/privacy.md, section 29.
+So these classes are no `LossPair` and have no method `delta`. Proofs: docs/explanation/privacy.md,
+section 29.
 """
 
 import math

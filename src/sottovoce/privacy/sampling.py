@@ -47,7 +47,8 @@ y <= r (q + (1-q)/r_t), which contributes at most
 Replace-one on a Poisson sample, with contributions centered at zero. Both neighbors are mixtures:
 with probability 1 - q the contribution is not sampled, which leaves the law N of the rest, and with
 probability q it is sampled and moves N by at most half the distance between two contributions.
-`SwappedPair` does not use this and is far from tight. Proofs: docs/explanation/privacy.md, section 28.
+`SwappedPair` does not use this and is far from tight. Proofs: docs/explanation/privacy.md, section
+28.
 
 - Gaussian noise. The worst neighbors are opposite. With c = mu/2 the pair
 

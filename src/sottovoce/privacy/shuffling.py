@@ -17,8 +17,8 @@ post-processing, so delta_c decreases with c, and c may be replaced by the lower
 The pair is symmetric and dominates in both directions, so it composes over rounds.
 
 Reference: Feldman, McMillan and Talwar 2021, theorem 3.1 (the 2023 bound has an erratum and is not
-used); docs/explanation/privacy.md, section 16. eps0 is between any two inputs, so a zero-out epsilon counts
-twice.
+used); docs/explanation/privacy.md, section 16. eps0 is between any two inputs, so a zero-out
+epsilon counts twice.
 
 Privacy blanket (bounded densities). n clients answer in a uniform, secret order. The law R of a
 client's message, whatever its input and the messages before, satisfies lo <= dR/dQ <= hi against

@@ -19,9 +19,10 @@ The server's model is computed from released messages, so rounding it is post-pr
 no privacy. A vector that does not fit the format is an error. It is not clamped, because clients
 would then train from a model that differs from the server's without anyone noticing.
 
-`pack_start` packs what the server sends in a round, `unpack_start` reads it. The server keeps its model in
-float64. Clients start from what arrives, and their updates are relative to it, so the server can
-add them to its own model, and rounding errors of the downlink do not accumulate over rounds.
+`pack_start` packs what the server sends in a round, `unpack_start` reads it. The server keeps its
+model in float64. Clients start from what arrives, and their updates are relative to it, so the
+server can add them to its own model, and rounding errors of the downlink do not accumulate over
+rounds.
 """
 
 from collections.abc import Mapping, Sequence

@@ -26,8 +26,8 @@ def build(
     Args:
         resolved: The run, checked and calibrated.
         ledger: Where messages are charged and stored; None to count charges in memory.
-        backend_of: Makes the backend that collects the rounds from a ledger; by default all clients
-            are in this process.
+        make_backend: Makes the backend that collects the rounds from a ledger; by default all
+            clients are in this process.
 
     Returns:
         The training, at its start.

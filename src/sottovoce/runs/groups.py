@@ -88,8 +88,8 @@ def calibrate_group(
     ):
         if group.epsilon is None:
             raise ConfigError(
-                f"mechanism '{kind}' needs '{registration.calibrated_parameter.parameter}'; set it, or set "
-                f"'{group.where}.epsilon' to calibrate it"
+                f"mechanism '{kind}' needs '{registration.calibrated_parameter.parameter}'; set "
+                f"it, or set '{group.where}.epsilon' to calibrate it"
             )
         try:
             target = CalibrationTarget(rounds=rounds, epsilon=group.epsilon, delta=group.delta)

@@ -419,9 +419,9 @@ def load_for_run(
     Args:
         path: The file.
         overrides: Texts of the form `key.path=value`.
-        everywhere: Make the path absolute, because the run's process works in another folder.
-        begun: The header of a run to resume. A path that was relative to the current folder then
-            stays as it was, and so does the hash of the spec.
+        absolute: Make the path absolute, because the run's process works in another folder.
+        resumed_header: The header of a run to resume. A path that was relative to the current
+            folder then stays as it was, and so does the hash of the spec.
 
     Returns:
         The spec.
@@ -449,8 +449,8 @@ def locate_data(
     Args:
         spec: The spec.
         folders: Where a relative path is looked up, in this order.
-        everywhere: Make the path absolute, because the run's process works in another folder.
-        begun: The header of a run to resume, whose path stays as it was.
+        absolute: Make the path absolute, because the run's process works in another folder.
+        resumed_header: The header of a run to resume, whose path stays as it was.
 
     Returns:
         The spec; unchanged where its data are not a file, or found as they are.

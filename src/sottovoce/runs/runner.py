@@ -47,8 +47,8 @@ def run(
         resume: Continue the interrupted run in `folder`.
         on_round: Called with the metrics of each finished round.
         on_resume: Called with a sentence that says where a resumed run continues.
-        backend_of: Makes the backend that collects the rounds from a ledger; by default all clients
-            are in this process.
+        make_backend: Makes the backend that collects the rounds from a ledger; by default all
+            clients are in this process.
 
     Returns:
         The content of result.json.

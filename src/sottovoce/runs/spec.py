@@ -505,7 +505,7 @@ class RunSpec(Section):
         """Return which keys differ from the plain data with which a run was started.
 
         Args:
-            begun: The spec in the header of the run.
+            earlier: The spec in the header of the run.
 
         Returns:
             The keys with their old and new values, as a text for a message.

@@ -228,7 +228,9 @@ def test_tables(dtype: type, name: str) -> None:
 @pytest.mark.parametrize(
     "noise",
     [
-        ScalarGaussian(stddev=0.7), ScalarLaplace(scale=1.7), ScalarStaircase(step=2.0, epsilon=1.5, nu=0.3),
+        ScalarGaussian(stddev=0.7),
+        ScalarLaplace(scale=1.7),
+        ScalarStaircase(step=2.0, epsilon=1.5, nu=0.3),
         ScalarStaircase(step=5.0, epsilon=20.0, nu=1.2e-3),
     ],
     ids=repr,

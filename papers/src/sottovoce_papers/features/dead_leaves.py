@@ -27,7 +27,7 @@ class _Leaves:
 
     def repeated(self, times: int) -> "_Leaves":
         return _Leaves(
-            centre=np.repeat(self.center, times, axis=0),
+            center=np.repeat(self.center, times, axis=0),
             radii=np.repeat(self.radii, times, axis=0),
             angle=np.repeat(self.angle, times),
             is_round=np.repeat(self.is_round, times),
@@ -75,7 +75,7 @@ def _one_leaf_each(count: int, mood: Floats, generator: np.random.Generator) -> 
     radius = (smallest**-2 - u * (smallest**-2 - largest**-2)) ** -0.5
     elongation = np.exp(generator.normal(0, 0.4, size=count))
     return _Leaves(
-        centre=generator.uniform(-0.15, 1.15, size=(count, 2)),
+        center=generator.uniform(-0.15, 1.15, size=(count, 2)),
         radii=np.stack([radius * elongation, radius / elongation], axis=1),
         angle=generator.uniform(0, np.pi, size=count),
         is_round=generator.random(count) < _ROUND_CHANCE,

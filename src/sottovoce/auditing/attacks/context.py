@@ -1,7 +1,7 @@
 """The inputs and results of membership inference attacks, and the register of such attacks.
 
     @register("foo", summary="...")
-    def foo(context: Siege, generator: np.random.Generator) -> Scored: ...
+    def foo(context: AttackContext, generator: np.random.Generator) -> MembershipScores: ...
 
 Put the file into `attacks/`, or list its module under the entry point group `sottovoce.attacks`
 (see `sottovoce.core.registry`); then `sottovoce attack membership RUN --attack foo` runs it.
@@ -277,7 +277,7 @@ class AttackContext:
         targets: Parameters of the models under attack, one row each.
         features: The candidates' features, one row each.
         labels: The candidates' class labels.
-        climb: Settings of the query search of the canary attack.
+        query_search: Settings of the query search of the canary attack.
     """
 
     task: Task
@@ -337,7 +337,8 @@ _RETURNS = instance(MembershipScores, "sottovoce.auditing.Scored")
 def register(name: str, *, summary: str, turn: int = 100) -> Callable[[Attack], Attack]:
     """Return a decorator that registers a membership inference attack.
 
-    The attack is a function of a `AttackContext` and a NumPy generator that returns a `MembershipScores`.
+    The attack is a function of a `AttackContext` and a NumPy generator that returns a
+    `MembershipScores`.
 
     Args:
         name: The name for `sottovoce attack membership RUN --attack NAME`.

@@ -184,7 +184,8 @@ def draw_axes(x: Axis, y: Axis, x_label: str, y_label: str, frame: Frame = WIDE)
         )
     for tick in x.ticks:
         parts.append(
-            f'<text x="{x.scale(tick)}" y="{bottom + 18}" text-anchor="middle">{tick_label(tick)}</text>'
+            f'<text x="{x.scale(tick)}" y="{bottom + 18}" text-anchor="middle">'
+            f"{tick_label(tick)}</text>"
         )
     middle_x, middle_y = (left + right) / 2, (top + bottom) / 2
     parts.append(

@@ -277,5 +277,6 @@ def _alphabet(panel: Panel, side: float) -> list[str]:
             for a in panel.letters
         ),
         f'<text x="0" y="{y + 22:.1f}">{tick_label(round(low, 2) + 0.0)}</text>',
-        f'<text x="{side:.1f}" y="{y + 22:.1f}" text-anchor="end">{tick_label(round(high, 2))}</text>',
+        f'<text x="{side:.1f}" y="{y + 22:.1f}" text-anchor="end">'
+        f"{tick_label(round(high, 2))}</text>",
     ]

@@ -567,13 +567,13 @@ def _is_next(value: object) -> bool:
 _ALGORITHM = with_attributes(
     (
         *("unit", "record_sampling_rate", "uplinks", "shared_state", "gathers", "domain"),
-        *("weight", "initialise", "client_steps", "server_step"),
+        *("weight", "initialize", "client_steps", "server_step"),
     ),
     "a sottovoce.federated.Algorithm",
     methods={
         "domain": instance(L2Ball, "a sottovoce.core.L2Ball"),
         "weight": NUMBER,
-        "initialise": MAPPING,
+        "initialize": MAPPING,
         "client_steps": ReturnCondition(
             what="an iterator of sottovoce.federated.Block",
             fits=lambda value: isinstance(value, Iterable),
