@@ -44,10 +44,9 @@ def sentence_of(package: str, name: str) -> str:
     value = getattr(importlib.import_module(package), name)
     text = inspect.getdoc(value) if inspect.isclass(value) or inspect.isroutine(value) else None
     if text is None or (not inspect.isclass(value) and not inspect.isroutine(value)):
-        home = importlib.import_module(DEFINING_MODULES[package][name])
-        found = re.search(
-            rf"((?:^#: .*\n)+){re.escape(name)}\b", inspect.getsource(home), re.MULTILINE
-        )
+        sources = [DEFINING_MODULES[package][name], "sottovoce.core.sections"]
+        texts = [inspect.getsource(importlib.import_module(one)) for one in sources]
+        found = re.search(rf"((?:^#: .*\n)+){re.escape(name)}\b", "\n".join(texts), re.MULTILINE)
         text = re.sub(r"^#: ", "", found[1], flags=re.MULTILINE) if found else None
     if not text:
         raise ValueError(f"{package}.{name} has no docstring; add one, or a comment `#: ...`")

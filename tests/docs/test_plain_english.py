@@ -63,12 +63,13 @@ def test_the_readme_fits_a_screen_s_width_and_three_pages() -> None:
 
 
 def test_pages_are_wrapped_at_100_columns() -> None:
-    """Tables, links that stand alone and shown output cannot be wrapped."""
+    """Tables, links that stand alone, shown output and names of tests cannot be wrapped."""
     long = []
     for path in [*(ROOT / "docs").rglob("*.md"), ROOT / "CONTRIBUTING.md"]:
         text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
         for line in text.splitlines():
-            if len(line) > 100 and not line.startswith(("|", "    ", "![", "[")):
+            fixed = line.startswith(("|", "    ", "![", "[")) or "`tests/" in line
+            if len(line) > 100 and not fixed:
                 long.append((str(path.relative_to(ROOT)), line))
     assert not long, long[:5]
 

@@ -210,5 +210,5 @@ def test_an_operator_sees_keys_that_are_missing_or_open_and_what_a_killed_link_h
 def test_a_clock_that_is_right_is_no_minus_zero(
     site: SiteFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control, "seconds_ahead", lambda *_: -0.3)
+    monkeypatch.setattr(control, "clock_offset_seconds", lambda *_: -0.3)
     assert checks._clock(site.address, site.folder) == "+0 s from the link's"

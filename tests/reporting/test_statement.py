@@ -10,7 +10,7 @@ from specs import CLIENT_LEVEL, small_spec
 
 from sottovoce.reporting.report_data import report_of, run_data
 from sottovoce.reporting.run_report import render
-from sottovoce.reporting.statement import Statement, statement_of
+from sottovoce.reporting.statement import PrivacyStatement, statement_of
 from sottovoce.runs.record import RunRecord, read_record
 
 
@@ -29,7 +29,7 @@ def _stated(
     changes: dict[str, Any],
     clients: list[dict[str, Any]] | None = None,
     **result: Any,
-) -> Statement:
+) -> PrivacyStatement:
     """Return the statement of the run, had its spec and its result been others."""
     other = dataclasses.replace(
         record,

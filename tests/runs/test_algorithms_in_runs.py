@@ -327,7 +327,7 @@ def test_what_would_not_fit_into_memory_is_refused_with_a_remedy(
     if case == "scaffold-sample":
         fits *= 2  # its rows in float64 are more than its control variates in float32
     for limit, refused in ((fits, False), (fits - 1, True)):
-        monkeypatch.setattr(algorithm, "MOST_BYTES", limit)
+        monkeypatch.setattr(algorithm, "MAX_BYTES", limit)
         spec = a_spec(case, sampling={"kind": "everyone"})
         if not refused:
             resolve(load_inputs(spec))

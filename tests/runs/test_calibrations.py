@@ -40,7 +40,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         made.append(self.kind)
         return real(self, *args, **more)
 
-    monkeypatch.setattr(Registration, "calibrated_for_all", counted)
+    monkeypatch.setattr(Registration, "calibrate_for_all", counted)
     return made
 
 

@@ -513,7 +513,7 @@ def clipped_domain(geometry: str, dimension: int, clip_norm: float, records: int
         UnknownNameError: The geometry is unknown.
 
     Examples:
-        >>> clipped("l2", 10, 1.5)
+        >>> clipped_domain("l2", 10, 1.5)
         L2Ball(dimension=10, radius=1.5, records=1)
     """
     match geometry:

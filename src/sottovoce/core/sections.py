@@ -99,6 +99,7 @@ def _not_negative(name: str, value: Any) -> float:
     return number
 
 
+#: The rule of a spec key whose value must be a positive number.
 POSITIVE = rule(parameter_rules.positive)
 FRACTION = rule(parameter_rules.fraction)
 NOT_NEGATIVE = rule(_not_negative)

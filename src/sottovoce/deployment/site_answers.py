@@ -35,7 +35,7 @@ from sottovoce.ledger.records import Release
 from sottovoce.protocol.channels.channel import Direct
 from sottovoce.protocol.charging import required_charge
 
-# Yields people's values in batches, for a question. The site's file or its app names them.
+#: A function that yields the values of people in batches for a question.
 Values = Callable[[Question], Iterable[ArrayLike]]
 
 

@@ -154,7 +154,7 @@ def secret_sample(
         raise PrivacyError(
             "a server that receives each message sees who took part, so sampling clients does not "
             f"amplify privacy; leave out {rate_name} and give as {format_name('rounds')} the "
-            f"number of rounds in which one client takes part, or set {hidden_name} to own-records, "
-            "central-noise or secure-sum"
+            f"number of rounds in which one client takes part, or set {hidden_name} to "
+            "own-records, central-noise or secure-sum"
         )
     return SecretSample(rate=rate, scheme=scheme, hidden_by=hidden_by)  # type: ignore[arg-type]

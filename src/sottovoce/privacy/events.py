@@ -671,6 +671,7 @@ BasicEvent = (
     | Shuffled
     | Allocated
 )
+#: The type of all privacy events.
 PrivacyEvent = BasicEvent | Repeated | Composed | Conditional
 
 

@@ -7,7 +7,12 @@ from typing import Any
 
 from sottovoce.core.display import show_epsilon, show_lower
 from sottovoce.core.errors import OutputError, ParameterError
-from sottovoce.reporting.statement import Statement, simulated_because, statement_of, summary_of
+from sottovoce.reporting.statement import (
+    PrivacyStatement,
+    simulated_because,
+    statement_of,
+    summary_of,
+)
 from sottovoce.reporting.words import facts
 from sottovoce.runs.accounts import accounts_of
 from sottovoce.runs.folder import ATTRIBUTES_NAME, AUDIT_NAME, MEMBERSHIP_NAME, RECONSTRUCTION_NAME
@@ -238,7 +243,7 @@ def _statement(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     stated = {}
     for run in runs:
         protected, spent, assumes = run["statement"]
-        stated[run["label"]] = Statement(protected=protected, spent=spent, assumes=assumes)
+        stated[run["label"]] = PrivacyStatement(protected=protected, spent=spent, assumes=assumes)
     return summary_of(stated)
 
 

@@ -19,7 +19,7 @@ WEAK_EPSILON = 12.0  # from here on odds may change by a factor of more than 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Statement:
+class PrivacyStatement:
     """What a run guarantees, in three sentences.
 
     Attributes:
@@ -40,7 +40,7 @@ class Statement:
 
 def statement_of(
     record: RunRecord, epsilon: float | None, clients: Sequence[Mapping[str, Any]]
-) -> Statement:
+) -> PrivacyStatement:
     """Return the statement of a run that has ended, was halted or is still running.
 
     Args:
@@ -54,14 +54,14 @@ def statement_of(
     """
     if epsilon is None:
         return _nothing_protected(record, clients)
-    return Statement(
+    return PrivacyStatement(
         protected=_protected(record),
         spent=_spent(record, epsilon, clients),
         assumes=_assumes(record),
     )
 
 
-def summary_of(statements: Mapping[str, Statement]) -> list[str]:
+def summary_of(statements: Mapping[str, PrivacyStatement]) -> list[str]:
     """Return three sentences about several runs.
 
     Args:
@@ -113,7 +113,7 @@ def simulated_because(record: RunRecord) -> list[str]:
     return reasons
 
 
-def _nothing_protected(record: RunRecord, clients: Sequence[Mapping[str, Any]]) -> Statement:
+def _nothing_protected(record: RunRecord, clients: Sequence[Mapping[str, Any]]) -> PrivacyStatement:
     delta = record.spec.privacy.delta
     if record.header.get("sampling_grade") == "none":
         why = "clients' values are sent without noise"
@@ -121,7 +121,7 @@ def _nothing_protected(record: RunRecord, clients: Sequence[Mapping[str, Any]]) 
         without = sum(row["epsilon"] is None for row in clients)
         who = f"{without} of {len(clients)} clients" if without else "at least one client"
         why = f"no accountant proves a finite epsilon at delta {delta:g} for {who}"
-    return Statement(
+    return PrivacyStatement(
         protected=f"Nothing is protected by this run: {why}, so there is no differential privacy "
         "guarantee against anyone.",
         spent="There is no epsilon to report and no budget was kept, because nothing is "
