@@ -91,3 +91,10 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
         ModuleNotFoundError, match=r"needs the package flwr; install it: pip install .*flower"
     ):
         from sottovoce.flower import private_mod  # noqa: F401
+
+
+def test_an_old_name_is_answered_with_the_new_one() -> None:
+    with pytest.raises(ImportError, match="'CalibratedParameter' since version 0.2.0"):
+        exec("from sottovoce.mechanisms import Knob")
+    with pytest.raises(ImportError, match="'privacy_spent' is 'spend'"):
+        exec("from sottovoce import privacy_spent")

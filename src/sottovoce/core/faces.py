@@ -17,6 +17,14 @@ from typing import Any
 # For each imported package: the module that defines each exported name.
 DEFINING_MODULES: dict[str, dict[str, str]] = {}
 
+# Public names of version 0.1 by their new names. `from package import old` says which one it is.
+RENAMED = {
+    "BitwiseRandomisedResponse": "BitwiseRandomizedResponse",
+    "GeneralisedRandomisedResponse": "GeneralizedRandomizedResponse",
+    "Knob": "CalibratedParameter",
+    "privacy_spent": "spend",
+}
+
 
 def export_lazily(package: str, homes: Mapping[str, Sequence[str]]) -> None:
     """Make `package` export names of its modules without importing these modules yet.
@@ -32,6 +40,8 @@ def export_lazily(package: str, homes: Mapping[str, Sequence[str]]) -> None:
     DEFINING_MODULES[package] = {name: f"{package}.{home}" for name, home in home_of.items()}
 
     def find(name: str) -> Any:
+        if RENAMED.get(name) in home_of:
+            raise ImportError(f"'{name}' is '{RENAMED[name]}' since version 0.2.0; import that")
         if name not in home_of:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
         try:
