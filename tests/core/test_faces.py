@@ -94,7 +94,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
 
 
 def test_an_old_name_is_answered_with_the_new_one() -> None:
-    with pytest.raises(ImportError, match="'CalibratedParameter' since version 0.2.0"):
+    with pytest.raises(ImportError, match="'Knob' is 'CalibratedParameter'"):
         exec("from sottovoce.mechanisms import Knob")
     with pytest.raises(ImportError, match="'privacy_spent' is 'spend'"):
         exec("from sottovoce import privacy_spent")
