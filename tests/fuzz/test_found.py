@@ -268,7 +268,7 @@ def test_half_a_character_is_a_mistake_and_no_crash() -> None:
 @pytest.mark.parametrize("content", [UNFINISHED, b"no array"])
 def test_damaged_images_and_designs_are_said_to_be_damaged(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.npz").write_bytes(_archive(images=content))
-    with pytest.raises(ParameterError, match=r"no \.npz file of arrays"):
+    with pytest.raises(ParameterError, match=r"a \.npz file of arrays"):
         public_images.read(tmp_path / "x.npz", (1, 4, 4))
     spec = DesignSpec(family="strict", epsilon=1.0, inputs=2, letters=2)
     store.save(store.solve(spec), tmp_path)

@@ -175,7 +175,9 @@ def test_a_group_in_a_run_without_privacy_is_refused() -> None:
 def test_groups_have_no_place_next_to_a_published_epsilon() -> None:
     algorithm = {"kind": "nbafl", "local_learning_rate": 0.5}
     spec = a_spec(SMALL, privacy=CLIENT_LEVEL, algorithm=algorithm, mechanism={"kind": "gaussian"})
-    with pytest.raises(ConfigError, match=r"NbAFL's epsilon is none; use the algorithm 'fedavg'"):
+    with pytest.raises(
+        ConfigError, match=r"NbAFL's epsilon is not a budget; use the algorithm 'fedavg'"
+    ):
         resolve(load_inputs(spec))
 
 
