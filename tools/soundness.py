@@ -22,7 +22,7 @@ from typing import Any
 from sottovoce.core.files import write_atomic
 
 ROOT = Path(__file__).resolve().parents[1]
-THEOREMS = ROOT / "docs" / "theorems.md"
+THEOREMS = ROOT / "docs" / "explanation" / "theorems.md"
 _CODE = ("src", "tests", "pyproject.toml", "constraints.txt", "setup.py")
 _TIMEOUT_SECONDS = 3600.0
 Row = dict[str, Any]

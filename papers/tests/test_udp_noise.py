@@ -158,7 +158,7 @@ def test_sampled_staircases_cost_what_enumeration_says(stddev: float) -> None:
     pair = staircase_pair(epsilon, nu, 1.0, ZERO_OUT)
     exact, found = _exact_sampled_epsilon(epsilon, nu), _sampled_epsilon(pair, "pld")
     assert exact * (1.0 - 1e-9) <= found <= exact * 1.0003
-    renyi, pld = SAMPLED[stddev]["ScalarStaircase"]
+    renyi, pld = SAMPLED[stddev]["Staircase"]
     assert _sampled_epsilon(pair, "renyi") == pytest.approx(renyi, rel=5e-3)
     assert found <= pld  # which is up to 1% above the exact one
 

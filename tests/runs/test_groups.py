@@ -232,7 +232,7 @@ def test_a_penalty_without_local_steps_or_budgets_is_refused() -> None:
     privacy = {"level": "client", "clip_norm": 0.5, "delta": 1e-5}
     mechanism = {"kind": "gaussian", "noise_multiplier": 9.0}
     penalised = {**LOCAL_STEPS, "budget_penalty": True}
-    with pytest.raises(ConfigError, match=r"'privacy.epsilon' is not given"):
+    with pytest.raises(ConfigError, match=r"'privacy.epsilon' is not set"):
         resolve(
             load_inputs(a_spec(SMALL, privacy=privacy, mechanism=mechanism, algorithm=penalised))
         )

@@ -128,7 +128,7 @@ def inversion_cells(
                 {**_cell(found.images, images), "total_variation": attack.total_variation}
                 for attack, images in zip(attacks, of_one, strict=True)
             ),
-            key=lambda cell: float(np.mean(cell["score_reconstructions"]["mse"])),
+            key=lambda cell: float(np.mean(cell["scores"]["mse"])),
         )
         for of_one in zip(*options, strict=True)
     ]
@@ -159,7 +159,7 @@ def baseline_cells(found: Victims, auxiliary: NDArray[Any]) -> dict[str, dict[st
 
 def scores_of(cell: Mapping[str, Any]) -> ReconstructionScores:
     """Return the scores of a stored cell."""
-    kept = cell["score_reconstructions"]
+    kept = cell["scores"]
     return ReconstructionScores(
         **{name: np.array(kept[name]) for name in ("mse", "mae", "psnr", "ssim")}
     )
