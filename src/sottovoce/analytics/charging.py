@@ -27,6 +27,7 @@ from sottovoce.privacy.pure import pure_epsilon
 
 BUDGET_DELTA = 1e-9
 _RUN_PREFIX = "estimate-"  # Each question is charged as a run of its own.
+_LEAST_EPSILON = 1e-3  # A question with less is refused.
 _ROUNDING = 2.0**-40  # Relative tolerance: sums of epsilons are rounded up.
 
 
@@ -73,15 +74,23 @@ def _check_pure(ledger: Ledger, account: str, asked: Question) -> None:
     budget = ledger.budget(account)
     if budget is None:
         return
-    charges = [*ledger.history(account), (asked.event, 1)]
+    before = ledger.history(account)
+    charges = [*before, (asked.event, 1)]
     total = pure_epsilon(compose_repeated(charges))
     # If the account also has charges that are not pure, the ledger's own check decides.
     if math.isfinite(total) and total > budget.epsilon * (1.0 + _ROUNDING):
         raise BudgetExhaustedError(
             f"account '{account}': the epsilons of all questions would add up to "
             f"{show_epsilon(pure_spent(charges))}, above the budget {budget.epsilon:.15g}; nothing "
-            "was sent or spent. Lower epsilon to ask within the budget"
+            f"was sent or spent. {_remedy(budget.epsilon, before)}"
         )
+
+
+def _remedy(budget: float, charges: Sequence[tuple[PrivacyEvent, int]]) -> str:
+    left = budget - pure_epsilon(compose_repeated(charges)) if charges else budget
+    if left < _LEAST_EPSILON:
+        return "No budget is left; ask this account no more questions"
+    return f"Lower epsilon to {show_remaining(left)} or less to ask within the budget"
 
 
 def _check_same_budget(ledger: Ledger, path: Path, account: str, epsilon: float) -> None:

@@ -85,6 +85,8 @@ def total(
             print_json([{"client": name, **one.to_dict()} for name, one in totals.items()])
         else:
             _print_totals(totals)
+            if delta is None:
+                say("these are sums at delta 0; --delta 1e-5 gives smaller totals for most charges")
         return
     name, names = _names(client or [], ledgers)
     found = ledger_total(ledgers, delta=delta, client=name, names=names, adjacency=adjacency)

@@ -74,9 +74,14 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise OutputError(f"cannot create {self.path}: it is a file; choose another --out")
         if self.exists:
+            if (self.path / "result.json").is_file():
+                raise OutputError(
+                    f"{self.path} is not empty: it holds a finished run; choose another folder "
+                    "(--out, in Python out=). A new run on the same data spends again"
+                )
             raise OutputError(
-                f"{self.path} is not empty: it holds a run; continue it with --resume, or choose "
-                "another --out"
+                f"{self.path} is not empty: it holds a run; continue it with --resume (in Python "
+                "resume=True), or choose another folder (--out, in Python out=)"
             )
         with files.explain_os_errors("create", self.path):
             if self.path.exists() and any(self.path.iterdir()):

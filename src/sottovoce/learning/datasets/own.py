@@ -346,7 +346,7 @@ def name_arrays(given: object) -> dict[str, Array]:
         size = f" of {len(given)}" if isinstance(given, tuple | list) else ""
         raise DataError(
             "data must be (x, y), (x_train, y_train, x_test, y_test) or a dictionary of arrays "
-            f"with such names, got {type(given).__name__}{size}; {_REMEDY}"
+            f"with such names and, optionally, 'owner', got {type(given).__name__}{size}; {_REMEDY}"
         )
     return {
         name: _array(name, values) for name, values in zip(names[len(given)], given, strict=True)

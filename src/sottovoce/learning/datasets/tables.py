@@ -103,7 +103,8 @@ class CsvTable:
             )
         return (
             f"{cell!r} is not a finite number; correct the cell, leave the column out with "
-            "data.csv.ignore_columns, or list its words in data.csv.categories"
+            "data.csv.ignore_columns, list its words in data.csv.categories, or name the column "
+            "in data.csv.owner_column if it says which client a row belongs to"
         )
 
 
