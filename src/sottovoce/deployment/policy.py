@@ -92,7 +92,11 @@ def noise_multiplier_of(mechanism: Mechanism) -> float | None:
 
 
 def without_noise_multiplier(kinds: Iterable[str]) -> list[str]:
-    """Return those mechanisms that have no noise multiplier."""
+    """Return the names among `kinds` of mechanisms without a parameter `noise_multiplier`.
+
+    Raises:
+        UnknownNameError: A mechanism is not registered.
+    """
     return [kind for kind in kinds if _NOISE_MULTIPLIER not in registry.find(kind).parameters]
 
 
@@ -137,7 +141,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The most that a site spends, and under which conditions.
+    """The limits on what a site spends, and the requests that it answers.
 
     All epsilons are at `delta`, under `adjacency`, for one `level`. `epsilon_total` covers
     everything in the site's ledger by a privacy filter: it holds against a server that chooses each
@@ -218,7 +222,10 @@ class Policy:
 
     @property
     def mechanisms_without_noise_floor(self) -> list[str]:
-        """Allowed mechanisms to which `smallest_noise_multiplier` does not apply."""
+        """Allowed mechanisms that a given `smallest_noise_multiplier` does not limit.
+
+        Empty if the policy has no `smallest_noise_multiplier`.
+        """
         if self.smallest_noise_multiplier is None:
             return []
         return without_noise_multiplier(self.mechanisms)

@@ -56,14 +56,14 @@ class Resolved:
         num_classes: The number of classes; None for regression.
         clients: The clients and their data.
         parts: The mechanism and the weight of each client.
-        section: The algorithm's own keys.
+        section: The keys of the spec's [algorithm] table.
         algorithm: The algorithm.
         sampling: Which clients are asked in each round.
         channel: What the server sees of messages.
         groups: The groups of clients, calibrated.
         budgets: The budget of each client that has one.
         mechanism_choice: Why the mechanism was chosen, if the spec says "auto"; otherwise None.
-        note: What to know about the data.
+        note: A remark of the data set about its data, for users; may be empty.
     """
 
     spec: RunSpec
@@ -212,7 +212,10 @@ def _parts(
 
 
 def _is_rotated(spec: RunSpec, mechanisms: Sequence[Mechanism]) -> bool:
-    """Return whether updates are rotated; with 'auto', where some mechanism gains by it."""
+    """Return whether updates are rotated before they are encoded.
+
+    With 'auto' they are if all clipping is Euclidean and some mechanism has finitely many codes.
+    """
     boxed = [one for one in mechanisms if not isinstance(one.input_domain, L2Ball)]
     if spec.rotation != "auto":
         if spec.rotation == "on" and boxed:
@@ -225,7 +228,7 @@ def _is_rotated(spec: RunSpec, mechanisms: Sequence[Mechanism]) -> bool:
 
 
 def check_minimum(spec: RunSpec, num_clients: int) -> None:
-    """Refuse a minimum number of clients that the run does not have."""
+    """Refuse a `privacy.minimum_clients` above the number of clients."""
     if spec.privacy.minimum_clients > num_clients:
         raise ConfigError(
             f"privacy.minimum_clients {spec.privacy.minimum_clients} exceeds the {num_clients} "
@@ -234,7 +237,7 @@ def check_minimum(spec: RunSpec, num_clients: int) -> None:
 
 
 def check_runtime(spec: RunSpec) -> None:
-    """Refuse a runtime that does not fit the rest; without a ledger, runs must be seeded."""
+    """Refuse [runtime] keys that do not fit the spec; a run without a ledger must be seeded."""
     if spec.runtime.backend not in BACKENDS.names():
         raise BACKENDS.unknown(spec.runtime.backend)
     if spec.runtime.backend != "fast":
@@ -264,7 +267,7 @@ def check_runtime(spec: RunSpec) -> None:
 
 
 def check_gathering(spec: RunSpec, algorithm: Algorithm, dimension: int, num_clients: int) -> None:
-    """Refuse an algorithm that needs each message where it cannot see or hold all of a round.
+    """Refuse an algorithm that needs each message if the server cannot see or hold all of them.
 
     Raises:
         ConfigError: The channel hides single messages, or a round does not fit into memory.
@@ -275,9 +278,9 @@ def check_gathering(spec: RunSpec, algorithm: Algorithm, dimension: int, num_cli
     what = traits_of(spec).named or own
     if not spec.channel.build().shows_each:
         raise ConfigError(
-            f"{what} needs each message, but the channel '{spec.channel.kind}' hides single "
-            "messages; set channel.kind = 'direct', or use the algorithm 'fedavg' with aggregation "
-            "'mean'"
+            f"{what} needs each message, but the channel '{spec.channel.kind}' hides from the "
+            "server what each client sent; set channel.kind = 'direct', where only the noise of "
+            "each message protects it, or use the algorithm 'fedavg' with aggregation 'mean'"
         )
     largest = spec.sampling.build().facts(num_clients).largest_cohort
     check_memory(f"{what} holds each message of a round", largest, dimension, 8)
@@ -313,7 +316,7 @@ def channel_of(spec: RunSpec, num_clients: int) -> Channel:
 
 
 def check_federation(spec: RunSpec) -> None:
-    """Refuse what no federation of machines can do."""
+    """Refuse a spec that other processes or machines cannot run; for all backends but 'fast'."""
     backend = spec.runtime.backend
     if spec.data.dataset.startswith("memory:") or spec.model.kind == "in_memory":
         raise ConfigError(
@@ -359,7 +362,10 @@ def check_federation(spec: RunSpec) -> None:
 
 
 def oversampled(spec: RunSpec) -> ClientSampling:
-    """Return the sampling that asks as many clients as `deployment.oversampling` wants."""
+    """Return the sampling that asks `deployment.oversampling` times as many clients.
+
+    A sampling that cannot do this is returned unchanged.
+    """
     sampling = spec.sampling.build()
     most = spec.data.clients or len(spec.data.names) or len(spec.data.sites) or None
     return sampling.oversampled(spec.deployment.oversampling, most) or sampling

@@ -66,7 +66,7 @@ def check_image(name: str, input_shape: InputShape, *, smallest_side: int) -> in
 
 
 def flat_size(layers: "nn.Module", input_shape: InputShape) -> int:
-    """Return how many numbers `layers` compute from one sample, by computing one."""
+    """Return how many numbers `layers` output for one sample, by applying them to zeros."""
     import torch
 
     with torch.no_grad():
@@ -75,7 +75,7 @@ def flat_size(layers: "nn.Module", input_shape: InputShape) -> int:
 
 
 def check_groups(groups: int, channels: int) -> None:
-    """Refuse group normalization unless groups have equal size in every layer."""
+    """Refuse a number of groups for group normalization that does not divide the channels."""
     parameter_rules.integer("groups", groups, low=1, high=channels)
     if channels % groups:
         raise ParameterError(
@@ -187,9 +187,9 @@ class Mlp:
 @register_model("linear", summary="logistic or linear regression, starting at zero")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """Multinomial logistic regression, or linear regression, starting at zero.
+    """Multinomial logistic regression, or linear regression, with initial weights 0.
 
-    Leave out the `bias` if features contain a small constant: the input of a bias is 1, so its
+    Set `bias` to False if features contain a small constant: the input of a bias is 1, so its
     gradient would take up most of a small clipping norm.
     """
 
@@ -208,7 +208,12 @@ class Linear:
 def create(
     model: Model, input_shape: InputShape, num_outputs: int, generator: np.random.Generator
 ) -> "nn.Module":
-    """Build the module and set its initial weights, which depend on `generator` alone."""
+    """Return the module of a model with its initial weights, drawn from `generator`.
+
+    There is no other source of randomness: the same model, shape and state of the generator give
+    the same weights. A model with `initial_weights` "own" draws them from torch's generator, which
+    is seeded from `generator` for it and restored afterwards.
+    """
     if _rule(model) == "own":
         seed = int(generator.integers(2**63))
         return _build_seeded(model, input_shape, num_outputs, torch_seed=seed)
@@ -218,12 +223,16 @@ def create(
 
 
 def build(model: Model, input_shape: InputShape, num_outputs: int) -> "nn.Module":
-    """Build the module; `initialize` sets its initial weights, and `create` does both."""
+    """Return the module of a model; `initialize` then sets its weights, and `create` does both."""
     return _build_seeded(model, input_shape, num_outputs, torch_seed=0)
 
 
 def initialize(model: Model, module: "nn.Module", generator: np.random.Generator) -> None:
-    """Set initial weights from a numpy generator, so that a run can be repeated on any machine."""
+    """Set initial weights from a numpy generator, so that a run can be repeated on any machine.
+
+    Raises:
+        ParameterError: The model draws its own weights while it is built; use `create`.
+    """
     from sottovoce.learning.models import modules
 
     match _rule(model):

@@ -179,7 +179,7 @@ class Channel:
 
     @property
     def visibility(self) -> Visibility:
-        """What is seen of the messages; it decides what each of them costs.
+        """What an observer, such as the server, sees of the messages; it decides their cost.
 
         Raises:
             NotImplementedError: A subclass must define it.
@@ -268,7 +268,7 @@ class Channel:
             )
 
     def resolved(self, context: ChannelContext) -> Self:  # noqa: ARG002
-        """Return the channel with fields that follow from the rest of the spec.
+        """Return the channel, with those fields set that follow from the rest of the spec.
 
         Args:
             context: The facts of the run.
@@ -459,7 +459,7 @@ def _check_traits(kind: str, channel: type) -> None:
 
 
 def known_visibility(channel: Channel) -> Visibility:
-    """Return what is seen of a channel's messages, provided that its cost is proved.
+    """Return a channel's visibility, provided that the privacy cost of a message is proved for it.
 
     Raises:
         PluginError: A plug-in's visibility is not one of those with a proved cost.
@@ -468,8 +468,8 @@ def known_visibility(channel: Channel) -> Visibility:
     if type(visibility) not in get_args(Visibility):
         raise PluginError(
             f"the visibility of the channel '{channel.kind}' is {visibility!r}, for which no "
-            "privacy cost is proved; return EveryMessage, OnlySums, NoSenders or NoisySums from "
-            "sottovoce.mechanisms"
+            "privacy cost is proved; return EveryMessage, OnlySums, ShuffledMessages or NoisySums "
+            "from sottovoce.mechanisms"
         )
     return visibility
 
@@ -530,7 +530,10 @@ def check_equal_clients(
 
 
 def check_reachable(minimum: int, context: ChannelContext, nothing: str) -> None:
-    """Refuse a minimum that exceeds the number of clients that a round can have."""
+    """Raise ConfigError if `minimum` exceeds the number of clients that a round can have.
+
+    `nothing` says in the message what would never be released.
+    """
     largest = context.sampling.largest_cohort
     if minimum > largest:
         raise ConfigError(
@@ -542,7 +545,11 @@ def check_reachable(minimum: int, context: ChannelContext, nothing: str) -> None
 def terms_of(
     channel: Channel, adjacency: Adjacency, *, record_sampling_rate: float = 1.0
 ) -> ReleaseTerms:
-    """Return the terms of a release in which each record takes part with the given probability."""
+    """Return the terms of a release on a channel, for records sampled at the given rate.
+
+    Raises:
+        ParameterError: The rate is below 1, and the channel has no bound for sampled records.
+    """
     sample = None
     if record_sampling_rate < 1.0:
         hidden_by = _records_hidden_by(channel)
@@ -577,8 +584,8 @@ def _records_hidden_by(channel: Channel) -> HiddenBy:
 class Direct(Channel):
     """The channel that hides nothing: the server sees every message and who sent it.
 
-    The guarantee is local differential privacy: it rests on the noise of each message, and no other
-    party is trusted.
+    The guarantee is local differential privacy: it rests only on the noise that a client adds to
+    its own message. The client trusts neither the server nor other clients.
     """
 
     @property
