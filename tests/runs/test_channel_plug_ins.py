@@ -36,7 +36,7 @@ from sottovoce.core.sections import whole
 from sottovoce.mechanisms import NoisySums, ShuffledMessages
 from sottovoce.protocol import Channel, register_channel
 
-@register_channel("pigeons", summary="a flock of pigeons without senders")
+@register_channel("pigeons", summary="a flock, in which nobody knows whose pigeon is whose")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pigeons(Channel):
     flock: int = field(default=4, metadata=whole(2, 100))
@@ -48,7 +48,7 @@ class Pigeons(Channel):
     def describe(self):
         return "pigeons: the flock forgets senders"
 
-@register_channel("rumor", summary="a sample of clients that is not drawn")
+@register_channel("rumor", summary="a sample of clients that nobody draws")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rumor(Channel):
     @property
@@ -125,7 +125,7 @@ def plugged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_a_run_over_a_channel_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = small_spec(**SHUFFLED, channel={"kind": "pigeons"})
     assert spec.channel.model_dump() == {"kind": "pigeons"}
-    assert "pigeons" not in sys.modules  # reading a spec runs no plug-in's code
+    assert "pigeons" not in sys.modules  # reading a spec runs nobody else's code
     result = run(spec, tmp_path / "run")
     assert result["channel"] == "pigeons: the flock forgets senders"
     # It names a visibility, and is charged for that; that it keeps to it is its word.
