@@ -58,12 +58,12 @@ class Resolved:
         parts: The mechanism and the weight of each client.
         section: The keys of the spec's [algorithm] table.
         algorithm: The algorithm.
-        sampling: Which clients are asked in each round.
-        channel: What the server sees of messages.
-        groups: The groups of clients, calibrated.
+        sampling: The rule that chooses the clients of each round.
+        channel: The channel, which determines what the server sees of the messages.
+        groups: The groups of clients that share a budget, with calibrated mechanisms.
         budgets: The budget of each client that has one.
         mechanism_choice: Why the mechanism was chosen, if the spec says "auto"; otherwise None.
-        note: A remark of the data set about its data, for users; may be empty.
+        note: The data set's license, citation and known bias, for reports.
     """
 
     spec: RunSpec
@@ -83,7 +83,7 @@ class Resolved:
 
     @property
     def terms(self) -> ReleaseTerms:
-        """What an observer sees of a message, its sampling, and the adjacency."""
+        """The terms of a release: what an observer sees, the secret sample, and the adjacency."""
         return _terms(self.spec, self.channel, self.algorithm)
 
 
@@ -212,9 +212,9 @@ def _parts(
 
 
 def _is_rotated(spec: RunSpec, mechanisms: Sequence[Mechanism]) -> bool:
-    """Return whether updates are rotated before they are encoded.
+    """Return whether updates are rotated.
 
-    With 'auto' they are if all clipping is Euclidean and some mechanism has finitely many codes.
+    With 'auto' they are, if all mechanisms clip in L2 and some have finitely many codes.
     """
     boxed = [one for one in mechanisms if not isinstance(one.input_domain, L2Ball)]
     if spec.rotation != "auto":
@@ -228,7 +228,7 @@ def _is_rotated(spec: RunSpec, mechanisms: Sequence[Mechanism]) -> bool:
 
 
 def check_minimum(spec: RunSpec, num_clients: int) -> None:
-    """Refuse a `privacy.minimum_clients` above the number of clients."""
+    """Raise ConfigError if `privacy.minimum_clients` exceeds the number of clients of the run."""
     if spec.privacy.minimum_clients > num_clients:
         raise ConfigError(
             f"privacy.minimum_clients {spec.privacy.minimum_clients} exceeds the {num_clients} "
@@ -237,7 +237,14 @@ def check_minimum(spec: RunSpec, num_clients: int) -> None:
 
 
 def check_runtime(spec: RunSpec) -> None:
-    """Refuse [runtime] keys that do not fit the spec; a run without a ledger must be seeded."""
+    """Check that `[runtime]` fits the data, the channel and the randomness of the spec.
+
+    A run whose messages are not stored has no ledger, so it must be seeded.
+
+    Raises:
+        UnknownNameError: There is no such backend.
+        ConfigError: The backend or `runtime.messages` does not fit the rest of the spec.
+    """
     if spec.runtime.backend not in BACKENDS.names():
         raise BACKENDS.unknown(spec.runtime.backend)
     if spec.runtime.backend != "fast":
@@ -267,10 +274,11 @@ def check_runtime(spec: RunSpec) -> None:
 
 
 def check_gathering(spec: RunSpec, algorithm: Algorithm, dimension: int, num_clients: int) -> None:
-    """Refuse an algorithm that needs each message if the server cannot see or hold all of them.
+    """Check that an algorithm that needs each message of a round can see and hold all of them.
 
     Raises:
-        ConfigError: The channel hides single messages, or a round does not fit into memory.
+        ConfigError: The algorithm needs each message, but the channel hides single messages, or the
+            messages of a round do not fit into memory.
     """
     if not algorithm.gathers:
         return
@@ -283,7 +291,13 @@ def check_gathering(spec: RunSpec, algorithm: Algorithm, dimension: int, num_cli
             "each message protects it, or use the algorithm 'fedavg' with aggregation 'mean'"
         )
     largest = spec.sampling.build().facts(num_clients).largest_cohort
-    check_memory(f"{what} holds each message of a round", largest, dimension, 8)
+    check_memory(
+        f"{what} holds each message of a round",
+        largest,
+        dimension,
+        8,
+        fewer="ask fewer clients in each round (sampling.kind = 'fixed_size')",
+    )
 
 
 def rounds_per_client(spec: RunSpec, num_clients: int) -> int:
@@ -292,7 +306,7 @@ def rounds_per_client(spec: RunSpec, num_clients: int) -> int:
 
 
 def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
-    """Return which clients are asked; remote backends apply `deployment.oversampling`."""
+    """Return the sampling of clients, which on remote backends is oversampled."""
     simulated = spec.runtime.backend == "fast"
     sampling = spec.sampling.build() if simulated else oversampled(spec)
     sampling.check(num_clients)
@@ -300,7 +314,12 @@ def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
 
 
 def channel_of(spec: RunSpec, num_clients: int) -> Channel:
-    """Return the channel of a run with `num_clients` clients, or refuse the run."""
+    """Return the channel of a run with `num_clients` clients.
+
+    Raises:
+        ConfigError: The channel cannot serve this run.
+        PluginError: The channel is a plug-in, and no cost is proved for what it declares.
+    """
     context = ChannelContext(
         clients=num_clients,
         rounds=spec.rounds,
@@ -316,7 +335,7 @@ def channel_of(spec: RunSpec, num_clients: int) -> Channel:
 
 
 def check_federation(spec: RunSpec) -> None:
-    """Refuse a spec that other processes or machines cannot run; for all backends but 'fast'."""
+    """Raise ConfigError if the spec asks for something that remote backends do not support."""
     backend = spec.runtime.backend
     if spec.data.dataset.startswith("memory:") or spec.model.kind == "in_memory":
         raise ConfigError(
@@ -364,7 +383,7 @@ def check_federation(spec: RunSpec) -> None:
 def oversampled(spec: RunSpec) -> ClientSampling:
     """Return the sampling that asks `deployment.oversampling` times as many clients.
 
-    A sampling that cannot do this is returned unchanged.
+    A sampling that cannot ask more clients is returned unchanged.
     """
     sampling = spec.sampling.build()
     most = spec.data.clients or len(spec.data.names) or len(spec.data.sites) or None
