@@ -87,8 +87,8 @@ def sample_table(
         # The negated condition also refuses NaN.
         if not (first - _SLACK <= ends[0] and ends[1] <= last + _SLACK):
             raise DomainError(
-                f"values must be mapped to inputs of the table from {first:g} to {last:g}, got "
-                f"inputs from {ends[0]:g} to {ends[1]:g}; clip the values first"
+                f"values must be finite and map to inputs of the table from {first:g} to {last:g}; "
+                "clip the values first"
             )
     if kernels is None or not has_ladder(affine, table):
         places = np.clip(affine(vector.astype(np.float64, copy=False)), first, last)
