@@ -499,7 +499,7 @@ def test_a_sites_folder_is_one_account_whose_limit_holds_for_any_server(
     )
     elsewhere = made("elsewhere", (1,), run="third")
     assert ledger_total([folder, elsewhere], delta=DELTA).limits is None
-    with pytest.raises(LedgerError, match="one account"):
+    with pytest.raises(LedgerError, match="adds up all charges of a site"):
         ledger_total([folder], names={str(folder): ["ann"]}, delta=DELTA)
     for name, text in (("nobody", "remove --client"), ("wrong=x", "not one of the ledgers")):
         shown = call("ledger", "total", str(folder), "--client", name, "--delta", "1e-5")

@@ -231,7 +231,10 @@ class Policy:
 
     @property
     def mechanisms_without_noise_floor(self) -> list[str]:
-        """Allowed mechanisms to which `smallest_noise_multiplier` does not apply."""
+        """Allowed mechanisms that a given `smallest_noise_multiplier` does not limit.
+
+        Empty if the policy has no `smallest_noise_multiplier`.
+        """
         if self.smallest_noise_multiplier is None:
             return []
         return without_noise_multiplier(self.mechanisms)

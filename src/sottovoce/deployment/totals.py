@@ -91,12 +91,13 @@ class LedgerTotal:
         assumptions: What else the bound relies on, in sentences.
         local_epsilon: Epsilon if no channel or sampling hides anything, where something was charged
             as hidden; never below `epsilon`. None where nothing was.
-        pure_epsilon: Sum of all pure epsilons. These answers change the odds of any fact about a
-            unit by a factor of at most its exponential, however they were asked for. Infinite if a
-            charge has no pure epsilon.
-        limits: (epsilon, delta) to which the sites' own limits add up. It holds even if questions
-            were chosen in the light of earlier answers. None unless all ledgers are sites', no two
-            are copies, and nothing that was charged as hidden is counted as seen.
+        pure_epsilon: Sum of the pure epsilons of all charges. All answers together change the odds
+            of any statement about a unit by a factor of at most e^pure_epsilon, even if questions
+            were chosen after seeing earlier answers. Infinite if a charge has no pure epsilon.
+        limits: (epsilon, delta), the sums of the limits in the sites' policies. This guarantee
+            holds even if questions were chosen after seeing earlier answers. None unless all
+            ledgers belong to sites, no two are copies of one another, and every charge is counted
+            with the amplification with which it was charged.
         ledgers: The part of each ledger.
         notes: What was counted once, what twice, and what was converted.
     """
@@ -170,8 +171,9 @@ def ledger_total(
 ) -> LedgerTotal:
     """Return what one account has spent over several ledgers; nothing is written.
 
-    A site's folder is one account, under whatever names it was charged. In other ledgers the
-    account is `client`, or what `names` says for that path, or the only client in it.
+    All charges in a site's folder are one account, even if the site had several names. In another
+    ledger the account is what `names` says for its path, otherwise `client`, otherwise the only
+    client in it.
 
     Args:
         ledgers: Folders of runs, sites and questions, and ledger files.
@@ -250,9 +252,9 @@ def _account(
     if one.site is not None:
         if names:
             raise LedgerError(
-                f"{one.path} is the folder of site '{one.site}', whose whole ledger is one "
-                f"account; remove --client. To see what '{names[0]}' was charged, run: "
-                f"sottovoce ledger show {one.path} --client {names[0]}"
+                f"{one.path} is the folder of site '{one.site}', and 'ledger total' always adds up "
+                f"all charges of a site; remove --client. To see the charges of '{names[0]}' "
+                f"alone, run: sottovoce ledger show {one.path} --client {names[0]}"
             )
         return one.clients
     chosen = names or anywhere

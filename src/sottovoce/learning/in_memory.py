@@ -1,8 +1,8 @@
 """Arrays and functions of this process that a spec refers to by a label.
 
-`data.dataset = "memory:LABEL"` and `model.kind = "in_memory"` are found inside a block `with
-lent(...)`, and after it as long as some code holds a reference to the object. Another process does
-not have the object and raises an error.
+The objects of `data.dataset = "memory:LABEL"` and `model.kind = "in_memory"` are found inside a
+block `with provide_objects(...)`, and after it as long as some code holds a reference to them.
+Another process does not have the objects and raises an error.
 """
 
 import contextlib

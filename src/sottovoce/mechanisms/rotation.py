@@ -63,6 +63,9 @@ class Rotation:
         seed: 32 public bytes that determine the random signs.
         dimension: The number of coordinates.
 
+    Raises:
+        ParameterError: The seed does not have 32 bytes, or the dimension is out of range.
+
     Examples:
         >>> rotation = Rotation.of_round("my-run", 1, dimension=4)
         >>> rotation.inverse(rotation.forward([1.0, 2.0, 3.0, 4.0])).round(12).tolist()
@@ -100,10 +103,13 @@ class Rotation:
         """Rotate a vector.
 
         Args:
-            values: A vector of finite numbers.
+            values: A vector v of `dimension` finite numbers.
 
         Returns:
-            R v.
+            R v as a new float64 vector of the same length.
+
+        Raises:
+            DomainError: The vector has another length, or a number is not finite.
         """
         rotated = finite_vector(values, self.dimension).copy()
         self.rotate_rows(rotated[None])
@@ -113,7 +119,7 @@ class Rotation:
         """Rotate every row of a matrix in place.
 
         Args:
-            rows: A contiguous float64 matrix of finite numbers.
+            rows: A contiguous float64 matrix of finite numbers with `dimension` columns.
         """
         size, passes = block_size(self.dimension), self._packed_passes()
 
@@ -130,10 +136,13 @@ class Rotation:
         H is its own inverse, and so are the signs.
 
         Args:
-            values: A vector of finite numbers.
+            values: A vector v of `dimension` finite numbers.
 
         Returns:
-            R^-1 v.
+            R^-1 v as a new float64 vector of the same length.
+
+        Raises:
+            DomainError: The vector has another length, or a number is not finite.
         """
         restored = finite_vector(values, self.dimension).copy()
         for start, signs in reversed(self._packed_passes()):

@@ -162,7 +162,7 @@ class PrivacySpent:
 
 
 def show_delta(value: float) -> str:
-    """Return a delta for display: at most six digits, rounded up."""
+    """Return a delta as text with at most six significant digits, rounded up."""
     with decimal.localcontext(prec=6, rounding=decimal.ROUND_CEILING):
         return f"{float(+decimal.Decimal(repr(float(value)))):.6g}"
 

@@ -1,14 +1,17 @@
-"""Laws that bound moments of sampled bits, for the moments accountant.
+"""Two random variables whose moments bound those of sampled bits, for the moments accountant.
 
-W is the likelihood ratio of what is released with a contribution to what is released without it
-(law Q). Two laws take its place, each inside one functional only:
+W = dP/dQ is the likelihood ratio of all releases with a contribution (law P) to all releases
+without it (law Q). The products are over rounds, each with sampling rate q:
 
-    E_Q (W - s)_+^k <= E (W_G - s)_+^k    W_G = prod (1 - q + q e^(mu g - mu^2/2)), g normal
-    E_Q (s - W)_+^2 <= E (s - W*)_+^2     W* = prod (1 - q + q X*), X* = e^(m^2) or 0, E X* = 1
+    E_Q (W - s)_+^k <= E (W_G - s)_+^k    W_G = prod (1 - q + q e^(mu g - mu^2/2)), k = 3 or 5
+    E_Q (s - W)_+^2 <= E (s - W*)_+^2     W* = prod (1 - q + q X*)
 
-Neither law dominates: read as pairs, both have hockey-stick divergences below those of the bits.
-So these classes are no `LossPair` and have no method `delta`. Proofs: docs/explanation/privacy.md,
-section 29.
+g is standard normal. X* is e^(m^2) with probability e^(-m^2) and 0 otherwise, so its mean is 1.
+`sottovoce.privacy.moment_comparison` turns these moments into a delta.
+
+Each inequality holds only for the moment that it names. Neither W_G nor W* dominates W: its
+hockey-stick divergences can be smaller than those of the bits. So these classes are no `LossPair`
+and have no method `delta`. Proofs: docs/explanation/privacy.md, section 29.
 """
 
 import math
@@ -29,9 +32,9 @@ from sottovoce.privacy.loss_distributions import (
 )
 from sottovoce.privacy.loss_pairs import PAIR_ACCURACY, GaussianPair, LossPair, SampledPair
 
-LEAST_REACH = 9.0  # Least reach of the grid, in standard deviations of the k-th moment's law.
-LARGEST_PLACE = 24.0  # Largest k mu.
-_LAST_PLACE = 36.0  # Up to here no normal mass underflows in float64.
+LEAST_REACH = 9.0  # The grid ends at about g = k mu + reach; the k-th moment concentrates at k mu.
+LARGEST_PLACE = 24.0  # Largest k mu for which the moment is computed.
+_LAST_PLACE = 36.0  # Largest g on a grid: up to here no normal mass underflows in float64.
 _LARGEST_GRID = 2**20
 _LOW_TILTS, _HIGH_TILTS = (0.3, 0.6, 0.8, 0.9, 0.95), (1.05, 1.1, 1.2, 1.5, 2.0, 3.0)
 _NEGLIGIBLE = 45.0
@@ -39,9 +42,10 @@ _NEGLIGIBLE = 45.0
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """`count` rounds of one kind, each with the contribution with probability `rate`.
+    """`count` equal rounds, each of which samples the contribution with probability `rate`.
 
-    `size` is mu for the forward law, and m with D_2 <= m^2 for the reverse law.
+    `size` is mu for `ForwardLaw`. For `ReverseLaw` it is m, where m^2 is at least the Renyi
+    divergence D_2 of one round without its sampling.
     """
 
     rate: float
@@ -49,19 +53,24 @@ class Rounds:
     count: int
 
     def gaussian_pair(self) -> LossPair:
-        """Return the pair of sampled Gaussian noise whose likelihood ratio is a factor of W_G."""
+        """Return the pair of sampled Gaussian noise; its likelihood ratio is one factor of W_G."""
         noise = GaussianPair(self.size)
         return noise if self.rate == 1.0 else SampledPair(noise, self.rate)
 
 
 class ForwardLaw(TiltedComposition):
-    """The law of W_G, composed on a grid that can only raise E (W_G - s)_+^k, for s >= 0.
+    """The distribution of the loss log W_G on a grid, for bounds on E (W_G - s)_+^k with s >= 0.
 
-    That expectation is an f-divergence with f(0) = 0, so a law with a larger privacy profile has a
-    larger one. Mass beyond the grid must not count as an infinite loss here, because its moment
-    would be infinite. Rounds beyond their grid add (S + r)^T - S^T, where S is the k-th moment of a
-    round within its grid and r is at least the moment beyond it. Mass above the window adds e^(K(t)
-    - (t - k + 1) top), for a tilt t > k - 1.
+    `power` is k, 3 or 5. Rounding to the grid can only raise the expectation: it is an f-divergence
+    with f(0) = 0, hence no smaller for a distribution with a larger privacy profile.
+
+    Mass beyond a grid must not count as an infinite loss, because its moment would be infinite.
+    Two terms are added to the expectation instead:
+
+    * (S + r)^T - S^T for the losses of single rounds beyond their grid. T is the number of rounds,
+      S the k-th moment of one round within its grid, and r at least its k-th moment beyond it.
+    * e^(K(t) - (t - k + 1) top) for composed losses above the largest loss of the window, `top`.
+      It holds for every t > k - 1, where K(t) is the log of the mean of e^(t loss) under P.
     """
 
     def __init__(
@@ -97,10 +106,19 @@ class ForwardLaw(TiltedComposition):
             self._log_outside = float(np.logaddexp(self._log_outside, log_beyond))
 
     def log_moment(self, log_s: float) -> float:
-        """Return log E (W_G - s)_+^k, rounded up; infinity below the window.
+        """Return an upper bound on log E (W_G - s)_+^k, where s = e^`log_s` and k = `power`.
 
-        With t the tilt of the masses it is e^K sum mass e^(-(t-k+1) loss) (1 - e^(log s - loss))^k,
-        computed relative to the smallest loss above log s.
+        The bound is infinite if `log_s` is below the smallest loss of the window, or if the window
+        is too large to be computed.
+
+        The expectation is under Q, where W_G = e^loss. With t = `tilt` and K = `log_scale`, the
+        stored mass of a loss is m = P(loss) e^(t loss - K), and Q(loss) = P(loss) e^-loss. So the
+        expectation is the sum over all losses above log s of
+
+            e^K m e^(-(t - k + 1) loss) (1 - s e^-loss)^k
+
+        The smallest of these losses is factored out of the exponents, so that nothing overflows.
+        Bounds on rounding errors and on what lies outside the grids are added.
         """
         if log_s < self.floor or not math.isfinite(self._rounding):
             return math.inf
@@ -128,7 +146,10 @@ class ForwardLaw(TiltedComposition):
 
     @cached_property
     def _weights(self) -> tuple[Vector, Vector, float]:
-        """e^(-(t-k+1) g) and 1 - e^-g at gaps g = 0, h, 2h, ..., and a bound for the rest."""
+        """e^(-(t-k+1) g) and 1 - e^-g at g = 0, h, 2h, ..., and a bound on the former beyond.
+
+        g is the distance of a loss from the smallest loss above log s, and h the step of the grid.
+        """
         extra = self.tilt - self.power + 1.0
         size = min(self.size, math.ceil(_NEGLIGIBLE / max(extra * self.step, 1e-300)) + 1)
         gaps = np.arange(size) * self.step
@@ -145,16 +166,16 @@ def _grid(rounds: Rounds, power: int, step: float, reach: float) -> GridLaw:
 
 
 def fits_grid(rounds: Rounds, step: float) -> bool:
-    """Return whether the law of a round fits a grid of this step."""
+    """Return whether the losses of one round fit a grid of this step with at most 2^20 points."""
     reach = loss_range(rounds.gaussian_pair(), 1e-40)
     return (reach[1] - reach[0]) / step <= _LARGEST_GRID
 
 
 def _log_beyond(rounds: Rounds, power: int, grid: GridLaw) -> float:
-    """Return the log of at least E_Q[y^k; y beyond the grid], y = 1 - q + q e^(mu g - mu^2/2).
+    """Return an upper bound on log E_Q[y^k; y beyond the grid], y = 1 - q + q e^(mu g - mu^2/2).
 
-    It is sum_j C(k, j) (1-q)^(k-j) q^j e^(j (j-1) mu^2/2) Phi(j mu - x), where x is the last g on
-    the grid.
+    The expectation is sum_j C(k, j) (1-q)^(k-j) q^j e^(j (j-1) mu^2/2) Phi(j mu - x), where x is
+    the last g on the grid.
     """
     from scipy.special import log_ndtr
 
@@ -182,14 +203,14 @@ def _log_beyond(rounds: Rounds, power: int, grid: GridLaw) -> float:
 
 
 def _log_moment(parts: Sequence[tuple[GridLaw, int]], tilt: float) -> float:
-    """Return K(t) of the composition within the grids, rounded up."""
+    """Return an upper bound on K(t) = log of the mean of e^(t loss), over losses on the grids."""
     moments = [count * part.law.log_moment(tilt) for part, count in parts]
     reach = [count * tilt * float(np.max(np.abs(part.law.losses))) for part, count in parts]
     rounding = 2.0**-45 * (math.fsum(map(abs, moments)) + sum(count for _, count in parts))
     return math.fsum(moments) + rounding + 2.0**-51 * math.fsum(reach)
 
 
-# --- The reverse direction.
+# --- The reverse direction: the contribution is in the second neighbor.
 
 _LARGEST_COUNT = 2**24
 _WINDOW = 12.5  # In standard deviations of a binomial law; `_two_point_power` adds a constant.
@@ -198,9 +219,10 @@ _LARGEST_SQUARE = 600.0
 
 
 class ReverseLaw:
-    """The law of W* times a lognormal of variance `mu`^2, by its atoms.
+    """The distribution of W* times an independent e^(mu g - mu^2/2), as a list of values of W*.
 
-    The lognormal stands for the releases that are not sampled.
+    The second factor is the likelihood ratio of the Gaussian noise that bounds the releases without
+    sampling. `mu` is 0 if there are none.
     """
 
     def __init__(self, rounds: Sequence[Rounds], mu: float) -> None:
@@ -213,7 +235,7 @@ class ReverseLaw:
         self._values, self._masses = np.exp(np.minimum(logs, 700.0)), masses
 
     def moment(self, s: float) -> float:
-        """Return E (s - W)_+^2, rounded up."""
+        """Return an upper bound on E (s - W)_+^2, where W is the product of both factors."""
         from scipy.special import ndtr
 
         if self.mu == 0.0:
@@ -230,17 +252,18 @@ class ReverseLaw:
 
 
 def countable(rounds: Sequence[Rounds], mu: float) -> bool:
-    """Return whether the atoms of W* can be listed without overflow."""
+    """Return whether the values of W* can be listed: at most 2^24 rounds, and no overflow."""
     sizes = [one.size for one in rounds] + [mu]
     few = all(one.count <= _LARGEST_COUNT for one in rounds)
     return few and all(size * size <= _LARGEST_SQUARE for size in sizes)
 
 
 def _two_point_power(rounds: Rounds) -> tuple[Vector, Vector, float]:
-    """Return log w and mass of (1-q)^(T-n) (1-q+q e^(m^2))^n, n ~ Bin(T, e^-m^2), and the rest.
+    """Return the logs of the values w of W* for T equal rounds, their masses, and the mass at 0.
 
-    The rest of the mass, which is not listed, is put at w = 0. w is rounded down and masses are
-    rounded up, because (s - w)_+^2 decreases with w.
+    w = (1-q)^(T-n) (1-q+q e^(m^2))^n, where n is binomial with T trials of probability e^(-m^2).
+    Values of n far from its mean are not listed; their mass counts as mass at w = 0. w is rounded
+    down and masses are rounded up, because (s - w)_+^2 decreases with w.
     """
     from scipy.special import gammaln
 

@@ -322,10 +322,10 @@ def _is_rotated(mechanism: Mechanism, asked: str) -> bool:
 
 
 def _unit(mechanism: Mechanism, budget: Budget | None) -> Unit:
-    """Return the unit that a charge protects.
+    """Return the unit that a charge protects, a sample or the whole client.
 
-    A mechanism for a mean of several records hides one record, so it cannot serve a budget for
-    clients.
+    A mechanism for a mean of several records hides only one of them, so it cannot serve a budget
+    that protects clients.
     """
     records = getattr(mechanism.input_domain, "records", 1)
     if budget is None:
@@ -333,7 +333,8 @@ def _unit(mechanism: Mechanism, budget: Budget | None) -> Unit:
     if records > 1 and budget.unit is Unit.CLIENT:
         raise ParameterError(
             f"the budget protects whole clients, but the mechanism hides only one of {records} "
-            "records; use Budget(..., unit='sample'), or calibrate the mechanism with records=1"
+            "records; use Budget(..., unit='sample') to protect single records, or calibrate the "
+            "mechanism with records=1, which hides the whole update with more noise"
         )
     if records == 1 and budget.unit is Unit.SAMPLE and budget.adjacency is Adjacency.ZERO_OUT:
         raise ParameterError(

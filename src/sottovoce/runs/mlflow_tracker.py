@@ -30,7 +30,7 @@ _REFUSED = re.compile(r"[^A-Za-z0-9_.\- ]|_(?=x)")
 
 
 class MlflowTracker:
-    """A tracker with one MLflow run per run folder; a resumed run continues it."""
+    """A tracker with one MLflow run per run folder; a resumed run continues the same MLflow run."""
 
     def __init__(self, run: TrackedRun) -> None:
         self._run = run
@@ -48,7 +48,7 @@ class MlflowTracker:
         self._write(row)
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Log the final figures and texts, once."""
+        """Log the final figures and texts of the result, unless an earlier call has done so."""
         self._open()
         with _quietly():
             if self._client.get_metric_history(self._run_id, "final/rounds"):
@@ -59,7 +59,7 @@ class MlflowTracker:
                 self._client.set_tag(self._run_id, name, words[:_LONGEST_VALUE])
 
     def close(self, *, finished: bool) -> None:
-        """Mark the MLflow run as finished, or as killed."""
+        """End the MLflow run, if one was started, as FINISHED or, if not `finished`, as KILLED."""
         if self._run_id:
             with _quietly():
                 self._client.set_terminated(self._run_id, "FINISHED" if finished else "KILLED")

@@ -62,7 +62,7 @@ def simulate(
             `input_shape` and `num_outputs`; it replaces the spec's model. A function draws its
             initial weights from the spec's seed.
         data: (x, y), (x_train, y_train, x_test, y_test), or a dictionary of arrays with the names
-            of `npz:` data sets; they replace the spec's data.
+            of `npz:` data sets; they replace `data.dataset` of the spec.
         out: The run folder; by default a temporary one, which is deleted with the returned run.
         overrides: Values by dotted key, such as {"privacy.epsilon": 2.0}.
         resume: Continue the interrupted run in `out`, with the same spec, model and data. On a

@@ -8,9 +8,10 @@
 
 For both attacks, scores above 0 mean "member".
 
-phi has one entry for each query of the record. Each candidate has its own standard deviations if
-there are at least 64 shadow models; otherwise all candidates share them. The correlations between
-queries are always shared by all candidates.
+phi is the confidence of a model in a record's true class, on the logit scale (`attacks.context`),
+with one entry for each query of the record. N(phi; mu, Sigma) is a normal density. Each candidate
+has its own standard deviations if there are at least 64 shadow models; otherwise all candidates
+share them. The correlations between queries are always shared by all candidates.
 
 Reference: Carlini et al. 2022, "Membership inference attacks from first principles".
 """
@@ -76,7 +77,13 @@ class Normal:
 
 
 def fit_normals(phi: Confidences, chosen: Mask) -> Normal:
-    """Fit the distribution of phi (shadows, candidates, queries) over the `chosen` shadows."""
+    """Fit a normal distribution to the phi of each candidate, over the shadow models in `chosen`.
+
+    Args:
+        phi: The confidences of the shadow models, (shadows, candidates, queries).
+        chosen: Which shadow models count for a candidate, (shadows, candidates): either those that
+            trained on it, or those that did not.
+    """
     check_shadows(chosen)
     weights = chosen[:, :, None]
     counts = weights.sum(axis=0)
@@ -110,27 +117,37 @@ def _correlations(standardized: Confidences) -> Confidences:
 
 
 def check_shadows(chosen: Mask) -> None:
-    """Raise unless at least two shadow models are chosen for each candidate."""
+    """Raise DataError if some candidate has fewer than two shadow models in `chosen`.
+
+    A variance needs two. `chosen` is that of `fit_normals`, (shadows, candidates).
+    """
     fewest = int(chosen.sum(axis=0).min())
     if fewest < FEWEST_SHADOWS // 2:
         raise DataError(
-            f"too few shadow models: {fewest} of {len(chosen)} are on one side of a candidate "
-            f"(with or without it), and a variance needs {FEWEST_SHADOWS // 2}; train at least "
-            f"{FEWEST_SHADOWS} shadow models"
+            f"too few shadow models: each candidate needs {FEWEST_SHADOWS // 2} that trained on it "
+            f"and {FEWEST_SHADOWS // 2} that did not, but one candidate has only {fewest} of "
+            f"{len(chosen)} on one side; train at least {FEWEST_SHADOWS} shadow models"
         )
 
 
 def online(shadows: Confidences, trained_on: Mask, target: Confidences) -> Scores:
-    """Return the log likelihood ratios of the online attack.
+    """Return the log likelihood ratio of each candidate, as the online attack computes it.
 
-    `target` is (..., candidates, queries), of one or several targets.
+    Args:
+        shadows: phi of the shadow models, (shadows, candidates, queries).
+        trained_on: Which shadow model trained on which candidate, (shadows, candidates).
+        target: phi of one or several attacked models, (..., candidates, queries).
     """
     inside, outside = fit_normals(shadows, trained_on), fit_normals(shadows, ~trained_on)
     return inside.log_density(target) - outside.log_density(target)
 
 
 def offline(shadows: Confidences, trained_on: Mask, target: Confidences) -> Scores:
-    """Return the excess of `target` over shadow models that did not train on the record."""
+    """Return the score of each candidate in the offline attack, in standard deviations.
+
+    It is how far phi of the target lies above its mean over shadow models that did not train on the
+    candidate. The arguments are those of `online`.
+    """
     return fit_normals(shadows, ~trained_on).excess(target)
 
 

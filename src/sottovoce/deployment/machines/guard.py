@@ -1,4 +1,4 @@
-"""A guard process for one program, which ends the program's descendants with it or its supervisor.
+"""A guard process: when a program or its supervisor ends, it ends the program's descendants.
 
 A supervisor starts each program through a guard, its child, which is a script of its own:
 
@@ -35,7 +35,13 @@ _NOT_FOUND = 127
 
 
 class Process(NamedTuple):
-    """A process, identified by its number and start time, since numbers are used again."""
+    """A process, identified by its number and its start time, since numbers are used again.
+
+    Attributes:
+        pid: The process number.
+        began: The start time, as `began_at` returns it.
+        command: The command line, for messages; empty if it could not be read.
+    """
 
     pid: int
     began: str
@@ -46,7 +52,10 @@ class Process(NamedTuple):
         return began_at(self.pid) == self.began
 
     def signal(self, number: int) -> None:
-        """Send a signal to this process, and to no other that has its number by now."""
+        """Send a signal to this process, unless it has ended.
+
+        Another process that has got its number since then receives no signal.
+        """
         try:
             handle = os.pidfd_open(self.pid)
         except AttributeError:  # not Linux
@@ -82,7 +91,7 @@ def began_at(pid: int) -> str | None:
 
 
 def command_of(pid: int) -> str:
-    """Return the command line of a process as far as it can be read."""
+    """Return the command line of a process; an empty text if it has ended or cannot be read."""
     if not _LINUX:
         return _ps("-o", "command=", "-p", str(pid))
     try:
@@ -93,7 +102,7 @@ def command_of(pid: int) -> str:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the processes that a process has started, directly or indirectly."""
+    """Return the numbers of all processes that a process has started, directly or indirectly."""
     if _LINUX and Path("/proc/thread-self/children").exists():
         return list(_below(pid))
     with subprocess.Popen(
@@ -182,9 +191,9 @@ def end_recorded(records: Sequence[Path], *, seconds: float) -> list[Process]:
 
 
 def die_with_parent(number: int = signal.SIGTERM) -> Callable[[], None] | None:
-    """Return a function for a child to run before its program, so that it dies with its parent.
+    """Return a function after whose call a child process gets signal `number` when its parent dies.
 
-    None where the system cannot do this.
+    The child calls it before it starts its program. None on systems other than Linux.
     """
     if not _LINUX:
         return None
@@ -257,9 +266,10 @@ class _Guard:
             self._wait(_POLL_SECONDS)
 
     def _left(self) -> list[int]:
-        """Return the processes that have not ended.
+        """Return the numbers of the processes that have not ended.
 
-        Where orphans get another parent, they are found and killed by their group.
+        Other systems than Linux give an orphan another parent, so that it is not found here. There
+        the program's process group is killed once no descendant is found.
         """
         found = descendants(os.getpid())
         if not found and not _LINUX:

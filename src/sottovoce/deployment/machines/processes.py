@@ -15,6 +15,7 @@ import json
 import os
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -159,7 +160,7 @@ def last_lines(log: Path) -> str:
 
 
 def records_in(keeper_folder: Path) -> list[Path]:
-    """Return the records of guards; guards that ended regularly leave none."""
+    """Return the record files of guards; a guard that was not killed removes its record."""
     return sorted((keeper_folder / _RECORDS).glob("*.json"))
 
 
@@ -256,7 +257,11 @@ def state_of(folder: Path) -> dict[str, Any] | None:
 def start_in_background(
     command: Sequence[str], folder: Path, *, timeout_seconds: float
 ) -> dict[str, Any]:
-    """Start a supervisor that outlives this process; return its announcement once it is ready."""
+    """Start a supervisor that outlives this process; return its announcement once it is ready.
+
+    Raises:
+        DeploymentError: The supervisor ended, or was not ready in time and was stopped.
+    """
     log = folder / _LOG_NAME
     with files.explain_os_errors("write", log):
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -273,12 +278,16 @@ def start_in_background(
     while not ((state := state_of(folder)) and state["ready"] and state["pid"] == process.pid):
         if process.poll() is not None:
             said = log.read_text(errors="replace").strip()
-            raise DeploymentError(said.removeprefix("error: ") or f"the program ended; see {log}")
+            raise DeploymentError(
+                said.removeprefix("error: ")
+                or f"'{shlex.join(command)}' ended without a message; see {log}"
+            )
         if time.monotonic() > deadline:
             process.terminate()
             process.wait()
             raise DeploymentError(
-                f"the program was not ready after {timeout_seconds:.0f} seconds; see {log}"
+                f"'{shlex.join(command)}' was not ready after {timeout_seconds:.0f} seconds and "
+                f"was stopped; find the cause in its log {log}, then start it again"
             )
         time.sleep(POLL_SECONDS)
     return state
@@ -305,7 +314,7 @@ def stop_supervisor(folder: Path) -> bool:
 
 
 def end_leftovers(folder: Path) -> list[Process]:
-    """End what a killed supervisor of `folder` has left, and return those processes."""
+    """End the processes that a killed supervisor of `folder` has left, and return them."""
     if not records_in(folder):
         return []
     with files.explain_os_errors("open", folder / "lock"):
@@ -322,7 +331,10 @@ def describe_process(process: Process) -> str:
 
 @contextlib.contextmanager
 def _process(pid: int) -> Iterator[int | None]:
-    """Yield a file that is readable once the process has ended; None where Linux has none."""
+    """Yield a file descriptor that is readable once the process has ended.
+
+    None if the process has ended already, and on systems other than Linux.
+    """
     try:
         process = os.pidfd_open(pid)
     except (AttributeError, OSError):  # another system, or it has ended

@@ -1,15 +1,18 @@
-"""The MVU under metric DP: |d log P_j / dx| <= eps for every x in [0, 1].
+"""Minimum variance unbiased (MVU) channels under metric DP: |d log P_j / dx| <= eps on [0, 1].
 
-For given letters this is a linear program over the rows at evenly spaced knots, in which the ratio
-of adjacent rows is at most 1 + eps * step, so that the interpolated channel is metric DP for
-continuous input (mechanisms/design/channel.py). The letters (symmetric about 1/2) are found by
-L-BFGS; the gradient is the program's dual, d V/d a_j = sum_k P_kj (2 (a_j - x_k) - lambda_k).
+P_j(x) is the probability of output j for the input x, and the letter a_j is the value to which the
+output is decoded. For given letters the best channel is a linear program over its rows P_kj at
+evenly spaced knots x_k. The ratio of adjacent rows is at most 1 + eps * step, so the interpolated
+channel satisfies metric DP for continuous input (mechanisms/design/channel.py). The letters, which
+are symmetric about 1/2, are found by L-BFGS. The gradient of the sum of variances V comes from the
+multipliers lambda_k of unbiasedness: d V/d a_j = sum_k P_kj (2 (a_j - x_k) - lambda_k).
 
-A linear program is feasible only to 1e-9, so its result is made exact afterwards: the constraint on
-the ratio is slightly too strict, a small part of a common row is mixed in, and each row's sum and
-mean are corrected along that row.
+A solver satisfies the constraints only to 1e-9, so its solution is corrected afterwards: the ratio
+that it was given is slightly smaller than necessary, a small part of a common row is mixed into
+every row, and each row's sum and mean are corrected. Then the ratios are strictly below their
+limit, and sums and means are right up to rounding.
 
-Two letters have a closed form: P linear, a = -1/eps and 1 + 1/eps.
+Two letters have a closed form: P linear in x, a = -1/eps and 1 + 1/eps.
 
 Reference: Chaudhuri, Guo and Rabbat 2022, condition (3), for the problem.
 """
@@ -36,14 +39,14 @@ def solve(epsilon: float, letters: int, inputs: int) -> ChannelMatrix:
 
     Args:
         epsilon: The bound on |d log P / dx|.
-        letters: The number of output values.
-        inputs: The number of knots.
+        letters: The number of outputs, each of which is decoded to a letter.
+        inputs: The number of knots, the inputs that have a row.
 
     Returns:
         The channel.
 
     Raises:
-        DesignError: No channel was found.
+        DesignError: No channel was found, or its rounding errors could not be corrected.
     """
     if letters == 2:
         return two_letters(epsilon)
@@ -61,8 +64,8 @@ def solve(epsilon: float, letters: int, inputs: int) -> ChannelMatrix:
     solved = program.rows(_letters(found))
     if solved is None or value >= _INFEASIBLE:
         raise DesignError(
-            f"no metric design with {letters} letters and {inputs} inputs was found for epsilon "
-            f"{epsilon:g} per unit; use more input bits"
+            f"no metric DP table with {inputs} inputs and {letters} outputs was found for a "
+            f"privacy loss of {epsilon:g} per unit on [0, 1]; use more input bits"
         )
     return _settled(_letters(found) + 0.5, solved[0], inputs, epsilon)
 
@@ -156,7 +159,10 @@ class _LinearProgram:
 
 
 def _settled(letters: Vector, half_rows: Vector, inputs: int, epsilon: float) -> ChannelMatrix:
-    """Return a channel with exact sums and means, and slack for rounding in every ratio."""
+    """Return the solver's channel, corrected so that its epsilon is below `epsilon`.
+
+    Up to rounding, its rows sum to 1 and their means are the knots.
+    """
     knots = np.linspace(0.0, 1.0, inputs)
     rows = np.maximum(np.vstack((half_rows, half_rows[::-1, ::-1])), 0.0)
     common = 0.5 * (rows.mean(axis=0) + 1.0 / len(letters))
@@ -175,6 +181,6 @@ def _settled(letters: Vector, half_rows: Vector, inputs: int, epsilon: float) ->
         if mixed.min() > 0.0 and channel.metric_epsilon() <= epsilon * (1.0 - 1e-13):
             return channel
     raise DesignError(
-        f"the metric design for epsilon {epsilon:g} could not be made exact; choose a slightly "
-        "different epsilon"
+        f"the solution for a privacy loss of {epsilon:g} per unit on [0, 1] violates a constraint "
+        "of metric DP by more than can be corrected; change the mechanism's epsilon by about 1%"
     )

@@ -1,4 +1,4 @@
-"""The sampler of interpolated integer tables: at x, the distribution between two knots' rows."""
+"""The sampler of tables of output probabilities, which are interpolated between their rows."""
 
 import math
 import weakref
@@ -25,12 +25,18 @@ _ladders: "weakref.WeakKeyDictionary[ThresholdTable, Ladders]" = weakref.WeakKey
 
 
 class ThresholdTable(Protocol):
-    """A table of distributions at knots, between which they are interpolated linearly.
+    """A table of output probabilities: a row for each knot, and linear interpolation in between.
+
+    A code is drawn by comparing a uniform number with the cumulative probabilities of a row.
+    `thresholds` decide unless the number is too near one of them; then `cumulative` decides, so
+    the sampled distribution is exact.
 
     Attributes:
         knots: The inputs at which the table has rows, ascending.
-        thresholds: The cumulative sums of each row in float64, the last one being 1.
-        cumulative: The same as integers, in units of 1/(their last entry).
+        thresholds: The cumulative probabilities, rounded to float64; a matrix with a row for each
+            knot and a column for each code. Each row ends in 1.
+        cumulative: The exact cumulative probabilities, as integers. Divide each row by its last
+            entry to get probabilities.
     """
 
     @property
@@ -39,11 +45,11 @@ class ThresholdTable(Protocol):
 
     @property
     def thresholds(self) -> Vector:
-        """The cumulative sums of each row in float64."""
+        """The cumulative probabilities, rounded to float64: a matrix with a row for each knot."""
 
     @property
     def cumulative(self) -> tuple[tuple[int, ...], ...]:
-        """The cumulative sums of each row as integers, in units of 1/(their last entry)."""
+        """The exact cumulative probabilities of each row, times the row's last entry."""
 
 
 def sample_table(
@@ -54,21 +60,21 @@ def sample_table(
     *,
     clamp: bool = False,
 ) -> Codes:
-    """Return a code for each value, drawn at the place on the table that `affine` gives.
+    """Return a random code for each value, drawn from the table's row at that value.
 
     Args:
         values: The values.
         table: The table.
         keystream: The randomness; it is used up.
-        affine: The map from values to places.
-        clamp: Whether places may lie outside the knots and then count as the nearer end. Otherwise
-            they must lie between the first and the last knot, except for rounding.
+        affine: The map from values to inputs of the table, in units of its knots.
+        clamp: Whether inputs beyond the first or last knot are moved to that knot. If False, such
+            inputs are an error, except for rounding.
 
     Returns:
         A code for each value.
 
     Raises:
-        DomainError: A value is not finite, or lies outside the table.
+        DomainError: A value is not finite, or its input lies outside the knots without `clamp`.
     """
     kernels, vector = native(), contiguous_vector(np.asarray(values))
     knots = table.knots
@@ -80,7 +86,10 @@ def sample_table(
         ends = affine.at(float(vector.min())), affine.at(float(vector.max()))
         # The negated condition also refuses NaN.
         if not (first - _SLACK <= ends[0] and ends[1] <= last + _SLACK):
-            raise DomainError(f"places on the table must lie between {first:g} and {last:g}")
+            raise DomainError(
+                f"values must be finite and map to inputs of the table from {first:g} to {last:g}; "
+                "clip the values first"
+            )
     if kernels is None or not has_ladder(affine, table):
         places = np.clip(affine(vector.astype(np.float64, copy=False)), first, last)
         return reference.sample_table(places, knots, table.thresholds, table.cumulative, keystream)
@@ -94,12 +103,12 @@ def sample_table(
 
 
 def has_ladder(affine: Affine, table: ThresholdTable) -> bool:
-    """Return whether float32 has the range for a ladder, and a byte for the codes."""
+    """Return whether a ladder can be used: float32 has the range, and a code fits into a byte."""
     return affine.is_moderate and table.thresholds.shape[1] <= MAX_LEVELS
 
 
 def cached_ladders(table: ThresholdTable) -> Ladders:
-    """Return the ladders of a table, which are built once."""
+    """Return the ladders of a table; they are built at the first call and kept."""
     ladders = _ladders.get(table)
     if ladders is None:
         ladders = _ladders[table] = ladders_of(table.knots, table.thresholds)
@@ -107,10 +116,11 @@ def cached_ladders(table: ThresholdTable) -> Ladders:
 
 
 def ladders_of(knots: Vector, thresholds: Vector) -> Ladders:
-    """Return the ladders of a table, with the knots as edges if they are evenly spaced.
+    """Return the ladders of a table: linear thresholds over equal cells, with bounds on the error.
 
-    Otherwise there are many equal cells, some with a knot inside; the chord over a cell is farthest
-    from the thresholds at one of its knots, which gives the error.
+    The edges of the cells are the knots if these are evenly spaced. Otherwise there are 1024 cells,
+    and some have a knot inside. There the linear function differs most from the thresholds at a
+    knot, and that difference is the error of the cell.
     """
     low, high = float(knots[0]), float(knots[-1])
     even = np.linspace(low, high, len(knots))

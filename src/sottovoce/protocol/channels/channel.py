@@ -180,7 +180,7 @@ class Channel:
 
     @property
     def visibility(self) -> Visibility:
-        """What is seen of the messages; it decides what each of them costs.
+        """What an observer, such as the server, sees of the messages; it decides their cost.
 
         Raises:
             NotImplementedError: A subclass must define it.
@@ -269,7 +269,7 @@ class Channel:
             )
 
     def resolved(self, context: ChannelContext) -> Self:  # noqa: ARG002
-        """Return the channel with fields that follow from the rest of the spec.
+        """Return the channel, with those fields set that follow from the rest of the spec.
 
         Args:
             context: The facts of the run.
@@ -460,7 +460,7 @@ def _check_traits(kind: str, channel: type) -> None:
 
 
 def known_visibility(channel: Channel) -> Visibility:
-    """Return what is seen of a channel's messages, provided that its cost is proved.
+    """Return a channel's visibility, provided that the privacy cost of a message is proved for it.
 
     Raises:
         PluginError: A plug-in's visibility is not one of those with a proved cost.
@@ -600,8 +600,8 @@ def _records_hidden_by(channel: Channel) -> HiddenBy:
 class Direct(Channel):
     """The channel that hides nothing: the server sees every message and who sent it.
 
-    The guarantee is local differential privacy: it rests on the noise of each message, and no other
-    party is trusted.
+    The guarantee is local differential privacy: it rests only on the noise that a client adds to
+    its own message. The client trusts neither the server nor other clients.
     """
 
     @property
