@@ -3,7 +3,7 @@
     if TYPE_CHECKING:  # for type checkers and editors
         from sottovoce.ledger.records import Budget as Budget
 
-    show(__name__, {"records": ["Budget"]})  # for Python
+    export_lazily(__name__, {"records": ["Budget"]})  # for Python
 
 A package cannot export a name that is also the name of one of its modules: importing the module
 would replace the exported name.

@@ -1,7 +1,7 @@
 """Checks of what the methods of a plug-in return, made where they are called.
 
     _CONTRACT = Contract(base=ClientSampling, needs=("draw",), returns={"describe": TEXT})
-    hold(SAMPLINGS, "in_turn", InTurn, _CONTRACT)
+    enforce_contract(SAMPLINGS, "in_turn", InTurn, _CONTRACT)
 
 A method that returns None or another type would otherwise fail later, in code that the author of
 the plug-in never saw. Only plug-ins are checked at run time: Sottovoce's own classes are tested.

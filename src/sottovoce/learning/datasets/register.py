@@ -2,8 +2,8 @@
 
 A data set is a loader function with a decorator:
 
-    @register("foo", summary="...", sources=(Source(files=(DataFile(path="foo.npz"),)),))
-    def foo(request: Request) -> Dataset: ...
+    @register("foo", summary="...", sources=(DataSource(files=(DataFile(path="foo.npz"),)),))
+    def foo(request: LoadRequest) -> Dataset: ...
 
 Put the file into `datasets/`, or list its module under the entry point group `sottovoce.datasets`
 (see `core.registry`); nothing else changes. A name that ends in a colon, such as `npz:`, takes
