@@ -248,7 +248,7 @@ FAULTS = (
     Fault(
         "The epsilons of several questions add up",
         "analytics/charging.py",
-        "total = pure_epsilon(multiset(charges))",
+        "total = pure_epsilon(compose_repeated(charges))",
         "total = pure_epsilon(asked.event)",
     ),
     Fault(
@@ -344,7 +344,7 @@ FAULTS = (
     Fault(
         "A record in a message with other records",
         "mechanisms/release.py",
-        "event=beside_others(event) if own_records else event",
+        "event=drop_zero_reference(event) if own_records else event",
         "event=event",
     ),
     Fault(
@@ -362,7 +362,7 @@ FAULTS = (
     Fault(
         "Budgets of one client",
         "protocol/charging.py",
-        "return ledger.affords(pending, before=(plan.run, plan.round))",
+        "return ledger.clients_with_budget(pending, before=(plan.run, plan.round))",
         "return frozenset(part.client for part in plan.clients)",
     ),
     Fault(

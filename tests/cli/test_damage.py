@@ -231,7 +231,7 @@ def test_a_stream_that_is_closed_or_not_read_ends_quietly(script: str, printed: 
 
 def test_no_file_takes_the_place_of_a_closed_stream(tmp_path: Path) -> None:
     program = (
-        "from sottovoce.cli.main import reopen_closed; reopen_closed()\n"
+        "from sottovoce.cli.main import reopen_closed_streams; reopen_closed_streams()\n"
         f"file = open({str(tmp_path / 'ledger')!r}, 'w'); print('printed', flush=True)\n"
     )
     script = f'"{sys.executable}" -c "$1" <&- >&-'

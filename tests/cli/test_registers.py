@@ -103,7 +103,7 @@ import typer
 from sottovoce.cli.commands import register_command
 from sottovoce.learning.datasets.dataset import with_random_test_part
 from sottovoce.federated.algorithms.algorithm import AGGREGATIONS
-from sottovoce.federated.algorithms.algorithm import RECIPES
+from sottovoce.federated.algorithms.algorithm import ALGORITHMS
 from sottovoce.learning.datasets.register import register as register_data
 from sottovoce.learning.models.register import register_model
 

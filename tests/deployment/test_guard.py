@@ -40,10 +40,10 @@ time.sleep(3600)
 """
 KEEPER = """
 import os, pathlib, sys
-from sottovoce.deployment.machines.processes import keeping
-from sottovoce.deployment.machines.processes import Child, stopped_at_the_end, watch
+from sottovoce.deployment.machines.processes import hold_supervisor_lock
+from sottovoce.deployment.machines.processes import Child, stop_children_at_exit, watch
 folder = pathlib.Path(sys.argv[1])
-with keeping(folder, what="the link") as announce, stopped_at_the_end() as children:
+with hold_supervisor_lock(folder, what="the link") as announce, stop_children_at_exit() as children:
     command = [sys.executable, "-c", sys.argv[2], str(folder)]
     children.append(Child.start("it", command, log=folder / "it.log", environment=os.environ))
     announce({})

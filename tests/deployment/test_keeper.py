@@ -12,10 +12,10 @@ from sottovoce.deployment.machines.processes import state_of, stop_supervisor
 
 LINGERING = """
 import pathlib, signal, sys, time
-from sottovoce.deployment.machines.processes import keeping
+from sottovoce.deployment.machines.processes import hold_supervisor_lock
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 try:
-    with keeping(pathlib.Path(sys.argv[1]), what="the link") as announce:
+    with hold_supervisor_lock(pathlib.Path(sys.argv[1]), what="the link") as announce:
         announce({})
         time.sleep(60.0)
 finally:

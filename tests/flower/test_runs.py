@@ -34,9 +34,9 @@ def _header(plain):
     # The real one: --resume holds the spec against it before the link hears of the run.
     from sottovoce.runs.loading import parse
     from sottovoce.runs.outcome import header
-    from sottovoce.flower.remote import load_inputs, on_flower, resolve
+    from sottovoce.flower.remote import load_inputs, with_flower_backend, resolve
 
-    return header(resolve(load_inputs(on_flower(parse(plain, "the spec")))))
+    return header(resolve(load_inputs(with_flower_backend(parse(plain, "the spec")))))
 
 @app.main()
 def main(grid, context):

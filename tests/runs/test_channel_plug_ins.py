@@ -33,7 +33,7 @@ from sottovoce.runs.runner import run
 PIGEONS = """
 from dataclasses import dataclass, field
 from sottovoce.core.sections import whole
-from sottovoce.mechanisms import NoisySums, NoSenders
+from sottovoce.mechanisms import NoisySums, ShuffledMessages
 from sottovoce.protocol import Channel, register_channel
 
 @register_channel("pigeons", summary="a flock, in which nobody knows whose pigeon is whose")
@@ -43,7 +43,7 @@ class Pigeons(Channel):
 
     @property
     def visibility(self):
-        return NoSenders(minimum_clients=self.flock)
+        return ShuffledMessages(minimum_clients=self.flock)
 
     def describe(self):
         return "pigeons: the flock forgets senders"
@@ -60,7 +60,7 @@ class Rumor(Channel):
 class Magic(Channel):
     @property
     def visibility(self):
-        return NoSenders  # the class
+        return ShuffledMessages  # the class
 """
 IN_TURN = """
 from dataclasses import dataclass

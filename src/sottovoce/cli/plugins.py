@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _REGISTERS = {
     "mechanism": "sottovoce.mechanisms.registry:MECHANISMS",
     "accountant": "sottovoce.privacy.accounting:ACCOUNTANTS",
-    "algorithm": "sottovoce.federated.algorithms.algorithm:RECIPES",
+    "algorithm": "sottovoce.federated.algorithms.algorithm:ALGORITHMS",
     "aggregation": "sottovoce.federated.algorithms.algorithm:AGGREGATIONS",
     "channel": "sottovoce.protocol.channels.channel:CHANNELS",
     "sampling": "sottovoce.federated.cohorts:SAMPLINGS",

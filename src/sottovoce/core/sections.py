@@ -9,7 +9,7 @@ A section is a frozen dataclass whose fields are the keys that a table may have 
 name and its value that returns the value to keep, or raises. `__post_init__` calls `check_keys`, or
 makes its own checks.
 
-A field with the metadata `DERIVED_PREFIX` is not a key: it follows from the rest of the spec. A
+A field with the metadata `DERIVED` is not a key: it follows from the rest of the spec. A
 field that was added after specs had been hashed is named in the class variable
 `LEFT_OUT_AS_DEFAULT`: it is written only if it differs from its default, so that the hashes of
 older specs do not change.

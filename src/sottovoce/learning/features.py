@@ -5,7 +5,7 @@
     class Center:
         constant: float = 0.5
 
-        def prepare(self, setting: Setting) -> Transform:
+        def prepare(self, setting: FeatureContext) -> Transform:
             return lambda _part, features: Features.of(features.values - self.constant)
 
 Each step transforms each sample on its own, and may learn from public data only. So no step spends

@@ -5,7 +5,7 @@
     class FooSection(AlgorithmSection):
         server_learning_rate: float = field(metadata=POSITIVE)
 
-        def build(self, setting: Setting) -> Algorithm: ...
+        def build(self, setting: AlgorithmSetting) -> Algorithm: ...
 
 The fields of the class are the keys that the table accepts in addition to `kind = "foo"`. Whatever
 else an algorithm asks of a run (public data, its own noise, text and figures in reports) it
@@ -18,7 +18,7 @@ of the `averaging` that it is given.
     @register_aggregation("foo", summary="...")
     @dataclass(frozen=True, slots=True, kw_only=True)
     class FooSection(AggregationSection):
-        def build(self, averaging: FedAvg, setting: Setting) -> Algorithm: ...
+        def build(self, averaging: FedAvg, setting: AlgorithmSetting) -> Algorithm: ...
 
 Name the module under the entry point group `sottovoce.algorithms` or `sottovoce.aggregations` (see
 `core.registry`). The built-in sections are in `sections`. They import torch only inside the methods

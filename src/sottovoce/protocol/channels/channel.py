@@ -468,8 +468,8 @@ def known_visibility(channel: Channel) -> Visibility:
     if type(visibility) not in get_args(Visibility):
         raise PluginError(
             f"the visibility of the channel '{channel.kind}' is {visibility!r}, for which no "
-            "privacy cost is proved; return EveryMessage, OnlySums, NoSenders or NoisySums from "
-            "sottovoce.mechanisms"
+            "privacy cost is proved; return EveryMessage, OnlySums, ShuffledMessages or "
+            "NoisySums from sottovoce.mechanisms"
         )
     return visibility
 

@@ -124,10 +124,10 @@ def python(question: ExplorerQuestion, parameters: Parameters) -> str:
     where = f'"{geometry_of(domain)}", {domain.dimension}, {clip_norm_of(domain)!r}'
     given = ",\n".join(f"    {json.dumps(n)}: {v!r}" for n, v in parameters.items())
     return (
-        "from sottovoce.core import clipped\n"
+        "from sottovoce.core import clipped_domain\n"
         "from sottovoce.mechanisms import find\n\n"
         f'registration = find("{question.mechanism}")\n'
-        f"mechanism = registration.build(clipped({where}), {{\n{given},\n}})\n"
+        f"mechanism = registration.build(clipped_domain({where}), {{\n{given},\n}})\n"
     )
 
 
