@@ -51,7 +51,7 @@ class Inputs:
         section: The algorithm's own keys.
         algorithm: The algorithm, built from these keys.
         num_classes: The number of classes; None for regression.
-        note: What to know about the data.
+        note: The data set's license, citation and known bias, for reports.
     """
 
     spec: RunSpec

@@ -58,12 +58,12 @@ class Resolved:
         parts: The mechanism and the weight of each client.
         section: The algorithm's own keys.
         algorithm: The algorithm.
-        sampling: Which clients are asked in each round.
-        channel: What the server sees of messages.
-        groups: The groups of clients, calibrated.
+        sampling: The rule that chooses the clients of each round.
+        channel: The channel, which determines what the server sees of the messages.
+        groups: The groups of clients that share a budget, with calibrated mechanisms.
         budgets: The budget of each client that has one.
         mechanism_choice: Why the mechanism was chosen, if the spec says "auto"; otherwise None.
-        note: What to know about the data.
+        note: The data set's license, citation and known bias, for reports.
     """
 
     spec: RunSpec
@@ -83,7 +83,7 @@ class Resolved:
 
     @property
     def terms(self) -> ReleaseTerms:
-        """What an observer sees of a message, its sampling, and the adjacency."""
+        """The terms of a release: what an observer sees, the secret sample, and the adjacency."""
         return _terms(self.spec, self.channel, self.algorithm)
 
 
@@ -212,7 +212,10 @@ def _parts(
 
 
 def _is_rotated(spec: RunSpec, mechanisms: Sequence[Mechanism]) -> bool:
-    """Return whether updates are rotated; with 'auto', where some mechanism gains by it."""
+    """Return whether updates are rotated.
+
+    With 'auto' they are, if all mechanisms clip in L2 and some have finitely many codes.
+    """
     boxed = [one for one in mechanisms if not isinstance(one.input_domain, L2Ball)]
     if spec.rotation != "auto":
         if spec.rotation == "on" and boxed:
@@ -225,7 +228,7 @@ def _is_rotated(spec: RunSpec, mechanisms: Sequence[Mechanism]) -> bool:
 
 
 def check_minimum(spec: RunSpec, num_clients: int) -> None:
-    """Refuse a minimum number of clients that the run does not have."""
+    """Raise ConfigError if `privacy.minimum_clients` exceeds the number of clients of the run."""
     if spec.privacy.minimum_clients > num_clients:
         raise ConfigError(
             f"privacy.minimum_clients {spec.privacy.minimum_clients} exceeds the {num_clients} "
@@ -234,7 +237,14 @@ def check_minimum(spec: RunSpec, num_clients: int) -> None:
 
 
 def check_runtime(spec: RunSpec) -> None:
-    """Refuse a runtime that does not fit the rest; without a ledger, runs must be seeded."""
+    """Check that `[runtime]` fits the data, the channel and the randomness of the spec.
+
+    A run whose messages are not stored has no ledger, so it must be seeded.
+
+    Raises:
+        UnknownNameError: There is no such backend.
+        ConfigError: The backend or `runtime.messages` does not fit the rest of the spec.
+    """
     if spec.runtime.backend not in BACKENDS.names():
         raise BACKENDS.unknown(spec.runtime.backend)
     if spec.runtime.backend != "fast":
@@ -264,10 +274,11 @@ def check_runtime(spec: RunSpec) -> None:
 
 
 def check_gathering(spec: RunSpec, algorithm: Algorithm, dimension: int, num_clients: int) -> None:
-    """Refuse an algorithm that needs each message where it cannot see or hold all of a round.
+    """Check that an algorithm that needs each message of a round can see and hold all of them.
 
     Raises:
-        ConfigError: The channel hides single messages, or a round does not fit into memory.
+        ConfigError: The algorithm needs each message, but the channel hides single messages, or the
+            messages of a round do not fit into memory.
     """
     if not algorithm.gathers:
         return
@@ -280,7 +291,13 @@ def check_gathering(spec: RunSpec, algorithm: Algorithm, dimension: int, num_cli
             "'mean'"
         )
     largest = spec.sampling.build().facts(num_clients).largest_cohort
-    check_memory(f"{what} holds each message of a round", largest, dimension, 8)
+    check_memory(
+        f"{what} holds each message of a round",
+        largest,
+        dimension,
+        8,
+        fewer="ask fewer clients in each round (sampling.kind = 'fixed_size')",
+    )
 
 
 def rounds_per_client(spec: RunSpec, num_clients: int) -> int:
@@ -289,7 +306,7 @@ def rounds_per_client(spec: RunSpec, num_clients: int) -> int:
 
 
 def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
-    """Return which clients are asked; remote backends apply `deployment.oversampling`."""
+    """Return the sampling of clients, which on remote backends is oversampled."""
     simulated = spec.runtime.backend == "fast"
     sampling = spec.sampling.build() if simulated else oversampled(spec)
     sampling.check(num_clients)
@@ -297,7 +314,12 @@ def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
 
 
 def channel_of(spec: RunSpec, num_clients: int) -> Channel:
-    """Return the channel of a run with `num_clients` clients, or refuse the run."""
+    """Return the channel of a run with `num_clients` clients.
+
+    Raises:
+        ConfigError: The channel cannot serve this run.
+        PluginError: The channel is a plug-in, and no cost is proved for what it declares.
+    """
     context = ChannelContext(
         clients=num_clients,
         rounds=spec.rounds,
@@ -313,7 +335,7 @@ def channel_of(spec: RunSpec, num_clients: int) -> Channel:
 
 
 def check_federation(spec: RunSpec) -> None:
-    """Refuse what no federation of machines can do."""
+    """Raise ConfigError if the spec asks for something that remote backends do not support."""
     backend = spec.runtime.backend
     if spec.data.dataset.startswith("memory:") or spec.model.kind == "in_memory":
         raise ConfigError(
@@ -359,7 +381,10 @@ def check_federation(spec: RunSpec) -> None:
 
 
 def oversampled(spec: RunSpec) -> ClientSampling:
-    """Return the sampling that asks as many clients as `deployment.oversampling` wants."""
+    """Return the sampling that asks `deployment.oversampling` times as many clients.
+
+    A sampling that cannot ask more clients is returned unchanged.
+    """
     sampling = spec.sampling.build()
     most = spec.data.clients or len(spec.data.names) or len(spec.data.sites) or None
     return sampling.oversampled(spec.deployment.oversampling, most) or sampling

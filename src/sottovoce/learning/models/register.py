@@ -56,7 +56,7 @@ def num_features(input_shape: InputShape) -> int:
 
 
 def check_image(name: str, input_shape: InputShape, *, smallest_side: int) -> int:
-    """Return the number of channels of an image, after checking that it is large enough."""
+    """Return the number of channels of an image, after checking that its sides are long enough."""
     if len(input_shape) != 3 or min(input_shape[1:]) < smallest_side:
         raise ParameterError(
             f"{name} needs images (channels, height, width) with at least {smallest_side} pixels "
@@ -66,7 +66,7 @@ def check_image(name: str, input_shape: InputShape, *, smallest_side: int) -> in
 
 
 def flat_size(layers: "nn.Module", input_shape: InputShape) -> int:
-    """Return how many numbers `layers` compute from one sample, by computing one."""
+    """Return how many numbers `layers` compute from one sample, by applying them to zeros."""
     import torch
 
     with torch.no_grad():
@@ -75,7 +75,7 @@ def flat_size(layers: "nn.Module", input_shape: InputShape) -> int:
 
 
 def check_groups(groups: int, channels: int) -> None:
-    """Refuse group normalization unless groups have equal size in every layer."""
+    """Raise ParameterError unless `groups` divides the channels, so that groups have equal size."""
     parameter_rules.integer("groups", groups, low=1, high=channels)
     if channels % groups:
         raise ParameterError(
@@ -164,7 +164,11 @@ def model_of(kind: str, given: dict[str, Any]) -> Model:
 @register_model("mlp", summary="one hidden layer with tanh")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mlp:
-    """One hidden layer with tanh, with Glorot initialization."""
+    """A network with one hidden layer of tanh units, initialized by Glorot's uniform rule.
+
+    Attributes:
+        hidden_units: The number of hidden units.
+    """
 
     initial_weights: ClassVar[InitialWeights] = "tanh"
     hidden_units: int
@@ -187,10 +191,12 @@ class Mlp:
 @register_model("linear", summary="logistic or linear regression, starting at zero")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Linear:
-    """Multinomial logistic regression, or linear regression, starting at zero.
+    """Multinomial logistic regression, or linear regression, whose weights start at zero.
 
-    Leave out the `bias` if features contain a small constant: the input of a bias is 1, so its
-    gradient would take up most of a small clipping norm.
+    Attributes:
+        bias: Whether each output has a bias. Set it to False if the features contain a small
+            constant: the input of a bias is 1, so its gradient would take up most of a small
+            clipping norm.
     """
 
     initial_weights: ClassVar[InitialWeights] = "zero"
@@ -208,7 +214,7 @@ class Linear:
 def create(
     model: Model, input_shape: InputShape, num_outputs: int, generator: np.random.Generator
 ) -> "nn.Module":
-    """Build the module and set its initial weights, which depend on `generator` alone."""
+    """Return the module with its initial weights, which depend on `generator` alone."""
     if _rule(model) == "own":
         seed = int(generator.integers(2**63))
         return _build_seeded(model, input_shape, num_outputs, torch_seed=seed)
@@ -218,12 +224,16 @@ def create(
 
 
 def build(model: Model, input_shape: InputShape, num_outputs: int) -> "nn.Module":
-    """Build the module; `initialize` sets its initial weights, and `create` does both."""
+    """Return the module; `initialize` sets its initial weights, and `create` does both."""
     return _build_seeded(model, input_shape, num_outputs, torch_seed=0)
 
 
 def initialize(model: Model, module: "nn.Module", generator: np.random.Generator) -> None:
-    """Set initial weights from a numpy generator, so that a run can be repeated on any machine."""
+    """Set initial weights from a numpy generator, so that every machine gets the same ones.
+
+    Raises:
+        ParameterError: The model draws its weights while it is built; use `create` instead.
+    """
     from sottovoce.learning.models import modules
 
     match _rule(model):
