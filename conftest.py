@@ -1,4 +1,4 @@
-"""Property tests draw the same cases on every run, so main's colour depends on the code alone.
+"""Settings of all tests: property tests draw the same cases on every run, unless told otherwise.
 
 `make test-full` sets HYPOTHESIS_PROFILE=explore, which draws new cases each time, ten times as many
 where a test does not say how many. `make soundness` sets CASES=10: ten times as many everywhere.
@@ -47,8 +47,8 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
     made_cache = Path(tempfile.mkdtemp(prefix="sottovoce-tests-"))
     os.environ["SOTTOVOCE_CACHE"] = str(made_cache)
 
-# What is imported and collected stays to the end: it is no garbage while it is made, and nobody
-# need look through it again and again afterwards. So does what a file of tests leaves behind.
+# Imported and collected objects live to the end, so the garbage collector need not scan them, and
+# neither what a file of tests leaves behind.
 gc.disable()
 
 
@@ -148,7 +148,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
 
 def pytest_unconfigure() -> None:
-    """Whoever made the cache removes it; workers have ended by then."""
+    """Remove the cache in the process that made it; its workers have ended by then."""
     if made_cache is not None:
         shutil.rmtree(made_cache, ignore_errors=True)
 

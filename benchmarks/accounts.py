@@ -1,4 +1,4 @@
-"""Epsilons beside their references, one JSON row each, and how long each took.
+"""Print epsilons with their references and times, one JSON row each.
 
     python benchmarks/accounts.py
 
@@ -13,7 +13,7 @@ from sottovoce_papers.benchmarks import account
 CASES: tuple[dict[str, Any], ...] = (
     {"mechanism": "gaussian"},
     {"mechanism": "gaussian", "rounds": 100_000},
-    {"mechanism": "randomised_response"},
+    {"mechanism": "randomized_response"},
     *({"mechanism": "one_bit", "dimension": dimension} for dimension in (1, 10, 1000)),
     *(
         {"mechanism": "one_bit", "dimension": dimension, "rho": rho, "rate": 1.0, "rounds": 1}

@@ -1,10 +1,10 @@
-"""Everything that is measured, on one page: `make bench` writes results/benchmarks.md.
+"""All measurements on one page: `make bench` writes results/benchmarks.md.
 
     python benchmarks/bench.py [--quick] [--no-scripts] [--peers PYTHON] [--out PAGE]
 
-A row is what a `sottovoce benchmark` command gives, and says which. A wrong result ends all of it
-with exit 1; slowness never does. Peers are measured by the interpreter that --peers names, which
-may be of an environment of its own: they do not all get along with what we need.
+Each row is the result of a `sottovoce benchmark` command, which it names. A wrong result ends
+everything with exit code 1; a slow one does not. Peers are measured by the interpreter that --peers
+names, which may belong to another environment, because not all of them work with our dependencies.
 """
 
 import argparse
@@ -20,13 +20,13 @@ from typing import Any
 
 from sottovoce import __version__
 from sottovoce.core.files import write_atomic
-from sottovoce_papers.benchmarks import account, aggregate, design, privatise, seeded, simulate
+from sottovoce_papers.benchmarks import account, aggregate, design, privatize, seeded, simulate
 from sottovoce_papers.benchmarks.measurement import WrongResult, machine, version
 
 _HERE = Path(__file__).resolve().parent
 Found = dict[str, Any]
 _MEASURES: dict[str, tuple[Callable[..., Found], str]] = {
-    "privatise": (privatise.measure, privatise.UNIT),
+    "privatize": (privatize.measure, privatize.UNIT),
     "aggregate": (aggregate.measure, aggregate.UNIT),
     "seeded": (seeded.measure, seeded.UNIT),
     "simulate": (simulate.measure, simulate.UNIT),
@@ -34,13 +34,13 @@ _MEASURES: dict[str, tuple[Callable[..., Found], str]] = {
     "account": (account.measure, account.UNIT),
 }
 _SPEEDS: tuple[tuple[str, str, Found], ...] = (
-    ("client, 1 bit", "privatise", {"bits": 1}),
-    ("client, 1 bit, ten million", "privatise", {"bits": 1, "dimension": 10**7}),
-    ("client, 2 bits", "privatise", {"bits": 2}),
-    ("client, 4 bits", "privatise", {"bits": 4}),
-    ("client, 8 bits", "privatise", {"bits": 8}),
-    ("client, MVU table of 3 bits", "privatise", {"mechanism": "mvu"}),
-    ("client, Gaussian on a grid, 16 bits", "privatise", {"mechanism": "discrete_gaussian"}),
+    ("client, 1 bit", "privatize", {"bits": 1}),
+    ("client, 1 bit, ten million", "privatize", {"bits": 1, "dimension": 10**7}),
+    ("client, 2 bits", "privatize", {"bits": 2}),
+    ("client, 4 bits", "privatize", {"bits": 4}),
+    ("client, 8 bits", "privatize", {"bits": 8}),
+    ("client, MVU table of 3 bits", "privatize", {"mechanism": "mvu"}),
+    ("client, Gaussian on a grid, 16 bits", "privatize", {"mechanism": "discrete_gaussian"}),
     ("client, a seed of 16 bytes", "seeded", {}),
     ("server, 1 bit", "aggregate", {"bits": 1}),
     ("server, 2 bits", "aggregate", {"bits": 2}),
@@ -61,7 +61,7 @@ _SCRIPTS: tuple[tuple[str, str], ...] = (
     ("deployment.py", "Rounds between machines"),
 )
 _QUICK: dict[str, Found] = {
-    "privatise": {"dimension": 1000},
+    "privatize": {"dimension": 1000},
     "aggregate": {"dimension": 1000, "clients": 4},
     "seeded": {"dimension": 1000, "updates": 3, "clients": 8},
     "simulate": {"dimension": 100, "clients": 8},
@@ -91,7 +91,7 @@ def main() -> None:
 
 
 class _Plain(argparse.RawDescriptionHelpFormatter):
-    """The docstring as it is written."""
+    """A help formatter that prints the docstring as it is written."""
 
 
 def _page(quick: bool, peers: str) -> Iterator[str]:
@@ -121,7 +121,7 @@ def _page(quick: bool, peers: str) -> Iterator[str]:
 
 
 def _measured(kind: str, given: Found, quick: bool) -> tuple[str, Found]:
-    """The command, and what it finds."""
+    """Return the command and its result."""
     options = {**given, **_QUICK[kind]} if quick else given
     command = "sottovoce benchmark " + " ".join(
         [kind, *(f"--{name.replace('_', '-')} {value}" for name, value in options.items())]
@@ -170,7 +170,7 @@ _CALLS = ("first_call_seconds", "second_call_seconds")
 
 
 def _shortfalls(speeds: Sequence[tuple[str, str, Found]]) -> Iterator[str]:
-    """In words, where something is below what one would hope."""
+    """Yield in words where a result is below the target."""
     lines = []
     for name, _, found in speeds:
         for what in ("numpy", "torch", "scipy"):
@@ -189,11 +189,11 @@ def _shortfalls(speeds: Sequence[tuple[str, str, Found]]) -> Iterator[str]:
 
 
 def _seeds(quick: bool) -> Iterator[str]:
-    """Bytes, errors and times of updates that are sent as seeds."""
+    """Yield the table of bytes, errors and times of updates that are sent as seeds."""
     yield "\n## Seeds\n"
     yield (
-        "Updates sent as seeds of 16 bytes, beside one bit a coordinate at equal zCDP (rho = "
-        "mu^2/2), one core. In brackets one bit's.\n"
+        "Updates sent as seeds of 16 bytes, compared with one bit per coordinate at equal zCDP "
+        "(rho = mu^2/2), on one core. The values of one bit are in brackets.\n"
     )
     cases = [(10**4, 1.0), (10**5, 1.0), (10**6, 0.5), (10**6, 1.0), (10**6, 2.0)]
     rows = []
@@ -233,15 +233,15 @@ def _peers(python: str, quick: bool) -> Iterator[str]:
     yield (
         f"Other libraries on a float32 update of {dimension} coordinates, one thread, all in one "
         f"process. They do other things than we do: the table says which. {ours['peer']}, "
-        f"{ours['what']}: {_number(ours[privatise.UNIT])} coordinates/s.\n"
+        f"{ours['what']}: {_number(ours[privatize.UNIT])} coordinates/s.\n"
     )
     rows = [
         [
             row["peer"],
             row["version"] or "absent",
             row["what"],
-            row["absent"] or f"{_number(row[privatise.UNIT])} coordinates/s",
-            "" if row["absent"] else _times(ours[privatise.UNIT] / row[privatise.UNIT]),
+            row["absent"] or f"{_number(row[privatize.UNIT])} coordinates/s",
+            "" if row["absent"] else _times(ours[privatize.UNIT] / row[privatize.UNIT]),
         ]
         for row in others
     ]
@@ -251,8 +251,8 @@ def _peers(python: str, quick: bool) -> Iterator[str]:
 def _designs(quick: bool) -> Iterator[str]:
     yield "\n## Designs\n"
     yield (
-        "The sum of variances of MVU designs beside the best known before, and beside a lower "
-        "bound that no design can pass.\n"
+        "The sum of variances of MVU designs, compared with the best known before and with a "
+        "lower bound for every design.\n"
     )
     known = [(bits, epsilon) for bits, values in design.BEST_KNOWN.items() for epsilon in values]
     rows = []
@@ -281,13 +281,13 @@ def _accountants(quick: bool) -> Iterator[str]:
     yield (
         f"Epsilon at delta = {account.DELTA:g}. References: Google's dp-accounting "
         f"({version('dp-accounting') or 'absent'}) for Gaussians, the exact binomial law for "
-        "randomised response, the worst that a search over neighbours found for one release of "
-        "bits.\n"
+        "randomized response, the worst that a search over neighboring inputs found for one "
+        "release of bits.\n"
     )
     cases: list[Found] = [
         {"mechanism": "gaussian"},
         {"mechanism": "gaussian", "rounds": 100_000},
-        {"mechanism": "randomised_response"},
+        {"mechanism": "randomized_response"},
         *({"mechanism": "one_bit", "dimension": d} for d in (1, 10, 1000)),
         *(
             {"mechanism": "one_bit", "dimension": d, "rho": rho, "rate": 1.0, "rounds": 1}
@@ -321,7 +321,7 @@ def _accountants(quick: bool) -> Iterator[str]:
 
 
 def _output(script: str, about: str) -> Iterator[str]:
-    """What a script prints, as it is."""
+    """Yield what a script prints, unchanged."""
     print(script, flush=True)
     printed = _printed([sys.executable, str(_HERE / script)])
     yield f"\n## {about}\n"
@@ -330,8 +330,8 @@ def _output(script: str, about: str) -> Iterator[str]:
 
 
 def _printed(command: list[str]) -> str:
-    """What a process of its own prints; one that fails ends everything."""
-    # Whoever measures peers may have an interpreter that never heard of us.
+    """Return what a new process prints; a failure ends everything."""
+    # The interpreter that measures peers may not have Sottovoce installed.
     paths = [str(_HERE.parent / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         command,
@@ -354,7 +354,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]
 
 
 def _speed(command: str, found: Found, key: str | None = None) -> str:
-    """The speed (or another of the same unit) that a command measured."""
+    """Return the speed (or another value of the same unit) that a command measured."""
     unit = _MEASURES[command.split()[2]][1]
     value = found[key or unit]
     return "" if value is None else f"{_number(value)} {unit.removesuffix('_per_second')}/s"

@@ -1,7 +1,7 @@
-"""Round overhead of a federation, ours beside Flower's stock loop, and bytes on the wire.
+"""Round overhead of a federation, compared with Flower's stock loop, and bytes on the wire.
 
 Two federations of real processes on this machine, one after the other, with the same number of
-nodes and a model of a few numbers: what is left is what a round costs whatever it computes. Ours
+nodes and a model of a few numbers: what remains is the overhead of a round. Ours
 has TLS, keys, a policy, ledgers and a gate; the stock one has none of these.
 
     python benchmarks/deployment.py [--nodes 2] [--rounds 6]
@@ -115,7 +115,7 @@ def main(grid, context):
 
 
 def stock_rounds(folder: Path, nodes: int, rounds: int) -> list[float]:
-    """Seconds of each round of Flower's own FedAvg on its own link and nodes."""
+    """Return the seconds of each round of Flower's own FedAvg on its own link and nodes."""
     folder.mkdir()
     out = folder / "times"
     app = folder / "app" / "stock"
@@ -169,7 +169,7 @@ def stock_rounds(folder: Path, nodes: int, rounds: int) -> list[float]:
 def our_rounds(
     folder: Path, nodes: int, rounds: int, *, model: str, downlink: str
 ) -> tuple[list[float], list[tuple[int, int]], list[dict[str, int]]]:
-    """Seconds and one node's bytes on the wire (up, down) of each round, and what is reported."""
+    """Return seconds, one node's bytes on the wire (up, down) by round, and the report."""
     folder.mkdir()
     names = [f"client-{number:04d}" for number in range(nodes)]
     with (
@@ -200,7 +200,7 @@ def our_rounds(
 
 
 def _prepare(running: RunningFederation, name: str, relay: Relay | None) -> None:
-    """A policy with room, and a way over the relay."""
+    """Give the site a policy with a large budget, and connect it over the relay."""
     path = running.site(name).file
     text = path.read_text()
     for old, new in (
@@ -218,7 +218,7 @@ def _prepare(running: RunningFederation, name: str, relay: Relay | None) -> None
 def _watch(
     metrics: Path, relay: Relay, run: subprocess.Popen[bytes]
 ) -> list[tuple[float, int, int]]:
-    """The time and the relay's count at the end of each round."""
+    """Record the time and the relay's count at the end of each round."""
     marks: list[tuple[float, int, int]] = []
     while run.poll() is None:
         rows = metrics.read_bytes().count(b"\n") if metrics.exists() else 0

@@ -1,7 +1,7 @@
-"""Envelopes over metric designs beside a linear programme, and every design's certificate.
+"""Envelopes over metric designs compared with a linear program, and certificates of designs.
 
     python benchmarks/designs.py           the envelopes
-    python benchmarks/designs.py --known   variances beside the best known before, as JSON
+    python benchmarks/designs.py --known   variances and the best known before, as JSON
     python benchmarks/designs.py --all     every (input bits, output bits) over epsilon .05 to 50
 
 `sottovoce benchmark design` measures one design.
@@ -21,7 +21,7 @@ EPSILONS = (0.05, 0.1, 0.3, 1.0, 3.0, 7.0, 15.0, 30.0, 50.0)
 
 
 def whole_range() -> None:
-    """The worst certificate over the whole range; a design that fails raises."""
+    """Print the worst certificate over the whole range; a design that fails raises."""
     worst: dict[str, float] = {}
     slowest = 0.0
     for epsilon in EPSILONS:
@@ -38,7 +38,7 @@ def whole_range() -> None:
 
 
 def known() -> None:
-    """A row for each design that was known before."""
+    """Print a row for each design that was known before."""
     rows = []
     for (input_bits, output_bits), values in BEST_KNOWN.items():
         for epsilon, best in values.items():
@@ -69,9 +69,9 @@ def envelope() -> None:
         start = time.perf_counter()
         bound = envelope_bound(costs, values, budget, dimension)
         spent = max(spent, time.perf_counter() - start)
-        programme = linear_program_bound(costs, values, budget, dimension)
-        worst = max(worst, abs(bound / programme - 1.0))
-    print(f"envelope against the linear programme: {worst:.1e}, {1e3 * spent:.2f} ms an order")
+        program = linear_program_bound(costs, values, budget, dimension)
+        worst = max(worst, abs(bound / program - 1.0))
+    print(f"envelope against the linear program: {worst:.1e}, {1e3 * spent:.2f} ms an order")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Codes of every kernel against a reference that is written apart from them.
+"""Check the codes of every kernel against an independent reference.
 
     python benchmarks/exactness.py [draws]      10^8 if none are given; exits 1 on any mismatch
 
@@ -46,13 +46,13 @@ _ODD = np.array([0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, -1e-30, 1e-300, 5e-324, 2.0**
 
 
 def stream(key: bytes, nonce: int, num_bytes: int) -> bytes:
-    """ChaCha20 from block 0 on (RFC 8439: counter of 4 bytes, nonce of 12, little-endian)."""
+    """Return ChaCha20 from block 0 on (RFC 8439: 4-byte counter, 12-byte nonce, little-endian)."""
     start = bytes(4) + nonce.to_bytes(12, "little")
     return Cipher(ChaCha20(key, start), mode=None).encryptor().update(bytes(num_bytes))
 
 
 def first_draws(key: bytes, count: int) -> NDArray[np.uint16]:
-    """16 bits for each coordinate: i = 1024 t + 32 k + l reads draw k of block 32 t + l."""
+    """Return 16 bits per coordinate: i = 1024 t + 32 k + l reads draw k of block 32 t + l."""
     tiles = -(-count // _TILE_DRAWS)
     rest = np.arange(_TILE_DRAWS)
     places = (rest % _BLOCKS) * _BLOCKS + rest // _BLOCKS
@@ -61,14 +61,14 @@ def first_draws(key: bytes, count: int) -> NDArray[np.uint16]:
 
 
 def reference_bits(tilts: Floats, key: bytes) -> Codes:
-    """1 where U >= 1/(1 + e^(2z))."""
+    """Return 1 where U >= 1/(1 + e^(2z))."""
     small = np.exp(-2.0 * np.abs(tilts))
     limits = np.where(tilts > 0.0, small, 1.0) / (1.0 + small)
     return _codes(limits[None], key, _GUARD, lambda i: [1 / (1 + mpmath.exp(2 * tilts[i]))])
 
 
 def reference_codes(tilts: Floats, points: Floats, weights: Floats, key: bytes) -> Codes:
-    """How many of the cumulative probabilities of w_j e^(y_j z) are at most U."""
+    """Return how many of the cumulative probabilities of w_j e^(y_j z) are at most U."""
     exponents = np.multiply.outer(points, tilts)
     below = np.cumsum(weights[:, None] * np.exp(exponents - exponents.max(axis=0)), axis=0)
     limits = below[:-1] / below[-1]
@@ -85,7 +85,7 @@ def reference_codes(tilts: Floats, points: Floats, weights: Floats, key: bytes) 
 
 
 def _codes(limits: Floats, key: bytes, guard: float, exactly: Callable[[int], list[Any]]) -> Codes:
-    """For each column, how many limits are at most its uniform number."""
+    """Return, for each column, how many limits are at most its uniform number."""
     words = first_draws(key, limits.shape[1])
     low = words * _CELL
     surely: Codes = (limits <= low - guard).sum(axis=0, dtype=np.uint8)
@@ -103,7 +103,7 @@ def _decided(
     guard: float,
     exactly: Callable[[int], list[Any]],
 ) -> int:
-    """With 80 random bits in float64, and at last with all that it takes."""
+    """Decide with 80 random bits in float64, and finally with as many as needed."""
     read = int.from_bytes(stream(key, i + 1, 8), "big")
     uniform = (word + read * 2.0**-64) * _CELL
     if not (np.abs(limits - uniform) <= guard).any():
@@ -121,7 +121,7 @@ def _decided(
 
 
 class Tally:
-    """Draws and mismatches of each kind and level."""
+    """The draws and mismatches of each kind and level."""
 
     def __init__(self) -> None:
         self.draws: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,4 @@
-"""What load a link's gate holds: sites that poll, alone and while somebody attacks.
+"""The load that a link's gate sustains: sites that poll, with and without an attack.
 
 A link of real processes on this machine, and sites that call as Flower's nodes do, each over its
 own connection with its own signature. Attackers have another address (127.0.0.2), or the sites'.
@@ -40,7 +40,7 @@ _POLL_SECONDS = 3.0  # as Flower's node looks for orders
 
 
 class Site:
-    """A site's node: one kept connection, signed calls, and how long each took."""
+    """The node of a site: one open connection, signed calls, and the time of each."""
 
     def __init__(self, federation: Federation, name: str) -> None:
         self._federation = federation
@@ -85,7 +85,7 @@ class Site:
 
 
 async def _polling(sites: list[Site], seconds: float, every_seconds: float) -> float:
-    """All sites poll for a while; gives the calls per second."""
+    """Let all sites poll for a while, and return the calls per second."""
     ends, started = time.monotonic() + seconds, time.monotonic()
 
     async def keep_on(site: Site, number: int) -> None:
@@ -112,7 +112,7 @@ def _connection(address: Address, source: str, *, tls: bool) -> socket.socket:
 
 
 def _hold(address: Address, source: str, *, tls: bool) -> None:
-    """1,000 connections in all that never say a whole request; a cut one is opened again."""
+    """Hold 1,000 connections that never send a whole request; reopen those that are cut."""
     held: list[socket.socket] = []
     while True:
         with contextlib.suppress(OSError):
@@ -133,7 +133,7 @@ def _endless_header(address: Address, source: str) -> None:
 
 
 def _large_posts(address: Address, source: str, headers: Headers) -> None:
-    """Bodies of 400 MB, one after the other."""
+    """Send bodies of 400 MB, one after the other."""
     while True:
         with contextlib.suppress(OSError), _connection(address, source, tls=True) as connection:
             length = {"content-length": "400000000"}
@@ -145,7 +145,7 @@ def _large_posts(address: Address, source: str, headers: Headers) -> None:
 def _politely(
     attack: Callable[..., None], arguments: tuple[object, ...], named: dict[str, object]
 ) -> None:
-    """Attack, but leave the processor to the gate: attackers have machines of their own."""
+    """Run an attack at low priority: attackers would have their own machines."""
     os.nice(19)
     attack(*arguments, **named)
 

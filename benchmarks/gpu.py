@@ -36,14 +36,14 @@ KERNELS = "one bit, kernels"
 
 
 class Table:
-    """Measured rates, printed as they come."""
+    """Measured rates, printed as they are measured."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
         self.bandwidth = math.nan  # bytes a second, of a copy
 
     def time(self, action: Callable[[], object]) -> float:
-        """Seconds of one call: the median of several."""
+        """Return the seconds of one call: the median of several."""
         found = triton.testing.do_bench(action, warmup=30, rep=120, return_mode="median")
         return float(found) * 1e-3
 
@@ -75,7 +75,7 @@ def measure_memory(table: Table, size: int) -> None:
 
 
 def torch_packed(values: torch.Tensor) -> torch.Tensor:
-    """One bit a coordinate in plain torch: not exact, its generator not secure."""
+    """Return one bit per coordinate in plain torch: not exact, and its generator is not secure."""
     bits = torch.bernoulli(torch.sigmoid(2.0 * values)).to(torch.uint8).view(-1, 8)
     places = torch.arange(8, dtype=torch.uint8, device=values.device)
     return (bits << places).sum(dim=1, dtype=torch.uint8)
@@ -100,7 +100,7 @@ def measure_one_bit(table: Table, size: int) -> None:
     seconds = table.time(lambda: norm.sum_of_squares(values))
     table.add("sum of squares", seconds, coordinates=size, moved=4.0 * size)
     mechanism = built("gauss_hermite 2", size)
-    seconds = table.time(lambda: privatised(mechanism, values))
+    seconds = table.time(lambda: privatize_once(mechanism, values))
     table.add("privatise, 1 bit: norm, clip, draw", seconds, coordinates=size, moved=8.125 * size)
     rows = values[: 64 * 100_000].view(64, 100_000)
     mechanism, rotation = built("gauss_hermite 2", 100_000), Rotation(bytes(32), 100_000)
@@ -126,7 +126,7 @@ def one_bit_once(values: torch.Tensor, options: Options) -> torch.Tensor:
     return sample_rows(values[None], 1.0, [Keystream(bytes(32))], options=options)
 
 
-def privatised(mechanism: Mechanism, values: torch.Tensor) -> object:
+def privatize_once(mechanism: Mechanism, values: torch.Tensor) -> object:
     return encode_packed(prepare(mechanism, values), [Keystream(bytes(32))]).payloads
 
 
@@ -144,7 +144,7 @@ def measure_mechanisms(table: Table, size: int) -> None:
         ("discrete_gaussian 16 bits", 16),
     ):
         mechanism = built(name, size)
-        seconds = table.time(partial(privatised, mechanism, values))
+        seconds = table.time(partial(privatize_once, mechanism, values))
         moved = (8.0 + bits / 8.0) * size  # values are read twice: for their norm, and for codes
         table.add(f"privatise, {name}", seconds, coordinates=size, moved=moved)
 
@@ -171,7 +171,7 @@ def measure_counts(table: Table, dimension: int, clients: int) -> None:
 
 
 def measure_seeds(table: Table, dimension: int) -> None:
-    """Signs of seeds and their scores, the whole calls; weights are read once for all seeds."""
+    """Measure whole calls for signs of seeds and their scores; weights are read once for all."""
     weights = torch.randint(-3000, 3001, (dimension,), dtype=torch.int16, device="cuda")
     for count in (1, 64, 1024):
         seeds = np.random.default_rng(count).integers(0, 256, size=(count, 16), dtype=np.uint8)
@@ -185,7 +185,7 @@ def measure_seeds(table: Table, dimension: int) -> None:
 
 
 def page(table: Table, done: int, wrong: list[str]) -> str:
-    """What was measured, in Markdown."""
+    """Return the measurements in Markdown."""
     lines = [
         "# CUDA kernels: measured",
         "",

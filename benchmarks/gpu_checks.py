@@ -1,4 +1,4 @@
-"""Whether the CUDA kernels give the bits of the CPU: what `benchmarks/gpu.py` asks first.
+"""Check that the CUDA kernels give the bits of the CPU; `benchmarks/gpu.py` starts with it.
 
 Bits, sums of squares and counts of ones are compared with plain numpy, written here apart from all
 kernels; payloads and counts of levels with what the package gives on the CPU.
@@ -73,7 +73,7 @@ WORKERS = 12
 
 
 def draws(keystream: Keystream, count: int) -> NDArray[np.uint16]:
-    """The 16-bit draw of each coordinate: draw k of block 32 t + l is for 1024 t + 32 k + l."""
+    """Return the 16-bit draws: draw k of block 32 t + l is for coordinate 1024 t + 32 k + l."""
     tiles = -(-count // 1024)
     stream = np.frombuffer(bytes(keystream._bytes(0, 2048 * tiles)), dtype="<u2")
     return stream.reshape(tiles, 32, 32).transpose(0, 2, 1).reshape(-1)[:count]
@@ -82,7 +82,7 @@ def draws(keystream: Keystream, count: int) -> NDArray[np.uint16]:
 def expected_bits(
     values: NDArray[np.float64], scale: float, stddev: float, key: bytes
 ) -> NDArray[np.uint8]:
-    """The payload, from thresholds in float64 and exact decisions near them."""
+    """Return the payload, from thresholds in float64 and exact decisions near them."""
     keystream = Keystream(key)
     words = draws(keystream, len(values))
     with np.errstate(over="ignore"):
@@ -96,7 +96,7 @@ def expected_bits(
 
 
 def expected_sum(values: NDArray[np.float64]) -> float:
-    """The sum of squares in the order of the tree."""
+    """Return the sum of squares in the order of the tree."""
     tiles = max(1, -(-len(values) // 1024))
     padded = np.zeros(1024 * (1 << (tiles - 1).bit_length()))
     padded[: len(values)] = values * values
@@ -118,7 +118,7 @@ def built(name: str, dimension: int) -> Mechanism:
 
 
 def update_for(name: str, size: int, spread: float, dtype: torch.dtype) -> torch.Tensor:
-    """Around the middle of a box; in a ball, of a norm of about `spread` radii."""
+    """Return an update around the middle of a box, or of a norm of about `spread` radii."""
     where = GIVEN[name][2]
     made = np.random.default_rng(size).normal(size=size) * spread
     if where == "ball":
@@ -127,7 +127,7 @@ def update_for(name: str, size: int, spread: float, dtype: torch.dtype) -> torch
 
 
 class Checks:
-    """Counts what was compared and remembers what was wrong."""
+    """The number of comparisons, and the wrong ones."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -216,7 +216,7 @@ def given_payload(name: str, update: torch.Tensor, dimension: int | None = None)
 
 
 def check_mechanism(checks: Checks, name: str) -> None:
-    """Payloads on the device and on the CPU, from the same key."""
+    """Check payloads of the device against those of the CPU, from the same key."""
     generator = np.random.default_rng(zlib.crc32(name.encode()))
     for dtype in TYPES:
         for size in SIZES:
@@ -242,7 +242,7 @@ def payload_case(
 
 
 def check_long_vector(checks: Checks, size: int) -> None:
-    """Some hundred coordinates take the second decision."""
+    """Check a vector so long that some hundred coordinates take the second decision."""
     values = normal(1, size, 0.2, torch.float32)
     bits_case(checks, f"{size} coordinates", values, 1.0, 1.0)
 
@@ -286,13 +286,13 @@ def check_level_counts(checks: Checks, levels: int) -> None:
 
 
 def expected_signs(seed: bytes, count: int) -> NDArray[np.uint8]:
-    """The keystream's own bits, from the definition."""
+    """Return the keystream's own bits, from the definition."""
     stream = bytes(Keystream(seed + b"sottovoce-signs1")._bytes(0, -(-count // 8)))
     return np.unpackbits(np.frombuffer(stream, np.uint8), count=count, bitorder="little")
 
 
 def check_seeds(checks: Checks, count: int) -> None:
-    """Signs of seeds, and scores of weights up to the ends of int16."""
+    """Check signs of seeds, and scores of weights up to the ends of int16."""
     generator = np.random.default_rng(count)
     seeds = generator.integers(0, 256, size=(count, 16), dtype=np.uint8)
     for size in SIZES:
@@ -325,7 +325,7 @@ def run_check(check: Callable[[Checks, Any], None], what: Any) -> tuple[int, lis
 
 
 def check_all() -> tuple[int, list[str]]:
-    """On several processes, because compiling takes most of the time; what they compile is kept."""
+    """Run all checks in several processes, because compiling takes most of the time."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     scales = [(1e-290, 1e-290), (1e-250, 1.0), (1.0, 1e-40), (1e9, 1e12), (1e12, 1e-9)]
     tasks: list[tuple[Callable[[Checks, Any], None], Any]] = [

@@ -1,6 +1,6 @@
-"""The ledger: charges a second, the size of its file, and how long an epsilon takes.
+"""The ledger: charges per second, the size of its file, and how long an epsilon takes.
 
-make bench        prints a table; a wrong total fails, a slow one never does
+make bench        prints a table; it fails if a total is wrong, never because it is slow
 
 A round charges its whole cohort in one durable commit (synchronous = FULL), each client against its
 own budget and its own history.
@@ -37,7 +37,7 @@ def release(client: str, number: int) -> Release:
 
 
 def charge_rounds(ledger: Ledger) -> float:
-    """Seconds for all rounds of all clients."""
+    """Return the seconds for all rounds of all clients."""
     names = [f"client-{number:05d}" for number in range(CLIENTS)]
     with ledger.transaction():
         for name in names:
@@ -53,7 +53,7 @@ def charge_rounds(ledger: Ledger) -> float:
 
 
 def charge_several(ledger: Ledger) -> None:
-    """A client with a hundred charges of several kinds."""
+    """Charge a client a hundred times for events of several kinds."""
     events = [event for event, count in SEVERAL for _ in range(count)]
     ledger.charge_all(
         [
@@ -64,7 +64,7 @@ def charge_several(ledger: Ledger) -> None:
 
 
 def timed_epsilon(ledger: Ledger, accountant: str) -> tuple[float, float]:
-    """The mixed client's epsilon by one accountant; nothing was accounted before."""
+    """Print the mixed client's epsilon by one accountant, computed without a cache."""
     start = time.perf_counter()
     history = compose_repeated(ledger.history("mixed"))
     epsilon = accounting.privacy_spent(history, DELTA, accountant).epsilon

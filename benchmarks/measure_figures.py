@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def measured(
     source: Source | Kept, figures: Sequence[Figure], *, again: bool = False
 ) -> tuple[dict[str, Record], int]:
-    """The records of a source's figures, and how many of them are errors."""
+    """Return the records of a source's figures, and how many of them are errors."""
     if isinstance(source, Kept):
         return _kept(source, figures)
     print(f"$ {source.command}", flush=True)
@@ -112,7 +112,7 @@ def measured(
 def _measurement(
     source: Source, figures: Sequence[Figure], folder: Path, again: bool
 ) -> Measurement:
-    """The one of this commit, or a new one."""
+    """Return the measurement of this commit, or make a new one."""
     commit = running.code_commit()
     found = None if again else running.kept(source, folder, commit)
     wants_quiet = any(figure.timed for figure in figures)

@@ -1,10 +1,10 @@
-"""What other libraries make of the same update, in the same run, where they are installed.
+"""The speed of other libraries on the same update, in the same run, where they are installed.
 
     python benchmarks/peers.py [coordinates] [seconds for each]       prints JSON
 
-None is a dependency of ours. One that is absent, or that does not work with what is installed
-beside it, is a row that says so. All run on one thread. They do different things, each its own
-way: what a row does is in its words.
+None is a dependency of Sottovoce. One that is absent, or that does not work with the other
+installed packages, has a row that says so. All run on one thread. They do different things, which
+each row describes.
 """
 
 import importlib
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from sottovoce import __version__
 from sottovoce.core.randomness import SystemRandomness
-from sottovoce_papers.benchmarks import privatise
-from sottovoce_papers.benchmarks.measurement import Contender, limited_to, rates, version
+from sottovoce_papers.benchmarks import privatize
+from sottovoce_papers.benchmarks.measurement import TimedAction, limited_to, rates, version
 
 Floats = NDArray[np.float32]
 SIGMA = 5.0
@@ -31,51 +31,51 @@ _EXACT, _SCALAR = 20_000, 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A library, what it is asked to do, and how: `build` gives a call and its coordinates."""
+    """A library, what it is asked to do, and how: `build` returns a call and its coordinates."""
 
     name: str
     package: str
     what: str
-    build: Callable[[Floats], Contender]
+    build: Callable[[Floats], TimedAction]
 
 
-def _torch(update: Floats) -> Contender:
+def _torch(update: Floats) -> TimedAction:
     import torch
 
     tensor = torch.from_numpy(update)
-    return Contender(lambda: tensor + SIGMA * torch.randn_like(tensor), len(update))
+    return TimedAction(lambda: tensor + SIGMA * torch.randn_like(tensor), len(update))
 
 
-def _opacus(update: Floats, *, secure: bool) -> Contender:
+def _opacus(update: Floats, *, secure: bool) -> TimedAction:
     import torch
 
     noise = importlib.import_module("opacus.optimizers.optimizer")._generate_noise
     tensor = torch.from_numpy(update)
-    return Contender(
+    return TimedAction(
         lambda: tensor + noise(std=SIGMA, reference=tensor, secure_mode=secure), len(update)
     )
 
 
-def _opendp(update: Floats) -> Contender:
+def _opendp(update: Floats) -> TimedAction:
     dp: Any = importlib.import_module("opendp.prelude")
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.l2_distance(T=float)
     gaussian = dp.m.make_gaussian(*space, scale=SIGMA)
     values = update[:_EXACT].astype(np.float64)
-    return Contender(lambda: gaussian(values), len(values))
+    return TimedAction(lambda: gaussian(values), len(values))
 
 
-def _diffprivlib(update: Floats, *, kind: str) -> Contender:
+def _diffprivlib(update: Floats, *, kind: str) -> TimedAction:
     mechanisms: Any = importlib.import_module("diffprivlib.mechanisms")
     given = {"epsilon": 0.5, "sensitivity": 1.0}
     if kind == "Gaussian":
         given["delta"] = 1e-5
     mechanism = getattr(mechanisms, kind)(**given)
     values = update[:_SCALAR].tolist()
-    return Contender(lambda: [mechanism.randomise(value) for value in values], len(values))
+    return TimedAction(lambda: [mechanism.randomise(value) for value in values], len(values))
 
 
-def _flower(update: Floats) -> Contender:
+def _flower(update: Floats) -> TimedAction:
     from flwr.app import Context, Message, RecordDict
     from flwr.client.mod import LocalDpMod
     from flwr.common import Code, FitIns, FitRes, Status, ndarrays_to_parameters
@@ -100,15 +100,15 @@ def _flower(update: Floats) -> Contender:
         )
         return Message(compat.fitres_to_recorddict(done, keep_input=False), reply_to=asked)
 
-    return Contender(lambda: mod(message, context, trained), len(update))
+    return TimedAction(lambda: mod(message, context, trained), len(update))
 
 
-def _ours(update: Floats) -> Contender:
-    case = privatise.case_of("gauss_hermite", len(update), 1)
+def _ours(update: Floats) -> TimedAction:
+    case = privatize.case_of("gauss_hermite", len(update), 1)
     randomness = SystemRandomness()
 
-    return Contender(
-        lambda: privatise.payload_of(case.mechanism, update, randomness.stream()), len(update)
+    return TimedAction(
+        lambda: privatize.payload_of(case.mechanism, update, randomness.stream()), len(update)
     )
 
 
@@ -158,14 +158,14 @@ PEERS = (
     Peer(
         name="Flower LocalDpMod",
         package="flwr",
-        what="the mod on a training reply: clip, Gaussian noise, its own serialisation",
+        what="the mod on a training reply: clip, Gaussian noise, its own serialization",
         build=_flower,
     ),
 )
 
 
 def measure(dimension: int, seconds: float) -> list[dict[str, Any]]:
-    """A row for each peer: its speed, or why there is none."""
+    """Return a row for each peer: its speed, or why there is none."""
     update = np.random.default_rng(0).standard_normal(dimension, dtype=np.float32)
     with limited_to(1):
         return [_row(peer, update, seconds) for peer in PEERS]

@@ -1,4 +1,4 @@
-"""Real check-ins through `sottovoce estimate location`: how far off places and maps are.
+"""Real check-ins through `sottovoce estimate location`: errors of locations and maps.
 
     python benchmarks/places.py CHECKINS.npz     # arrays user, lat, lon
 
@@ -14,11 +14,11 @@ from sottovoce.analytics.estimates import ask, question_for
 from sottovoce.core.domains import Vector
 from sottovoce.core.randomness import SeededRandomness
 
-CENTRE, SIDE_KM, CELLS, SEEDS = (40.74, -73.98), 20.0, 16, 5
+CENTER, SIDE_KM, CELLS, SEEDS = (40.74, -73.98), 20.0, 16, 5
 
 
 def one_each(path: Path, seed: int) -> Vector:
-    """Latitude and longitude of one check-in of every person; outsiders move to the map's edge."""
+    """Return latitude and longitude of one check-in per person; others move to the map's edge."""
     with np.load(path) as data:
         users, places = data["user"], np.column_stack((data["lat"], data["lon"]))
     order = np.random.default_rng(seed).permutation(len(users))
@@ -27,12 +27,12 @@ def one_each(path: Path, seed: int) -> Vector:
 
 
 def measured(path: Path, bits: int, epsilon: float) -> tuple[float, float, float]:
-    """Share in a wrong cell, error of the mean place and width of its interval, mean of seeds."""
+    """Return share in a wrong cell, error of the mean location and its interval's width."""
     rows = []
     for seed in range(SEEDS):
         places = one_each(path, seed)
         question = question_for(
-            "location", centre=CENTRE, side_km=SIDE_KM, epsilon=epsilon, bits=bits, cells=CELLS
+            "location", centre=CENTER, side_km=SIDE_KM, epsilon=epsilon, bits=bits, cells=CELLS
         )
         found = ask(question, [places], SeededRandomness(seed))
         at = question.area.places(*places.T)  # type: ignore[attr-defined]

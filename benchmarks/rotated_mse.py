@@ -1,4 +1,4 @@
-"""What automatic bits lose against the Gaussian on rotated updates, from the exact law.
+"""The loss of automatic bits against the Gaussian on rotated updates, from the exact law.
 
     python benchmarks/rotated_mse.py [largest dimension]
 
@@ -31,7 +31,7 @@ def unit_vectors(dimension: int, seed: int) -> list[Vector]:
 
 
 def excess(levels: int, tilts: Vector, clients: int) -> float:
-    """n times the mean squared error over sigma^2, less 1."""
+    """Return n times the mean squared error over sigma^2, minus 1."""
     design = families.gauss_hermite(levels)
     parts = (tilts[start : start + _CHUNK] for start in range(0, len(tilts), _CHUNK))
     total = math.fsum(float(families.excess_error(design, z, clients).sum()) for z in parts)

@@ -1,4 +1,4 @@
-"""What a prediction is checked against: updates that are really encoded and decoded."""
+"""Simulated errors, with which predictions are compared: updates really encoded and decoded."""
 
 import math
 
@@ -15,9 +15,9 @@ _AT_LEAST = 100  # updates, before their spread is believed
 def simulated_mse(
     mechanism: Mechanism, updates: Domain, *, relative_error: float, seed: int
 ) -> float:
-    """The mean squared error a coordinate over random `updates` of full norm.
+    """Return the mean squared error per coordinate over random `updates` of full norm.
 
-    As many as it takes for a standard error of this fraction: updates are independent.
+    So many independent updates are drawn that the standard error is this fraction of it.
     """
     parameter_rules.fraction("relative_error", relative_error)
     domain, clip_norm = mechanism.input_domain, clip_norm_of(updates)
@@ -36,7 +36,7 @@ def simulated_mse(
 
 
 def random_update(geometry: str, dimension: int, generator: np.random.Generator) -> Vector:
-    """An update as `harmonizer.updates` says, in units of the clip norm."""
+    """Return an update as `harmonizer.updates` says, in units of the clip norm."""
     match geometry:
         case _ if geometry == "linf" or dimension == 1:
             return generator.uniform(-1.0, 1.0, dimension)

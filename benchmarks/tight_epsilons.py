@@ -50,7 +50,7 @@ _BITS = {(0.1, 1): 0.54403, (0.1, 3): 0.87342, (0.1, 12): 1.60709, (1.0, 12): 5.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is measured, what is known of it, and the most that is asked for."""
+    """What is measured, what is known about it, and the largest value that is accepted."""
 
     name: str
     about: str
@@ -81,7 +81,7 @@ def _gaussian(rate: float, sigma: float, rounds: int, known: float) -> Case:
 
 
 def _secret_order() -> PrivacyEvent:
-    """The headline: local epsilon 5.17, 50,000 clients that follow the protocol, four epochs."""
+    """Return the headline: local epsilon 5.17, 50,000 honest clients, four epochs."""
     mechanism = SeededStep(
         input_domain=L2Ball(dimension=100_000, radius=1.0),
         epsilon=5.17,
@@ -95,7 +95,7 @@ def _secret_order() -> PrivacyEvent:
 
 
 def _bit(adjacency: Adjacency, mu: float, *, fair: bool = False) -> OneBit:
-    """Many bits with a zero-out tilt of mu, which two contributions have twice."""
+    """Return many bits with a zero-out tilt of mu, which is doubled for two contributions."""
     swapped = adjacency is REPLACE_ONE
     return OneBit(
         shift=(4.0 if swapped else 2.0) * mu,
@@ -107,7 +107,7 @@ def _bit(adjacency: Adjacency, mu: float, *, fair: bool = False) -> OneBit:
 
 
 def _few_bits() -> float:
-    """The largest ratio to the worst split found, over one release of 1 to 12 bits."""
+    """Return the largest ratio to the worst split found, over one release of 1 to 12 bits."""
     found = []
     for (rho, dimension), known in _BITS.items():
         shift = math.sqrt(8.0 * rho)
@@ -128,7 +128,7 @@ def _sum(clients: int, bound: float, shift: float, dimension: int) -> float:
 
 
 def _tables() -> float:
-    """The largest ratio to the exact value: zero-out in both directions, replace-one."""
+    """Return the largest ratio to the exact value: zero-out in both directions, replace-one."""
     first, second, middle = (0.9, 0.1), (0.6, 0.4), (0.75, 0.25)
     cases = (
         (FiniteTable(rows=(first, second), zero=0, adjacency=ZERO_OUT), 3.33919),

@@ -24,7 +24,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def page() -> str:
-    """All commands in Markdown."""
+    """Return all commands in Markdown."""
     sections = [_section(name, command) for name, command in _commands(_root(), "sottovoce")]
     return "\n".join([INTRODUCTION, *sections])
 
@@ -34,7 +34,7 @@ def _root() -> Any:
 
 
 def _commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """What can be called, in the order of `--help`."""
+    """Yield the commands in the order of `--help`."""
     for part, command in group.commands.items():
         if command.hidden:
             continue

@@ -1,7 +1,7 @@
-"""What mkdocs needs to know of this repository: pages and files that lie beside docs/.
+"""Hooks of mkdocs: pages and files of the repository that are outside docs/.
 
-Pages link to `../results/...` and `../examples/...`, which works where the repository is read. The
-site takes these files in under the same names, and the links follow.
+Pages link to `../results/...` and `../examples/...`, which works in the repository. The site
+includes these files under the same names, and the links are rewritten.
 """
 
 import posixpath
@@ -15,8 +15,8 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
-# Beside docs/: what pages link to. Everything else stays out of the site.
-BESIDE = ("CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "results/**/*", "examples/**/*")
+# Files outside docs/ that pages link to; all other files stay out of the site.
+OUTSIDE_DOCS = ("CONTRIBUTING.md", "CHANGELOG.md", "LICENSE", "results/**/*", "examples/**/*")
 KEPT = {".md", ".svg", ".csv", ".toml", ".py", ".yaml", ".ipynb", ""}
 _LINK = re.compile(
     r"(?:(?<=\]\()|(?<=\]: ))(?![a-z]+:|#|/)([^)\s#]+)(#[^)\s]*)?(?=\)|$)", re.MULTILINE
@@ -24,10 +24,10 @@ _LINK = re.compile(
 
 
 class NoRawHtml(Extension):  # type: ignore[misc]
-    """Formulas such as <b, z> are text, as they are for GitHub."""
+    """An extension that keeps formulas such as <b, z> as text, as GitHub does."""
 
     def extendMarkdown(self, md: Markdown) -> None:
-        """Take out what would read them as tags."""
+        """Remove the parsers that would read them as tags."""
         md.preprocessors.deregister("html_block")
         md.inlinePatterns.deregister("html")
 
@@ -40,8 +40,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the files beside docs/."""
-    for pattern in BESIDE:
+    """Add the files that are outside docs/."""
+    for pattern in OUTSIDE_DOCS:
         for path in sorted(ROOT.glob(pattern)):
             name = path.relative_to(ROOT).as_posix()
             if path.is_file() and path.suffix in KEPT and "__pycache__" not in name:
@@ -51,7 +51,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _examples() -> str:
-    """A list of the examples, each with the first words of its file."""
+    """Return a list of the examples, each with the first line of its file."""
     rows = ["# Examples", "", "| file | what |", "|---|---|"]
     for path in sorted((ROOT / "examples").glob("*.*")):
         if path.suffix in {".py", ".toml"}:
@@ -61,20 +61,20 @@ def _examples() -> str:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links between places in the repository into links between places on the site."""
+    """Rewrite links between files of the repository as links between pages of the site."""
     uri = page.file.src_uri
     in_docs = (Path(config.docs_dir) / uri).is_file()
     here = PurePosixPath("docs", uri).parent if in_docs else PurePosixPath(uri).parent
 
     def moved(link: re.Match[str]) -> str:
         target = posixpath.normpath(posixpath.join(here, link[1]))
-        if target == "README.md":  # its place on the site is the front page
+        if target == "README.md":  # It is the front page of the site.
             return posixpath.relpath("index.md", posixpath.dirname(uri))
         if (ROOT / target).is_dir():
             target = posixpath.join(target, "README.md")
         on_site = target.removeprefix("docs/")
         if files.get_file_from_path(on_site) is None:
-            return link[0]  # mkdocs says what is wrong with it
+            return link[0]  # mkdocs reports what is wrong.
         return posixpath.relpath(on_site, posixpath.dirname(uri)) + (link[2] or "")
 
     return _LINK.sub(moved, markdown)

@@ -1,9 +1,9 @@
 """Fuzz every entrance: `python tools/fuzz.py --cases 1000000 --seed 1 --out results/fuzz.md`.
 
-Cases are drawn from a seed: the same seed gives the same cases, and one that was found can be tried
-again alone (`--only ENTRANCE --case NUMBER`). What was counted is kept beside the page as JSON, so
-that a run that was stopped goes on with the entrance at which it was (`--resume`). Exit 1 if
-anything was found.
+Cases are drawn from a seed: the same seed gives the same cases, and a single case can be repeated
+ (`--only ENTRANCE --case NUMBER`). The counts are kept as JSON next to the
+page, so that an interrupted run can continue with the entrance at which it stopped (`--resume`).
+The exit code is 1 if anything was found.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from fuzzing import catalogue
+from fuzzing import entrances
 from fuzzing.harness import Entrance, Outcome, case_seed, run_cases
 
 _EVERY_SECONDS = 10.0
@@ -24,9 +24,9 @@ _EVERY_SECONDS = 10.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
-    chosen = [one for one in catalogue.ENTRANCES if given.only in (None, one.name)]
+    chosen = [one for one in entrances.ENTRANCES if given.only in (None, one.name)]
     if not chosen:
-        names = ", ".join(one.name for one in catalogue.ENTRANCES)
+        names = ", ".join(one.name for one in entrances.ENTRANCES)
         print(f"there is no entrance '{given.only}'; there are {names}", file=sys.stderr)
         return 2
     if given.case is not None:
@@ -53,9 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=10_000, help="in all entrances together")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", help="one entrance; all the cases are its")
+    parser.add_argument("--only", help="only this entrance, with all cases")
     parser.add_argument("--case", type=int, help="one case, with its traceback (with --only)")
-    parser.add_argument("--out", help="write the table here, and counts beside it as JSON")
+    parser.add_argument("--out", help="write the table here, and counts as JSON next to it")
     parser.add_argument("--resume", action="store_true", help="skip entrances that are counted")
     return parser
 
@@ -76,7 +76,7 @@ def _run(entrance: Entrance, cases: int, seed: int) -> tuple[Outcome, float]:
 
 
 def _alone(entrance: Entrance, number: int, seed: int) -> int:
-    """One case again, with all that Python says about it."""
+    """Repeat one case and print its traceback."""
     outcome = run_cases(entrance, 1, seed, first=number, on_error=traceback.print_exception)
     print(f"seed of the case: {case_seed(seed, entrance.name, number)}; {asdict(outcome)}")
     return 1 if outcome.num_found else 0

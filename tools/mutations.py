@@ -1,4 +1,4 @@
-"""Faults planted one at a time: the tests that docs/explanation/theorems.md names must find them.
+"""Plant faults one at a time: the tests that docs/explanation/theorems.md names must find them.
 
     python tools/mutations.py [--only WORDS]
 
@@ -35,7 +35,7 @@ _COPIED = (
 
 
 def tests_of(page: str) -> dict[str, list[str]]:
-    """The tests that each theorem's entry names, by its title."""
+    """Return the tests that each theorem's entry names, by its title."""
     body = page.split("\n## What is assumed")[0]
     found: dict[str, list[str]] = {}
     for entry in re.split(r"\n### ", body)[1:]:
@@ -45,7 +45,7 @@ def tests_of(page: str) -> dict[str, list[str]]:
 
 
 def misfits(faults: Sequence[Fault] = FAULTS) -> list[str]:
-    """Faults that cannot be planted: their text is gone, or stands there twice."""
+    """Return the faults that cannot be planted: their text must occur exactly once."""
     wrong = []
     for fault in faults:
         count = (ROOT / fault.place).read_text().count(fault.old)
@@ -92,7 +92,7 @@ def _copy(to: Path) -> None:
 
 
 def planted(copy: Path, fault: Fault, tests: Sequence[str]) -> str:
-    """The test that fails with the fault in the copy; '' if none does. The copy is mended after."""
+    """Return the test that fails with the fault in the copy, or ''; restore the copy."""
     path = copy / fault.place
     honest = path.read_text()
     path.write_text(honest.replace(fault.old, fault.new))

@@ -1,10 +1,10 @@
-"""The tests that docs/explanation/theorems.md names, with ten times the cases: `make soundness`.
+"""Run the tests that docs/explanation/theorems.md names with ten times the cases.
 
     python tools/soundness.py [--only WORDS] [--cases 10] [--page FILE]
 
-One test after another, each in a process of its own; results/soundness.md is the log and .json
-what it is made of. A test that has passed at this commit of the code, with as many cases, is not
-run again. Exit 1 if any has failed.
+Tests run one after another, each in its own process; `make soundness` writes the log
+results/soundness.md and its data as JSON. A test that has passed at this commit of the code with as
+many cases is not run again. The exit code is 1 if any test has failed.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from typing import Any
 from sottovoce.core.files import write_atomic
 
 ROOT = Path(__file__).resolve().parents[1]
-THEOREMS = ROOT / "docs" / "theorems.md"
+THEOREMS = ROOT / "docs" / "explanation" / "theorems.md"
 _CODE = ("src", "tests", "pyproject.toml", "constraints.txt", "setup.py")
 _TIMEOUT_SECONDS = 3600.0
 Row = dict[str, Any]
 
 
 def named_tests(page: str) -> list[str]:
-    """The tests that a page of theorems names, in its order, each once."""
+    """Return the tests that a page of theorems names, in its order, each once."""
     body = page.split("\n## What is assumed")[0]
     return list(dict.fromkeys(re.findall(r"`((?:papers/)?tests/[\w/.]+::\w+)`", body)))
 
@@ -65,7 +65,7 @@ def _is_done(row: Row | None, commit: str, factor: int) -> bool:
 
 
 def code_commit() -> str:
-    """The last commit of what is tested; '+' if files differ from it."""
+    """Return the last commit of what is tested; '+' if files differ from it."""
     last = _git("log", "-1", "--format=%h", "--", *_CODE)
     return f"{last or 'unknown'}{'+' if _git('status', '--porcelain', '--', *_CODE) else ''}"
 
@@ -76,7 +76,7 @@ def _git(*words: str) -> str:
 
 
 def run(test: str, factor: int, commit: str) -> Row:
-    """One test, all of its parameters, with `factor` times the cases."""
+    """Run one test with all of its parameters and `factor` times the cases."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="sottovoce-soundness-") as folder:
         log = Path(folder) / "cases.json"

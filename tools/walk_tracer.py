@@ -117,7 +117,8 @@ class SpecTracer:
     def __init__(self, sources: str, path: str) -> None:
         self._sources, self._path = sources, path
         self._ended = False
-        self._kept: dict[int, object] = {}  # kept alive: their addresses are then nobody else's
+        # Kept alive so that no other object gets their addresses.
+        self._kept: dict[int, object] = {}
         self._inside: dict[int, FrameType] = {}
         self._files: dict[str, set[str]] = defaultdict(set)
 

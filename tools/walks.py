@@ -10,7 +10,7 @@
 - packages and loose modules: folders, and files other than `__init__.py`, of the top level.
 - lines of code: lines that hold a token, without docstrings, comments and blank lines.
 - type tests: classes of channels, algorithms and client samplings, or of their sections in a spec,
-  that stand in `isinstance`, in a pattern of `match` or beside `type(...) is`, and comparisons of
+  that stand in `isinstance`, in a pattern of `match` or next to `type(...) is`, and comparisons of
   their `kind`; in any other file than that of the class.
 - cost: calls of `Mechanism.privacy` outside mechanisms/ and auditing/.
 - encode: calls of a mechanism's `encode` (two arguments or more) outside mechanisms/.
@@ -257,7 +257,7 @@ def traced(tree: Path, what: str, scratch: Path) -> dict[str, list[str]]:
         **os.environ,
         "PYTHONPATH": str(tree / "src"),
         "OMP_NUM_THREADS": "1",
-        # Every run computes everything: what a cache holds is asked of nobody.
+        # Every run computes everything, because its cache is empty.
         "SOTTOVOCE_CACHE": str(scratch / f"cache-{what}"),
     }
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Epsilons: never below the truth, close above it, and soon."""
+"""Figures about epsilons: never below the truth, close above it, and fast."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ SOUNDNESS = tests(
 
 
 def _row(output: Output, **given: object) -> dict[str, Any]:
-    """The one row of accounts with these values."""
+    """Return the only row of accounts with these values."""
     found = [
         row for row in output.json() if all(row[name] == value for name, value in given.items())
     ]
@@ -76,7 +76,7 @@ def found(name: str) -> Reader:
 
 
 def looseness(low: int, high: int) -> Reader:
-    """The largest epsilon over the worst found, of one release of bits in so many dimensions."""
+    """Return the largest epsilon over the worst found, of one release in some dimensions."""
 
     def reader(output: Output) -> float:
         rows = [
@@ -91,7 +91,7 @@ def looseness(low: int, high: int) -> Reader:
 
 
 def _rotated(output: Output) -> list[tuple[float, int, list[float]]]:
-    """rho, bits, and the mean excess for each number of clients, of every row."""
+    """Return rho, bits, and the mean excess by number of clients, of every row."""
     rows = []
     for line in output.text.splitlines()[1:]:
         _, rho, bits, *cells = line.replace(",", " ").split()
@@ -113,7 +113,7 @@ def bits_needed(low_rho: float, high_rho: float) -> Reader:
 
 _GAUSSIAN = {"mechanism": "gaussian", "rounds": 1000}
 _LONG = {"mechanism": "gaussian", "rounds": 100_000}
-_RESPONSE = {"mechanism": "randomised_response"}
+_RESPONSE = {"mechanism": "randomized_response"}
 FIGURES = (
     Figure(
         name="gaussian-sampled",

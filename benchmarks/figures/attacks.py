@@ -1,4 +1,4 @@
-"""What leaks without privacy, what does not with it, and audits that find planted bugs."""
+"""Figures about attacks: what leaks without privacy, not with it, and audits of planted bugs."""
 
 from figures.figure import (
     Figure,
@@ -23,7 +23,7 @@ SHADOWS = Source(name="shadows", command="python benchmarks/shadows.py 64", minu
 
 
 def rate(attack: str, mechanism: str) -> Reader:
-    """The true positive rate at 1% false positives."""
+    """Return the true positive rate at 1% false positives."""
 
     def reader(output: Output) -> float:
         for row in output.rows():
@@ -35,7 +35,7 @@ def rate(attack: str, mechanism: str) -> Reader:
 
 
 def one_image_similarity(output: Output) -> float:
-    """The least SSIM of one inverted image without privacy, before and after training."""
+    """Return the least SSIM of one inverted image without privacy, before and after training."""
     found = [
         float(row["ssim"])
         for row in output.rows()
@@ -46,7 +46,7 @@ def one_image_similarity(output: Output) -> float:
 
 
 def unexplained_intervals(output: Output) -> float:
-    """Intervals with privacy that miss chance and are not named on the page."""
+    """Return how many intervals with privacy miss chance and are not named on the page."""
     inside = output.numbers(r"With privacy (\d+) of \d+ intervals contain chance")[0]
     total = output.numbers(r"With privacy \d+ of (\d+) intervals contain chance")[0]
     named = sum(

@@ -1,4 +1,4 @@
-"""Federations of real processes on this machine."""
+"""Figures about federations of real processes on this machine."""
 
 from figures.figure import Figure, Source, at_most, failed_tests, tests
 

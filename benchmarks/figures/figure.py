@@ -1,4 +1,4 @@
-"""What a figure is: words, a bound, where its number comes from and how it is read there."""
+"""The definition of a figure: a text, a bound, the source of its number and how to read it."""
 
 import csv
 import io
@@ -17,12 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 class UnreadableError(Exception):
-    """The number is not where the reader looks for it: an error, never a pass."""
+    """An error: the number is not where the reader looks for it. It never counts as reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """What a number must lie within; both ends belong to it."""
+    """The interval in which a number must lie, ends included."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -52,7 +52,7 @@ def between(low: float, high: float) -> Bound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A command that runs once, in a process of its own, for all figures that read it."""
+    """A command that runs once, in its own process, for all figures that read it."""
 
     name: str
     command: str  # 'sottovoce', 'python' and 'pytest' are those of the interpreter that measures
@@ -77,15 +77,15 @@ class Source:
 
 
 def tests(name: str, command: str, minutes: float) -> Source:
-    """Tests that hold something exactly; exit 1 says that some failed, which can be counted."""
+    """Return a source that runs tests; exit code 1 means that some failed, which is counted."""
     return Source(name=name, command=f"pytest {command}", minutes=minutes, exits=(0, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A file under results/ that took hours, or a machine that is not here.
+    """A file under results/ that took hours to compute, or another machine.
 
-    The page beside it says which command made it, and whether the run was reduced.
+    The page in the same folder says which command made it, and whether the run was reduced.
     """
 
     path: str
@@ -118,7 +118,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a source left: its standard output (or a kept file's text), time, memory, a folder."""
+    """The output of a source: standard output or the text of a kept file, time, memory, folder."""
 
     text: str
     seconds: float = 0.0
@@ -135,7 +135,7 @@ class Output:
         raise UnreadableError("the output is no JSON")
 
     def rows(self) -> list[dict[str, str]]:
-        """The text as CSV."""
+        """Return the text as CSV."""
         found = list(csv.DictReader(io.StringIO(self.text)))
         if not found:
             raise UnreadableError("a table without rows")
@@ -189,7 +189,7 @@ class Figure:
 
 
 def read(figure: Figure, output: Output) -> float:
-    """The figure's number; whatever keeps it from being found is an UnreadableError."""
+    """Return the number of a figure; raise UnreadableError for any reason that prevents it."""
     try:
         value = float(figure.read(output))
     except UnreadableError:
@@ -202,7 +202,7 @@ def read(figure: Figure, output: Output) -> float:
 
 
 def models_at_chance(figure: Figure, output: Output) -> list[str]:
-    """The models that a figure rests on and that are no better than a constant prediction."""
+    """Return the models of a figure that are no better than a constant prediction."""
     if figure.models is None:
         return []
     try:
@@ -215,7 +215,7 @@ def models_at_chance(figure: Figure, output: Output) -> list[str]:
 
 
 def field(name: str) -> Reader:
-    """A field of a JSON object; dots lead into objects within."""
+    """Return a reader of a field of a JSON object; dots lead into nested objects."""
 
     def reader(output: Output) -> float:
         value = output.json()
@@ -227,14 +227,14 @@ def field(name: str) -> Reader:
 
 
 def wall_seconds(output: Output) -> float:
-    """The command's time from start to end."""
+    """Return the command's time from start to end."""
     if output.seconds <= 0.0:
         raise UnreadableError("no time was taken")
     return output.seconds
 
 
 def failed_tests(output: Output) -> float:
-    """Tests that failed, of some that passed or failed: skipping all of them is no pass."""
+    """Return the number of failed tests; if all were skipped, that is an error."""
     summary = output.text.strip().rpartition("\n")[2]
     count = {word: int(number) for number, word in re.findall(r"(\d+) (\w+)", summary)}
     failed = sum(count.get(word, 0) for word in ("failed", "error", "errors"))
@@ -244,5 +244,5 @@ def failed_tests(output: Output) -> float:
 
 
 def percent(text: str) -> float:
-    """'+0.05%' as a fraction."""
+    """Return a text such as '+0.05%' as a fraction."""
     return float(text.strip().removesuffix("%")) / 100.0

@@ -1,4 +1,4 @@
-"""The first private model, and the commands one types first."""
+"""Figures about the first private model, and the commands that a new user types first."""
 
 from collections.abc import Iterator
 
@@ -27,7 +27,7 @@ HELP = Source(name="help", command="sottovoce --help", minutes=0.1, repeats=5)
 
 
 def private_accuracy(output: Output) -> float:
-    """The least mean accuracy of the private variants, which must have epsilon <= 6."""
+    """Return the least mean accuracy of the private variants, which must have epsilon <= 6."""
     private = [one for one in output.json()["variants"] if one["private"]]
     if not private or any(one["epsilon"] > 6.0 or one["delta"] != 1e-5 for one in private):
         raise UnreadableError("no variants at epsilon <= 6, delta = 1e-5")
@@ -35,7 +35,7 @@ def private_accuracy(output: Output) -> float:
 
 
 def demo_models(output: Output) -> Iterator[Model]:
-    """The private variants; half of eight seeds' 95% interval is below a standard deviation."""
+    """Return the private variants; half of a 95% interval over eight seeds is below one stddev."""
     for one in output.json()["variants"]:
         if one["private"]:
             yield Model(
@@ -46,7 +46,7 @@ def demo_models(output: Output) -> Iterator[Model]:
 
 
 def points_lost(output: Output) -> float:
-    """What one bit has less than the Gaussian, in points of accuracy, mean over seeds."""
+    """Return the accuracy of the Gaussian minus that of one bit, in points, mean over seeds."""
     return -100.0 * float(output.json()["comparison"]["accuracy_difference_mean"])
 
 

@@ -1,4 +1,4 @@
-"""Privatise and sum at a large fraction of the machine's limit, with the same bits everywhere."""
+"""Figures about kernels: speed as a fraction of the machine's limit, and equal bits everywhere."""
 
 from figures.figure import (
     Bound,
@@ -34,12 +34,12 @@ SERVER = _benchmark("aggregate-1-bit", "aggregate --bits 1 --clients 1000")
 
 
 def better_ratio(output: Output) -> float:
-    """The larger of the ratios to numpy and to torch."""
+    """Return the larger of the ratios to numpy and to torch."""
     return max(field("ratio_to_numpy")(output), field("ratio_to_torch")(output))
 
 
 def share_of_floor(pattern: str) -> Reader:
-    """The best share among the rows of the GPU's page that a pattern begins."""
+    """Return the best share among the rows of the GPU's page that begin with a pattern."""
 
     def reader(output: Output) -> float:
         found = [

@@ -1,4 +1,4 @@
-"""Training that reproduces the papers; the grids are kept results, as they take hours or a GPU."""
+"""Figures about training that reproduces the papers; grids are kept, as they take hours."""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
@@ -57,7 +57,7 @@ def kept(name: str) -> Kept:
 
 
 def trained(data: str, mechanisms: Sequence[str] = (), epsilons: Sequence[float] = ()) -> Models:
-    """The private models of a table, of these mechanisms at these epsilons or all of them.
+    """Return the private models of a table, of these mechanisms at these epsilons or all of them.
 
     A column 'dataset' tells the data apart; a row with a published epsilon has no sound one.
     """
@@ -82,7 +82,7 @@ def trained(data: str, mechanisms: Sequence[str] = (), epsilons: Sequence[float]
 
 
 def cell(output: Output, mechanism: str, epsilon: float, column: str) -> float:
-    """A value of a learning study's table, in per cent."""
+    """Return a value of a learning study's table, in percent."""
     for row in output.rows():
         if row["mechanism"] == mechanism and float(row["epsilon"]) == epsilon:
             return 100.0 * float(row[column])
@@ -90,7 +90,7 @@ def cell(output: Output, mechanism: str, epsilon: float, column: str) -> float:
 
 
 def points_below(mechanism: str, other: str, epsilons: Sequence[float]) -> Reader:
-    """By how many points a mechanism's mean lies below another's, at the worst epsilon."""
+    """Return by how many points a mechanism's mean is below another's, at the worst epsilon."""
     return lambda output: max(
         cell(output, other, epsilon, "accuracy") - cell(output, mechanism, epsilon, "accuracy")
         for epsilon in epsilons
@@ -98,7 +98,7 @@ def points_below(mechanism: str, other: str, epsilons: Sequence[float]) -> Reade
 
 
 def points_below_interval(mechanism: str, other: str, epsilons: Sequence[float]) -> Reader:
-    """By how many points a mean lies below another's 95% interval, at the worst epsilon."""
+    """Return by how many points a mean is below another's 95% interval, at the worst epsilon."""
     return lambda output: max(
         cell(output, other, epsilon, "accuracy_low") - cell(output, mechanism, epsilon, "accuracy")
         for epsilon in epsilons
@@ -106,7 +106,7 @@ def points_below_interval(mechanism: str, other: str, epsilons: Sequence[float])
 
 
 def points_short(anchors: Mapping[str, Sequence[float]]) -> Reader:
-    """By how many points a 95% interval's upper end misses what was known, at the worst."""
+    """Return by how many points a 95% interval's upper end misses the known value, at worst."""
     return lambda output: max(
         known - cell(output, mechanism, epsilon, "accuracy_high")
         for mechanism, values in anchors.items()

@@ -1,4 +1,4 @@
-"""What it costs to work on the code."""
+"""Figures about the cost of working on the code."""
 
 from figures.figure import (
     Figure,
@@ -23,7 +23,7 @@ WHEELS = tests("wheels", "tests/test_wheel.py tests/test_release.py", 3.0)
 
 
 def minutes_of_tests(output: Output) -> float:
-    """make test ends with an error where one fails, so there is a time only where none does."""
+    """Return the minutes of `make test`, which ends with an error if a test fails."""
     return output.numbers(r"make test took (\d+) s")[0] / 60.0
 
 

@@ -1,4 +1,4 @@
-"""Designs of least variance, and the acceptance figures of scalar and vector mechanisms."""
+"""Figures about designs of least variance, and about scalar and vector mechanisms."""
 
 from collections.abc import Callable, Mapping
 
@@ -78,12 +78,12 @@ BIAS_ANCHORS = {
 
 
 def largest(name: str) -> Reader:
-    """The largest of a field over a JSON list of rows."""
+    """Return the largest of a field over a JSON list of rows."""
     return lambda output: max(float(row[name]) for row in output.json())
 
 
 def largest_of(*names: str) -> Reader:
-    """The largest of some fields of a JSON object."""
+    """Return the largest of some fields of a JSON object."""
 
     def reader(output: Output) -> float:
         found = output.json()
@@ -93,12 +93,12 @@ def largest_of(*names: str) -> Reader:
 
 
 def excess_over(anchors: Mapping[tuple[str, float], float], column: str) -> Reader:
-    """By how much a study's rows exceed what is known, the most of all, relative to it."""
+    """Return the largest relative excess of a study's rows over known values."""
     return _against(anchors, column, lambda found, known: found / known - 1.0)
 
 
 def distance_from(anchors: Mapping[tuple[str, float], float], column: str) -> Reader:
-    """How far a study's rows lie from what is known, the most of all, relative to it."""
+    """Return the largest relative distance of a study's rows from known values."""
     return _against(anchors, column, lambda found, known: abs(found / known - 1.0))
 
 
@@ -121,8 +121,8 @@ def milliseconds_an_order(output: Output) -> float:
     return output.numbers(r", ([\d.]+) ms an order")[0]
 
 
-def difference_to_programme(output: Output) -> float:
-    return output.numbers(r"linear programme: ([\d.e+-]+),")[0]
+def difference_to_linear_program(output: Output) -> float:
+    return output.numbers(r"linear program(?:me)?: ([\d.e+-]+),")[0]
 
 
 FIGURES = (
@@ -180,7 +180,7 @@ FIGURES = (
         asked="the envelope accountant equals the linear programme",
         bound=at_most(1e-9),
         source=ENVELOPE,
-        read=difference_to_programme,
+        read=difference_to_linear_program,
     ),
     Figure(
         name="envelope-milliseconds",

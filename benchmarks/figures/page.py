@@ -1,4 +1,4 @@
-"""results/figures.md: asked, measured, command, date; what falls short first, in plain words."""
+"""The page results/figures.md: asked, measured, command, date; figures that fall short first."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,21 +96,21 @@ def _row(figure: Figure, record: Record | None) -> str:
 
 
 def _command(figure: Figure, record: Record) -> str:
-    """The command that ran; where none did, the one that would, marked as such."""
+    """Return the command that ran; if none did, the one that would, marked as such."""
     if "command" in record:
         return f"`{record['command'].replace(OUT, 'OUT')}`"
     return f"not run: `{figure.source.command.replace(OUT, 'OUT')}`"
 
 
 def _circumstances(figure: Figure, record: Record) -> str:
-    """When it was measured; where models were trained, or results are kept, by what kind of run."""
+    """Return when it was measured, and by what kind of run if models were trained or kept."""
     kind = figure.models or isinstance(figure.source, Kept) or record.get("run") == "reduced"
     run = f"{record['run']} run" if kind and "run" in record else ""
     return ", ".join(filter(None, [record.get("when", ""), run]))
 
 
 def _machines(figures: Sequence[Figure], records: Mapping[str, Record]) -> str:
-    """Where what was measured was measured; a kept result's machine stands on its own page."""
+    """Return the machines of the measurements; a kept result's machine is on its own page."""
     own = [figure.name for figure in figures if isinstance(figure.source, Source)]
     found = Counter(records[name]["machine"] for name in own if "machine" in records.get(name, {}))
     return " ".join(f"{count} figures: {machine}." for machine, count in found.most_common())

@@ -1,4 +1,4 @@
-"""What a person waits for, and whether intervals cover."""
+"""Figures about waiting times of users, and about the coverage of intervals."""
 
 from figures.figure import (
     Figure,
@@ -33,7 +33,7 @@ COVERAGE = Source(
 
 
 def _plain_intervals(output: Output) -> list[float]:
-    """Coverages of intervals without a caveat (in most repetitions)."""
+    """Return the coverages of intervals that have no caveat in most repetitions."""
     rows = Output(text=(output.folder / "study" / "data.csv").read_text()).rows()
     found = [float(row["coverage"]) for row in rows if float(row["caveats"]) < 0.5]
     if len(found) < 100:

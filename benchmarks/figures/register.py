@@ -11,7 +11,7 @@ _NO_THEMES = {"figure", "page", "register", "running"}
 
 
 def themes() -> dict[str, tuple[Figure, ...]]:
-    """A module a theme; figures have names of their own, and so have sources."""
+    """Return the figures of each theme, one module each; names of figures are unique."""
     names = sorted(one.name for one in pkgutil.iter_modules(figures.__path__))
     found: dict[str, tuple[Figure, ...]] = {
         name: importlib.import_module(f"figures.{name}").FIGURES

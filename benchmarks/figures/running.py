@@ -1,4 +1,4 @@
-"""Runs a source in a process of its own, and says how busy the machine was with other things."""
+"""Running a source in its own process, and measuring how busy the machine was otherwise."""
 
 import contextlib
 import dataclasses
@@ -35,12 +35,12 @@ MOST_OTHERS, MOST_STOLEN = 0.15, 0.03
 
 
 class NotMeasuredError(Exception):
-    """A source gave no output that may be read; the text says why."""
+    """An error: a source gave no output that can be read. The text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One source's output, and under which circumstances it came about."""
+    """The output of a source, and the circumstances of the measurement."""
 
     output: Output
     commit: str
@@ -56,14 +56,14 @@ class Measurement:
 
 
 def code_commit() -> str:
-    """The last commit of what is measured; '+' if files differ from it."""
+    """Return the last commit of what is measured; '+' if files differ from it."""
     last = _git("log", "-1", "--format=%h", "--", *CODE)
     changed = _git("status", "--porcelain", "--", *CODE)
     return f"{last or 'unknown'}{'+' if changed else ''}"
 
 
 def kept_date(path: str) -> str:
-    """The day on which a kept file was last committed."""
+    """Return the day on which a kept file was last committed."""
     return _git("log", "-1", "--format=%cs", "--", path) or "an unknown day"
 
 
@@ -98,7 +98,7 @@ def measure(source: Source, folder: Path, commit: str) -> Measurement:
 
 
 def kept(source: Source, folder: Path, commit: str) -> Measurement | None:
-    """What was measured at this commit; files that differ from a commit are always new."""
+    """Return what was measured at this commit; nothing if files differ from the commit."""
     path = folder / "measurement.json"
     if commit.endswith("+") or not path.exists():
         return None
@@ -120,7 +120,7 @@ def _remember(source: Source, measured: Measurement, folder: Path) -> None:
 
 
 def _run(source: Source, out: Path) -> tuple[Output, float]:
-    """The output of one run, and the seconds of processors that it took."""
+    """Return the output of one run, and the seconds of processors that it took."""
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     words = [word.replace(OUT, str(out)) for word in source.words]
@@ -173,7 +173,7 @@ class _Jiffies:
 
 
 def _jiffies() -> _Jiffies | None:
-    """What all cores did since the machine started; None where Linux does not tell."""
+    """Return what all cores did since the machine started, or None if Linux does not say."""
     try:
         words = Path("/proc/stat").read_text().splitlines()[0].split()[1:9]
     except OSError:
@@ -186,7 +186,7 @@ def _jiffies() -> _Jiffies | None:
 def _shares(
     before: _Jiffies | None, after: _Jiffies | None, own_seconds: float
 ) -> tuple[float, float]:
-    """The shares of all cores that others had, and that the host had."""
+    """Return the shares of all cores that others had, and that the host had."""
     if before is None or after is None or after.total <= before.total:
         return 0.0, 0.0
     total = after.total - before.total
@@ -196,7 +196,7 @@ def _shares(
 
 
 def _others_now() -> float:
-    """How busy the machine is while we do nothing for a second."""
+    """Return how busy the machine is while this process does nothing for a second."""
     before = _jiffies()
     time.sleep(1.0)
     others, stolen = _shares(before, _jiffies(), 0.0)
@@ -204,12 +204,12 @@ def _others_now() -> float:
 
 
 def busy_now() -> bool:
-    """Whether others keep the machine busy at this moment."""
+    """Return whether other processes keep the machine busy at this moment."""
     return _others_now() > MOST_OTHERS
 
 
 def machine() -> str:
-    """What the numbers belong to."""
+    """Return what the numbers belong to."""
     model = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Whole updates in sixteen bytes."""
+"""Figures about whole updates in sixteen bytes."""
 
 from figures.figure import (
     Figure,
@@ -32,7 +32,7 @@ IN_HIDDEN_ORDER = "seeds in a secret order"
 
 
 def most_bytes(output: Output) -> float:
-    """Payload of a client in all, where seeds are sent."""
+    """Return the largest payload of a client in all rounds, where seeds are sent."""
     return max(
         float(row["payload_bytes_up_per_client"])
         for row in output.rows()

@@ -1,4 +1,4 @@
-"""Any noise, one budget: staircases, plans, shuffles and the ledger."""
+"""Figures about staircases, plans, shuffles and the ledger."""
 
 from figures.figure import (
     Figure,
@@ -51,7 +51,7 @@ def _plan(geometry: str) -> Source:
 
 
 def prediction_error(output: Output) -> float:
-    """The largest distance of a predicted from a simulated error, relative."""
+    """Return the largest distance of a predicted from a simulated error, relative."""
     return max(abs(ratio - 1.0) for ratio in output.numbers(r"ratio ([\d.]+)$"))
 
 
@@ -73,7 +73,7 @@ def shuffled_epsilon(clients: int, delta: float) -> Reader:
 
 
 def fewest_seeds(output: Output) -> float:
-    """The fewest of a mechanism that keeps the epsilon asked; a published one need not be sound."""
+    """Return the fewest seeds of a mechanism that keeps the epsilon asked."""
     counts = []
     for row in output.rows():
         if row.get("published_epsilon"):

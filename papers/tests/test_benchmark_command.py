@@ -10,9 +10,9 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.seeds import WORDS_PER_TRY
-from sottovoce_papers.benchmarks import account, aggregate, design, privatise, seeded, simulate
+from sottovoce_papers.benchmarks import account, aggregate, design, privatize, seeded, simulate
 from sottovoce_papers.benchmarks.equal_rho import rho_of_orders, rotated_update
-from sottovoce_papers.benchmarks.measurement import Contender, WrongResult, rates
+from sottovoce_papers.benchmarks.measurement import TimedAction, WrongResult, rates
 
 QUICK = "--seconds 0.01"
 SHARED = {
@@ -112,7 +112,7 @@ def test_design_says_how_near_the_optimum_it_is(cli: Any) -> None:
     assert 1.0 <= found["variance_over_lower_bound"] < 1.01
     assert found["scipy_variance_over_ours"] == pytest.approx(1.0, abs=1e-4)
     assert found["fraction_of_limit"] is None
-    assert "no floor" in found["notes"]["limit"]
+    assert "no limit of the machine" in found["notes"]["limit"]
 
 
 def test_account_stands_above_its_reference(cli: Any) -> None:
@@ -125,20 +125,20 @@ def test_account_without_its_peer(cli: Any, monkeypatch: pytest.MonkeyPatch) -> 
     found = measured(cli, "account --rounds 2 --sampling-rate 1")
     assert found["calibrations_per_second"] > 0.0
     assert found["ratio_to_dp_accounting"] is None
-    assert "absent" in found["notes"]["dp_accounting"]
+    assert "not installed" in found["notes"]["dp_accounting"]
 
 
 def test_nothing_is_remembered_from_one_measurement_to_the_next() -> None:
     seen: list[float] = []
     for _ in range(2):
-        action = account._never_twice(seen.append, 0.5)
+        action = account._uncached(seen.append, 0.5)
         action()
         action()
     assert len(set(seen)) == 4
 
 
 def test_an_epsilon_below_its_reference_exits_1(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(account, "exact_randomised_response", lambda *_: 50.0)
+    monkeypatch.setattr(account, "exact_randomized_response", lambda *_: 50.0)
     command = f"account --mechanism randomised_response --rounds 10 {QUICK}"
     result = cli("benchmark", *command.split())
     assert result.code == 1
@@ -146,12 +146,12 @@ def test_an_epsilon_below_its_reference_exits_1(cli: Any, monkeypatch: pytest.Mo
 
 
 def test_without_torch_its_column_is_empty(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (privatise, aggregate):
+    for module in (privatize, aggregate):
         monkeypatch.setattr(module, "version", lambda _: None)
     for command in ("privatize --dimension 50", "aggregate --dimension 50 --clients 2"):
         found = measured(cli, command)
         assert found["ratio_to_torch"] is None
-        assert "absent" in found["notes"]["torch"]
+        assert "not installed" in found["notes"]["torch"]
 
 
 def test_people_see_the_same_fields(cli: Any) -> None:
@@ -199,7 +199,7 @@ def test_bad_sizes_are_refused_in_a_line(cli: Any, command: str, says: str) -> N
 
 
 def test_a_wrong_payload_exits_1(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = privatise.payload_of
+    right = privatize.payload_of
 
     def wrong_on_numpy(*given: Any) -> bytes:
         payload = right(*given)
@@ -208,8 +208,8 @@ def test_a_wrong_payload_exits_1(cli: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
     if native.native() is None:
         pytest.skip("without the C kernels there is nothing that could differ")
-    monkeypatch.setattr(privatise, "payload_of", wrong_on_numpy)
-    result = cli("benchmark", "privatise", "--dimension", 99, *QUICK.split())
+    monkeypatch.setattr(privatize, "payload_of", wrong_on_numpy)
+    result = cli("benchmark", "privatize", "--dimension", 99, *QUICK.split())
     assert result.code == 1
     assert "wrong result, nothing was timed: the payload" in result.err
     assert result.out == ""
@@ -242,17 +242,17 @@ def test_a_wrong_round_exits_1(cli: Any, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_design_worse_than_a_linear_program_exits_1(
     cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(design, "_programme", lambda _: 0.5)
+    monkeypatch.setattr(design, "_solve_linear_program", lambda _: 0.5)
     result = cli("benchmark", "design", "--input-bits", 1, "--output-bits", 1, *QUICK.split())
     assert result.code == 1
-    assert "linear programme" in result.err
+    assert "linear program" in result.err
 
 
 def test_yardsticks_draw_from_the_same_law() -> None:
     """Else they would be compared with something easier: means of many codes agree."""
     for kind, bits in (("gauss_hermite", 1), ("gauss_hermite", 2), ("gauss_hermite", 3),
                        ("mvu", 3), ("discrete_gaussian", 16)):  # fmt: skip
-        case = privatise.case_of(kind, 40_000, bits)
+        case = privatize.case_of(kind, 40_000, bits)
         update = np.full(40_000, 0.7, dtype=np.float32)
         if kind != "mvu":
             update[1::2] *= -1.0
@@ -273,7 +273,7 @@ def test_yardsticks_draw_from_the_same_law() -> None:
             assert float(values[half].mean()) == pytest.approx(expected, abs=5 * spread), kind
 
 
-def _decoded(case: privatise.Case, payload: bytes) -> Any:
+def _decoded(case: privatize.BenchmarkCase, payload: bytes) -> Any:
     from sottovoce.mechanisms import encoding
 
     codes = encoding.unpack(payload, case.mechanism.input_domain.dimension, case.bits)
@@ -282,12 +282,12 @@ def _decoded(case: privatise.Case, payload: bytes) -> Any:
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 8])
 def test_every_level_of_the_kernels_passes_the_checks(bits: int) -> None:
-    case = privatise.case_of("gauss_hermite", 2077, bits)
+    case = privatize.case_of("gauss_hermite", 2077, bits)
     assert isinstance(case.mechanism, GaussHermite)
     payloads = aggregate.payloads_of(37, 2077, bits)
     for level in native.levels():
         with native.using(level):
-            privatise.check(case, privatise.update_of(case.mechanism.input_domain))
+            privatize.check(case, privatize.update_of(case.mechanism.input_domain))
             aggregate.check(case.mechanism, payloads)
 
 
@@ -307,11 +307,11 @@ def test_plain_and_eager_codes_unpack_what_was_packed(bits: int) -> None:
 def test_rates_let_everyone_have_three_turns() -> None:
     turns = {"quick": 0, "slow": 0}
 
-    def turn(name: str) -> Contender:
+    def turn(name: str) -> TimedAction:
         def run() -> None:
             turns[name] += 1
 
-        return Contender(run, 1.0)
+        return TimedAction(run, 1.0)
 
     found = rates({name: turn(name) for name in turns}, 1e-5)
     assert min(turns.values()) >= 3
@@ -320,6 +320,6 @@ def test_rates_let_everyone_have_three_turns() -> None:
 
 def test_payloads_have_zeros_after_the_last_code() -> None:
     payloads = aggregate.payloads_of(5, 13, 3)
-    ball = privatise.case_of("gauss_hermite", 13, 3).mechanism
+    ball = privatize.case_of("gauss_hermite", 13, 3).mechanism
     assert isinstance(ball, GaussHermite)
     assert aggregate.mean_of(ball, payloads).shape == (13,)

@@ -8,7 +8,7 @@ import pytest
 from sottovoce_papers import experiment as register
 from sottovoce_papers.studies.estimate_coverage import coverage
 from sottovoce_papers.studies.estimate_coverage import study as estimate_coverage
-from sottovoce_papers.studies.estimate_coverage.coverage import LAWS, Case, measured
+from sottovoce_papers.studies.estimate_coverage.coverage import LAWS, CoverageCase, measure_coverage
 
 BY_NAME = {law.name: law for law in LAWS}
 
@@ -41,8 +41,8 @@ SMALL: list[tuple[str, str, int, dict[str, Any]]] = [
 @pytest.mark.parametrize(("statistic", "law", "people", "options"), SMALL)
 def test_intervals_cover(statistic: str, law: str, people: int, options: dict[str, Any]) -> None:
     """Of 200 intervals at 95%, 182 to 198: four standard deviations, for a fixed seed."""
-    case = Case(statistic=statistic, law=BY_NAME[law], people=people, options=options)
-    found = measured(case, 200)
+    case = CoverageCase(statistic=statistic, law=BY_NAME[law], people=people, options=options)
+    found = measure_coverage(case, 200)
     assert found
     for one in found:
         assert 0.91 <= one.coverage <= 0.99, one
@@ -51,16 +51,18 @@ def test_intervals_cover(statistic: str, law: str, people: int, options: dict[st
 @pytest.mark.parametrize("law", ["two points", "half zeros", "constant"])
 def test_quantiles_at_atoms_cover_at_least_and_say_so(law: str) -> None:
     options = {"epsilon": 3.0, "quantiles": (0.25,)}
-    (found,) = measured(
-        Case(statistic="quantiles", law=BY_NAME[law], people=2000, options=options), 100
+    (found,) = measure_coverage(
+        CoverageCase(statistic="quantiles", law=BY_NAME[law], people=2000, options=options), 100
     )
     assert found.coverage >= 0.95
     assert found.noted > 50
 
 
 def test_where_noise_is_too_large_there_is_no_interval() -> None:
-    case = Case(statistic="quantiles", law=BY_NAME["uniform"], people=200, options={"epsilon": 0.5})
-    assert measured(case, 2) == []
+    case = CoverageCase(
+        statistic="quantiles", law=BY_NAME["uniform"], people=200, options={"epsilon": 0.5}
+    )
+    assert measure_coverage(case, 2) == []
 
 
 def test_the_study_runs_and_judges_itself(monkeypatch: pytest.MonkeyPatch) -> None:

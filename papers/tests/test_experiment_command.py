@@ -49,7 +49,7 @@ def test_failures_are_told_and_the_exit_status_is_one(
     monkeypatch.setattr(learning_study, "default_train", lambda: train)
     result = cli(*FAST)
     assert result.code == 1
-    assert "4 of 16 trials failed; the page says why" in result.err
+    assert "4 of 16 trials failed; read why on the page" in result.err
     assert "the model diverged" in Path("experiments-out/digits-sweep/index.html").read_text()
 
 

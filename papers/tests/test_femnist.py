@@ -42,7 +42,7 @@ def test_femnists_note_says_how_the_sample_differs(tmp_path: Path) -> None:
     save(tmp_path / "femnist.npz", **{**femnist_arrays(), "y": labels(120, 10)})
     note = load("femnist", tmp_path).note
     assert "rich in digits (100% of the complete writers' images; the full set has about" in note
-    assert "4 images a writer instead of 227" in note
+    assert "4 images per writer instead of 227" in note
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_femnists_note_says_how_the_sample_differs(tmp_path: Path) -> None:
     [
         ({"writer_complete": np.zeros(30, dtype=bool)}, "no writer is complete"),
         ({"writer_complete": np.ones(5, dtype=bool)}, "does not point into"),
-        ({"writer_complete": np.arange(30) < 1}, "one is held out"),
+        ({"writer_complete": np.arange(30) < 1}, "at least two are needed"),
         ({"y": labels(120, 63)}, "beyond 0 to 61"),
     ],
 )

@@ -117,17 +117,17 @@ def test_the_published_letters_have_the_known_second_moment(
 ) -> None:
     """Over sigma^2, at equal rho: what the published mechanism costs where the bias is nil."""
     nothing = UnitVector(name="zero", values=np.zeros(1), counts=np.array([5.0]))
-    contender = imvu_mse.interpolated_mvu(2.0, epsilon=epsilon, output_bits=1)
-    errors = imvu_mse.exact_errors(contender, nothing, 2.0)
+    option = imvu_mse.interpolated_mvu(2.0, epsilon=epsilon, output_bits=1)
+    errors = imvu_mse.exact_errors(option, nothing, 2.0)
     assert errors.ratio(10**6) == pytest.approx(second_moment, rel=5e-3)
 
 
 def test_chunks_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     vector = imvu_mse.unit_vectors(100)[0]
-    contender = imvu_mse.gauss_hermite(20.0, levels=4)
-    whole = imvu_mse.exact_errors(contender, vector, 20.0)
+    option = imvu_mse.gauss_hermite(20.0, levels=4)
+    whole = imvu_mse.exact_errors(option, vector, 20.0)
     monkeypatch.setattr(imvu_mse, "_CHUNK", 7)
-    parts = imvu_mse.exact_errors(contender, vector, 20.0)
+    parts = imvu_mse.exact_errors(option, vector, 20.0)
     assert parts.ratio(1000) == pytest.approx(whole.ratio(1000), rel=1e-12)
     assert float(np.linalg.norm(vector.full())) == pytest.approx(1.0)
 

@@ -14,8 +14,8 @@ import sottovoce_papers
 from sottovoce.core.charts.lines import LineChart
 from sottovoce.core.charts.scatter import ScatterChart
 from sottovoce.core.errors import ConfigError, UnknownNameError
-from sottovoce_papers.catalogue import catalogue_of
 from sottovoce_papers.experiment import Findings, find
+from sottovoce_papers.grid_files import parse_grid_file
 from sottovoce_papers.learning import study as learning_study
 from sottovoce_papers.learning.curves import LearningCurve
 
@@ -41,8 +41,8 @@ def _train(spec: Any, *, on_round: Any = None) -> dict[str, Any]:
 
 def _findings(folder: Path, table: dict[str, Any]) -> Findings:
     settings = find("digits-sweep").settings(fast=True, seeds=3)
-    catalogue = catalogue_of("digits-sweep", table)
-    return learning_study.study(catalogue, dataclasses.replace(settings, folder=folder), _train)
+    grid_file = parse_grid_file("digits-sweep", table)
+    return learning_study.study(grid_file, dataclasses.replace(settings, folder=folder), _train)
 
 
 def test_another_axis_below_the_picture_and_the_favorite_by_round(tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_a_published_epsilon_is_drawn_as_such_and_compared_with_no_one(tmp_path:
     assert (row["epsilon_spent"], row["published_epsilon"]) == (1e4, 3.0)
     assert all("published_epsilon" in row for row in findings.rows)
     assert "NbAFL is best" not in findings.verdict
-    assert "reaches 75.20% at a published epsilon of 3, which is no bound" in findings.verdict
-    assert "what holds for a whole client: epsilon 10000.000" in findings.verdict
+    assert "reaches 75.20% at a published epsilon of 3, which is not a bound" in findings.verdict
+    assert "a bound for a whole client: epsilon 10000.000" in findings.verdict
     scatter = findings.figures[0].chart
     assert isinstance(scatter, ScatterChart)
     last = scatter.series[-1]
@@ -144,9 +144,9 @@ def test_a_published_epsilon_is_drawn_as_such_and_compared_with_no_one(tmp_path:
         ({"x": "client"}, "did you mean 'clients'"),
         ({"x": "mechanism"}, r"axis in \[figure\]"),
         ({"panels": "data"}, r"axis in \[figure\]"),
-        ({"x": "clients", "panels": "clients"}, "panels cannot be x or epsilon"),
-        ({"panels": "epsilon"}, "panels cannot be x or epsilon"),
-        ({"x": "spread"}, r"\[axes.spread\] holds numbers, got 'even'"),
+        ({"x": "clients", "panels": "clients"}, "panels must not be x or epsilon"),
+        ({"panels": "epsilon"}, "panels must not be x or epsilon"),
+        ({"x": "spread"}, r"the values of \[axes.spread\] must be numbers, got 'even'"),
         ({"target_accuracy": 90}, "'figure.target_accuracy'"),
     ],
 )
@@ -154,4 +154,4 @@ def test_a_wrong_figure_is_named(figure: dict[str, Any], message: str) -> None:
     table = _table(**figure)
     table["axes"]["spread"] = [{"value": "even"}]
     with pytest.raises((ConfigError, UnknownNameError), match=message):
-        catalogue_of("digits-sweep", table)
+        parse_grid_file("digits-sweep", table)

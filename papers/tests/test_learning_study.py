@@ -1,4 +1,4 @@
-"""Learning experiments: the catalogue's format, tuning, rows, verdicts, pages and the commands."""
+"""Learning experiments: the format of grid files, tuning, rows, verdicts, pages and commands."""
 
 import copy
 import csv
@@ -18,11 +18,17 @@ from sottovoce.core.charts.lines import LineChart
 from sottovoce.core.charts.scatter import ScatterChart
 from sottovoce.core.errors import ConfigError, OutputError, ParameterError, UnknownNameError
 from sottovoce_papers import publish, study
-from sottovoce_papers.catalogue import Catalogue, catalogue_of, catalogues, fast_grid, full_grid
 from sottovoce_papers.experiment import Experiment, Findings, find
+from sottovoce_papers.grid_files import (
+    GridFile,
+    fast_grid,
+    full_grid,
+    parse_grid_file,
+    read_grid_files,
+)
 from sottovoce_papers.learning import study as learning_study
 from sottovoce_papers.learning.rows import OF_HIDDEN, Comparison, summaries, verdict
-from sottovoce_papers.learning.tuning import FIRST_TUNING_SEED, chosen, group_of
+from sottovoce_papers.learning.tuning import FIRST_TUNING_SEED, choose_rates, group_of
 from sottovoce_papers.sweep import TrialResult, expand
 
 
@@ -44,13 +50,13 @@ def _tuned_table() -> dict[str, Any]:
 def _findings(
     folder: Path, table: dict[str, Any] | None = None, train: Any = fake_train, **options: Any
 ) -> Findings:
-    catalogue = catalogue_of("digits-sweep", table or _table())
+    grid_file = parse_grid_file("digits-sweep", table or _table())
     settings = find("digits-sweep").settings(**{"fast": True, "seeds": 3} | options)
-    return learning_study.study(catalogue, dataclasses.replace(settings, folder=folder), train)
+    return learning_study.study(grid_file, dataclasses.replace(settings, folder=folder), train)
 
 
-def test_the_catalog_is_registered_and_says_what_it_needs() -> None:
-    names = [catalogue.name for catalogue in catalogues()]
+def test_the_grid_files_are_registered_and_say_what_they_need() -> None:
+    names = [grid_file.name for grid_file in read_grid_files()]
     assert {"digits-sweep", "imvu-mnist"} <= set(names)
     assert "digits" not in names  # a bare spec
     assert find("imvu-mnist").data == "mnist"
@@ -60,31 +66,35 @@ def test_the_catalog_is_registered_and_says_what_it_needs() -> None:
 
 
 def test_both_versions_of_the_digits_grid_are_valid_specs() -> None:
-    catalogue = catalogue_of("digits-sweep", _table())
-    full, fast = full_grid(catalogue), fast_grid(catalogue)
+    grid_file = parse_grid_file("digits-sweep", _table())
+    full, fast = full_grid(grid_file), fast_grid(grid_file)
     assert len(expand(full.base, full.axes)) == 12
     trials = expand(fast.base, fast.axes)
     assert len(trials) == 8
     assert {trial.spec.rounds for trial in trials} == {5}
     assert fast.reduced == "rounds is 5, not 30; epsilon 3.0, 10.0 only, of 1.0, 3.0, 10.0"
-    assert catalogue.base["rounds"] == 30
+    assert grid_file.base["rounds"] == 30
 
 
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        ("experiment.favourite", "two bits", "unknown mechanism of x.toml 'two bits'"),
+        ("experiment.favorite", "two bits", "unknown mechanism of x.toml 'two bits'"),
         ("experiment.seeds", 1, "'experiment.seeds': input should be greater than"),
         ("experiment.claims", "", "'experiment.claims': extra inputs are not permitted"),
         ("axes.mechanism", None, r"\[axes.mechanism\] is missing"),
         ("axes.seed", {"path": "seed", "values": [1]}, r"give \[experiment\] seeds"),
         ("axes.learning_rate", {"path": "a", "values": [1.0]}, r"needs \[tuning\]"),
-        ("axes.epsilon.values", ["one"], r"\[axes.epsilon\] holds numbers, got 'one'"),
+        (
+            "axes.epsilon.values",
+            ["one"],
+            r"the values of \[axes.epsilon\] must be numbers, got 'one'",
+        ),
         ("fast.axes.epsilon", [2.0], r"axes.epsilon must be some of \[1.0, 3.0, 10.0\], got"),
         ("fast.axes.epsilons", [1.0], "did you mean 'epsilon'"),
     ],
 )
-def test_a_wrong_catalog_is_named(path: str, value: Any, message: str) -> None:
+def test_a_wrong_grid_file_is_named(path: str, value: Any, message: str) -> None:
     table = _table()
     *parents, last = path.split(".")
     place = table
@@ -95,7 +105,7 @@ def test_a_wrong_catalog_is_named(path: str, value: Any, message: str) -> None:
     else:
         place[last] = value
     with pytest.raises((ConfigError, UnknownNameError), match=message):
-        catalogue_of("x", table)
+        parse_grid_file("x", table)
 
 
 def test_a_study_sums_up_seeds_and_draws(tmp_path: Path) -> None:
@@ -119,7 +129,7 @@ def test_a_study_sums_up_seeds_and_draws(tmp_path: Path) -> None:
     assert findings.reduced.endswith("of 1.0, 3.0, 10.0; 3 seeds, not 8.")
     first, *others = findings.verdict.split("\n")
     assert first.startswith(
-        "Of 2 budgets, one bit is below Gaussian (float32) in 2, above it in 0 and not told apart"
+        "Of 2 budgets, one bit is below Gaussian (float32) in 2, above it in 0 and not clearly"
     )
     assert "At epsilon = 3, Gaussian (float32) is best (80.20%" in others[0]
     assert "differs from it by -2.00 points (-2.00 to -2.00)" in others[0]
@@ -172,11 +182,11 @@ def test_a_rate_that_failed_with_any_seed_is_out_and_ties_go_to_the_lower() -> N
     group = group_of({"mechanism": "m", "learning_rate": 0, "seed": 0})
     results = [_result(1, 1.0, 0.9), _result(2, 1.0, None), _result(1, 0.5, 0.6)]
     results += [_result(2, 0.5, 0.8), _result(1, 0.7, 0.7), _result(2, 0.7, 0.7)]
-    found = chosen(results)[group]
+    found = choose_rates(results)[group]
     assert found.rate == 0.5
     assert found.accuracy == pytest.approx(0.7)
     assert found.at_edge
-    assert chosen([_result(1, 1.0, None)])[group].rate is None
+    assert choose_rates([_result(1, 1.0, None)])[group].rate is None
 
 
 def test_a_cell_that_cannot_be_tuned_stays_in_the_table(tmp_path: Path) -> None:
@@ -233,13 +243,13 @@ def test_data_and_device_reach_the_training(
     _findings(tmp_path, train=train, data_dir=tmp_path / "data")
     assert seen == {str(tmp_path / "data")}
     assert os.environ[learning_study.DATA_VARIABLE] == "before"
-    grid = learning_study._on_device(full_grid(catalogue_of("d", _table())), "cpu")
+    grid = learning_study._on_device(full_grid(parse_grid_file("d", _table())), "cpu")
     assert grid.base["runtime"] == {"messages": "packed", "device": "cpu"}
     with pytest.raises(ParameterError, match="'mvu-scalar' trains no model; leave out --jobs"):
         find("mvu-scalar").settings(jobs=2)
 
 
-def _compared(catalogue: Catalogue, ours: list[float], theirs: list[float]) -> str:
+def _compared(grid_file: GridFile, ours: list[float], theirs: list[float]) -> str:
     results = [
         TrialResult(
             key={"mechanism": mechanism, "epsilon": 3.0, "seed": seed},
@@ -251,34 +261,34 @@ def _compared(catalogue: Catalogue, ours: list[float], theirs: list[float]) -> s
         for mechanism, values in (("one bit", ours), ("Gaussian (float32)", theirs))
         for seed, accuracy in enumerate(values)
     ]
-    return verdict(catalogue, summaries(results, {}, seeds=len(ours)), [])
+    return verdict(grid_file, summaries(results, {}, seeds=len(ours)), [])
 
 
 @pytest.mark.parametrize(
     ("ours", "summary", "place"),
     [
         ([0.80, 0.81, 0.82], "below Gaussian (float32) in 1, above it in 0", "lies below"),
-        ([0.90, 0.93, 0.91], "in 0, above it in 0 and not told apart from it in 1", "lies inside"),
+        ([0.90, 0.93, 0.91], "in 0, above it in 0 and not clearly different in 1", "lies inside"),
         ([0.98, 0.97, 0.99], "in 0, above it in 1 and not", "lies above"),
     ],
 )
 def test_the_verdict_goes_either_way(ours: list[float], summary: str, place: str) -> None:
-    catalogue = catalogue_of("digits-sweep", _table())
-    text = _compared(catalogue, ours, [0.90, 0.91, 0.92])
+    grid_file = parse_grid_file("digits-sweep", _table())
+    text = _compared(grid_file, ours, [0.90, 0.91, 0.92])
     assert summary in text
     assert place in text
 
 
 def test_seeds_are_paired() -> None:
-    catalogue = catalogue_of("digits-sweep", _table())
-    text = _compared(catalogue, [0.51, 0.71, 0.91], [0.50, 0.70, 0.90])
+    grid_file = parse_grid_file("digits-sweep", _table())
+    text = _compared(grid_file, [0.51, 0.71, 0.91], [0.50, 0.70, 0.90])
     assert "differs from it by +1.00 points (+1.00 to +1.00)" in text
     assert "lies inside the interval" in text
 
 
 def test_nothing_to_compare_is_said() -> None:
-    catalogue = catalogue_of("digits-sweep", _table())
-    nobody = Comparison.of(catalogue, summaries([_failed()], {}, seeds=2))
+    grid_file = parse_grid_file("digits-sweep", _table())
+    nobody = Comparison.of(grid_file, summaries([_failed()], {}, seeds=2))
     assert nobody.sentence() == "At epsilon = 3, every trial failed."
 
 
@@ -393,18 +403,18 @@ def test_results_do_not_depend_on_the_number_of_jobs(tmp_path: Path) -> None:
 
 def test_the_mnist_experiment_expands_over_keys_that_its_spec_may_have() -> None:
     table = copy.deepcopy(_table("imvu-mnist"))
-    catalogue = catalogue_of("imvu-mnist", table)
-    full, fast = full_grid(catalogue), fast_grid(catalogue)
+    grid_file = parse_grid_file("imvu-mnist", table)
+    full, fast = full_grid(grid_file), fast_grid(grid_file)
     assert [len(axis) for axis in full.axes.values()] == [4, 5, 6]
     assert full.held_out == {"data.validation_fraction": 0.1, "rounds": 450}
     assert fast.held_out["rounds"] == 18
     assert json.dumps(full.base)  # plain data
 
 
-def test_every_catalog_trains_without_a_ledger() -> None:
+def test_every_grid_file_trains_without_a_ledger() -> None:
     """A trial stores no messages: a spec that wants them stored would fail in every cell."""
-    for catalogue in catalogues():
-        for grid in (full_grid(catalogue), fast_grid(catalogue)):
+    for grid_file in read_grid_files():
+        for grid in (full_grid(grid_file), fast_grid(grid_file)):
             for trial in expand(grid.base, grid.axes):
-                assert trial.spec.runtime.messages != "stored", catalogue.name
-                assert trial.spec.randomness == "seeded", catalogue.name
+                assert trial.spec.runtime.messages != "stored", grid_file.name
+                assert trial.spec.randomness == "seeded", grid_file.name

@@ -136,8 +136,8 @@ def test_a_proxy_set_needs_samples_with_labels() -> None:
         (np.zeros(2), np.ones(2), "at least one flat model"),
         (np.zeros((2, 2)), np.ones(3), "a weight for each"),
         (np.full((2, 2), np.nan), np.ones(2), "diverged"),
-        (np.zeros((2, 2)), np.array([1.0, -1.0]), "none below 0"),
-        (np.zeros((2, 2)), np.zeros(2), "some above"),
+        (np.zeros((2, 2)), np.array([1.0, -1.0]), "at least 0, with a positive sum"),
+        (np.zeros((2, 2)), np.zeros(2), "with a positive sum"),
     ],
 )
 def test_models_and_weights_are_checked(models: Vector, weights: Vector, message: str) -> None:

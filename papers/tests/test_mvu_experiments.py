@@ -117,21 +117,21 @@ SCALAR_FIGURES = {  # mean and maximum over 50 inputs
     (1.0, mvu_scalar.CLDP): (4.336, 4.682),
     (1.0, mvu_scalar.MVU_ONE_BIT): (4.336, 4.682),
     (1.0, mvu_scalar.BITWISE): (15.30, 15.31),
-    (1.0, mvu_scalar.GENERALISED): (12.97, 15.94),
+    (1.0, mvu_scalar.GENERALIZED): (12.97, 15.94),
     (1.0, mvu_scalar.LAPLACE): (8.0, 8.0),
     (3.0, mvu_scalar.CLDP): (0.874, 1.220),
     (3.0, mvu_scalar.MVU_ONE_BIT): (0.874, 1.220),
     (3.0, mvu_scalar.BITWISE): (1.591, 1.598),
-    (3.0, mvu_scalar.GENERALISED): (0.419, 0.674),
+    (3.0, mvu_scalar.GENERALIZED): (0.419, 0.674),
     (5.0, mvu_scalar.CLDP): (0.680, 1.027),
     (5.0, mvu_scalar.BITWISE): (0.505, 0.512),
-    (5.0, mvu_scalar.GENERALISED): (0.0571, 0.0879),
+    (5.0, mvu_scalar.GENERALIZED): (0.0571, 0.0879),
 }
 
 
 @pytest.mark.parametrize(("epsilon", "name"), SCALAR_FIGURES)
 def test_scalar_variances_are_the_known_ones(epsilon: float, name: str) -> None:
-    found = next(c for c in mvu_scalar.contenders(epsilon) if c.name == name)
+    found = next(c for c in mvu_scalar.compared_mechanisms(epsilon) if c.name == name)
     variances = found.variances(np.linspace(-1.0, 1.0, 50))
     mean, largest = SCALAR_FIGURES[epsilon, name]
     assert variances.mean() == pytest.approx(mean, rel=1.5e-3)
@@ -237,7 +237,7 @@ def test_biased_examples_are_not_registered() -> None:
     examples = {
         name
         for name, value in vars(mvu_consistency).items()
-        if callable(value) and (value.__doc__ or "").startswith("BIASED EXAMPLE")
+        if callable(value) and (value.__doc__ or "").startswith("Return a BIASED EXAMPLE")
     }
     assert len(examples) == 3
     assert not examples & kinds
@@ -245,7 +245,7 @@ def test_biased_examples_are_not_registered() -> None:
 
 
 def test_published_cldp_spends_less_under_zero_out() -> None:
-    found = {c.name: c.spent for c in mvu_vector_l1.contenders(1.0)}
+    found = {c.name: c.spent for c in mvu_vector_l1.compared_mechanisms(1.0)}
     assert found[mvu_vector_l1.CLDP] == pytest.approx(math.log((1.0 + math.e) / 2.0))
     assert found[mvu_vector_l1.CLDP_CALIBRATED] == pytest.approx(1.0, rel=1e-6)
     assert mvu_vector_l1.BALL.sensitivity(Adjacency.ZERO_OUT) == 1.0

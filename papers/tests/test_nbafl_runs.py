@@ -114,9 +114,9 @@ def test_a_noise_multiplier_alone_will_do(tmp_path: Path) -> None:
         (
             {"mechanism": {"kind": "gauss_hermite", "levels": 2}},
             ConfigError,
-            r"mechanism\.kind = 'gaussian'",
+            r"got mechanism\.kind = 'gauss_hermite'; set it to 'gaussian'",
         ),
-        ({"privacy": without_epsilon()}, ConfigError, r"needs 'privacy\.epsilon'"),
+        ({"privacy": without_epsilon()}, ConfigError, r"give 'privacy\.epsilon'"),
         (
             {"mechanism": {"kind": "gaussian", "noise_multiplier": 2.0}},
             ConfigError,
@@ -125,7 +125,7 @@ def test_a_noise_multiplier_alone_will_do(tmp_path: Path) -> None:
         (
             {"algorithm": {**NBAFL["algorithm"], "exposures": 5}},
             ConfigError,
-            "exceeds the 4 rounds",
+            "must be at most the 4 rounds",
         ),
         (
             {"channel": {"kind": "shuffler", "minimum_clients": 3}},

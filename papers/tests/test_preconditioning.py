@@ -93,7 +93,9 @@ def test_along_a_discriminant_variants_have_variance_one() -> None:
 
 
 def test_runs_must_be_whole() -> None:
-    with pytest.raises(ParameterError, match="400 public samples are no whole number of runs of 3"):
+    with pytest.raises(
+        ParameterError, match="400 public samples are not a multiple of the 3 variants"
+    ):
         learn_discriminants(public(), 2, 3, np.random.default_rng(1))
     with pytest.raises(ParameterError, match="variants must be an integer from 2"):
         learn_discriminants(public(), 2, 1, np.random.default_rng(1))
@@ -153,7 +155,7 @@ def test_wrong_parameters_are_refused() -> None:
     with pytest.raises(ParameterError, match="bias must be finite"):
         Preconditioner(geometry=found, exponent=1, bias=float("nan"))
     with pytest.raises(
-        ParameterError, match="features have 4 values a sample, but the public ones 30"
+        ParameterError, match="features have 4 values per sample, but the public ones have 30"
     ):
         Preconditioner(geometry=found, exponent=1, bias=0.1).apply(np.zeros((2, 4), np.float32))
     with pytest.raises(ParameterError, match="public features must be finite"):

@@ -9,9 +9,9 @@ from sottovoce.core.errors import ParameterError
 from sottovoce_papers.features.scattering import (
     Geometry,
     Scattering2d,
-    group_normalise,
+    group_normalize,
     logarithms,
-    opponent_colours,
+    opponent_colors,
 )
 
 KYMATIO = np.load(Path(__file__).parent / "kymatio_0_3_0.npz")
@@ -90,19 +90,19 @@ def test_images_of_another_size_or_too_small_are_refused() -> None:
 
 def test_group_normalization_sets_each_samples_groups_to_mean_0_and_variance_1() -> None:
     features = 3 + 5 * images(4, 81, 7, 7)
-    groups = group_normalise(features, 27).reshape(4, 27, -1)
+    groups = group_normalize(features, 27).reshape(4, 27, -1)
     torch.testing.assert_close(groups.mean(dim=2), torch.zeros(4, 27), rtol=0, atol=1e-5)
     torch.testing.assert_close(groups.var(dim=2, correction=0), torch.ones(4, 27))
 
 
 def test_group_normalization_mixes_no_samples() -> None:
     features = images(4, 144, 7, 7)
-    torch.testing.assert_close(group_normalise(features, 6)[1:2], group_normalise(features[1:2], 6))
+    torch.testing.assert_close(group_normalize(features, 6)[1:2], group_normalize(features[1:2], 6))
 
 
 def test_groups_that_do_not_divide_the_channels_are_refused_with_those_that_do() -> None:
     with pytest.raises(ParameterError, match="got 24; choose one of 1, 3, 9, 27, 81"):
-        group_normalise(images(1, 81, 2, 2), 24)
+        group_normalize(images(1, 81, 2, 2), 24)
 
 
 def test_logarithms_keep_the_averages_and_compress_edges() -> None:
@@ -115,8 +115,8 @@ def test_logarithms_keep_the_averages_and_compress_edges() -> None:
 
 def test_opponent_colors_turn_and_do_not_stretch() -> None:
     colours = images(2, 3, 4, 4)
-    found = opponent_colours(colours)
+    found = opponent_colors(colours)
     torch.testing.assert_close(found.square().sum(dim=1), colours.square().sum(dim=1))
-    grey = opponent_colours(colours[:, :1].expand(2, 3, 4, 4))
+    grey = opponent_colors(colours[:, :1].expand(2, 3, 4, 4))
     torch.testing.assert_close(grey[:, 0], 3**0.5 * colours[:, 0])
     torch.testing.assert_close(grey[:, 1:], torch.zeros(2, 2, 4, 4), rtol=0, atol=1e-6)

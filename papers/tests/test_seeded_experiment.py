@@ -56,7 +56,7 @@ def test_a_fast_run_is_whole_and_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
     def refuse(*_: object) -> None:
         raise AssertionError("what is kept is not measured again")
 
-    monkeypatch.setattr(seeded_vectors, "measured", refuse)
+    monkeypatch.setattr(seeded_vectors, "measure_vectors", refuse)
     assert seeded.study(settings, fake_train).rows == found.rows
 
 
@@ -67,7 +67,7 @@ def test_it_is_registered_and_needs_no_data() -> None:
 
 
 def test_all_three_have_the_error_of_the_gaussian() -> None:
-    gaussian, bits, seeds = seeded_vectors.measured(20_000, 1.0, 6)
+    gaussian, bits, seeds = seeded_vectors.measure_vectors(20_000, 1.0, 6)
     assert (bits["payload_bytes"], seeds["payload_bytes"]) == (2_500, 16)
     assert gaussian["payload_bytes"] == 80_000
     # Standard errors: sqrt(2/(6 d)) of the noise, and 2/(mu d) along the update.
@@ -140,6 +140,9 @@ def test_a_verdict_says_if_one_of_them_learns_better() -> None:
         }
         return seeded._full(seeded.TRAINING, values)
 
-    for gap, said in ((0.05, "-5.00 points (+-1.41) beside one bit"), (0.0, "no clear difference")):
+    for gap, said in (
+        (0.05, "-5.00 points (+-1.41), a clear difference"),
+        (0.0, "no clear difference"),
+    ):
         rows = [trained(seeded_vectors.ONE_BIT, 0.8), trained(seeded_vectors.SEEDS, 0.8 - gap)]
         assert said in "\n".join(seeded._about_training(rows))

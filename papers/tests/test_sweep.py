@@ -146,9 +146,9 @@ def test_a_failure_is_recorded_stops_no_one_and_is_tried_again(tmp_path: Path) -
     errors = [result.error for result in results]
     assert errors[0] == "the model diverged in round 7; lower the rate"
     assert errors[1] is not None
-    assert "out of memory; give a smaller --jobs" in errors[1]
+    assert "out of memory; use fewer --jobs" in errors[1]
     assert errors[2] is not None
-    assert errors[2].startswith("the accelerator is out of memory (tried to allocate 20 GiB); give")
+    assert errors[2].startswith("the accelerator is out of memory (tried to allocate 20 GiB); use")
     assert errors[3] is not None
     assert errors[3].startswith("ZeroDivisionError: division by zero (fake_training.py, line")
     assert errors[4] is None

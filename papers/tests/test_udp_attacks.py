@@ -38,11 +38,11 @@ from sottovoce_papers.udp_mechanisms import (
     NO_PRIVACY,
     PRIVATE,
     STAIRCASE,
-    Contender,
-    contenders,
+    MechanismAtBudget,
+    mechanisms_at_budgets,
 )
 
-TINY_DRA = udp_dra.Plan(
+TINY_DRA = udp_dra.ReconstructionPlan(
     epsilons=(8.0,),
     updates={1: 3, 2: 2},
     iterations=3,
@@ -53,7 +53,7 @@ TINY_DRA = udp_dra.Plan(
     epochs=1,
     victims=5,
 )
-TINY_AIA = udp_aia.Plan(
+TINY_AIA = udp_aia.InferencePlan(
     epsilons=(8.0,), seeds=2, num_train=None, num_test=None, rounds=1, rates=(0.1, 0.3), epochs=1
 )
 
@@ -64,7 +64,7 @@ def _settings(name: str, folder: Path) -> Settings:
 
 
 def test_every_printed_value_is_there() -> None:
-    cells = {(one.mechanism, one.epsilon) for one in contenders(EPSILONS)}
+    cells = {(one.mechanism, one.epsilon) for one in mechanisms_at_budgets(EPSILONS)}
     printed = {cell for cell in cells if cell[0] != "one bit"}
     assert set(udp_dra.TABLE_7) == set(udp_dra.TABLE_9) == set(udp_aia.TABLE_8) == printed
     assert udp_dra.TABLE_7[STAIRCASE, 2.0] == (2.3399, 8.37, 0.0096)
@@ -75,7 +75,9 @@ def test_every_printed_value_is_there() -> None:
 @pytest.mark.parametrize("records", [1, 10])
 def test_one_release_spends_the_budget_and_no_more(mechanism: str, records: int) -> None:
     domain = L2Ball(dimension=1000, radius=1.0, records=records)
-    found = target_models.for_one_release(Contender(mechanism=mechanism, epsilon=2.0), domain)
+    found = target_models.for_one_release(
+        MechanismAtBudget(mechanism=mechanism, epsilon=2.0), domain
+    )
     spent = accounting.epsilon(found.privacy(Adjacency.ZERO_OUT), DELTA)
     assert 1.99 < spent <= 2.0
 
@@ -91,7 +93,7 @@ def test_reconstruction_from_end_to_end_and_again_from_what_was_kept(
         x_test=images(61, 32, 32, 3),
         y_test=labels(61, 10),
     )
-    monkeypatch.setattr(udp_dra.Plan, "of", lambda settings: TINY_DRA)
+    monkeypatch.setattr(udp_dra.ReconstructionPlan, "of", lambda settings: TINY_DRA)
     settings = _settings("udp-dra", tmp_path)
     first = udp_dra.udp_dra(settings)
     mechanisms = 1 + len(PRIVATE)
@@ -112,7 +114,7 @@ def test_reconstruction_from_end_to_end_and_again_from_what_was_kept(
         raise AssertionError("a finished cell was computed again")
 
     monkeypatch.setattr("sottovoce_papers.studies.udp_dra.cells.invert", never)
-    monkeypatch.setattr("sottovoce_papers.target_models._trained", never)
+    monkeypatch.setattr("sottovoce_papers.target_models._train", never)
     again = udp_dra.udp_dra(settings)
     assert again.rows == first.rows
     assert again.verdict == first.verdict
@@ -127,11 +129,11 @@ def test_attributes_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         gender=np.arange(60) // 3 % 2,
         age=np.full(60, 30),
     )
-    monkeypatch.setattr(udp_aia.Plan, "of", lambda settings: TINY_AIA)
+    monkeypatch.setattr(udp_aia.InferencePlan, "of", lambda settings: TINY_AIA)
     tuned: list[tuple[float, ...]] = []
     original = target_models.target_model
 
-    def spied(base: Any, one: Contender, rates: Any, *, seed: int) -> Any:
+    def spied(base: Any, one: MechanismAtBudget, rates: Any, *, seed: int) -> Any:
         tuned.append(tuple(rates))
         return original(base, one, rates, seed=seed)
 
@@ -178,9 +180,9 @@ def test_the_verdict_says_who_beats_the_mean_image_and_whether_the_staircase_dif
     )
     assert "beaten in MSE and SSIM with no privacy" in higher
     assert "not beaten with Gaussian (DP-SGD) at epsilon 2, staircase at epsilon 2" in higher
-    assert "higher in 1, lower in 0, not told apart in 0 of 1" in higher
+    assert "higher in 1, lower in 0, no clear difference in 0 of 1" in higher
     same = reconstruction_findings.verdict(_cells({**base, (STAIRCASE, 2.0): [0.8, 0.7, 0.8, 0.8]}))
-    assert "higher in 0, lower in 0, not told apart in 1 of 1" in same
+    assert "higher in 0, lower in 0, no clear difference in 1 of 1" in same
 
 
 def test_scores_are_of_updates_and_in_the_best_order() -> None:
@@ -237,9 +239,13 @@ def test_the_register_is_read_without_torch() -> None:
 
 
 def test_fast_versions_say_what_they_leave_out() -> None:
-    for module, name in ((udp_dra, "udp-dra"), (udp_aia, "udp-aia")):
-        plan = module.Plan.of(find(name).settings(fast=True))
-        full = module.Plan.of(find(name).settings())
+    cases = (
+        (udp_dra, udp_dra.ReconstructionPlan, "udp-dra"),
+        (udp_aia, udp_aia.InferencePlan, "udp-aia"),
+    )
+    for module, plans, name in cases:
+        plan = plans.of(find(name).settings(fast=True))
+        full = plans.of(find(name).settings())
         assert module._reduced(plan).endswith(".")
         assert full.epsilons == EPSILONS
         assert len(full.rates) > 1

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from sottovoce_papers.catalogue import catalogues, fast_grid, full_grid
 from sottovoce_papers.experiment import Findings, find, number
+from sottovoce_papers.grid_files import fast_grid, full_grid, read_grid_files
 from sottovoce_papers.studies import udp_cost, udp_shuffler
 from sottovoce_papers.sweep import expand
 
 ENTRIES = {
-    catalogue.name: catalogue for catalogue in catalogues() if catalogue.name.startswith("udp-")
+    grid_file.name: grid_file
+    for grid_file in read_grid_files()
+    if grid_file.name.startswith("udp-")
 }
 MOST_FAST_SPECS = 16
 
@@ -34,8 +36,8 @@ def test_every_learning_figure_has_an_entry() -> None:
 
 @pytest.mark.parametrize("name", sorted(ENTRIES))
 def test_both_versions_are_specs_and_tuned_on_held_out_data(name: str) -> None:
-    catalogue = ENTRIES[name]
-    full, fast = full_grid(catalogue), fast_grid(catalogue)
+    grid_file = ENTRIES[name]
+    full, fast = full_grid(grid_file), fast_grid(grid_file)
     assert full.held_out["data.validation_fraction"] == 0.1
     for grid in (full, fast):
         specs = [trial.spec for trial in expand(grid.base, grid.axes)]
@@ -133,7 +135,7 @@ def test_a_shuffler_buys_noise_only_where_there_are_clients(
     assert number(many_hidden, "noise_multiplier") < 0.9 * number(many, "noise_multiplier")
     assert number(many_hidden, "epsilon_if_all_is_seen") > 0.05
     assert all(number(row, "epsilon_spent") <= 0.05 for row in findings.rows)
-    assert findings.verdict.startswith("In 1 of 2 settings the shuffler buys nothing")
+    assert findings.verdict.startswith("In 1 of 2 settings the shuffler gains nothing")
     assert "Laplace, 1400 clients, epsilon 0.05: " in findings.verdict
     assert findings.figures[0].chart.svg().startswith("<svg")
     assert {trial["stage"] for trial in findings.trials} == {"tuning", "final"}

@@ -13,8 +13,8 @@ from sottovoce_papers.studies.udp_mia.grid import (
     FULL,
     OVERFITTED,
     PRINTED,
-    Cell,
-    Scale,
+    AttackedRecipe,
+    AttackScale,
     cells,
     spec_of,
 )
@@ -22,7 +22,7 @@ from sottovoce_papers.studies.udp_mia.study import MEASURES, udp_mia, verdict
 from sottovoce_papers.studies.udp_mia.trial import Measured
 from sottovoce_papers.udp_mechanisms import GAUSSIAN, LAPLACE, NO_PRIVACY, ONE_BIT, STAIRCASE
 
-TINY = Scale(
+TINY = AttackScale(
     candidates=200,
     known=20,
     shadows=8,
@@ -97,10 +97,13 @@ def test_the_grid_is_table_six_and_what_it_lacks() -> None:
 
 
 def test_specs_are_those_of_the_paper_where_it_speaks() -> None:
-    spec = spec_of(Cell(mechanism=STAIRCASE, epsilon=6.0), FULL, "cpu")
+    spec = spec_of(AttackedRecipe(mechanism=STAIRCASE, epsilon=6.0), FULL, "cpu")
     assert (spec.rounds, spec.data.clients, spec.privacy.epsilon) == (150, 10, 6.0)
     assert (spec.privacy.record_sampling_rate, spec.privacy.delta) == (0.05, 1e-5)
-    assert spec_of(Cell(mechanism=OVERFITTED, epsilon=None), FULL, "cpu").privacy.epsilon is None
+    assert (
+        spec_of(AttackedRecipe(mechanism=OVERFITTED, epsilon=None), FULL, "cpu").privacy.epsilon
+        is None
+    )
 
 
 def test_targets_that_agree_by_luck_prove_nothing() -> None:

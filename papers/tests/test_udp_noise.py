@@ -21,7 +21,7 @@ from sottovoce_papers.studies.udp_noise.noise_variance import (
     LAPLACE,
     STAIRCASE,
     WIDE_STAIRCASE,
-    Budget,
+    NoiseBudget,
     number_ratio,
     one_shot_l1_ratio,
     renyi_l2_ratio,
@@ -55,7 +55,7 @@ def _agrees(found: float, printed: float) -> bool:
 )
 def test_numbers_have_the_known_ratios(releases: int, epsilon: float) -> None:
     """16 releases: nu next to 1, which has up to 11% less than the nu of least variance."""
-    budget = Budget(epsilon=epsilon, delta=DELTA, releases=releases)
+    budget = NoiseBudget(epsilon=epsilon, delta=DELTA, releases=releases)
     laplace, staircase = RATIOS[releases][epsilon]
     assert _agrees(number_ratio(LAPLACE, budget), laplace)
     found = number_ratio(STAIRCASE, budget)
@@ -84,7 +84,7 @@ def _exact_ratio(releases: int, epsilon: float, nu: float) -> float:
 
 @pytest.mark.parametrize("epsilon", [2.0, 8.0])
 def test_our_ratios_are_the_exact_ones(epsilon: float) -> None:
-    budget = Budget(epsilon=epsilon, delta=DELTA, releases=16)
+    budget = NoiseBudget(epsilon=epsilon, delta=DELTA, releases=16)
     exact = _exact_ratio(16, epsilon, 0.999)
     found = number_ratio(WIDE_STAIRCASE, budget)
     assert exact * (1.0 - 1e-6) <= found <= exact * 1.0005
@@ -101,7 +101,7 @@ def test_our_ratios_are_the_exact_ones(epsilon: float) -> None:
 )
 def test_no_nu_is_much_better_than_both_that_are_tried(releases: int, epsilon: float) -> None:
     ratios = [_exact_ratio(releases, epsilon, float(nu)) for nu in np.linspace(0.02, 0.98, 49)]
-    budget = Budget(epsilon=epsilon, delta=DELTA, releases=releases)
+    budget = NoiseBudget(epsilon=epsilon, delta=DELTA, releases=releases)
     tried = min(number_ratio(name, budget) for name in (STAIRCASE, WIDE_STAIRCASE))
     assert tried < 1.002 * min(ratios)
 
@@ -158,7 +158,7 @@ def test_sampled_staircases_cost_what_enumeration_says(stddev: float) -> None:
     pair = staircase_pair(epsilon, nu, 1.0, ZERO_OUT)
     exact, found = _exact_sampled_epsilon(epsilon, nu), _sampled_epsilon(pair, "pld")
     assert exact * (1.0 - 1e-9) <= found <= exact * 1.0003
-    renyi, pld = SAMPLED[stddev]["ScalarStaircase"]
+    renyi, pld = SAMPLED[stddev]["Staircase"]
     assert _sampled_epsilon(pair, "renyi") == pytest.approx(renyi, rel=5e-3)
     assert found <= pld  # which is up to 1% above the exact one
 
@@ -174,7 +174,7 @@ def test_sampled_gaussian_and_laplace_noise_costs_what_is_known(stddev: float) -
 
 
 def test_under_an_l2_clip_the_staircase_loses_like_the_root_of_the_dimension() -> None:
-    budget = Budget(epsilon=2.0, delta=DELTA, releases=1)
+    budget = NoiseBudget(epsilon=2.0, delta=DELTA, releases=1)
     assert renyi_l2_ratio(STAIRCASE, 1000, budget) == pytest.approx(66.0, rel=0.01)
     assert renyi_l2_ratio(STAIRCASE, 10**6, budget) == pytest.approx(2000.0, rel=0.01)
     assert renyi_l2_ratio(LAPLACE, 10**6, budget) == pytest.approx(2.0, rel=1e-3)
@@ -182,7 +182,7 @@ def test_under_an_l2_clip_the_staircase_loses_like_the_root_of_the_dimension() -
 
 
 def test_under_an_l1_clip_the_staircase_s_gain_dies_with_the_dimension() -> None:
-    budget = Budget(epsilon=4.0, delta=DELTA, releases=1)
+    budget = NoiseBudget(epsilon=4.0, delta=DELTA, releases=1)
     ratios = [
         one_shot_l1_ratio(STAIRCASE, d, budget) / one_shot_l1_ratio(LAPLACE, d, budget)
         for d in (1, 2, 8, 64)
@@ -204,8 +204,8 @@ def test_a_fast_run_says_where_the_favorite_loses(tmp_path: Path) -> None:
         udp_noise.L2_CLIP,
         udp_noise.L1_CLIP,
     }
-    assert "the paper's favourite loses to the Gaussian with 16 releases" in result["verdict"]
-    assert "The paper's favourite loses where it is used" in result["verdict"]
+    assert "the paper's favorite loses to the Gaussian with 16 releases" in result["verdict"]
+    assert "The paper's favorite loses where it is used" in result["verdict"]
     assert len(result["figures"]) == 4
 
 
@@ -227,6 +227,6 @@ def test_the_verdict_follows_the_rows() -> None:
     rows += [row(udp_noise.L2_CLIP, name, 0.9, 10) for name in names[:2]]
     rows += [row(udp_noise.L1_CLIP, name, 0.25 * (1 + i)) for i, name in enumerate(names[1::-1])]
     said = udp_noise.verdict(rows)
-    assert "the paper's favourite wins" in said
+    assert "the paper's favorite wins" in said
     assert "never loses there" in said
     assert "50% in 1" in said

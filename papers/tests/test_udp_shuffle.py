@@ -89,7 +89,7 @@ def test_a_fast_run(tmp_path: Path) -> None:
     assert large["shuffled_epsilon"] == large["local_epsilon"]
     assert large["eps0"] > 40.0
     assert "BELOW the exact divergence" in result["verdict"]
-    assert "10 clients buy nothing" in result["verdict"]
+    assert "10 clients gain nothing" in result["verdict"]
 
 
 def some_rows(*, printed: float, shuffled: float) -> list[dict[str, Any]]:
@@ -130,7 +130,7 @@ def test_the_verdict_says_what_the_rows_say() -> None:
     bad = udp_shuffle.verdict(some_rows(printed=0.25, shuffled=0.995))
     assert "in 1 of 1 cases" in bad
     assert "prints 0.25 where the truth is 0.5" in bad
-    assert "100 clients buy nothing" in bad
+    assert "100 clients gain nothing" in bad
     assert "nothing at dimension 50 (eps0 9)" in bad
     good = udp_shuffle.verdict(some_rows(printed=0.75, shuffled=0.3))
     assert "Lemma 2 as printed holds in all 1 cases" in good

@@ -62,19 +62,6 @@ def test_a_plan_for_people(cli: Any) -> None:
     assert max(map(len, tables)) <= 100
 
 
-def test_the_page_about_plans_shows_what_the_command_prints(cli: Any) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "plan.md").read_text()
-    command = next(line for line in page.splitlines() if line.startswith("    sottovoce plan"))
-    entries = cli(*command.split()[1:], "--json").json["ranking"]
-    lines = (line.split() for line in page.splitlines())
-    rows = {words[0]: words for words in lines if words[-1:] in (["exact"], ["float"])}
-    for entry in entries[:3]:
-        shown = rows[entry["mechanism"]]
-        assert f"{entry['mse']:.4g}" in shown
-        assert str(entry["bytes_per_update"]) in shown
-        assert entry["sampling_grade"] in shown
-
-
 def test_all_settings_are_more_than_the_best_of_each(cli: Any) -> None:
     few = cli("plan", *SMALL.split(), "--json").json
     many = cli("plan", *SMALL.split(), "--all-settings", "--json").json

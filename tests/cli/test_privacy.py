@@ -217,7 +217,7 @@ REFUSED = [
         f"privacy spend {SUM} --secure-sum-clients 9 --shuffled-clients 9",
         "clients together",
     ),
-    (f"privacy spend {SUM} --secure-sum-clients 9 --sampling-rate 0.1", "give one of them"),
+    (f"privacy spend {SUM} --secure-sum-clients 9 --sampling-rate 0.1", "give only one of them"),
     (f"{GAUSSIAN} --sampling fixed-size", "need --sampling-rate"),
     (
         f"{ONE_BIT} --sampling-rate .1 --sampling-hidden-by central-noise",

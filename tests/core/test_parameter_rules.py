@@ -90,7 +90,7 @@ def test_the_refusal_carries_the_name_it_was_asked_about() -> None:
 @pytest.mark.parametrize("value", [0.0, 9.9e-6, -1.0, 1.1e12, math.nan, math.inf])
 def test_a_noise_multiplier_outside_its_range_is_refused(value: float) -> None:
     message = message_of(lambda: parameter_rules.noise_multiplier(value))
-    assert f"between 1e-5 and 1e12, got {value!r}; use the mechanism 'no_privacy'" in message
+    assert f"between 1e-5 and 1e12, got {value!r}; calibrate it to an epsilon" in message
 
 
 @pytest.mark.parametrize("value", [1e-5, 1.0, 1e12])

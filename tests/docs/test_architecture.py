@@ -52,3 +52,15 @@ def test_files_are_short_enough_to_be_read_at_once() -> None:
     long = [path for path in PACKAGE.rglob("*.py") if path.read_text().count("\n") > 400]
     counted = [one for path in long for one in walks.modules_of(path.parent, path.name)]
     assert not [one.path for one in counted if one.code_lines > 400]
+
+
+def test_the_contract_between_mechanisms_names_all_of_them() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (named,) = (one["modules"] for one in contracts if "each other" in one["name"])
+    registered = {
+        f"sottovoce.mechanisms.{path.stem}"
+        for path in (PACKAGE / "mechanisms").glob("*.py")
+        if "\n@register(\n" in path.read_text(encoding="utf-8")
+    }
+    assert set(named) == registered

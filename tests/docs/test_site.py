@@ -50,7 +50,7 @@ def test_every_page_is_built(site: Path) -> None:
 
 def test_formulas_are_text(site: Path) -> None:
     shown = (site / "explanation/privacy.html").read_text()
-    assert "exp(&lt;b, z&gt; - sum" in shown
+    assert "exp(<code>&lt;b, z&gt;</code> - sum" in shown
     assert "<b, z>" not in shown
 
 
@@ -87,7 +87,7 @@ def test_every_command_is_in_the_reference(site: Path) -> None:
     for name in ("run", "plan", "ledger show", "audit run", "deploy node", "privacy calibrate"):
         assert f">sottovoce {name}<" in shown
     assert "<code>--shadows INTEGER</code>" in shown
-    assert "an even number. [64]" in shown
+    assert "shadow models to train; even. [64]" in shown
 
 
 def test_every_decision_is_listed() -> None:

@@ -101,7 +101,7 @@ def test_clients_start_from_what_the_server_sent_and_it_is_packed_once_a_round(
 
     monkeypatch.setattr(SampleClippedGradient, "updates", watched)
     monkeypatch.setattr(broadcast, "pack", counted)
-    monkeypatch.setattr(rounds, "COORDINATES_TOGETHER", 1)  # one client at a time
+    monkeypatch.setattr(rounds, "MAX_COORDINATES_IN_MEMORY", 1)  # one client at a time
     spec = a_spec({"runtime": {"messages": messages}}, downlink)
     run(spec, tmp_path / "run")
     assert len(packed) == 3
@@ -202,7 +202,7 @@ def test_a_resumed_run_sends_what_it_would_have_sent(tmp_path: Path, case: dict[
 
 def test_a_model_that_does_not_fit_ends_the_run_before_anyone_is_charged(tmp_path: Path) -> None:
     wild = {"algorithm": {"kind": "fedavg", "server_learning_rate": 1e7}}
-    with pytest.raises(WireError, match=r"float16 reaches 65504; .*runtime.downlink = 'bfloat16'"):
+    with pytest.raises(WireError, match=r"float16 is 65504; .*runtime.downlink = 'bfloat16'"):
         run(a_spec(wild, "float16", checkpoint_every=1), tmp_path / "run")
     with RunFolder(tmp_path / "run").ledger() as ledger:
         assert ledger.num_charges == 4  # the first round's, which was sent

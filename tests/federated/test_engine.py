@@ -38,7 +38,7 @@ UNEQUAL: dict[str, Any] = {
 def test_a_round_is_one_commit_before_the_first_code_however_little_fits_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "COORDINATES_TOGETHER", 1)  # one client at a time
+    monkeypatch.setattr(rounds, "MAX_COORDINATES_IN_MEMORY", 1)  # one client at a time
     seen = []
 
     def watch(*_: object) -> None:
@@ -54,7 +54,7 @@ def test_the_size_of_a_chunk_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(small_spec(), tmp_path / "whole")
-    monkeypatch.setattr(rounds, "COORDINATES_TOGETHER", 1)
+    monkeypatch.setattr(rounds, "MAX_COORDINATES_IN_MEMORY", 1)
     assert run(small_spec(), tmp_path / "chunks") == whole
 
 
@@ -90,7 +90,9 @@ def test_a_race_for_a_budget_is_lost_at_the_charge_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        rounds, "able_to_pay", lambda plan, *_, **__: frozenset(p.client for p in plan.clients)
+        rounds,
+        "clients_within_budget",
+        lambda plan, *_, **__: frozenset(p.client for p in plan.clients),
     )  # somebody else spends the budget after it was looked at
     run(small_spec(**UNEQUAL), tmp_path / "run")
     rows = RunFolder(tmp_path / "run").metrics()
@@ -110,7 +112,7 @@ def test_whichever_client_is_refused_where_it_encodes_is_counted_once(
             outcomes[1] = Refused(part=requests[1].part, uplink=0, error=error)
         return outcomes
 
-    monkeypatch.setattr(rounds, "privatise", privatised)
+    monkeypatch.setattr(rounds, "privatize", privatised)
     run(small_spec(rounds=3), tmp_path / "run")
     rows = RunFolder(tmp_path / "run").metrics()
     assert [row["clients_asked"] for row in rows] == [4, 3, 4]

@@ -147,6 +147,6 @@ def test_a_refusal_is_told_by_its_reason(
     site: SiteFolder, monkeypatch: pytest.MonkeyPatch, found: LinkVerdict, said: str | None
 ) -> None:
     monkeypatch.setattr(node, "link_verdict", lambda *_: found)
-    monkeypatch.setattr(node, "seconds_ahead", lambda *_: 8.0)
+    monkeypatch.setattr(node, "clock_offset_seconds", lambda *_: 8.0)
     refusal = node._refusal(site)
     assert refusal is None if said is None else said in str(refusal)

@@ -427,7 +427,7 @@ def test_vectors_are_counted_before_any_record_is_read(
     reason: str,
 ) -> None:
     monkeypatch.setattr(site_training, "load_data", forbidden)
-    monkeypatch.setattr(site_training, "received", forbidden)
+    monkeypatch.setattr(site_training, "unpack_start", forbidden)
     with pytest.raises(WireError, match=reason):
         compute(dataclasses.replace(order, vectors=vectors), site)
 
@@ -758,7 +758,7 @@ def test_whichever_client_withdraws_takes_no_part_from_the_next_order_on(
         used.append(clients[0].num_samples)
         return compute_finite_uplinks(algorithm, task, clients, step)
 
-    monkeypatch.setattr(site_training, "finite_uplinks", watched)
+    monkeypatch.setattr(site_training, "compute_finite_uplinks", watched)
     order = own_order(kind, "client")
     for number, count in enumerate((40, 39, 40)):
         site = sites_in(tmp_path, "client")("ada")

@@ -4,7 +4,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from fuzzing.catalogue import ENTRANCES
+from fuzzing.entrances import ENTRANCES
 from fuzzing.harness import ChangedError, Entrance, check, run_cases
 
 from sottovoce.core.errors import ParameterError

@@ -1,4 +1,4 @@
-"""Distributions as an installer leaves them: modules beside a folder of metadata."""
+"""Distributions as an installer leaves them: modules and a folder of metadata."""
 
 from collections.abc import Mapping
 from pathlib import Path

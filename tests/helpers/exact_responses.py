@@ -1,4 +1,4 @@
-"""What many randomised responses together give away, exactly."""
+"""The exact privacy loss of many randomized responses together."""
 
 import math
 from typing import Any
@@ -10,7 +10,7 @@ SPARE = 10  # for the roundings of products and sums: a delta of 1 is 1
 
 
 def exact_response_delta(epsilon_each: float, count: int, epsilon: float) -> Any:
-    """The least delta of `count` randomised responses, by enumerating the binomial outcomes."""
+    """Return the least delta of `count` randomized responses, by enumerating the outcomes."""
     with mpmath.workdps(DIGITS):
         truth = 1 / (1 + mpmath.exp(-mpmath.mpf(epsilon_each)))
         return binomial_delta(truth, 1 - truth, count, epsilon)

@@ -1,4 +1,4 @@
-"""A Flower grid in this process: real messages, serialised both ways, and real ClientApps."""
+"""A Flower grid in this process: real messages, serialized both ways, and real ClientApps."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ ORDER = Order(
     vectors=(b"1234",),
 )  # fmt: skip
 Train = Callable[[Message, Context], Message]
-# What a network, or whoever sits in it, may do to the replies of a round.
+# What a network, or an attacker in it, may do to the replies of a round.
 Tamper = Callable[[list[Message]], list[Message]]
 
 POLICY = """

@@ -27,7 +27,7 @@ def site_names(count: int) -> list[str]:
 
 @contextlib.contextmanager
 def training_federation(folder: Path, sites: Sequence[str]) -> Iterator[RunningFederation]:
-    """A link and nodes of real processes, whose policies have room for many runs."""
+    """A link and nodes of real processes, whose policies allow many runs."""
     with rehearsal(folder, sites=sites, stubs=mischievous_worker(), start=False) as running:
         running.start_link()
         for site in sites:
@@ -37,7 +37,7 @@ def training_federation(folder: Path, sites: Sequence[str]) -> Iterator[RunningF
 
 
 def allow(running: RunningFederation, site: str, **changes: Any) -> None:
-    """Write a site's policy; a running node reads it anew for each task."""
+    """Write a site's policy; a running node reads it again for each task."""
     policy = {
         "mechanisms": ["gauss_hermite"],
         "level": "sample",
@@ -116,7 +116,7 @@ def replace_worker(running: RunningFederation, site: str) -> None:
 
 
 def cut_power(keeper_folder: Path) -> None:
-    """As if the machine of a link or a node had lost its power: no process says goodbye."""
+    """Kill the processes of a link or a node as if its machine had lost its power."""
     for pid in family_of(keeper_folder):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -124,7 +124,7 @@ def cut_power(keeper_folder: Path) -> None:
 
 
 def family_of(keeper_folder: Path) -> list[int]:
-    """The keeper of a link or a node, and all that it has started; nobody if there is none."""
+    """Return the processes of a link or a node and all that they have started."""
     state = state_of(keeper_folder)
     return [state["pid"], *_children_of(state["pid"])] if state else []
 

@@ -64,7 +64,7 @@ class InProcessPost:
         return 0
 
     def traffic(self) -> None:
-        """Nobody counts."""
+        """Ignore the count."""
 
     def collect(self) -> Iterator[Reply]:
         replies, self._replies = self._replies, []

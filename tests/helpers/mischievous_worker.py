@@ -79,7 +79,7 @@ class Mischief:
         match kind:
             case "exit":
                 os._exit(3)
-            case "stopped":  # until somebody continues it
+            case "stopped":  # until it is continued
                 os.kill(os.getpid(), signal.SIGSTOP)
             case "slow":
                 time.sleep(6.0)

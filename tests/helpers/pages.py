@@ -85,7 +85,7 @@ def play(page: Path, folder: Path) -> None:
         elif block.language == "toml":
             tomllib.loads(block.text)
         else:
-            raise AssertionError(f"{block.place}: nobody runs '{block.language}'")
+            raise AssertionError(f"{block.place}: no runner for '{block.language}'")
 
 
 def holds(output: str, shown: str, place: str) -> None:
@@ -147,7 +147,7 @@ def _shell(block: Block, folder: Path) -> str:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Of a shell in which `sottovoce` is this one, and nobody's home is written to."""
+    """Return the variables of a shell with this `sottovoce` and a temporary home."""
     programs = folder.parent / f"{folder.name}-bin"
     if not programs.exists():
         programs.mkdir()

@@ -47,7 +47,7 @@ def _accept(listener: socket.socket, port: int, relay: Relay, opened: list[socke
         opened.append(near)
         try:
             far = socket.create_connection(("127.0.0.1", port))
-        except OSError:  # nobody listens there now
+        except OSError:  # nothing listens there now
             near.close()
             continue
         opened.append(far)

@@ -16,7 +16,7 @@ EVERY_BYTE = ("checkpoint.npz", "metrics.jsonl")
 
 
 class Interrupted(Exception):
-    """Somebody pulled the plug."""
+    """The process was killed."""
 
 
 def progress_of(folder: Path) -> Progress:

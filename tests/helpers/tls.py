@@ -15,7 +15,7 @@ from sottovoce.deployment.machines import certificates
 
 @contextlib.contextmanager
 def serving(certificate: Path, key: Path, *, host: str = "127.0.0.1") -> Iterator[int]:
-    """A TLS server on this machine that says hello to whoever trusts it."""
+    """A TLS server on this machine that greets every client that trusts it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
     server = socket.create_server((host, 0))

@@ -16,9 +16,9 @@ from sottovoce_papers.features.precondition_step import Precondition
 from sottovoce_papers.features.scattering import (
     Geometry,
     Scattering2d,
-    group_normalise,
+    group_normalize,
     logarithms,
-    opponent_colours,
+    opponent_colors,
 )
 from sottovoce_papers.features.scattering_step import Scattering
 
@@ -75,7 +75,7 @@ def test_scattering_is_the_normalized_transform_in_float16(tmp_path: Path, chann
     assert found.dtype == np.float16
     assert isinstance(found, np.memmap)
     assert found.shape == (7, 5 * channels, 4, 4)
-    np.testing.assert_allclose(found, group_normalise(maps, 5).numpy(), rtol=2e-3, atol=2e-3)
+    np.testing.assert_allclose(found, group_normalize(maps, 5).numpy(), rtol=2e-3, atol=2e-3)
 
 
 def test_views_are_normalized_by_themselves_one_after_the_other(tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ def test_views_are_normalized_by_themselves_one_after_the_other(tmp_path: Path) 
     images = torch.from_numpy(data.test_features)
     plain = transform(images)
     wanted = [
-        group_normalise(maps.flatten(start_dim=1, end_dim=2), 5).numpy()
-        for maps in (transform(opponent_colours(images)), logarithms(plain), plain)
+        group_normalize(maps.flatten(start_dim=1, end_dim=2), 5).numpy()
+        for maps in (transform(opponent_colors(images)), logarithms(plain), plain)
     ]
     assert found.shape == (7, 3 * 15, 4, 4)
     np.testing.assert_allclose(found, np.concatenate(wanted, axis=1), rtol=2e-3, atol=2e-3)
@@ -305,7 +305,7 @@ def test_public_images_come_from_a_file(tmp_path: Path, shape: tuple[int, ...]) 
 def test_private_images_passed_as_public_are_refused(tmp_path: Path, part: str, whose: str) -> None:
     private = pixels(30, 1, 8, 8, seed=0) if part == "train" else pixels(7, 1, 8, 8, seed=1)
     step = save(tmp_path / "public.npz", np.concatenate([pixels(20, 1, 8, 8, seed=9), private[:1]]))
-    with pytest.raises(ParameterError, match=f"1 of the images in .* are {whose} images"):
+    with pytest.raises(ParameterError, match=f"1 of the images in .* are also {whose} images"):
         features.apply((step,), dataset(), tmp_path / "cache")
 
 
@@ -330,13 +330,15 @@ def test_wrong_public_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="count must be at most the 4 images"):
         features.apply((step,), dataset(), tmp_path)
     np.savez(path, pictures=pixels(12, 8, 8))
-    with pytest.raises(ParameterError, match="no array called images or x_train, but pictures"):
+    with pytest.raises(
+        ParameterError, match="must have an array called images or x_train, got pictures"
+    ):
         features.apply((step,), dataset(), tmp_path)
     np.savez(path, images=np.ones((12, 8, 8)))
     with pytest.raises(ParameterError, match=r"numbers in \[-1/2, 1/2\]"):
         features.apply((step,), dataset(), tmp_path)
     path.write_bytes(b"not an archive")
-    with pytest.raises(ParameterError, match=r"is no \.npz file"):
+    with pytest.raises(ParameterError, match=r"cannot be read as a \.npz file"):
         features.apply((step,), dataset(), tmp_path)
 
 
@@ -352,7 +354,7 @@ def test_wrong_steps_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="groups must divide the 5 channels, got 2"):
         features.apply((Scattering(scales=1, angles=4, groups=2),), dataset(), tmp_path)
     colours = Scattering(scales=1, angles=4, groups=5, views=("opponent",))
-    with pytest.raises(ParameterError, match="takes images of 3 colours, got 1"):
+    with pytest.raises(ParameterError, match="takes images of 3 colors, got 1"):
         features.apply((colours,), dataset(), tmp_path)
     with pytest.raises(ParameterError, match="none twice"):
         Scattering(views=("log", "log"))

@@ -53,7 +53,7 @@ def test_a_calibrated_loop_spends_its_budget_and_no_more(ledger: Ledger) -> None
     spent = ledger.spent("ada", 1e-5)
     assert spent is not None
     assert spent.epsilon == spend(MECHANISM, rounds=3, delta=1e-5).epsilon <= 2.0
-    with pytest.raises(BudgetExhaustedError, match="above the budget 2"):
+    with pytest.raises(BudgetExhaustedError, match="above the budget of 2"):
         ada.send(UPDATE, round=4)
     assert ledger.num_charges == 6
 

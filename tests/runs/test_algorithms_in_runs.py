@@ -280,7 +280,7 @@ def test_following_the_average_is_federated_averaging(tmp_path: Path) -> None:
         (
             "connected",
             fedavg(**{**CURVES, "proxy_samples": 10**6}),
-            "leaves nothing of the 1438 training samples",
+            "leaves none of the 1438 training samples",
         ),
         (
             "connected",
@@ -292,7 +292,7 @@ def test_following_the_average_is_federated_averaging(tmp_path: Path) -> None:
                     "aggregation": CURVES,
                 }
             },
-            "drop 'algorithm.server_momentum'",
+            "remove 'algorithm.server_momentum'",
         ),
     ],
 )

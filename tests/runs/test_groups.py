@@ -175,7 +175,9 @@ def test_a_group_in_a_run_without_privacy_is_refused() -> None:
 def test_groups_have_no_place_next_to_a_published_epsilon() -> None:
     algorithm = {"kind": "nbafl", "local_learning_rate": 0.5}
     spec = a_spec(SMALL, privacy=CLIENT_LEVEL, algorithm=algorithm, mechanism={"kind": "gaussian"})
-    with pytest.raises(ConfigError, match=r"NbAFL's epsilon is none; use the algorithm 'fedavg'"):
+    with pytest.raises(
+        ConfigError, match=r"NbAFL's epsilon is not a budget; use the algorithm 'fedavg'"
+    ):
         resolve(load_inputs(spec))
 
 
@@ -230,7 +232,7 @@ def test_a_penalty_without_local_steps_or_budgets_is_refused() -> None:
     privacy = {"level": "client", "clip_norm": 0.5, "delta": 1e-5}
     mechanism = {"kind": "gaussian", "noise_multiplier": 9.0}
     penalised = {**LOCAL_STEPS, "budget_penalty": True}
-    with pytest.raises(ConfigError, match=r"'privacy.epsilon' is not given"):
+    with pytest.raises(ConfigError, match=r"'privacy.epsilon' is not set"):
         resolve(
             load_inputs(a_spec(SMALL, privacy=privacy, mechanism=mechanism, algorithm=penalised))
         )

@@ -10,7 +10,7 @@ import sottovoce
 from sottovoce.mechanisms import registry
 from sottovoce.planning.plan import ExcludedMechanism, PlannedMechanism
 
-PAGE = Path(__file__).parents[2] / "docs" / "notebooks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "notebooks.md"
 
 
 def test_a_notebook_shows_tables_and_pictures() -> None:

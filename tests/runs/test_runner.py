@@ -87,7 +87,7 @@ def test_what_a_ledger_remembers_is_not_asked_of_it_for_every_round_before_a_che
 
     spec = small_spec(checkpoint_every=2)
     run_until(5, spec, tmp_path / "run")
-    monkeypatch.setattr(rounds, "able_to_pay", watched)
+    monkeypatch.setattr(rounds, "clients_within_budget", watched)
     run(spec, tmp_path / "run", resume=True)
     assert set(asked) == {5, 6}  # the checkpoint has four rounds
 

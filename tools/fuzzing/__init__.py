@@ -1,1 +1,1 @@
-"""One file for each entrance through which somebody else's input comes in."""
+"""The entrances through which untrusted input arrives, one module each."""

@@ -85,13 +85,13 @@ def _change(random: Random, arguments: list[str]) -> None:
 
 
 def _is_long(arguments: list[str]) -> bool:
-    """Numbers of rounds, bins or digits that are computed rightly, but for a long time."""
+    """Return whether the arguments ask for a correct but very long computation."""
     digits = [sum(one.isdigit() for one in text) for text in arguments if "/" not in text]
     return max(digits, default=0) > _MOST_DIGITS
 
 
 def _called(arguments: list[str], folder: Path) -> None:
-    """As `main` does; a clean exit 2 counts as refused."""
+    """Call the command as `main` does; a clean exit with 2 counts as refused."""
     out, err = io.StringIO(), io.StringIO()
     before = sys.argv, Path.cwd()
     sys.argv = ["sottovoce", *arguments]

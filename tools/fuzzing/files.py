@@ -1,4 +1,4 @@
-"""Files: designs, tables of people, arrays, checkpoints, and what becomes of a model."""
+"""Files: designs, tables of people, arrays, checkpoints, and exported models."""
 
 import contextlib
 import io
@@ -23,7 +23,7 @@ from sottovoce.runs.spec import CsvSpec
 from sottovoce_papers.features import public_images
 
 _TABLE = "age;name;city\n30;ann;Rome\n41,5;bob;Oslo\n;cy;\n5e3;dan;'x'\n-1;eve;é\n"
-_LABELLED = "owner,x,y,label\na,0.5,1,cat\nb,0.25,2,dog\nc,1,3,cat\nd,0,4,dog\ne,0.1,5,cat\n"
+_LABELED = "owner,x,y,label\na,0.5,1,cat\nb,0.25,2,dog\nc,1,3,cat\nd,0,4,dog\ne,0.1,5,cat\n"
 
 
 def _json_text(value: Any) -> str:
@@ -55,7 +55,7 @@ def _designs(folder: Path) -> Case:
 
 
 def _archive_mutated(random: Random, content: bytes) -> bytes:
-    """Bytes of the file, or of an array in it, which zip then finds whole."""
+    """Change bytes of the file, or of an array in it, so that zip still finds it whole."""
     if random.random() < 0.4:
         return bytes_mutated(random, content)
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -127,10 +127,10 @@ def _own_tables(folder: Path) -> Case:
     ]
 
     def case(random: Random) -> None:
-        text = text_mutated(random, _LABELLED) if random.random() < 0.8 else _LABELLED
+        text = text_mutated(random, _LABELED) if random.random() < 0.8 else _LABELED
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
         if random.random() < 0.2:
-            path.write_bytes(bytes_mutated(random, _LABELLED.encode()))
+            path.write_bytes(bytes_mutated(random, _LABELED.encode()))
         spec = CsvSpec.model_validate(random.choice(options))
         found = datasets.load(f"csv:{path}", np.random.default_rng(1), csv=spec.options())
         check(bool(np.isfinite(found.train_features).all()), "a feature is not finite")

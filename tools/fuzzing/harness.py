@@ -1,8 +1,8 @@
-"""What a case is, what may come out of it, and how cases are counted.
+"""The definition of a case, its possible outcomes, and how cases are counted.
 
-A case takes one mutated input to one entrance. Three things may happen: it is accepted, and then it
-must come back as it was; it is refused with one of our errors, and then nothing may be charged; or
-something is found: another exception, a change, a charge, or no end within some seconds.
+A case passes one mutated input to one entrance. It is accepted, and then it must come back
+unchanged; or it is refused with one of our errors, and then nothing may be charged; or something is
+found: another exception, a change, a charge, or no end within some seconds.
 """
 
 import contextlib
@@ -24,18 +24,18 @@ _SHOWN = 5
 
 
 class ChangedError(Exception):
-    """Something was accepted that does not come back as it was, or was charged all the same."""
+    """An error: an accepted input did not come back unchanged, or a refused one was charged."""
 
 
 class TooLongError(BaseException):
-    """No end; no handler of ordinary errors may swallow it."""
+    """An error: a case does not end. No handler of ordinary errors may catch it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entrance:
-    """`prepare` makes what cases start from, in a folder of their own, and gives the case.
+    """An entrance; `prepare` makes the start of its cases in a folder and returns the case.
 
-    `share` is how many of a million cases are of this entrance.
+    `share` is the number of cases of this entrance in a million.
     """
 
     name: str
@@ -58,13 +58,13 @@ class Outcome:
 
 
 def check(holds: bool, what: str) -> None:
-    """For a case: what must be so of an input that was accepted, or refused."""
+    """Raise ChangedError unless a condition on an accepted or refused input holds."""
     if not holds:
         raise ChangedError(what)
 
 
 def case_seed(seed: int, name: str, number: int) -> int:
-    """Every case has its own: it can be tried again alone."""
+    """Return the seed of one case, so that it can be repeated alone."""
     text = f"{seed}/{name}/{number}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
@@ -78,7 +78,7 @@ def run_cases(
     on_case: Callable[[int], None] | None = None,
     on_error: Callable[[BaseException], None] | None = None,
 ) -> Outcome:
-    """Cases first, first + 1, ... of an entrance; the same seed gives the same cases."""
+    """Run the cases first, first + 1, ... of an entrance; the same seed gives the same cases."""
     outcome = Outcome()
     with tempfile.TemporaryDirectory(dir=_memory()) as folder, _alarmed():
         case = entrance.prepare(Path(folder))
@@ -120,7 +120,7 @@ def run_one(
 
 
 def _memory() -> str | None:
-    """A folder in memory, where there is one: ledgers wait for the disk otherwise."""
+    """Return a folder in memory if there is one, because ledgers wait for the disk otherwise."""
     return "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108  (a folder of our own in it)
 
 

@@ -70,7 +70,7 @@ def _filled(path: Path) -> bytes:
 
 
 def _try_it(path: Path) -> None:
-    """Everything that reads or charges; an altered ledger must not be charged."""
+    """Call everything that reads or charges; an altered ledger must not be charged."""
     try:
         with Ledger(path) as ledger:
             problems = ledger.verify()

@@ -1,4 +1,4 @@
-"""Valid inputs, changed a little: most cases get past the first check that way."""
+"""Small changes of valid inputs, so that most cases pass the first checks."""
 
 import copy
 import datetime
@@ -25,7 +25,7 @@ ODD_OTHERS: tuple[Any, ...] = (
 
 
 def odd_value(random: Random) -> Any:
-    """Something that hardly belongs anywhere."""
+    """Return a value that is valid almost nowhere."""
     kind = random.randrange(4)
     if kind == 0:
         return random.choice(ODD_NUMBERS)
@@ -38,7 +38,7 @@ def odd_value(random: Random) -> Any:
 
 
 def odd_json(random: Random) -> Any:
-    """The same, as far as JSON has it."""
+    """Return such a value that JSON can hold."""
     while True:
         value = odd_value(random)
         try:
@@ -49,7 +49,7 @@ def odd_json(random: Random) -> Any:
 
 
 def near(random: Random, value: Any) -> Any:
-    """Something like the value."""
+    """Return a value similar to the given one."""
     match value:
         case bool():
             return not value
@@ -64,7 +64,7 @@ def near(random: Random, value: Any) -> Any:
 
 
 def plain_mutated(random: Random, value: Any, *, times: int = 0) -> Any:
-    """Nested plain data with one to three changes somewhere inside; what came in stays."""
+    """Return a copy of nested plain data with one to three changes inside."""
     found = copy.deepcopy(value)
     for _ in range(times or random.choice((1, 1, 1, 2, 3))):
         found = _changed(random, found)

@@ -1,4 +1,4 @@
-"""Folders of runs, as reports and watchers read them, and what trackers are told."""
+"""Folders of runs, as reports and watchers read them, and what is sent to trackers."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Messages that are seeds: what a client may send, and what the server makes of them."""
+"""Messages that are seeds: what a client may send, and how the server decodes it."""
 
 from pathlib import Path
 from random import Random

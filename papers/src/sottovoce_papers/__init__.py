@@ -1,1 +1,1 @@
-"""Experiments: what the papers claim, measured again; catalogue, sweeps, studies, the demo."""
+"""Experiments that measure what the papers claim: studies, grids of trainings, and benchmarks."""

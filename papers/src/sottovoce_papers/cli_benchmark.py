@@ -1,6 +1,7 @@
-"""The commands `sottovoce benchmark`, which measure speed on this machine.
+"""The command `sottovoce benchmark`: speed on this machine, compared with the machine's own limits.
 
-A result is checked before it is timed: exit with 1 if it is wrong, never because it is slow.
+Results are checked before they are timed. The exit code is 1 if a result is wrong, and does not
+depend on the speed.
 """
 
 import inspect
@@ -16,22 +17,22 @@ from sottovoce.cli.output import Json, print_fields, print_json, report_progress
 app = typer.Typer(help="Measure speed on this machine.", no_args_is_help=True)
 register_command("benchmark", app, module=__name__)
 
-Seconds = Annotated[float, typer.Option(help="About how long to measure.")]
+Seconds = Annotated[float, typer.Option(help="About how many seconds to measure.")]
 Dimension = Annotated[int, typer.Option(help="Coordinates of an update.")]
-Threads = Annotated[int, typer.Option(help="Threads, for us and for what we are compared with.")]
+Threads = Annotated[int, typer.Option(help="Threads of our code and of what it is compared with.")]
 
 
 @app.callback()
 def benchmarks() -> None:
-    """Measure speed on this machine: a wrong result exits 1, slowness never does."""
+    """Measure speed on this machine; exit with 1 if a result is wrong, never because it is slow."""
 
 
-# Commands by their earlier names, which are accepted and not listed.
+# The earlier names of commands, which are still accepted but not listed.
 _EARLIER_NAMES = {"privatize": "privatise"}
 
 
 def _command(measure: Callable[..., dict[str, Any]]) -> None:
-    """Add the command that takes what `measure` takes and prints what it returns."""
+    """Add a command that takes the parameters of `measure` and prints what it returns."""
 
     def call(*, as_json: Json = False, **given: Any) -> None:
         from sottovoce_papers.benchmarks.measurement import WrongResult
@@ -60,7 +61,8 @@ def _command(measure: Callable[..., dict[str, Any]]) -> None:
 @_command
 def privatize(
     bits: Annotated[
-        int | None, typer.Option(help="Bits a coordinate; the mechanism's usual ones if not given.")
+        int | None,
+        typer.Option(help="Bits per coordinate; by default those usual for the mechanism."),
     ] = None,
     dimension: Dimension = 1_000_000,
     mechanism: Annotated[
@@ -69,8 +71,8 @@ def privatize(
     threads: Threads = 1,
     seconds: Seconds = 3.0,
 ) -> dict[str, Any]:
-    """Coordinates a second at a client: float32 update, clip, codes, packed payload."""
-    from sottovoce_papers.benchmarks.privatise import measure
+    """Measure a client: coordinates per second for clipping, coding and packing an update."""
+    from sottovoce_papers.benchmarks.privatize import measure
 
     return measure(
         mechanism=mechanism, bits=bits, dimension=dimension, threads=threads, seconds=seconds
@@ -79,13 +81,13 @@ def privatize(
 
 @_command
 def aggregate(
-    bits: Annotated[int, typer.Option(help="Bits a coordinate, 1 to 8.")] = 1,
+    bits: Annotated[int, typer.Option(help="Bits per coordinate, 1 to 8.")] = 1,
     dimension: Dimension = 1_000_000,
     clients: Annotated[int, typer.Option(help="Payloads to add up.")] = 1000,
     threads: Threads = 1,
     seconds: Seconds = 5.0,
 ) -> dict[str, Any]:
-    """Clients a second at the server: packed payloads in, their mean out."""
+    """Measure a server: clients per second from packed payloads to their mean."""
     from sottovoce_papers.benchmarks.aggregate import measure
 
     return measure(
@@ -96,15 +98,17 @@ def aggregate(
 @_command
 def seeded(
     dimension: Dimension = 1_000_000,
-    mu: Annotated[float, typer.Option(help="Clip norm over the stddev of the noise.")] = 1.0,
+    mu: Annotated[
+        float, typer.Option(help="Clip norm divided by the standard deviation of the noise.")
+    ] = 1.0,
     blocks: Annotated[
-        int | None, typer.Option(help="Seeds in an update; as few as it takes if not given.")
+        int | None, typer.Option(help="Seeds in an update; by default as few as possible.")
     ] = None,
-    updates: Annotated[int, typer.Option(help="Updates that are sent, for the errors.")] = 100,
+    updates: Annotated[int, typer.Option(help="Updates sent to measure errors.")] = 100,
     clients: Annotated[int, typer.Option(help="Messages that the server adds up.")] = 1000,
     seconds: Seconds = 5.0,
 ) -> dict[str, Any]:
-    """Updates in 16 bytes beside one bit a coordinate at equal zCDP: bytes, errors, times."""
+    """Compare 16-byte updates with one bit per coordinate at equal zCDP: bytes, errors, times."""
     from sottovoce_papers.benchmarks.seeded import measure
 
     return measure(
@@ -121,17 +125,18 @@ def seeded(
 def simulate(
     clients: Annotated[int, typer.Option(help="Clients in a round, one sample each.")] = 1000,
     dimension: Annotated[int, typer.Option(help="Parameters of the linear model.")] = 20_000,
-    bits: Annotated[int, typer.Option(help="Bits a coordinate.")] = 1,
+    bits: Annotated[int, typer.Option(help="Bits per coordinate.")] = 1,
     messages: Annotated[
-        str, typer.Option(help="packed: exact codes, packed and unpacked; none: drawn by torch.")
+        str,
+        typer.Option(help="packed: exact codes, packed and unpacked; none: codes drawn by torch."),
     ] = "packed",
     rotation: Annotated[
-        str, typer.Option(help="auto: rotate updates, as a run does by default; off: do not.")
+        str, typer.Option(help="auto: rotate updates, as runs do by default; off: do not rotate.")
     ] = "auto",
     device: Device = "auto",
     seconds: Seconds = 5.0,
 ) -> dict[str, Any]:
-    """Clients a second through whole rounds: gradient, clip, codes, packing, sum, new model."""
+    """Measure whole simulated rounds: clients per second, from gradient to new model."""
     from sottovoce_papers.benchmarks.simulate import measure
 
     return measure(
@@ -147,15 +152,16 @@ def simulate(
 
 @_command
 def design(
-    epsilon: Annotated[float, typer.Option(help="Over the whole interval.")] = 1.0,
+    epsilon: Annotated[float, typer.Option(help="Epsilon between any two inputs.")] = 1.0,
     input_bits: Annotated[int, typer.Option(help="2^bits input points, 1 to 10.")] = 3,
     continuous: Annotated[
-        bool, typer.Option("--continuous", help="Any input in the interval: no input points.")
+        bool,
+        typer.Option("--continuous", help="Design for all inputs in the interval, not for points."),
     ] = False,
     output_bits: Annotated[int, typer.Option(help="Bits that are sent, 1 to 8.")] = 3,
     seconds: Seconds = 3.0,
 ) -> dict[str, Any]:
-    """MVU designs a second, solved and certified, beside scipy's generic solver."""
+    """Measure MVU designs per second, solved and certified, compared with scipy's solver."""
     from sottovoce_papers.benchmarks.design import measure
 
     return measure(
@@ -169,9 +175,9 @@ def design(
 @_command
 def account(
     mechanism: Annotated[
-        str, typer.Option(help="gaussian, one_bit or randomised_response.")
+        str, typer.Option(help="gaussian, one_bit or randomized_response.")
     ] = "gaussian",
-    rho: Annotated[float, typer.Option(help="zCDP of one release, before sampling.")] = 0.5,
+    rho: Annotated[float, typer.Option(help="zCDP of one release, before subsampling.")] = 0.5,
     dimension: Annotated[int, typer.Option(help="Coordinates, for one_bit.")] = 1000,
     sampling_rate: Annotated[
         float, typer.Option(help="Probability that a record takes part.")
@@ -179,7 +185,7 @@ def account(
     rounds: Annotated[int, typer.Option(help="Releases that are composed.")] = 1000,
     seconds: Seconds = 3.0,
 ) -> dict[str, Any]:
-    """Epsilons a second, nothing remembered, beside Google's dp-accounting if installed."""
+    """Measure epsilons per second, without caches, compared with Google's dp-accounting."""
     from sottovoce_papers.benchmarks.account import measure
 
     return measure(
@@ -193,7 +199,7 @@ def account(
 
 
 def _lines(found: dict[str, Any]) -> Iterator[tuple[str, object]]:
-    """Names and values, one a line; what a value holds itself gets lines of its own."""
+    """Yield names and values; a value that is a dict gives one line for each of its items."""
     for name, value in found.items():
         if isinstance(value, dict):
             yield from ((f"{name}.{key}", item) for key, item in value.items())

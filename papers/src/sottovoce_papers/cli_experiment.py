@@ -1,4 +1,4 @@
-"""`sottovoce experiment`: measure what the papers claim."""
+"""The command `sottovoce experiment`: measure what the papers claim."""
 
 import time
 from pathlib import Path
@@ -32,27 +32,30 @@ register_command("experiment", app, module=__name__)
 
 
 def names(incomplete: str) -> list[str]:
-    """The experiments that begin so, read from source files: those in Python, and in TOML."""
-    catalogue = (
+    """Return the experiments whose name begins so, read from source files in Python and TOML."""
+    grid_file = (
         file.stem
         for file in (_EXPERIMENTS / "grids").glob("*.toml")
-        if "\n[experiment]\n" in f"\n{file.read_text(encoding='utf-8')}"  # and no bare spec
+        # Skip files that only contain the spec of a run.
+        if "\n[experiment]\n" in f"\n{file.read_text(encoding='utf-8')}"
     )
-    entered = find_matches(_EXPERIMENTS / "studies", r'^NAME = "([^"]+)"')
-    plugged = plugin_names("sottovoce.experiments")
-    found = {*catalogue, *entered, *decorator_arguments(_EXPERIMENTS, "experiment"), *plugged}
+    studies = find_matches(_EXPERIMENTS / "studies", r'^NAME = "([^"]+)"')
+    plugins = plugin_names("sottovoce.experiments")
+    found = {*grid_file, *studies, *decorator_arguments(_EXPERIMENTS, "experiment"), *plugins}
     return sorted(name for name in found if name.startswith(incomplete))
 
 
-Name = Annotated[str, typer.Argument(help="As 'experiment list' shows it.", autocompletion=names)]
-Fast = Annotated[bool, typer.Option("--fast", help="A reduced version, in seconds or minutes.")]
-Seeds = Annotated[int | None, typer.Option(help="Repetitions of what is sampled.")]
-Jobs = Annotated[int | None, typer.Option(help="Models trained at a time; 1 if not given.")]
+Name = Annotated[
+    str, typer.Argument(help="A name that 'experiment list' shows.", autocompletion=names)
+]
+Fast = Annotated[bool, typer.Option("--fast", help="Run a reduced version, in seconds or minutes.")]
+Seeds = Annotated[int | None, typer.Option(help="Number of random repetitions.")]
+Jobs = Annotated[int | None, typer.Option(help="Models trained at the same time; default 1.")]
 
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """Every experiment, and which data set it needs."""
+    """List every experiment and the data set that it needs."""
     from sottovoce_papers.experiment import experiments
 
     rows = [
@@ -78,7 +81,7 @@ def list_(as_json: Json = False) -> None:
 def run(
     name: Name,
     out: Annotated[
-        Path | None, typer.Option(help="Where to write; experiments-out/NAME if not given.")
+        Path | None, typer.Option(help="Output folder; default experiments-out/NAME.")
     ] = None,
     seeds: Seeds = None,
     fast: Fast = False,
@@ -87,9 +90,9 @@ def run(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Run one experiment; writes index.html, the pictures, data.json and data.csv.
+    """Run one experiment and write index.html, the pictures, data.json and data.csv.
 
-    Models that are trained are kept: after an interruption the same command goes on.
+    Trained models are kept: after an interruption, the same command continues where it stopped.
     """
     folder = OUT / name if out is None else out
     with report_progress() as bars:
@@ -111,13 +114,16 @@ def run(
         result = study.run(found, settings, folder)
     page = folder / study.PAGE
     if as_json:
-        # The curves are in data.json; here they would drown the rows.
+        # The curves are in data.json; printed here they would hide the rows.
         brief = {key: value for key, value in result.items() if key != "figures"}
         print_json({**brief, "folder": str(folder), "page": str(page)})
     else:
         _print(result, page)
     if result["failures"]:
-        say(f"{_failed(result)}; the page says why, the same command tries again", err=True)
+        say(
+            f"{_failed(result)}; read why on the page, and repeat the command to try them again",
+            err=True,
+        )
         raise typer.Exit(_FAILED)
 
 
@@ -142,14 +148,14 @@ def _failed(result: dict[str, Any]) -> str:
 
 @app.command("all")
 def all_(
-    out: Annotated[Path, typer.Option(help="Where to write; a folder for each experiment.")] = OUT,
+    out: Annotated[Path, typer.Option(help="Output folder; one subfolder per experiment.")] = OUT,
     fast: Fast = False,
     jobs: Jobs = None,
     data_dir: DataDir = None,
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Run every experiment, one after the other, and sum up; a failure stops none of the others."""
+    """Run every experiment in turn and print a summary; a failure does not stop the others."""
     from sottovoce_papers.experiment import experiments
 
     training = {"jobs": jobs, "data_dir": data_dir, "device": device}
@@ -158,7 +164,7 @@ def all_(
         for found in experiments():
             start = time.perf_counter()
             given = {"fast": fast, **(training if found.trains else {})}
-            verdict, failed = _run_in_row(found, out / found.name, bars, given)
+            verdict, failed = _run_one(found, out / found.name, bars, given)
             seconds = round(time.perf_counter() - start, 1)
             rows.append(
                 {"name": found.name, "seconds": seconds, "failed": failed, "verdict": verdict}
@@ -176,10 +182,10 @@ def _word(value: object) -> str:
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
-def _run_in_row(
+def _run_one(
     found: "Experiment", folder: Path, bars: ProgressReporter, given: dict[str, Any]
 ) -> tuple[str, bool]:
-    """The verdict's first line, and whether anything failed; an error stands for the verdict."""
+    """Run one experiment; return its verdict's first line, or its error, and if it failed."""
     from sottovoce_papers import study
 
     def on_step(what: str, completed: int, total: int, note: str) -> None:
@@ -187,7 +193,7 @@ def _run_in_row(
 
     try:
         result = study.run(found, found.settings(on_step=on_step, **given), folder)
-    except Exception as error:  # a bug in one is no reason to skip the rest; it is in the table
+    except Exception as error:  # The table shows the error, and the other experiments still run.
         return f"{type(error).__name__}: {error}", True
     verdict = str(result["verdict"]).partition("\n")[0]
     if result["failures"]:
@@ -198,13 +204,13 @@ def _run_in_row(
 @app.command("publish")
 def publish(
     name: Annotated[str, typer.Argument(help="An experiment that was run.", autocompletion=names)],
-    to: Annotated[Path, typer.Option(help="Where to make the folder NAME.")] = Path("results"),
+    to: Annotated[Path, typer.Option(help="Where to create the folder NAME.")] = Path("results"),
     out: Annotated[
-        Path | None, typer.Option(help="Where it was run; experiments-out/NAME if not given.")
+        Path | None, typer.Option(help="Folder with its results; default experiments-out/NAME.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Copy the table, the pictures and a short page of an experiment, to keep beside the code."""
+    """Copy the table, the pictures and a short page of an experiment into a repository."""
     from sottovoce_papers import publish as publishing
     from sottovoce_papers.experiment import find
 

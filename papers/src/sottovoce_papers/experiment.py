@@ -1,12 +1,12 @@
-"""What an experiment is, and how one enters: one decorator, one file each.
+"""The definition of an experiment, and the decorator that registers one.
 
     @experiment("foo", title="...", claim="...", seeds=10)
     def foo(settings: Settings) -> Findings: ...
 
-Drop the file into `experiments/studies/` (or a folder, whose module `study` enters), or name its
-module under the entry point group `experiments` (see `core.registry`); nothing else
-changes. Experiments that train models over a grid are TOML files in `experiments/grids/` (see
-`catalogue.py`).
+Put the file into `sottovoce_papers/studies/` (or into a folder there, whose module `study`
+registers it), or name its module under the entry point group `sottovoce.experiments` (see
+`sottovoce.core.registry`); nothing else changes. Experiments that train models over a grid are TOML
+files in `sottovoce_papers/grids/` (see `grid_files.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,32 +20,35 @@ from sottovoce_papers.page import Chart
 
 Cell = str | int | float | bool | None
 Row = Mapping[str, Cell]
-# Called with what is being done, how many of its steps are done, how many there are, and a note.
+# Called with the task, the number of finished steps, the number of all steps, and a note.
 OnStep = Callable[[str, int, int, str], None]
 
 MAX_SEEDS = 1000
 
 
 def number(row: Row, key: str) -> float:
-    """A cell that holds a number."""
+    """Return a cell that must hold a number."""
     value = row[key]
     assert isinstance(value, int | float)
     return float(value)
 
 
 def _ignore(_what: str, _completed: int, _total: int, _note: str) -> None:
-    """Nobody watches."""
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a run was asked for; `seeds` is 0 where nothing is sampled.
+    """How an experiment is to be run.
 
-    fast       a reduced version, in seconds or minutes.
-    jobs       how many models are trained at a time.
-    data_dir   where data sets lie, if not where they usually do.
-    device     what trains, if not what the spec says.
-    folder     where results go; trials that are finished are kept there.
+    Attributes:
+        seeds: Number of random repetitions; 0 if the experiment samples nothing.
+        fast: Whether to run a reduced version, in seconds or minutes.
+        on_step: Called with progress.
+        jobs: Number of models trained at the same time.
+        data_dir: Folder of the data sets; None for the default one.
+        device: Device that trains; None for the one in the spec.
+        folder: Folder of the results, where finished trials are kept; None to keep nothing.
     """
 
     seeds: int
@@ -59,7 +62,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A picture: `name` becomes its file's, `caption` stands below it."""
+    """A picture with its caption; `name` becomes the name of its file."""
 
     name: str
     caption: str
@@ -68,15 +71,17 @@ class Figure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What was measured.
+    """What an experiment measured.
 
-    rows      flat, all with the same keys: data.csv, and the page's first table.
-    verdict   computed from the rows, whoever wins; a line is a paragraph.
-    method    what is exact, what was sampled and how often, which adjacency.
-    reduced   what a fast version left out, if there is more to say than that it is one.
-    failures  what was tried and gave no number, each with its error.
-    warnings  what a person should know before believing the rows.
-    trials    one row for each model that was trained, with the hash of its spec: trials.csv.
+    Attributes:
+        rows: Flat rows with the same keys: data.csv, and the first table of the page.
+        figures: The pictures.
+        verdict: Conclusions computed from the rows alone; each line is a paragraph.
+        method: What is exact, what was sampled and how often, and under which adjacency.
+        reduced: What a fast version left out.
+        failures: Trials that gave no number, each with its error.
+        warnings: What a reader should know before trusting the rows.
+        trials: One row per trained model, with the hash of its spec: trials.csv.
     """
 
     rows: Sequence[Row]
@@ -91,10 +96,17 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experiment:
-    """One registered experiment; `claim` is what the paper says; no seeds if nothing is sampled.
+    """A registered experiment.
 
-    `data` names a data set that has to be fetched; nothing is needed where it is empty. What
-    `trains` takes jobs, data and a device.
+    Attributes:
+        name: The name on the command line.
+        title: One line that says what is measured.
+        claim: What the paper says.
+        default_seeds: Seeds unless others are given; 0 if nothing is sampled.
+        run: The function that measures.
+        fast_seeds: Seeds of the reduced version.
+        data: Data sets that must be downloaded, separated by commas; empty if none.
+        trains: Whether it trains models and so accepts jobs, a data folder and a device.
     """
 
     name: str
@@ -116,7 +128,22 @@ class Experiment:
         data_dir: Path | None = None,
         device: str | None = None,
     ) -> Settings:
-        """Checked settings; fast runs take few seeds unless told otherwise."""
+        """Return checked settings; by default a fast run uses few seeds.
+
+        Args:
+            seeds: Number of seeds; None for the default.
+            fast: Whether to run the reduced version.
+            on_step: Called with progress.
+            jobs: Number of models trained at the same time; None for one.
+            data_dir: Folder of the data sets.
+            device: Device that trains.
+
+        Returns:
+            The settings with which to call `run`.
+
+        Raises:
+            ParameterError: An option does not apply to this experiment, or is out of range.
+        """
         given = {"--jobs": jobs, "--data-dir": data_dir, "--device": device}
         needless = [option for option, value in given.items() if value is not None]
         if needless and not self.trains:
@@ -136,7 +163,7 @@ class Experiment:
                 raise ParameterError(f"'{self.name}' samples nothing; leave out --seeds")
             return 0
         number = min(default, self.default_seeds) if given is None else given
-        remedy = "one seed has no spread"
+        remedy = "give two or more seeds, since one has no standard deviation"
         return parameter_rules.integer("seeds", number, low=2, high=MAX_SEEDS, remedy=remedy)
 
 
@@ -155,9 +182,22 @@ def experiment(
     data: str = "",
     trains: bool = False,
 ) -> Callable[[Callable[[Settings], Findings]], Callable[[Settings], Findings]]:
-    """Function decorator that enters an experiment into the register."""
+    """Return a decorator that registers a function as an experiment.
 
-    def enter_study(run: Callable[[Settings], Findings]) -> Callable[[Settings], Findings]:
+    Args:
+        name: The name on the command line.
+        title: One line that says what is measured.
+        claim: What the paper says.
+        seeds: Default number of random repetitions; 0 if nothing is sampled.
+        fast_seeds: Seeds of the reduced version.
+        data: Data sets that must be downloaded, separated by commas.
+        trains: Whether it trains models.
+
+    Returns:
+        A decorator for a function from `Settings` to `Findings`, which it returns unchanged.
+    """
+
+    def register(run: Callable[[Settings], Findings]) -> Callable[[Settings], Findings]:
         found = Experiment(
             name=name,
             title=title,
@@ -168,22 +208,22 @@ def experiment(
             data=data,
             trains=trains,
         )
-        enter(found, module=run.__module__)
+        register_experiment(found, module=run.__module__)
         return run
 
-    return enter_study
+    return register
 
 
-def enter(found: Experiment, *, module: str) -> None:
-    """Enter an experiment that `module` defines into the register."""
+def register_experiment(found: Experiment, *, module: str) -> None:
+    """Register an experiment that `module` defines."""
     EXPERIMENTS.enter(found.name, found, module=module)
 
 
 def experiments() -> tuple[Experiment, ...]:
-    """Every registered experiment that works, by name."""
+    """Return every registered experiment that can be imported, by name."""
     return tuple(EXPERIMENTS.all_working().values())
 
 
 def find(name: str) -> Experiment:
-    """The experiment of that name."""
+    """Return the experiment of that name."""
     return EXPERIMENTS.find(name)

@@ -1,6 +1,6 @@
-"""Cells of a study, each kept as JSON when it is finished, so that an interrupted study goes on.
+"""The cells of a study, each stored as JSON when it is finished, so that a study can be resumed.
 
-FOLDER/cells/<digest of the key>.json holds the key, the version and what was found.
+FOLDER/cells/<digest of the key>.json holds the key, the version and the result.
 """
 
 import hashlib
@@ -19,9 +19,9 @@ Key = Mapping[str, Any]
 
 
 class KeptCells:
-    """What has been found so far; without a folder, nothing is kept.
+    """The stored results of a study's cells; without a folder nothing is stored.
 
-    `version` is to be raised when the same key gives other numbers.
+    `version` must be raised when a change makes the same key give other numbers.
     """
 
     def __init__(self, folder: Path | None, *, version: int) -> None:
@@ -29,20 +29,20 @@ class KeptCells:
         self._version = f"{__version__}/{version}"
 
     def find(self, key: Key) -> Any | None:
-        """What was kept under this key, if it is whole and of this version."""
+        """Return the stored result, or None if it is absent, damaged or of another version."""
         path = self._path(key)
         if path is None or not path.is_file():
             return None
         try:
             kept = files.read_json(path)
-        except OutputError:  # damaged: found anew
+        except OutputError:  # The file is damaged: the cell is computed again.
             return None
         if not isinstance(kept, dict) or kept.get("key") != self._key(key):
             return None
         return kept.get("found")
 
     def keep(self, key: Key, found: Any) -> Any:
-        """Keep what was found, and give it back as the next run would read it."""
+        """Store a result and return it as a later run will read it from JSON."""
         plain = json.loads(json.dumps(found))
         path = self._path(key)
         if path is not None:

@@ -1,4 +1,4 @@
-"""The mean of many clients' vectors: what the laws say the error is, and what sampling gives."""
+"""The error of an estimated mean of many clients' vectors: exact from the laws, and sampled."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +19,8 @@ LOOPED_CLIENTS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
-    """A mechanism at one epsilon; `spent` is the epsilon that its accountant states."""
+class CalibratedMechanism:
+    """A mechanism calibrated to one epsilon; `spent` is the epsilon that its accountant states."""
 
     name: str
     mechanism: Mechanism
@@ -29,22 +29,25 @@ class Contender:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error:
-    """Mean squared error per coordinate of the estimated mean over `clients` clients."""
+    """The mean squared error per coordinate of the estimated mean, scaled to all clients.
+
+    `sampled_clients` is the number of clients that were encoded to measure it.
+    """
 
     mse: float
     sampled_clients: int
 
 
 def sampled_error(mechanism: Mechanism, vectors: Vector, randomness: SeededRandomness) -> Error:
-    """Encode, decode, average, compare with the true mean.
+    """Return the measured error of the mean after encoding, decoding and averaging.
 
-    Table mechanisms and Gauss-Hermite treat coordinates alike and run all clients through their
-    kernel at once. The others encode one client at a time, LOOPED_CLIENTS of them; their bias is
-    nil, so the error of n clients is that of m times m/n.
+    Table mechanisms and Gauss-Hermite treat all coordinates alike and draw the codes of all clients
+    in one kernel call. The other mechanisms encode the first LOOPED_CLIENTS clients one at a time.
+    They are unbiased, so the error of n clients is that of m clients times m/n.
     """
-    batched = _batched(mechanism, vectors, randomness)
-    if batched is not None:
-        error = float(np.mean((batched - vectors.mean(axis=0)) ** 2))
+    mean = _batched_mean(mechanism, vectors, randomness)
+    if mean is not None:
+        error = float(np.mean((mean - vectors.mean(axis=0)) ** 2))
         return Error(mse=error, sampled_clients=len(vectors))
     part = vectors[:LOOPED_CLIENTS]
     total = np.zeros(vectors.shape[1])
@@ -55,8 +58,10 @@ def sampled_error(mechanism: Mechanism, vectors: Vector, randomness: SeededRando
     return Error(mse=error * len(part) / len(vectors), sampled_clients=len(part))
 
 
-def _batched(mechanism: Mechanism, vectors: Vector, randomness: SeededRandomness) -> Vector | None:
-    """The mean of all clients' decoded vectors, if one kernel call can draw them."""
+def _batched_mean(
+    mechanism: Mechanism, vectors: Vector, randomness: SeededRandomness
+) -> Vector | None:
+    """Return the mean of all clients' decoded vectors, or None if no kernel draws them at once."""
     stream = randomness.stream("all clients")
     match mechanism:
         case TableMechanism():
@@ -72,9 +77,11 @@ def _batched(mechanism: Mechanism, vectors: Vector, randomness: SeededRandomness
 
 
 def exact_error(mechanism: Mechanism, vectors: Vector) -> float:
-    """The expected MSE per coordinate, from the laws of some clients (few where laws are large).
+    """Return the expected MSE per coordinate, from the laws of the first clients.
 
-    (mean over clients of the variance)/n + (mean over clients of the bias)^2
+        (mean over clients of the variance)/n + (mean over clients of the bias)^2
+
+    Only eight clients are used where a law has many levels, because such laws are large.
     """
     code_format = mechanism.code_format()
     large = isinstance(code_format, LevelCodes) and code_format.levels > 1024
@@ -87,8 +94,14 @@ def exact_error(mechanism: Mechanism, vectors: Vector) -> float:
     return float(np.mean(variance / len(vectors) + bias**2))
 
 
-def bisected(epsilon_at: Callable[[float], float], epsilon: float, ends: Sequence[float]) -> float:
-    """The noise with epsilon_at(noise) <= epsilon, from above; epsilon_at falls in the noise."""
+def bisect_noise(
+    epsilon_at: Callable[[float], float], epsilon: float, ends: Sequence[float]
+) -> float:
+    """Return the smallest noise with epsilon_at(noise) <= epsilon, rounded up.
+
+    `epsilon_at` must decrease in the noise. `ends` are a noise that is too small and one that is
+    large enough.
+    """
     low, high = (math.log(end) for end in ends)
     while high - low > 1e-9:
         middle = (low + high) / 2.0
@@ -102,41 +115,41 @@ def bisected(epsilon_at: Callable[[float], float], epsilon: float, ends: Sequenc
 def measure(
     settings: Settings,
     epsilon: float,
-    contenders: Sequence[Contender],
+    mechanisms: Sequence[CalibratedMechanism],
     draw: Callable[[np.random.Generator], Vector],
 ) -> list[Row]:
-    """One row for each contender: the exact error, and the sampled one over repeats.
+    """Return one row per mechanism: the exact error, and the sampled error over repeats.
 
-    Repeats draw new private vectors, the same for every contender.
+    Each repeat draws new private vectors, which are the same for every mechanism.
     """
     rows: list[Row] = []
-    for done, contender in enumerate(contenders):
-        settings.on_step(f"epsilon {epsilon:g}", done, len(contenders), contender.name)
+    for done, compared in enumerate(mechanisms):
+        settings.on_step(f"epsilon {epsilon:g}", done, len(mechanisms), compared.name)
         errors = []
         for seed in range(1, settings.seeds + 1):
             randomness = SeededRandomness(seed)
             vectors = draw(randomness.generator("vectors"))
-            label = int(randomness.generator(contender.name, repr(epsilon)).integers(2**62))
-            errors.append(sampled_error(contender.mechanism, vectors, SeededRandomness(label)))
+            label = int(randomness.generator(compared.name, repr(epsilon)).integers(2**62))
+            errors.append(sampled_error(compared.mechanism, vectors, SeededRandomness(label)))
         values = [error.mse for error in errors]
         rows.append(
             {
                 "epsilon": epsilon,
-                "mechanism": contender.name,
-                "bits_per_coordinate": bits_per_coordinate(contender.mechanism),
-                "epsilon_spent": contender.spent,
-                "mse_exact": exact_error(contender.mechanism, vectors),
+                "mechanism": compared.name,
+                "bits_per_coordinate": bits_per_coordinate(compared.mechanism),
+                "epsilon_spent": compared.spent,
+                "mse_exact": exact_error(compared.mechanism, vectors),
                 "mse_mean": float(np.mean(values)),
                 "mse_stddev": float(np.std(values, ddof=1)),
                 "clients_sampled": errors[0].sampled_clients,
             }
         )
-    settings.on_step(f"epsilon {epsilon:g}", len(contenders), len(contenders), "done")
+    settings.on_step(f"epsilon {epsilon:g}", len(mechanisms), len(mechanisms), "done")
     return rows
 
 
 def error_chart(rows: Sequence[Row], title: str) -> LineChart:
-    """MSE by epsilon, with a band of one standard deviation over repeats."""
+    """Return the chart of MSE by epsilon, with a band of one standard deviation over repeats."""
     names = list(dict.fromkeys(str(row["mechanism"]) for row in rows))
     lines = []
     for name in names:
@@ -157,7 +170,7 @@ def error_chart(rows: Sequence[Row], title: str) -> LineChart:
 
 
 def exact_errors(rows: Sequence[Row]) -> Mapping[tuple[float, str], float]:
-    """The exact MSE by epsilon and mechanism."""
+    """Return the exact MSE by epsilon and mechanism."""
     return {
         (number(row, "epsilon"), str(row["mechanism"])): number(row, "mse_exact") for row in rows
     }

@@ -1,4 +1,4 @@
-"""An experiment's page: the claim beside what was measured, a table behind every picture."""
+"""The HTML page of an experiment: the claim, what was measured, and a table for each picture."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ Chart = LineChart | HeatMap | ScatterChart | ImageGrid
 
 
 def render_page(result: Mapping[str, Any], charts: Sequence[Chart]) -> str:
-    """One self-contained page for a result as data.json holds it and its charts."""
+    """Return one self-contained HTML page from the contents of data.json and the charts."""
     environment = templates(Path(__file__).parent)
     environment.filters["cell"] = show_cell
     template = environment.get_template("experiment.html")
@@ -31,7 +31,7 @@ def render_page(result: Mapping[str, Any], charts: Sequence[Chart]) -> str:
 
 
 def show_cell(value: object) -> str:
-    """A row's value for people: four digits, words as they are."""
+    """Return a cell of a table as text: numbers with four significant digits, strings unchanged."""
     match value:
         case None:
             return "-"

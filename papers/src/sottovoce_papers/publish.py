@@ -1,4 +1,4 @@
-"""An experiment's results as a small folder to keep beside the code: table, pictures, one page."""
+"""Publishing an experiment as a small folder for a repository: table, pictures and one page."""
 
 import csv
 import io
@@ -12,14 +12,17 @@ from sottovoce_papers import study
 from sottovoce_papers.page import show_cell
 
 README = "README.md"
-MAX_BYTES = 1_000_000  # of one file: what is larger does not belong beside code
+MAX_BYTES = 1_000_000  # Of one file: larger files do not belong into a code repository.
 
 
 def publish(name: str, folder: Path, to: Path) -> Path:
-    """Copy what is small of experiment `name` from `folder` to `to`/`name`; returns the page."""
+    """Copy the small files of an experiment from `folder` to `to`/`name` and return the page."""
     result = study.load(folder)
     if result["experiment"] != name:
-        raise OutputError(f"{folder} holds the experiment '{result['experiment']}', not '{name}'")
+        raise OutputError(
+            f"{folder} holds the experiment '{result['experiment']}', not '{name}'; "
+            "give the folder of that experiment with --out"
+        )
     if "verdict" not in result:
         raise OutputError(f"{folder} holds an unfinished experiment; run it to its end first")
     target = to / name
@@ -28,7 +31,8 @@ def publish(name: str, folder: Path, to: Path) -> Path:
     contents = {name: _content(folder / name) for name in (*tables, *pictures)}
     with files.explain_os_errors("create", target):
         target.mkdir(parents=True, exist_ok=True)
-        for earlier in target.glob("*.svg"):  # a picture that is drawn no more
+        # Remove the pictures of an earlier version that this result no longer has.
+        for earlier in target.glob("*.svg"):
             if earlier.name not in pictures:
                 earlier.unlink()
     for name, content in contents.items():
@@ -43,16 +47,16 @@ def _content(path: Path) -> bytes:
         content = path.read_bytes()
     if len(content) > MAX_BYTES:
         raise OutputError(
-            f"{path} has {len(content)} bytes, and published files at most {MAX_BYTES}; "
+            f"{path} has {len(content)} bytes, but published files have at most {MAX_BYTES}; "
             "publish a smaller grid"
         )
     return content
 
 
 def page(result: Mapping[str, Any], tables: Sequence[str], columns: Sequence[str]) -> str:
-    """Claim, verdict, pictures, table, method and how to get it again, as Markdown.
+    """Return the page as Markdown: claim, verdict, pictures, table, method, and how to repeat it.
 
-    `columns` are the table's in their order, which data.json does not keep.
+    `columns` are the columns of the table in their order, which data.json does not keep.
     """
     reduced = result["reduced"] or ("a fast version." if result["fast"] else "")
     reduced = f"**Reduced:** {reduced}" if reduced else ""
@@ -108,5 +112,5 @@ def _hashes(trials: Sequence[Mapping[str, Any]]) -> str:
     if not final:
         return ""
     tuned = "tuning" in stages.values()
-    more = "; those of the tuning stage stand in trials.csv" if tuned else ""
+    more = "; those of the tuning stage are in trials.csv" if tuned else ""
     return f"Spec hashes{more}: " + " ".join(f"`{spec_hash}`" for spec_hash in final)

@@ -1,4 +1,4 @@
-"""Run an experiment and keep what it found: data.json, data.csv, pictures, one page."""
+"""Running an experiment and saving its results: data.json, data.csv, pictures and one page."""
 
 import csv
 import dataclasses
@@ -24,9 +24,10 @@ DATA, TABLE, PAGE, TRIALS_TABLE = "data.json", "data.csv", "index.html", "trials
 
 
 def run(experiment: Experiment, settings: Settings, out: Path) -> dict[str, Any]:
-    """Run and save; each file is whole or absent, and the page, which needs the others, is last.
+    """Run an experiment and save its results in `out`; return the contents of data.json.
 
-    Trials that are finished stay in `out` when the run is interrupted, and serve the next one.
+    Files are written atomically, and the page, which needs the others, comes last. Trials that are
+    finished stay in `out` when the run is interrupted, and the next run reuses them.
     """
     _prepare(out, experiment.name)
     start = time.perf_counter()
@@ -45,19 +46,20 @@ def run(experiment: Experiment, settings: Settings, out: Path) -> dict[str, Any]
 
 
 def load(out: Path) -> dict[str, Any]:
-    """The result of an experiment that was run to its end."""
+    """Return the saved result of an experiment."""
     if not (out / DATA).is_file():
         raise OutputError(f"{out} holds no experiment; run one with --out {out}")
     result = files.read_json(out / DATA)
     if not isinstance(result, dict) or "experiment" not in result:
-        raise OutputError(f"{out / DATA} is not an experiment's; choose another --out")
+        raise OutputError(f"{out / DATA} does not describe an experiment; choose another --out")
     return result
 
 
 def _prepare(out: Path, name: str) -> None:
-    """An empty folder, or one of the same experiment, whose earlier files are removed.
+    """Create an empty folder, or remove the earlier results of the same experiment from it.
 
-    The marker that is left tells the next run, after an interruption, that the folder is its own.
+    The marker that is written tells the next run, after an interruption, that the folder can be
+    used.
     """
     with files.explain_os_errors("create", out):
         out.mkdir(parents=True, exist_ok=True)
@@ -82,7 +84,7 @@ def _clear(out: Path, name: str) -> None:
 
 
 def command(experiment: Experiment, settings: Settings) -> str:
-    """What to type to get these numbers again."""
+    """Return the command that repeats the experiment."""
     seeds = f" --seeds {settings.seeds}" if settings.seeds else ""
     fast = " --fast" if settings.fast else ""
     device = f" --device {settings.device}" if settings.device else ""
@@ -92,7 +94,7 @@ def command(experiment: Experiment, settings: Settings) -> str:
 def _plain(
     experiment: Experiment, settings: Settings, findings: Findings, seconds: float
 ) -> dict[str, Any]:
-    """Everything as JSON can hold it; what is not finite is null."""
+    """Return everything in a form that JSON can hold; numbers that are not finite become null."""
     result = {
         "experiment": experiment.name,
         "title": experiment.title,
@@ -129,13 +131,13 @@ def _plain(
 
 
 def _training_seconds(findings: Findings) -> float:
-    """What all trials took together, also those that were kept from before; each spec once."""
+    """Return the total time of all trials, with those of earlier runs; each spec counts once."""
     took = {trial["spec_hash"]: float(trial["seconds"] or 0.0) for trial in findings.trials}
     return round(sum(took.values()), 3)
 
 
 def _machine() -> str:
-    """What it ran on, without saying whose it is."""
+    """Return a description of the machine that does not identify it."""
     torch = sys.modules.get("torch")
     accelerator = f", {torch.cuda.get_device_name()}" if torch and torch.cuda.is_available() else ""
     return f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors{accelerator}"

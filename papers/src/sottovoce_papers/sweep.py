@@ -1,7 +1,8 @@
-"""Many specs, trained side by side; each result is kept at once, so that a sweep can go on.
+"""Training of many specs in parallel; results are stored at once, so that a sweep can be resumed.
 
-FOLDER/trials/<spec hash>.json holds the axes' values, the whole spec with its hash, and the result
-or the error. What is there, whole and of this version, is not trained again; what failed is.
+FOLDER/trials/<spec hash>.json holds the values of the axes, the complete spec with its hash, and
+the result or the error. A trial with a complete result of this version is not trained again; a
+failed trial is.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from sottovoce_papers.experiment import Cell, OnStep
 from sottovoce_papers.workers import NEEDED, Attempt, Round, Train, attempts
 
 TRIALS, LOCK = "trials", "lock"
-RESULTS_VERSION = 1  # to be raised when the same spec gives other numbers
+RESULTS_VERSION = 1  # Raise it when a change makes the same spec give other numbers.
 MAX_JOBS = 256
 
 Key = Mapping[str, Cell]
@@ -31,7 +32,7 @@ Key = Mapping[str, Cell]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One value of an axis: what the key says, which dotted paths it sets, and which it removes."""
+    """One value of an axis: its name, and the dotted paths of the spec that it sets and removes."""
 
     value: Cell
     overrides: Mapping[str, Any]
@@ -40,7 +41,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One cell of the grid: the axes' values and the spec that they make."""
+    """One cell of a grid: the values of the axes and the spec that they give."""
 
     key: Key
     spec: RunSpec
@@ -48,7 +49,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:
-    """What a trial gave: `result` as training returned it, or the `error` in its place."""
+    """The outcome of a trial: the result that training returned, or an error message."""
 
     key: Key
     spec_hash: str
@@ -58,15 +59,15 @@ class TrialResult:
 
 
 def expand(base: Mapping[str, Any], axes: Mapping[str, Sequence[Choice]]) -> list[Trial]:
-    """Every combination of the axes' choices, the last axis fastest, as a checked spec.
+    """Return every combination of choices as a checked spec; the last axis varies fastest.
 
-    The name of a spec stays the base's: equal specs have equal hashes and are trained once.
+    Specs keep the name of the base, so that equal specs have equal hashes and are trained once.
     """
     for name, choices in axes.items():
         if not choices:
             raise ConfigError(f"axis '{name}' has no values; give one or more, or leave it out")
         if len({choice.value for choice in choices}) < len(choices):
-            raise ConfigError(f"axis '{name}' has a value twice; give each once")
+            raise ConfigError(f"axis '{name}' has a value twice; give each value once")
     return [
         Trial(
             key={name: choice.value for name, choice in zip(axes, combination, strict=True)},
@@ -82,7 +83,7 @@ def _spec(base: Mapping[str, Any], combination: Sequence[Choice]) -> RunSpec:
     for choice in combination:
         for path, value in choice.overrides.items():
             override(table, path, copy.deepcopy(value), source=f"{source}: {path}")
-    # Last: a mechanism without privacy takes away the budget that another axis has set.
+    # Done last: a mechanism without privacy removes the budget that another axis has set.
     for path in (path for choice in combination for path in choice.removed):
         _remove(table, path)
     return parse(table, source)
@@ -96,14 +97,15 @@ def _remove(table: dict[str, Any], path: str) -> None:
 
 
 @contextlib.contextmanager
-def opened(folder: Path) -> Iterator[Path]:
-    """The place of `folder`'s trials, to which no other process has access while this lasts."""
+def open_store(folder: Path) -> Iterator[Path]:
+    """Open the folder that stores trials, and lock it against other processes."""
     store = folder / TRIALS
     with files.explain_os_errors("create", store):
         store.mkdir(parents=True, exist_ok=True)
         (store / LOCK).touch()
     with files.locked(store / LOCK):
-        for leftover in store.glob(".*.json.*"):  # half written when a process was killed
+        # Delete files that a killed process left incomplete.
+        for leftover in store.glob(".*.json.*"):
             leftover.unlink()
         yield store
 
@@ -117,45 +119,45 @@ def run_trials(
     train: Train,
     what: str = "trials",
 ) -> list[TrialResult]:
-    """The result of every trial, in order; trains what `folder` does not hold, `jobs` at a time.
+    """Return the result of every trial in order; train those that `folder` lacks, `jobs` at a time.
 
-    A trial that fails is recorded with its error and the others go on. `on_step` hears of `what`.
+    A failed trial is stored with its error, and the others go on. `on_step` is called with `what`.
     """
-    with opened(folder) as store:
-        return run_in(store, trials, jobs=jobs, on_step=on_step, train=train, what=what)
+    with open_store(folder) as store:
+        return run_in_store(store, trials, jobs=jobs, on_step=on_step, train=train, what=what)
 
 
-def run_in(
+def run_in_store(
     store: Path, trials: Sequence[Trial], *, jobs: int, on_step: OnStep, train: Train, what: str
 ) -> list[TrialResult]:
-    """As `run_trials`, in a store that is open: several sweeps in a row, and nobody between."""
+    """Run trials as `run_trials` does, in an open store, whose lock covers several sweeps."""
     parameter_rules.integer("jobs", jobs, low=1, high=MAX_JOBS)
     unique = {trial.spec.hash: trial for trial in trials}
-    found = {h: r for h, trial in unique.items() if (r := stored(store, trial)) and r.result}
+    found = {h: r for h, trial in unique.items() if (r := read_stored(store, trial)) and r.result}
     missing = [trial for h, trial in unique.items() if h not in found]
-    found |= _trained(missing, store, _Watch(on_step, what, len(unique)), jobs, train)
+    found |= _train_missing(missing, store, _Progress(on_step, what, len(unique)), jobs, train)
     return [dataclasses.replace(found[trial.spec.hash], key=trial.key) for trial in trials]
 
 
 @dataclass(frozen=True, slots=True)
-class _Watch:
+class _Progress:
     on_step: OnStep
     what: str
     total: int
 
-    def say(self, completed: int, note: str) -> None:
+    def report(self, completed: int, note: str) -> None:
         self.on_step(self.what, completed, self.total, note)
 
 
-def _trained(
-    missing: Sequence[Trial], store: Path, watch: _Watch, jobs: int, train: Train
+def _train_missing(
+    missing: Sequence[Trial], store: Path, progress: _Progress, jobs: int, train: Train
 ) -> dict[str, TrialResult]:
     done: dict[str, TrialResult] = {}
-    kept = watch.total - len(missing)
-    watch.say(kept, f"{kept} kept from before" if kept else "")
+    kept = progress.total - len(missing)
+    progress.report(kept, f"{kept} stored by earlier runs" if kept else "")
 
     def on_round(number: int, row: Round) -> None:
-        watch.say(kept + len(done), f"{label(missing[number].key)}: round {row.get('round')}")
+        progress.report(kept + len(done), f"{label(missing[number].key)}: round {row.get('round')}")
 
     specs = [trial.spec for trial in missing]
     with contextlib.closing(attempts(specs, jobs=jobs, train=train, on_round=on_round)) as finished:
@@ -163,12 +165,12 @@ def _trained(
             trial = missing[number]
             done[trial.spec.hash] = _write(store, trial, attempt)
             failed = ": failed" if attempt.error else ""
-            watch.say(kept + len(done), f"{label(trial.key)}{failed}")
+            progress.report(kept + len(done), f"{label(trial.key)}{failed}")
     return done
 
 
 def label(key: Key) -> str:
-    """A key in one line: words as they are, numbers with their names."""
+    """Return a key as one line: strings as they are, numbers after the names of their axes."""
     parts = (
         v if isinstance(v, str) else f"{name.replace('_', ' ')} {v}" for name, v in key.items()
     )
@@ -196,8 +198,8 @@ def _write(store: Path, trial: Trial, attempt: Attempt) -> TrialResult:
     )
 
 
-def stored(store: Path, trial: Trial) -> TrialResult | None:
-    """What an earlier sweep kept of this trial; None unless it is whole, ours and of this spec."""
+def read_stored(store: Path, trial: Trial) -> TrialResult | None:
+    """Return the stored result of a trial, or None unless it is complete and of the same spec."""
     path = store / f"{trial.spec.hash}.json"
     if not path.is_file():
         return None
@@ -207,7 +209,7 @@ def stored(store: Path, trial: Trial) -> TrialResult | None:
         return None
     if not isinstance(record, dict) or record.get("results_version") != RESULTS_VERSION:
         return None
-    # The spec that the hash stands for, whole: a file that was renamed or edited is no result.
+    # Compare the complete spec, because the file may have been renamed or edited.
     spec = json.loads(json.dumps(trial.spec.plain()))
     if record.get("spec_hash") != trial.spec.hash or record.get("spec") != spec:
         return None

@@ -1,4 +1,4 @@
-"""One training in memory: for sweeps. Nothing is stored, and nothing is sent to anybody."""
+"""Training of one spec in memory, for sweeps; nothing is written and no messages are sent."""
 
 import math
 import time
@@ -14,21 +14,21 @@ from sottovoce.runs.resolve import resolve
 from sottovoce.runs.spec import RunSpec
 
 OnRound = Callable[[Metrics], None]
-MOST_EVALUATIONS = 20  # of a curve: tests take longer than rounds where models are small
+MOST_EVALUATIONS = 20  # Of a curve: for small models, tests take longer than rounds.
 
 
 def trial(spec: RunSpec, *, on_round: OnRound | None = None) -> dict[str, Any]:
     """Train `spec` and return its result, its learning curve and how long it took."""
     if spec.runtime.messages == "stored":
         raise ConfigError(
-            "a trial stores no messages: set runtime.messages = 'packed' or 'none', or use run()"
+            "a trial stores no messages; set runtime.messages = 'packed' or 'none', or use run()"
         )
     begun = time.perf_counter()
     resolved = resolve(load_inputs(spec))
     training = build(resolved)
     progress, rows, halted = training.start(), [], None
     started = time.perf_counter()
-    stops = _evaluated(spec.rounds)
+    stops = _evaluated_rounds(spec.rounds)
     while progress.rounds_done < spec.rounds:
         outcome = training.step(progress)
         if isinstance(outcome, Halted):
@@ -55,7 +55,7 @@ def trial(spec: RunSpec, *, on_round: OnRound | None = None) -> dict[str, Any]:
     }
 
 
-def _evaluated(rounds: int) -> frozenset[int]:
-    """The rounds after which the model is tested, the last among them."""
+def _evaluated_rounds(rounds: int) -> frozenset[int]:
+    """Return the rounds after which the model is tested; the last round is one of them."""
     count = min(rounds, MOST_EVALUATIONS)
     return frozenset(math.ceil((i + 1) * rounds / count) for i in range(count))

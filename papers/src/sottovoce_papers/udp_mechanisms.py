@@ -1,4 +1,4 @@
-"""The mechanisms that UDP-FL compares under attack, with one bit beside them, and their budgets."""
+"""The mechanisms that UDP-FL compares under attack, the one-bit mechanism, and their budgets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 DELTA = 1e-5
 EPSILONS = (2.0, 4.0, 6.0, 8.0)
 CLIP_NORM = 1.0
-RECORD_SAMPLING_RATE = 0.05  # of target models, as in table 4
+RECORD_SAMPLING_RATE = 0.05  # Of target models, as in table 4.
 NO_PRIVACY, GAUSSIAN, LAPLACE, STAIRCASE, ONE_BIT = (
     "no privacy",
     "Gaussian (DP-SGD)",
@@ -26,8 +26,8 @@ PRIVATE = (GAUSSIAN, LAPLACE, STAIRCASE, ONE_BIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
-    """A mechanism of the comparison at a budget; no epsilon where there is no privacy."""
+class MechanismAtBudget:
+    """A mechanism of the comparison at a budget; epsilon is None where there is no privacy."""
 
     mechanism: str
     epsilon: float | None
@@ -37,16 +37,16 @@ class Contender:
         return {"mechanism": self.mechanism, "epsilon": self.epsilon}
 
 
-def contenders(epsilons: Sequence[float]) -> list[Contender]:
-    """No privacy, and each mechanism at each budget."""
+def mechanisms_at_budgets(epsilons: Sequence[float]) -> list[MechanismAtBudget]:
+    """Return the mechanism without privacy, and each private mechanism at each budget."""
     return [
-        Contender(mechanism=NO_PRIVACY, epsilon=None),
-        *(Contender(mechanism=name, epsilon=e) for name in PRIVATE for e in epsilons),
+        MechanismAtBudget(mechanism=NO_PRIVACY, epsilon=None),
+        *(MechanismAtBudget(mechanism=name, epsilon=e) for name in PRIVATE for e in epsilons),
     ]
 
 
-def in_words(names: Sequence[tuple[str, float | None]]) -> str:
-    """Mechanisms with the budgets that they have here, each mechanism once."""
+def describe_budgets(names: Sequence[tuple[str, float | None]]) -> str:
+    """Return mechanisms as text with their budgets, each mechanism once."""
     budgets: dict[str, list[str]] = {}
     for mechanism, epsilon in names:
         budgets.setdefault(mechanism, []).extend([] if epsilon is None else [f"{epsilon:g}"])

@@ -1,4 +1,4 @@
-"""Train specs here or in worker processes; whatever happens to one, the others go on."""
+"""Training of several specs, in this process or in workers; a failure does not stop the others."""
 
 import contextlib
 import math
@@ -20,7 +20,7 @@ from sottovoce.core.errors import ConfigError, SottovoceError
 from sottovoce.runs.spec import RunSpec
 
 Round = Mapping[str, Any]
-# Called with the number of a spec and its round's metrics.
+# Called with the index of a spec and the metrics of one of its rounds.
 OnRound = Callable[[int, Round], None]
 
 NEEDED = frozenset({"accuracy", "loss", "epsilon", "delta", "rounds", "bits_per_coordinate"})
@@ -29,7 +29,10 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Train(Protocol):
-    """Trains one spec in memory; what it returns fits JSON and has at least the keys `NEEDED`."""
+    """A function that trains one spec in memory.
+
+    It returns a dict that JSON can hold, with at least the keys of `NEEDED`.
+    """
 
     def __call__(
         self, spec: RunSpec, *, on_round: Callable[[dict[str, Any]], None] | None = None
@@ -38,7 +41,7 @@ class Train(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What became of one spec: a result, or the error that stands in its place."""
+    """The outcome of training one spec: a result, or an error message."""
 
     result: Mapping[str, Any] | None
     error: str | None
@@ -48,7 +51,10 @@ class Attempt:
 def attempts(
     specs: Sequence[RunSpec], *, jobs: int, train: Train, on_round: OnRound
 ) -> Generator[tuple[int, Attempt], None, None]:
-    """Each spec's number and attempt, as they are finished; one job trains in this process."""
+    """Yield the index and the attempt of each spec as they finish.
+
+    With one job the specs are trained in this process.
+    """
     if jobs == 1:
         for number, spec in enumerate(specs):
 
@@ -62,18 +68,19 @@ def attempts(
 
 
 def attempt(spec: RunSpec, train: Train, on_round: Callable[[Round], None]) -> Attempt:
-    """Train once. A failure of any kind is an attempt with a message; an interrupt is none."""
+    """Train one spec; an exception gives an attempt with a message, an interrupt passes on."""
     start = time.perf_counter()
     try:
-        result, error = _checked(train(spec, on_round=on_round)), None
+        result, error = _check_result(train(spec, on_round=on_round)), None
     except Exception as reason:
         result, error = None, explain(reason)
     return Attempt(result=result, error=error, seconds=time.perf_counter() - start)
 
 
-def _checked(result: Mapping[str, Any]) -> dict[str, Any]:
+def _check_result(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Check that the result has all keys and that accuracy and loss are finite."""
     missing = sorted(NEEDED - set(result))
-    assert not missing, f"a trial's result lacks {', '.join(missing)}"
+    assert not missing, f"the result of a trial lacks {', '.join(missing)}"
     for name in ("accuracy", "loss"):
         if not math.isfinite(result[name]):
             raise ConfigError(f"the model diverged: {name} is {result[name]}; lower learning rates")
@@ -82,17 +89,17 @@ def _checked(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def explain(error: Exception) -> str:
-    """An error in one line, with the remedy where it is known."""
+    """Return an error as one line, with the remedy where it is known."""
     text = str(error).strip()
     if isinstance(error, SottovoceError):
         return text
-    if type(error).__name__ == "OutOfMemoryError":  # torch's, which need not be installed here
+    if type(error).__name__ == "OutOfMemoryError":  # Torch need not be installed here.
         return (
-            f"the accelerator is out of memory ({_first_line(text)}); give a smaller --jobs, train "
-            "fewer clients at once, or choose --device cpu"
+            f"the accelerator is out of memory ({_first_line(text)}); use fewer --jobs, train "
+            "fewer clients at a time, or choose --device cpu"
         )
     if isinstance(error, MemoryError) or "can't allocate memory" in text:
-        return "out of memory; give a smaller --jobs, or fewer clients or a smaller model"
+        return "out of memory; use fewer --jobs, fewer clients or a smaller model"
     return f"{type(error).__name__}: {_first_line(text)} ({_where(error)})"
 
 
@@ -105,7 +112,7 @@ def _where(error: Exception) -> str:
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
     if trace is None:
-        return "nowhere"
+        return "no traceback"
     return f"{os.path.basename(trace.tb_frame.f_code.co_filename)}, line {trace.tb_lineno}"
 
 
@@ -118,23 +125,25 @@ class _Worker:
     connection: Connection
 
     def give(self, task: object) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it died; reading from it will tell
+        # If the worker has died, the next read from its pipe reports it.
+        with contextlib.suppress(BrokenPipeError):
             self.connection.send(task)
 
     def end(self) -> None:
-        """A worker that waits for a task ends when its pipe closes."""
+        """Close the pipe, which ends a worker that waits for a task, and wait for the process."""
         self.connection.close()
         self.process.join()
 
 
-def _started(train: Train) -> _Worker:
-    """A new process: spawned, since a fork of a process with threads may hang."""
+def _start_worker(train: Train) -> _Worker:
+    """Start a worker by spawning: a fork of a process that has threads may hang."""
     context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs,), daemon=True)
+    parent_end, child_end = context.Pipe()
+    process = context.Process(target=_work, args=(child_end,), daemon=True)
     process.start()
-    theirs.close()  # else its death would not end our reading
-    worker = _Worker(process=process, connection=ours)
+    # Otherwise the death of the worker would not end a read from the pipe.
+    child_end.close()
+    worker = _Worker(process=process, connection=parent_end)
     worker.give(train)
     return worker
 
@@ -142,6 +151,7 @@ def _started(train: Train) -> _Worker:
 def _in_processes(
     specs: Sequence[RunSpec], jobs: int, train: Train, on_round: OnRound
 ) -> Generator[tuple[int, Attempt], None, None]:
+    """Yield attempts as workers finish them; replace a worker that died."""
     waiting = deque(enumerate(specs))
     busy: dict[Connection, tuple[int, _Worker, float]] = {}
 
@@ -152,18 +162,18 @@ def _in_processes(
 
     try:
         for _ in range(min(jobs, len(specs))):
-            give_next(_started(train))
+            give_next(_start_worker(train))
         while busy:
             for connection in wait(list(busy)):
                 assert isinstance(connection, Connection)
                 number, worker, start = busy[connection]
-                message = _heard(worker, start)
+                message = _receive(worker, start)
                 if not isinstance(message, Attempt):
                     on_round(number, message)
                     continue
                 del busy[connection]
                 if waiting:
-                    give_next(_started(train) if connection.closed else worker)
+                    give_next(_start_worker(train) if connection.closed else worker)
                 else:
                     worker.end()
                 yield number, message
@@ -173,34 +183,36 @@ def _in_processes(
             worker.end()
 
 
-def _heard(worker: _Worker, start: float) -> Round | Attempt:
-    """A round's metrics or the attempt; of a dead worker, whose pipe is at its end, the latter."""
+def _receive(worker: _Worker, start: float) -> Round | Attempt:
+    """Return a round's metrics or an attempt; if the worker has died, an attempt with an error."""
     try:
         message: Round | Attempt = worker.connection.recv()
     except (EOFError, OSError):
-        return _death(worker, time.perf_counter() - start)
+        return _failed_attempt(worker, time.perf_counter() - start)
     return message
 
 
-def _death(worker: _Worker, seconds: float) -> Attempt:
+def _failed_attempt(worker: _Worker, seconds: float) -> Attempt:
     worker.end()
     code = worker.process.exitcode
     assert code is not None
     if code >= 0:
-        error = f"the worker process ended with exit status {code}; what it printed says why"
+        error = f"the worker process ended with exit status {code}; see what it printed"
     else:
         error = (
             f"the worker process was killed by signal {-code} ({signal.Signals(-code).name}), as "
-            "happens when memory runs out; give a smaller --jobs and the same command again"
+            "happens when memory runs out; repeat the command with fewer --jobs"
         )
     return Attempt(result=None, error=error, seconds=seconds)
 
 
 def _work(connection: Connection) -> None:
-    """Train what comes through the pipe until it closes; rounds are reported now and then."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches everyone; the parent decides
+    """Train the specs that arrive through the pipe until it closes, and report some rounds."""
+    # Ctrl-C reaches all processes of the terminal; the parent ends the workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.environ.update(dict.fromkeys(_THREADS, "1"))  # before the first task brings torch
+    # Set before the first task imports torch.
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
     train = connection.recv()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
@@ -221,7 +233,7 @@ def _work(connection: Connection) -> None:
 
 
 def _end_with_parent() -> None:
-    """A killed parent must not leave hours of training behind."""
+    """Exit when the parent process ends: otherwise hours of training would go on without it."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

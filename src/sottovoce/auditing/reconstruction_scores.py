@@ -24,12 +24,12 @@ Rows = NDArray[np.float32] | NDArray[np.float64]
 
 
 def mean_squared_errors(originals: Rows, others: Rows) -> Vector:
-    """Return the mean squared difference of each row."""
+    """Return the mean squared difference between each original row and the other row."""
     return _mean_of_rows((_differences(originals, others)) ** 2)
 
 
 def mean_absolute_errors(originals: Rows, others: Rows) -> Vector:
-    """Return the mean absolute difference of each row."""
+    """Return the mean absolute difference between each original row and the other row."""
     return _mean_of_rows(np.abs(_differences(originals, others)))
 
 
@@ -126,9 +126,16 @@ _RANGES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconstructionScores:
-    """Measures of each update, averaged over its images; `ssim` is None where SSIM is not defined.
+    """The quality of reconstructed images, by update: one value for each attacked update.
 
-    Images of one update share its noise and its optimization, so intervals are over updates.
+    A value is the average over the images of the update. Images of one update share its noise and
+    its optimization, so intervals are over updates.
+
+    Attributes:
+        mse: The mean squared error.
+        mae: The mean absolute error.
+        psnr: The peak signal-to-noise ratio in decibels.
+        ssim: The structural similarity; None where it is not defined.
     """
 
     mse: Vector
@@ -171,29 +178,40 @@ def score_reconstructions(originals: Images, found: Images) -> ReconstructionSco
 
 
 def baseline_guesses(originals: Images, auxiliary: NDArray[Any]) -> dict[str, Images]:
-    """Return the guesses that need no attack: a gray image, and the mean of other data."""
+    """Return guesses that need no attack: a gray image, and the mean of the auxiliary images."""
     middle = np.asarray(auxiliary, dtype=np.float64).mean(axis=0).astype(np.float32)
     return {GRAY: np.zeros_like(originals), MEAN_IMAGE: np.zeros_like(originals) + middle}
 
 
 def score_baselines(originals: Images, auxiliary: NDArray[Any]) -> dict[str, ReconstructionScores]:
-    """Return the scores of the guesses that need no attack."""
+    """Return the scores of the guesses of `baseline_guesses`, by name."""
     guesses = baseline_guesses(originals, auxiliary)
     return {name: score_reconstructions(originals, guess) for name, guess in guesses.items()}
 
 
 def interval(values: Vector) -> dict[str, float]:
-    """Return the mean over updates with Student's 95% interval."""
+    """Return the mean of a measure over the attacked updates, with Student's 95% interval.
+
+    Args:
+        values: The measure of each update.
+
+    Returns:
+        "mean", and the ends of the confidence interval, "low" and "high".
+
+    Raises:
+        ParameterError: There are fewer than two updates.
+    """
     if len(values) < 2:
         raise ParameterError(
-            f"an interval needs at least two updates, got {len(values)}; raise --images"
+            f"a confidence interval needs at least two updates, got {len(values)}; raise --images "
+            "to at least twice --batch, the number of images of one update"
         )
     mean, half = mean_and_half_width(values.tolist(), CONFIDENCE)
     return {"mean": mean, "low": mean - half, "high": mean + half}
 
 
 def summary(found: ReconstructionScores) -> dict[str, dict[str, float] | None]:
-    """Return each measure with its interval, cut to the measure's range.
+    """Return the mean of each measure with its interval, clipped to the measure's range.
 
     Measures that are not defined are None.
     """
@@ -231,5 +249,5 @@ def gains(
 
 
 def beats(gain: Mapping[str, float]) -> bool:
-    """Return whether the whole interval lies above 0."""
+    """Return whether the whole interval of a gain lies above 0."""
     return gain["low"] > 0.0

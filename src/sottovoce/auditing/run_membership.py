@@ -54,7 +54,7 @@ OnBlock = Callable[[int, int], None]  # (models that exist, models in all)
 def load_or_train(
     folder: Path, recipe: str, count: int, *, block: int, train: TrainBlock, on_block: OnBlock
 ) -> Vector:
-    """Return `count` models as rows; train those, in blocks, that `folder` does not have."""
+    """Return `count` models as rows of a matrix; train those that `folder` lacks, in blocks."""
     with files.explain_os_errors("create", folder):
         folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
     found = []
@@ -141,7 +141,7 @@ _STRIDE = 16
 
 
 def shadow_models(recipe: Recipe, folder: Path, on_step: OnStep) -> Vector:
-    """Return the recipe's models as rows; train those that `folder` does not have."""
+    """Return the recipe's models as rows of a matrix; train those that `folder` lacks."""
     count, rounds = len(recipe.rows), recipe.spec.rounds
     what = f"{recipe.label} models"
 
@@ -320,7 +320,16 @@ def _certificate(run: FinishedRun) -> dict[str, Any]:
 def measure_attack(
     verdicts: ScoresByMembership, threshold: float, fprs: Sequence[float]
 ) -> dict[str, Any]:
-    """Return every measure of an attack, with its interval and the value of random guessing."""
+    """Return every measure of an attack, with its interval and the value of random guessing.
+
+    Args:
+        verdicts: The attack's scores of members and of non-members.
+        threshold: The score above which the attack calls a record a member.
+        fprs: The false positive rates at which the true positive rate is measured.
+
+    Returns:
+        Plain data for JSON.
+    """
     rates = [{"fpr": fpr, **plain(roc.true_positive_rate(verdicts, fpr))} for fpr in fprs]
     return {
         "tpr_at_fpr": rates,
@@ -401,11 +410,12 @@ def _notes(plan: MembershipPlan, fprs: Sequence[float], chosen: Candidates) -> l
 
 
 def _control(attacker: AttackContext, chosen: Candidates) -> IntervalEstimate:
-    """Return how well shadow models that saw neither separate training rows from test rows.
+    """Return how well models that did not train on a record tell training rows from test rows.
 
-    If it differs from chance, training and test rows follow different distributions, and what
-    separates members from non-members need not be membership: the target was trained on rows of one
-    distribution only, and its shadow models on both.
+    Each record is scored by the shadow models that did not train on it. If the AUC differs from
+    chance, training and test rows follow different distributions, and what separates members from
+    non-members need not be membership: the target was trained on rows of one distribution only, and
+    its shadow models on both.
     """
     answers = confidences(
         attacker.task,
@@ -421,16 +431,27 @@ def _control(attacker: AttackContext, chosen: Candidates) -> IntervalEstimate:
 
 def _control_note(control: dict[str, Any]) -> str:
     return (
-        "Control: shadow models that trained on neither separate training rows from test rows with "
-        f"AUC {_shown(control)}. If this differs from chance, the two follow different "
-        "distributions, and attacks may separate members from non-members although nothing leaked."
+        "Control: shadow models that did not train on a record separate training rows from test "
+        f"rows with AUC {_shown(control)}. If this differs from chance, the two kinds of rows "
+        "follow different distributions, and attacks may separate members from non-members "
+        "although nothing leaked."
     )
 
 
 def roc_chart(
     verdicts: dict[str, ScoresByMembership], title: str = "Membership inference"
 ) -> LineChart:
-    """Return a chart of ROC curves on log axes, with the diagonal of random guessing."""
+    """Return a chart with the ROC curve of each attack, both axes logarithmic.
+
+    The chart also shows the diagonal, which random guessing would give.
+
+    Args:
+        verdicts: For each attack, by its name, its scores of members and of non-members.
+        title: The title of the chart.
+
+    Returns:
+        The chart.
+    """
     lines = []
     for name, one in verdicts.items():
         points = [(x, y) for x, y in zip(*roc.curve(one), strict=True) if x > 0.0 and y > 0.0]

@@ -1,4 +1,7 @@
-"""The command `sottovoce ledger total`, which adds up one account over several ledgers."""
+"""The command `sottovoce ledger total`, which adds up one client over several ledgers.
+
+The account of a client in a ledger is the set of its charges there. A site's folder is one account.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,12 +45,13 @@ def total(
     client: Annotated[
         list[str] | None,
         typer.Option(
-            help="The account: NAME, or PATH=NAME where a ledger has another name for it "
-            "(repeatable). A site's folder is one account and needs no name."
+            help="The client to add up: NAME, or PATH=NAME where the ledger PATH has another name "
+            "for the same client (repeatable). A site's folder is one account and needs no name."
         ),
     ] = None,
     every: Annotated[
-        bool, typer.Option("--every", help="Add up every name over all ledgers that have it.")
+        bool,
+        typer.Option("--every", help="Add up each client over all ledgers that have its name."),
     ] = False,
     delta: Annotated[
         float | None, typer.Option(help="Compute epsilon at this delta; pure charges need none.")
@@ -60,7 +64,7 @@ def total(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Add up what one person or site has spent over several ledgers; copies count once.
+    """Add up what one client (a person or a site) has spent over several ledgers.
 
     Every charge is counted, except those of a copy whose rows are all in another of the ledgers.
     Copies of a ledger created by an earlier version are counted in full: leave out those that were
@@ -75,7 +79,7 @@ def total(
     ledgers = [str(path) for path in paths]
     if every:
         if client:
-            raise ParameterError("--every adds up every name; leave out --client")
+            raise ParameterError("--every adds up every client; leave out --client")
         totals = ledger_totals(ledgers, delta=delta, adjacency=adjacency)
         if as_json:
             print_json([{"client": name, **one.to_dict()} for name, one in totals.items()])
@@ -116,8 +120,9 @@ def _names(given: Sequence[str], ledgers: Sequence[str]) -> tuple[str | None, di
         names.setdefault(found[0][0], []).append(found[0][1])
     if len(set(anywhere)) > 1:
         raise ParameterError(
-            f"--client must name one account, got {', '.join(sorted(set(anywhere)))}; if ledgers "
-            "have different names for it, write --client PATH=NAME with the path as given"
+            f"--client must name one client, got {', '.join(sorted(set(anywhere)))}; if ledgers "
+            "have different names for the same client, give --client PATH=NAME for each of them, "
+            "where PATH is one of the ledgers in this command"
         )
     return (anywhere[0] if anywhere else None), names
 

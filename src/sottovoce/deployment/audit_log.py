@@ -348,7 +348,7 @@ def _retry_remedy(state: LogState, now: float) -> str:
     return (
         f"the latest charge in the log is of {time_text(state.latest)}, which is in the future, so "
         "the 24 hours start then: the site's clock was ahead, or is behind now. See "
-        "'rounds_per_day' in docs/how-to/deploy.md for what to do"
+        "'A charge in the future' in docs/how-to/operate-a-federation.md for what to do"
     )
 
 

@@ -6,21 +6,22 @@ charges. Without a policy nothing is answered, and what the policy does not allo
 reason for a refusal is public: it depends on the request, the file and the ledger, never on the
 data.
 
-A policy also sets minimum noise and sampling rates for a record that is sampled, because
-(epsilon, delta) alone does not protect such a record. A record that a round samples with
-probability q is sampled in T rounds with probability at most qT, so releasing it without any noise
-is (0, qT)-DP: with qT <= delta, rounds that give a sampled record no protection satisfy a policy of
-(epsilon, delta). More generally, if a round is (e, d)-DP for the records in its sample, then it is
-(log(1 + q (e^e - 1)), q d)-DP overall; so a bound at delta on the whole bounds the failure
-probability for a record in the sample only by d = delta/q.
+A policy also has a largest epsilon for a record that is in the sample of a round, and a smallest
+sampling rate, because (epsilon, delta) alone does not protect such a record. A record that a round
+samples with probability q is sampled in T rounds with probability at most qT, so releasing it
+without any noise is (0, qT)-DP: with qT <= delta, rounds that give a sampled record no protection
+satisfy a policy of (epsilon, delta). More generally, if a round is (a, d)-DP for the records in its
+sample, then it is (log(1 + q (e^a - 1)), q d)-DP overall; so a bound at delta on the whole bounds
+the failure probability for a record in the sample only by d = delta/q.
 
 So a round on a secret sample must satisfy two conditions that do not rely on the sampling:
 
 epsilon_if_sampled       The round without its sampling is (epsilon_if_sampled, delta)-DP. This is
                          the guarantee of a record that is in the sample, for any mechanism.
-smallest_sampling_rate   q is at least 100 delta, so d = delta/q is at most 1%. Since q > delta in
-                         each round, qT <= delta is excluded for every T; the number of rounds,
-                         for which the site would rely on the server, is not needed.
+smallest_sampling_rate   q is at least this rate, by default 100 delta, so d = delta/q is at most
+                         1%. Since q > delta in each round, qT <= delta is excluded for every T;
+                         the number of rounds, for which the site would rely on the server, is not
+                         needed.
 
 DP-SGD at noise multiplier 0.4 has epsilon 33 in the sample at delta 1e-5 (40 at 1e-8) under
 replace-one, and 13 under zero-out. Where a site allows an unsampled round to cost more, the default
@@ -56,7 +57,7 @@ _NOISE_MULTIPLIER = "noise_multiplier"
 def check_sampled(
     event: PrivacyEvent, *, delta: float, epsilon_if_sampled: float, smallest_sampling_rate: float
 ) -> None:
-    """Raise if a round protects a sampled record too little or samples too rarely.
+    """Raise if a round costs a record in its sample too much, or samples too rarely.
 
     Args:
         event: The event of the whole round.
@@ -92,7 +93,7 @@ def noise_multiplier_of(mechanism: Mechanism) -> float | None:
 
 
 def without_noise_multiplier(kinds: Iterable[str]) -> list[str]:
-    """Return those mechanisms that have no noise multiplier."""
+    """Return those kinds of mechanisms that have no parameter `noise_multiplier`."""
     return [kind for kind in kinds if _NOISE_MULTIPLIER not in registry.find(kind).parameters]
 
 
@@ -101,15 +102,15 @@ E = TypeVar("E", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """The terms of a request, as far as they are known before the site's data are read.
+    """The properties of a server's request that a policy checks before the site's data are read.
 
     Attributes:
         mechanism: Kind of the mechanism.
         level: Unit that is protected, a sample or the whole client.
         adjacency: Adjacency of the guarantee.
         channel: Channel between the clients and the server.
-        cohort: Number of clients that the server says it asks.
-        grade: Source of the keys: the system, or a seed.
+        cohort: Number of clients that the server says it asks in the round.
+        grade: Source of the keys of the noise: "system" (the operating system) or "seeded".
         noise_multiplier: The mechanism's noise multiplier, if it has one and it is known yet.
     """
 
@@ -123,7 +124,17 @@ class Terms:
 
     @classmethod
     def of(cls, plan: RoundPlan, part: ClientPlan, *, cohort: int, grade: Grade) -> Self:
-        """Return the terms of a client's part of a round."""
+        """Return the terms that a round has for one client, to be checked against a policy.
+
+        Args:
+            plan: The plan of the round, with the unit, the adjacency and the channel.
+            part: The client's own plan in that round, with its mechanism.
+            cohort: Number of clients that the server says it asks in the round.
+            grade: Source of the keys of the noise: "system" (the operating system) or "seeded".
+
+        Returns:
+            The terms.
+        """
         return cls(
             mechanism=registry.kind_of(part.mechanism),
             level=plan.unit,
@@ -137,12 +148,13 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The most that a site spends, and under which conditions.
+    """The limits on what a site spends and on what it answers.
 
     All epsilons are at `delta`, under `adjacency`, for one `level`. `epsilon_total` covers
     everything in the site's ledger by a privacy filter: it holds against a server that chooses each
-    order by all earlier answers, as long as the limits are not changed. `smallest_cohort` relies on
-    the server, which states how many clients it asks and could lie.
+    order (each request to the site) after it has seen all earlier answers, as long as the limits
+    are not changed. `smallest_cohort` relies on the server, which states how many clients it asks
+    and could lie.
 
     Attributes:
         mechanisms: Kinds of mechanisms that are allowed.
@@ -156,7 +168,8 @@ class Policy:
         float_noise: Allow mechanisms that draw noise in floating point, whose low bits leak.
         seeded_randomness: Allow keys that follow from a seed. Anyone who knows the seed can derive
             them: for tests only, without any privacy.
-        public_counts: Send the number of examples of an update in the clear and uncharged.
+        public_counts: Allow to send the number of examples of an update, which is neither
+            privatized nor charged.
         epsilon_if_sampled: Largest epsilon of a round for a record in its sample. Default: 40, or
             `epsilon_per_round` if that is larger.
         smallest_sampling_rate: Smallest probability with which a round may sample a record.
@@ -238,7 +251,7 @@ class Policy:
         return min(1.0, SAMPLING_RATE_IN_DELTAS * self.delta)
 
     def check_terms(self, terms: Terms) -> None:
-        """Raise if a request is not allowed, whatever it costs.
+        """Raise if the policy does not allow a request with these terms, whatever its cost.
 
         Args:
             terms: The terms of the request.
@@ -312,14 +325,16 @@ class Policy:
         )
 
     def reserve_for_first_event(self, event: PrivacyEvent, planned: int) -> Budget:
-        """Return the reservation that the first order of a ledger fixes permanently.
+        """Return the part of `delta` that a ledger reserves for its first event, permanently.
+
+        The privacy filter treats the event of a ledger's first order separately from all others.
 
         Args:
             event: The event of the first order.
-            planned: Number of charges of this event that the order's plan has.
+            planned: Number of charges of this event that the run of the first order plans.
 
         Returns:
-            A budget whose delta is reserved for the first event.
+            A budget whose delta is the reserved part.
         """
         limits = {"epsilon": self.epsilon_total, "delta": self.delta}
         return Budget(

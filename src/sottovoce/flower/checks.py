@@ -149,7 +149,7 @@ def _demand(problem: str | None, remedy: str) -> None:
 
 
 def _policy(site: SiteFolder) -> str:
-    fill = f"fill in [policy] in {site.file}; see docs/how-to/deploy.md for its keys"
+    fill = f"fill in [policy] in {site.file}; see docs/how-to/site-policy.md for its keys"
     _demand(site.policy_problem(), fill)
     try:
         policy = _limits(read_site(site.file))

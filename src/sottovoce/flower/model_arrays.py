@@ -44,7 +44,7 @@ class ModelLayout:
 
     @classmethod
     def of(cls, record: ArrayRecord) -> "ModelLayout":
-        """Return the layout of a record; it must have a floating-point array."""
+        """Return the layout of a record; raise ParameterError if it has no floating-point array."""
         arrays = tuple(
             ArrayShape(name=name, shape=values.shape, dtype=values.dtype.str)
             for name, values in _unpack(record).items()
@@ -68,12 +68,16 @@ class ModelLayout:
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def vector(self, record: ArrayRecord) -> Vector:
-        """Return the floating-point arrays of a record with this layout as float64 vector."""
+        """Return the floating-point arrays of a record as one float64 vector.
+
+        Raises:
+            ParameterError: The record's arrays have other names or shapes than this layout.
+        """
         found = _unpack(record)
         if set(found) != {array.name for array in self.arrays}:
             raise ParameterError(
                 f"the server sent the arrays {[array.name for array in self.arrays]}, but the "
-                f"reply has {list(found)}; return arrays with the same names"
+                f"reply has {list(found)}; return arrays with the same names, in any order"
             )
         pieces = []
         for array in self.arrays:
@@ -98,7 +102,10 @@ class ModelLayout:
         return found
 
     def moved(self, record: ArrayRecord, update: Vector) -> ArrayRecord:
-        """Return the record with `update` added, in the same names, shapes and types."""
+        """Return the record with `update` added to its floating-point arrays.
+
+        Names, shapes and types stay the same, and so do other arrays.
+        """
         moved: dict[str, Array] = {}
         start = 0
         for array in self.arrays:
@@ -112,7 +119,10 @@ class ModelLayout:
         return ArrayRecord(moved)
 
     def typed(self, record: ArrayRecord) -> ArrayRecord:
-        """Return the record in the model's types; averages of integers are rounded."""
+        """Return the record with its arrays converted to the types of this layout.
+
+        Where the layout has integers and the record has floats (averages), they are rounded.
+        """
         found = _unpack(record)
         typed = {}
         for array in self.arrays:

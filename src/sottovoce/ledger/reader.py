@@ -28,19 +28,20 @@ from sottovoce.privacy.events import PrivacyEvent
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One charge of a ledger, as a row of its table.
+    """One charge in a ledger.
 
     Attributes:
-        id: The number of the charge, counted from 1.
+        id: The number of the row, from 1.
         run: Name of the run.
-        client: Name of the client that was charged.
-        round: The round, counted from 1.
-        uplink: The index of the message among those of the client in the round.
-        attempt: The number of earlier attempts at the same release.
-        unit: What the event protects: single samples, or everything of the client.
-        event: The privacy event, as JSON.
-        is_stored: Whether a message was stored for the charge; it may have been discarded since.
-        commitment: A keyed digest of the input that a seeded message encodes; None without one.
+        client: Name of the client.
+        round: The round.
+        uplink: Which of the vectors that a client sends in a round, from 0.
+        attempt: Number of the attempt at the same release, from 0.
+        unit: The unit that is protected.
+        event: The privacy event as JSON text.
+        is_stored: Whether a message was stored under this charge.
+        commitment: A keyed digest of what was encoded with a seeded keystream; None for other
+            keystreams.
     """
 
     id: int
@@ -101,7 +102,7 @@ class LedgerReader:
         self._db.close()
 
     def copy_to(self, path: Path) -> None:
-        """Copy the ledger, as it is at one moment, to an empty file; `back_up` also verifies it.
+        """Write a copy of the ledger at one moment to an empty file; `back_up` also verifies it.
 
         Args:
             path: A file that is empty or absent.
@@ -114,12 +115,12 @@ class LedgerReader:
         return self._db.path
 
     def snapshot(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context manager inside which all reads see the ledger of the same moment.
+        """Return a context manager in which all reads see the ledger as it was at one moment.
 
-        Other processes may charge meanwhile.
+        Other processes may add charges meanwhile; reads in the `with` block do not see them.
 
         Returns:
-            The context manager.
+            The context manager; it has no value.
         """
         return self._db.snapshot()
 
@@ -142,10 +143,10 @@ class LedgerReader:
             self._found_whole_at = version
 
     def latest(self, release: Release) -> Charge | None:
-        """Return the newest attempt at a release, if there is one.
+        """Return the newest charge for a release, if there is one.
 
         Args:
-            release: The release (run, client, round and uplink) that was charged.
+            release: The run, client, round and uplink.
 
         Returns:
             The charge with the largest attempt, or None.
@@ -153,10 +154,10 @@ class LedgerReader:
         return self.latest_of([release]).get(release)
 
     def latest_of(self, releases: Sequence[Release]) -> dict[Release, Charge]:
-        """Return the newest attempt at each release that has one.
+        """Return the newest charge for each release that was charged.
 
         Args:
-            releases: The releases (run, client, round and uplink) that were charged.
+            releases: The runs, clients, rounds and uplinks.
 
         Returns:
             The charge with the largest attempt of each release that was charged.
@@ -533,7 +534,7 @@ class LedgerReader:
 
     @property
     def is_bound(self) -> bool:
-        """Whether a missing seal file means a loss; False for ledgers of earlier versions."""
+        """Whether the ledger must have a seal file; False for ledgers of earlier versions."""
         return bool(self._db.one("SELECT bound FROM meta") != (0,))
 
     def links(self, table: verification.Chain) -> Iterator[bytes]:
@@ -593,7 +594,7 @@ def add_if_affordable(book: Accounts, due: PendingCharge, text: str) -> BudgetEx
 
 
 def group_by_round(releases: Iterable[Release]) -> dict[tuple[str, int], list[str]]:
-    """Return the clients of each (run, round), the order in which the table is sorted."""
+    """Return the names of the clients for each (run, round); the table is sorted in that order."""
     found: dict[tuple[str, int], dict[str, None]] = {}
     for release in releases:
         found.setdefault((release.run, release.round), {})[release.client] = None

@@ -236,6 +236,7 @@ def _assumes(record: RunRecord) -> str:
         "was chosen by looking at the data"
     )
     parts = [f"This assumes that {', that '.join(found[:-1])}, {found[-1]}", *public]
+    parts.append("accuracy and loss are exact figures of the test data, which is not protected")
     if local := _without_the_channel(record, channel):
         parts.append(local)
     if reasons := simulated_because(record):

@@ -51,7 +51,7 @@ class Inputs:
         section: The algorithm's own keys.
         algorithm: The algorithm, built from these keys.
         num_classes: The number of classes; None for regression.
-        note: The data set's license, citation and known bias, for reports.
+        note: A remark about the data for the user; empty if there is none.
     """
 
     spec: RunSpec
@@ -105,7 +105,13 @@ def load_inputs(spec: RunSpec, data: Dataset | None = None) -> Inputs:
 
 
 def randomness_of(spec: RunSpec) -> Randomness:
-    """Return the randomness of the mechanisms, the shuffler and the server's own noise."""
+    """Return the source of keys for all secret randomness of a run.
+
+    The source is the operating system, or the spec's seed if `randomness` is "seeded", which is for
+    simulation. Each use takes its own keystream from it: the noise of each message, each client's
+    sample of its records, the order of a shuffler, and the noise that a server adds. What is public
+    (the partition, the cohorts, the initial model) always comes from the seed.
+    """
     return SeededRandomness(spec.seed) if spec.randomness == "seeded" else SystemRandomness()
 
 
@@ -161,7 +167,7 @@ def facts_of(spec: RunSpec, clients: Clients) -> Facts:
 
 
 def adjust_mechanism(spec: RunSpec, section: AlgorithmSection, clients: Clients) -> RunSpec:
-    """Return the spec with the mechanism's parameters that the algorithm prescribes."""
+    """Return the spec with those parameters of the mechanism that its algorithm prescribes."""
     kind, given = spec.mechanism.kind, spec.mechanism.parameters
     wanted = section.adjust(kind, given, facts_of(spec, clients))
     if wanted == given:
@@ -248,7 +254,7 @@ class DataRequest:
 
     @classmethod
     def by(cls, spec: RunSpec) -> "DataRequest":
-        """Return what a spec asks for."""
+        """Return the request for the data that a spec names."""
         return cls(
             dataset=spec.data.dataset,
             csv=spec.data.csv,
@@ -296,7 +302,7 @@ def cached_data(wanted: DataRequest) -> Dataset | None:
 
 
 def stamps_of(dataset: str) -> tuple[Stamp, ...]:
-    """Return path, time and size of the existing files that a data set is read from."""
+    """Return path, time of change and size of each existing file of a data set."""
     own = Path(dataset.partition(":")[2]).expanduser()
     files = datasets.where_found(dataset) or ([own] if own.is_file() else [])
     return tuple(_stamp(path) for path in files)
@@ -329,7 +335,7 @@ def device_of(spec: RunSpec) -> str:
 
 
 def load_data(spec: RunSpec, schedule: SeededRandomness) -> Dataset:
-    """Load the requested part of the data, transformed, with a validation set if asked."""
+    """Load the data of a spec as features; hold out a validation set if the spec asks for it."""
     wanted = DataRequest.by(spec)
     data = cached_data(wanted) or prepare_data(wanted, schedule.generator("test split"))
     if spec.data.validation_fraction:

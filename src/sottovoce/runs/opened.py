@@ -184,7 +184,7 @@ class Run:
 
     Args:
         folder: The run folder.
-        held: Objects to keep alive as long as the run, such as a model in memory.
+        keep_alive: Objects to keep alive as long as the run, such as a model in memory.
         temporary: Whether the folder is deleted together with the run.
     """
 

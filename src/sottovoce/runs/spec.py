@@ -43,7 +43,10 @@ _Count = Annotated[int, Field(ge=1)]
 
 
 class PartitionSpec(OpenSection):
-    """A registered way to split the training rows among clients; its own keys follow `kind`."""
+    """A registered way to split the training rows among clients.
+
+    `kind` names it, and the other keys of the table are its parameters.
+    """
 
     register: ClassVar[Register[Any]] = PARTITIONS
 
@@ -209,7 +212,10 @@ Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 
 
 class FeatureSpec(OpenSection):
-    """A registered transformation of the data; its own keys follow `kind`."""
+    """A registered transformation of the data.
+
+    `kind` names it, and the other keys of the table are its parameters.
+    """
 
     register: ClassVar[Register[Any]] = FEATURES
 
@@ -219,12 +225,15 @@ class FeatureSpec(OpenSection):
 
 
 class ModelSpec(OpenSection):
-    """A registered model; its own keys follow `kind`.
+    """A registered model.
 
-    The kind "module" is the user's own: `factory` is "package.module:function", called with
-    `arguments`. Warning: the module is imported and the function called, so a spec with a factory
-    can do whatever a program can do. Commands refuse it without `--allow-code`, and `simulate`
-    without `allow_code=True`; a site calls only what its own file lists under `factories`.
+    `kind` names it, and the other keys of the table are its parameters.
+
+    The kind "module" is the user's own model: `factory` is "package.module:function", a function
+    that is called with `arguments` and returns the model. Warning: the module is imported and the
+    function called, so a spec with a factory can do whatever a program can do. Commands refuse it
+    without `--allow-code`, and `simulate` without `allow_code=True`; a site calls only what its own
+    file lists under `factories`.
 
     The kind "in_memory" is a module that a Python program passed to `sottovoce.simulate`; it exists
     in that program only.
@@ -243,7 +252,10 @@ class ModelSpec(OpenSection):
 
 
 class SamplingSpec(OpenSection):
-    """A registered way to draw the clients of a round; its own keys follow `kind`."""
+    """A registered way to draw the clients of a round.
+
+    `kind` names it, and the other keys of the table are its parameters.
+    """
 
     register: ClassVar[Register[Any]] = SAMPLINGS
 
@@ -253,10 +265,11 @@ class SamplingSpec(OpenSection):
 
 
 class AlgorithmSpec(Section):
-    """A registered algorithm; its own keys follow `kind` and are checked by its section.
+    """A registered algorithm.
 
-    The defaults of Sottovoce's own algorithms are filled in when a spec is read (`runs.loading`), a
-    plug-in's when a run is built. A key that the algorithm may do without can be null.
+    `kind` names it, and the other keys of the table are its parameters, which the algorithm's own
+    class checks. The defaults of Sottovoce's own algorithms are filled in when a spec is read
+    (`runs.loading`), a plug-in's when a run is built. An optional parameter can be null.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
@@ -278,7 +291,10 @@ class AlgorithmSpec(Section):
 
 
 class ChannelSpec(OpenSection):
-    """A registered channel; its own keys follow `kind`."""
+    """A registered channel.
+
+    `kind` names it, and the other keys of the table are its parameters.
+    """
 
     register: ClassVar[Register[Any]] = CHANNELS
 
@@ -288,10 +304,14 @@ class ChannelSpec(OpenSection):
 
 
 class MechanismSpec(Section):
-    """A registered mechanism; its own parameters follow `kind`.
+    """A registered mechanism, or the kind "auto", which chooses one.
 
-    The kind "auto" chooses the mechanism with the smallest error at the budget; `bits` is then the
-    most bits per coordinate that it may send.
+    `kind` names the mechanism, and the other keys of the table are its parameters.
+
+    The kind "auto" chooses the mechanism with the smallest mean squared error that `sottovoce plan`
+    predicts at the client's budget. With `randomness = "system"` it prefers mechanisms that are
+    sampled exactly. Its only parameter is `bits`, the most bits per coordinate that the chosen
+    mechanism may send; by default there is no limit.
     """
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True)
@@ -317,10 +337,10 @@ def _members(value: object) -> int | tuple[str, ...]:
 
 
 class GroupSpec(Section):
-    """Clients with their own budget or mechanism; what is not given is that of the run.
+    """Clients with their own budget or mechanism; for keys that are left out, the run's hold.
 
     Attributes:
-        clients: A list of names, or a number: so many of the clients that no group names.
+        clients: A list of names, or a number n: the next n of the clients that no group names.
         epsilon: The budget of each client.
         delta: The failure probability of that budget.
         adjacency: May only repeat that of the run, since a run has one adjacency.
@@ -345,11 +365,11 @@ class PrivacySpec(Section):
         clip_norm: The largest norm of a sample's gradient, or of a client's update.
         epsilon: The budget of each client, which the ledger enforces; None for no budget. The
             mechanism's noise is calibrated so that all rounds together stay within it, unless the
-            spec gives the noise. For an algorithm with a published analysis, such as 'nbafl', the
-            noise is derived from it, and it is not a budget.
+            spec gives the noise. Exception: an algorithm with a published analysis of its own,
+            such as 'nbafl', derives its noise from this epsilon, which is then not a budget.
         delta: The failure probability of that budget.
-        record_sampling_rate: Below 1, each client trains in every round on a secret sample of its
-            own records with this rate, which is charged less; at sample level only.
+        record_sampling_rate: The probability with which a client uses each of its records in a
+            round. The sample is secret, so below 1 a round is charged less; at sample level only.
         minimum_clients: The run halts when fewer clients than this have budget left for a round.
         groups: Clients with their own budgets or mechanisms.
     """
@@ -367,7 +387,7 @@ class PrivacySpec(Section):
 class RuntimeSpec(Section):
     """Where and how a run is computed.
 
-    Values of `messages` other than "stored" need seeded randomness.
+    Values of `messages` other than "stored" need `randomness = "seeded"`.
 
     Attributes:
         backend: "fast": all clients in this process. "flower-sim": Flower's simulation engine, with
@@ -396,7 +416,7 @@ _LATER_KEYS = {"backend": "fast", "downlink": "float32", "deterministic": False}
 
 
 class DeploymentSpec(Section):
-    """How long a federation of machines waits for its clients; the fast simulator uses none of it.
+    """How long a federation of machines waits for its clients; the backend "fast" ignores it.
 
     Attributes:
         deadline_seconds: A round closes when every client that was asked has answered, or after
@@ -406,7 +426,8 @@ class DeploymentSpec(Section):
         oversampling: Ask this many times as many clients as the sampling says, and close the round
             when 1/oversampling of them have answered.
         minimum_replies: A round with fewer replies does not change the model.
-        idle_rounds: After so many such rounds in a row the run stops; it can be resumed.
+        idle_rounds: The run stops after this many rounds in a row with fewer replies than
+            `minimum_replies`; it can be resumed.
     """
 
     deadline_seconds: Positive = 600.0
@@ -447,7 +468,7 @@ class RunSpec(Section):
         rounds: The number of rounds.
         randomness: "system": the noise comes from the operating system. "seeded": it comes from
             `seed`, so that the run can be repeated; for simulation only.
-        checkpoint_every: Save a checkpoint after so many rounds, and once a minute.
+        checkpoint_every: Save a checkpoint after this many rounds, and once a minute.
         rotation: Whether updates are rotated at random before they are encoded: "on", "off", or
             "auto" for "on" where a mechanism sends one of finitely many codes for each coordinate
             of an L2 ball.

@@ -1,6 +1,8 @@
 """Log a run to TensorBoard or MLflow while it trains; a failing tracker never stops a run.
 
-    with tracked(["tensorboard"], spec, folder, warn=print) as log:
+A tracker is a log in one of these programs. It has nothing to do with privacy accounting.
+
+    with track_run(["tensorboard"], spec, folder, warn=print) as log:
         log.finish(launch(spec, folder, on_round=log))
 
 The logged figures have the same names in every tracker.
@@ -52,12 +54,12 @@ _FINAL_WORDS = ("guarantee", "accountant", "halted", "channel", "spec_hash", "sa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackedRun:
-    """The run to log.
+    """A run that trackers log.
 
     Attributes:
         folder: The run folder, which need not exist yet.
         spec: The spec as plain data.
-        rounds_so_far: Returns the metrics of the rounds that are already finished.
+        rounds_so_far: A function that returns the metrics of the rounds that are already finished.
     """
 
     folder: Path
@@ -71,7 +73,10 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """A log of rounds, in order. After a resume it may be given rounds that it already has."""
+    """A log of a run's rounds, in order, in a program such as TensorBoard.
+
+    After a resume it may be given rounds that it has already logged.
+    """
 
     def log(self, row: Row) -> None:
         """Log the figures of a round."""
@@ -92,17 +97,17 @@ def without_secrets(text: str) -> str:
 
 
 def round_figures(row: Row) -> dict[str, float]:
-    """Return the figures of a round that are finite numbers; others are left out."""
+    """Return the logged figures of a round, by name; those that are not finite are left out."""
     return _finite(row, _ROUND_FIGURES)
 
 
 def final_figures(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of the result that are finite numbers."""
+    """Return the logged figures of the result, by name; those that are not finite are left out."""
     return {f"final/{name}": value for name, value in _finite(result, _FINAL_FIGURES).items()}
 
 
 def final_texts(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return the texts of the result, with all warnings in one."""
+    """Return the logged texts of the result, by name; all warnings are joined to one text."""
     words = {name: str(result[name]) for name in _FINAL_WORDS if result.get(name) is not None}
     warnings = result.get("warnings")
     if isinstance(warnings, list) and warnings:
@@ -145,7 +150,10 @@ FOLDER_NAME = "tensorboard"
 
 
 class TensorBoardTracker:
-    """A folder of TensorBoard events per run; a resumed run drops the rounds it repeats."""
+    """A tracker that writes TensorBoard event files to a folder in the run folder.
+
+    A resumed run replaces the rounds that it repeats.
+    """
 
     def __init__(self, run: TrackedRun) -> None:
         _writer_class()  # Fails before training if the optional package is missing.
@@ -161,7 +169,7 @@ class TensorBoardTracker:
         self._writer.flush()  # A killed run keeps what it has logged.
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Log the result, and the spec with the final figures."""
+        """Log the texts of the result, and the spec together with the final figures."""
         if self._writer is None:  # No round was left to run.
             if self._folder.is_dir():
                 return
@@ -176,7 +184,7 @@ class TensorBoardTracker:
         )
 
     def close(self, *, finished: bool) -> None:  # noqa: ARG002
-        """Close the file of events."""
+        """Close the event file."""
         if self._writer is not None:
             self._writer.close()
 
@@ -221,7 +229,9 @@ TRACKERS: Mapping[str, Callable[[TrackedRun], Tracker]] = {
 
 
 class Trackers:
-    """All trackers of a run. One that fails is reported once and not used again.
+    """All trackers of a run; call it with the metrics of each round to log them with all.
+
+    A tracker that fails is reported once and not used again.
 
     A run spends privacy that cannot be recovered, so a failing log must not stop it.
     """
@@ -240,7 +250,7 @@ class Trackers:
         self._finished = True
 
     def close(self) -> None:
-        """Close every tracker."""
+        """Close the logs of all trackers that have not failed."""
         self._each(lambda tracker: tracker.close(finished=self._finished))
 
     def _each(self, act: Callable[[Tracker], None]) -> None:
@@ -256,7 +266,7 @@ class Trackers:
 
 @contextlib.contextmanager
 def open_trackers(names: Sequence[str], run: TrackedRun, *, warn: Warn) -> Iterator[Trackers]:
-    """Create trackers by name before training starts, and close them however the run ends.
+    """Create the named trackers before training starts, and close them however the run ends.
 
     Raises:
         UnknownNameError: There is no tracker of that name.
@@ -274,7 +284,17 @@ def open_trackers(names: Sequence[str], run: TrackedRun, *, warn: Warn) -> Itera
 def track_run(
     names: Sequence[str], spec: RunSpec, folder: Path, *, warn: Warn
 ) -> AbstractContextManager[Trackers]:
-    """Return a context with the trackers of the run of `spec` in `folder`."""
+    """Return a context manager that opens and closes the trackers of a run.
+
+    Args:
+        names: The names of the trackers: "tensorboard", "mlflow".
+        spec: The spec of the run.
+        folder: The run folder.
+        warn: A function that is called with a sentence for each tracker that fails.
+
+    Returns:
+        The context manager, whose value is the `Trackers` object.
+    """
     run = TrackedRun(
         folder=folder, spec=spec.plain(), rounds_so_far=lambda: RunFolder(folder).metrics()
     )

@@ -1,1 +1,1 @@
-"""NbAFL and mode connectivity."""
+"""The algorithms NbAFL and mode connectivity."""

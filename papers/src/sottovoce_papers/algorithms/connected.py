@@ -1,11 +1,13 @@
-"""Federated averaging whose models are joined by curves of low loss, beside what that must beat.
+"""Federated averaging with models joined by curves of low loss, and two models to compare with.
 
-In each round client k's model is the server's model plus s times its decoded update. Of these the
-server makes three models on a public proxy set: the plain average, curve midpoints over random
-pairs, and the average trained on the proxy set with as many gradients as the curves took. The run
-goes on from one of them, and all three are kept, so that every result can show them side by side.
+In each round the model of client k is the server's model plus s times its decoded update. From
+these models the server makes three on a public proxy set: the plain average, the average of curve
+midpoints over random pairs, and the average trained on the proxy set with as many gradients as the
+curves took. The run continues from one of them, and all three are kept, so that every result can
+show them together.
 
-Messages are private when they arrive and the proxy set is public: all of this is post-processing.
+Messages are private when they arrive and the proxy set is public, so all of this is post-
+processing.
 
 Reference: Garipov et al. 2018 (curves); McMahan et al. 2017 (the average).
 """
@@ -32,10 +34,11 @@ JOINED_MODELS: tuple[JoinedModel, ...] = ("connected", "average", "fine_tuned")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectedAverage:
-    """`averaging` says what clients do, and `follow` which model the run goes on from.
+    """Federated averaging followed by mode connectivity on a public proxy set.
 
-    Pairs and points on curves are drawn from `schedule`, by how often the server has stepped, which
-    is part of the state: a run that is resumed repeats them.
+    `averaging` defines the work of clients, and `follow` names the model from which the run
+    continues. Pairs and points on curves are drawn from `schedule` by the number of server steps,
+    which is part of the state, so that a resumed run repeats them.
     """
 
     averaging: FedAvg
@@ -50,8 +53,8 @@ class ConnectedAverage:
     def __post_init__(self) -> None:
         if self.averaging.server_momentum or self.averaging.robust_mean is not None:
             raise ParameterError(
-                "mode connectivity joins models, and has no use for a momentum of updates or a "
-                "robust mean of them; set server_momentum to 0 and robust_mean to None"
+                "mode connectivity combines models, so a momentum or a robust mean of updates does "
+                "not apply; set server_momentum to 0 and robust_mean to None"
             )
 
     @property
@@ -81,8 +84,8 @@ class ConnectedAverage:
         self, model: Vector, combined: Sequence[AggregatedUplink], state: State
     ) -> tuple[Vector, State]:
         each = combined[0].each
-        assert each is not None  # this algorithm gathers
-        # By name: the order of arrival must not decide who is paired with whom.
+        assert each is not None  # `gathers` is True.
+        # Sorted by name, so that the order of arrival does not decide the pairs.
         order = np.argsort(each.clients)
         models = model + self.averaging.server_learning_rate * each.rows[order]
         number = int(state["server_steps"][0])
@@ -94,7 +97,7 @@ class ConnectedAverage:
 
 
 def _mean_barriers(joined: CombinedModels) -> Vector:
-    """Of the curves and of the straight lines between pairs, on average; NaN without a pair."""
+    """Return the mean barrier of the curves and of the straight lines; NaN without a pair."""
     if not joined.barriers:
         return np.full(2, np.nan)
     found = [(pair.curve, pair.straight) for pair in joined.barriers]

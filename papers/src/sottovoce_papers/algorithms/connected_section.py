@@ -1,4 +1,4 @@
-"""Models joined by curves of low loss on training samples that are *declared public*."""
+"""The aggregation "mode_connectivity": models joined by curves on samples *declared public*."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,15 +17,15 @@ from sottovoce.federated.algorithms.algorithm import (
     register_aggregation,
 )
 
-if TYPE_CHECKING:  # bring torch
+if TYPE_CHECKING:  # These import torch.
     from sottovoce.federated.algorithms.fedavg import FedAvg
     from sottovoce.learning.datasets import Dataset
     from sottovoce.learning.task import Task
 
 _PROXY = (
     "the proxy samples were taken from the training data and are declared public: the guarantee "
-    "does not cover them, and a gain over accuracy_average that accuracy_fine_tuned has as well "
-    "comes from them, not from curves"
+    "does not cover them, and a gain over accuracy_average that accuracy_fine_tuned also has "
+    "comes from them, not from curves; compare accuracy_connected with accuracy_fine_tuned"
 )
 
 
@@ -34,10 +34,10 @@ _PROXY = (
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeConnectivitySection(AggregationSection):
-    """Curves are found on `proxy_samples` samples, `steps` gradient steps for each pair of models.
+    """Settings of mode connectivity: `proxy_samples` samples and `steps` gradient steps per pair.
 
-    The samples are drawn from the training data before it is spread over clients, and no client has
-    them. The run goes on from the model that `follow` names; the two others are reported beside it.
+    The samples are drawn from the training data before it is distributed to clients, and no client
+    has them. The run continues from the model that `follow` names; the other two are also reported.
     """
 
     proxy_samples: int = field(metadata=whole(1, 2**40))
@@ -50,14 +50,14 @@ class ModeConnectivitySection(AggregationSection):
     def hold_out(
         self, data: "Dataset", generator: np.random.Generator
     ) -> "tuple[Dataset, PublicRows | None]":
-        """Take the proxy samples; test data are left alone: they must not train anything either."""
+        """Take the proxy samples from the training data; test data must not train anything."""
         from sottovoce.learning.datasets import with_training_rows
 
         wanted, available = self.proxy_samples, len(data.train_labels)
         if wanted >= available:
             raise ConfigError(
-                f"'algorithm.aggregation.proxy_samples' {wanted} leaves nothing of the {available} "
-                "training samples to the clients; ask for fewer"
+                f"'algorithm.aggregation.proxy_samples' = {wanted} leaves none of the {available} "
+                "training samples to the clients; give a smaller number"
             )
         order = generator.permutation(available)
         public, private = np.sort(order[:wanted]), np.sort(order[wanted:])
@@ -75,11 +75,11 @@ class ModeConnectivitySection(AggregationSection):
 
         if averaging.server_momentum:
             raise ConfigError(
-                "aggregation 'mode_connectivity' joins models, and has no use for a momentum of "
-                "updates; drop 'algorithm.server_momentum'"
+                "aggregation 'mode_connectivity' combines models, so a momentum of updates does "
+                "not apply; remove 'algorithm.server_momentum'"
             )
         task, public = setting.task, setting.public
-        assert public is not None, "hold_out has taken it"
+        assert public is not None, "hold_out has returned it"
         return ConnectedAverage(
             averaging=averaging,
             joining=ModeConnectivity(
@@ -100,7 +100,7 @@ class ModeConnectivitySection(AggregationSection):
         return [_PROXY]
 
     def metrics(self, task: "Task", state: State) -> dict[str, Any]:
-        """Return how the three models of the last round do, side by side."""
+        """Return the accuracies of the three models of the last round, and the mean barriers."""
         from sottovoce_papers.algorithms.connected import JOINED_MODELS
 
         accuracies = {name: task.evaluate(state[name]).accuracy for name in JOINED_MODELS}

@@ -1,14 +1,15 @@
 """Curves of low loss between two models (mode connectivity).
 
-A curve phi from a to b has one free point, its bend theta, found by stochastic gradient steps on
+A curve phi from a to b has one free point, its bend theta, which stochastic gradient steps find by
+minimizing
 
     E_{t ~ U(0,1)} loss(phi_theta(t)),    theta starting half-way between a and b.
 
-polygonal   two straight pieces: a to theta for t <= 1/2, theta to b after.
+polygonal   two straight segments: a to theta for t <= 1/2, then theta to b.
 bezier      (1-t)^2 a + 2t(1-t) theta + t^2 b.
 
-The barrier of a curve is its largest loss, on a grid of t, less the larger loss of its ends: zero
-if nothing on the way is worse than both of them.
+The barrier of a curve is its largest loss on a grid of t, minus the larger loss of its ends: zero
+if no point of the curve is worse than both ends.
 
 Reference: Garipov, Izmailov, Podoprikhin, Vetrov and Wilson 2018, sections 3.1 to 3.4.
 """
@@ -29,12 +30,12 @@ from sottovoce.core.errors import ParameterError, UnknownNameError
 CurveKind = Literal["polygonal", "bezier"]
 LossOf = Callable[[Tensor], Tensor]
 
-GRID_POINTS = 21  # of t, both ends and the midpoint among them
+GRID_POINTS = 21  # Of t, including both ends and the midpoint.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A curve between two flat models, and the losses on a grid along it and along the chord."""
+    """A curve between two flat models, with the losses on a grid along it and along the chord."""
 
     kind: CurveKind
     start: Tensor
@@ -44,7 +45,7 @@ class Curve:
     straight_losses: Vector
 
     def point(self, t: float) -> Tensor:
-        """phi(t) for t in [0, 1]; `start` at 0 and `end` at 1, exactly."""
+        """Return phi(t) for t in [0, 1]; exactly `start` at 0 and `end` at 1."""
         return _point(self.kind, self.start, self.bend, self.end, t)
 
     @property
@@ -53,11 +54,12 @@ class Curve:
 
     @property
     def straight_barrier(self) -> float:
-        """What averaging the two models in whatever proportion can cost."""
+        """The barrier of the straight line: the most that averaging the two models can cost."""
         return _barrier(self.straight_losses)
 
 
 def check_kind(kind: CurveKind) -> None:
+    """Check that the kind of curve is known."""
     if kind not in get_args(CurveKind):
         raise UnknownNameError.among("curve", kind, get_args(CurveKind))
 
@@ -72,7 +74,7 @@ def connect(
     learning_rate: float,
     generator: np.random.Generator,
 ) -> Curve:
-    """Find the bend in `steps` gradient steps, t drawn afresh for each."""
+    """Find the bend of a curve from a to b in `steps` gradient steps, with a new t for each."""
     check_kind(kind)
     parameter_rules.integer("steps", steps, low=0, high=10**7)
     parameter_rules.positive("learning_rate", learning_rate)
@@ -84,7 +86,7 @@ def connect(
     gradient = grad(loss_of)
     bend = (a + b) / 2.0
     for t in generator.uniform(size=steps).tolist():
-        # The curve is linear in its bend, so the chain rule is one factor.
+        # The curve is linear in its bend, so that the chain rule gives one factor.
         slope = _weights(kind, t)[1]
         bend = bend - learning_rate * slope * gradient(_point(kind, a, bend, b, t))
     grid = np.linspace(0.0, 1.0, GRID_POINTS)
@@ -94,7 +96,7 @@ def connect(
 
 
 def _weights(kind: CurveKind, t: float) -> tuple[float, float, float]:
-    """What start, bend and end count for at t; they add up to 1."""
+    """Return the weights of start, bend and end at t, which sum to 1."""
     match kind:
         case "polygonal":
             return max(0.0, 1.0 - 2.0 * t), 1.0 - abs(1.0 - 2.0 * t), max(0.0, 2.0 * t - 1.0)

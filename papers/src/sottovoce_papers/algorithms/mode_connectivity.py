@@ -1,11 +1,11 @@
-"""Aggregation by curve midpoints, beside what it has to be compared with.
+"""Aggregation by the midpoints of low-loss curves, with the models that it must be compared with.
 
 Clients' models are paired at random; each pair gives the midpoint of a low-loss curve between its
-two models, and the midpoints are averaged. Curves are found on a public proxy set, and models that
-arrive here are already private: everything is post-processing and costs no privacy.
+two models, and the midpoints are averaged. Curves are found on a public proxy set, and the models
+that arrive here are already private, so everything is post-processing and costs no privacy.
 
-The proxy set alone may explain a gain, so `combine` always gives the plain average as well, and the
-average trained on that proxy set with as many gradients as all the curves took.
+The proxy set alone may explain a gain. Therefore `combine` also returns the plain average, and the
+average trained on the same proxy set with as many gradients as all curves took.
 
 Reference: Garipov et al. 2018 (curves); McMahan et al. 2017 (the average).
 """
@@ -29,10 +29,10 @@ MIDPOINT = 0.5
 
 
 class ProxyTask(Protocol):
-    """What training on the proxy set needs of a task."""
+    """The part of a task that training on the proxy set needs."""
 
     def loss(self, flat: Tensor, features: Tensor, labels: Tensor) -> Tensor:
-        """The mean loss of a flat model on samples, differentiable by torch.func."""
+        """Return the mean loss of a flat model on samples, differentiable by torch.func."""
         ...
 
 
@@ -53,7 +53,7 @@ class ProxySet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairBarriers:
-    """How much worse than its ends the way between two models gets, on the proxy set."""
+    """The barriers of the curve and of the straight line between two models, on the proxy set."""
 
     first: int
     second: int
@@ -63,7 +63,7 @@ class PairBarriers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombinedModels:
-    """Three ways to make one model of many; `gradient_steps` is what each of the last two took."""
+    """Three ways to combine many models; the last two took `gradient_steps` steps each."""
 
     average: Vector
     connected: Vector
@@ -74,7 +74,7 @@ class CombinedModels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModeConnectivity:
-    """Curve midpoints over disjoint random pairs; `steps` gradient steps a pair."""
+    """Aggregation by curve midpoints over disjoint random pairs, `steps` gradient steps each."""
 
     kind: CurveKind
     steps: int
@@ -94,10 +94,10 @@ class ModeConnectivity:
         task: ProxyTask,
         generator: np.random.Generator,
     ) -> CombinedModels:
-        """One model of the rows of `models`; a pair weighs what its two models weigh together.
+        """Return one model from the rows of `models`; a pair has the weight of its two models.
 
-        With an odd number of models, the one that is left joins the mean as it is. If every bend
-        stayed half-way and the weights were equal, this would be the plain average.
+        With an odd number of models the remaining one enters the mean unchanged. If every bend
+        stayed half-way and the weights were equal, the result would be the plain average.
         """
         rows, shares = _checked(models, weights)
         proxy = self._public_proxy()
@@ -115,7 +115,7 @@ class ModeConnectivity:
         return CombinedModels(
             average=average,
             connected=connected,
-            fine_tuned=self._descended(loss_of, average, gradient_steps),
+            fine_tuned=self._descend(loss_of, average, gradient_steps),
             gradient_steps=gradient_steps,
             barriers=_barriers(pairs, curves),
         )
@@ -133,8 +133,8 @@ class ModeConnectivity:
             generator=generator,
         )
 
-    def _descended(self, loss_of: LossOf, start: Vector, steps: int) -> Vector:
-        """Plain gradient descent on the proxy set."""
+    def _descend(self, loss_of: LossOf, start: Vector, steps: int) -> Vector:
+        """Return the model after plain gradient descent on the proxy set."""
         gradient, flat = grad(loss_of), self._tensor(start)
         for _ in range(steps):
             flat = flat - self.learning_rate * gradient(flat)
@@ -148,7 +148,7 @@ class ModeConnectivity:
     def _public_proxy(self) -> ProxySet:
         if self.proxy is None:
             raise ParameterError(
-                "mode connectivity got no proxy set: the loss along a curve needs data at the "
+                "mode connectivity has no proxy set, but the loss along a curve needs data at the "
                 "server; give a public proxy set, which costs no privacy, or use the plain average"
             )
         return self.proxy
@@ -157,7 +157,7 @@ class ModeConnectivity:
 def disjoint_pairs(
     number: int, generator: np.random.Generator
 ) -> tuple[list[tuple[int, int]], list[int]]:
-    """Positions 0 to number - 1 in random pairs, and the one that is left if it is odd."""
+    """Return random pairs of the positions 0 to number - 1, and the remaining one if it is odd."""
     order = generator.permutation(number).tolist()
     even = number - number % 2
     return list(zip(order[0:even:2], order[1:even:2], strict=True)), order[even:]
@@ -174,8 +174,8 @@ def _checked(models: ArrayLike, weights: ArrayLike) -> tuple[NDArray[np.float64]
         raise ParameterError("a model is not finite; leave out models that have diverged")
     if not (np.isfinite(given).all() and (given >= 0.0).all() and given.sum() > 0.0):
         raise ParameterError(
-            "the weights of models must be finite, none below 0 and some above; use the public "
-            "numbers of samples"
+            "the weights of models must be finite and at least 0, with a positive sum; use the "
+            "public numbers of samples"
         )
     return rows, given / given.sum()
 

@@ -1,19 +1,20 @@
 """NbAFL: noise before aggregation, on the trained models themselves.
 
 A client trains from the server's model, clips its *model* to norm C and sends it with Gaussian
-noise; the server takes the mean of the models and, where the published rule asks for it, adds noise
-of its own before it sends the mean down.
+noise. The server averages the models and, where the published rule asks for it, adds its own noise
+before it sends the mean to the clients.
 
-The published analysis, for T rounds, N clients, a client's models sent L times, m the size of the
+The published analysis, for T rounds, N clients, L releases of a client's model, m the size of the
 smallest data set and c = sqrt(2 ln(1.25/delta)):
 
     sigma_up   = c L (2C/m)/epsilon
     sigma_down = 2 c C sqrt(T^2 - L^2 N)/(m N epsilon)  if T > L sqrt N, else 0.
 
-It takes 2C/m for what one sample can change in a trained and clipped model. No training guarantees
-that: one sample may move it by up to 2C. It also adds up epsilons and leaves delta as it is, and c
-is the classical one, proved for epsilon below 1 only. So its epsilon is a figure to report, never
-one to charge: what is charged is a vector in a ball of radius C with noise, as for anybody else.
+It assumes that one sample changes a trained and clipped model by at most 2C/m. No training
+guarantees that: one sample may change it by up to 2C. The analysis also adds up epsilons without
+adding up delta, and its c is the classical constant, which is proved for epsilon below 1 only. Its
+epsilon is therefore reported but never charged: what is charged is the release of a vector in a
+ball of radius C with noise, as for any other mechanism.
 
 Reference: Wei, Li, Ding, Ma, Yang, Farokhi, Jin, Quek and Poor 2020, Federated learning with
 differential privacy: algorithms and performance analysis, section III, theorem 1, algorithm 1.
@@ -39,7 +40,7 @@ from sottovoce.learning.task import Task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedNoise:
-    """What the published calibration is made from; `smallest_dataset` is m, and is public."""
+    """The inputs of the published calibration; `smallest_dataset` is m and is public."""
 
     clip_norm: float
     delta: float
@@ -60,26 +61,28 @@ class PublishedNoise:
         return constant * 2.0 * self.clip_norm / self.smallest_dataset
 
     def uplink_stddev(self, epsilon: float, exposures: int) -> float:
+        """Return sigma_up, the published noise of a client's model."""
         return self._stddev_per_exposure * exposures / epsilon
 
     def downlink_stddev(self, epsilon: float, exposures: int) -> float:
+        """Return sigma_down, the published noise that the server adds."""
         missing = self.rounds**2 - exposures**2 * self.clients
         if missing <= 0:
             return 0.0
         return self._stddev_per_exposure * math.sqrt(missing) / (self.clients * epsilon)
 
     def epsilon(self, uplink_stddev: float, exposures: int) -> float:
-        """The epsilon that the paper would print for models sent that often with that noise."""
+        """Return the epsilon that the paper would print for so many releases with that noise."""
         return self._stddev_per_exposure * exposures / uplink_stddev
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NbAfl:
-    """Model = mean of the clients' clipped models, plus downlink noise; protects the whole client.
+    """The model is the mean of the clients' clipped models plus downlink noise, at client level.
 
-    The downlink noise is added to what is released already, so it changes no charge. Its draws are
-    named by how often the server has stepped, which is part of the state: a run that is resumed
-    repeats them if `randomness` is seeded.
+    The downlink noise is added to what is already released, so it changes no charge. Its draws are
+    named by the number of server steps, which is part of the state, so that a resumed run repeats
+    them if `randomness` is seeded.
     """
 
     clip_norm: float
@@ -101,13 +104,13 @@ class NbAfl:
         for name in ("proximal_weight", "downlink_stddev"):
             value = parameter_rules.finite(name, getattr(self, name))
             if value < 0.0:
-                raise ParameterError(f"{name} must be at least 0, got {value}")
+                raise ParameterError(f"{name} must be at least 0, got {value}; use 0 for none")
 
     def domain(self, dimension: int, num_samples: int) -> L2Ball:  # noqa: ARG002
         return L2Ball(dimension=dimension, radius=self.clip_norm)
 
     def weight(self, num_samples: int) -> float:  # noqa: ARG002
-        """One, whatever the number of samples: that number is private here."""
+        """Return 1 for any number of samples, because that number is private here."""
         return 1.0
 
     def initialize(self, model: Vector) -> State:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""The [algorithm] table of NbAFL: noise by the published formulas, their epsilon as a figure."""
+"""The [algorithm] section of NbAFL: noise by the published formulas, whose epsilon is no bound."""
 
 import math
 from collections.abc import Mapping
@@ -18,13 +18,13 @@ from sottovoce.federated.algorithms.algorithm import (
     register,
 )
 
-if TYPE_CHECKING:  # brings torch
+if TYPE_CHECKING:  # This imports torch.
     from sottovoce_papers.algorithms.nbafl import PublishedNoise
 
 _PUBLISHED = (
-    "published_epsilon is NbAFL's own analysis: it assumes that one sample changes a trained model "
-    "by at most 2C/m, which no training guarantees, adds up epsilons and leaves delta as it is; "
-    "what holds for a whole client is epsilon"
+    "published_epsilon is not a bound: NbAFL's analysis assumes that one sample changes a trained "
+    "model by at most 2C/m, which no training guarantees, and adds up epsilons but not delta; "
+    "use epsilon, which holds for a whole client"
 )
 
 
@@ -33,9 +33,9 @@ _PUBLISHED = (
 class NbAflSection(AlgorithmSection):
     """Noise before aggregation (Wei et al. 2020): clients send clipped models, not updates.
 
-    `exposures`, all rounds unless given, is how often a client's model is sent as the published
-    calibration counts it. privacy.epsilon is the target of that calibration, which is below what a
-    client really spends: it makes the noise, and is no budget.
+    `exposures`, by default all rounds, is how often the published calibration counts that a
+    client's model is sent. privacy.epsilon is the target of that calibration, which is below what a
+    client really spends: it determines the noise and is not a budget.
     """
 
     local_steps: int = field(default=1, metadata=whole(1, 10**6))
@@ -51,33 +51,33 @@ class NbAflSection(AlgorithmSection):
         return "a trained model of {numbers}"
 
     def guarantee(self) -> str:
-        return "the size of the smallest data set is public"  # the noise is made from it
+        return "the size of the smallest data set is public"  # The noise is computed from it.
 
     def warnings(self, unit: Unit, *, private: bool) -> list[str]:  # noqa: ARG002
         return [_PUBLISHED]
 
     def adjust(self, kind: str, parameters: Mapping[str, Any], facts: Facts) -> Mapping[str, Any]:
-        """Return them with the noise multiplier that the published formula has for epsilon."""
+        """Return the parameters with the noise multiplier of the published formula for epsilon."""
         if facts.grouped:
             raise ConfigError(
-                "'privacy.groups' have budgets, and NbAFL's epsilon is none; use the algorithm "
-                "'fedavg'"
+                "'privacy.groups' are budgets, but NbAFL's epsilon is not a budget; use the "
+                "algorithm 'fedavg'"
             )
         if facts.unit is not Unit.CLIENT:
             raise ConfigError(
-                "NbAFL sends whole models, and one sample may change all of its model: set "
+                "NbAFL sends whole models, and one sample may change a whole model; set "
                 "privacy.level = 'client', or use the algorithm 'fedavg' to protect samples"
             )
         if kind != "gaussian":
             raise ConfigError(
-                f"NbAFL adds Gaussian noise: set mechanism.kind = 'gaussian', not '{kind}', or use "
-                "the algorithm 'fedavg'"
+                f"NbAFL adds Gaussian noise, got mechanism.kind = '{kind}'; set it to 'gaussian', "
+                "or use the algorithm 'fedavg'"
             )
         if facts.epsilon is None:
             if "noise_multiplier" not in parameters:
                 raise ConfigError(
-                    "NbAFL needs 'privacy.epsilon', the target of its published analysis, or "
-                    "'mechanism.noise_multiplier'"
+                    "NbAFL has no noise: give 'privacy.epsilon', the target of its published "
+                    "analysis, or 'mechanism.noise_multiplier'"
                 )
             return parameters
         stddev = _published(facts).uplink_stddev(facts.epsilon, self._exposures(facts))
@@ -93,7 +93,7 @@ class NbAflSection(AlgorithmSection):
         return parameters
 
     def build(self, setting: AlgorithmSetting) -> Algorithm:
-        """Return NbAFL with the downlink noise that the paper has beside this uplink noise."""
+        """Return NbAFL with the downlink noise that the paper asks for with this uplink noise."""
         from sottovoce_papers.algorithms.nbafl import NbAfl
 
         setting.check_all_records()
@@ -111,10 +111,10 @@ class NbAflSection(AlgorithmSection):
     def figures(
         self, algorithm: Algorithm, mechanism: Mapping[str, Any], facts: Facts, most_rounds: int
     ) -> dict[str, float]:
-        """Return the epsilon that the paper would print, and the noise on the way down."""
+        """Return the epsilon that the paper would print, and the downlink noise."""
         from sottovoce_papers.algorithms.nbafl import NbAfl
 
-        assert isinstance(algorithm, NbAfl), "`build` makes it"
+        assert isinstance(algorithm, NbAfl), "`build` returns it"
         return {
             "published_epsilon": _published_epsilon(mechanism, facts, most_rounds),
             "downlink_stddev": algorithm.downlink_stddev,
@@ -125,7 +125,8 @@ class NbAflSection(AlgorithmSection):
             return facts.rounds
         if self.exposures > facts.rounds:
             raise ConfigError(
-                f"'algorithm.exposures' {self.exposures} exceeds the {facts.rounds} rounds"
+                f"'algorithm.exposures' must be at most the {facts.rounds} rounds, got "
+                f"{self.exposures}"
             )
         return self.exposures
 
@@ -143,6 +144,6 @@ def _published(facts: Facts) -> "PublishedNoise":
 
 
 def _published_epsilon(mechanism: Mapping[str, Any], facts: Facts, exposures: int) -> float:
-    """Return what the paper would print for a client whose model was sent that often."""
+    """Return the epsilon that the paper would print for a client with so many exposures."""
     multiplier = parameter_rules.noise_multiplier(mechanism["noise_multiplier"])
     return _published(facts).epsilon(multiplier * facts.clip_norm, exposures)

@@ -1,1 +1,1 @@
-"""Benchmarks: one file for each thing that is measured, each checked before it is timed."""
+"""Benchmarks of the library: speed and error, compared with baselines and the machine's limits."""

@@ -1,4 +1,4 @@
-"""How fast the accountants answer, and how far above a reference their epsilon lies."""
+"""The speed of the accountants, and the distance of their epsilon from a reference."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
 from sottovoce.privacy.calibration import calibrate
 from sottovoce.privacy.events import GaussianNoise, OneBit, PrivacyEvent, PureDp, Repeated, Sampled
 from sottovoce_papers.benchmarks.measurement import (
-    Contender,
+    TimedAction,
     rates,
     ratio,
     require,
@@ -23,9 +23,11 @@ from sottovoce_papers.benchmarks.measurement import (
 
 UNIT = "epsilons_per_second"
 DELTA = 1e-5
-KINDS = ("gaussian", "one_bit", "randomised_response")
+KINDS = ("gaussian", "one_bit", "randomized_response")
+# Spellings of earlier versions, which are still accepted.
+_EARLIER_KINDS = {"randomised_response": "randomized_response"}
 MAX_ROUNDS = 10**7
-# rho: {dimension: the largest epsilon that a search over neighbours found for one release of bits}
+# rho: {dimension: largest epsilon that a search over neighboring inputs found for one release}
 WORST_FOUND = {
     0.01: {1: 0.280, 10: 0.490, 100: 0.496, 10_000: 0.497},
     0.1: {1: 0.890, 10: 1.717, 100: 1.755, 10_000: 1.760},
@@ -34,20 +36,20 @@ WORST_FOUND = {
 }
 _THREE_DIGITS = 2e-3
 _RESPONSE_EPSILON = 1.0
-_numbers = itertools.count(1)  # of all calls in this process: what is remembered outlives each
-_MOST_EXACT_ROUNDS = 100_000  # the binomial law is added up term by term
+_numbers = itertools.count(1)  # Counts the calls of this process, because caches outlive a call.
+_MOST_EXACT_ROUNDS = 100_000  # The binomial law is summed term by term.
 
 
 def event_of(kind: str, *, rho: float, dimension: int, rate: float, rounds: int) -> PrivacyEvent:
-    """So many rounds of one release, each client taking part with probability `rate`."""
+    """Return the event of `rounds` releases with Poisson subsampling at `rate`."""
     one: PrivacyEvent
-    match kind:
+    match _EARLIER_KINDS.get(kind, kind):
         case "gaussian":
             one = GaussianNoise(mu=math.sqrt(2.0 * rho), adjacency=Adjacency.ZERO_OUT)
         case "one_bit":
             shift = math.sqrt(8.0 * rho)
             one = OneBit(shift=shift, dimension=dimension, adjacency=Adjacency.ZERO_OUT)
-        case "randomised_response":
+        case "randomized_response":
             one = PureDp(epsilon=_RESPONSE_EPSILON * rho / 0.5, adjacency=Adjacency.ZERO_OUT)
         case _:
             raise UnknownNameError.among("release of this benchmark", kind, KINDS)
@@ -65,14 +67,15 @@ def measure(
     rounds: int = 1000,
     seconds: float = 3.0,
 ) -> dict[str, Any]:
-    """Epsilons a second, nothing cached, beside Google's dp-accounting where it is installed.
+    """Measure epsilons per second without caches, compared with dp-accounting if it is installed.
 
-    rho is that of one release; one of randomised response has epsilon = 2 rho.
+    rho is the zCDP of one release; a release of randomized response has epsilon = 2 rho.
     """
     parameter_rules.positive("rho", rho, at_most=100.0)
     parameter_rules.fraction("rate", rate)
     parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
     parameter_rules.integer("rounds", rounds, low=1, high=MAX_ROUNDS)
+    mechanism = _EARLIER_KINDS.get(mechanism, mechanism)
 
     def spent(at: float = rho) -> PrivacySpent:
         event = event_of(mechanism, rho=at, dimension=dimension, rate=rate, rounds=rounds)
@@ -80,14 +83,14 @@ def measure(
 
     found = spent()
     reference, checked = _reference(mechanism, rho, dimension, rate, rounds, found.epsilon)
-    contenders = {"ours": Contender(_never_twice(spent, rho), 1.0)}
+    actions = {"ours": TimedAction(_uncached(spent, rho), 1.0)}
     if mechanism == "gaussian":
-        contenders["calibration"] = Contender(
-            _never_twice(lambda at: _calibrated(at, rate, rounds, found.epsilon), rho), 1.0
+        actions["calibration"] = TimedAction(
+            _uncached(lambda at: _calibrated(at, rate, rounds, found.epsilon), rho), 1.0
         )
         if version("dp-accounting"):
-            contenders["peer"] = Contender(lambda: google_epsilon(rho, rate, rounds), 1.0)
-    speeds = rates(contenders, seconds)
+            actions["peer"] = TimedAction(lambda: google_epsilon(rho, rate, rounds), 1.0)
+    speeds = rates(actions, seconds)
     return result(
         UNIT,
         speeds["ours"],
@@ -99,8 +102,8 @@ def measure(
         notes={
             "numpy": "has no accountant",
             "torch": "has no accountant",
-            "limit": "no floor of the machine is known for an epsilon",
-            "dp_accounting": _about_the_peer(mechanism, rounds),
+            "limit": "no limit of the machine is known for computing an epsilon",
+            "dp_accounting": _note_on_peer(mechanism, rounds),
         },
         ratio_to_dp_accounting=ratio(speeds["ours"], speeds.get("peer")),
         calibrations_per_second=speeds.get("calibration"),
@@ -116,22 +119,22 @@ def measure(
     )
 
 
-def _about_the_peer(mechanism: str, rounds: int) -> str:
+def _note_on_peer(mechanism: str, rounds: int) -> str:
     if mechanism != "gaussian":
-        return "not compared: it is asked for Gaussian noise alone"
+        return "not compared: this benchmark asks it for Gaussian noise only"
     if not version("dp-accounting"):
-        return "absent: pip install dp-accounting to compare"
-    return f"version {version('dp-accounting')}, losses on a grid of {_interval(rounds):g}"
+        return "not installed: pip install dp-accounting to compare"
+    return f"version {version('dp-accounting')}, losses on a grid of step {_interval(rounds):g}"
 
 
-def _never_twice(action: Callable[[float], object], value: float) -> Callable[[], object]:
-    """The action at values that differ in their last digits, so that nothing is remembered."""
+def _uncached(action: Callable[[float], object], value: float) -> Callable[[], object]:
+    """Return the action at values that differ in their last digits, so that no cache answers."""
     return lambda: action(value * (1.0 + 1e-9 * next(_numbers)))
 
 
 def _calibrated(rho: float, rate: float, rounds: int, epsilon: float) -> float:
-    """The noise multiplier for an epsilon, searched for from scratch."""
-    noise = 1.0 / math.sqrt(2.0 * rho)  # differs a little in every call, and so do all events
+    """Return the calibrated noise multiplier over the right one, searched from scratch."""
+    noise = 1.0 / math.sqrt(2.0 * rho)  # Differs a little in every call, so that no cache answers.
 
     def event_at(value: float) -> PrivacyEvent:
         at = 1.0 / (2.0 * (value * noise) ** 2)
@@ -145,15 +148,15 @@ def _calibrated(rho: float, rate: float, rounds: int, epsilon: float) -> float:
 def _reference(
     kind: str, rho: float, dimension: int, rate: float, rounds: int, epsilon: float
 ) -> tuple[float | None, str]:
-    """What the epsilon is compared with, and how; a bound below it is wrong."""
+    """Return the epsilon to compare with, and how; an epsilon below it is a wrong bound."""
     require(0.0 < epsilon < math.inf, f"the epsilon is {epsilon}")
     if kind == "gaussian" and version("dp-accounting"):
         theirs = google_epsilon(rho, rate, rounds)
-        # Theirs is an upper bound, and off by its grid.
+        # The epsilon of dp-accounting is an upper bound, too large by the error of its grid.
         require(epsilon > theirs - 1e-3, f"epsilon {epsilon} is below dp-accounting's {theirs}")
         return theirs, "not below dp-accounting's epsilon, up to its grid's error"
-    if kind == "randomised_response" and rounds <= _MOST_EXACT_ROUNDS:
-        exact = exact_randomised_response(2.0 * rho, rate, rounds)
+    if kind == "randomized_response" and rounds <= _MOST_EXACT_ROUNDS:
+        exact = exact_randomized_response(2.0 * rho, rate, rounds)
         require(epsilon >= exact, f"epsilon {epsilon} is below the exact {exact}")
         return exact, "not below the exact epsilon, from the binomial law"
     if kind == "one_bit" and (rate, rounds) == (1.0, 1):
@@ -170,7 +173,7 @@ def _interval(rounds: int) -> float:
 
 
 def google_epsilon(rho: float, rate: float, rounds: int) -> float:
-    """The epsilon of sampled Gaussians by Google's dp-accounting."""
+    """Return the epsilon of subsampled Gaussians by Google's dp-accounting."""
     from dp_accounting.pld import privacy_loss_distribution
 
     law = privacy_loss_distribution.from_gaussian_mechanism(
@@ -181,8 +184,11 @@ def google_epsilon(rho: float, rate: float, rounds: int) -> float:
     return float(law.self_compose(rounds).get_epsilon_for_delta(DELTA))
 
 
-def exact_randomised_response(epsilon: float, rate: float, rounds: int) -> float:
-    """Sampled binary randomised response, from the binomial law of its two losses."""
+def exact_randomized_response(epsilon: float, rate: float, rounds: int) -> float:
+    """Return the exact epsilon of subsampled binary randomized response.
+
+    It follows from the binomial law of its two losses.
+    """
     from scipy.stats import binom
 
     truth = 1.0 / (1.0 + math.exp(-epsilon))

@@ -1,4 +1,4 @@
-"""How fast a server adds up payloads: unpacking, decoding and the mean, all clients of a round."""
+"""The speed of a server that unpacks, decodes and averages the payloads of a round."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.protocol import sums
 from sottovoce_papers.benchmarks import limits
 from sottovoce_papers.benchmarks.measurement import (
-    Contender,
+    TimedAction,
     check_memory,
     check_threads,
     cores,
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 UNIT = "clients_per_second"
 MAX_CLIENTS = 10**7
-# What yardsticks and checks look at: a yardstick is no slower on more clients.
+# Number of clients for baselines and checks: the speed of a baseline does not depend on it.
 _YARDSTICK_CLIENTS = 32
-_CHECKED_COORDINATES = 1 << 12  # of every client: whole bytes
-_BYTES_PER_COORDINATE = 80  # sums, codes and decoded values of the numpy path
+_CHECKED_COORDINATES = 1 << 12  # Of every client; a multiple of 8, so that it fills bytes.
+_BYTES_PER_COORDINATE = 80  # Sums, codes and decoded values of the numpy path.
 
 
 def mean_of(mechanism: GaussHermite, payloads: Sequence[bytes]) -> Vector:
-    """What the server does with the payloads of a round, checks included. This is what is timed."""
+    """Return the mean of a round's payloads, with the server's checks. This is what is timed."""
     dimension = mechanism.input_domain.dimension
     mean = sums.create_mean(dimension, [(mechanism, 1.0)])
     for payload in payloads:
@@ -49,7 +49,7 @@ def mean_of(mechanism: GaussHermite, payloads: Sequence[bytes]) -> Vector:
 
 
 def payloads_of(clients: int, dimension: int, bits: int) -> list[bytes]:
-    """Random codes, packed; the bits after the last code are zero."""
+    """Return random packed codes; the bits after the last code are zero."""
     generator = np.random.default_rng(0)
     size = packed_size(dimension, bits)
     last = 0xFF >> (8 * size - dimension * bits)
@@ -62,7 +62,7 @@ def payloads_of(clients: int, dimension: int, bits: int) -> list[bytes]:
 
 
 def check(mechanism: GaussHermite, payloads: Sequence[bytes]) -> str:
-    """Compares the mean with the numpy path's bit for bit, and with plain sums of the codes."""
+    """Check the mean against the numpy path's, bit for bit, and against plain sums of codes."""
     mean = mean_of(mechanism, payloads)
     with native.using("numpy"):
         expected = mean_of(mechanism, payloads)
@@ -81,7 +81,7 @@ def check(mechanism: GaussHermite, payloads: Sequence[bytes]) -> str:
 
 
 def _check_all(mechanism: GaussHermite, payloads: Sequence[bytes]) -> str:
-    """The same for all clients, so many that counters are emptied, in their first coordinates."""
+    """Check all clients, so many that small counters are flushed, in their first coordinates."""
     domain = mechanism.input_domain
     few = min(domain.dimension, _CHECKED_COORDINATES)
     size = packed_size(few, mechanism.code_format().bits)
@@ -90,7 +90,7 @@ def _check_all(mechanism: GaussHermite, payloads: Sequence[bytes]) -> str:
 
 
 def plain_codes(payload: NDArray[np.uint8], dimension: int, bits: int) -> NDArray[np.uint8]:
-    """Codes as one unpacks them in numpy."""
+    """Return the codes unpacked with plain numpy."""
     if bits == 1:
         return np.unpackbits(payload, count=dimension, bitorder="little")
     if bits == 8:
@@ -111,7 +111,7 @@ def measure(
     threads: int = 1,
     seconds: float = 5.0,
 ) -> dict[str, Any]:
-    """Clients a second whose payloads are added up, beside yardsticks and the limit."""
+    """Measure clients per second whose payloads are averaged, with baselines and the limit."""
     check_threads(threads)
     parameter_rules.integer("bits", bits, low=1, high=8)
     parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
@@ -128,7 +128,7 @@ def measure(
     few = payloads[:_YARDSTICK_CLIENTS]
     with limited_to(threads):
         checked = f"{check(mechanism, few)}; of their beginnings, {_check_all(mechanism, payloads)}"
-        speeds = rates(_contenders(mechanism, payloads, few), seconds)
+        speeds = rates(_timed_actions(mechanism, payloads, few), seconds)
     read = limits.read_rate(size * clients // threads, threads, seconds / 8.0)
     return result(
         UNIT,
@@ -139,11 +139,11 @@ def measure(
         limit=f"reading the bytes of each payload once, on {cores(threads)}",
         limit_per_second=read / size,
         notes={
-            "numpy": "unpackbits (or shifts), the codes added up in int32; looked up first if "
-            "there are more than two levels",
+            "numpy": "unpackbits (or shifts), then codes added in int32, or decoded values added "
+            "in float32 if there are more than two levels",
             "torch": "the same with torch, eager"
             if "torch" in speeds
-            else "absent: pip install 'sottovoce[learn]' to compare",
+            else "not installed: pip install 'sottovoce[learn]' to compare",
         },
         ratio_to_own_numpy_path=speeds["ours"] / speeds["own numpy path"],
         coordinates_per_second=speeds["ours"] * dimension,
@@ -155,20 +155,20 @@ def measure(
     )
 
 
-def _contenders(
+def _timed_actions(
     mechanism: GaussHermite, payloads: Sequence[bytes], few: Sequence[bytes]
-) -> dict[str, Contender]:
+) -> dict[str, TimedAction]:
     def own_numpy_path() -> None:
         with native.using("numpy"):
             mean_of(mechanism, few)
 
     found = {
-        "ours": Contender(lambda: mean_of(mechanism, payloads), len(payloads)),
-        "own numpy path": Contender(own_numpy_path, len(few)),
-        "numpy": Contender(_plain(mechanism, few), len(few)),
+        "ours": TimedAction(lambda: mean_of(mechanism, payloads), len(payloads)),
+        "own numpy path": TimedAction(own_numpy_path, len(few)),
+        "numpy": TimedAction(_plain(mechanism, few), len(few)),
     }
     if version("torch"):
-        found["torch"] = Contender(_eager(mechanism, few), len(few))
+        found["torch"] = TimedAction(_eager(mechanism, few), len(few))
     return found
 
 
@@ -205,7 +205,7 @@ def _eager(mechanism: GaussHermite, payloads: Sequence[bytes]) -> Callable[[], o
 
 
 def _eager_codes(payload: "torch.Tensor", dimension: int, bits: int) -> "torch.Tensor":
-    """Codes as one unpacks them in torch."""
+    """Return the codes unpacked with plain torch."""
     import torch
 
     if bits == 8:

@@ -1,4 +1,4 @@
-"""How fast MVU designs are solved, and how near their variance is to what is possible."""
+"""The speed of solving MVU designs, and how near their variance is to the lower bound."""
 
 import itertools
 import math
@@ -9,10 +9,10 @@ import numpy as np
 from sottovoce.core.domains import Vector
 from sottovoce.mechanisms.design import store
 from sottovoce.mechanisms.design.store import Design
-from sottovoce_papers.benchmarks.measurement import Contender, rates, ratio, require, result
+from sottovoce_papers.benchmarks.measurement import TimedAction, rates, ratio, require, result
 
 UNIT = "designs_per_second"
-# (input bits, None for continuous; output bits): {epsilon: the best sum of variances known before}
+# (input bits, None for continuous; output bits): {epsilon: best sum of variances known before}
 BEST_KNOWN: dict[tuple[int | None, int], dict[float, float]] = {
     (1, 1): {1.0: 1.84135, 10.0: 9.081e-5},
     (3, 1): {1.0: 8.50824, 10.0: 1.14322},
@@ -22,11 +22,11 @@ BEST_KNOWN: dict[tuple[int | None, int], dict[float, float]] = {
     (9, 3): {0.25: 8194.76, 1.0: 500.00, 3.0: 34.557, 5.0: 6.9051, 10.0: 1.7744},
     (None, 3): {0.25: 16.0054, 1.0: 0.97664, 3.0: 0.06745, 5.0: 0.01348, 10.0: 0.003480},
 }
-# A linear programme checks no larger table than this many cells, and a generic solver of the whole
-# problem, whose time grows with their cube, is timed on no larger one than that many.
-_PROGRAMME_CELLS, _GENERIC_CELLS = 1 << 10, 1 << 6
-# HiGHS keeps its constraints to 1e-7, and its value is off by about as much.
-_PROGRAMME_ERROR = 1e-4
+# The largest tables, in cells, that a linear program checks and that a generic solver of the whole
+# problem, whose time grows with the cube of the cells, is timed on.
+_LINEAR_PROGRAM_CELLS, _GENERIC_CELLS = 1 << 10, 1 << 6
+# HiGHS satisfies its constraints up to 1e-7, which makes its value inexact.
+_LINEAR_PROGRAM_ERROR = 1e-4
 
 
 def measure(
@@ -36,25 +36,28 @@ def measure(
     bits: int = 3,
     seconds: float = 3.0,
 ) -> dict[str, Any]:
-    """Designs solved and certified in a second on one core; input_bits = None is continuous."""
+    """Measure designs solved and certified per second on one core.
+
+    `input_bits` is None for continuous inputs.
+    """
     spec = store.spec_of(epsilon, input_bits, bits)
     design = store.solve(spec)
     lower, variance = design.lower_bound(), design.sum_of_variances()
     checked = _check(design, lower)
-    contenders = {"ours": Contender(lambda: store.solve(spec), 1.0)}
-    if _has_programme(design):
-        optimum = _programme(design)
+    actions = {"ours": TimedAction(lambda: store.solve(spec), 1.0)}
+    if _fits_linear_program(design):
+        optimum = _solve_linear_program(design)
         require(
-            variance <= optimum * (1.0 + _PROGRAMME_ERROR),
+            variance <= optimum * (1.0 + _LINEAR_PROGRAM_ERROR),
             f"the design's variance {variance:.6g} is above {optimum:.6g}, which a linear "
-            "programme finds for the same letters",
+            "program finds for the same letters",
         )
-        checked += "; no table for its letters has less variance (a linear programme)"
+        checked += "; no table for its letters has less variance (by a linear program)"
     generic = None
     if design.spec.inputs is not None and design.channel.rows.size <= _GENERIC_CELLS:
         generic = _generic(design)
-        contenders["scipy"] = Contender(lambda: _generic(design), 1.0)
-    speeds = rates(contenders, seconds)
+        actions["scipy"] = TimedAction(lambda: _generic(design), 1.0)
+    speeds = rates(actions, seconds)
     best = BEST_KNOWN.get((input_bits, bits), {}).get(epsilon)
     return result(
         UNIT,
@@ -67,10 +70,10 @@ def measure(
         notes={
             "numpy": "has no solver",
             "torch": "has no solver",
-            "limit": "no floor of the machine is known for solving; variance_over_lower_bound says "
-            "how near the result is to what is possible at all",
+            "limit": "no limit of the machine is known for solving; variance_over_lower_bound says "
+            "how near the result is to the lower bound of every design",
             "scipy": "minimize(method='SLSQP') on letters and table, gradients given, from "
-            "randomised response; neither certified nor rounded"
+            "randomized response; neither certified nor rounded"
             if "scipy" in speeds
             else "not compared: continuous inputs, or a table too large for a generic solver",
         },
@@ -94,19 +97,20 @@ def _check(design: Design, lower: float) -> str:
     )
     require(
         design.sum_of_variances() >= lower * (1.0 - 1e-9),
-        "the variance lies below what is possible at all",
+        "the variance is below the lower bound",
     )
     return "epsilon of the integer table, bias, and variance against its lower bound"
 
 
-def _has_programme(design: Design) -> bool:
-    return design.spec.inputs is not None and design.channel.rows.size <= _PROGRAMME_CELLS
+def _fits_linear_program(design: Design) -> bool:
+    return design.spec.inputs is not None and design.channel.rows.size <= _LINEAR_PROGRAM_CELLS
 
 
-def _programme(design: Design) -> float:
-    """The least sum of variances for the design's letters, by scipy's linear programme.
+def _solve_linear_program(design: Design) -> float:
+    """Return the least sum of variances for the design's letters, by scipy's linear program.
 
-    Rows P sum to 1 and have means x_i; each column lies between m_j and e^epsilon m_j, m_j free.
+    The rows of P sum to 1 and have means x_i; column j lies between m_j and e^epsilon m_j, with m_j
+    free.
     """
     from scipy.optimize import linprog
 
@@ -120,12 +124,12 @@ def _programme(design: Design) -> float:
     bounded = _private(n, m, design.spec.epsilon)
     sums = np.concatenate([np.ones(n), inputs])
     found = linprog(cost, -bounded, np.zeros(2 * n * m), equal, sums, method="highs")
-    require(found.success, f"scipy's linear programme failed: {found.message}")
+    require(found.success, f"scipy's linear program failed: {found.message}")
     return float(found.fun)
 
 
 def _private(n: int, m: int, epsilon: float) -> Vector:
-    """Rows that are at least 0 on (P, m) where m_j <= P_ij <= e^epsilon m_j for all i and j."""
+    """Return rows A with A (P, m) >= 0 exactly where m_j <= P_ij <= e^epsilon m_j for all i, j."""
     rows = np.zeros((2 * n * m, n * m + m))
     for cell, (i, j) in enumerate(itertools.product(range(n), range(m))):
         rows[cell, [i * m + j, n * m + j]] = 1.0, -1.0
@@ -134,7 +138,7 @@ def _private(n: int, m: int, epsilon: float) -> Vector:
 
 
 def _generic(design: Design) -> float:
-    """The sum of variances that a generic solver reaches for the whole problem, letters too."""
+    """Return the sum of variances that a generic solver reaches on letters and table together."""
     from scipy.optimize import minimize
 
     inputs, epsilon = design.channel.knots, design.spec.epsilon

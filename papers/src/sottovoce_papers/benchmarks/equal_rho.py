@@ -1,4 +1,4 @@
-"""Mechanisms calibrated to one rho by their own accountants, and the errors of what they send."""
+"""Mechanisms calibrated to one rho by their own accountants, and the errors of their messages."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,22 +17,22 @@ from sottovoce.privacy.events import PrivacyEvent
 from sottovoce.privacy.renyi import renyi_divergence
 
 ORDERS = range(2, 65)
-# Of a noise multiplier: far finer than any error that is measured.
+# Relative tolerance of a noise multiplier, far below any measured error.
 _TOLERANCE = 1e-12
-_SPIKES = 3.0  # the power that makes coordinates uneven before they are rotated
+_SPIKES = 3.0  # The power that makes coordinates uneven before they are rotated.
 
 
 def rho_of_orders(event: PrivacyEvent) -> float:
-    """max D_a/a over a = 2 ... 64: the least rho that is stated for these orders."""
+    """Return max D_a/a over the orders a = 2 ... 64: the least rho that these orders allow."""
     return max(renyi_divergence(event, order) / order for order in ORDERS)
 
 
-def calibrated(
+def calibrate_to_rho(
     kind: str, dimension: int, mu: float, given: Mapping[str, Any] | None = None
 ) -> Mechanism:
-    """The mechanism on the unit ball whose rho against nothing is mu^2/2, from the private side.
+    """Return the mechanism on the unit ball with rho = mu^2/2 under zero-out, never above it.
 
-    What is 'auto' is settled once, for the noise of a Gaussian of that rho.
+    Parameters that are 'auto' are resolved once, for the noise of a Gaussian with that rho.
     """
     ball = L2Ball(dimension=dimension, radius=1.0)
     found = registry.find(kind)
@@ -51,7 +51,7 @@ def calibrated(
 
 
 def _least(meets: Callable[[float], bool], guess: float) -> float:
-    """The least number that meets a condition which larger ones meet too: up to rounding."""
+    """Return the least number that meets a monotone condition, up to the tolerance, from above."""
     step = guess * 2.0**-20
     low, high = guess - step, guess
     while not meets(high):
@@ -67,7 +67,7 @@ def _least(meets: Callable[[float], bool], guess: float) -> float:
 
 
 def rotated_update(dimension: int, number: int) -> Vector:
-    """A spiky unit vector, rotated as rounds do it; a hair inside the ball, for the norm rounds."""
+    """Return an uneven vector, rotated as rounds do it; its norm is just below 1 for rounding."""
     normals = SeededRandomness(number).generator("update", dimension).standard_normal(dimension)
     spiky = normals**_SPIKES
     spiky *= (1.0 - ROUNDING_HEADROOM) / np.linalg.norm(spiky)
@@ -75,13 +75,14 @@ def rotated_update(dimension: int, number: int) -> Vector:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
-    """How far what one client sent lies from its update, |v - u|^2, and along it, <v, u>/|u|^2."""
+class SentError:
+    """The error of one client's decoded message v for update u: |v - u|^2 and <v, u>/|u|^2."""
 
     squared_error: float
     alignment: float
 
     @classmethod
-    def of(cls, decoded: Vector, update: Vector) -> "Sent":
+    def of(cls, decoded: Vector, update: Vector) -> "SentError":
+        """Return the error of a decoded message."""
         difference = decoded - update
         return cls(float(difference @ difference), float(decoded @ update) / float(update @ update))

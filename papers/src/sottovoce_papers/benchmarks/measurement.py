@@ -1,4 +1,4 @@
-"""What every benchmark shares: taking turns, the shape of a result, and what refuses to run."""
+"""Functions shared by the benchmarks: timing in turns, the form of a result, and size checks."""
 
 import importlib.metadata
 import os
@@ -16,58 +16,58 @@ from sottovoce.core import threads as our_threads
 from sottovoce.core.errors import ParameterError
 
 _LEAST_RUNS = 3
-# Of the memory that is free: what a benchmark may plan to take.
+# Share of the free memory that a benchmark may use.
 _SHARE_OF_MEMORY = 0.7
 MAX_THREADS = 256
 
 
 class WrongResult(AssertionError):
-    """A result that differs from its reference: it is not timed."""
+    """A result that differs from its reference, and is therefore not timed."""
 
 
 def require(holds: object, message: str) -> None:
-    """The gate before the clock: WrongResult with the message unless `holds`."""
+    """Raise WrongResult with the message unless `holds`; called before anything is timed."""
     if not holds:
         raise WrongResult(message)
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
-    """Something that is timed: one call does `amount` units of work."""
+class TimedAction:
+    """An action to be timed: one call does `amount` units of work."""
 
     run: Callable[[], object]
     amount: float
 
 
-def rates(contenders: Mapping[str, Contender], seconds: float) -> dict[str, float]:
-    """The best rate of each contender, in units of work a second.
+def rates(actions: Mapping[str, TimedAction], seconds: float) -> dict[str, float]:
+    """Return the best rate of each action, in units of work per second.
 
-    They take turns, whoever has had the least time next, so that a busy machine slows all alike;
-    the best of all turns is what the machine can do. Everybody has three turns at least, unless
-    one alone outlasts `seconds`.
+    The actions take turns, the one with the least time so far next, so that other load on the
+    machine slows all of them alike; the best of all turns is what the machine can do. Each action
+    has at least three turns, unless it exceeds `seconds` before.
     """
     parameter_rules.positive("seconds", seconds)
-    spent = dict.fromkeys(contenders, 0.0)
-    runs = dict.fromkeys(contenders, 0)
-    best = dict.fromkeys(contenders, float("inf"))
-    share = seconds / max(1, len(contenders))
+    spent = dict.fromkeys(actions, 0.0)
+    runs = dict.fromkeys(actions, 0)
+    best = dict.fromkeys(actions, float("inf"))
+    share = seconds / max(1, len(actions))
     while waiting := [
         name
-        for name in contenders
+        for name in actions
         if spent[name] < share or (runs[name] < _LEAST_RUNS and spent[name] < seconds)
     ]:
         name = min(waiting, key=spent.__getitem__)
         start = time.perf_counter()
-        contenders[name].run()
+        actions[name].run()
         taken = max(time.perf_counter() - start, 1e-9)
         spent[name] += taken
         runs[name] += 1
         best[name] = min(best[name], taken)
-    return {name: one.amount / best[name] for name, one in contenders.items()}
+    return {name: one.amount / best[name] for name, one in actions.items()}
 
 
 def side_by_side(actions: Sequence[Callable[[], object]]) -> Callable[[], object]:
-    """One call of each action at the same time, each in a thread of its own."""
+    """Return a function that calls every action at the same time, each in its own thread."""
     if len(actions) == 1:
         return actions[0]
     pool = ThreadPoolExecutor(len(actions))
@@ -81,7 +81,7 @@ def side_by_side(actions: Sequence[Callable[[], object]]) -> Callable[[], object
 
 @contextmanager
 def limited_to(threads: int) -> Iterator[None]:
-    """Our own kernels use so many threads at most, and torch, if it is here, for a while."""
+    """Limit our kernels, and torch if it is installed, to so many threads within the context."""
     before = os.environ.get(our_threads.VARIABLE)
     os.environ[our_threads.VARIABLE] = str(threads)
     try:
@@ -110,26 +110,27 @@ def _torch_limited_to(threads: int) -> Iterator[None]:
 
 
 def check_threads(threads: int) -> int:
+    """Return the number of threads if it is allowed."""
     return parameter_rules.integer("threads", threads, low=1, high=MAX_THREADS)
 
 
 def cores(threads: int) -> str:
-    """In words."""
+    """Return the number of threads as text."""
     return "one core" if threads == 1 else f"{threads} threads"
 
 
 def check_memory(needed: float, remedy: str) -> None:
-    """Refuses a size before it is allocated, if the machine has not that much memory to spare."""
+    """Refuse a size before it is allocated if the machine does not have that much free memory."""
     free = _free_bytes()
     if needed > _SHARE_OF_MEMORY * free:
         raise ParameterError(
-            f"this would take some {needed / 1e9:.3g} GB of memory, and {free / 1e9:.3g} GB are "
-            f"free; {remedy}"
+            f"this would take about {needed / 1e9:.3g} GB of memory, but only {free / 1e9:.3g} GB "
+            f"are free; {remedy}"
         )
 
 
 def _free_bytes() -> float:
-    """Memory that can be had without swapping; all of it where the system does not tell."""
+    """Return the memory available without swapping, or all memory if the system does not say."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -138,13 +139,13 @@ def _free_bytes() -> float:
 
 
 def kernels_in_use() -> str:
-    """The level of the C kernels that runs, or numpy."""
+    """Return the name of the C kernels in use, or numpy."""
     found = native.native()
     return found.name if found else "numpy"
 
 
 def ratio(ours: float, other: float | None) -> float | None:
-    """How many times faster, or None where there is nothing to compare with."""
+    """Return how many times faster ours is, or None if there is nothing to compare with."""
     return None if other is None else ours / other
 
 
@@ -160,12 +161,21 @@ def result(
     notes: Mapping[str, str] | None = None,
     **details: Any,
 ) -> dict[str, Any]:
-    """One benchmark as a table of plain values; None is what could not or need not be compared.
+    """Return the result of one benchmark as plain values; None where nothing was compared.
 
-    unit       names the speed, such as coordinates_per_second
-    checked    what was compared before anything was timed
-    limit      in words: what alone would take this long on this machine, measured in the same run
-    notes      why something is None, and what a yardstick does
+    Args:
+        unit: Name of the speed, such as coordinates_per_second.
+        ours: Our speed.
+        checked: What was checked before anything was timed.
+        numpy: Speed of plain numpy, or None.
+        torch: Speed of torch, or None.
+        limit: What the machine's limit is, in words.
+        limit_per_second: The limit, measured in the same run.
+        notes: Why a value is None, and what a baseline does.
+        **details: Further values of the result.
+
+    Returns:
+        The values by name.
     """
     return {
         unit: ours,
@@ -183,7 +193,7 @@ def result(
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers belong to: processor, cores, system and versions."""
+    """Return what the numbers belong to: processor, cores, system and versions."""
     return {
         "processor": _processor(),
         "cores": os.cpu_count(),
@@ -194,7 +204,7 @@ def machine() -> dict[str, Any]:
 
 
 def version(package: str) -> str | None:
-    """The version that is installed, or None."""
+    """Return the installed version of a package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

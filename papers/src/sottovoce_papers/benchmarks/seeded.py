@@ -1,4 +1,4 @@
-"""Whole updates in 16 bytes: how large, how wrong and how fast, beside one bit a coordinate."""
+"""Updates in 16 bytes compared with one bit per coordinate: size, error and speed."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -21,9 +21,9 @@ from sottovoce.protocol.message import codes_of
 from sottovoce.protocol.sums import create_mean
 from sottovoce_papers.benchmarks import limits
 from sottovoce_papers.benchmarks.aggregate import MAX_CLIENTS
-from sottovoce_papers.benchmarks.equal_rho import Sent, calibrated, rotated_update
+from sottovoce_papers.benchmarks.equal_rho import SentError, calibrate_to_rho, rotated_update
 from sottovoce_papers.benchmarks.measurement import (
-    Contender,
+    TimedAction,
     check_memory,
     limited_to,
     rates,
@@ -33,30 +33,30 @@ from sottovoce_papers.benchmarks.measurement import (
 
 UNIT = "updates_per_second"
 MAX_UPDATES = 10_000
-_LARGEST_MU = 1e4  # of which thousands of seeds would not be enough
-_BYTES_PER_COORDINATE = 80  # the update, its rotation, its tilts, what is decoded
+_LARGEST_MU = 1e4  # Beyond it, thousands of seeds would not be enough.
+_BYTES_PER_COORDINATE = 80  # The update, its rotation, its tilts, and the decoded vector.
 _YARDSTICK_SIGNS = 1 << 20
 _CHECKED_SIGNS = 1 << 16
-_CHECKED_CLIENTS = 20  # more than are expanded together
+_CHECKED_CLIENTS = 20  # More than are expanded at the same time.
 
 
 def mechanisms_of(dimension: int, mu: float, blocks: int | None) -> tuple[SeededSign, GaussHermite]:
-    """Seeds and one bit a coordinate, of the same rho = mu^2/2."""
+    """Return the seeded and the one-bit mechanism, both with rho = mu^2/2."""
     given = {"blocks": "auto" if blocks is None else blocks, "generator": "auto", "timing": "auto"}
-    seeded = calibrated("seeded_sign", dimension, mu, given)
-    one_bit = calibrated("gauss_hermite", dimension, mu, {"levels": 2})
+    seeded = calibrate_to_rho("seeded_sign", dimension, mu, given)
+    one_bit = calibrate_to_rho("gauss_hermite", dimension, mu, {"levels": 2})
     assert isinstance(seeded, SeededSign)
     assert isinstance(one_bit, GaussHermite)
     return seeded, one_bit
 
 
 def payload_of(mechanism: Mechanism, update: ArrayLike, keystream: Keystream) -> bytes:
-    """What a client does with an update: clip, search, packing. This is what is timed."""
+    """Return the payload of an update as a client makes it: clip, search, packing; it is timed."""
     return encode_packed(prepare(mechanism, update), [keystream]).on_cpu().tobytes()
 
 
-def opened(mechanism: Mechanism, payload: bytes) -> PackedCodes:
-    """A payload as a server reads it, checked."""
+def read_payload(mechanism: Mechanism, payload: bytes) -> PackedCodes:
+    """Return a payload as a server reads and checks it."""
     code_format = mechanism.code_format()
     assert isinstance(code_format, LevelCodes)
     count = code_format.num_codes(mechanism.input_domain.dimension)
@@ -64,17 +64,17 @@ def opened(mechanism: Mechanism, payload: bytes) -> PackedCodes:
 
 
 def mean(mechanism: Mechanism, payloads: Sequence[bytes]) -> Vector:
-    """What the server does with the payloads of a round, checks included. This is what is timed."""
+    """Return the mean of a round's payloads, with the server's checks. This is what is timed."""
     total = create_mean(mechanism.input_domain.dimension, [(mechanism, 1.0)])
     for payload in payloads:
-        total.add(mechanism, 1.0, opened(mechanism, payload))
+        total.add(mechanism, 1.0, read_payload(mechanism, payload))
     found = total.result()
     assert found is not None
     return found
 
 
 def random_payloads(mechanism: Mechanism, clients: int) -> list[bytes]:
-    """Random codes of a mechanism, packed; the bits after the last code are zero."""
+    """Return random packed codes of a mechanism; the bits after the last code are zero."""
     generator = np.random.default_rng(0)
     bits = mechanism.code_format().payload_bits(mechanism.input_domain.dimension)
     found = []
@@ -86,9 +86,10 @@ def random_payloads(mechanism: Mechanism, clients: int) -> list[bytes]:
 
 
 def tries_of(mechanism: SeededSign, payload: bytes, keystream: Keystream) -> int:
-    """Candidates up to the seeds that were sent, for all blocks: found in the client's keystream.
+    """Return the candidates tried until the seeds that were sent, summed over blocks.
 
-    `keystream` is the same from its beginning. (If nothing was accepted, all were tried.)
+    `keystream` must be the client's, from its beginning. If no candidate was accepted, all were
+    tried.
     """
     tries = mechanism.choice().tries
     words = keystream.words(WORDS_PER_TRY * tries * mechanism.blocks)
@@ -108,14 +109,14 @@ def measure(
     clients: int = 1000,
     seconds: float = 5.0,
 ) -> dict[str, Any]:
-    """Bytes, errors and times of seeds for updates of `dimension` coordinates, on one core.
+    """Measure bytes, errors and times of seeded updates of `dimension` coordinates, on one core.
 
-    mu is the update's largest norm over the standard deviation of the noise.
+    mu is the update's largest norm divided by the standard deviation of the noise.
     """
     parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
     parameter_rules.positive("mu", mu, at_most=_LARGEST_MU)
     parameter_rules.integer(
-        "updates", updates, low=2, high=MAX_UPDATES, remedy="an interval takes two"
+        "updates", updates, low=2, high=MAX_UPDATES, remedy="an interval needs two"
     )
     parameter_rules.integer("clients", clients, low=1, high=MAX_CLIENTS)
     check_memory(
@@ -143,10 +144,10 @@ def measure(
         notes={
             "numpy": "signs by numpy's generator and their product with a float32 vector, one "
             "candidate after another, as many as ours took; not exact",
-            "torch": "no yardstick: it would do the same as numpy's",
+            "torch": "no baseline: it would do the same as numpy's",
             "mse_ratio_to_one_bit": "max D_a/a over a = 2 ... 64, against nothing, is mu^2/2 for "
             "both; the same rotated updates of norm 1",
-            "encode_seconds": "the mean over updates of the best turn of each, up to acceptance",
+            "encode_seconds": "the mean over updates of the best turn of each, until acceptance",
             "privacy": "seeded_sign rests on ChaCha20 being a pseudorandom generator",
         },
         dimension=dimension,
@@ -165,9 +166,9 @@ def measure(
 
 
 def check(mechanism: SeededSign) -> str:
-    """Compares payload and mean with the numpy path's, and the mean with decoded messages.
+    """Check payload and mean against the numpy path's, and the mean against decoded messages.
 
-    On fewer signs than there may be: the numpy path takes its time.
+    Fewer signs are checked than are measured, because the numpy path is slow.
     """
     dimension = min(mechanism.input_domain.dimension, _CHECKED_SIGNS // mechanism.layout().copies)
     few, _ = mechanisms_of(max(1, dimension), 1.0 / mechanism.noise_multiplier, mechanism.blocks)
@@ -183,7 +184,7 @@ def check(mechanism: SeededSign) -> str:
         require(
             np.array_equal(mean(few, payloads), found), "the mean differs from the numpy path's"
         )
-    decoded = np.mean([few.decode(codes_of(opened(few, one))) for one in payloads], axis=0)
+    decoded = np.mean([few.decode(codes_of(read_payload(few, one))) for one in payloads], axis=0)
     near = np.allclose(found, decoded, rtol=0.0, atol=1e-9 * few.noise_stddev)
     require(near, "the mean differs from that of decoded messages")
     return (
@@ -193,7 +194,7 @@ def check(mechanism: SeededSign) -> str:
 
 
 def _errors(seeded: SeededSign, one_bit: GaussHermite, updates: int) -> dict[str, Any]:
-    """Of the same rotated updates; and how many candidates each took."""
+    """Return the errors of the same rotated updates, and the numbers of candidates tried."""
     dimension = seeded.input_domain.dimension
     ratios, tries = [], []
     alignments: dict[str, list[float]] = {"seeded": [], "one_bit": []}
@@ -202,8 +203,8 @@ def _errors(seeded: SeededSign, one_bit: GaussHermite, updates: int) -> dict[str
         sent, payloads = {}, {}
         for name, mechanism in (("seeded", seeded), ("one_bit", one_bit)):
             payloads[name] = payload_of(mechanism, update, _stream(name, number))
-            codes = codes_of(opened(mechanism, payloads[name]))
-            sent[name] = Sent.of(mechanism.decode(codes), update)
+            codes = codes_of(read_payload(mechanism, payloads[name]))
+            sent[name] = SentError.of(mechanism.decode(codes), update)
             alignments[name].append(sent[name].alignment)
         ratios.append(sent["seeded"].squared_error / sent["one_bit"].squared_error)
         tries.append(tries_of(seeded, payloads["seeded"], _stream("seeded", number)))
@@ -231,25 +232,25 @@ def _stream(name: str, number: int) -> Keystream:
 def _client_times(
     seeded: SeededSign, one_bit: GaussHermite, updates: int, seconds: float
 ) -> dict[str, float]:
-    """Each key takes its own number of tries: the best turn of each, then their mean.
+    """Return the seconds that a client takes: the mean over keys of the best turn of each.
 
-    They are the keys whose tries were counted; one update serves all of them. From a seed, the
-    search stops at acceptance; from the system's keys, as in a deployment, it makes all tries.
+    The keys are those whose tries were counted; one update serves all of them. With a seeded key
+    the search stops at acceptance; with the system's keys, as in a deployment, it makes all tries.
     """
     update = rotated_update(seeded.input_domain.dimension, 0).astype(np.float32)
 
     def encode(mechanism: Mechanism, number: int) -> Callable[[], object]:
         return lambda: payload_of(mechanism, update, _stream("seeded", number))
 
-    turns = {str(number): Contender(encode(seeded, number), 1.0) for number in range(updates)}
+    turns = {str(number): TimedAction(encode(seeded, number), 1.0) for number in range(updates)}
     each = [1.0 / rate for rate in rates(turns, seconds).values()]
     average, half_width = mean_and_half_width(each)
     others = rates(
         {
-            "constant": Contender(
+            "constant": TimedAction(
                 lambda: payload_of(seeded, update, SystemRandomness().stream()), 1.0
             ),
-            "one bit": Contender(encode(one_bit, 0), 1.0),
+            "one bit": TimedAction(encode(one_bit, 0), 1.0),
         },
         seconds / 4.0,
     )
@@ -265,7 +266,7 @@ def _server_times(
     seeded: SeededSign, one_bit: GaussHermite, clients: int, seconds: float
 ) -> dict[str, float]:
     turns = {
-        name: Contender(partial(mean, mechanism, random_payloads(mechanism, clients)), clients)
+        name: TimedAction(partial(mean, mechanism, random_payloads(mechanism, clients)), clients)
         for name, mechanism in (("seeded", seeded), ("one bit", one_bit))
     }
     found = rates(turns, seconds / 2.0)
@@ -276,7 +277,7 @@ def _server_times(
 
 
 def _plain_seconds(mechanism: SeededSign, seconds: float) -> float:
-    """A candidate of one block as one writes it: random bytes, unpacked, times the update."""
+    """Return the seconds of one candidate block in plain numpy: random signs times the update."""
     signs = mechanism.layout().block_size
     few = min(signs, _YARDSTICK_SIGNS)
     generator = np.random.default_rng(0)
@@ -286,4 +287,4 @@ def _plain_seconds(mechanism: SeededSign, seconds: float) -> float:
         octets = np.frombuffer(generator.bytes(-(-few // 8)), dtype=np.uint8)
         return float(np.unpackbits(octets, count=few).astype(np.float32) @ tilts)
 
-    return signs / few / rates({"numpy": Contender(candidate, 1.0)}, seconds)["numpy"]
+    return signs / few / rates({"numpy": TimedAction(candidate, 1.0)}, seconds)["numpy"]

@@ -1,4 +1,4 @@
-"""How fast clients are simulated, beside their gradients alone, in one run on this machine."""
+"""The speed of simulated clients, compared with that of their gradients alone."""
 
 import time
 from typing import Any
@@ -20,16 +20,16 @@ from sottovoce_papers.benchmarks.measurement import check_memory, require, resul
 
 UNIT = "clients_per_second"
 _CLASSES = 10
-_ROWS_PER_CLIENT = 1.25  # a fifth is held out
-_BYTES_PER_COORDINATE = 1000  # models, sums and gradients of several clients at once
+_ROWS_PER_CLIENT = 1.25  # A fifth of the rows is held out.
+_BYTES_PER_COORDINATE = 1000  # Models, sums and gradients of several clients at the same time.
 
 
 def simulation_spec(
     *, clients: int, dimension: int, levels: int, messages: str, device: str, rotation: str = "auto"
 ) -> RunSpec:
-    """One sample a client, a linear model of about `dimension` parameters, one epoch of rounds."""
+    """Return a spec: one sample per client, a linear model of about `dimension` parameters."""
     features = max(1, dimension // _CLASSES - 1)
-    rows = -(-clients * 5 // 4)  # a fifth is held out
+    rows = -(-clients * 5 // 4)  # A fifth of the rows is held out.
     return parse(
         {
             "name": "benchmark",
@@ -65,7 +65,7 @@ def measure(
     device: str = "auto",
     seconds: float = 5.0,
 ) -> dict[str, Any]:
-    """Clients a second over whole rounds: gradient, clip, codes, packing, sum, server's step."""
+    """Measure clients per second over whole rounds, from gradient to server step."""
     parameter_rules.integer("bits", bits, low=1, high=8)
     parameter_rules.integer("clients", clients, low=4, high=10**7)
     parameter_rules.integer("dimension", dimension, low=20, high=10**9)
@@ -106,11 +106,11 @@ def measure(
         checked=checked,
         numpy=participants / float(np.median(plain)),
         torch=None if drawn is None else participants / float(np.median(drawn)),
-        limit="one core that does nothing but draw two bytes of keystream a coordinate",
+        limit="one core that only draws two bytes of keystream per coordinate",
         limit_per_second=keystream / (2.0 * resolved.task.dimension),
         notes={
             "numpy": "the same rounds without the C kernels",
-            "torch": "itself: codes are drawn by torch already"
+            "torch": "not compared: torch draws the codes already"
             if drawn is None
             else "codes drawn by torch's generator and never packed (--messages none)",
         },
@@ -128,7 +128,7 @@ def measure(
 
 
 def _check(resolved: Resolved) -> str:
-    """Compares the model after one round with that of the numpy path, bit for bit."""
+    """Check that the model after one round equals that of the numpy path, bit for bit."""
     found = _model_after_one_round(resolved)
     with native.using("numpy"):
         expected = _model_after_one_round(resolved)
@@ -157,11 +157,11 @@ def _round_seconds(resolved: Resolved, seconds: float) -> list[float]:
         taken.append(time.perf_counter() - start)
         assert not isinstance(outcome, Halted)
         progress, _ = outcome
-    return taken[1:]  # the first round also warms caches
+    return taken[1:]  # The first round also fills the caches.
 
 
 def _gradient_seconds(resolved: Resolved, seconds: float) -> float:
-    """A round's gradients by vmap and nothing else: what a simulator starts from."""
+    """Return the seconds of a round's gradients by vmap and nothing else."""
     task, model = resolved.task, resolved.task.initial_model()
     taken: list[float] = []
     begun = time.perf_counter()

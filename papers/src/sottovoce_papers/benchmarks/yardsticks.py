@@ -1,7 +1,7 @@
-"""What one would write in numpy or torch without us: float32, a plain generator, no exactness.
+"""Baselines in plain numpy and torch: float32 and an ordinary generator, without exactness.
 
-Each class makes payloads from an update: clip, probabilities, draws, packing. They are no
-mechanisms: float32 probabilities and a generator that is not cryptographic promise nothing.
+Each class makes payloads from an update: clip, probabilities, draws, packing. They are not
+mechanisms: float32 probabilities and a generator that is not cryptographic give no guarantee.
 """
 
 import math
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     import torch
 
 Floats = NDArray[np.float32]
-# Coordinates whose probabilities are held at once: more would only leave the cache.
+# Cells of probabilities that are held at the same time: more would not fit into the cache.
 _CELLS = 1 << 20
 
 
-def packed(codes: NDArray[Any], bits: int) -> bytes:
-    """Codes of 1 to 16 bits, packed as plain numpy packs them."""
+def pack(codes: NDArray[Any], bits: int) -> bytes:
+    """Return codes of 1 to 16 bits, pack with plain numpy."""
     if bits == 1:
         return np.packbits(codes, bitorder="little").tobytes()
     if bits in (8, 16):
@@ -35,15 +35,15 @@ def packed(codes: NDArray[Any], bits: int) -> bytes:
     return np.packbits(planes.astype(np.uint8).ravel(), bitorder="little").tobytes()
 
 
-def torch_packed(codes: "torch.Tensor", bits: int) -> "torch.Tensor":
-    """The same with torch: shifts and sums."""
+def pack_with_torch(codes: "torch.Tensor", bits: int) -> "torch.Tensor":
+    """Return codes pack with torch, by shifts and sums."""
     import torch
 
     if bits == 8:
         return codes.to(torch.uint8)
     if bits == 16:
         return codes.to(torch.int16)
-    if 8 % bits:  # codes cross bytes: one bit at a time
+    if 8 % bits:  # Codes cross the borders of bytes, so they are pack bit by bit.
         codes = (codes[:, None] >> torch.arange(bits)) & 1
         codes, bits = codes.flatten(), 1
     per_byte = 8 // bits
@@ -54,25 +54,25 @@ def torch_packed(codes: "torch.Tensor", bits: int) -> "torch.Tensor":
 
 
 class NumpyOneBit:
-    """1 with probability sigmoid(2 u/sigma)."""
+    """A one-bit baseline: 1 with probability sigmoid(2 u/sigma)."""
 
     def __init__(self, radius: float, stddev: float) -> None:
         self._radius, self._stddev = radius, stddev
 
     def payload(self, update: Floats, generator: np.random.Generator) -> bytes:
-        slope = np.float32(2.0 * _shrinking(update, self._radius) / self._stddev)
+        slope = np.float32(2.0 * _clip_factor(update, self._radius) / self._stddev)
         chances = 1.0 / (1.0 + np.exp(-slope * update))
-        return packed(generator.random(len(update), dtype=np.float32) < chances, 1)
+        return pack(generator.random(len(update), dtype=np.float32) < chances, 1)
 
     def torch_payload(self, update: "torch.Tensor") -> "torch.Tensor":
         import torch
 
         slope = 2.0 * (self._radius / update.norm()).clamp(max=1.0) / self._stddev
-        return torch_packed(torch.bernoulli(torch.sigmoid(update * slope)), 1)
+        return pack_with_torch(torch.bernoulli(torch.sigmoid(update * slope)), 1)
 
 
 class NumpyFamily:
-    """Code j with probability proportional to w_j e^(y_j u/sigma): softmax, then one draw."""
+    """A baseline of several levels: code j with probability proportional to w_j e^(y_j u/sigma)."""
 
     def __init__(
         self, radius: float, stddev: float, points: NDArray[Any], weights: NDArray[Any]
@@ -83,7 +83,7 @@ class NumpyFamily:
         self._bits = (len(points) - 1).bit_length()
 
     def payload(self, update: Floats, generator: np.random.Generator) -> bytes:
-        slope = np.float32(_shrinking(update, self._radius) / self._stddev)
+        slope = np.float32(_clip_factor(update, self._radius) / self._stddev)
         codes = np.empty(len(update), dtype=np.uint8)
         size = max(1, _CELLS // len(self._points))
         for start in range(0, len(update), size):
@@ -93,7 +93,7 @@ class NumpyFamily:
             below = np.cumsum(np.exp(masses, out=masses), axis=0)
             draws = generator.random(len(tilts), dtype=np.float32) * below[-1]
             codes[start : start + size] = (draws >= below[:-1]).sum(axis=0)
-        return packed(codes, self._bits)
+        return pack(codes, self._bits)
 
     def torch_payload(self, update: "torch.Tensor") -> "torch.Tensor":
         import torch
@@ -104,11 +104,11 @@ class NumpyFamily:
             torch.multinomial(torch.softmax(tilts[:, None] * points + logs, dim=1), 1)[:, 0]
             for tilts in torch.split(update * slope, max(1, _CELLS // len(points)))
         ]
-        return torch_packed(torch.cat(parts), self._bits)
+        return pack_with_torch(torch.cat(parts), self._bits)
 
 
 class NumpyTable:
-    """A value in [-1, 1] is dithered to one of the table's inputs; its row is drawn from."""
+    """A table baseline: dither a value in [-1, 1] to one of the inputs and draw from its row."""
 
     def __init__(self, rows: NDArray[Any]) -> None:
         self._rows = rows.astype(np.float32)
@@ -125,7 +125,7 @@ class NumpyTable:
         codes = np.zeros(len(update), dtype=np.uint8)
         for column in self._below:
             codes += draws >= column[rows]
-        return packed(codes, self._bits)
+        return pack(codes, self._bits)
 
     def torch_payload(self, update: "torch.Tensor") -> "torch.Tensor":
         import torch
@@ -136,22 +136,22 @@ class NumpyTable:
             places = (part + 1.0) * ((len(table) - 1) / 2.0)
             rows = (places + torch.rand_like(places)).long().clamp(max=len(table) - 1)
             parts.append(torch.multinomial(table[rows], 1)[:, 0])
-        return torch_packed(torch.cat(parts), self._bits)
+        return pack_with_torch(torch.cat(parts), self._bits)
 
 
 class NumpyGrid:
-    """Gaussian noise, rounded to a grid, modulo 2^bits."""
+    """A grid baseline: Gaussian noise, rounded to a grid, modulo 2^bits."""
 
     def __init__(self, radius: float, stddev: float, step: float, bits: int) -> None:
         self._radius, self._stddev, self._step, self._bits = radius, stddev, step, bits
 
     def payload(self, update: Floats, generator: np.random.Generator) -> bytes:
-        noisy = update * np.float32(_shrinking(update, self._radius) / self._step)
+        noisy = update * np.float32(_clip_factor(update, self._radius) / self._step)
         noisy += generator.standard_normal(len(update), dtype=np.float32) * np.float32(
             self._stddev / self._step
         )
         codes = np.rint(noisy).astype(np.int32) & ((1 << self._bits) - 1)
-        return packed(codes, self._bits)
+        return pack(codes, self._bits)
 
     def torch_payload(self, update: "torch.Tensor") -> "torch.Tensor":
         import torch
@@ -159,12 +159,12 @@ class NumpyGrid:
         scale = (self._radius / update.norm()).clamp(max=1.0) / self._step
         noisy = update * scale + torch.randn_like(update) * (self._stddev / self._step)
         codes = noisy.round().to(torch.int32) & ((1 << self._bits) - 1)
-        return torch_packed(codes, self._bits)
+        return pack_with_torch(codes, self._bits)
 
 
 Yardstick = NumpyOneBit | NumpyFamily | NumpyTable | NumpyGrid
 
 
-def _shrinking(update: Floats, radius: float) -> float:
-    """The factor that clips to the radius, as one writes it."""
+def _clip_factor(update: Floats, radius: float) -> float:
+    """Return the factor that clips an update to the radius."""
     return min(1.0, radius / max(float(np.linalg.norm(update)), math.ulp(0.0)))

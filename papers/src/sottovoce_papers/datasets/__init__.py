@@ -1,1 +1,1 @@
-"""The papers' data sets."""
+"""The data sets of the papers."""

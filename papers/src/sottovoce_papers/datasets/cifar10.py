@@ -1,6 +1,6 @@
-"""CIFAR-10, from the binary archive or an npz of bytes.
+"""The data set CIFAR-10, from the binary archive or an npz file of bytes.
 
-The archive for Python holds pickled objects, which can run code when they are read: it is not read.
+The archive for Python is not read: it holds pickled objects, which can run code when loaded.
 """
 
 import tarfile
@@ -27,19 +27,19 @@ _ARCHIVE = DataFile(
     url="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
     digest=Digest(algorithm="md5", hexadecimal="c32a1d4ab5d03f1284b67883e8d87530"),
 )
-_RECORD_BYTES = 1 + 3 * 32 * 32  # label, then the red, green and blue planes
+_RECORD_BYTES = 1 + 3 * 32 * 32  # The label, then the red, green and blue planes.
 _TRAIN_MEMBERS = tuple(f"cifar-10-batches-bin/data_batch_{batch}.bin" for batch in range(1, 6))
 _TEST_MEMBERS = ("cifar-10-batches-bin/test_batch.bin",)
 
 
 @register(
     "cifar10",
-    summary="32x32 colour photographs, 10 classes, 50,000 + 10,000",
+    summary="32x32 color photographs, 10 classes, 50,000 + 10,000",
     sources=(DataSource(files=(DataFile(path="cifar10.npz"),)), DataSource(files=(_ARCHIVE,))),
-    remedy="cifar-10-python.tar.gz will not do: it holds pickled objects, which can run code",
+    remedy="do not use cifar-10-python.tar.gz: it holds pickled objects, which can run code",
 )
 def cifar10(request: LoadRequest) -> Dataset:
-    """CIFAR-10 as (3, 32, 32)."""
+    """Return CIFAR-10 with images of shape (3, 32, 32)."""
     path = request.paths[0]
     if path.suffix == ".npz":
         shapes = {"x_train": 4, "y_train": None, "x_test": 4, "y_test": None}
@@ -62,7 +62,7 @@ def cifar10(request: LoadRequest) -> Dataset:
 
 
 def _read_members(path: Path, members: tuple[str, ...]) -> tuple[Array, Array]:
-    """(images with colours last, labels) of some batches; nothing is unpacked onto the disk."""
+    """Return images (channels last) and labels of some batches, without unpacking to the disk."""
     records = []
     try:
         with tarfile.open(path, "r:gz") as archive:

@@ -1,4 +1,4 @@
-"""FEMNIST: handwritten characters by writer, from an npz of bytes or LEAF's json files."""
+"""The data set FEMNIST: handwritten characters by writer, from an npz file or LEAF's JSON files."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from sottovoce.learning.datasets.register import DataFile, DataSource, LoadReque
 SHAPE = (28, 28)
 NUM_CLASSES = 62
 TEST_WRITER_FRACTION = 0.1
-# Of the whole set, for comparison (Caldas et al. 2018).
+# Of the full data set, for comparison (Caldas et al. 2018).
 _FULL_DIGITS_PERCENT = 47
 _FULL_IMAGES_PER_WRITER = 227
 
@@ -40,15 +40,18 @@ _FULL_IMAGES_PER_WRITER = 227
     ),
 )
 def femnist(request: LoadRequest) -> Dataset:
-    """FEMNIST by writer; a tenth of the complete writers is held out, with all their images.
+    """Return FEMNIST by writer; a tenth of the complete writers is held out with all their images.
 
-    The npz has images x, labels y, each image's writer, and for each writer whether the images are
-    complete (writer_complete); writers that are not are left out. Json files hold complete writers.
+    The npz file has images x, labels y, the writer of each image, and for each writer whether all
+    images are there (writer_complete); incomplete writers are left out. JSON files hold complete
+    writers.
 
     Reference: Caldas et al. 2018, LEAF.
     """
     path = request.paths[0]
-    images, labels, writers = _from_npz(path) if path.suffix == ".npz" else _json(request.paths)
+    images, labels, writers = (
+        _from_npz(path) if path.suffix == ".npz" else _from_json(request.paths)
+    )
     check_same_rows(path, x=images, y=labels, writer=writers)
     labels = check_classes(path, "y", labels, NUM_CLASSES)
     test = np.isin(writers, _test_writers(path, np.unique(writers), request.generator))
@@ -68,14 +71,14 @@ def femnist(request: LoadRequest) -> Dataset:
 def _test_writers(path: Path, writers: Array, generator: np.random.Generator) -> Array:
     if len(writers) < 2:
         raise damaged_file_error(
-            path, f"it has {len(writers)} complete writers; one is held out for testing"
+            path, f"it has {len(writers)} complete writers, but at least two are needed"
         )
     count = max(1, round(TEST_WRITER_FRACTION * len(writers)))
     return generator.choice(writers, count, replace=False)
 
 
 def _note(labels: NDArray[np.int64], writers: Array) -> str:
-    """Licence, and how far this sample is from the whole set."""
+    """Return the license, and how this sample differs from the full data set."""
     digits = round(100 * float(np.mean(labels < 10)))
     per_writer = round(len(labels) / len(np.unique(writers)))
     note = "FEMNIST: NIST Special Database 19, public domain, by way of LEAF (Caldas et al. 2018)."
@@ -84,7 +87,7 @@ def _note(labels: NDArray[np.int64], writers: Array) -> str:
     kind = "rich" if digits > _FULL_DIGITS_PERCENT else "poor"
     return (
         f"{note} Known bias: this sample is {kind} in digits ({digits}% of the complete writers' "
-        f"images; the full set has about {_FULL_DIGITS_PERCENT}%) and has {per_writer} images a "
+        f"images; the full set has about {_FULL_DIGITS_PERCENT}%) and has {per_writer} images per "
         f"writer instead of {_FULL_IMAGES_PER_WRITER}."
     )
 
@@ -103,8 +106,8 @@ def _from_npz(path: Path) -> tuple[Array, Array, NDArray[np.int64]]:
     return data["x"][kept], data["y"][kept], writers[kept]
 
 
-def _json(paths: tuple[Path, ...]) -> tuple[Array, Array, NDArray[np.int64]]:
-    """LEAF's files: user_data maps a writer to x, rows of 784 numbers in [0, 1], and y."""
+def _from_json(paths: tuple[Path, ...]) -> tuple[Array, Array, NDArray[np.int64]]:
+    """Read LEAF's files: user_data maps a writer to x, rows of 784 numbers in [0, 1], and y."""
     images, labels, names = [], [], []
     for path in paths:
         for writer, x, y in _writers_of(path):

@@ -1,9 +1,9 @@
 """Wind power of seven farms from weather forecasts: the wind track of GEFCom2012.
 
-The npz holds `date` (the hours measured, as YYYYMMDDHH), `power` (hours, farms) in [0, 1],
+The npz file holds `date` (the measured hours, as YYYYMMDDHH), `power` (hours, farms) in [0, 1],
 `issue_date` (when forecasts were issued) and `nwp` (farms, issues, 48 hours ahead, variables) with
-the variables u, v, ws, wd: wind to the east and to the north and its speed in m/s, and its
-direction in degrees. What was not published is NaN.
+the variables u, v, ws, wd: the wind to the east and to the north and its speed in m/s, and its
+direction in degrees. Values that were not published are NaN.
 """
 
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ from sottovoce.learning.datasets.register import DataFile, DataSource, LoadReque
 
 NUM_HOURS_AHEAD = 48
 ISSUE_EVERY_HOURS = 12
-WINDOW = (-2, -1, 0, 1, 2)  # hours around the target hour
-SPEED_SCALE = 20.0  # m/s; 10 m above ground, faster forecasts are rare
-TEST_FROM = np.datetime64("2011-01-01T01", "h")  # the contest's own evaluation period
+WINDOW = (-2, -1, 0, 1, 2)  # Hours around the target hour.
+SPEED_SCALE = 20.0  # m/s; at 10 m above ground, faster forecasts are rare.
+TEST_FROM = np.datetime64("2011-01-01T01", "h")  # The contest's evaluation period.
 _VARIABLES = 4
 
 Hours = NDArray[np.datetime64]
@@ -34,7 +34,7 @@ Hours = NDArray[np.datetime64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """Which forecast goes with each measured hour: issue and hours ahead (from 0) by hour."""
+    """The forecast of each measured hour: its issue, and the hours ahead, counted from 0."""
 
     hour: NDArray[np.int64]
     issue: NDArray[np.int64]
@@ -43,7 +43,7 @@ class _Rows:
 
 @register(
     "gefcom_wind",
-    summary="hourly power of 7 wind farms from weather forecasts: regression, a farm an owner",
+    summary="hourly power of 7 wind farms from weather forecasts: regression, one owner per farm",
     sources=(DataSource(files=(DataFile(path="gefcom2012_wind.npz"),)),),
     remedy=(
         "get GEFCom2012's wind track (Hong, Pinson and Fan 2014, supplementary data) and save its "
@@ -51,13 +51,13 @@ class _Rows:
     ),
 )
 def gefcom_wind(request: LoadRequest) -> Dataset:
-    """One row a farm and measured hour: (6 channels, 5 hours of forecast) to normalised power.
+    """Return one row per farm and measured hour: 6 channels by 5 hours of forecast, and the power.
 
-    Every hour is forecast up to four times, 1 to 48 hours ahead. One of the four is used, in turn
-    from day to day, so that a measurement is in one row only and every distance is as frequent.
-    The channels are u/40, v/40, ws/20 - 1/2, sin(wd)/2, cos(wd)/2 and hours ahead/48 - 1/2. Where
-    the five hours leave the forecast, the target hour's own values stand in. Tested on what the
-    contest tested on, from 2011 on; trained on what came before.
+    Every hour is forecast up to four times, 1 to 48 hours ahead. One of the four is used,
+    alternating from day to day, so that a measurement is in one row only and every distance is
+    equally frequent. The channels are u/40, v/40, ws/20 - 1/2, sin(wd)/2, cos(wd)/2 and hours
+    ahead/48 - 1/2. Hours of the window that the forecast does not cover take the values of the
+    target hour. Test data are those of the contest, from 2011 on; training data are those before.
 
     Reference: Hong, Pinson and Fan 2014.
     """
@@ -79,8 +79,8 @@ def gefcom_wind(request: LoadRequest) -> Dataset:
         num_classes=None,
         train_owners=owners,
         note=(
-            "GEFCom2012 wind track, Hong, Pinson and Fan 2014: cite it. Tested on 2011 and 2012 "
-            "where power was published: 48-hour blocks of it never were."
+            "GEFCom2012 wind track, Hong, Pinson and Fan 2014: cite it. Tested on the hours of "
+            "2011 and 2012 whose power was published; blocks of 48 hours were not."
         ),
     )
 
@@ -100,7 +100,7 @@ def _check(path: Path, data: dict[str, Array]) -> None:
 
 
 def _as_hours(path: Path, stamps: Array) -> Hours:
-    """YYYYMMDDHH as numpy's hours."""
+    """Return integers YYYYMMDDHH as numpy's hours."""
     if stamps.dtype.kind not in "iu":
         raise damaged_file_error(path, f"dates are {stamps.dtype}, not integers YYYYMMDDHH")
     stamps = stamps.astype(np.int64)
@@ -111,18 +111,20 @@ def _as_hours(path: Path, stamps: Array) -> Hours:
 
 
 def _rows(path: Path, nwp: Array, hours: Hours, issues: Hours, period: Array) -> _Rows:
-    """For each hour of `period` one forecast that all farms have, in turn among up to four.
+    """Return, for each hour of `period`, one forecast that all farms have.
 
-    Starting from the day's turn, the first that is there.
+    Up to four forecasts are tried in an order that depends on the day; the first that exists is
+    used.
     """
     there: Array = ~np.any(np.isnan(nwp), axis=(0, 3))
     wanted = np.flatnonzero(period)
-    since_first = (hours[wanted] - issues[0]).astype(np.int64) - 1  # an hour ahead is the first
+    # The first forecast is for one hour ahead.
+    since_first = (hours[wanted] - issues[0]).astype(np.int64) - 1
     newest, step = np.divmod(since_first, ISSUE_EVERY_HOURS)
     num_choices = NUM_HOURS_AHEAD // ISSUE_EVERY_HOURS
     day = hours[wanted].astype("datetime64[D]").astype(np.int64)
     chosen = np.full(len(wanted), -1)
-    for turn in reversed(range(num_choices)):  # the earliest turn is written last, and stays
+    for turn in reversed(range(num_choices)):  # The earliest turn is written last and overrides.
         back = (day + turn) % num_choices
         issue, ahead = newest - back, step + back * ISSUE_EVERY_HOURS
         inside = (issue >= 0) & (issue < len(issues))
@@ -142,7 +144,7 @@ def _rows(path: Path, nwp: Array, hours: Hours, issues: Hours, period: Array) ->
 
 
 def _part(data: dict[str, Array], rows: _Rows) -> tuple[Features, Features, NDArray[np.int64]]:
-    """(features, power, farm) of some hours, farm after farm."""
+    """Return (features, power, farm) of some hours, farm by farm."""
     num_farms = data["power"].shape[1]
     features = [_features(data["nwp"][farm], rows) for farm in range(num_farms)]
     power = data["power"][rows.hour].T.reshape(-1, 1).astype(np.float32)
@@ -151,7 +153,7 @@ def _part(data: dict[str, Array], rows: _Rows) -> tuple[Features, Features, NDAr
 
 
 def _features(nwp: Array, rows: _Rows) -> Features:
-    """(rows, channels, window) of one farm."""
+    """Return the features of one farm, of shape (rows, channels, window)."""
     ahead = rows.ahead[:, None] + np.array(WINDOW)
     inside = (ahead >= 0) & (ahead < NUM_HOURS_AHEAD)
     around = nwp[rows.issue[:, None], np.clip(ahead, 0, NUM_HOURS_AHEAD - 1)]

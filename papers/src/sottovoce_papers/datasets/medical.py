@@ -1,4 +1,4 @@
-"""Medical images: Medical MNIST, and the MedMNIST collection."""
+"""Data sets of medical images: Medical MNIST and the MedMNIST collection."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,17 +22,17 @@ _MEDMNIST_URL = "https://zenodo.org/records/10519652/files"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """One dataset of MedMNIST at 28 pixels: its classes and the MD5 that MedMNIST publishes."""
+    """One data set of MedMNIST at 28 pixels: its number of classes and the published MD5."""
 
     num_classes: int
     md5: str
-    licence: str = "CC BY 4.0"
+    license: str = "CC BY 4.0"
 
 
 _MEDMNIST = {
     "pathmnist": _Member(num_classes=9, md5="a8b06965200029087d5bd730944a56c1"),
     "dermamnist": _Member(
-        num_classes=7, md5="0744692d530f8e62ec473284d019b0c7", licence="CC BY-NC 4.0"
+        num_classes=7, md5="0744692d530f8e62ec473284d019b0c7", license="CC BY-NC 4.0"
     ),
     "octmnist": _Member(num_classes=4, md5="c68d92d5b585d8d81f7112f81e2d0842"),
     "pneumoniamnist": _Member(num_classes=2, md5="28209eda62fecd6e6a2d98b1501bb15f"),
@@ -55,8 +55,8 @@ _MEDMNIST = {
 def _medmnist_sources(member: str) -> tuple[DataSource, ...]:
     if member == "chestmnist":
         raise DataError(
-            "'chestmnist' has fourteen yes-or-no labels an image, and one class an image is needed;"
-            f" choose one of {', '.join(_MEDMNIST)}"
+            "'chestmnist' has fourteen yes-or-no labels per image, but one class per image is "
+            f"needed; choose one of {', '.join(_MEDMNIST)}"
         )
     if member not in _MEDMNIST:
         raise UnknownNameError.among("MedMNIST dataset", member, _MEDMNIST)
@@ -71,13 +71,13 @@ def _medmnist_sources(member: str) -> tuple[DataSource, ...]:
 @register(
     "medmnist:",
     placeholder="NAME",
-    summary="any of MedMNIST's datasets with one label an image, such as medmnist:bloodmnist",
+    summary="any of MedMNIST's datasets with one label per image, such as medmnist:bloodmnist",
     sources=_medmnist_sources,
 )
 def medmnist(request: LoadRequest) -> Dataset:
-    """MedMNIST at 28 pixels, volumes with one channel in front; its validation part is not used.
+    """Return a MedMNIST data set at 28 pixels; volumes get a channel axis in front.
 
-    Reference: Yang et al. 2023, MedMNIST v2.
+    Its validation part is not used. Reference: Yang et al. 2023, MedMNIST v2.
     """
     return _medmnist(request, request.argument)
 
@@ -88,14 +88,14 @@ def medmnist(request: LoadRequest) -> Dataset:
     sources=_medmnist_sources("pneumoniamnist"),
 )
 def pneumonia_mnist(request: LoadRequest) -> Dataset:
-    """PneumoniaMNIST, from MedMNIST's own file or an npz with x_train, y_train, x_test, y_test."""
+    """Return PneumoniaMNIST, from MedMNIST's file or an npz file with our names of arrays."""
     return _medmnist(request, "pneumoniamnist")
 
 
 def _medmnist(request: LoadRequest, member: str) -> Dataset:
     about = _MEDMNIST[member]
     note = (
-        f"{member} of MedMNIST v2, Yang et al. 2023, {about.licence}; not for clinical use. Its "
+        f"{member} of MedMNIST v2, Yang et al. 2023, {about.license}; not for clinical use. Its "
         "validation part is not used."
     )
     return _dataset(request.paths[0], request.name, about.num_classes, note)
@@ -111,7 +111,7 @@ def _medmnist(request: LoadRequest, member: str) -> Dataset:
     ),
 )
 def medical_mnist(request: LoadRequest) -> Dataset:
-    """Medical MNIST: which of six kinds of image."""
+    """Return Medical MNIST, whose classes are six kinds of images."""
     note = "Medical MNIST (MedNIST), CC BY-SA 4.0; images averaged to 32x32."
     return _dataset(request.paths[0], "medical_mnist", 6, note)
 
@@ -130,7 +130,7 @@ def _dataset(path: Path, name: str, num_classes: int, note: str) -> Dataset:
 
 
 def _parts(path: Path) -> tuple[Array, Array, Array, Array]:
-    """Images and labels for training and testing, under either set of names."""
+    """Return images and labels for training and testing, under either set of names."""
     theirs = "train_images" in names_in_npz(path)
     names = _MEDMNIST_NAMES if theirs else _OUR_NAMES
     data = read_npz(path, dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""UTKFace: faces with an attribute, for studying what a model gives away about people."""
+"""The data set UTKFace: faces with attributes, to study what a model reveals about people."""
 
 import numpy as np
 
@@ -17,25 +17,25 @@ _SOURCES = (
     DataSource(files=(DataFile(path="utkface_8k.npz"),)),
 )
 _GET = (
-    "get the aligned faces (susanqq.github.io/UTKFace), average them to 48x48 grey and save bytes "
+    "get the aligned faces (susanqq.github.io/UTKFace), average them to 48x48 gray and save bytes "
 )
 _NOTE = (
     "UTKFace, Zhang, Song and Qi 2017: non-commercial research only. Age, gender and race "
     "were estimated by an algorithm and checked by an annotator, not asked of the people."
 )
-AGE_GROUPS = (18, 40, 60)  # where the next one begins
+AGE_GROUPS = (18, 40, 60)  # The ages at which the next group begins.
 
 
 @register(
     "utkface",
-    summary="48x48 grey faces, two classes (gender), a fifth held out",
+    summary="48x48 gray faces, two classes (gender), a fifth held out",
     sources=_SOURCES,
     remedy=f"{_GET}x (images) and gender (0 or 1) under one of those names",
 )
 def utkface(request: LoadRequest) -> Dataset:
-    """UTKFace with the label gender; no official split, so a random fifth is held out.
+    """Return UTKFace with the label gender; a random fifth is held out for testing.
 
-    Reference: Zhang, Song and Qi 2017.
+    There is no official split. Reference: Zhang, Song and Qi 2017.
     """
     path = request.paths[0]
     data = read_npz(path, {"x": None, "gender": None})
@@ -52,13 +52,13 @@ def utkface(request: LoadRequest) -> Dataset:
 
 @register(
     "utkface-race",
-    summary="48x48 grey faces, five classes (race), with gender and age group, a fifth held out",
+    summary="48x48 gray faces, five classes (race), with gender and age group, a fifth held out",
     sources=_SOURCES,
     remedy=f"{_GET}x (images), race (0 to 4), gender (0 or 1) and age (years) under one of those "
     "names",
 )
 def utkface_race(request: LoadRequest) -> Dataset:
-    """UTKFace with the label race, and two attributes that no model is trained on.
+    """Return UTKFace with the label race, and two attributes that no model is trained on.
 
     `gender` is 0 or 1; `age_group` is 0 to 3: below 18, 40 and 60 years, and above. A random fifth
     is held out.

@@ -1,4 +1,4 @@
-"""Few coordinates as features, learned from public images."""
+"""The feature step "precondition": few coordinates, learned from public images."""
 
 import dataclasses
 import functools
@@ -30,15 +30,16 @@ if TYPE_CHECKING:
 
 
 def check_scale(*, exponent: float, bias: float) -> None:
-    """The rules of a preconditioner's parameters."""
+    """Check the parameters of a preconditioner."""
     if not 0 <= parameter_rules.finite("exponent", exponent) <= 2:
         raise ParameterError(
-            f"exponent must lie between 0 and 2, got {exponent!r}; 0 keeps the public variances, "
-            "1 evens them out"
+            f"exponent must lie between 0 and 2, got {exponent!r}; use 0 to keep the public "
+            "variances, 1 to equalize them"
         )
     if not 0 <= parameter_rules.finite("bias", bias) <= 1e3:
         raise ParameterError(
-            f"bias must lie between 0 and 1000, got {bias!r}; features have norm 1, so take less"
+            f"bias must lie between 0 and 1000, got {bias!r}; features have norm 1, so a bias near "
+            "0.1 is usual"
         )
 
 
@@ -47,12 +48,12 @@ def check_scale(*, exponent: float, bias: float) -> None:
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Precondition:
-    """Few, centred and rescaled coordinates, learned from public images.
+    """A few centered and rescaled coordinates, learned from public images.
 
     `images` are "strokes", "dead_leaves" or the path of an .npz file; `count` of them are used.
-    With `variants` of 2 or more, synthetic images show each thing so many times, and coordinates
-    are those along which things differ beside their variants; with 1, the principal ones. The
-    result is a float32 array mapped from disk.
+    With `variants` of 2 or more, synthetic images show each object that many times, and the
+    coordinates are those along which objects differ most relative to their variants; with 1, they
+    are the principal ones. The result is a float32 array mapped from disk.
     """
 
     images: str
@@ -69,8 +70,8 @@ class Precondition:
         synthetic.check_variants(self.count, self.variants)
         if self.variants > 1 and public_images.is_file(self.images):
             raise ParameterError(
-                f"variants must be 1 with images from a file, got {self.variants}; which of them "
-                "show the same thing is known of synthetic images only"
+                f"variants must be 1 with images from a file, got {self.variants}; only synthetic "
+                "images are known to show the same object"
             )
         parameter_rules.integer(
             "components",
@@ -87,20 +88,21 @@ class Precondition:
         return (self.images,) if public_images.is_file(self.images) else ()
 
     def prepare(self, setting: FeatureContext) -> Transform:
-        """Read public images, refuse private ones among them, and return what preconditions."""
+        """Read the public images, refuse private ones among them, and return the transform."""
         work = _Preconditioning(self, setting, _PublicSource.named(self, setting.dataset))
         return work.apply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PublicSource:
-    """Public images: what stands for them, and a way to have them if they are needed."""
+    """Public images: an identity for cache keys, and a function that returns them when needed."""
 
     identity: str
     images: Callable[[], Array]
 
     @classmethod
     def named(cls, step: Precondition, dataset: Dataset) -> "_PublicSource":
+        """Return the source that the step names; refuse a file that holds private images."""
         sample_shape = dataset.train_features.shape[1:]
         if not public_images.is_file(step.images):
             return cls(
@@ -119,11 +121,11 @@ class _PublicSource:
 
 
 class _Preconditioning:
-    """The step at work on one dataset."""
+    """The step applied to one data set."""
 
     def __init__(self, step: Precondition, setting: FeatureContext, public: _PublicSource) -> None:
         self._step, self._setting, self._public = step, setting, public
-        self._geometry = functools.cache(self._learn)  # once for training and test data
+        self._geometry = functools.cache(self._learn)  # Learned once for training and test data.
 
     def apply(self, part: Part, features: Features) -> Features:
         from sottovoce_papers.features.preconditioning import Preconditioner
@@ -140,14 +142,14 @@ class _Preconditioning:
                 out[rows] = coordinates
                 setting.report(part, rows.stop, count)
 
-        # The earlier steps, through which public images go too, are in the features' digest.
+        # The digest of the features covers the earlier steps, which public images pass as well.
         identity = self._public.identity
         key = key_of("precondition", dataclasses.asdict(step), identity, features.digest)
         shape = (count, step.components + 1)
         return Features(values=setting.cache.array(key, shape, np.float32, fill), digest=key)
 
     def _learn(self, num_features: int) -> "PublicGeometry":
-        """Kept on disk with more directions than a step uses: the next may use more of them."""
+        """Return the geometry, cached on disk with more directions than this step uses."""
         from sottovoce_papers.features import preconditioning
 
         step, setting = self._step, self._setting
@@ -160,7 +162,7 @@ class _Preconditioning:
             )
 
         def fill(out: Array) -> None:
-            geometry = self._learned(size)
+            geometry = self._learn_geometry(size)
             out[0], out[1, :size], out[2:] = (
                 geometry.mean,
                 geometry.eigenvalues,
@@ -177,13 +179,14 @@ class _Preconditioning:
         ]
         sample_shape = setting.dataset.train_features.shape[1:]
         key = key_of("geometry", identity, list(setting.earlier), list(sample_shape))
-        # No more directions than features: eigenvalues fit into a row.
+        # There are no more directions than features, so the eigenvalues fit into a row.
         kept = setting.cache.array(key, (size + 2, num_features), np.float32, fill)
         return preconditioning.PublicGeometry(
             mean=kept[0], eigenvalues=kept[1, :size].astype(np.float64), directions=kept[2:].T
         ).leading(step.components)
 
-    def _learned(self, size: int) -> "PublicGeometry":
+    def _learn_geometry(self, size: int) -> "PublicGeometry":
+        """Learn the geometry from public images that went through the earlier steps."""
         from sottovoce_papers.features import preconditioning
 
         step, setting = self._step, self._setting

@@ -1,9 +1,9 @@
-"""Public preconditioning: the geometry of features, learned from images that are nobody's.
+"""Public preconditioning: the geometry of features, learned from public images.
 
 Noise for privacy grows with the number of coordinates, and a clipped gradient spends its norm on
-whatever all samples share. Public images tell both: the mean that all features share, and the few
-directions along which they vary. What private data is turned into by them is then a function of
-each sample alone.
+what all samples share. Public images give both the mean that all features share and the few
+directions along which they vary. The transform of a private sample then depends on that sample
+alone.
 """
 
 import math
@@ -23,16 +23,18 @@ from sottovoce_papers.features.precondition_step import check_scale
 
 Array = NDArray[Any]
 
-CHUNK_ELEMENTS = 1 << 24  # float32 values held while features are turned: 64 MiB
-EIGENVALUE_FLOOR = 1e-4  # of the largest: below, a direction of public images is mostly noise
-WITHIN_FLOOR = 0.02  # of the mean variance within runs: below, too few public images tell
+CHUNK_ELEMENTS = 1 << 24  # float32 values held while features are transformed: 64 MiB.
+# Relative to the largest eigenvalue: a direction of public images below it is mostly noise.
+EIGENVALUE_FLOOR = 1e-4
+# Relative to the mean variance within runs: below it, an estimate from few images is unreliable.
+WITHIN_FLOOR = 0.02
 _LEAST_REDUCED = 200
 _POWER_STEPS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PublicGeometry:
-    """Mean and directions (one a column) of features, with eigenvalues, the largest first."""
+    """The mean and directions (one per column) of features, with eigenvalues in falling order."""
 
     mean: NDArray[np.float32]
     directions: NDArray[np.float32]
@@ -43,7 +45,7 @@ class PublicGeometry:
         return len(self.eigenvalues)
 
     def leading(self, count: int) -> "PublicGeometry":
-        """The first `count` directions alone."""
+        """Return the geometry with the first `count` directions only."""
         return PublicGeometry(
             mean=self.mean,
             directions=np.ascontiguousarray(self.directions[:, :count]),
@@ -54,37 +56,37 @@ class PublicGeometry:
 def learn(
     public_features: Array, num_components: int, generator: np.random.Generator
 ) -> PublicGeometry:
-    """The mean and the leading principal directions of public features, one sample a row.
+    """Return the mean and the leading principal directions of public features, one sample per row.
 
-    A random subspace of dimension w, a quarter larger than asked, is iterated; what remains outside
-    is of the order (l_w / l_k)^2.5. It is exact where the subspace is everything.
+    A random subspace of dimension w, a quarter larger than asked, is iterated; the error is of the
+    order (l_w / l_k)^2.5. The result is exact if the subspace is the whole space.
 
     Reference: Halko, Martinsson and Tropp 2011, algorithm 4.4.
     """
-    centred = _Centred(public_features)
-    num_samples, num_features = centred.shape
+    centered = _Centered(public_features)
+    num_samples, num_features = centered.shape
     most = min(num_samples - 1, num_features)
     parameter_rules.integer(
         "components", num_components, low=1, high=max(1, most), remedy="use more public images"
     )
     width = min(most, num_components + num_components // 4 + 20)
     start = generator.standard_normal((num_features, width), dtype=np.float32)
-    basis = _orthonormal(centred.times(torch.from_numpy(start)))
+    basis = _orthonormal(centered.times(torch.from_numpy(start)))
     for _ in range(_POWER_STEPS):
-        basis = _orthonormal(centred.times(_orthonormal(centred.transposed_times(basis))))
+        basis = _orthonormal(centered.times(_orthonormal(centered.transposed_times(basis))))
     _, singular, directions = torch.linalg.svd(
-        centred.transposed_times(basis).T, full_matrices=False
+        centered.transposed_times(basis).T, full_matrices=False
     )
     eigenvalues = singular.double().square() / num_samples
     return PublicGeometry(
-        mean=centred.mean.numpy(),
+        mean=centered.mean.numpy(),
         directions=np.ascontiguousarray(directions[:num_components].numpy().T),
         eigenvalues=eigenvalues[:num_components].numpy(),
     )
 
 
-class _Centred:
-    """Rows less their mean, a chunk at a time: they need not fit into memory."""
+class _Centered:
+    """Rows minus their mean, one chunk at a time, because they need not fit into memory."""
 
     def __init__(self, features: Array) -> None:
         self._rows = _rows(features)
@@ -97,13 +99,13 @@ class _Centred:
             raise ParameterError("public features must be finite; check the public images")
 
     def times(self, columns: Tensor) -> Tensor:
-        """The centred rows times a matrix."""
+        """Return the centered rows times a matrix."""
         offset = self.mean @ columns
         parts = [torch.from_numpy(chunk) @ columns - offset for _, chunk in _chunks(self._rows)]
         return torch.cat(parts)
 
     def transposed_times(self, columns: Tensor) -> Tensor:
-        """Their transpose times a matrix."""
+        """Return the transpose of the centered rows times a matrix."""
         total = torch.zeros(self.shape[1], columns.shape[1])
         for part, chunk in _chunks(self._rows):
             total += (torch.from_numpy(chunk) - self.mean).T @ columns[part]
@@ -111,7 +113,7 @@ class _Centred:
 
 
 def _chunks(rows: Array) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-    """All rows in float32, in chunks that are of one size in memory, mapped ones let go after."""
+    """Yield all rows in float32, in chunks of about one size; release memory maps after each."""
     together = max(1, CHUNK_ELEMENTS // rows.shape[1])
     for start in range(0, len(rows), together):
         part = slice(start, min(start + together, len(rows)))
@@ -120,30 +122,31 @@ def _chunks(rows: Array) -> Iterator[tuple[slice, NDArray[np.float32]]]:
 
 
 def num_principal(num_components: int, num_runs: int, num_features: int) -> int:
-    """Among how many principal directions `num_components` discriminants are sought."""
+    """Return the number of principal directions among which discriminants are searched."""
     return min(max(_LEAST_REDUCED, 2 * num_components), num_runs - 1, num_features)
 
 
 def learn_discriminants(
     public_features: Array, num_directions: int, variants: int, generator: np.random.Generator
 ) -> PublicGeometry:
-    """The directions along which public things differ most, beside what one thing varies.
+    """Return the directions along which public objects differ most relative to their variants.
 
-    Features come in runs of `variants` that show the same thing. With S_w the covariance within
-    runs and S_b the one of their means, directions u solve S_b u = l S_w u, u' S_w u = 1: so noise
-    that no classifier should look at has variance 1 along each. S_w is taken among as many leading
-    principal directions, with a small multiple of the identity added: ask for more than are used.
+    Features come in runs of `variants` that show the same object. With S_w the covariance within
+    runs and S_b that of their means, directions u solve S_b u = l S_w u with u' S_w u = 1, so that
+    the variation a classifier should ignore has variance 1 along each. S_w is computed among
+    `num_directions` leading principal directions, with a small multiple of the identity added: ask
+    for more directions than are used.
 
     Reference: Fisher 1936; Rao 1948, section 7.
     """
     parameter_rules.integer("variants", variants, low=2, high=len(public_features))
     if len(public_features) % variants:
         raise ParameterError(
-            f"{len(public_features)} public samples are no whole number of runs of {variants} "
-            "variants; use a multiple"
+            f"{len(public_features)} public samples are not a multiple of the {variants} variants; "
+            "use a multiple"
         )
     principal = learn(public_features, num_directions, generator)
-    reduced = _Centred(public_features).times(torch.from_numpy(principal.directions))
+    reduced = _Centered(public_features).times(torch.from_numpy(principal.directions))
     runs = reduced.numpy().astype(np.float64).reshape(-1, variants, num_directions)
     eigenvalues, vectors = _discriminants(runs)
     return PublicGeometry(
@@ -154,8 +157,11 @@ def learn_discriminants(
 
 
 def _discriminants(runs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Ratios of between to within variance, largest first, and their directions, of (n, v, d)."""
-    from scipy.linalg import eigh  # numpy's has no generalised problem
+    """Return the ratios of variance between and within runs, in falling order, and directions.
+
+    `runs` has the shape (runs, variants, dimension).
+    """
+    from scipy.linalg import eigh  # numpy does not solve generalized eigenvalue problems.
 
     num_runs, variants, dimension = runs.shape
     means = runs.mean(axis=1)
@@ -168,10 +174,10 @@ def _discriminants(runs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDAr
 
 
 def scales(geometry: PublicGeometry, exponent: float) -> NDArray[np.float64]:
-    """What each coordinate is multiplied by: (l/l1 + 1e-4)^(-exponent/2).
+    """Return the factor of each coordinate: (l/l1 + 1e-4)^(-exponent/2).
 
-    Of principal directions, exponent 0 leaves the public variances as they are and 1 makes them
-    nearly equal. Discriminants are scaled already: 0 suits them.
+    For principal directions, exponent 0 keeps the public variances and 1 makes them nearly equal.
+    Discriminants are already scaled: use 0.
     """
     relative = geometry.eigenvalues / max(geometry.eigenvalues[0], 1e-300)
     factors: NDArray[np.float64] = (relative + EIGENVALUE_FLOOR) ** (-exponent / 2)
@@ -180,7 +186,7 @@ def scales(geometry: PublicGeometry, exponent: float) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Preconditioner:
-    """From a sample's features to its own few coordinates, and a constant.
+    """The map from the features of a sample to a few coordinates and a constant.
 
     z = s U^T (x - mu),   y = (z / |z|, bias)
     """
@@ -197,22 +203,22 @@ class Preconditioner:
         return self.geometry.num_components + 1
 
     def chunks(self, features: Array) -> Iterator[tuple[slice, NDArray[np.float32]]]:
-        """(rows, their coordinates) for all rows, so that a memory map is never read whole."""
+        """Yield (rows, their coordinates) for all rows; a memory map is never read whole."""
         rows = _rows(features)
         geometry = self.geometry
         if rows.shape[1] != len(geometry.mean):
             raise ParameterError(
-                f"features have {rows.shape[1]} values a sample, but the public ones "
+                f"features have {rows.shape[1]} values per sample, but the public ones have "
                 f"{len(geometry.mean)}; pass both through the same steps"
             )
         turn = (geometry.directions * scales(geometry, self.exponent)).astype(np.float32)
         for part, chunk in _chunks(rows):
-            centred: Array = chunk - geometry.mean
-            coordinates: NDArray[np.float32] = centred @ turn
+            centered: Array = chunk - geometry.mean
+            coordinates: NDArray[np.float32] = centered @ turn
             yield part, self._on_the_sphere(coordinates)
 
     def apply(self, features: Array) -> NDArray[np.float32]:
-        """The coordinates of all samples, (n, components + 1)."""
+        """Return the coordinates of all samples, of shape (n, components + 1)."""
         coordinates = np.empty((len(features), self.num_outputs), dtype=np.float32)
         for part, values in self.chunks(features):
             coordinates[part] = values
@@ -220,15 +226,17 @@ class Preconditioner:
 
     def _on_the_sphere(self, z: NDArray[np.float32]) -> NDArray[np.float32]:
         norms = np.linalg.norm(z, axis=1, keepdims=True)
-        # A sample that is the public mean itself has no direction: it stays 0.
+        # A sample that equals the public mean has no direction and stays 0.
         unit = z / np.maximum(norms, np.finfo(np.float32).tiny)
         return np.pad(unit, ((0, 0), (0, 1)), constant_values=self.bias)
 
 
 def _rows(features: Array) -> Array:
-    """Features as one row a sample; a memory map stays one."""
+    """Return features as one row per sample; a memory map stays a memory map."""
     if features.ndim < 2 or not features.size:
-        raise ParameterError(f"features must be samples by values, got shape {features.shape}")
+        raise ParameterError(
+            f"features must have the shape (samples, values...), got {features.shape}"
+        )
     return features.reshape(len(features), math.prod(features.shape[1:]))
 
 

@@ -1,4 +1,4 @@
-"""Where public images come from: drawn at random, or a file that the user vouches for."""
+"""The sources of public images: drawn at random, or a file that the user declares public."""
 
 import hashlib
 import io
@@ -18,12 +18,12 @@ _ARRAY_NAMES = ("images", "x_train")
 
 
 def is_file(source: str) -> bool:
-    """Whether `source` names a file rather than a kind of synthetic images."""
+    """Return whether `source` names a file rather than a kind of synthetic images."""
     return source.endswith(FILE_SUFFIX)
 
 
 def check_source(source: str) -> None:
-    """Refuse what is neither a kind of synthetic images nor the path of an .npz file."""
+    """Refuse a source that is neither a kind of synthetic images nor the path of an .npz file."""
     if not is_file(source) and source not in synthetic.DRAWINGS:
         known = [*synthetic.DRAWINGS, f"PATH{FILE_SUFFIX}"]
         raise UnknownNameError.among("kind of public images", source, known)
@@ -32,7 +32,7 @@ def check_source(source: str) -> None:
 def drawn(
     source: str, count: int, sample_shape: tuple[int, ...], seed: int, *, variants: int
 ) -> Array:
-    """Synthetic images with the channels, height and width of the data's."""
+    """Return synthetic images with the channels, height and width of the data."""
     if (
         len(sample_shape) != 3
         or sample_shape[1] != sample_shape[2]
@@ -48,12 +48,12 @@ def drawn(
 
 
 def read(path: Path, sample_shape: tuple[int, ...]) -> Array:
-    """The file's images, scaled and shaped as the data's samples are."""
+    """Return the images of a file, scaled and shaped like the samples of the data."""
     images = _scaled(_array_in(path), path)
     if images.ndim == 3 and sample_shape[:1] == (1,):
         images = images[:, None]
     if images.ndim == 4 and images.shape[1] != sample_shape[0] == images.shape[3]:
-        images = images.transpose(0, 3, 1, 2)  # channels last, as many files have them
+        images = images.transpose(0, 3, 1, 2)  # The file has channels last.
     if images.shape[1:] != sample_shape:
         raise ParameterError(
             f"{path} has images of shape {images.shape[1:]}, but the data's samples have "
@@ -63,7 +63,7 @@ def read(path: Path, sample_shape: tuple[int, ...]) -> Array:
 
 
 def chosen(images: Array, count: int, seed: int, path: Path) -> Array:
-    """`count` of the images, drawn without replacement."""
+    """Return `count` of the images, drawn without replacement."""
     if count > len(images):
         raise ParameterError(
             f"count must be at most the {len(images)} images of {path}, got {count}"
@@ -74,37 +74,40 @@ def chosen(images: Array, count: int, seed: int, path: Path) -> Array:
 
 
 def refuse_overlap(public: Array, private: Array, *, whose: str, path: Path) -> None:
-    """Public means nobody's in this run: no image may also be one of `private`.
+    """Refuse public images that are also among the `private` images of this run.
 
-    Images are compared at 8 bits a value, so that another way of scaling hides nothing.
+    Images are compared at 8 bits per value, so that a different scaling does not hide a match.
     """
     shared = _fingerprints(public) & _fingerprints(private)
     if shared:
         raise ParameterError(
-            f"{len(shared)} of the images in {path} are {whose} images, so what is learned from "
-            "them is not free of charge; use synthetic images, or a file without them"
+            f"{len(shared)} of the images in {path} are also {whose} images, so learning from "
+            "them costs privacy that is not charged; use synthetic images, or a file without them"
         )
 
 
 def _array_in(path: Path) -> Array:
     with files.explain_os_errors("read", path):
-        content = io.BytesIO(path.read_bytes())  # np.load would leave a damaged file open
+        content = io.BytesIO(path.read_bytes())  # np.load would leave a damaged file open.
         try:
             with np.load(content, allow_pickle=False) as archive:
                 for name in _ARRAY_NAMES:
                     if name in archive:
                         array: Array = archive[name]
-                        if not isinstance(array, np.ndarray):  # a member of another format
+                        if not isinstance(array, np.ndarray):  # A member of another format.
                             raise ValueError(f"'{name}' is not an array")
                         return array
                 raise ParameterError(
-                    f"{path} has no array called {' or '.join(_ARRAY_NAMES)}, "
-                    f"but {', '.join(archive.files) or 'none'}; save the images as 'images'"
+                    f"{path} must have an array called {' or '.join(_ARRAY_NAMES)}, got "
+                    f"{', '.join(archive.files) or 'none'}; save the images as 'images'"
                 )
         except ParameterError:
             raise
         except files.ARRAY_DAMAGE as error:
-            raise ParameterError(f"{path} is no {FILE_SUFFIX} file of arrays: {error}") from None
+            raise ParameterError(
+                f"{path} cannot be read as a {FILE_SUFFIX} file of arrays ({error}); "
+                "save it with numpy.savez"
+            ) from None
 
 
 def _scaled(images: Array, path: Path) -> NDArray[np.float32]:
@@ -122,12 +125,12 @@ def _scaled(images: Array, path: Path) -> NDArray[np.float32]:
 
 
 def _with_channels(images: Array, channels: int) -> Array:
-    """Grey from colour or colour from grey, where the data needs it."""
+    """Return images converted between gray and color, where the data needs it."""
     if images.shape[1] == channels:
         return images
     if channels == 1:
-        grey: Array = images.mean(axis=1, keepdims=True, dtype=np.float32)
-        return grey
+        gray: Array = images.mean(axis=1, keepdims=True, dtype=np.float32)
+        return gray
     return np.repeat(images, channels, axis=1)
 
 

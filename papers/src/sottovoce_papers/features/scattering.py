@@ -5,7 +5,7 @@
     S2 x = ||x * psi_1| * psi_2| * phi          edges of edges, psi_2 at a larger scale than psi_1
 
 with Morlet wavelets psi at scales 2^0 ... 2^(J-1) and L angles, and a Gaussian phi of scale 2^J,
-sampled every 2^J pixels. Nothing is learned, so no data is spent on it.
+sampled every 2^J pixels. Nothing is learned, so the transform costs no privacy.
 
 References: Bruna and Mallat 2013, sections 2.1 and 2.2; Oyallon and Mallat 2015, section 2. The
 sampling of wavelets, the padding and the order of channels follow Andreux et al. 2020 (Kymatio).
@@ -25,13 +25,14 @@ from torch.nn.functional import group_norm, pad
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
 
-# Kept in the processor's cache while it goes through the second order.
+# Few enough to stay in the processor's cache through the second order.
 CHUNK_IMAGES = 64
-_WAVELET_WIDTH = 0.8  # standard deviation at scale 2^0, in pixels
-_WAVELET_FREQUENCY = 0.75 * math.pi  # centre at scale 2^0, in radians a pixel
-_PI_OF_NORMS = 3.1415  # as Kymatio has it, 3e-5 off, so that values can be compared
-_LOG_SCALE = 100.0  # of pixels in [-1/2, 1/2], about the strongest seventh is above its inverse
-_WRAPS = 2  # periods either side over which a wavelet is summed: beyond, it is 0 in float64
+_WAVELET_WIDTH = 0.8  # Standard deviation at scale 2^0, in pixels.
+_WAVELET_FREQUENCY = 0.75 * math.pi  # Center frequency at scale 2^0, in radians per pixel.
+_PI_OF_NORMS = 3.1415  # The value that Kymatio uses, so that results can be compared.
+# For pixels in [-1/2, 1/2], about the strongest seventh of the coefficients exceeds its inverse.
+_LOG_SCALE = 100.0
+_WRAPS = 2  # Periods on either side over which a wavelet is summed; beyond, it is 0 in float64.
 _OPPONENTS = (
     (3**-0.5, 3**-0.5, 3**-0.5),
     (2**-0.5, 0.0, -(2**-0.5)),
@@ -44,7 +45,7 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
-    """Sizes of a transform: of the image, padded, and of each output map."""
+    """The sizes of a transform: of the image, of the padded image, and of each output map."""
 
     height: int
     width: int
@@ -70,14 +71,14 @@ class Geometry:
 
     @property
     def padded(self) -> tuple[int, int]:
-        """Multiples of 2^J that leave room for a border of 2^J, half of it on either side."""
+        """Multiples of 2^J that include a border of at least 2^J, half of it on either side."""
         stride = 2**self.scales
         height, width = ((n // stride + 2) * stride for n in (self.height, self.width))
         return height, width
 
     @property
     def output(self) -> tuple[int, int]:
-        """Height and width of an output map: a sample every 2^J pixels, without the border's."""
+        """Height and width of an output map: a sample every 2^J pixels, without the border."""
         stride = 2**self.scales
         return self.height // stride, self.width // stride
 
@@ -91,8 +92,8 @@ class Scattering2d:
         rows, columns = geometry.padded
         scales = range(geometry.scales)
         wavelets = [_wavelets(rows, columns, scale, geometry.angles) for scale in scales]
-        # Of an image sampled every 2^r pixels, r the first index, a wavelet sees the low
-        # frequencies only.
+        # The first index r is the resolution: of an image sampled every 2^r pixels, only the low
+        # frequencies of a wavelet apply.
         self._wavelets = {
             (resolution, scale): self._float(_low_frequencies(wavelets[scale], resolution))
             for scale in scales
@@ -108,7 +109,7 @@ class Scattering2d:
         }
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Maps (..., channels, height / 2^J, width / 2^J) of images (..., height, width)."""
+        """Return maps (..., channels, height / 2^J, width / 2^J) of images (..., height, width)."""
         geometry = self.geometry
         if images.shape[-2:] != (geometry.height, geometry.width):
             raise ParameterError(
@@ -133,7 +134,7 @@ class Scattering2d:
         return torch.cat([self._average(padded[:, None], 0), *first, *second], dim=1)
 
     def _second_order(self, edges: Tensor, scale: int) -> Tensor:
-        """Maps of |edges * psi_2|, for each of `edges` by scale and angle of psi_2."""
+        """Return the maps of |edges * psi_2|, by scale and angle of psi_2."""
         maps = [edges.new_empty((*edges.shape[:2], 0, *self.geometry.output))]
         if scale + 1 < self.geometry.scales:
             spectrum = torch.fft.fft2(edges)[:, :, None]
@@ -144,24 +145,25 @@ class Scattering2d:
         return torch.cat(maps, dim=2).flatten(start_dim=1, end_dim=2)
 
     def _edges(self, spectrum: Tensor, resolution: int, scale: int) -> Tensor:
-        """|x * psi| for all angles of one scale, at 2^-scale of the pixels; angles come third last.
+        """Return |x * psi| for all angles of one scale, at 2^-scale of the pixels.
 
-        Keeping one pixel in k is, in frequency, averaging k blocks along each axis.
+        The angles are the third-last axis. Keeping one pixel in k corresponds, in frequency, to
+        averaging k blocks along each axis.
         """
         wavelets = self._wavelets[resolution, scale]
         factor = 2 ** (scale - resolution)
         blocks = zip(_blocks(spectrum, factor), _blocks(wavelets, factor), strict=True)
-        # Summed block by block: a quarter of the memory traffic of folding the whole product.
+        # Summing block by block needs a quarter of the memory traffic of folding the product.
         folded = functools.reduce(torch.add, (part * wavelet for part, wavelet in blocks))
         waves = torch.fft.ifft2(folded)
-        squares = waves.real.square() + waves.imag.square()  # abs() is four times slower
+        squares = waves.real.square() + waves.imag.square()  # abs() is four times slower.
         edges: Tensor = squares.sqrt_().div_(factor**2)
         return edges
 
     def _average(self, maps: Tensor, resolution: int) -> Tensor:
-        """maps * phi, sampled, without the border: phi is separable, so two small products."""
+        """Return maps * phi, sampled, without the border: two products, as phi is separable."""
         rows, columns = self._averages[resolution]
-        # Two flat products with a transposition between: many tiny ones are three times slower.
+        # Two flat products with a transposition: many small products are three times slower.
         narrow = (maps @ columns.T).transpose(-2, -1).contiguous()
         return (narrow @ rows.T).transpose(-2, -1)
 
@@ -178,7 +180,7 @@ class Scattering2d:
 
 
 def _blocks(spectrum: Tensor, factor: int) -> list[Tensor]:
-    """The factor x factor blocks of the last two axes."""
+    """Return the factor x factor blocks of the last two axes."""
     rows, columns = (length // factor for length in spectrum.shape[-2:])
     return [
         spectrum[..., r * rows : (r + 1) * rows, c * columns : (c + 1) * columns]
@@ -187,10 +189,10 @@ def _blocks(spectrum: Tensor, factor: int) -> list[Tensor]:
     ]
 
 
-def group_normalise(features: Tensor, num_groups: int) -> Tensor:
-    """Each sample's channels, in groups, shifted to mean 0 and scaled to variance 1 over the group.
+def group_normalize(features: Tensor, num_groups: int) -> Tensor:
+    """Return each sample's channels, normalized in groups to mean 0 and variance 1.
 
-    Only a sample's own values enter, so no one's data reaches another's features.
+    Only the sample's own values are used, so that no data reaches the features of another sample.
 
     Reference: Wu and He 2018, section 3.1, without the learned scale and shift.
     """
@@ -204,23 +206,24 @@ def group_normalise(features: Tensor, num_groups: int) -> Tensor:
 
 
 def logarithms(maps: Tensor) -> Tensor:
-    """log(1 + 100 S) of maps (..., channels, height, width); S0, which has a sign, stays.
+    """Return log(1 + 100 S) of maps (..., channels, height, width).
 
-    The strongest edges then outshout the others less. A sample's values remain its own.
+    S0, which has a sign, is unchanged. The strongest edges then dominate less. Values of different
+    samples are not mixed.
     """
     average, edges = maps[..., :1, :, :], maps[..., 1:, :, :]
-    # A few averages of moduli come out barely below 0.
+    # Because of rounding, a few averages of moduli are slightly below 0.
     return torch.cat([average, torch.log1p(_LOG_SCALE * edges.clamp_min(0.0))], dim=-3)
 
 
-def opponent_colours(images: Tensor) -> Tensor:
-    """Brightness, red against blue, and green against both, of (samples, 3, height, width).
+def opponent_colors(images: Tensor) -> Tensor:
+    """Return brightness, red against blue, and green against both, of (samples, 3, height, width).
 
-    An orthonormal change of colours: |x * psi| of a difference of colours is no linear function of
-    those of red, green and blue.
+    This is an orthonormal change of colors; |x * psi| of a difference of colors is not a linear
+    function of those of red, green and blue.
     """
-    colours = torch.tensor(_OPPONENTS, dtype=images.dtype, device=images.device)
-    return torch.einsum("ij,njhw->nihw", colours, images)
+    colors = torch.tensor(_OPPONENTS, dtype=images.dtype, device=images.device)
+    return torch.einsum("ij,njhw->nihw", colors, images)
 
 
 def _divisors(number: int) -> list[int]:
@@ -228,30 +231,31 @@ def _divisors(number: int) -> list[int]:
 
 
 def _wavelets(rows: int, columns: int, scale: int, angles: int) -> Real:
-    """Fourier transforms of the Morlet wavelets of one scale: (angles, rows, columns).
+    """Return the Fourier transforms of the Morlet wavelets of one scale: (angles, rows, columns).
 
         psi(u) = (e^(i xi u.e) - K) exp(-((u.e)^2 + s^2 (u.e')^2) / (2 sigma^2)) s / (2 pi sigma^2)
 
-    with sigma = 0.8 2^j, xi = 3 pi / 4 2^-j, slant s = 4/L, the direction e at its angle and e'
-    across it, and K such that the wavelet sums to 0. Reference: Bruna and Mallat 2013, section 2.1.
+    with sigma = 0.8 2^j, xi = 3 pi / 4 2^-j, slant s = 4/L, the direction e at its angle, e'
+    orthogonal to it, and K such that the wavelet sums to 0. Reference: Bruna and Mallat 2013,
+    section 2.1.
     """
     sigma, frequency = _WAVELET_WIDTH * 2**scale, _WAVELET_FREQUENCY / 2**scale
     slant = 4 / angles
-    middle = int(angles - angles / 2 - 1)  # the angle counted as 0; the others go down from there
+    middle = int(angles - angles / 2 - 1)  # The index of angle 0; angles fall with the index.
     found = []
     for number in range(angles):
         direction = (middle - number) * math.pi / angles
         wave = _wrapped_gabor((rows, columns), sigma, direction, frequency, slant)
         envelope = _wrapped_gabor((rows, columns), sigma, direction, 0.0, slant)
         morlet = wave - wave.sum() / envelope.sum() * envelope
-        found.append(np.fft.fft2(morlet).real)  # an even envelope: no imaginary part
+        found.append(np.fft.fft2(morlet).real)  # The envelope is even: no imaginary part.
     return np.stack(found)
 
 
 def _wrapped_gabor(
     shape: tuple[int, int], sigma: float, direction: float, frequency: float, slant: float
 ) -> Complex:
-    """A Gaussian envelope times a wave, summed over the periods of the grid."""
+    """Return a Gaussian envelope times a wave, summed over the periods of the grid."""
     rows, columns = shape
     y = np.arange(-_WRAPS * rows, (_WRAPS + 1) * rows)[:, None]
     x = np.arange(-_WRAPS * columns, (_WRAPS + 1) * columns)[None, :]
@@ -265,7 +269,7 @@ def _wrapped_gabor(
 
 
 def _low_frequencies(spectra: Real, resolution: int) -> Real:
-    """The spectra of the same filters on a grid 2^resolution times coarser."""
+    """Return the spectra of the same filters on a grid 2^resolution times coarser."""
     for axis in (-2, -1):
         length = spectra.shape[axis]
         half = length >> (resolution + 1)
@@ -275,7 +279,7 @@ def _low_frequencies(spectra: Real, resolution: int) -> Real:
 
 
 def _averaging(padded_length: int, scales: int, resolution: int) -> Real:
-    """One axis of the averaging by phi, sampling and unpadding, as a matrix.
+    """Return one axis of averaging by phi, sampling and removing the border, as a matrix.
 
     phi is a Gaussian of standard deviation 0.8 2^(J-1); the grid has one pixel in 2^resolution.
     """

@@ -1,4 +1,4 @@
-"""Scattering coefficients as features."""
+"""The feature step "scattering": scattering coefficients of images."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, assert_never
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
     from sottovoce_papers.features.scattering import Scattering2d
 
-CHUNK_SAMPLES = 256  # transformed at once: bounds the memory, and paces the progress reports
+CHUNK_SAMPLES = 256  # Transformed at a time; bounds the memory, and sets the pace of reports.
 
 
 @register_feature("scattering", summary="scattering coefficients of images, normalized in groups")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scattering:
-    """Scattering coefficients of second order, normalised in groups of channels.
+    """Scattering coefficients of second order, normalized in groups of channels.
 
-    The interpolated MVU experiments use 8 angles and 27 groups, those of MVU 11 angles and 6.
-    Each of the `views` brings its own channels: the coefficients ("plain"), their logarithms
-    ("log"), or those of a colour image in opponent colours ("opponent"). The result is a float16
+    The interpolated MVU experiments use 8 angles and 27 groups, those of MVU 11 angles and 6
+    groups. Each of the `views` adds its own channels: the coefficients ("plain"), their logarithms
+    ("log"), or those of a color image in opponent colors ("opponent"). The result is a float16
     array mapped from disk.
     """
 
@@ -53,7 +53,7 @@ class Scattering:
         views.check(self.views)
 
     def prepare(self, setting: FeatureContext) -> Transform:
-        """Return what scatters a part of the data, or finds it in the cache."""
+        """Return the transform, which computes a part of the data or finds it in the cache."""
         return lambda part, features: self._scattered(setting, part, features)
 
     def _scattered(self, setting: FeatureContext, part: Part, features: Features) -> Features:
@@ -70,7 +70,7 @@ class Scattering:
         count, channels, height, width = images.shape
         if "opponent" in self.views and channels != 3:
             raise ParameterError(
-                f"the view 'opponent' takes images of 3 colours, got {channels}; leave it out"
+                f"the view 'opponent' takes images of 3 colors, got {channels}; leave it out"
             )
         geometry = Geometry(height=height, width=width, scales=self.scales, angles=self.angles)
         transform = Scattering2d(geometry, setting.device)
@@ -89,10 +89,10 @@ class Scattering:
 
 
 def _viewed(step: Scattering, transform: "Scattering2d", images: "torch.Tensor") -> "torch.Tensor":
-    """The channels of each view, normalised by themselves, one view after the other."""
+    """Return the channels of each view, normalized separately, one view after the other."""
     import torch
 
-    from sottovoce_papers.features.scattering import group_normalise, logarithms, opponent_colours
+    from sottovoce_papers.features.scattering import group_normalize, logarithms, opponent_colors
 
     plain = transform(images) if {"plain", "log"} & set(step.views) else None
     found = []
@@ -105,8 +105,8 @@ def _viewed(step: Scattering, transform: "Scattering2d", images: "torch.Tensor")
                 assert plain is not None
                 maps = logarithms(plain)
             case "opponent":
-                maps = transform(opponent_colours(images))
+                maps = transform(opponent_colors(images))
             case _:
                 assert_never(view)
-        found.append(group_normalise(maps.flatten(start_dim=1, end_dim=2), step.groups))
+        found.append(group_normalize(maps.flatten(start_dim=1, end_dim=2), step.groups))
     return torch.cat(found, dim=1)

@@ -1,4 +1,4 @@
-"""Glyphs that nobody wrote: random pen strokes, each glyph in several hands."""
+"""Synthetic glyphs: random pen strokes, each glyph in several handwritings."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,11 +7,11 @@ Floats = NDArray[np.float64]
 
 _MOST_STROKES = 3
 _NUM_STROKES_CHANCES = (0.1, 0.4, 0.5)
-_POINTS = 72  # along a stroke: less than a pen's width apart
-_LIFTED_CHANCE = 0.2  # the pen goes on elsewhere
-_SMOOTH_CHANCE = 0.7  # otherwise: goes on turning as it did, without a corner
-_TURN_STDDEV = 1.0  # radians, three times a stroke
-_BOX = 20 / 28  # of the image's side, the height of a glyph in MNIST
+_POINTS = 72  # Along a stroke: less than a pen's width apart.
+_LIFTED_CHANCE = 0.2  # Probability that the pen continues elsewhere.
+_SMOOTH_CHANCE = 0.7  # Otherwise, probability that it continues turning without a corner.
+_TURN_STDDEV = 1.0  # In radians, three times per stroke.
+_BOX = 20 / 28  # Height of a glyph in MNIST, relative to the image's side.
 _MARGIN = 2 / 28
 _HALF_WIDTHS = 0.9 / 28, 2.0 / 28
 _SOFT_EDGE = 1.5 / 28
@@ -19,14 +19,14 @@ _WARPS = 4
 
 
 def draw(num_glyphs: int, variants: int, size: int, generator: np.random.Generator) -> Floats:
-    """Ink in [0, 1], (num_glyphs x variants, size, size), the variants of a glyph together."""
-    glyphs = _narrowed(_glyphs(num_glyphs, generator), generator)
-    written = _by_hand(np.repeat(glyphs, variants, axis=0), generator)
-    return _inked(_placed(written), size, generator)
+    """Return ink in [0, 1], (num_glyphs x variants, size, size), glyph by glyph."""
+    glyphs = _narrow(_glyphs(num_glyphs, generator), generator)
+    written = _distort(np.repeat(glyphs, variants, axis=0), generator)
+    return _ink(_place(written), size, generator)
 
 
 def _glyphs(count: int, generator: np.random.Generator) -> Floats:
-    """Points (x, y) along the strokes of each glyph: (count, points, 2), in arbitrary units."""
+    """Return points (x, y) along the strokes of each glyph: (count, points, 2), in any unit."""
     starts = np.zeros((count, 2))
     heading = generator.uniform(0, 2 * np.pi, size=count)
     turn = generator.normal(0, _TURN_STDDEV, size=count)
@@ -44,14 +44,14 @@ def _glyphs(count: int, generator: np.random.Generator) -> Floats:
     last = generator.choice(_MOST_STROKES, p=_NUM_STROKES_CHANCES, size=count)
     for number in range(1, _MOST_STROKES):
         absent = last < number
-        curves[number][absent] = curves[0][absent]  # drawn twice: not to be seen
+        curves[number][absent] = curves[0][absent]  # A stroke drawn twice is not visible.
     return np.concatenate(curves, axis=1)
 
 
 def _control_points(
     starts: Floats, heading: Floats, turn: Floats, generator: np.random.Generator
 ) -> Floats:
-    """Four points a curve, (count, 4, 2): three legs, each turned from the last by one angle."""
+    """Return four points per curve, (count, 4, 2): each of three legs turns by one angle."""
     count = len(starts)
     points = [starts]
     for leg in range(3):
@@ -68,15 +68,15 @@ def _end_heading(control: Floats) -> Floats:
 
 
 def _bezier(control: Floats) -> Floats:
-    """Points along cubic Bezier curves: (count, points, 2)."""
+    """Return points along cubic Bezier curves: (count, points, 2)."""
     t = np.linspace(0, 1, _POINTS)[:, None]
     weights = np.concatenate([(1 - t) ** 3, 3 * t * (1 - t) ** 2, 3 * t**2 * (1 - t), t**3], axis=1)
     points: Floats = np.einsum("pc,ncd->npd", weights, control)
     return points
 
 
-def _narrowed(points: Floats, generator: np.random.Generator) -> Floats:
-    """Glyphs of height 1, about their middle: letters and digits are rarely wider than high."""
+def _narrow(points: Floats, generator: np.random.Generator) -> Floats:
+    """Return glyphs of height 1 around their mean; characters are rarely wider than high."""
     width = generator.uniform(0.3, 1.0, size=len(points))
     target = np.stack([width, np.ones(len(points))], axis=1)
     extent = np.maximum(np.ptp(points, axis=1), 1e-9)
@@ -84,15 +84,15 @@ def _narrowed(points: Floats, generator: np.random.Generator) -> Floats:
     return shaped
 
 
-def _by_hand(points: Floats, generator: np.random.Generator) -> Floats:
-    """The same shapes bent by smooth waves, rotated, stretched and slanted, as hands do.
+def _distort(points: Floats, generator: np.random.Generator) -> Floats:
+    """Return the shapes bent by smooth waves, rotated, stretched and slanted, like handwriting.
 
     Reference: the elastic distortions of Simard, Steinkraus and Platt 2003, section 2.
     """
     count = len(points)
     bent = points.copy()
     for _ in range(_WARPS):
-        frequency = generator.normal(0, 4, size=(count, 2, 1))  # radians a glyph's height
+        frequency = generator.normal(0, 4, size=(count, 2, 1))  # Radians per glyph height.
         phase = generator.uniform(0, 2 * np.pi, size=(count, 1, 1))
         bent += generator.normal(0, 0.06, size=(count, 1, 2)) * np.sin(points @ frequency + phase)
     angle = generator.normal(0, 0.12, size=count)
@@ -105,8 +105,8 @@ def _by_hand(points: Floats, generator: np.random.Generator) -> Floats:
     return np.stack([across, down], axis=2)
 
 
-def _placed(points: Floats) -> Floats:
-    """Glyphs that fill their box, with the mean at (1/2, 1/2) as far as the margin allows."""
+def _place(points: Floats) -> Floats:
+    """Return glyphs that fill their box, with the mean at (1/2, 1/2) if the margin allows it."""
     extent = np.maximum(np.ptp(points, axis=1).max(axis=1), 1e-9)
     fitted = points * (_BOX / extent)[:, None, None]
     lowest = _MARGIN - fitted.min(axis=1)
@@ -115,8 +115,8 @@ def _placed(points: Floats) -> Floats:
     return placed
 
 
-def _inked(points: Floats, size: int, generator: np.random.Generator) -> Floats:
-    """Ink by the distance of each pixel from the path, softened at the edge."""
+def _ink(points: Floats, size: int, generator: np.random.Generator) -> Floats:
+    """Return the ink of each pixel by its distance from the path, with a soft edge."""
     grid = (np.arange(size) + 0.5) / size
     across = np.square(grid[None, :, None] - points[:, None, :, 0]).astype(np.float32)
     down = np.square(grid[None, :, None] - points[:, None, :, 1]).astype(np.float32)

@@ -1,11 +1,11 @@
-"""Public images that are nobody's: drawn at random, to learn the geometry of features from.
+"""Synthetic public images, drawn at random, from which the geometry of features is learned.
 
-`strokes` look like handwritten glyphs, `dead_leaves` like crowded colour photographs. Their looks
-were chosen by hand; no parameter is computed from a dataset. Pixels lie in [-1/2, 1/2], as those of
-the datasets do.
+`strokes` look like handwritten glyphs, `dead_leaves` like crowded color photographs. Their
+parameters were chosen by hand; none is computed from a data set. Pixels lie in [-1/2, 1/2], like
+those of the data sets.
 
-Images come in runs of `variants` that show the same thing: a glyph in several hands, a scene in
-several views. What differs within a run is nothing that a classifier should look at.
+Images come in runs of `variants` that show the same object: a glyph in several handwritings, or a
+scene in several views. A classifier should ignore what differs within a run.
 """
 
 from collections.abc import Callable
@@ -22,14 +22,14 @@ Images = NDArray[np.float32]
 
 MAX_IMAGES = 10**7
 MAX_VARIANTS = 1000
-_CHUNK = 256  # images drawn at once: bounds the memory, and is part of what a seed gives
+_CHUNK = 256  # Images drawn at a time; it bounds the memory, and changes what a seed gives.
 
 
 def strokes(count: int, size: int, generator: np.random.Generator, *, variants: int = 1) -> Images:
-    """Glyphs of one to three pen strokes, bright on dark: (count, 1, size, size).
+    """Return glyphs of one to three pen strokes, bright on dark: (count, 1, size, size).
 
-    A stroke is a cubic Bezier curve that turns one way; it mostly goes on where the last one ended.
-    As in MNIST, a glyph fills 20/28 of the image and its centre of mass is the image's centre.
+    A stroke is a cubic Bezier curve that turns one way and usually starts where the last one ended.
+    As in MNIST, a glyph fills 20/28 of the image and its center of mass is the center of the image.
     """
 
     def draw_part(num_glyphs: int) -> Images:
@@ -41,9 +41,10 @@ def strokes(count: int, size: int, generator: np.random.Generator, *, variants: 
 def dead_leaves(
     count: int, size: int, generator: np.random.Generator, *, variants: int = 1
 ) -> Images:
-    """Opaque shaded shapes fallen onto each other, in colour: (count, 3, size, size).
+    """Return opaque shaded shapes that cover each other, in color: (count, 3, size, size).
 
-    Radii follow a power law, r^-3, which makes statistics independent of scale as in photographs.
+    Radii follow the power law r^-3, which makes the statistics independent of scale, as in
+    photographs.
 
     Reference: Lee, Mumford and Huang 2001, section 4; for learning, Baradad et al. 2021.
     """
@@ -60,14 +61,14 @@ DRAWINGS = {"strokes": strokes, "dead_leaves": dead_leaves}
 def draw(
     name: str, count: int, size: int, generator: np.random.Generator, *, variants: int = 1
 ) -> Images:
-    """`count` images of the kind called `name`."""
+    """Return `count` images of the kind called `name`."""
     if name not in DRAWINGS:
         raise UnknownNameError.among("kind of synthetic images", name, DRAWINGS)
     return DRAWINGS[name](count, size, generator, variants=variants)
 
 
 def check_variants(count: int, variants: int) -> None:
-    """The rule for runs of images that show the same thing."""
+    """Check that the images can be divided into runs that show the same object."""
     parameter_rules.integer("variants", variants, low=1, high=MAX_VARIANTS)
     if count % variants:
         raise ParameterError(
@@ -77,7 +78,7 @@ def check_variants(count: int, variants: int) -> None:
 
 
 def _in_parts(count: int, size: int, variants: int, draw_part: Callable[[int], Images]) -> Images:
-    """All images, drawn a bounded number at once."""
+    """Return all images, drawn a bounded number at a time."""
     parameter_rules.integer("count", count, low=1, high=MAX_IMAGES)
     parameter_rules.integer("size", size, low=4, high=1024)
     check_variants(count, variants)

@@ -1,4 +1,4 @@
-"""Accuracy by round over seeds: means, intervals, and when a target is reached."""
+"""Accuracy by round over seeds: means, intervals, and the rounds needed to reach a target."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,13 +12,13 @@ NOT_REACHED = "not reached"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningCurve:
-    """The accuracies of all seeds after each round that every one of them evaluated."""
+    """The accuracies of all seeds, at the rounds that every seed evaluated."""
 
     accuracies: Mapping[int, Sequence[float]]
 
     @classmethod
     def of(cls, results: Iterable[Mapping[str, Any]]) -> "LearningCurve":
-        """From what trials returned; empty where one of them kept no curve."""
+        """Return the curve of several trials; it is empty if one of them kept no curve."""
         curves = [
             {row["round"]: float(row["accuracy"]) for row in result.get("curve", [])}
             for result in results
@@ -36,7 +36,7 @@ class LearningCurve:
 
     @property
     def intervals(self) -> list[tuple[float, float]]:
-        """Student's 95% intervals, cut at 0 and 1; of one seed its own value."""
+        """Student's 95% intervals, clipped to [0, 1]; the value itself if there is one seed."""
         found = []
         for seeds in self.accuracies.values():
             mean, half = mean_and_half_width(seeds) if len(seeds) > 1 else (seeds[0], 0.0)
@@ -44,6 +44,6 @@ class LearningCurve:
         return found
 
     def rounds_to(self, target: float) -> int | None:
-        """The first evaluated round after which the mean is at least `target`; None if none is."""
+        """Return the first evaluated round whose mean is at least `target`, or None."""
         reached = (n for n, mean in zip(self.rounds, self.means, strict=True) if mean >= target)
         return next(reached, None)

@@ -1,4 +1,4 @@
-"""Pictures of a learning experiment: accuracy by epsilon or another axis, and by round."""
+"""Pictures of a learning experiment: accuracy by epsilon, by another axis, and by round."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -6,31 +6,31 @@ from dataclasses import dataclass
 
 from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.charts.scatter import Level, ScatterChart, Series
-from sottovoce_papers.catalogue import EPSILON, Catalogue, Look
 from sottovoce_papers.experiment import Cell, Figure
+from sottovoce_papers.grid_files import EPSILON, FigureOptions, GridFile
 from sottovoce_papers.learning.rows import Summary
 
 _NO_BOUND = "published epsilon, no bound"
 
 
-def figures(catalogue: Catalogue, rows: Sequence[Summary]) -> list[Figure]:
-    """What there is to draw, panel by panel: no picture without points."""
+def figures(grid_file: GridFile, rows: Sequence[Summary]) -> list[Figure]:
+    """Return the pictures panel by panel; leave out pictures without points."""
     found: list[Figure | None] = []
-    for panel in _panels(catalogue, rows):
-        by_epsilon = catalogue.figure.x == EPSILON
-        found.append(_by_epsilon(catalogue, panel) if by_epsilon else _by_axis(catalogue, panel))
-        if catalogue.figure.curves:
-            found.append(_by_round(catalogue, panel))
+    for panel in _panels(grid_file, rows):
+        by_epsilon = grid_file.figure.x == EPSILON
+        found.append(_by_epsilon(grid_file, panel) if by_epsilon else _by_axis(grid_file, panel))
+        if grid_file.figure.curves:
+            found.append(_by_round(grid_file, panel))
     return [figure for figure in found if figure]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Panel:
-    """One value of the axis that has pictures of its own; None where there is no such axis."""
+    """The rows of one value of the panel axis; `value` is None if there is no such axis."""
 
     value: Cell
     rows: Sequence[Summary]
-    silent: tuple[str, ...]  # axes that tell nothing apart here
+    constant: tuple[str, ...]  # Axes that have one value here, and are left out of names.
 
     @property
     def title(self) -> str:
@@ -42,18 +42,18 @@ class _Panel:
         return "" if self.value is None else "-" + "-".join(words)
 
     def named(self, row: Summary, *apart_from: str) -> str:
-        return row.named(apart_from=(*self.silent, *apart_from))
+        return row.named(apart_from=(*self.constant, *apart_from))
 
 
-def _panels(catalogue: Catalogue, rows: Sequence[Summary]) -> Iterator[_Panel]:
-    axis = catalogue.figure.panels
+def _panels(grid_file: GridFile, rows: Sequence[Summary]) -> Iterator[_Panel]:
+    axis = grid_file.figure.panels
     measured = [row for row in rows if row.mean is not None]
     for value in dict.fromkeys(row.key[axis] if axis else None for row in measured):
         own = [row for row in measured if not axis or row.key[axis] == value]
-        yield _Panel(value=value, rows=own, silent=_silent(own))
+        yield _Panel(value=value, rows=own, constant=_constant_axes(own))
 
 
-def _silent(rows: Sequence[Summary]) -> tuple[str, ...]:
+def _constant_axes(rows: Sequence[Summary]) -> tuple[str, ...]:
     values: dict[str, set[Cell]] = {}
     for row in rows:
         for name, value in row.key.items():
@@ -61,38 +61,38 @@ def _silent(rows: Sequence[Summary]) -> tuple[str, ...]:
     return tuple(name for name, found in values.items() if len(found - {None}) < 2)
 
 
-def _by_epsilon(catalogue: Catalogue, panel: _Panel) -> Figure | None:
-    """Mean accuracy over seeds by the epsilon that was spent, with 95% intervals."""
+def _by_epsilon(grid_file: GridFile, panel: _Panel) -> Figure | None:
+    """Return the picture of mean accuracy over seeds by the epsilon spent, with 95% intervals."""
     private = [row for row in panel.rows if row.spent or row.published]
     names = list(dict.fromkeys(panel.named(row, EPSILON) for row in private))
     if not names:
         return None
     groups = [[row for row in private if panel.named(row, EPSILON) == n] for n in names]
-    look = catalogue.figure
+    options = grid_file.figure
     return Figure(
         name=f"accuracy-by-epsilon{panel.suffix}",
         caption="Points are means over seeds, bars Student's 95% intervals; dashed steps are the "
-        "best mean at that epsilon or less. Series stand a few pixels apart.",
+        "best mean at that epsilon or less. Series are drawn a few pixels apart.",
         chart=ScatterChart(
-            title=f"{_capital(look)} by epsilon spent{panel.title}",
+            title=f"{_capital(options)} by epsilon spent{panel.title}",
             x_label="epsilon spent",
-            y_label=look.y_label,
-            series=[_series(catalogue, panel, group) for group in groups],
+            y_label=options.y_label,
+            series=[_series(grid_file, panel, group) for group in groups],
             levels=[
                 Level(name=panel.named(row), y=row.mean or 0.0)
                 for row in panel.rows
                 if row.epsilon is None
             ],
-            x_log=look.x_log,
+            x_log=options.x_log,
         ),
     )
 
 
-def _series(catalogue: Catalogue, panel: _Panel, rows: Sequence[Summary]) -> Series:
+def _series(grid_file: GridFile, panel: _Panel, rows: Sequence[Summary]) -> Series:
     means, low, high = _bars(rows)
     printed = [
         point
-        for point in catalogue.paper
+        for point in grid_file.paper
         if point.mechanism == rows[0].mechanism and point.panel == panel.value
     ]
     name = panel.named(rows[0], EPSILON)
@@ -107,25 +107,26 @@ def _series(catalogue: Catalogue, panel: _Panel, rows: Sequence[Summary]) -> Ser
     )
 
 
-def _by_axis(catalogue: Catalogue, panel: _Panel) -> Figure | None:
-    """Mean accuracy over seeds by the values of another axis, at the budgets of the grid."""
-    look = catalogue.figure
-    names = list(dict.fromkeys(panel.named(row, look.x) for row in panel.rows))
+def _by_axis(grid_file: GridFile, panel: _Panel) -> Figure | None:
+    """Return the picture of mean accuracy by another axis, at the budgets of the grid."""
+    options = grid_file.figure
+    names = list(dict.fromkeys(panel.named(row, options.x) for row in panel.rows))
     if not names:
         return None
-    axis = look.x.replace("_", " ")
-    groups = [[row for row in panel.rows if panel.named(row, look.x) == n] for n in names]
+    axis = options.x.replace("_", " ")
+    groups = [[row for row in panel.rows if panel.named(row, options.x) == n] for n in names]
     return Figure(
-        name=f"accuracy-by-{look.x.replace('_', '-')}{panel.suffix}",
+        name=f"accuracy-by-{options.x.replace('_', '-')}{panel.suffix}",
         caption="Points are means over seeds after the last round, bands Student's 95% intervals.",
         chart=LineChart(
-            title=f"{_capital(look)} by {axis}{panel.title}",
+            title=f"{_capital(options)} by {axis}{panel.title}",
             x_label=axis,
-            y_label=look.y_label,
+            y_label=options.y_label,
             lines=[
-                _axis_line(name, look.x, group) for name, group in zip(names, groups, strict=True)
+                _axis_line(name, options.x, group)
+                for name, group in zip(names, groups, strict=True)
             ],
-            x_log=look.x_log,
+            x_log=options.x_log,
         ),
     )
 
@@ -139,7 +140,7 @@ def _axis_line(name: str, axis: str, rows: Sequence[Summary]) -> ChartLine:
 
 
 def _bars(rows: Sequence[Summary]) -> tuple[list[float], list[float], list[float]]:
-    """Means and their intervals, cut at 0 and 1: few seeds' reach beyond what can be."""
+    """Return means and their intervals, clipped to [0, 1]: with few seeds they reach beyond."""
     means = [row.mean or 0.0 for row in rows]
     intervals = [row.interval or (m, m) for row, m in zip(rows, means, strict=True)]
     low = [max(low, min(0.0, m)) for (low, _), m in zip(intervals, means, strict=True)]
@@ -147,17 +148,17 @@ def _bars(rows: Sequence[Summary]) -> tuple[list[float], list[float], list[float
     return means, low, high
 
 
-def _by_round(catalogue: Catalogue, panel: _Panel) -> Figure | None:
-    """Mean accuracy over seeds by round, at the largest budget of the grid."""
-    look = catalogue.figure
+def _by_round(grid_file: GridFile, panel: _Panel) -> Figure | None:
+    """Return the picture of mean accuracy by round, at the largest budget of the grid."""
+    options = grid_file.figure
     kept = [row for row in panel.rows if row.curve.rounds]
-    if look.x != EPSILON:
-        kept = [row for row in kept if row.mechanism == catalogue.experiment.favourite]
+    if options.x != EPSILON:
+        kept = [row for row in kept if row.mechanism == grid_file.experiment.favorite]
     budgets = [row.epsilon for row in kept if row.epsilon is not None]
     if not budgets:
         return None
     largest = max(budgets)
-    # Colours go by order: those with a budget first, as in the other picture.
+    # Colors follow the order, so rows with a budget come first, as in the other picture.
     drawn = [row for row in kept if row.epsilon == largest]
     drawn += [row for row in kept if row.epsilon is None]
     return Figure(
@@ -165,9 +166,9 @@ def _by_round(catalogue: Catalogue, panel: _Panel) -> Figure | None:
         caption="Means over seeds, at the chosen learning rate; bands are Student's 95% intervals, "
         "cut at 0 and 1.",
         chart=LineChart(
-            title=f"{_capital(look)} by round at epsilon = {largest:g}{panel.title}",
+            title=f"{_capital(options)} by round at epsilon = {largest:g}{panel.title}",
             x_label="round",
-            y_label=look.y_label,
+            y_label=options.y_label,
             lines=[_round_line(panel.named(row, EPSILON), row) for row in drawn],
         ),
     )
@@ -184,5 +185,5 @@ def _round_line(name: str, row: Summary) -> ChartLine:
     )
 
 
-def _capital(look: Look) -> str:
-    return look.y_label[:1].upper() + look.y_label[1:]
+def _capital(options: FigureOptions) -> str:
+    return options.y_label[:1].upper() + options.y_label[1:]

@@ -1,4 +1,4 @@
-"""Trials of a grid summed up over seeds, and a verdict that follows from the sums alone."""
+"""Summaries of a grid's trials over seeds, and a verdict that is computed from them alone."""
 
 import itertools
 import statistics
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from sottovoce.core.display import show_epsilon
 from sottovoce.core.statistics import mean_and_half_width
-from sottovoce_papers.catalogue import EPSILON, MECHANISM, RATE, SEED, Catalogue
 from sottovoce_papers.experiment import Cell, Row
+from sottovoce_papers.grid_files import EPSILON, MECHANISM, RATE, SEED, GridFile
 from sottovoce_papers.learning.curves import NOT_REACHED, LearningCurve
 from sottovoce_papers.learning.tuning import Group, TunedRate, group_of
 from sottovoce_papers.sweep import Key, TrialResult, label
@@ -16,11 +16,11 @@ from sottovoce_papers.sweep import Key, TrialResult, label
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One cell of the grid over its seeds.
+    """One cell of the grid, summarized over its seeds.
 
-    `key` holds mechanism, epsilon (None without privacy) and further axes. `accuracies` are those
-    of the seeds that gave one; the interval needs two. `published` is an epsilon that a paper's own
-    analysis has and that is no bound: nobody is compared with such a row.
+    `key` holds the mechanism, epsilon (None without privacy) and further axes. `accuracies` are
+    those of the seeds that succeeded; an interval needs two. `published` is an epsilon from a
+    paper's own analysis that is not a bound: such a row is compared with no other.
     """
 
     key: Key
@@ -30,7 +30,7 @@ class Summary:
     rate: TunedRate | None
     spent: float | None
     published: float | None
-    first: Mapping[str, Cell]  # what all seeds have in common
+    first: Mapping[str, Cell]  # Results that are the same for all seeds.
 
     @property
     def mechanism(self) -> str:
@@ -42,12 +42,12 @@ class Summary:
         return None if epsilon is None else float(epsilon)
 
     @property
-    def contender(self) -> str:
-        """The mechanism, with the values of further axes."""
+    def full_name(self) -> str:
+        """The mechanism with the values of the further axes, without epsilon."""
         return self.named(apart_from=(EPSILON,))
 
     def named(self, *, apart_from: Collection[str]) -> str:
-        """The mechanism, with the values of the other axes but some."""
+        """Return the mechanism with the values of the other axes, without those in `apart_from`."""
         others = [
             label({name: value})
             for name, value in self.key.items()
@@ -57,12 +57,12 @@ class Summary:
 
     @property
     def others(self) -> tuple[Cell, ...]:
-        """The values of all axes but the mechanism: what a comparison holds fixed."""
+        """The values of all axes except the mechanism, which a comparison holds fixed."""
         return tuple(value for name, value in self.key.items() if name != MECHANISM)
 
     @property
     def is_hidden(self) -> bool:
-        """Whether messages would give away more if they were seen with their senders."""
+        """Whether the local epsilon differs from the spent one, because the channel amplifies."""
         return self.first["local_epsilon"] not in (None, self.spent)
 
     @property
@@ -77,11 +77,11 @@ class Summary:
         return mean - half, mean + half
 
     def rounds_to(self, target: float) -> Cell:
-        """As the table and the verdict say it; nothing where there is no curve."""
+        """Return the rounds to reach `target` for the table, or None if there is no curve."""
         return (self.curve.rounds_to(target) or NOT_REACHED) if self.curve.rounds else None
 
     def plain(self, target_accuracy: float | None = None) -> dict[str, Cell]:
-        """A row of the page's table."""
+        """Return the row of the page's table."""
         low, high = self.interval or (None, None)
         target = target_accuracy
         return {
@@ -106,14 +106,15 @@ COMMON = (
     "dimension",
     "rounds",
 )
-# What messages would give away if they were seen, and all that a client sends.
+# The epsilon of messages without the channel's amplification, and all bytes that a client sends.
 OF_HIDDEN = ("local_epsilon", "payload_bytes_up_per_client", "total_bytes_up_per_client")
 
 
 def table(rows: Sequence[Summary], target_accuracy: float | None) -> list[Row]:
-    """The page's table; what few experiments have has a column only where there is some of it.
+    """Return the page's table.
 
-    Epsilons that are no bound, and what there is to say where messages are hidden.
+    The columns of published epsilons, and those about channels that hide messages, are left out if
+    no row has a value for them.
     """
     plain = [row.plain(target_accuracy) for row in rows]
     if not any(row.is_hidden for row in rows):
@@ -128,9 +129,9 @@ def table(rows: Sequence[Summary], target_accuracy: float | None) -> list[Row]:
 def summaries(
     results: Sequence[TrialResult], rates: Mapping[Group, TunedRate], *, seeds: int
 ) -> list[Summary]:
-    """One summary for each cell of the grid; what spends no epsilon stands there once.
+    """Return one summary per cell of the grid; cells without a budget are merged into one.
 
-    A cell whose rate could not be tuned has no results and is there all the same.
+    A cell whose rate could not be tuned has no results, but has a summary.
     """
     cells: dict[Group, list[TrialResult]] = {group: [] for group in rates}
     for result in results:
@@ -170,26 +171,26 @@ def _seed(result: TrialResult) -> int:
     return seed
 
 
-def verdict(catalogue: Catalogue, rows: Sequence[Summary], failures: Sequence[str]) -> str:
-    """Who is best at each budget, and how the favourite compares with the reference, seed by seed.
+def verdict(grid_file: GridFile, rows: Sequence[Summary], failures: Sequence[str]) -> str:
+    """Return which mechanism is best at each budget, and how favorite and reference compare.
 
-    The first line sums up; whoever wins.
+    They are compared in pairs by seed. The first line is a summary.
     """
     private = [row for row in rows if row.epsilon is not None and row.published is None]
     settings = list(dict.fromkeys(row.others for row in private))
     compared = [
-        Comparison.of(catalogue, [row for row in private if row.others == others])
+        Comparison.of(grid_file, [row for row in private if row.others == others])
         for others in settings
     ]
-    lines = [_summed_up(catalogue, compared), *(one.sentence() for one in compared)]
+    lines = [_summarize(grid_file, compared), *(one.sentence() for one in compared)]
     level = [row for row in rows if row.epsilon is None and row.mean is not None]
-    lines += [f"Without a budget, {row.contender} reaches {row.mean:.2%}." for row in level]
+    lines += [f"Without a budget, {row.full_name} reaches {row.mean:.2%}." for row in level]
     lines += [_published(row) for row in rows if row.published is not None]
-    if catalogue.figure.target_accuracy is not None:
-        lines += _targets(catalogue.figure.target_accuracy, rows)
+    if grid_file.figure.target_accuracy is not None:
+        lines += _targets(grid_file.figure.target_accuracy, rows)
     edges = [row for row in private if row.rate and row.rate.at_edge]
     if edges:
-        named = "; ".join(f"{row.contender} at epsilon {row.epsilon:g}" for row in edges)
+        named = "; ".join(f"{row.full_name} at epsilon {row.epsilon:g}" for row in edges)
         lines.append(
             f"The chosen learning rate lies at the edge of the grid for {named}: a wider grid "
             "might do better there."
@@ -200,17 +201,17 @@ def verdict(catalogue: Catalogue, rows: Sequence[Summary], failures: Sequence[st
 
 
 def _published(row: Summary) -> str:
-    """What a published epsilon is worth, beside the accuracy that it comes with."""
+    """Return a sentence about a published epsilon that is not a bound, and the accuracy reached."""
     sound = "none is known" if row.spent is None else f"epsilon {show_epsilon(row.spent, 3)}"
     reached = "no result" if row.mean is None else f"{row.mean:.2%}"
     return (
-        f"{row.contender} reaches {reached} at a published epsilon of {row.published:g}, which is "
-        f"no bound and is compared with nobody; what holds for a whole client: {sound}."
+        f"{row.full_name} reaches {reached} at a published epsilon of {row.published:g}, which is "
+        f"not a bound, so it is not compared; a bound for a whole client: {sound}."
     )
 
 
 def _targets(target: float, rows: Sequence[Summary]) -> list[str]:
-    """Rounds to the target, a line for each setting."""
+    """Return the rounds to the target, one line per setting."""
     found: dict[tuple[Cell, ...], list[Summary]] = {}
     for row in rows:
         found.setdefault(row.others, []).append(row)
@@ -224,32 +225,33 @@ def _targets(target: float, rows: Sequence[Summary]) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One budget: the best, and favourite minus reference with its paired interval."""
+    """One budget: the best mechanism, and the paired difference of favorite and reference."""
 
     where: str
     best: Summary | None
-    favourite: Summary | None
+    favorite: Summary | None
     reference: Summary | None
 
     @classmethod
-    def of(cls, catalogue: Catalogue, rows: Sequence[Summary]) -> "Comparison":
+    def of(cls, grid_file: GridFile, rows: Sequence[Summary]) -> "Comparison":
+        """Return the comparison of the rows of one budget."""
         whole = [row for row in rows if row.mean is not None]
         named = {row.mechanism: row for row in whole}
-        about = catalogue.experiment
-        further = rows[0].contender.removeprefix(rows[0].mechanism)
+        about = grid_file.experiment
+        further = rows[0].full_name.removeprefix(rows[0].mechanism)
         return cls(
             where=f"At epsilon = {rows[0].epsilon:g}{further}",
             best=max(whole, key=lambda row: row.mean or 0.0, default=None),
-            favourite=named.get(about.favourite),
+            favorite=named.get(about.favorite),
             reference=named.get(about.reference),
         )
 
     @property
     def difference(self) -> tuple[float, float] | None:
         """Mean and half width over the seeds that both have; None if there are fewer than two."""
-        if self.favourite is None or self.reference is None:
+        if self.favorite is None or self.reference is None:
             return None
-        ours, theirs = self.favourite.accuracies, self.reference.accuracies
+        ours, theirs = self.favorite.accuracies, self.reference.accuracies
         paired = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
         return mean_and_half_width(paired) if len(paired) >= 2 else None
 
@@ -257,11 +259,11 @@ class Comparison:
         if self.best is None or self.best.mean is None:
             return f"{self.where}, every trial failed."
         text = f"{self.where}, {self.best.mechanism} is best ({self.best.mean:.2%}{self._spent()})"
-        if self.favourite is None or self.reference is None or self.difference is None:
-            return f"{text}; favourite and reference cannot be compared there."
+        if self.favorite is None or self.reference is None or self.difference is None:
+            return f"{text}; favorite and reference cannot be compared there."
         mean, half = self.difference
         return (
-            f"{text}; {self.favourite.mechanism} lies {self._place()} the interval of "
+            f"{text}; {self.favorite.mechanism} lies {self._place()} the interval of "
             f"{self.reference.mechanism}, and paired by seed differs from it by {100 * mean:+.2f} "
             f"points ({100 * (mean - half):+.2f} to {100 * (mean + half):+.2f})."
         )
@@ -271,25 +273,25 @@ class Comparison:
         return "" if spent is None else f", {show_epsilon(spent, 3)} spent"
 
     def _place(self) -> str:
-        assert self.favourite is not None
+        assert self.favorite is not None
         assert self.reference is not None
-        mean, interval = self.favourite.mean, self.reference.interval
+        mean, interval = self.favorite.mean, self.reference.interval
         assert mean is not None
         assert interval is not None
         return "below" if mean < interval[0] else "above" if mean > interval[1] else "inside"
 
 
-def _summed_up(catalogue: Catalogue, compared: Sequence[Comparison]) -> str:
-    about = catalogue.experiment
+def _summarize(grid_file: GridFile, compared: Sequence[Comparison]) -> str:
+    about = grid_file.experiment
     found = [one.difference for one in compared]
     known = [difference for difference in found if difference]
-    if not known or about.favourite == about.reference:
+    if not known or about.favorite == about.reference:
         return ""
     below = sum(mean + half < 0.0 for mean, half in known)
     above = sum(mean - half > 0.0 for mean, half in known)
-    cells = "settings" if set(catalogue.axes) - {MECHANISM, EPSILON, RATE} else "budgets"
+    cells = "settings" if set(grid_file.axes) - {MECHANISM, EPSILON, RATE} else "budgets"
     return (
-        f"Of {len(known)} {cells}, {about.favourite} is below {about.reference} in {below}, above "
-        f"it in {above} and not told apart from it in {len(known) - below - above} (paired by "
+        f"Of {len(known)} {cells}, {about.favorite} is below {about.reference} in {below}, above "
+        f"it in {above} and not clearly different in {len(known) - below - above} (paired by "
         "seed, 95% intervals)."
     )

@@ -1,4 +1,4 @@
-"""The one study behind every learning experiment: expand, tune, train, summarise."""
+"""The study behind every learning experiment: expand the grid, tune, train and summarize."""
 
 import contextlib
 import copy
@@ -12,32 +12,46 @@ from typing import Any
 
 from sottovoce.core.errors import ConfigError
 from sottovoce.runs.loading import override
-from sottovoce_papers.catalogue import (
+from sottovoce_papers.experiment import Experiment, Findings, Row, Settings, register_experiment
+from sottovoce_papers.grid_files import (
     EPSILON,
     RATE,
     SEED,
-    Catalogue,
-    Grid,
-    catalogues,
+    GridFile,
+    TrainingGrid,
     fast_grid,
     full_grid,
+    read_grid_files,
 )
-from sottovoce_papers.experiment import Experiment, Findings, Row, Settings, enter
 from sottovoce_papers.learning.figures import figures
 from sottovoce_papers.learning.rows import summaries, table, verdict
-from sottovoce_papers.learning.tuning import FIRST_TUNING_SEED, Group, TunedRate, chosen, group_of
-from sottovoce_papers.sweep import Choice, Trial, TrialResult, expand, label, opened, run_in
+from sottovoce_papers.learning.tuning import (
+    FIRST_TUNING_SEED,
+    Group,
+    TunedRate,
+    choose_rates,
+    group_of,
+)
+from sottovoce_papers.sweep import (
+    Choice,
+    Trial,
+    TrialResult,
+    expand,
+    label,
+    open_store,
+    run_in_store,
+)
 from sottovoce_papers.workers import Train
 
-# Runs trials; the word says to whoever watches what they are for.
+# Runs trials; the text names them in progress reports.
 Run = Callable[[Sequence[Trial], str], list[TrialResult]]
 
-DATA_VARIABLE = "SOTTOVOCE_DATA"  # where data sets are looked for, also by worker processes
+DATA_VARIABLE = "SOTTOVOCE_DATA"  # The folder of data sets, also for worker processes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """Both stages: what was tuned with, which rates that gave, and the final trials."""
+    """The results of both stages: the tuning trials, the chosen rates, and the final trials."""
 
     tuning: Sequence[TrialResult]
     rates: Mapping[Group, TunedRate]
@@ -49,42 +63,42 @@ class Trained:
         return [f"{s}{label(r.key)}: {r.error}" for s, found in stages for r in found if r.error]
 
 
-def enter_catalogue() -> None:
-    """Enter every experiment of the catalogue into the register."""
-    for catalogue in catalogues():
-        about = catalogue.experiment
-        enter(
+def register_grid_experiments() -> None:
+    """Register every experiment of the folder `grids`."""
+    for grid_file in read_grid_files():
+        about = grid_file.experiment
+        register_experiment(
             Experiment(
-                name=catalogue.name,
+                name=grid_file.name,
                 title=about.title,
                 claim=about.claim,
                 default_seeds=about.seeds,
-                run=functools.partial(study, catalogue),
+                run=functools.partial(study, grid_file),
                 fast_seeds=about.fast_seeds,
                 data=about.data,
                 trains=True,
             ),
-            module=f"sottovoce_papers.grids.{catalogue.name}",
+            module=f"sottovoce_papers.grids.{grid_file.name}",
         )
 
 
 def default_train() -> Train:
-    """How models are trained; imported late, since torch takes a while to load."""
+    """Return the function that trains; it is imported late because torch is slow to load."""
     from sottovoce_papers.trial import trial
 
     return trial
 
 
-def study(catalogue: Catalogue, settings: Settings, train: Train | None = None) -> Findings:
+def study(grid_file: GridFile, settings: Settings, train: Train | None = None) -> Findings:
     """Train the grid with every seed and compare the mechanisms at each budget."""
-    grid = fast_grid(catalogue) if settings.fast else full_grid(catalogue)
+    grid = fast_grid(grid_file) if settings.fast else full_grid(grid_file)
     if settings.device is not None:
         grid = _on_device(grid, settings.device)
-    assert settings.folder is not None, "whoever runs a study says where trials are kept"
-    with data_in(settings.data_dir), opened(settings.folder) as store:
+    assert settings.folder is not None, "a study needs a folder for its trials"
+    with use_data_dir(settings.data_dir), open_store(settings.folder) as store:
 
         def run(trials: Sequence[Trial], what: str) -> list[TrialResult]:
-            return run_in(
+            return run_in_store(
                 store,
                 trials,
                 jobs=settings.jobs,
@@ -93,31 +107,31 @@ def study(catalogue: Catalogue, settings: Settings, train: Train | None = None) 
                 what=what,
             )
 
-        trained = _trained(catalogue, grid, settings.seeds, run)
+        trained = _tune_and_train(grid_file, grid, settings.seeds, run)
     if not any(result.result for result in trained.final):
         raise ConfigError(f"every trial failed; the first: {trained.failures[0]}")
     rows = summaries(trained.final, trained.rates, seeds=settings.seeds)
     return Findings(
-        rows=table(rows, catalogue.figure.target_accuracy),
-        figures=figures(catalogue, rows),
-        verdict=verdict(catalogue, rows, trained.failures),
-        method=_method(catalogue, grid, settings),
-        reduced=_reduced(catalogue, grid, settings),
+        rows=table(rows, grid_file.figure.target_accuracy),
+        figures=figures(grid_file, rows),
+        verdict=verdict(grid_file, rows, trained.failures),
+        method=_method(grid_file, grid, settings),
+        reduced=_reduced(grid_file, grid, settings),
         failures=trained.failures,
         warnings=_warnings(trained.final),
         trials=_trial_rows(trained),
     )
 
 
-def _on_device(grid: Grid, device: str) -> Grid:
+def _on_device(grid: TrainingGrid, device: str) -> TrainingGrid:
     base = copy.deepcopy(dict(grid.base))
     override(base, "runtime.device", device, source=f"--device {device}")
     return dataclasses.replace(grid, base=base)
 
 
 @contextlib.contextmanager
-def data_in(folder: Path | None) -> Iterator[None]:
-    """Data sets are looked for in `folder` while this lasts; no spec says where they lie."""
+def use_data_dir(folder: Path | None) -> Iterator[None]:
+    """Look for data sets in `folder` within the context; specs do not say where they are."""
     if folder is None:
         yield
         return
@@ -131,17 +145,17 @@ def data_in(folder: Path | None) -> Iterator[None]:
             os.environ[DATA_VARIABLE] = before
 
 
-def _trained(catalogue: Catalogue, grid: Grid, seeds: int, run: Run) -> Trained:
-    """Tune where there are rates to choose from, then train what was chosen."""
+def _tune_and_train(grid_file: GridFile, grid: TrainingGrid, seeds: int, run: Run) -> Trained:
+    """Tune where there are several rates, then train with the chosen ones."""
     final = expand(grid.base, {**grid.axes, SEED: _seeds(1, seeds)})
     tried: list[TrialResult] = []
     rates: Mapping[Group, TunedRate] = {}
     if RATE in grid.axes:
-        # Made before anything is trained: a spec that is wrong in either stage stops here.
-        held_out = [] if len(grid.axes[RATE]) == 1 else _held_out(catalogue, grid)
+        # Expanded before anything is trained, so that a wrong spec of either stage fails early.
+        held_out = [] if len(grid.axes[RATE]) == 1 else _held_out(grid_file, grid)
 
         tried = run(held_out, "tuning") if held_out else []
-        rates = chosen(tried) if held_out else _only_rate(final)
+        rates = choose_rates(tried) if held_out else _only_rate(final)
         final = [trial for trial in final if rates[group_of(trial.key)].rate == trial.key[RATE]]
     return Trained(tuning=tried, rates=rates, final=run(final, "trials"))
 
@@ -150,11 +164,11 @@ def _seeds(first: int, count: int) -> list[Choice]:
     return [Choice(value=n, overrides={"seed": n}) for n in range(first, first + count)]
 
 
-def _held_out(catalogue: Catalogue, grid: Grid) -> list[Trial]:
-    assert catalogue.tuning is not None, "the catalogue has checked that"
+def _held_out(grid_file: GridFile, grid: TrainingGrid) -> list[Trial]:
+    assert grid_file.tuning is not None, "parse_grid_file has checked it"
     stage = [Choice(value="held-out data", overrides=grid.held_out)]
-    seeds = _seeds(FIRST_TUNING_SEED, catalogue.tuning.seeds)
-    # The stage's overrides come last, and its name stays out of the keys.
+    seeds = _seeds(FIRST_TUNING_SEED, grid_file.tuning.seeds)
+    # The overrides of the stage come last, and its name is not part of the keys.
     trials = expand(grid.base, {**grid.axes, SEED: seeds, "stage": stage})
     return [
         Trial(key={k: v for k, v in t.key.items() if k != "stage"}, spec=t.spec) for t in trials
@@ -168,15 +182,15 @@ def _only_rate(final: Sequence[Trial]) -> dict[Group, TunedRate]:
     }
 
 
-def _reduced(catalogue: Catalogue, grid: Grid, settings: Settings) -> str:
+def _reduced(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> str:
     if not settings.fast:
         return ""
-    planned = catalogue.experiment.seeds
+    planned = grid_file.experiment.seeds
     fewer = f"{settings.seeds} seeds, not {planned}" if settings.seeds < planned else ""
     return "; ".join(part for part in (grid.reduced, fewer) if part) + "."
 
 
-def _method(catalogue: Catalogue, grid: Grid, settings: Settings) -> str:
+def _method(grid_file: GridFile, grid: TrainingGrid, settings: Settings) -> str:
     privacy = grid.base.get("privacy", {})
     lines = [
         f"Every mechanism is trained with the seeds 1 to {settings.seeds}; accuracies are means "
@@ -185,22 +199,22 @@ def _method(catalogue: Catalogue, grid: Grid, settings: Settings) -> str:
         f"over seeds, at delta = {privacy.get('delta')}, adjacency "
         f"{privacy.get('adjacency', 'zero-out')}, {privacy.get('level')} level.",
     ]
-    tuning = catalogue.tuning
+    tuning = grid_file.tuning
     if RATE in grid.axes and tuning is not None and len(grid.axes[RATE]) > 1:
         rates = ", ".join(f"{choice.value:g}" for choice in grid.axes[RATE])
         held = ", ".join(f"{path} = {value}" for path, value in grid.held_out.items())
         lines.append(
             f"Learning rates ({rates}) are chosen for each mechanism and epsilon on held-out "
             f"training data ({held}) by the mean accuracy of {tuning.seeds} other seeds; the "
-            "chosen one is then trained on all training data. What the choice itself gives away "
-            "of the held-out data is not charged."
+            "chosen one is then trained on all training data. The privacy cost of this choice for "
+            "the held-out data is not charged."
         )
-    lines.append("Every trial stands in trials.csv with the hash of its spec.")
+    lines.append("Every trial is listed in trials.csv with the hash of its spec.")
     return "\n".join(lines)
 
 
 def _warnings(results: Sequence[TrialResult]) -> list[str]:
-    """What trials warned of, once each, with how often."""
+    """Return each warning of the trials once, with the number of trials that gave it."""
     counts: dict[str, int] = {}
     for result in results:
         for warning in (result.result or {}).get("warnings", []):

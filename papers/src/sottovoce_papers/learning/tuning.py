@@ -1,23 +1,24 @@
-"""Learning rates chosen on held-out training data, with seeds that serve for nothing else."""
+"""Learning rates chosen on held-out training data, with seeds that are used for nothing else."""
 
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sottovoce_papers.catalogue import RATE, SEED
 from sottovoce_papers.experiment import Cell
+from sottovoce_papers.grid_files import RATE, SEED
 from sottovoce_papers.sweep import Key, TrialResult
 
-FIRST_TUNING_SEED = 1_000_001  # final seeds count from 1 and never come so far
+FIRST_TUNING_SEED = 1_000_001  # Final seeds count from 1 and stay far below.
 
 Group = tuple[tuple[str, Cell], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedRate:
-    """The rate of one group, None if every rate failed; at the grid's edge a wider one might help.
+    """The chosen learning rate of one group; None if every rate failed.
 
-    `accuracy` is its mean on held-out data, None if there was nothing to choose from.
+    `accuracy` is its mean on held-out data, None if there was only one rate. If `at_edge`, the rate
+    is the least or the largest of the grid, and a wider grid might do better.
     """
 
     rate: Cell
@@ -26,12 +27,15 @@ class TunedRate:
 
 
 def group_of(key: Key) -> Group:
-    """What a rate is chosen for: the key without rate and seed."""
+    """Return the key without rate and seed: the cell for which a rate is chosen."""
     return tuple((name, value) for name, value in key.items() if name not in (RATE, SEED))
 
 
-def chosen(results: Sequence[TrialResult]) -> dict[Group, TunedRate]:
-    """The best rate of each group; one that failed with any seed is out, ties go to the lower."""
+def choose_rates(results: Sequence[TrialResult]) -> dict[Group, TunedRate]:
+    """Return the best rate of each group; a rate that failed with any seed is excluded.
+
+    Ties go to the lower rate.
+    """
     groups: dict[Group, dict[float, list[float | None]]] = {}
     for result in results:
         rate = result.key[RATE]

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class FemnistConvnet:
     """32 and 64 filters of 5x5 that keep the size, each with 2x2 max pooling; 128 hidden units.
 
-    461,630 parameters for 28x28 pixels and 62 classes. The reference says four layers, and no more.
+    461,630 parameters for 28x28 pixels and 62 classes. The reference only says that there are four
+    layers.
 
     Reference: Guo, Chaudhuri, Stock and Rabbat 2023, section 4.2.
     """

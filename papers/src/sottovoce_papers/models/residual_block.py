@@ -5,7 +5,7 @@ from torch.nn.functional import relu
 
 
 class ResidualBlock(nn.Module):
-    """relu(norm(conv(relu(norm(conv(x))))) + shortcut(x)), the shortcut projected if x changes."""
+    """relu(norm(conv(relu(norm(conv(x))))) + shortcut(x)); projected if x changes its size."""
 
     def __init__(self, inputs: int, outputs: int, *, stride: int, groups: int) -> None:
         super().__init__()
@@ -19,10 +19,11 @@ class ResidualBlock(nn.Module):
             self.shortcut = nn.Sequential(projection, nn.GroupNorm(groups, outputs))
 
     def forward(self, features: Tensor) -> Tensor:
+        """Return the output of the block."""
         inner = relu(self.first_norm(self.first(features)))
         return relu(self.second_norm(self.second(inner)) + self.shortcut(features))
 
 
 def convolution(inputs: int, outputs: int, *, stride: int) -> nn.Conv2d:
-    # No bias: the normalisation that follows would take it out again.
+    """Return a 3x3 convolution without bias, which the normalization that follows would remove."""
     return nn.Conv2d(inputs, outputs, kernel_size=3, stride=stride, padding=1, bias=False)

@@ -1,4 +1,4 @@
-"""ResNet-18 for small images, with group instead of batch normalisation."""
+"""ResNet-18 for small images, with group instead of batch normalization."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -21,11 +21,11 @@ BLOCKS_PER_STAGE = 2
 @register_model("resnet18", summary="ResNet-18 for small images, with group norm")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resnet18:
-    """Four stages of two residual blocks; a 3x3 stem and no pooling at the start, for 32x32 pixels.
+    """Four stages of two residual blocks; a 3x3 stem without pooling, for 32x32 pixels.
 
     11,173,962 parameters for 3 channels and 10 classes. `groups` must divide 64.
 
-    Reference: He et al. 2016, sections 3.3 and 4.2; Wu and He 2018 (group normalisation).
+    Reference: He et al. 2016, sections 3.3 and 4.2; Wu and He 2018 (group normalization).
     """
 
     initial_weights: ClassVar[InitialWeights] = "relu"

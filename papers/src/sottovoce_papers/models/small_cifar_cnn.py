@@ -1,4 +1,4 @@
-"""A small convolutional network for colour images, for grids of many runs."""
+"""A small convolutional network for color images, for grids of many runs."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -20,10 +20,10 @@ FILTERS = (32, 64, 128)
 @register_model("small_cifar_cnn", summary="three convolutions with group norm, for color images")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallCifarCnn:
-    """Three blocks of 3x3 convolution, group norm, ReLU and pooling; then one average a filter.
+    """Three blocks of 3x3 convolution, group norm, ReLU and pooling; then one average per filter.
 
-    32, 64 and 128 filters; 94,986 parameters for 3 channels and 10 classes, whatever the size.
-    `groups` must divide 32. Reference: Wu and He 2018 (group normalisation).
+    32, 64 and 128 filters; 94,986 parameters for 3 channels and 10 classes, for any size of images.
+    `groups` must divide 32. Reference: Wu and He 2018 (group normalization).
     """
 
     initial_weights: ClassVar[InitialWeights] = "relu"

@@ -1,4 +1,4 @@
-"""A convolutional network of some 34,000 parameters, small enough to train by the hundred."""
+"""A convolutional network of about 34,000 parameters, small enough to train hundreds of times."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
@@ -22,9 +22,9 @@ FILTERS = (16, 32, 64)
 class StridedCnn:
     """Three 3x3 convolutions that halve the sides, tanh after each; then one linear layer.
 
-    16, 32 and 64 filters; 33,834 parameters for 32x32 images of 3 channels and 10 classes. Strides
-    in place of pooling and no normalisation: every operation is smooth, which is the best case for
-    whoever inverts gradients, and cheap, which suits whoever trains shadow models.
+    16, 32 and 64 filters; 33,834 parameters for 32x32 images of 3 channels and 10 classes. It has
+    strides instead of pooling and no normalization: every operation is smooth, which is the best
+    case for inverting gradients, and cheap, which suits the training of shadow models.
     """
 
     initial_weights: ClassVar[InitialWeights] = "tanh"

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class TanhConvnet:
     """16 filters of 8x8 and 64 of 4x4, average pooling, 32 hidden units; tanh throughout.
 
-    The table has tanh on the outputs too, so every logit lies in [-1, 1] and the loss cannot fall
-    to 0. `bounded_outputs` = False leaves it out, as Papernot et al. 2020 do.
+    The table also has tanh on the outputs, so every logit lies in [-1, 1] and the loss cannot reach
+    0. `bounded_outputs` = False leaves it out, as Papernot et al. 2020 do.
 
     Reference: Chaudhuri, Guo and Rabbat 2022, table 2.
     """

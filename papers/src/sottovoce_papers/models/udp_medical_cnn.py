@@ -23,8 +23,8 @@ HIDDEN_UNITS = 64
 class UdpMedicalCnn:
     """Four convolutions with ReLU and max pooling, two fully connected layers; 1 or 3 channels.
 
-    The reference gives no sizes. Ours: 16, 32, 64 and 64 filters of 3x3 that keep the size, 64
-    hidden units. Its log-softmax belongs to the loss.
+    The reference gives no sizes. Here: 16, 32, 64 and 64 filters of 3x3 that keep the size, 64
+    hidden units. The log-softmax is part of the loss.
 
     Reference: Feng et al. (UDP-FL), section 5.1.
     """

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class UdpMnistCnn:
     """Two convolutions with ReLU and max pooling, two fully connected layers.
 
-    The reference gives no sizes. Ours: 10 and 20 filters of 5x5, 50 hidden units; 21,840 parameters
-    for 28x28 pixels and 10 classes. Its log-softmax belongs to the loss.
+    The reference gives no sizes. Here: 10 and 20 filters of 5x5, 50 hidden units; 21,840 parameters
+    for 28x28 pixels and 10 classes. The log-softmax is part of the loss.
 
     Reference: Feng et al. (UDP-FL), section 5.1.
     """

@@ -1,1 +1,1 @@
-"""Experiments, one file each; found by walking this package."""
+"""The experiments, one module or folder each; they are found by walking this package."""

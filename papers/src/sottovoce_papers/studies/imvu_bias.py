@@ -1,4 +1,4 @@
-"""I-MVU figure 1: what a number in [0, 1] decodes to on average."""
+"""I-MVU figure 1: the mean of the decoded value of a number in [0, 1]."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -20,66 +20,69 @@ NUM_INPUTS, FAST_NUM_INPUTS = 401, 41
 LEVELS = (2, 4, 8)
 MVU, INTERPOLATED = "MVU, 1 bit", "I-MVU, 1 bit"
 OURS = ("Gauss-Hermite, 1 bit", "Gauss-Hermite, 2 bits", "Gauss-Hermite, 3 bits")  # as LEVELS
-# Less than this is rounding, not bias.
+# A smaller bias is a rounding error.
 UNBIASED = 1e-9
-_CENTRED = L2Ball(dimension=1, radius=0.5)  # u = x - 1/2
+_CENTERED = L2Ball(dimension=1, radius=0.5)  # u = x - 1/2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
-    """A mechanism for one number x in [0, 1], which it is given as x - origin."""
+class OffsetMechanism:
+    """A mechanism for a number x in [0, 1], to which x - origin is given."""
 
     name: str
     mechanism: Mechanism
     origin: float
 
     def moments(self, inputs: Vector) -> tuple[Vector, Vector]:
-        """Mean and variance of what each x decodes to, from the declared law."""
+        """Return the exact mean and variance of the decoded value for each input."""
         laws = [self.mechanism.law([x - self.origin]) for x in inputs]
         means = np.array([float(law.mean()[0]) for law in laws])
         return means + self.origin, np.array([float(law.variance()[0]) for law in laws])
 
 
-def contenders(epsilon: float) -> list[Contender]:
-    """MVU and I-MVU at epsilon over [0, 1], and ours at I-MVU's rho: sigma = 1/epsilon."""
+def compared_mechanisms(epsilon: float) -> list[OffsetMechanism]:
+    """Return MVU and I-MVU at epsilon over [0, 1], and ours at I-MVU's rho: sigma = 1/epsilon."""
     mvu = Mvu(
         input_domain=Box(dimension=1, lower=0.0, upper=1.0),
         epsilon=epsilon,
         input_bits=1,
         output_bits=1,
     )
-    published = InterpolatedMvu(input_domain=_CENTRED, epsilon=epsilon, beta=1.0, output_bits=1)
+    published = InterpolatedMvu(input_domain=_CENTERED, epsilon=epsilon, beta=1.0, output_bits=1)
     ours = [
-        GaussHermite(input_domain=_CENTRED, levels=levels, noise_multiplier=2.0 / epsilon)
+        GaussHermite(input_domain=_CENTERED, levels=levels, noise_multiplier=2.0 / epsilon)
         for levels in LEVELS
     ]
     return [
-        Contender(name=MVU, mechanism=mvu, origin=0.0),
-        Contender(name=INTERPOLATED, mechanism=published, origin=0.5),
-        *(Contender(name=n, mechanism=m, origin=0.5) for n, m in zip(OURS, ours, strict=True)),
+        OffsetMechanism(name=MVU, mechanism=mvu, origin=0.0),
+        OffsetMechanism(name=INTERPOLATED, mechanism=published, origin=0.5),
+        *(
+            OffsetMechanism(name=n, mechanism=m, origin=0.5)
+            for n, m in zip(OURS, ours, strict=True)
+        ),
     ]
 
 
 @experiment(
     "imvu-bias",
-    title="What a number in [0, 1] decodes to on average (I-MVU, figure 1)",
+    title="The mean decoded value of a number in [0, 1] (I-MVU, figure 1)",
     claim="While MVU is unbiased in the entire interval [0, 1], I-MVU incurs some bias for x other "
     "than 0 and 1, especially at higher values of epsilon; the bias is small in comparison to the "
     "noise. (By symmetry it has none at 1/2 either.)",
     seeds=0,
 )
 def imvu_bias(settings: Settings) -> Findings:
-    """Exact means and variances on a grid of inputs."""
+    """Compute exact means and variances on a grid of inputs."""
     epsilons = FAST_EPSILONS if settings.fast else EPSILONS
     inputs = np.linspace(0.0, 1.0, FAST_NUM_INPUTS if settings.fast else NUM_INPUTS)
     rows: list[Row] = []
     means: dict[str, Vector] = {MVU: inputs}
     for done, epsilon in enumerate(epsilons):
         settings.on_step("epsilons", done, len(epsilons), f"epsilon {epsilon:g}")
-        for contender in contenders(epsilon):
-            mean, variance = contender.moments(inputs)
-            rows.append(_row(epsilon, contender.name, inputs, mean, variance))
-            if contender.name == INTERPOLATED:
+        for compared in compared_mechanisms(epsilon):
+            mean, variance = compared.moments(inputs)
+            rows.append(_row(epsilon, compared.name, inputs, mean, variance))
+            if compared.name == INTERPOLATED:
                 means[f"I-MVU, epsilon = {epsilon:g}"] = mean
     settings.on_step("epsilons", len(epsilons), len(epsilons), "done")
     return Findings(
@@ -128,12 +131,12 @@ def _figures(inputs: Vector, means: Mapping[str, Vector], rows: Sequence[Row]) -
     return [
         Figure(
             name="expected-value",
-            caption="What x decodes to on average; MVU is the diagonal.",
+            caption="The mean of the decoded value by x; MVU is the diagonal.",
             chart=by_input("E[M(x)] by input", "expected value", np.zeros_like(inputs)),
         ),
         Figure(
             name="bias",
-            caption="The same less x.",
+            caption="The same minus x.",
             chart=by_input("Bias by input", "E[M(x)] - x", inputs),
         ),
         Figure(
@@ -151,7 +154,7 @@ def _figures(inputs: Vector, means: Mapping[str, Vector], rows: Sequence[Row]) -
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """Who is unbiased, how the published bias grows, and which of ours has less of it."""
+    """Return which mechanism is unbiased, how the published bias grows, and where ours is less."""
     keys = [(number(row, "epsilon"), str(row["mechanism"])) for row in rows]
     biases = {key: number(row, "bias_max") for key, row in zip(keys, rows, strict=True)}
     errors = {key: number(row, "mse_mean") for key, row in zip(keys, rows, strict=True)}

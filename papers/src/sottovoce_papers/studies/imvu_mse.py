@@ -28,7 +28,7 @@ CHARTED_RHO = 20.0
 PUBLISHED_EPSILONS = (0.25, 0.5, 0.75, 1.0, 2.0, 3.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0)
 FAST_PUBLISHED_EPSILONS = (0.25, 1.0, 5.0)
 SAMPLED_DIMENSION, SAMPLED_RHO, SAMPLED_CLIENTS = 128, 5.0, 100
-WITHIN = 0.003  # of the Gaussian's error
+WITHIN = 0.003  # Relative to the Gaussian's error.
 FLAT, SPIKY, ROTATED = "flat", "spiky", "spiky-rotated"
 PUBLISHED = "I-MVU (published), 1 bit"
 OURS = {b: f"Gauss-Hermite, {b} bit{'s' if b > 1 else ''}" for b in BITS}
@@ -37,20 +37,21 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitVector:
-    """A vector of norm 1 as values and how often each occurs: its order does not matter."""
+    """A vector of norm 1 as values with their counts, since the order does not matter."""
 
     name: str
     values: Vector
     counts: Vector
 
     def full(self) -> Vector:
+        """Return all coordinates."""
         return np.repeat(self.values, self.counts.astype(np.intp))
 
 
 def unit_vectors(dimension: int) -> list[UnitVector]:
-    """A random direction, a single coordinate, and the latter rotated as rounds do it."""
+    """Return a random direction, a single coordinate, and the latter rotated as rounds do it."""
     normals = SeededRandomness(1).generator("direction", dimension).standard_normal(dimension)
-    # A hair inside the ball, for the norm rounds.
+    # Slightly inside the ball, because the norm is rounded.
     inside = 1.0 - 2.0**-40
     flat = normals / np.linalg.norm(normals) * inside
     spike = inside * (np.arange(dimension) == 0)
@@ -65,47 +66,58 @@ def unit_vectors(dimension: int) -> list[UnitVector]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
-    """A mechanism at a rho under zero-out, for any dimension: coordinates are treated alike."""
+class MechanismAtRho:
+    """A mechanism with a given rho under zero-out, for any dimension.
+
+    It treats all coordinates alike.
+    """
 
     kind: str
     parameters: Mapping[str, float]
 
     def on(self, dimension: int) -> Mechanism:
+        """Return the mechanism on the unit ball of a dimension."""
         ball = L2Ball(dimension=dimension, radius=1.0)
         return registry.find(self.kind).build(ball, self.parameters)
 
 
-def calibrated(kind: str, knob: str, power: float, rho: float, **given: float) -> Contender:
-    """The contender whose accountant states this rho, which goes as the knob to the `power`."""
-    at_one = Contender(kind=kind, parameters={**given, knob: 1.0}).on(1)
+def calibrate(
+    kind: str, parameter: str, power: float, rho: float, **given: float
+) -> MechanismAtRho:
+    """Return the mechanism whose accountant states this rho.
+
+    rho must be proportional to the named parameter to the `power`.
+    """
+    at_one = MechanismAtRho(kind=kind, parameters={**given, parameter: 1.0}).on(1)
     stated = total_rho(release_event(at_one, adjacency=Adjacency.ZERO_OUT))
-    return Contender(kind=kind, parameters={**given, knob: (rho / stated) ** (1.0 / power)})
+    return MechanismAtRho(
+        kind=kind, parameters={**given, parameter: (rho / stated) ** (1.0 / power)}
+    )
 
 
-gauss_hermite = partial(calibrated, "gauss_hermite", "noise_multiplier", -2.0)
-interpolated_mvu = partial(calibrated, "interpolated_mvu", "beta", 2.0)
+gauss_hermite = partial(calibrate, "gauss_hermite", "noise_multiplier", -2.0)
+interpolated_mvu = partial(calibrate, "interpolated_mvu", "beta", 2.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Errors:
-    """Sums over coordinates of variance and squared bias, over those of the Gaussian's variance."""
+    """Variance and squared bias, summed over coordinates, divided by the Gaussian's variance."""
 
     variance: float
     squared_bias: float
 
     def ratio(self, clients: int) -> float:
-        """MSE of the mean of that many clients who all hold the vector, over the Gaussian's."""
+        """Return the MSE of the mean of clients who all hold the vector, over the Gaussian's."""
         return self.variance + clients * self.squared_bias
 
 
-def exact_errors(contender: Contender, vector: UnitVector, rho: float) -> Errors:
-    """From the declared law, in chunks; the Gaussian has d sigma^2, sigma^2 = 1/(2 rho)."""
+def exact_errors(option: MechanismAtRho, vector: UnitVector, rho: float) -> Errors:
+    """Return the errors from the exact law; the Gaussian has d sigma^2 with sigma^2 = 1/(2 rho)."""
     variance = squared_bias = 0.0
     for start in range(0, len(vector.values), _CHUNK):
         part = slice(start, start + _CHUNK)
         values, counts = vector.values[part], vector.counts[part]
-        law = contender.on(len(values)).law(values)
+        law = option.on(len(values)).law(values)
         variance += float(counts @ law.variance())
         squared_bias += float(counts @ (law.mean() - values) ** 2)
     gaussian = float(vector.counts.sum()) / (2.0 * rho)
@@ -113,28 +125,32 @@ def exact_errors(contender: Contender, vector: UnitVector, rho: float) -> Errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
-    """One mechanism's settings at one rho; with several, each number of clients takes the best."""
+class CandidateSettings:
+    """The settings of one mechanism at one rho; the best is chosen for each number of clients."""
 
     name: str
     bits: int
-    contenders: Sequence[Contender]
+    options: Sequence[MechanismAtRho]
     errors: Sequence[Errors]
 
     def best(self, clients: int) -> int:
+        """Return the index of the best setting."""
         ratios = [errors.ratio(clients) for errors in self.errors]
         return int(np.argmin(ratios))
 
     def ratio(self, clients: int) -> float:
+        """Return the ratio of the best setting."""
         return self.errors[self.best(clients)].ratio(clients)
 
 
-def measured(vector: UnitVector, rho: float, epsilons: Sequence[float]) -> list[Candidates]:
-    """Ours by bits, and the published one over its epsilons."""
+def measure_candidates(
+    vector: UnitVector, rho: float, epsilons: Sequence[float]
+) -> list[CandidateSettings]:
+    """Return our mechanisms by bits, and the published one over its epsilons."""
 
-    def candidates(name: str, bits: int, contenders: Sequence[Contender]) -> Candidates:
-        errors = [exact_errors(contender, vector, rho) for contender in contenders]
-        return Candidates(name=name, bits=bits, contenders=contenders, errors=errors)
+    def candidates(name: str, bits: int, options: Sequence[MechanismAtRho]) -> CandidateSettings:
+        errors = [exact_errors(option, vector, rho) for option in options]
+        return CandidateSettings(name=name, bits=bits, options=options, errors=errors)
 
     ours = [candidates(OURS[b], b, [gauss_hermite(rho, levels=1 << b)]) for b in BITS]
     published = [interpolated_mvu(rho, epsilon=e, output_bits=1) for e in epsilons]
@@ -149,18 +165,18 @@ def measured(vector: UnitVector, rho: float, epsilons: Sequence[float]) -> list[
     "do not improve it (I-MVU, sections 1 and 3, appendix D).",
 )
 def imvu_mse(settings: Settings) -> Findings:
-    """Exact ratios for every dimension, rho, vector and number of clients; some sampled."""
+    """Compute exact ratios for every dimension, rho, vector and number of clients; sample some."""
     dimensions = FAST_DIMENSIONS if settings.fast else DIMENSIONS
     epsilons = FAST_PUBLISHED_EPSILONS if settings.fast else PUBLISHED_EPSILONS
     rows: list[Row] = []
     figures: list[Figure] = []
     for dimension in dimensions:
         for vector in unit_vectors(dimension):
-            by_rho: dict[float, list[Candidates]] = {}
+            by_rho: dict[float, list[CandidateSettings]] = {}
             for done, rho in enumerate(RHOS):
                 what = f"d = {dimension}, {vector.name}"
                 settings.on_step(what, done, len(RHOS), f"rho {rho:g}")
-                by_rho[rho] = measured(vector, rho, epsilons)
+                by_rho[rho] = measure_candidates(vector, rho, epsilons)
                 rows += _rows(dimension, vector, rho, by_rho[rho], settings.seeds)
             settings.on_step(what, len(RHOS), len(RHOS), "done")
             figures += _figures(dimension, vector.name, by_rho)
@@ -181,7 +197,7 @@ def imvu_mse(settings: Settings) -> Findings:
 
 
 def _rows(
-    dimension: int, vector: UnitVector, rho: float, found: Sequence[Candidates], seeds: int
+    dimension: int, vector: UnitVector, rho: float, found: Sequence[CandidateSettings], seeds: int
 ) -> Iterator[Row]:
     for candidates in found:
         row: dict[str, Cell] = {
@@ -193,20 +209,20 @@ def _rows(
             "automatic_bits": automatic_bits(dimension, rho),
         }
         row |= {_ratio_key(n): candidates.ratio(n) for n in CLIENTS}
-        best = [candidates.contenders[candidates.best(n)].parameters for n in CLIENTS]
+        best = [candidates.options[candidates.best(n)].parameters for n in CLIENTS]
         row["best_epsilons"] = " ".join(
             f"{given['epsilon']:g}" for given in best if "epsilon" in given
         )
         sampled: tuple[float | None, float | None] = None, None
         if (dimension, rho) == (SAMPLED_DIMENSION, SAMPLED_RHO):
-            contender = candidates.contenders[candidates.best(SAMPLED_CLIENTS)]
-            sampled = sampled_ratio(contender, vector, rho, seeds)
+            option = candidates.options[candidates.best(SAMPLED_CLIENTS)]
+            sampled = sampled_ratio(option, vector, rho, seeds)
         row["sampled_ratio_100"], row["sampled_half_width"] = sampled
         yield row
 
 
 def automatic_bits(dimension: int, rho: float) -> int:
-    """The bits that levels = 'auto' takes; it reckons with rotated updates."""
+    """Return the bits that levels = 'auto' chooses, which assumes rotated updates."""
     parameters = {**gauss_hermite(rho, levels=4).parameters, "levels": "auto"}
     ball = L2Ball(dimension=dimension, radius=1.0)
     levels = registry.find("gauss_hermite").resolve(ball, parameters)["levels"]
@@ -218,17 +234,17 @@ def _ratio_key(clients: int) -> str:
 
 
 def sampled_ratio(
-    contender: Contender, vector: UnitVector, rho: float, seeds: int
+    option: MechanismAtRho, vector: UnitVector, rho: float, seeds: int
 ) -> tuple[float, float]:
-    """The ratio from real encodes: its mean over seeds, and half the width of its interval."""
+    """Return the mean over seeds of the ratio from real encodings, and its half width."""
     truth = vector.full()
-    mechanism = contender.on(len(truth))
+    mechanism = option.on(len(truth))
     ratios = []
     for seed in range(1, seeds + 1):
         randomness = SeededRandomness(seed)
         total = np.zeros(len(truth))
         for client in range(SAMPLED_CLIENTS):
-            stream = randomness.stream(contender.kind, repr(contender.parameters), client)
+            stream = randomness.stream(option.kind, repr(option.parameters), client)
             total += mechanism.decode(mechanism.encode(truth, stream))
         error = float(((total / SAMPLED_CLIENTS - truth) ** 2).sum())
         ratios.append(error * SAMPLED_CLIENTS * 2.0 * rho / len(truth))
@@ -236,7 +252,7 @@ def sampled_ratio(
 
 
 def _figures(
-    dimension: int, name: str, by_rho: Mapping[float, Sequence[Candidates]]
+    dimension: int, name: str, by_rho: Mapping[float, Sequence[CandidateSettings]]
 ) -> Iterator[Figure]:
     def figure(
         what: str, xs: Sequence[float], at: Sequence[tuple[float, int]], caption: str
@@ -260,12 +276,12 @@ def _figures(
     caption = f"{where}: the mean of {most} clients."
     yield figure("rho", RHOS, [(rho, most) for rho in RHOS], caption)
     at = [(CHARTED_RHO, n) for n in CHARTED_CLIENTS]
-    caption = f"{where}, rho = {CHARTED_RHO:g}: what is biased stops improving with more clients."
+    caption = f"{where}, rho = {CHARTED_RHO:g}: a biased mechanism stops improving with clients."
     yield figure("clients", CHARTED_CLIENTS, at, caption)
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """The fewest bits within .3% of the Gaussian, the published one beside them, the sampling."""
+    """Return the fewest bits within .3% of the Gaussian, the published ratios, and the check."""
     lines = [
         f"Fewest bits with an MSE at most {100.0 * WITHIN:g}% above the Gaussian's for "
         f"{', '.join(f'{n}' for n in CLIENTS)} clients alike:"
@@ -294,7 +310,7 @@ def _fewest(rows: Sequence[Row], rho: float) -> str:
 
 
 def _more_bits(rows: Sequence[Row]) -> Iterator[str]:
-    """The claim that more bits do not improve it, for ours."""
+    """Check the claim that more bits do not improve the error, for our mechanism."""
     gains = [
         number(one, _ratio_key(n)) / number(more, _ratio_key(n))
         for one in rows
@@ -310,7 +326,7 @@ def _more_bits(rows: Sequence[Row]) -> Iterator[str]:
         yield (
             f"More bits do improve it: two or three have an MSE more than {percent} below one "
             f"bit's in {better} of {len(gains)} comparisons, at best {max(gains):.3g} times less. "
-            "(Two-row tables, as published, cannot: their further letters say nothing.)"
+            "(Two-row tables, as published, cannot: their further letters carry no information.)"
         )
     elif gains:
         yield f"More bits do not improve it by more than {percent}."

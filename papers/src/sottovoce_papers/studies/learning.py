@@ -1,5 +1,5 @@
-"""The experiments that are files in the catalogue: models trained over a grid."""
+"""The experiments that are files of the folder `grids`: models trained over a grid."""
 
-from sottovoce_papers.learning.study import enter_catalogue
+from sottovoce_papers.learning.study import register_grid_experiments
 
-enter_catalogue()
+register_grid_experiments()

@@ -1,4 +1,4 @@
-"""MVU figure 5: what another bit of output is worth, by epsilon."""
+"""MVU figure 5: the value of another output bit, by epsilon."""
 
 from sottovoce.core.charts.grids import HeatMap
 from sottovoce.core.charts.lines import ChartLine, LineChart
@@ -16,14 +16,14 @@ FAST_OUTPUT_BITS, FAST_EPSILONS = (1, 2, 3), (5.0,)
 
 @experiment(
     "mvu-bits",
-    title="What another output bit is worth, 5 bits in (MVU, figure 5 and appendix B.2)",
+    title="The value of another output bit, 5 bits in (MVU, figure 5 and appendix B.2)",
     claim="As b_out increases, the structure of the matrix stays nearly the same and is refined; "
     "the marginal benefit to the MSE becomes lower, and the more so the smaller epsilon is, since "
     "privacy noise leaves less to communicate.",
     seeds=0,
 )
 def mvu_bits(settings: Settings) -> Findings:
-    """One certified design for each epsilon and number of output bits."""
+    """Solve one certified design for each epsilon and number of output bits."""
     epsilons = FAST_EPSILONS if settings.fast else EPSILONS
     bits = FAST_OUTPUT_BITS if settings.fast else OUTPUT_BITS
     rows: list[Row] = []

@@ -1,7 +1,7 @@
-"""MVU section 2.3: which estimates of the mean become right as clients become many.
+"""MVU section 2.3: which estimates of the mean converge to the truth with many clients.
 
 The three truncated mechanisms here are examples of what not to do: they are biased, and none of
-them is a mechanism of this library. Only their sampling laws are written down, in integers or
+them is a mechanism of this library. Only their sampling laws are implemented, in integers or
 float64, to measure that bias.
 """
 
@@ -22,18 +22,18 @@ from sottovoce.mechanisms.release import ReleaseTerms
 from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment
 
 EPSILON, DELTA = 1.0, 1e-5
-BITS = 4  # of the two biased grids
-END_POINT = 1.0  # every client holds the upper end of [-1, 1]
+BITS = 4  # Of the two biased grids.
+END_POINT = 1.0  # Every client holds the upper end of [-1, 1].
 CLIENTS = tuple(10**k for k in range(2, 7))
 FAST_CLIENTS = (100, 1_000, 10_000)
-MVU, GENERALISED = "MVU, 3 bits", "gRR, 3 bits"
+MVU, GENERALIZED = "MVU, 3 bits", "gRR, 3 bits"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scheme:
-    """What one client's decoded value is when it holds END_POINT: letters and probabilities.
+    """The law of one client's decoded value when it holds END_POINT.
 
-    The truncated Gaussian, which is continuous, has no letters; `draw_mean` draws the mean of n.
+    `draw_mean` draws the mean of n clients.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Scheme:
 
 
 def _finite(name: str, letters: Vector, pmf: Vector, *, unbiased: bool) -> Scheme:
-    """A scheme with finitely many letters: n clients are one multinomial draw."""
+    """Return a scheme with finitely many letters: n clients are one multinomial draw."""
     pmf = pmf / pmf.sum()
     mean = float(pmf @ letters)
 
@@ -62,7 +62,7 @@ def _finite(name: str, letters: Vector, pmf: Vector, *, unbiased: bool) -> Schem
 
 @cache
 def noise_stddev() -> float:
-    """What the Gaussian mechanism needs at (EPSILON, DELTA) between any two points of [-1, 1]."""
+    """Return the Gaussian's noise for (EPSILON, DELTA) between any two points of [-1, 1]."""
     found = registry.find("gaussian").calibrated(
         L2Ball(dimension=1, radius=1.0),
         {},
@@ -75,14 +75,14 @@ def noise_stddev() -> float:
 
 
 def truncated_gaussian() -> Scheme:
-    """BIASED EXAMPLE. min(max(x + N(0, sigma^2), -1), 1): half the mass at the end lies inside."""
+    """Return a BIASED EXAMPLE: x + N(0, sigma^2), clipped to [-1, 1]."""
     from scipy.special import ndtr
 
     sigma = noise_stddev()
-    width = 2.0 / sigma  # from x = 1, all of [-1, 1] lies below
+    width = 2.0 / sigma  # Seen from x = 1, all of [-1, 1] lies below.
     density = math.exp(-0.5 * width**2) / math.sqrt(2.0 * math.pi)
     inside = float(ndtr(width)) - 0.5
-    first = sigma * (1.0 / math.sqrt(2.0 * math.pi) - density)  # E of the shortfall inside
+    first = sigma * (1.0 / math.sqrt(2.0 * math.pi) - density)  # Mean shortfall inside [-1, 1].
     second = sigma**2 * (inside - width * density)
     below = float(ndtr(-width))
     shortfall, square = first + 2.0 * below, second + 4.0 * below
@@ -101,9 +101,9 @@ def truncated_gaussian() -> Scheme:
 
 
 def _grid() -> tuple[Vector, float]:
-    """2^BITS even points that reach one standard deviation beyond [-1, 1], and their step.
+    """Return 2^BITS even points that reach one standard deviation beyond [-1, 1], and their step.
 
-    Both ends of [-1, 1] lie on it.
+    Both ends of [-1, 1] are points of the grid.
     """
     reach = 1.0 + noise_stddev()
     half = 2 ** (BITS - 1) - 1
@@ -113,7 +113,7 @@ def _grid() -> tuple[Vector, float]:
 
 
 def truncated_discrete_gaussian() -> Scheme:
-    """BIASED EXAMPLE. x plus discrete Gaussian noise on a grid, cut off at the grid's ends."""
+    """Return a BIASED EXAMPLE: discrete Gaussian noise on a grid, clipped to the grid."""
     grid, step = _grid()
     wide = step * np.arange(-4000, 4001)
     mass = np.exp(-0.5 * (wide / noise_stddev()) ** 2)
@@ -124,7 +124,7 @@ def truncated_discrete_gaussian() -> Scheme:
 
 
 def wrapped_skellam() -> Scheme:
-    """BIASED EXAMPLE. x plus Skellam noise on a grid, modulo 2^BITS: what wraps comes back low."""
+    """Return a BIASED EXAMPLE: Skellam noise on a grid, modulo 2^BITS."""
     from scipy.special import ive
 
     grid, step = _grid()
@@ -137,7 +137,7 @@ def wrapped_skellam() -> Scheme:
 
 
 def registered(name: str, kind: str, **given: object) -> Scheme:
-    """A mechanism of the library, by its declared law."""
+    """Return a mechanism of the library as a scheme, by its declared law."""
     box = Box(dimension=1, lower=-1.0, upper=1.0)
     law = registry.find(kind).build(box, given).law([END_POINT])
     assert isinstance(law, FiniteLaw)
@@ -145,11 +145,12 @@ def registered(name: str, kind: str, **given: object) -> Scheme:
 
 
 def schemes() -> list[Scheme]:
+    """Return the three biased examples and two unbiased mechanisms."""
     return [
         truncated_gaussian(),
         truncated_discrete_gaussian(),
         wrapped_skellam(),
-        registered(GENERALISED, "generalized_rr", epsilon=EPSILON, bits=3),
+        registered(GENERALIZED, "generalized_rr", epsilon=EPSILON, bits=3),
         registered(MVU, "mvu", epsilon=EPSILON, input_bits=3, output_bits=3),
     ]
 
@@ -163,7 +164,7 @@ def schemes() -> list[Scheme]:
     seeds=20,
 )
 def mvu_consistency(settings: Settings) -> Findings:
-    """Exact bias and MSE by the number of clients, and the MSE over sampled cohorts."""
+    """Compute bias and MSE by the number of clients, exactly and over sampled cohorts."""
     counts = FAST_CLIENTS if settings.fast else CLIENTS
     rows: list[Row] = []
     lines = []
@@ -242,5 +243,5 @@ def _verdict(rows: Sequence[Row], counts: Sequence[int], found: Sequence[Scheme]
         return f"{falling}; this is NOT what the paper says."
     return (
         f"{falling}. A factor of {last // first} means 1/n: only the unbiased mechanisms have it, "
-        f"as the paper says.\nBiases left for ever: {biases}."
+        f"as the paper says.\nBiases that remain: {biases}."
     )

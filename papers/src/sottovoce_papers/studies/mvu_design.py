@@ -1,4 +1,4 @@
-"""MVU figure 1: the probability matrices and alphabets, and how near they are to the best."""
+"""MVU figure 1: the probability matrices and alphabets, and their distance from the optimum."""
 
 import numpy as np
 
@@ -21,7 +21,7 @@ FAST_EPSILONS = (3.0, 10.0)
     seeds=0,
 )
 def mvu_design(settings: Settings) -> Findings:
-    """Solve (or read) each design, certify it and bound what any other could reach."""
+    """Solve or read each design, certify it, and bound the variance of every other design."""
     epsilons = FAST_EPSILONS if settings.fast else EPSILONS
     designs, rows = [], []
     for done, epsilon in enumerate(epsilons):

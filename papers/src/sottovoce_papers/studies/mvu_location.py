@@ -1,4 +1,4 @@
-"""MVU section 4.1 in the plane: a density map from geo-indistinguishable places of a few bits."""
+"""MVU section 4.1 in the plane: a density map from geo-indistinguishable locations."""
 
 import math
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ SHOWN_EPSILON = 2.0
 
 
 def draw_city(generator: np.random.Generator, count: int) -> Vector:
-    """A centre, a suburb, a valley, and people everywhere; kilometres from the middle."""
+    """Return locations of a center, a suburb, a valley and everywhere, in kilometers."""
     kind = generator.choice(4, size=count, p=[0.45, 0.2, 0.2, 0.15])
     normal = generator.normal(size=(count, 2))
     along = generator.uniform(-4.5, 4.5, size=count)
@@ -44,6 +44,7 @@ def draw_city(generator: np.random.Generator, count: int) -> Vector:
 
 
 def histogram(places: Vector) -> Vector:
+    """Return the share of people in each cell."""
     edges = np.linspace(AREA.domain.lower, AREA.domain.upper, CELLS + 1)
     clipped = np.clip(places, edges[0], edges[-1])
     counts = np.histogram2d(clipped[:, 0], clipped[:, 1], bins=(edges, edges))[0]
@@ -51,12 +52,12 @@ def histogram(places: Vector) -> Vector:
 
 
 def distance(first: Vector, second: Vector) -> float:
-    """Total variation: the share of people who would have to move."""
+    """Return the total variation distance: the share of people who would have to move."""
     return float(np.abs(first - second).sum()) / 2.0
 
 
 def mvu_density(mechanism: MetricMvu, places: Vector, seed: int) -> Vector:
-    """The map from the codes of all people, drawn in one go by the mechanism's own sampler."""
+    """Return the map from the codes of all people, drawn at once by the mechanism's sampler."""
     on_unit = ((places - AREA.domain.lower) / AREA.side_km).ravel()
     keystream = SeededRandomness(seed).stream("places", repr(mechanism.epsilon))
     codes = sample_table(on_unit, mechanism.table, keystream)
@@ -64,7 +65,10 @@ def mvu_density(mechanism: MetricMvu, places: Vector, seed: int) -> Vector:
 
 
 def planar_laplace(places: Vector, epsilon_per_km: float, generator: np.random.Generator) -> Vector:
-    """Density proportional to e^(-epsilon r): any angle, and a Gamma(2, 1/epsilon) radius."""
+    """Return noisy locations, with density proportional to e^(-epsilon r).
+
+    The angle is uniform and the radius is Gamma(2, 1/epsilon).
+    """
     angle = generator.uniform(0.0, 2.0 * math.pi, size=len(places))
     radius = generator.gamma(2.0, 1.0 / epsilon_per_km, size=len(places))
     return np.asarray(places + radius[:, None] * np.column_stack((np.cos(angle), np.sin(angle))))
@@ -73,7 +77,10 @@ def planar_laplace(places: Vector, epsilon_per_km: float, generator: np.random.G
 def planar_laplace_density(
     places: Vector, epsilon_per_km: float, generator: np.random.Generator
 ) -> Vector:
-    """The same maximum likelihood from noisy places, put into cells; the channel by simulation."""
+    """Return the maximum-likelihood map from noisy locations put into cells.
+
+    The channel between cells is estimated by simulation.
+    """
     observed = histogram(planar_laplace(places, epsilon_per_km, generator)).ravel()
     middles = AREA.domain.lower + AREA.side_km * (np.arange(CELLS) + 0.5) / CELLS
     channel = np.empty((CELLS**2, CELLS**2))
@@ -81,7 +88,7 @@ def planar_laplace_density(
         middle = np.array([middles[number // CELLS], middles[number % CELLS]])
         noisy = planar_laplace(np.tile(middle, (4000, 1)), epsilon_per_km, generator)
         channel[number] = histogram(noisy).ravel()
-    channel = 0.999 * channel + 0.001 / CELLS**2  # no cell impossible by the luck of simulation
+    channel = 0.999 * channel + 0.001 / CELLS**2  # No cell is impossible because of few samples.
     density = np.full(CELLS**2, 1.0 / CELLS**2)
     for _ in range(500):
         density *= channel @ (observed / (density @ channel))
@@ -91,13 +98,13 @@ def planar_laplace_density(
 
 @experiment(
     "mvu-location",
-    title="Where people are: a density map from a few private bits each (MVU, section 4.1)",
+    title="A density map from a few private bits of each person (MVU, section 4.1)",
     claim="MVU adapts to metric DP for location privacy: fine-grained places are hidden while "
     "coarse-grained ones are preserved, at a few bits a place. (The paper has no figure for it.)",
     seeds=5,
 )
 def mvu_location(settings: Settings) -> Findings:
-    """Total variation between the estimated and the true map, beside the planar Laplace."""
+    """Measure the total variation between estimated and true map, also for the planar Laplace."""
     epsilons = FAST_EPSILONS_PER_KM if settings.fast else EPSILONS_PER_KM
     bits_shown = FAST_BITS if settings.fast else BITS
     num_people = FAST_NUM_PEOPLE if settings.fast else NUM_PEOPLE
@@ -156,12 +163,12 @@ def mvu_location(settings: Settings) -> Findings:
             ),
         ],
         verdict=_verdict(rows, names, epsilons),
-        method=f"{num_people} people of a made-up city, {AREA.side_km:g} km square, "
+        method=f"{num_people} people of an artificial city, {AREA.side_km:g} km square, "
         f"{settings.seeds} draws of people and noise. P(place) <= e^(epsilon distance) P(place') "
         "for all of them. MVU sends two codes, sampled exactly, each coordinate with "
         "epsilon/sqrt(2), and is unbiased; the planar Laplace (float noise: simulation grade) "
         "sends the number of the cell that the noisy place falls into, and is biased at the edges. "
-        "Both maps are maximum likelihood by expectation maximisation.",
+        "Both maps are maximum likelihood estimates by expectation maximization.",
     )
 
 

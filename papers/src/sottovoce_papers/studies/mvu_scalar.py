@@ -19,21 +19,24 @@ NUM_CLIENTS = 100_000
 EPSILONS = (1.0, 3.0, 5.0)
 FAST_EPSILONS = (3.0,)
 FAST_NUM_CLIENTS = 10_000
-_SAMPLED_EVERY = 7  # of the 50 inputs, these are also sampled: both ends and six between
+_SAMPLED_EVERY = 7  # Every seventh of the 50 inputs is also sampled: both ends and six between.
 MVU, MVU_ONE_BIT, CONTINUOUS = "MVU, 3 bits", "MVU, 1 bit", "MVU continuous, 3 bits"
-GENERALISED, BITWISE, CLDP, LAPLACE = "gRR, 3 bits", "bRR, 3 bits", "CLDP, 1 bit", "Laplace"
+GENERALIZED, BITWISE, CLDP, LAPLACE = "gRR, 3 bits", "bRR, 3 bits", "CLDP, 1 bit", "Laplace"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contender:
-    """A mechanism for one number in [-1, 1] at one epsilon, over any two inputs."""
+class ScalarMechanism:
+    """A mechanism for one number in [-1, 1], with one epsilon between any two inputs."""
 
     name: str
     kind: str
     parameters: dict[str, Any]
 
     def build(self, clients: int = 1) -> Mechanism:
-        """For several clients with a number each: all but CLDP treat coordinates alike."""
+        """Return the mechanism for several clients with a number each.
+
+        All mechanisms except CLDP treat coordinates alike.
+        """
         box = Box(dimension=clients, lower=-1.0, upper=1.0)
         return registry.find(self.kind).build(box, self.parameters)
 
@@ -41,14 +44,14 @@ class Contender:
         return self.name, repr(self.parameters), repr(x)
 
     def variances(self, inputs: Vector) -> Vector:
-        """Exact, from the declared law."""
+        """Return the exact variances from the declared law."""
         if self.kind == "cldp":
             mechanism = self.build()
             return np.array([mechanism.law([x]).variance()[0] for x in inputs])
         return self.build(len(inputs)).law(inputs).variance()
 
     def decoded(self, x: float, clients: int, randomness: SeededRandomness) -> Vector:
-        """What the server reads from that many clients who all hold x."""
+        """Return the decoded values of that many clients who all hold x."""
         if self.kind == "cldp":
             law = self.build().law([x])
             assert isinstance(law, JointLaw)
@@ -59,24 +62,28 @@ class Contender:
         return mechanism.decode(mechanism.encode(np.full(clients, x), stream))
 
 
-def contenders(epsilon: float) -> list[Contender]:
-    """The figure's mechanisms, ours for continuous input, and Laplace."""
+def compared_mechanisms(epsilon: float) -> list[ScalarMechanism]:
+    """Return the mechanisms of the figure, ours for continuous input, and Laplace."""
 
-    def mvu(name: str, input_bits: int | str, output_bits: int) -> Contender:
+    def mvu(name: str, input_bits: int | str, output_bits: int) -> ScalarMechanism:
         given = {"epsilon": epsilon, "input_bits": input_bits, "output_bits": output_bits}
-        return Contender(name=name, kind="mvu", parameters=given)
+        return ScalarMechanism(name=name, kind="mvu", parameters=given)
 
     return [
-        Contender(name=BITWISE, kind="bitwise_rr", parameters={"epsilon": epsilon, "bits": 3}),
-        Contender(
-            name=GENERALISED, kind="generalized_rr", parameters={"epsilon": epsilon, "bits": 3}
+        ScalarMechanism(
+            name=BITWISE, kind="bitwise_rr", parameters={"epsilon": epsilon, "bits": 3}
         ),
-        Contender(name=CLDP, kind="cldp", parameters={"epsilon": epsilon}),
+        ScalarMechanism(
+            name=GENERALIZED, kind="generalized_rr", parameters={"epsilon": epsilon, "bits": 3}
+        ),
+        ScalarMechanism(name=CLDP, kind="cldp", parameters={"epsilon": epsilon}),
         mvu(MVU_ONE_BIT, 1, 1),
         mvu(MVU, 3, 3),
         mvu(CONTINUOUS, "continuous", 3),
-        # The scale is (upper - lower)/epsilon: any two inputs must look alike, variance 8/eps^2.
-        Contender(name=LAPLACE, kind="laplace", parameters={"noise_multiplier": 1.0 / epsilon}),
+        # The scale is (upper - lower)/epsilon, since any two inputs are adjacent: variance 8/eps^2.
+        ScalarMechanism(
+            name=LAPLACE, kind="laplace", parameters={"noise_multiplier": 1.0 / epsilon}
+        ),
     ]
 
 
@@ -89,7 +96,7 @@ def contenders(epsilon: float) -> list[Contender]:
     "takes 8/epsilon^2.)",
 )
 def mvu_scalar(settings: Settings) -> Findings:
-    """Exact variances at 50 inputs, and a check by sampling at eight of them."""
+    """Compute exact variances at 50 inputs, and check eight of them by sampling."""
     epsilons = FAST_EPSILONS if settings.fast else EPSILONS
     num_clients = FAST_NUM_CLIENTS if settings.fast else NUM_CLIENTS
     inputs = np.linspace(-1.0, 1.0, NUM_INPUTS)
@@ -97,16 +104,16 @@ def mvu_scalar(settings: Settings) -> Findings:
     figures = []
     for epsilon in epsilons:
         lines = []
-        for done, contender in enumerate(found := contenders(epsilon)):
-            settings.on_step(f"epsilon {epsilon:g}", done, len(found), contender.name)
-            variances = contender.variances(inputs)
-            lines.append(ChartLine(name=contender.name, x=inputs.tolist(), y=variances.tolist()))
-            sampled = _sampled(contender, inputs, variances, num_clients, settings.seeds)
+        for done, compared in enumerate(found := compared_mechanisms(epsilon)):
+            settings.on_step(f"epsilon {epsilon:g}", done, len(found), compared.name)
+            variances = compared.variances(inputs)
+            lines.append(ChartLine(name=compared.name, x=inputs.tolist(), y=variances.tolist()))
+            sampled = _sampled(compared, inputs, variances, num_clients, settings.seeds)
             rows.append(
                 {
                     "epsilon": epsilon,
-                    "mechanism": contender.name,
-                    "bits": int(bits_per_coordinate(contender.build())),
+                    "mechanism": compared.name,
+                    "bits": int(bits_per_coordinate(compared.build())),
                     "variance_mean": float(variances.mean()),
                     "variance_max": float(variances.max()),
                     **sampled,
@@ -142,14 +149,14 @@ def mvu_scalar(settings: Settings) -> Findings:
 
 
 def _sampled(
-    contender: Contender, inputs: Vector, variances: Vector, num_clients: int, seeds: int
+    compared: ScalarMechanism, inputs: Vector, variances: Vector, num_clients: int, seeds: int
 ) -> dict[str, float]:
     spreads, errors = [], []
     for seed in range(1, seeds + 1):
         randomness = SeededRandomness(seed)
         spread, error = [], []
         for x, variance in zip(inputs[::_SAMPLED_EVERY], variances[::_SAMPLED_EVERY], strict=True):
-            decoded = contender.decoded(float(x), num_clients, randomness)
+            decoded = compared.decoded(float(x), num_clients, randomness)
             spread.append(float(decoded.var()) / variance)
             error.append(num_clients * (float(decoded.mean()) - x) ** 2 / variance)
         spreads.append(float(np.mean(spread)))
@@ -178,7 +185,7 @@ def _verdict(rows: Sequence[Row], epsilons: Sequence[float]) -> str:
         if same > 1e-9
         else "MVU with one bit is CLDP"
     )
-    published = (BITWISE, GENERALISED, CLDP, MVU_ONE_BIT)
+    published = (BITWISE, GENERALIZED, CLDP, MVU_ONE_BIT)
     for epsilon in epsilons:
         best = min(published, key=lambda name: means[epsilon, name])
         ours, theirs = means[epsilon, MVU], means[epsilon, best]

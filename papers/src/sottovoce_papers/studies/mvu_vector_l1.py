@@ -13,7 +13,7 @@ from sottovoce.mechanisms.release import ReleaseTerms, release_event
 from sottovoce.privacy import accounting
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment
-from sottovoce_papers.mean_estimation import Contender, error_chart, exact_errors, measure
+from sottovoce_papers.mean_estimation import CalibratedMechanism, error_chart, exact_errors, measure
 
 DIMENSION, NUM_CLIENTS = 128, 10_000
 DELTA = 1.0 / (NUM_CLIENTS + 1)
@@ -26,14 +26,15 @@ CLDP, CLDP_CALIBRATED, SKELLAM = "CLDP (published)", "CLDP (zero-out)", "Skellam
 
 
 def draw_vectors(generator: np.random.Generator, num_clients: int) -> Vector:
-    """Uniform in [0, 1]^d, then divided by the L1 norm; a hair inside the ball for rounding."""
+    """Return vectors uniform in [0, 1]^d, divided by their L1 norm, slightly inside the ball."""
     cube = generator.random((num_clients, DIMENSION))
     return np.asarray(cube / cube.sum(axis=1, keepdims=True) * (1.0 - 2.0**-40))
 
 
-def contenders(epsilon: float) -> list[Contender]:
-    """All at this epsilon, zero-out; Skellam with delta besides."""
-    at_zero_out = math.log(2.0 * math.exp(epsilon) - 1.0)  # CLDP's parameter that spends epsilon
+def compared_mechanisms(epsilon: float) -> list[CalibratedMechanism]:
+    """Return the mechanisms at this epsilon under zero-out; Skellam also has a delta."""
+    # The parameter with which CLDP spends epsilon under zero-out.
+    at_zero_out = math.log(2.0 * math.exp(epsilon) - 1.0)
 
     def mvu(bits_in: int, bits_out: int) -> dict[str, Any]:
         return {
@@ -52,21 +53,22 @@ def contenders(epsilon: float) -> list[Contender]:
         event_of=ReleaseTerms(adjacency=Adjacency.ZERO_OUT),
     )
     return [
-        _contender(LAPLACE, "laplace", {"noise_multiplier": 1.0 / epsilon}),
-        _contender(CLDP, "cldp", {"epsilon": epsilon}),
-        _contender(CLDP_CALIBRATED, "cldp", {"epsilon": at_zero_out * (1.0 - 1e-9)}),
-        _contender(SKELLAM, "skellam", skellam),
-        _contender(MVU, "metric_mvu", mvu(INPUT_BITS, 3)),
-        _contender(MVU_ONE_BIT, "metric_mvu", mvu(1, 1)),
+        _build(LAPLACE, "laplace", {"noise_multiplier": 1.0 / epsilon}),
+        _build(CLDP, "cldp", {"epsilon": epsilon}),
+        _build(CLDP_CALIBRATED, "cldp", {"epsilon": at_zero_out * (1.0 - 1e-9)}),
+        _build(SKELLAM, "skellam", skellam),
+        _build(MVU, "metric_mvu", mvu(INPUT_BITS, 3)),
+        _build(MVU_ONE_BIT, "metric_mvu", mvu(1, 1)),
     ]
 
 
-def _contender(name: str, kind: str, given: dict[str, Any]) -> Contender:
+def _build(name: str, kind: str, given: dict[str, Any]) -> CalibratedMechanism:
+    """Build a mechanism and state the epsilon that it spends."""
     mechanism = registry.find(kind).build(BALL, given)
     event = release_event(mechanism, adjacency=Adjacency.ZERO_OUT)
     pure = pure_epsilon(event)
     spent = pure if math.isfinite(pure) else accounting.epsilon(event, DELTA)
-    return Contender(name=name, mechanism=mechanism, spent=spent)
+    return CalibratedMechanism(name=name, mechanism=mechanism, spent=spent)
 
 
 @experiment(
@@ -76,12 +78,12 @@ def _contender(name: str, kind: str, given: dict[str, Any]) -> Contender:
     "and Skellam have an MSE more than an order of magnitude above Laplace's.",
 )
 def mvu_vector_l1(settings: Settings) -> Findings:
-    """MSE per coordinate by epsilon: exact, and sampled."""
+    """Measure the MSE per coordinate by epsilon, exactly and by sampling."""
     epsilons = FAST_EPSILONS if settings.fast else EPSILONS
     num_clients = FAST_NUM_CLIENTS if settings.fast else NUM_CLIENTS
     rows: list[Row] = []
     for epsilon in epsilons:
-        found = contenders(epsilon)
+        found = compared_mechanisms(epsilon)
         rows += measure(
             settings,
             epsilon,
@@ -100,7 +102,7 @@ def mvu_vector_l1(settings: Settings) -> Findings:
         ],
         verdict=_verdict(rows, epsilons),
         method=f"{num_clients} clients, adjacency zero-out, {settings.seeds} repeats. Pure epsilon "
-        f"for all but Skellam, which has delta = {DELTA:.3g} besides. 'CLDP (published)' takes "
+        f"for all but Skellam, which also has delta = {DELTA:.3g}. 'CLDP (published)' takes "
         "epsilon over any two vectors, as its authors do, and so spends less under zero-out; "
         "'CLDP (zero-out)' spends what the others spend. MVU is sampled for all clients by its "
         "kernel; the others encode 500 clients one by one, and their error, which has no bias, is "

@@ -16,7 +16,13 @@ from sottovoce.privacy import accounting
 from sottovoce.privacy.events import GaussianNoise
 from sottovoce.privacy.renyi import RenyiAccountant
 from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment, number
-from sottovoce_papers.mean_estimation import Contender, bisected, error_chart, exact_errors, measure
+from sottovoce_papers.mean_estimation import (
+    CalibratedMechanism,
+    bisect_noise,
+    error_chart,
+    exact_errors,
+    measure,
+)
 
 DIMENSION, NUM_CLIENTS = 128, 10_000
 DELTA = 1.0 / (NUM_CLIENTS + 1)
@@ -28,21 +34,24 @@ GAUSSIAN, GAUSSIAN_RENYI = "Gaussian, exact", "Gaussian by RDP"
 CLDP, CLDP_CALIBRATED = "CLDP (published)", "CLDP (zero-out)"
 SKELLAM, HERMITE = "Skellam, 16 bits", "Gauss-Hermite, 1 bit"
 MVU_L1, MVU_L2 = "MVU L1, 3 bits", "MVU L2 (published), 3 bits"
-# Calibration of the L1 table ends here: at most epsilon, and at least this fraction of it.
+# Calibration of the L1 table stops when it spends between this fraction of epsilon and epsilon.
 _ENOUGH = 0.985
 _TRIALS = 20
 
 
 def draw_vectors(generator: np.random.Generator, num_clients: int) -> Vector:
-    """Uniform on the part of the sphere with no negative coordinate; a hair inside the ball."""
+    """Return vectors uniform on the nonnegative part of the sphere, slightly inside the ball."""
     normals = np.abs(generator.standard_normal((num_clients, DIMENSION)))
     return np.asarray(normals / np.linalg.norm(normals, axis=1, keepdims=True) * (1.0 - 2.0**-40))
 
 
-def contenders(epsilon: float) -> list[Contender]:
-    """All at (epsilon, DELTA), zero-out, but for the two that are as published: pure epsilon."""
+def compared_mechanisms(epsilon: float) -> list[CalibratedMechanism]:
+    """Return the mechanisms at (epsilon, DELTA) under zero-out.
 
-    def calibrated(name: str, kind: str, **given: Any) -> Contender:
+    The two that are as published have pure epsilon.
+    """
+
+    def calibrated(name: str, kind: str, **given: Any) -> CalibratedMechanism:
         found = registry.find(kind).calibrated(
             BALL,
             given,
@@ -51,47 +60,48 @@ def contenders(epsilon: float) -> list[Contender]:
             delta=DELTA,
             event_of=ReleaseTerms(adjacency=Adjacency.ZERO_OUT),
         )
-        return _contender(name, kind, **found)
+        return _build(name, kind, **found)
 
     def by_renyi(noise_multiplier: float) -> float:
         event = GaussianNoise(mu=1.0 / noise_multiplier, adjacency=Adjacency.ZERO_OUT)
         return RenyiAccountant().epsilon(event, DELTA)
 
-    noise = bisected(by_renyi, epsilon, (1e-2, 1e3))
+    noise = bisect_noise(by_renyi, epsilon, (1e-2, 1e3))
     gaussian = registry.find("gaussian").build(BALL, {"noise_multiplier": noise})
     published = {"epsilon": epsilon, "input_bits": INPUT_BITS, "output_bits": 3}
     return [
         calibrated(GAUSSIAN, "gaussian"),
-        Contender(name=GAUSSIAN_RENYI, mechanism=gaussian, spent=by_renyi(noise)),
-        _contender(CLDP, "cldp", epsilon=epsilon),
-        _contender(
+        CalibratedMechanism(name=GAUSSIAN_RENYI, mechanism=gaussian, spent=by_renyi(noise)),
+        _build(CLDP, "cldp", epsilon=epsilon),
+        _build(
             CLDP_CALIBRATED,
             "cldp",
             epsilon=math.log(2.0 * math.exp(epsilon) - 1.0) * (1.0 - 1e-9),
         ),
         calibrated(SKELLAM, "skellam", bits=16, steps_per_radius="auto"),
         _metric_l1(epsilon),
-        _contender(MVU_L2, "metric_mvu", metric="l2_squared", **published),
+        _build(MVU_L2, "metric_mvu", metric="l2_squared", **published),
         calibrated(HERMITE, "gauss_hermite", levels=2),
     ]
 
 
-def _contender(name: str, kind: str, **given: Any) -> Contender:
+def _build(name: str, kind: str, **given: Any) -> CalibratedMechanism:
+    """Build a mechanism and state the epsilon that it spends."""
     mechanism = registry.find(kind).build(BALL, given)
     spent = accounting.epsilon(release_event(mechanism, adjacency=Adjacency.ZERO_OUT), DELTA)
-    return Contender(name=name, mechanism=mechanism, spent=spent)
+    return CalibratedMechanism(name=name, mechanism=mechanism, spent=spent)
 
 
-def _metric_l1(epsilon: float) -> Contender:
-    """The L1 table whose Renyi divergences spend epsilon.
+def _metric_l1(epsilon: float) -> CalibratedMechanism:
+    """Return the L1 table whose Renyi divergences spend epsilon.
 
-    Each trial is a design and an envelope, seconds of work, and the spent epsilon is nearly a
-    power of the parameter: two or three trials along that power end within 1.5%.
+    Each trial takes seconds, because it needs a design and an envelope. The spent epsilon is nearly
+    a power of the parameter, so two or three steps along that power come within 1.5%.
     """
     power = 1.07
     parameter = 0.5 * (_ENOUGH**0.5 * epsilon / 1.6406) ** (1.0 / power)
     for _ in range(_TRIALS):
-        found = _contender(
+        found = _build(
             MVU_L1,
             "metric_mvu",
             epsilon=parameter,
@@ -103,7 +113,8 @@ def _metric_l1(epsilon: float) -> Contender:
             return found
         parameter *= (_ENOUGH**0.5 * epsilon / found.spent) ** (1.0 / power)
     raise PrivacyError(
-        f"no L1 table was found that spends epsilon {epsilon:g} after {_TRIALS} trials"
+        f"no L1 table was found that spends epsilon {epsilon:g} after {_TRIALS} trials; "
+        "use another epsilon"
     )
 
 
@@ -116,14 +127,17 @@ def _metric_l1(epsilon: float) -> Contender:
     "outperforms both CLDP (8 bits) and Skellam (16 bits).",
 )
 def mvu_vector_l2(settings: Settings) -> Findings:
-    """MSE per coordinate by epsilon: exact, and sampled."""
+    """Measure the MSE per coordinate by epsilon, exactly and by sampling."""
     epsilons = FAST_EPSILONS if settings.fast else EPSILONS
     num_clients = FAST_NUM_CLIENTS if settings.fast else NUM_CLIENTS
     rows: list[Row] = []
     for epsilon in epsilons:
         settings.on_step(f"epsilon {epsilon:g}", 0, 8, "calibrating")
         rows += measure(
-            settings, epsilon, contenders(epsilon), partial(draw_vectors, num_clients=num_clients)
+            settings,
+            epsilon,
+            compared_mechanisms(epsilon),
+            partial(draw_vectors, num_clients=num_clients),
         )
     return Findings(
         rows=rows,
@@ -163,7 +177,7 @@ def _verdict(rows: Sequence[Row], epsilons: Sequence[float]) -> str:
     best = [min(compressed, key=lambda name: errors[e, name]) for e in epsilons]
     loses = all(errors[e, MVU_L2] > errors[e, MVU_L1] for e in epsilons)
     why = (
-        "The L2 design loses because its constraints between neighbouring grid points imply all "
+        "The L2 design loses because its constraints between adjacent grid points imply all "
         "others: it is the L1 design with epsilon times the grid step, whose rows are nearly "
         f"equal. Accounted, it spends no more than {', '.join(f'{e:.2g}' for e in spent)}; "
         "calibrated to spend all of epsilon, it would be the L1 design."

@@ -1,4 +1,4 @@
-"""UDP-FL, table 8: gender from the embeddings of a model that predicts race."""
+"""UDP-FL, table 8: inference of gender from the embeddings of a model that predicts race."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ from sottovoce_papers.udp_mechanisms import (
     NO_PRIVACY,
     RECORD_SAMPLING_RATE,
     STAIRCASE,
-    Contender,
-    contenders,
-    in_words,
+    MechanismAtBudget,
+    describe_budgets,
+    mechanisms_at_budgets,
 )
 
 _VERSION = 1
 _SMALL = (
-    "'strided_cnn' on grey faces of 48x48 in place of the paper's network and its colour images; "
-    "a file of 8,000 faces serves where there is no larger one."
+    "'strided_cnn' on gray faces of 48x48 in place of the paper's network and its color images; "
+    "a file of 8,000 faces is used if there is no larger one."
 )
 ATTRIBUTE = "gender"
-# As attribute_scores names them, which needs torch.
+# The names that attribute_scores uses; it is not imported here because it needs torch.
 MODEL, UNTRAINED, PIXELS, MAJORITY = "the model", "untrained model", "raw rows", "majority"
 
 # (mechanism, epsilon) -> accuracy, F1 as printed in table 8.
@@ -48,8 +48,8 @@ TABLE_8: Mapping[tuple[str, float | None], tuple[float, float]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How much is done; None for all rows."""
+class InferencePlan:
+    """The effort of the experiment; None for all rows."""
 
     epsilons: Sequence[float]
     seeds: int
@@ -60,7 +60,8 @@ class Plan:
     epochs: int
 
     @classmethod
-    def of(cls, settings: Settings) -> "Plan":
+    def of(cls, settings: Settings) -> "InferencePlan":
+        """Return the plan of a full or a fast run."""
         if settings.fast:
             return cls(
                 epsilons=(8.0,),
@@ -82,8 +83,8 @@ class Plan:
         )
 
 
-def base_spec(plan: Plan, settings: Settings) -> dict[str, Any]:
-    """The target models' spec but for mechanism, budget, rate and seed."""
+def base_spec(plan: InferencePlan, settings: Settings) -> dict[str, Any]:
+    """Return the spec of the target models without mechanism, budget, rate and seed."""
     sizes = {"num_train": plan.num_train, "num_test": plan.num_test}
     return {
         "name": "udp-aia",
@@ -121,11 +122,11 @@ Cell = dict[str, Any]
     data="utkface-race",
 )
 def udp_aia(settings: Settings) -> Findings:
-    """The same attack on models of every mechanism, and on what needs no trained model."""
-    from sottovoce_papers.learning.study import data_in
+    """Run the same attack on models of every mechanism, and baselines without a trained model."""
+    from sottovoce_papers.learning.study import use_data_dir
 
-    plan = Plan.of(settings)
-    with data_in(settings.data_dir):
+    plan = InferencePlan.of(settings)
+    with use_data_dir(settings.data_dir):
         cells = list(_cells(plan, settings, KeptCells(settings.folder, version=_VERSION)))
     rows = _rows(cells)
     return Findings(
@@ -137,19 +138,19 @@ def udp_aia(settings: Settings) -> Findings:
     )
 
 
-def _cells(plan: Plan, settings: Settings, kept: KeptCells) -> Iterator[Cell]:
-    """Every contender with every seed; a seed draws the split, the model and the noise."""
+def _cells(plan: InferencePlan, settings: Settings, kept: KeptCells) -> Iterator[Cell]:
+    """Yield every mechanism with every seed; a seed draws the split, the model and the noise."""
     from sottovoce.auditing.attacks.attributes import AttributeClassifier
     from sottovoce.auditing.run_attributes import attribute_scores, baseline_guesses
     from sottovoce_papers.target_models import target_model
 
-    base, everyone = base_spec(plan, settings), contenders(plan.epsilons)
+    base, everyone = base_spec(plan, settings), mechanisms_at_budgets(plan.epsilons)
     effort = {"rounds": plan.rounds, "rates": list(plan.rates), "epochs": plan.epochs}
     about = {"effort": effort, "num_train": plan.num_train, "num_test": plan.num_test}
     attack = AttributeClassifier(epochs=plan.epochs)
-    rates: dict[Contender, Sequence[float]] = {}
+    rates: dict[MechanismAtBudget, Sequence[float]] = {}
     for seed in range(1, plan.seeds + 1):
-        baselines = None  # the same for all of a seed's models
+        baselines = None  # The same for all models of a seed.
         for done, one in enumerate(everyone):
             key = {**about, **one.key, "seed": seed}
             cell = kept.find(key)
@@ -164,12 +165,12 @@ def _cells(plan: Plan, settings: Settings, kept: KeptCells) -> Iterator[Cell]:
                 )
                 found = {"target_accuracy": target.accuracy, "learning_rate": target.learning_rate}
                 cell = kept.keep(key, {**found, "scores": scores})
-            rates[one] = (cell["learning_rate"],)  # tuned once, with the first seed
+            rates[one] = (cell["learning_rate"],)  # Tuned once, with the first seed.
             yield {**key, **cell}
 
 
 def _rows(cells: Sequence[Cell]) -> list[Row]:
-    """A row a contender, and one for each guess that needs no trained model."""
+    """Return a row per mechanism and budget, and one per guess without a trained model."""
     rows = [
         _row(one, [cell for cell in cells if _name(cell) == one], MODEL)
         for one in dict.fromkeys(map(_name, cells))
@@ -198,7 +199,7 @@ def _row(name: tuple[str, float | None], cells: Sequence[Cell], guess: str) -> R
 
 
 def _gains(cells: Sequence[Cell], guess: str) -> tuple[float, float]:
-    """Mean and half width, over seeds, of what the model's embeddings gain over another guess."""
+    """Return mean and half width over seeds of the model's accuracy minus that of another guess."""
     return mean_and_half_width(
         [
             cell["scores"][MODEL]["accuracy"]["mean"] - cell["scores"][guess]["accuracy"]["mean"]
@@ -208,7 +209,7 @@ def _gains(cells: Sequence[Cell], guess: str) -> tuple[float, float]:
 
 
 def verdict(cells: Sequence[Cell]) -> str:
-    """What trained models add, and whether the staircase differs."""
+    """Return what trained models add to the attack, and whether the staircase differs."""
     by_name = {
         name: [cell for cell in cells if _name(cell) == name]
         for name in dict.fromkeys(map(_name, cells))
@@ -218,9 +219,15 @@ def verdict(cells: Sequence[Cell]) -> str:
         told: dict[str, list[tuple[str, float | None]]] = {}
         for name, own in by_name.items():
             mean, half = _gains(own, guess)
-            side = "above" if mean > half else "below" if mean < -half else "not told apart from"
+            side = (
+                "above"
+                if mean > half
+                else "below"
+                if mean < -half
+                else "not clearly different from"
+            )
             told.setdefault(side, []).append(name)
-        parts = [f"{side} it: {in_words(names)}" for side, names in told.items()]
+        parts = [f"{side} it: {describe_budgets(names)}" for side, names in told.items()]
         lines.append(f"Accuracy against '{guess}' (in pairs by seed, 95%): {'; '.join(parts)}.")
     lines.append(_staircase(by_name))
     return "\n".join(lines)
@@ -231,12 +238,12 @@ def _staircase(by_name: Mapping[tuple[str, float | None], Sequence[Cell]]) -> st
     for epsilon in sorted({e for _, e in by_name if e is not None}):
         pairs = zip(by_name[STAIRCASE, epsilon], by_name[GAUSSIAN, epsilon], strict=True)
         mean, half = mean_and_half_width([_accuracy(one) - _accuracy(two) for one, two in pairs])
-        word = "lower" if mean < -half else "higher" if mean > half else "not told apart"
+        word = "lower" if mean < -half else "higher" if mean > half else "no clear difference"
         parts.append(
             f"{100 * mean:+.1f} points ({100 * (mean - half):+.1f} to {100 * (mean + half):+.1f}, "
             f"{word}) at epsilon {epsilon:g}"
         )
-    return f"The staircase's accuracy less the Gaussian's: {', '.join(parts)}."
+    return f"The staircase's accuracy minus the Gaussian's: {', '.join(parts)}."
 
 
 def _accuracy(cell: Cell) -> float:
@@ -249,7 +256,7 @@ def _figures(rows: Sequence[Row]) -> list[Figure]:
     for name in dict.fromkeys(str(row["mechanism"]) for row in rows):
         own = [row for row in rows if row["mechanism"] == name]
         printed = [row for row in own if row["paper_accuracy"] is not None]
-        if own[0]["epsilon"] is None:  # the same at every epsilon
+        if own[0]["epsilon"] is None:  # It is drawn at every epsilon.
             own, printed = own * len(epsilons), printed * len(epsilons)
         series.append(
             Series(
@@ -269,7 +276,9 @@ def _figures(rows: Sequence[Row]) -> list[Figure]:
         series=series,
         frontiers="none",
     )
-    caption = "Means over seeds, bars Student's 95% intervals; what has no epsilon stands at each."
+    caption = (
+        "Means over seeds, bars Student's 95% intervals; rows without epsilon are drawn at each."
+    )
     return [Figure(name="accuracy-by-epsilon", caption=caption, chart=chart)]
 
 
@@ -277,23 +286,23 @@ def _numbers(rows: Sequence[Row], key: str) -> list[float]:
     return [float(row[key]) for row in rows]  # type: ignore[arg-type]
 
 
-def _method(plan: Plan) -> str:
+def _method(plan: InferencePlan) -> str:
     rates = ", ".join(f"{rate:g}" for rate in plan.rates)
     chosen = "not tuned" if len(plan.rates) == 1 else "chosen by accuracy on held-out rows"
     return (
         f"strided_cnn predicts race on {plan.num_train or 'all'} training faces of UTKFace (48x48 "
-        f"grey, 10 clients, {plan.rounds} rounds of a 5% sample of their records, clip 1, rate "
+        f"gray, 10 clients, {plan.rounds} rounds of a 5% sample of their records, clip 1, rate "
         f"{rates}, {chosen}); "
         "sample level, zero-out, delta = 1e-5, the whole budget over all rounds, sound accounting. "
         "A network of two layers learns gender from the input of the last layer on the test faces, "
         "and is asked about the training faces. 'Untrained model' and 'raw rows' give the same "
-        "network the embeddings before training, and the pixels; 'majority' is the commonest "
+        "network the embeddings before training, and the pixels; 'majority' is the most frequent "
         f"gender. Seeds 1 to {plan.seeds} draw split, model and noise; intervals are Student's 95% "
         "over seeds; F1 is the mean over both values."
     )
 
 
-def _reduced(plan: Plan) -> str:
+def _reduced(plan: InferencePlan) -> str:
     return (
         f"{plan.num_train} training and {plan.num_test} test faces, {plan.rounds} rounds, one "
         f"learning rate, epsilon {plan.epsilons[0]:g} only, {plan.seeds} seeds."

@@ -1,4 +1,4 @@
-"""UDP-FL, table 5: seconds and bytes of each mechanism, against rounds."""
+"""UDP-FL, table 5: seconds and bytes of each mechanism, by rounds."""
 
 import copy
 import time
@@ -8,8 +8,16 @@ from typing import Any
 from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.runs.loading import parse
-from sottovoce_papers.experiment import Experiment, Figure, Findings, Row, Settings, enter, number
-from sottovoce_papers.learning.study import data_in, default_train
+from sottovoce_papers.experiment import (
+    Experiment,
+    Figure,
+    Findings,
+    Row,
+    Settings,
+    number,
+    register_experiment,
+)
+from sottovoce_papers.learning.study import default_train, use_data_dir
 from sottovoce_papers.sweep import Choice, Trial, TrialResult, expand, label, run_trials
 from sottovoce_papers.workers import Train
 
@@ -49,7 +57,7 @@ BASE: dict[str, Any] = {
 
 
 def grid(settings: Settings) -> list[Trial]:
-    """Mechanisms, rounds and seeds; messages are encoded, packed and decoded as in earnest."""
+    """Return the trials: mechanisms, rounds and seeds, with messages encoded and packed."""
     base = copy.deepcopy(BASE)
     if settings.fast:
         base["data"]["num_train"] = FAST_NUM_TRAIN
@@ -75,7 +83,10 @@ def grid(settings: Settings) -> list[Trial]:
 
 
 def calibration_seconds(trial: Trial) -> float:
-    """How long finding the noise takes: assembling a run, less assembling it with noise given."""
+    """Return the time to calibrate the noise.
+
+    It is the time to resolve a run minus the time to resolve it with the noise given.
+    """
     from sottovoce.runs.inputs import load_inputs
     from sottovoce.runs.resolve import resolve
 
@@ -87,13 +98,14 @@ def calibration_seconds(trial: Trial) -> float:
 
 
 def study(settings: Settings, train: Train | None = None) -> Findings:
-    """Train one model at a time, whatever the jobs: they would take each other's time."""
-    assert settings.folder is not None, "whoever runs a study says where trials are kept"
+    """Train one model at a time, for any number of jobs, so that they do not slow each other."""
+    assert settings.folder is not None, "a study needs a folder for its trials"
     wanted = grid(settings)
-    with data_in(settings.data_dir):
+    with use_data_dir(settings.data_dir):
         first = {_cell(trial.key): trial for trial in reversed(wanted)}
-        calibration_seconds(wanted[0])  # loads data and libraries, which is nobody's time below
-        # Before training, which would leave parts of the answer in memory.
+        # The first call loads data and libraries, whose time is not measured below.
+        calibration_seconds(wanted[0])
+        # Measured before training, which would fill the caches of the accountants.
         noise = {cell: calibration_seconds(trial) for cell, trial in first.items()}
         results = run_trials(
             wanted,
@@ -125,7 +137,7 @@ METHOD = (
     "epsilon = 4 at delta = 1e-5, sample level, zero-out, a secret 5% sample of each client's "
     "records a round. Models are trained one after another; seconds are those of the rounds with "
     "encoding, packing, unpacking, decoding and up to 40 tests on 200 images, on this machine. "
-    "As no time may tell who was sampled, every record's gradient is computed. Bytes are those of "
+    "Time must not reveal who was sampled, so all gradients are computed. Bytes are those of "
     "all clients and rounds together, with headers; down goes the model in float32."
 )
 
@@ -135,7 +147,7 @@ def _cell(key: Mapping[str, Any]) -> tuple[str, int]:
 
 
 def row(cell: tuple[str, int], results: Sequence[TrialResult], noise_seconds: float) -> Row:
-    """Seconds over seeds, and bytes in both directions."""
+    """Return the seconds over seeds, and the bytes in both directions."""
     name, rounds = cell
     whole = [result.result for result in results if result.result is not None]
     seconds = [float(result["training_seconds"]) for result in whole]
@@ -176,7 +188,7 @@ def _trial_row(result: TrialResult) -> Row:
 
 
 def figure(rows: Sequence[Row]) -> Figure:
-    """Training time by rounds, a line for each mechanism."""
+    """Return the picture of training time by rounds, with a line for each mechanism."""
     lines = []
     for name in MECHANISMS:
         mine = [r for r in rows if r["mechanism"] == name and r["training_seconds"] is not None]
@@ -202,7 +214,7 @@ def figure(rows: Sequence[Row]) -> Figure:
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """At the most rounds: time over no privacy's, noise's share of it, and bytes."""
+    """Return time relative to no privacy, calibration time, and bytes, at the most rounds."""
     most = max(int(number(one, "rounds")) for one in rows)
     last = {
         str(one["mechanism"]): one
@@ -230,7 +242,7 @@ def verdict(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-enter(
+register_experiment(
     Experiment(
         name=NAME,
         title="Seconds and bytes of each mechanism by rounds (UDP-FL, table 5)",

@@ -1,4 +1,4 @@
-"""UDP-FL, section 4.4: what a shuffler buys, and a printed bound that lies below the truth."""
+"""UDP-FL, section 4.4: the gain from a shuffler, and a printed bound that is below the truth."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -23,25 +23,25 @@ ROUNDS, FAST_ROUNDS = (1, 10, 100), (1, 10)
 DELTAS = (1e-5, 1e-6)
 LEMMA_CLIENTS, ORDERS = (10, 100, 1000), (2, 8, 32)
 DIMENSIONS, FAST_DIMENSIONS = (1, 10, 100, 1000, 10_000), (1, 10_000)
-VECTOR_EPSILON = 1.0  # of one message, at DELTAS[0]
+VECTOR_EPSILON = 1.0  # Of one message, at DELTAS[0].
 AMPLIFICATION, LEMMA, VECTOR = "amplification", "lemma 2", "vector"
-# A shuffle that saves less than this fraction of epsilon is said to buy nothing.
+# A shuffle that saves less than this fraction of epsilon counts as no gain.
 NOTHING = 0.01
 _R = Adjacency.REPLACE_ONE
 
 
 def as_printed(eps0: float, clients: int, order: int) -> float:
-    """Lemma 2 as printed: log(1 + C(a,2) 4 (e^eps0 - 1)^2/N)/(a - 1). It is not a bound."""
+    """Return lemma 2 as printed: log(1 + C(a,2) 4 (e^eps0 - 1)^2/N)/(a - 1). It is NOT a bound."""
     excess = math.comb(order, 2) * 4.0 * math.expm1(eps0) ** 2 / clients
     return math.log1p(excess) / (order - 1)
 
 
 def exact_divergence(eps0: float, clients: int, order: int) -> float:
-    """D_a of shuffled binary randomised response, the larger direction, where all others have 0.
+    """Return D_a of shuffled binary randomized response where all other clients have 0.
 
-    A shuffle of bits says how many are 1. With q = 1/(e^eps0 + 1) and b the pmf of Bin(N-1, q) the
-    count is j with probability (1-q) b(j) + q b(j-1) if the client has a 0, and
-    q b(j) + (1-q) b(j-1) if it has a 1.
+    It is the larger of both directions. A shuffle of bits reveals how many are 1. With q =
+    1/(e^eps0 + 1) and b the pmf of Bin(N-1, q), the count is j with probability (1-q) b(j) + q
+    b(j-1) if the client has a 0, and q b(j) + (1-q) b(j-1) if it has a 1.
     """
     from scipy.special import gammaln, logsumexp
 
@@ -75,7 +75,7 @@ def _row(part: str, **values: float) -> Row:
 
 
 def amplification(eps0: float, clients: int, rounds: int, delta: float) -> Row:
-    """Epsilon of the rounds together, with and without a shuffler."""
+    """Return epsilon of all rounds together, with and without a shuffler."""
     local = PureDp(epsilon=eps0, adjacency=_R)
     hidden = shuffled_event(local, clients)
     return _row(
@@ -90,7 +90,7 @@ def amplification(eps0: float, clients: int, rounds: int, delta: float) -> Row:
 
 
 def lemma(eps0: float, clients: int, order: int) -> Row:
-    """The printed bound beside the divergence that it is to bound."""
+    """Return the printed bound and the divergence that it should bound."""
     return _row(
         LEMMA,
         eps0=eps0,
@@ -103,7 +103,7 @@ def lemma(eps0: float, clients: int, order: int) -> Row:
 
 
 def vector(dimension: int, clients: int) -> Row:
-    """One bit for each of d coordinates, with noise for a local epsilon that is always the same."""
+    """Return the row of one bit per coordinate at a fixed local epsilon."""
     delta, domain = DELTAS[0], L2Ball(dimension=dimension, radius=1.0)
     bits = registry.find("gauss_hermite")
     found = bits.calibrated(
@@ -153,14 +153,14 @@ def _rows(settings: Settings) -> Iterator[Row]:
 
 @experiment(
     "udp-shuffle",
-    title="What a shuffler buys, and a printed bound below the truth (UDP-FL, section 4.4)",
+    title="The gain from a shuffler, and a printed bound below the truth (UDP-FL, section 4.4)",
     claim="The Renyi divergence of the shuffle model at order a is at most "
     "log(1 + C(a,2) 4 (e^gamma - 1)^2/N)/(a - 1) (lemma 2). A shuffler marginally improves "
     "utility, most with the staircase mechanism, and the more so the more clients there are.",
     seeds=0,
 )
 def udp_shuffle(settings: Settings) -> Findings:
-    """The clones bound by clients and rounds; lemma 2 beside the exact divergence; vectors."""
+    """Compute the clones bound by clients and rounds, lemma 2 against the truth, and vectors."""
     rows = list(_rows(settings))
     return Findings(
         rows=rows,
@@ -169,7 +169,7 @@ def udp_shuffle(settings: Settings) -> Findings:
         method="Nothing is sampled. Shuffled epsilons are the clones bound (Feldman, McMillan and "
         "Talwar 2021), composed over rounds by loss distributions, for any local mechanism that is "
         "eps0-DP between any two inputs (replace-one). 'exact' is the Renyi divergence of shuffled "
-        "binary randomised response by enumeration over the binomial counts, where all other "
+        "binary randomized response by enumeration over the binomial counts, where all other "
         "clients have the same bit: a bound for every mechanism cannot lie below it. 'printed' is "
         "lemma 2 with gamma = eps0, and is used nowhere else. Vectors are one-bit codes "
         f"(gauss_hermite, 2 levels) of an L2 ball whose message alone has epsilon "
@@ -244,8 +244,8 @@ def _lemma_by_order(rows: Sequence[Row]) -> Figure:
     ]
     return Figure(
         name="lemma-2",
-        caption=f"Shuffled randomised response of {clients} clients at eps0 = {eps0:g}, and what "
-        "lemma 2 prints as its bound.",
+        caption=f"Shuffled randomized response of {clients} clients at eps0 = {eps0:g}, and the "
+        "bound that lemma 2 prints.",
         chart=_log_chart("Renyi divergence by order", "order", "divergence", lines),
     )
 
@@ -266,13 +266,13 @@ def _by_dimension(rows: Sequence[Row]) -> Figure:
     )
 
 
-def _bought(row: Row) -> float:
-    """The fraction of the local epsilon that the shuffle saves."""
+def _saved_fraction(row: Row) -> float:
+    """Return the fraction of the local epsilon that the shuffle saves."""
     return 1.0 - number(row, "shuffled_epsilon") / number(row, "local_epsilon")
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """What it takes for a shuffle to buy something, and where the printed lemma fails."""
+    """Return what a shuffle needs to gain something, and where the printed lemma fails."""
     lines = []
     for eps0 in _values(rows, AMPLIFICATION, "eps0"):
         once = _of(rows, AMPLIFICATION, eps0=eps0, rounds=1, delta=DELTAS[0])
@@ -280,15 +280,15 @@ def verdict(rows: Sequence[Row]) -> str:
             f"{number(row, 'shuffled_epsilon'):.3g} among {number(row, 'clients'):,.0f}"
             for row in once
         )
-        idle = [f"{number(row, 'clients'):,.0f}" for row in once if _bought(row) < NOTHING]
-        nothing = f"; {' and '.join(idle)} clients buy nothing" if idle else ""
+        idle = [f"{number(row, 'clients'):,.0f}" for row in once if _saved_fraction(row) < NOTHING]
+        nothing = f"; {' and '.join(idle)} clients gain nothing" if idle else ""
         lines.append(f"One message of eps0 = {eps0:g} at delta {DELTAS[0]:g}: {shown}{nothing}.")
     printed = _of(rows, LEMMA)
     false = [row for row in printed if number(row, "printed") < number(row, "exact") * (1 - 1e-9)]
     if false:
         worst = max(false, key=lambda row: number(row, "exact") / number(row, "printed"))
         lines.append(
-            f"Lemma 2 as printed lies BELOW the exact divergence of shuffled randomised response "
+            f"Lemma 2 as printed lies BELOW the exact divergence of shuffled randomized response "
             f"in {len(false)} of {len(printed)} cases, so it is no bound: at N = "
             f"{number(worst, 'clients'):g}, eps0 = {number(worst, 'eps0'):g}, order "
             f"{number(worst, 'order'):g} it prints {number(worst, 'printed'):.3g} where the truth "
@@ -301,7 +301,7 @@ def verdict(rows: Sequence[Row]) -> str:
         idle = [
             f"{number(row, 'dimension'):g} (eps0 {number(row, 'eps0'):.3g})"
             for row in vectors
-            if _bought(row) < NOTHING
+            if _saved_fraction(row) < NOTHING
         ]
         where = f"nothing at dimension {', '.join(idle)}" if idle else "something in each dimension"
         lines.append(

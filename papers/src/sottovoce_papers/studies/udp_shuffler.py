@@ -13,10 +13,24 @@ from sottovoce.mechanisms.release import local_event
 from sottovoce.privacy import accounting
 from sottovoce.privacy.events import Repeated
 from sottovoce.runs.loading import override, parse
-from sottovoce_papers.catalogue import RATE, SEED
-from sottovoce_papers.experiment import Experiment, Figure, Findings, Row, Settings, enter, number
-from sottovoce_papers.learning.study import data_in, default_train
-from sottovoce_papers.learning.tuning import FIRST_TUNING_SEED, Group, TunedRate, chosen, group_of
+from sottovoce_papers.experiment import (
+    Experiment,
+    Figure,
+    Findings,
+    Row,
+    Settings,
+    number,
+    register_experiment,
+)
+from sottovoce_papers.grid_files import RATE, SEED
+from sottovoce_papers.learning.study import default_train, use_data_dir
+from sottovoce_papers.learning.tuning import (
+    FIRST_TUNING_SEED,
+    Group,
+    TunedRate,
+    choose_rates,
+    group_of,
+)
 from sottovoce_papers.sweep import Choice, Trial, TrialResult, expand, label, run_trials
 from sottovoce_papers.workers import Train
 
@@ -29,9 +43,9 @@ MECHANISMS: Mapping[str, dict[str, Any]] = {
 CLIENTS, FAST_CLIENTS = (10, 100, 1000, 10_000), (100, 10_000)
 EPSILONS, FAST_EPSILONS = (1.0, 2.0, 8.0), (2.0,)
 RATES, FAST_RATES = (0.3, 1.0, 3.0, 10.0, 30.0), (1.0, 10.0)
-# Less noise by this fraction or more counts as something that the shuffler bought.
+# Less noise by this fraction or more counts as a gain from the shuffler.
 GAIN = 0.01
-# Pure epsilons grow like the root of the dimension: 21 features for each of ten digits.
+# Pure epsilons grow like the root of the dimension, so it is small: 21 features for ten digits.
 BASE: dict[str, Any] = {
     "name": NAME,
     "seed": 1,
@@ -49,11 +63,11 @@ BASE: dict[str, Any] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class ChannelCell:
     """One mechanism with its noise for an epsilon, and the spec that trains with that noise.
 
-    A shuffler changes the order of messages and no sum of them, so training is the same without;
-    what it may change is the noise that an epsilon needs.
+    A shuffler changes the order of messages but not their sum, so training is the same without it;
+    it may change the noise that an epsilon needs.
     """
 
     mechanism: str
@@ -71,8 +85,8 @@ class Cell:
         return {name: getattr(self, name) for name in names}
 
 
-def cells(settings: Settings) -> Iterator[Cell]:
-    """Both channels beside each other; where noise hardly differs they share it."""
+def cells(settings: Settings) -> Iterator[ChannelCell]:
+    """Yield the cells of both channels in pairs; if their noise hardly differs, they share it."""
     epsilons = FAST_EPSILONS if settings.fast else EPSILONS
     for clients in FAST_CLIENTS if settings.fast else CLIENTS:
         for name in MECHANISMS:
@@ -84,8 +98,8 @@ def cells(settings: Settings) -> Iterator[Cell]:
                 yield from (direct, hidden)
 
 
-def cell(name: str, channel: str, clients: int, epsilon: float, device: str | None) -> Cell:
-    """Noise calibrated to `epsilon` over all rounds, as it is seen through the channel."""
+def cell(name: str, channel: str, clients: int, epsilon: float, device: str | None) -> ChannelCell:
+    """Return a cell with noise calibrated to `epsilon` over all rounds through the channel."""
     from sottovoce.runs.inputs import load_inputs
     from sottovoce.runs.resolve import resolve
 
@@ -96,7 +110,7 @@ def cell(name: str, channel: str, clients: int, epsilon: float, device: str | No
     asked["privacy"]["epsilon"] = epsilon
     if channel == SHUFFLED:
         asked["channel"] = {"kind": "shuffler", "minimum_clients": clients}
-        asked["runtime"] = {"messages": "stored"}  # what hides messages has some; none are sent
+        asked["runtime"] = {"messages": "stored"}  # A shuffler needs messages; none are sent here.
     resolved = resolve(load_inputs(parse(asked, f"{name}, {channel}, {clients} clients")))
     mechanism, privacy = resolved.parts[0].mechanism, resolved.spec.privacy
 
@@ -107,7 +121,7 @@ def cell(name: str, channel: str, clients: int, epsilon: float, device: str | No
     table["mechanism"] = {"kind": registry.kind_of(mechanism), **parameters}
     if device is not None:
         table["runtime"]["device"] = device
-    return Cell(
+    return ChannelCell(
         mechanism=name,
         channel=channel,
         clients=clients,
@@ -119,8 +133,10 @@ def cell(name: str, channel: str, clients: int, epsilon: float, device: str | No
     )
 
 
-def trials(found: Sequence[Cell], rates: Sequence[float], seeds: Sequence[int]) -> list[Trial]:
-    """Every cell with every rate and seed."""
+def trials(
+    found: Sequence[ChannelCell], rates: Sequence[float], seeds: Sequence[int]
+) -> list[Trial]:
+    """Return every cell with every rate and seed."""
     axes = {
         RATE: [Choice(value=r, overrides={"algorithm.server_learning_rate": r}) for r in rates],
         SEED: [Choice(value=seed, overrides={"seed": seed}) for seed in seeds],
@@ -132,8 +148,8 @@ def trials(found: Sequence[Cell], rates: Sequence[float], seeds: Sequence[int]) 
     ]
 
 
-def held_out(found: Sequence[Cell], rates: Sequence[float]) -> list[Trial]:
-    """The same on nine tenths of the training data, tested on the rest."""
+def held_out(found: Sequence[ChannelCell], rates: Sequence[float]) -> list[Trial]:
+    """Return the trials on nine tenths of the training data, tested on the rest."""
     tables = []
     for one in found:
         table = copy.deepcopy(dict(one.table))
@@ -142,8 +158,8 @@ def held_out(found: Sequence[Cell], rates: Sequence[float]) -> list[Trial]:
     return trials(tables, rates, [FIRST_TUNING_SEED])
 
 
-def row(one: Cell, tuned: Mapping[Group, TunedRate], final: Sequence[TrialResult]) -> Row:
-    """Noise, both epsilons and accuracy over seeds."""
+def row(one: ChannelCell, tuned: Mapping[Group, TunedRate], final: Sequence[TrialResult]) -> Row:
+    """Return noise, both epsilons and the accuracy over seeds."""
     group = group_of(one.key)
     results = [result for result in final if group_of(result.key) == group]
     accuracies = [float(r.result["accuracy"]) for r in results if r.result is not None]
@@ -164,7 +180,7 @@ def row(one: Cell, tuned: Mapping[Group, TunedRate], final: Sequence[TrialResult
 
 def study(settings: Settings, train: Train | None = None) -> Findings:
     """Calibrate through both channels, tune, train and compare."""
-    assert settings.folder is not None, "whoever runs a study says where trials are kept"
+    assert settings.folder is not None, "a study needs a folder for its trials"
     folder, rates = settings.folder, FAST_RATES if settings.fast else RATES
     training = train or default_train()
 
@@ -173,10 +189,10 @@ def study(settings: Settings, train: Train | None = None) -> Findings:
             wanted, folder, jobs=settings.jobs, on_step=settings.on_step, train=training, what=what
         )
 
-    with data_in(settings.data_dir):
+    with use_data_dir(settings.data_dir):
         found = list(cells(settings))
         tried = run(held_out(found, rates), "tuning")
-        tuned = chosen(tried)
+        tuned = choose_rates(tried)
         every = trials(found, rates, range(1, settings.seeds + 1))
         final = run([t for t in every if tuned[group_of(t.key)].rate == t.key[RATE]], "trials")
     rows = [row(one, tuned, final) for one in found]
@@ -193,13 +209,13 @@ def study(settings: Settings, train: Train | None = None) -> Findings:
 
 
 METHOD = (
-    "Whole clients are protected, replace-one, delta = 1e-6 over 10 rounds in which everyone takes "
-    "part. MNIST in 21 coordinates learned from synthetic images, a linear model: 210 coordinates. "
+    "Whole clients are protected, replace-one, delta = 1e-6 over 10 rounds with all clients. "
+    "MNIST in 21 coordinates learned from synthetic images, a linear model: 210 coordinates. "
     "Noise is calibrated to epsilon as the server sees the messages: each with its sender, or "
     "shuffled (the clones bound, composed over rounds, or the local bound where that is smaller). "
-    "Shuffling needs a pure epsilon of each message, which Gaussian noise has not, and which the "
-    "Renyi curve that staircase noise is charged with under an L2 clip does not state: neither has "
-    "a row. Models are trained without moving messages around: a sum has no order. Rates are "
+    "Shuffling needs a pure epsilon of each message. Gaussian noise has none, and the Renyi curve "
+    "with which staircase noise is charged under an L2 clip does not state it, so neither has a "
+    "row. Models are trained without shuffling messages, as a sum has no order. Rates are "
     "chosen for each row on a held-out tenth of the training data; accuracies are means over seeds "
     "with Student's 95% interval, on test data."
 )
@@ -227,7 +243,7 @@ def _trial_row(stage: str, result: TrialResult) -> Row:
 
 
 def figure(rows: Sequence[Row]) -> Figure:
-    """Accuracy by clients, a line for each mechanism, channel and epsilon."""
+    """Return the picture of accuracy by clients, per mechanism, channel and epsilon."""
     lines: dict[str, list[Row]] = {}
     for one in rows:
         if one["accuracy"] is not None:
@@ -256,11 +272,11 @@ def figure(rows: Sequence[Row]) -> Figure:
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """What the shuffler bought in each setting, in noise and in accuracy."""
+    """Return what the shuffler gained in each setting, in noise and in accuracy."""
     pairs = list(zip(rows[::2], rows[1::2], strict=True))
     idle = [one for one, two in pairs if one["noise_multiplier"] == two["noise_multiplier"]]
     lines = [
-        f"In {len(idle)} of {len(pairs)} settings the shuffler buys nothing (less than "
+        f"In {len(idle)} of {len(pairs)} settings the shuffler gains nothing (less than "
         f"{GAIN:.0%} of the noise): noise, model and accuracy are the same with it and without."
     ]
     for one, two in pairs:
@@ -280,7 +296,7 @@ def verdict(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-enter(
+register_experiment(
     Experiment(
         name=NAME,
         title="Learning with and without a shuffler at the same epsilon (UDP-FL, figure 6)",

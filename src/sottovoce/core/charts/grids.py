@@ -78,7 +78,12 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PictureRow:
-    """A row of pictures, one for each column, with the name of the row at the left."""
+    """One row of an `ImageGrid`.
+
+    Attributes:
+        name: The name of the row, drawn at its left.
+        pictures: The pictures from left to right, one for each column of the grid.
+    """
 
     name: str
     pictures: Sequence[Picture]
@@ -86,14 +91,20 @@ class PictureRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageGrid:
-    """Rows of pictures under the names of the columns."""
+    """A grid of pictures with a name above each column.
+
+    Attributes:
+        title: The accessible name of the whole figure.
+        columns: The names of the columns.
+        rows: The rows from top to bottom.
+    """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[PictureRow]
 
     def svg(self) -> str:
-        """Return the figure, with an accessible name for the whole and for each picture."""
+        """Return the figure as SVG, with an accessible name for the whole and for each picture."""
         side = (WIDTH - _LEFT - _NAMES_WIDTH) / len(self.columns) - _IMAGE_GAP
         side = min(side, _LARGEST_SIDE)
         block = side + _CAPTION + _IMAGE_GAP
@@ -113,7 +124,7 @@ class ImageGrid:
         return "\n".join(parts)
 
     def table(self) -> ChartTable:
-        """Return the captions of the pictures."""
+        """Return the captions of the pictures as a table, for readers who do not see the figure."""
         return ChartTable(
             columns=["row", *self.columns],
             rows=[[row.name, *(picture.caption for picture in row.pictures)] for row in self.rows],
@@ -176,7 +187,12 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapPanel:
-    """A map: the share of people in each cell; the first row is the northernmost."""
+    """A map that shows the share of people in each cell.
+
+    Attributes:
+        name: The name above it.
+        matrix: The shares, row by row; the first row is the northernmost.
+    """
 
     name: str
     matrix: Sequence[Sequence[float]]
@@ -193,17 +209,21 @@ class MapPanel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
-    """Matrices next to each other; the opaque cell of each is its largest value.
+    """A figure of matrices next to each other; in each, the opaque cell has the largest value.
 
     Below the matrix of a mechanism, its output values are ticks on a line, on which the interval of
     the inputs is drawn thick.
+
+    Attributes:
+        title: The accessible name of the whole figure.
+        panels: The matrices, all of the same type.
     """
 
     title: str
     panels: Sequence[Panel | MapPanel]
 
     def svg(self) -> str:
-        """Return the figure, with an accessible name for the whole and for each cell."""
+        """Return the figure as SVG, with an accessible name for the whole and for each cell."""
         columns = min(len(self.panels), _COLUMNS)
         side = (WIDTH - _GAP * (columns + 1)) / columns
         side = min(side, WIDTH / 3)
@@ -222,7 +242,7 @@ class HeatMap:
         return "\n".join(parts)
 
     def table(self) -> ChartTable:
-        """Return each matrix row by row, with the output values of a mechanism first."""
+        """Return all matrices as a table, row by row; a mechanism's output values come first."""
         width = max(len(row) for panel in self.panels for _, row in panel.named_rows())
         rows = []
         for panel in self.panels:

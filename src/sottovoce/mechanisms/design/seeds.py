@@ -1,10 +1,14 @@
 """The choice of a seed by rejection, with truncated odds or by a step, and its privacy cost.
 
-**Truncated odds.** Signs b in {-1, 1}^D, fair under Q, have r(b) = exp(<b, z> - sum log cosh z_i)
-times their fair probability under the one-bit distribution P of the tilts z, |z| <= M. A candidate
-is accepted with probability c(b)/t, c = r limited to [1/t, t]; there are at most J candidates, and
-the last one is sent if none was accepted. So the message has the density (1 - w) c/Z + w relative
-to Q, with Z = E_Q c and w = (1 - Z/t)^(J-1).
+A client draws candidate seeds, which expand to signs b in {-1, 1}^D, and sends the first seed that
+it accepts. Q is the distribution of fair signs, which candidates have.
+
+**Truncated odds.** P is the one-bit distribution of the update: independent signs with tilts z (the
+coordinates over the noise width), |z| <= M. Relative to Q it has the density, or odds,
+r(b) = exp(<b, z> - sum log cosh z_i). A candidate is accepted with probability c(b)/t, where c is r
+clipped to [1/t, t]. There are at most J candidates, and the last one is sent if none was accepted.
+So the message has the density (1 - w) c/Z + w relative to Q, with Z = E_Q c and
+w = (1 - Z/t)^(J-1).
 
     log t = M^2/2 + M x,   x = sqrt(2 log(1/tail))
 
@@ -63,7 +67,7 @@ _LEAST_DIFFERENCE = 2.0**-64  # The resolution of the random words that decide a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiltedSeeds:
-    """The choice of one seed with truncated odds.
+    """The choice of one seed with truncated odds; the symbols are those of the module.
 
     Attributes:
         reach: The largest norm M of the tilts.
@@ -79,13 +83,13 @@ class TiltedSeeds:
 
     @property
     def log_limit(self) -> float:
-        """The value log t, where t is also the average number of tries, up to `tail`."""
+        """The value log t; the average number of tries is t/Z, which is about t."""
         width = math.sqrt(-2.0 * math.log(self.tail))
         return self.reach * (self.reach / 2.0 + width) * (1.0 + 2.0**-50)
 
     @property
     def tries(self) -> int:
-        """J, the most candidates: all of them fail with probability at most `failure`."""
+        """J, the most candidates: none is accepted with probability at most `failure`."""
         acceptance = (1.0 - self.tail) * math.exp(-self.log_limit)
         return 1 + math.ceil(math.log(self.failure) / math.log1p(-min(acceptance, 0.999)))
 
@@ -96,12 +100,15 @@ class TiltedSeeds:
 
     @property
     def failure(self) -> float:
-        """A bound on w, the probability that all candidates fail."""
+        """A bound on w, the probability that no candidate is accepted."""
         return _FAILING * self.tail
 
     @property
     def excess(self) -> float:
-        """The bound on the growth of D_a, in units of a/(a - 1): by Z, truncation and failures."""
+        """A bound on how much truncation adds to the Renyi divergence D_a, over a/(a - 1).
+
+        It covers the normalizer Z, the truncated odds, failures (w) and rounding.
+        """
         floor = math.exp(-self.log_limit) * self.tail
         cut = self.tail + 2.0 * floor
         return cut - math.log1p(-self.tail) + floor + self._failures + self._rounding
@@ -142,7 +149,7 @@ class TiltedSeeds:
 
     @property
     def timing_loss(self) -> float:
-        """The privacy loss by the number of tries, if observed: geometric with parameter Z/t."""
+        """The privacy loss of an observer who sees the number of tries (geometric, rate Z/t)."""
         limit = math.exp(self.log_limit)
         return timing_loss((1.0 - self.tail) / limit, (1.0 + self.tail / limit) / limit, self.tries)
 
@@ -186,7 +193,21 @@ def timing_loss(least: float, most: float, tries: int) -> float:
 
 
 def tilted_seeds(reach: float, rho: float) -> TiltedSeeds:
-    """Return the choice for tilts up to `reach` whose truncation costs about a 2000th of `rho`."""
+    """Return the choice for tilts of norm up to `reach` whose truncation costs little of `rho`.
+
+    `tail` is a 4096th of `rho`, limited to [1e-30, 1e-3], so truncation adds about a 2000th of
+    `rho` to the cost.
+
+    Args:
+        reach: The largest norm M of the tilts.
+        rho: The zCDP parameter of the one-bit distribution.
+
+    Returns:
+        The choice.
+
+    Raises:
+        ParameterError: A seed takes more than `MAX_TRIES` tries on average.
+    """
     tail = min(_LARGEST_TAIL, max(_LEAST_TAIL, _SHARE * rho))
     found = TiltedSeeds(reach=reach, tail=tail)
     if found.log_limit > math.log(MAX_TRIES):
@@ -208,12 +229,12 @@ _SIXTH = 0.0324  # (-log cos x - x^2/2 - x^4/12)/x^6 increases with x, to .0323 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteppedSeeds:
-    """The choice of a seed by a step, with `epsilon` in all between any two inputs.
+    """The choice of a seed by a step, whose privacy loss is at most `epsilon` for any two inputs.
 
     Attributes:
-        epsilon: The certified epsilon.
+        epsilon: The certified epsilon, rounding errors included.
         num_signs: The number of signs of a seed.
-        contrast: The epsilon of the two acceptance probabilities alone.
+        contrast: eps in the acceptance probability a(g), which is between e^-eps and 1.
         cut: The score at which the step lies.
     """
 
@@ -224,7 +245,7 @@ class SteppedSeeds:
 
     @property
     def peak(self) -> float:
-        """m, the largest coordinate over the norm."""
+        """m, the largest |z_i|/|z| that an input may have."""
         return peak(self.num_signs)
 
     @property
@@ -241,7 +262,7 @@ class SteppedSeeds:
 
     @property
     def normalizers(self) -> tuple[float, float]:
-        """Bounds on Z over all inputs."""
+        """A lower and an upper bound on Z over all inputs."""
         return _normalizers(self.contrast, self.cut, self.num_signs)
 
     @property
@@ -251,7 +272,7 @@ class SteppedSeeds:
 
     @property
     def timing_loss(self) -> float:
-        """The privacy loss by the number of tries, if it is observed."""
+        """The privacy loss of an observer who sees the number of tries."""
         return timing_loss(*self.normalizers, self.tries)
 
     @property
@@ -273,7 +294,7 @@ class SteppedSeeds:
         return (1.0 - failing) * -math.expm1(-self.contrast) * moment / normalizer
 
     def ratios(self) -> tuple[float, float]:
-        """Return the largest and the least likelihood relative to that of fair signs."""
+        """Return bounds on the density of a message relative to fair signs: largest and least."""
         low, high = self.normalizers
         return (1.0 + _ROUNDING) / low, math.exp(-self.contrast) * (1.0 - _ROUNDING) / high
 
@@ -302,7 +323,8 @@ def stepped_seeds(epsilon: float, num_signs: int) -> SteppedSeeds:
         low, high = (middle, high) if _total(middle, num_signs) <= epsilon else (low, middle)
     if low <= 0.0:
         raise ParameterError(
-            f"epsilon {epsilon!r} is below the rounding of probabilities; choose a larger one"
+            f"epsilon must be above {2.0 * _ROUNDING:.2g}, the privacy loss that rounding errors "
+            f"may cause, got {epsilon!r}; choose a larger epsilon"
         )
     found = SteppedSeeds(
         epsilon=epsilon, num_signs=num_signs, contrast=low, cut=_best_cut(low, num_signs)
@@ -317,7 +339,7 @@ def stepped_seeds(epsilon: float, num_signs: int) -> SteppedSeeds:
 
 
 def peak(num_signs: int) -> float:
-    """Return m, the largest coordinate over the norm, for a number of signs."""
+    """Return m, the largest |z_i|/|z| that an input with this number of signs may have."""
     return min(1.0, _PEAK / math.sqrt(num_signs))
 
 

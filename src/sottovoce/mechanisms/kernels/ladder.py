@@ -1,8 +1,10 @@
 """The ladders of the C and CUDA kernels: piecewise linear thresholds with bounds on their errors.
 
-A ladder gives the thresholds of a distribution as linear functions over cells of x. It is a filter:
-it gives a code only where all thresholds within the error margin give the same one. Units are those
-of a draw, 2^-16. docs/explanation/kernels.md proves the margins.
+The code of a value x is the number of thresholds that a uniform random number has passed; the
+thresholds are functions of x. A ladder approximates them by linear functions over cells of x. It
+decides a code only if all thresholds within the error margin give the same code; other coordinates
+are decided by exact methods. Thresholds are in units of 2^-16, the resolution of a draw (the first
+16 random bits of a coordinate). docs/explanation/kernels.md proves the margins.
 """
 
 import math
@@ -99,7 +101,7 @@ class Ladder:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NarrowLadder:
-    """The same in 16-bit integers, over at most 32 cells: the first attempt of the AVX-512 kernel.
+    """A `Ladder` in 16-bit integers with at most 32 cells, which the AVX-512 kernel tries first.
 
     Units are 2^-15, counted from 1/2, so that a threshold near 1 still fits when it is raised. Row
     rows[j, 0] has threshold j at each edge, raised by the margin and less 1, and rows[j, 1] its
@@ -156,7 +158,16 @@ def _misplaced(low: float, high: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Affine:
-    """The map u = (x - shift) scale/divisor, rounded to float64 after each step."""
+    """The map u = ((x - shift) * scale) / divisor in float64, computed in this order.
+
+    Each of the three operations rounds once. The codes have the law of this rounded u, and the C
+    kernels round in the same way, so that all kernels give the same codes.
+
+    Attributes:
+        shift: The number that is subtracted first.
+        scale: The factor of the difference.
+        divisor: The number by which the product is divided.
+    """
 
     shift: float = 0.0
     scale: float = 1.0
@@ -177,7 +188,7 @@ class Affine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Law:
-    """The distribution that decides where a ladder does not.
+    """The distribution that decides the codes of coordinates that a ladder leaves undecided.
 
     Attributes:
         is_table: Whether it is an interpolated table, or else an exponential family.
@@ -191,7 +202,7 @@ class Law:
 
 
 def is_far(affine: Affine, ladder: Ladder) -> bool:
-    """Return whether the shift is so large that float32 would lose too much of x - shift."""
+    """Return whether the shift is so large that x - shift would be too inexact in float32."""
     return abs(affine.shift * (affine.scale / affine.divisor)) > _FAR * ladder.length
 
 
@@ -204,7 +215,21 @@ def sample(
     keystream: Keystream,
     kernels: Native,
 ) -> tuple[NDArray[np.uint8], list[int]]:
-    """Return the codes of values x, and the coordinates that need arbitrary precision."""
+    """Return the codes of values, and the indices of those that need arbitrary precision.
+
+    Args:
+        values: The values x.
+        affine: The map from x to the argument u of the distribution.
+        ladder: The approximate thresholds in float32.
+        narrow: The approximate thresholds in 16 bits, which are tried first; None if there are
+            none.
+        law: The distribution, for coordinates that the ladders leave undecided.
+        keystream: The random bits; this uses them up.
+        kernels: The C kernels.
+
+    Returns:
+        The codes, and the indices of coordinates that are still undecided.
+    """
     per_unit = affine.scale / affine.divisor
     if is_far(affine, ladder):
         values = values.astype(np.float64, copy=False)

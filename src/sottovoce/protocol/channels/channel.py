@@ -101,7 +101,8 @@ class ChannelContext:
         sampling: How clients are sampled.
         unit: What is protected: samples, or whole clients.
         grouped: Whether some clients have a budget or a mechanism of their own.
-        minimum_clients: The run halts when fewer clients than this have budget left.
+        minimum_clients: The run halts when fewer clients than this have budget left
+            (`privacy.minimum_clients`, not the key of a channel).
         seeded: Whether all randomness comes from the spec's seed.
         algorithm: The name of the algorithm in the spec.
         plain_mean: A function that returns whether the algorithm needs only the mean of one update
@@ -251,7 +252,7 @@ class Channel:
     def check(self, context: ChannelContext) -> None:
         """Refuse clients, sampling or an algorithm that the channel cannot serve.
 
-        By default only rounds are refused that can never have enough clients.
+        By default a run is refused only if its rounds can never have enough clients.
 
         Args:
             context: The facts of the run.
@@ -293,10 +294,10 @@ class Channel:
             check_equal_clients(cohort, f"the channel '{self.kind}'")
 
     def serves(self, clients: int) -> bool:
-        """Return whether a cohort of this size can lead to a release.
+        """Return whether a round with this many clients has enough messages for a release.
 
         Args:
-            clients: The size of the cohort, which is public.
+            clients: The number of clients in the round, which is public.
 
         Returns:
             Whether there are at least `fewest_messages` clients.
@@ -311,7 +312,7 @@ class Channel:
             cohort: Mechanism and weight of each client.
 
         Returns:
-            A new collector for one uplink of one round.
+            A new collector for one round and one uplink (one of the vectors that clients send).
         """
         assert not self.only_sums, "checked() refuses it"
         return create_mean(dimension, cohort)
@@ -475,12 +476,12 @@ def known_visibility(channel: Channel) -> Visibility:
 
 
 def check_channel(channel: Channel, context: ChannelContext) -> Channel:
-    """Return the channel as the run uses it, or refuse the run.
+    """Check a channel against a run, and return it with the fields that follow from the spec.
 
     Raises:
         ConfigError: The channel cannot serve the run.
-        PluginError: A plug-in's visibility is not one of those with a proved cost, or it assumes a
-            sample of clients that is not drawn.
+        PluginError: A plug-in's visibility is not one of those with a proved cost, or it assumes
+            that clients are sampled at a lower rate than they are.
     """
     channel.check(context)
     found = channel.resolved(context)
@@ -530,19 +531,41 @@ def check_equal_clients(
 
 
 def check_reachable(minimum: int, context: ChannelContext, nothing: str) -> None:
-    """Refuse a minimum that exceeds the number of clients that a round can have."""
+    """Refuse a minimum that exceeds the number of clients that a round can have.
+
+    Args:
+        minimum: The smallest number of clients from which anything is released.
+        context: The facts of the run.
+        nothing: What would never be released, for the message: "no sum", for example.
+
+    Raises:
+        ConfigError: The minimum is too large.
+    """
     largest = context.sampling.largest_cohort
     if minimum > largest:
         raise ConfigError(
             f"channel.minimum_clients = {minimum} exceeds the {largest} clients that a round can "
-            f"have, so {nothing} would ever be released; lower it, or ask more clients in a round"
+            f"have, so {nothing} would ever be released; lower channel.minimum_clients, or ask "
+            "more clients in a round (data.clients and [sampling])"
         )
 
 
 def terms_of(
     channel: Channel, adjacency: Adjacency, *, record_sampling_rate: float = 1.0
 ) -> ReleaseTerms:
-    """Return the terms of a release in which each record takes part with the given probability."""
+    """Return the terms by which the messages of a channel are charged.
+
+    Args:
+        channel: The channel.
+        adjacency: The adjacency of the guarantee.
+        record_sampling_rate: The probability with which each record secretly takes part in a round.
+
+    Returns:
+        The terms, from which the event of a mechanism follows.
+
+    Raises:
+        ParameterError: Records are sampled, and no cost is proved for that on this channel.
+    """
     sample = None
     if record_sampling_rate < 1.0:
         hidden_by = _records_hidden_by(channel)
@@ -592,10 +615,10 @@ class Direct(Channel):
         return EveryMessage()
 
     def serves(self, clients: int) -> bool:  # noqa: ARG002
-        """Return True: every cohort leads to a release.
+        """Return True: this channel releases a result from any number of clients.
 
         Args:
-            clients: The size of the cohort.
+            clients: The number of clients in the round; it is not used.
 
         Returns:
             True.

@@ -1,1 +1,1 @@
-"""How often intervals of estimates hold."""
+"""The experiment `estimate-coverage`: how often intervals of estimates cover the truth."""

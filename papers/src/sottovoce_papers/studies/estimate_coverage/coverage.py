@@ -1,9 +1,9 @@
-"""How often an interval of `sottovoce estimate` covers the population's own number.
+"""The coverage of intervals of `sottovoce estimate`: how often they contain the true value.
 
-A case is a question, a law of values on [0, 1] and a number of people. In each repetition new
-people are drawn from the law, their codes are made by the question itself, and each interval is
-asked whether it holds the law's own number. Places have either coordinate from the law, on a map
-of ten kilometres.
+A case is a question, a law of values on [0, 1] and a number of people. Each repetition draws new
+people from the law, makes their codes with the question's own mechanism, and checks whether each
+interval contains the value of the law. For locations, each coordinate follows the law on a map of
+ten kilometers.
 """
 
 import dataclasses
@@ -26,13 +26,14 @@ from sottovoce.core.randomness import SeededRandomness
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """A law on [0, 1]: atoms at places, and beta laws, with weights that sum to 1."""
+    """A law on [0, 1]: point masses and beta laws, with weights that sum to 1."""
 
     name: str
-    atoms: tuple[tuple[float, float], ...] = ()  # weight, place
-    betas: tuple[tuple[float, float, float], ...] = ()  # weight, a, b
+    atoms: tuple[tuple[float, float], ...] = ()  # (weight, value)
+    betas: tuple[tuple[float, float, float], ...] = ()  # (weight, a, b)
 
     def draw(self, generator: np.random.Generator, people: int) -> Vector:
+        """Return values of so many people."""
         weights = [weight for weight, *_ in (*self.atoms, *self.betas)]
         part = np.searchsorted(np.cumsum(weights)[:-1], generator.random(people), side="right")
         values = np.empty(people)
@@ -44,7 +45,7 @@ class Mixture:
         return values
 
     def share(self, low: float, high: float) -> float:
-        """P(low <= x < high), and x = 1 with high = 1."""
+        """Return P(low <= x < high); x = 1 is included if high = 1."""
         inside = [w for w, x in self.atoms if low <= x < high or x == high == 1.0]
         smooth = [
             w * float(special.betainc(a, b, high) - special.betainc(a, b, low))
@@ -65,7 +66,7 @@ class Mixture:
         return math.fsum(squares) - self.mean**2
 
     def quantile(self, q: float) -> float:
-        """The least x with P(values <= x) >= q."""
+        """Return the least x with P(values <= x) >= q."""
         low, high = 0.0, 1.0
         for _ in range(60):
             middle = (low + high) / 2.0
@@ -91,8 +92,8 @@ _MAP = {"centre": (0.0, 0.0), "side_km": _SIDE_KM}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """What is measured: a statistic with its options, of so many people."""
+class CoverageCase:
+    """What is measured: a statistic with its options, a law and a number of people."""
 
     statistic: str
     law: Mixture
@@ -100,6 +101,7 @@ class Case:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def question(self, public_seed: int) -> Question:
+        """Return the question of the case."""
         if self.statistic == "location":
             return question_for("location", **{**_MAP, **self.options})
         options = {"lower": 0.0, "upper": 1.0, **self.options}
@@ -108,13 +110,14 @@ class Case:
         return question_for(self.statistic, public_seed=public_seed, **options)
 
     def values(self, generator: np.random.Generator) -> Vector:
+        """Return new values of all people; for locations, their coordinates in degrees."""
         if self.statistic != "location":
             return self.law.draw(generator, self.people)
-        kilometres = [_SIDE_KM * (self.law.draw(generator, self.people) - 0.5) for _ in range(2)]
-        return np.column_stack(kilometres)[:, ::-1] / KILOMETERS_PER_DEGREE
+        kilometers = [_SIDE_KM * (self.law.draw(generator, self.people) - 0.5) for _ in range(2)]
+        return np.column_stack(kilometers)[:, ::-1] / KILOMETERS_PER_DEGREE
 
     def truths(self, asked: Question) -> list[float]:
-        """The law's own numbers, in the order of the estimate's."""
+        """Return the values of the law in the order of the estimate's numbers."""
         match self.statistic:
             case "mean":
                 return [self.law.mean]
@@ -133,25 +136,25 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Covered:
-    """How many of the repetitions' intervals held the truth, and how wide they were."""
+    """How many intervals contained the truth, and their mean width."""
 
     label: str
     hits: int
     repetitions: int
     width: float
-    noted: int  # of them came with a caveat
+    noted: int  # Repetitions whose interval came with a caveat.
 
     @property
     def coverage(self) -> float:
         return self.hits / self.repetitions
 
     def interval(self) -> tuple[float, float]:
-        """Of the coverage itself, 95%."""
+        """Return the 95% interval of the coverage itself."""
         return statistics.two_sided_bounds(self.hits, self.repetitions, 0.95)
 
 
-def measured(case: Case, repetitions: int, seed: int = 1) -> list[Covered]:
-    """One result for each of the estimate's numbers; none where the product gives no interval."""
+def measure_coverage(case: CoverageCase, repetitions: int, seed: int = 1) -> list[Covered]:
+    """Return one result per number of the estimate; none if the estimate gives no interval."""
     source = SeededRandomness(seed)
     label = f"{case.statistic} {case.law.name} {case.people} {dict(case.options)!r}"
     generator = source.generator("values", label)
@@ -186,7 +189,7 @@ def measured(case: Case, repetitions: int, seed: int = 1) -> list[Covered]:
 
 
 def _reseeded(asked: Question, public_seed: int) -> Question:
-    """The same question with another public draw, if it has any."""
+    """Return the same question with another public seed, if it has one."""
     if not hasattr(asked, "public_seed"):
         return asked
     again: Question = dataclasses.replace(asked, public_seed=public_seed)  # type: ignore[type-var]

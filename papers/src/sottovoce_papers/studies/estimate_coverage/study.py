@@ -1,6 +1,6 @@
-"""Whether the intervals of `sottovoce estimate` cover as often as they say, for everything offered.
+"""The coverage of the intervals of `sottovoce estimate`, for every statistic and mechanism.
 
-Every statistic with every mechanism, for smooth, skewed, two-point, half-empty and constant laws.
+The laws are smooth, skewed, two-point, half-empty and constant.
 """
 
 import multiprocessing
@@ -16,13 +16,13 @@ from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce_papers.experiment import Figure, Findings, Row, Settings, experiment, number
 from sottovoce_papers.studies.estimate_coverage.coverage import (
     LAWS,
-    Case,
+    CoverageCase,
     Covered,
     Mixture,
-    measured,
+    measure_coverage,
 )
 
-REPETITIONS, FAST_REPETITIONS = 1000, 50  # of each seed
+REPETITIONS, FAST_REPETITIONS = 1000, 50  # Per seed.
 LOW, HIGH = 0.93, 0.97
 NUMBERS: tuple[dict[str, Any], ...] = (
     {"mechanism": "mvu", "bits": 1},
@@ -39,11 +39,11 @@ _SPREAD = tuple(_BY_NAME[name] for name in ("uniform", "skewed", "half zeros"))
 _LEVELS = (0.1, 0.25, 0.5, 0.9)
 
 _CHOSEN_HERE = (
-    "Limits and constants were chosen on laws like these, so this is no test on unseen ones: 100 "
-    "people for a mean, the part over which quantiles are averaged, and the 30 noisy answers a "
-    "bin below which a histogram's interval carries a caveat. With a limit of 10 there, 219 of 221 "
+    "Limits and constants were chosen on laws like these, so this is not a test on unseen laws: "
+    "100 people for a mean, the part over which quantiles are averaged, and the 30 noisy answers "
+    "per bin below which a histogram's interval has a caveat. With a limit of 10, 219 of 221 "
     "intervals without a caveat were within 93 to 97%; the other two, at 92.1% and 92.8%, were "
-    "k-ary randomised response over 16 bins with 200 people, and carry one now."
+    "k-ary randomized response over 16 bins with 200 people, which have a caveat now."
 )
 _NONE_GIVEN = "too noisy for an interval, so the estimate gives none: "
 
@@ -81,27 +81,27 @@ GROUPS: tuple[Group, ...] = (
 )
 
 
-def cases(*, fast: bool) -> Iterator[Case]:
-    """All of the grid, or of each group the uniform law and the first setting."""
+def cases(*, fast: bool) -> Iterator[CoverageCase]:
+    """Yield the cases of the grid; if `fast`, the first law and setting of each group."""
     for statistic, laws, settings, options in GROUPS:
         for people, epsilon in settings[:1] if fast else settings:
             for law in laws[:1] if fast else laws:
                 for option in options:
                     given = {"epsilon": epsilon, **option}
-                    yield Case(statistic=statistic, law=law, people=people, options=given)
+                    yield CoverageCase(statistic=statistic, law=law, people=people, options=given)
 
 
 @experiment(
     "estimate-coverage",
     title="Intervals of private estimates: how often they cover, by statistic and mechanism",
-    claim="(Ours, no paper's.) A nominal 95% interval covers the population's own number in 93 to "
-    "97% of repetitions, for every statistic and mechanism offered; where that cannot be, the "
-    "estimate gives no interval or says that it may cover more often.",
+    claim="(A claim of this library, not of a paper.) A nominal 95% interval covers the value of "
+    "the population in 93 to 97% of repetitions, for every statistic and mechanism; where that is "
+    "impossible, the estimate gives no interval or says that it may cover more often.",
     seeds=2,
     fast_seeds=2,
 )
 def estimate_coverage(settings: Settings) -> Findings:
-    """New people and new noise in every repetition; coverage of the law's own numbers."""
+    """Measure coverage with new people and new noise in every repetition."""
     wanted = list(cases(fast=settings.fast))
     repetitions = FAST_REPETITIONS if settings.fast else REPETITIONS
     rows: list[Row] = []
@@ -130,21 +130,21 @@ def estimate_coverage(settings: Settings) -> Findings:
     )
 
 
-def _in_processes(jobs: Sequence[tuple[Case, int, int]]) -> Iterator[list[Covered]]:
-    """The results in order, as many at a time as there are processors."""
+def _in_processes(jobs: Sequence[tuple[CoverageCase, int, int]]) -> Iterator[list[Covered]]:
+    """Yield the results in order, computed by as many processes as there are processors."""
     workers = min(os.cpu_count() or 1, len(jobs))
     if workers == 1:
-        yield from map(_measured, jobs)
+        yield from map(_measure_job, jobs)
         return
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(max_workers=workers, mp_context=spawned) as pool:
-        yield from pool.map(_measured, jobs)
+        yield from pool.map(_measure_job, jobs)
 
 
-def _measured(job: tuple[Case, int, int]) -> list[Covered]:
-    """All seeds of a case together; nothing if any of them got no interval."""
+def _measure_job(job: tuple[CoverageCase, int, int]) -> list[Covered]:
+    """Return the sum over the seeds of a case; nothing if any seed has no interval."""
     case, repetitions, seeds = job
-    parts = [measured(case, repetitions, seed) for seed in range(1, seeds + 1)]
+    parts = [measure_coverage(case, repetitions, seed) for seed in range(1, seeds + 1)]
     if not all(parts):
         return []
     return [
@@ -159,16 +159,16 @@ def _measured(job: tuple[Case, int, int]) -> list[Covered]:
     ]
 
 
-def _shown(case: Case, found: Sequence[Covered]) -> list[Covered]:
+def _shown(case: CoverageCase, found: Sequence[Covered]) -> list[Covered]:
     if case.statistic == "histogram" and found:
         ordered = sorted(found, key=lambda one: one.coverage)
         return [ordered[0], ordered[-1]]
     if case.statistic == "location":
-        return list(found[:2])  # degrees are kilometres in other units
+        return list(found[:2])  # The rest are the same numbers in degrees.
     return list(found)
 
 
-def _row(case: Case, one: Covered) -> Row:
+def _row(case: CoverageCase, one: Covered) -> Row:
     low, high = statistics.two_sided_bounds(one.hits, one.repetitions, 0.95)
     return {
         "statistic": case.statistic,
@@ -187,7 +187,7 @@ def _row(case: Case, one: Covered) -> Row:
     }
 
 
-def _name(case: Case) -> str:
+def _name(case: CoverageCase) -> str:
     mechanism = case.options.get("mechanism", "metric_mvu")
     return f"{case.statistic}, {mechanism}, {case.people} people, {case.law.name}"
 
@@ -206,8 +206,8 @@ def _verdict(rows: Sequence[Row], without: Sequence[str]) -> str:
     if warned:
         low = min(number(row, "coverage") for row in warned)
         sentences.append(
-            f"{len(warned)} intervals came with a caveat in most repetitions (atoms, or noise too "
-            f"rare to be normal); they cover {low:.1%} or more"
+            f"{len(warned)} intervals came with a caveat in most repetitions (point masses, or too "
+            f"few noisy answers for a normal law); they cover {low:.1%} or more"
         )
     if without:
         sentences.append(f"In {len(without)} cases the estimate gave no interval")
@@ -234,7 +234,7 @@ def _figure(rows: Sequence[Row]) -> Figure:
     return Figure(
         name="coverage",
         caption="Coverage of nominal 95% intervals, each statistic's from the least to the most; "
-        "near 1 are atoms, of which an interval holds the whole cell.",
+        "values near 1 are point masses, whose whole cell an interval contains.",
         chart=LineChart(
             title="Coverage of nominal 95% intervals",
             x_label="share of the statistic's cases",

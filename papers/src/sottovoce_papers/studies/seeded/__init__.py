@@ -1,1 +1,1 @@
-"""Sixteen-byte updates beside the others."""
+"""The experiment `seeded`: updates of 16 bytes compared with other mechanisms."""

@@ -1,4 +1,4 @@
-"""The study of seeds, shuffles: what hiding whole updates among others' buys, by accounting."""
+"""The part "shuffles" of the experiment `seeded`: amplification of updates by a shuffler."""
 
 import math
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ _R = Adjacency.REPLACE_ONE
 
 
 def step_law(eps0: float, dimension: int = DIMENSION) -> SeededStep:
-    """The mechanism whose message has epsilon eps0 between any two updates."""
+    """Return the mechanism whose message has epsilon eps0 between any two updates."""
     ball = L2Ball(dimension=dimension, radius=1.0)
     given = {"epsilon": eps0, "length": "kept", "generator": "auto", "timing": "auto"}
     found = registry.find("seeded_step")
@@ -31,7 +31,7 @@ def step_law(eps0: float, dimension: int = DIMENSION) -> SeededStep:
 
 
 def largest_eps0(epsilon: float, clients: int, rounds: int, dimension: int) -> float:
-    """What a message may have if `rounds` shuffles of `clients` are to keep epsilon in all."""
+    """Return the largest message epsilon with which the shuffled rounds spend `epsilon` in all."""
     given = {"length": "kept", "generator": "auto", "timing": "auto"}
     found = registry.find("seeded_step").calibrated(
         L2Ball(dimension=dimension, radius=1.0),
@@ -45,9 +45,9 @@ def largest_eps0(epsilon: float, clients: int, rounds: int, dimension: int) -> f
 
 
 def amplified(eps0: float, clients: int, rounds: int) -> Iterator[dict[str, Any]]:
-    """Local and shuffled epsilon of the step law, and of what learns like it without a seed.
+    """Yield local and shuffled epsilon of the step law, one bit and the Gaussian.
 
-    Those have Gaussian noise of as much: mu is the step law's mean score.
+    The latter two have as much Gaussian noise as the step law: mu is its mean score.
     """
     step = step_law(eps0)
     mu, ball = step.choice().mean_score, step.input_domain

@@ -1,4 +1,4 @@
-"""Whole updates in a seed of 16 bytes: bytes, errors, accuracy, and what a shuffler makes of it."""
+"""Updates in a seed of 16 bytes: bytes, errors, accuracy, and amplification by a shuffler."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,7 +6,15 @@ from typing import Any
 
 from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce.core.display import show_epsilon
-from sottovoce_papers.experiment import Experiment, Figure, Findings, Row, Settings, enter, number
+from sottovoce_papers.experiment import (
+    Experiment,
+    Figure,
+    Findings,
+    Row,
+    Settings,
+    number,
+    register_experiment,
+)
 from sottovoce_papers.kept_cells import KeptCells
 from sottovoce_papers.learning.study import default_train
 from sottovoce_papers.studies.seeded import shuffles as seeded_shuffles
@@ -26,9 +34,9 @@ EPS0S, FAST_EPS0S = (1.0, 2.0, 4.0, 5.0), (2.0, 4.0)
 CLIENTS, FAST_CLIENTS = (100, 1_000, 10_000, 60_000, 1_000_000), (1_000, 60_000)
 ROUNDS = (1, 3, 10)
 VECTORS, SHUFFLES, TRAINING = "vectors", "shuffles", "training"
-WITHIN = 0.01  # of one bit's error
+WITHIN = 0.01  # Relative to the error of one bit.
 CLAIMED_EPS0, CLAIMED_CLIENTS, CLAIMED = 2.0, 1_000, 0.56
-_COORDINATES, _MOST_UPDATES = 2_000_000, 200  # of a cell, at least as many updates as seeds
+_COORDINATES, _MOST_UPDATES = 2_000_000, 200  # Limits of a cell; at least one update per seed.
 _VERSION = 1
 _KEYS = (
     "mechanism", "dimension", "mu", "seeds_sent", "payload_bytes", "error_over_gaussian",
@@ -39,8 +47,8 @@ _KEYS = (
 
 
 def study(settings: Settings, train: Train | None = None) -> Findings:
-    """Vectors are measured, shuffles accounted for, and small models trained."""
-    assert settings.folder is not None, "whoever runs a study says where trials are kept"
+    """Measure vectors, account for shuffles, and train small models."""
+    assert settings.folder is not None, "a study needs a folder for its trials"
     found = [*_vectors(settings), *_shuffles(settings)]
     results = run_trials(
         seeded_training.grid(settings),
@@ -72,9 +80,9 @@ METHOD = (
     "have the noise with which they learn as the step law does; of one bit the pure epsilon grows "
     "with the dimension, the Gaussian has none, so a shuffler amplifies neither. "
     f"Training: digits, {seeded_training.CLIENTS} clients, a linear model of "
-    f"{seeded_training.DIMENSION} parameters, {seeded_training.ROUNDS} rounds of everybody, one "
-    "clip and one rate for all, picked by hand among few on held-out training data with the "
-    "Gaussian and the step law, and tuned for none; client level, packed messages; "
+    f"{seeded_training.DIMENSION} parameters, {seeded_training.ROUNDS} rounds of all clients, one "
+    "clip and one rate for all, chosen by hand among few on held-out training data with the "
+    "Gaussian and the step law, and tuned for no mechanism; client level, packed messages; "
     "bytes with headers. All epsilons of seeds rest on ChaCha20 being a pseudorandom generator."
 )
 
@@ -105,7 +113,7 @@ def _vectors(settings: Settings) -> Iterator[Row]:
         key = {"part": VECTORS, "dimension": dimension, "mu": mu, "updates": updates}
         found = kept.find(key)
         if found is None:
-            found = kept.keep(key, seeded_vectors.measured(dimension, mu, updates))
+            found = kept.keep(key, seeded_vectors.measure_vectors(dimension, mu, updates))
         yield from (_full(VECTORS, row) for row in found)
     settings.on_step(VECTORS, len(cells), len(cells), "done")
 
@@ -125,7 +133,7 @@ def _of(rows: Sequence[Row], part: str, **wanted: object) -> list[Row]:
 
 
 def _eps0s(rows: Sequence[Row]) -> dict[float, list[Row]]:
-    """Rows of the step law by the epsilon of a message, in hundredths: it is rounded up."""
+    """Return rows of the step law by the message's epsilon, rounded to hundredths."""
     found: dict[float, list[Row]] = {}
     for row in _of(rows, SHUFFLES, mechanism=STEP):
         found.setdefault(round(number(row, "message_epsilon"), 2), []).append(row)
@@ -147,7 +155,7 @@ def _figures(rows: Sequence[Row]) -> list[Figure]:
 
 
 def _by_dimension(rows: Sequence[Row], y: str) -> list[ChartLine]:
-    """A line for each mechanism."""
+    """Return a line for each mechanism."""
     charted = {
         name: _of(rows, VECTORS, mechanism=name, mu=CHARTED_MU)
         for name in (GAUSSIAN, ONE_BIT, SEEDS)
@@ -235,7 +243,7 @@ def _shuffled(rows: Sequence[Row]) -> Figure:
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """What holds and what does not, whoever wins."""
+    """Return which claims hold and which do not."""
     return "\n".join([*_about_vectors(rows), *_about_shuffles(rows), *_about_training(rows)])
 
 
@@ -304,7 +312,7 @@ def _about_shuffles(rows: Sequence[Row]) -> Iterator[str]:
     bits = _of(rows, SHUFFLES, mechanism=ONE_BIT)
     gained = [r for r in bits if number(r, "shuffled_epsilon") < 0.99 * number(r, "local_epsilon")]
     yield (
-        f"One bit a coordinate, with the noise that learns alike, gains from a shuffler in "
+        f"One bit per coordinate, with noise that learns as well, gains from a shuffler in "
         f"{len(gained)} of {len(bits)} cases; the Gaussian has no pure epsilon to shuffle."
     )
 
@@ -328,8 +336,8 @@ def _about_training(rows: Sequence[Row]) -> Iterator[str]:
         half = math.hypot(_half_width(ours), _half_width(theirs))
         clear = "a clear difference" if abs(gap) > half else "no clear difference"
         yield (
-            f"Seeds learn {100 * gap:+.2f} points (+-{100 * half:.2f}) beside one bit at the same "
-            f"epsilon: {clear}."
+            f"Accuracy of seeds minus that of one bit at the same epsilon: {100 * gap:+.2f} points "
+            f"(+-{100 * half:.2f}), {clear}."
         )
 
 
@@ -341,10 +349,10 @@ def _half_width(row: Row) -> float:
     return (number(row, "accuracy_high") - number(row, "accuracy_low")) / 2.0
 
 
-enter(
+register_experiment(
     Experiment(
         name=NAME,
-        title="Whole updates in a seed of 16 bytes, beside one bit a coordinate and float32",
+        title="Updates in a seed of 16 bytes, compared with one bit per coordinate and float32",
         claim="A client sends 16 bytes for a whole model update with the error of the one-bit (and "
         "the Gaussian) mechanism at equal zCDP; with the step law 1000 shuffled clients of "
         f"eps0 = {CLAIMED_EPS0:g} have epsilon at most {CLAIMED} at delta {DELTA:g}.",

@@ -1,4 +1,4 @@
-"""The study of seeds, training: digits, a thousand clients, at one budget for everybody."""
+"""The part "training" of the experiment `seeded`: digits, 1000 clients, one budget for all."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -36,10 +36,11 @@ BASE: dict[str, Any] = {
 
 
 def grid(settings: Settings) -> list[Trial]:
-    """At a local epsilon: float32, bits and seeds. At a central one: seeds behind a shuffler.
+    """Return the trials: float32, bits and seeds at a local epsilon; seeds behind a shuffler.
 
     The mean of messages does not depend on their order, so no shuffler is simulated: clients have
-    the epsilon that one makes of `CENTRAL_EPSILON`. Beside them float32, which none amplifies.
+    the local epsilon that a shuffler amplifies to `CENTRAL_EPSILON`. float32, which no shuffler
+    amplifies, is trained at that central epsilon for comparison.
     """
     eps0 = largest_eps0(CENTRAL_EPSILON, CLIENTS, ROUNDS, DIMENSION)
     step = {"kind": "seeded_step", "epsilon": eps0, "length": "kept", **_AUTO}
@@ -73,7 +74,7 @@ def grid(settings: Settings) -> list[Trial]:
 
 
 def rows(results: Sequence[TrialResult]) -> list[dict[str, Any]]:
-    """Accuracy over seeds, and what all of a client's messages take, with headers."""
+    """Return the accuracy over seeds, and the bytes of all of a client's messages with headers."""
     return [
         _row(name, [one.result for one in results if one.key["mechanism"] == name and one.result])
         for name in dict.fromkeys(str(one.key["mechanism"]) for one in results)
@@ -101,7 +102,7 @@ def _row(name: str, found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def trial_row(result: TrialResult) -> Row:
-    """One line of trials.csv."""
+    """Return one line of trials.csv."""
     return {
         "stage": "final",
         **result.key,

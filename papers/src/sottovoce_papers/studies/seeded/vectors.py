@@ -1,4 +1,4 @@
-"""The study of seeds, vectors: bytes, errors and times beside one bit and float32 at equal rho."""
+"""The part "vectors" of the experiment `seeded`: bytes, errors and times at equal rho."""
 
 import statistics
 import time
@@ -9,7 +9,7 @@ from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.statistics import mean_and_half_width
 from sottovoce.mechanisms.mechanism import Float32Codes, Mechanism
 from sottovoce.mechanisms.seeded_sign import SeededSign
-from sottovoce_papers.benchmarks.equal_rho import Sent, calibrated, rotated_update
+from sottovoce_papers.benchmarks.equal_rho import SentError, calibrate_to_rho, rotated_update
 from sottovoce_papers.benchmarks.measurement import limited_to
 from sottovoce_papers.benchmarks.seeded import mean, random_payloads
 
@@ -19,16 +19,17 @@ _KINDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     ONE_BIT: ("gauss_hermite", {"levels": 2}),
     SEEDS: ("seeded_sign", {"blocks": "auto", "generator": "auto", "timing": "auto"}),
 }
-_SERVED = 64  # messages that a server adds up, for its time
+_SERVED = 64  # Messages that a server adds up to measure its time.
 
 
-def measured(dimension: int, mu: float, updates: int) -> list[dict[str, Any]]:
-    """A row for each mechanism: the same rotated updates of norm 1, rho = mu^2/2 against nothing.
+def measure_vectors(dimension: int, mu: float, updates: int) -> list[dict[str, Any]]:
+    """Return a row per mechanism for the same rotated updates of norm 1, with rho = mu^2/2.
 
-    Errors are over the Gaussian's expected one, d/mu^2. All on one core.
+    rho is under zero-out. Errors are divided by the Gaussian's expected error, d/mu^2. One core is
+    used.
     """
     mechanisms = {
-        name: calibrated(kind, dimension, mu, given) for name, (kind, given) in _KINDS.items()
+        name: calibrate_to_rho(kind, dimension, mu, given) for name, (kind, given) in _KINDS.items()
     }
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in mechanisms}
     with limited_to(1):
@@ -39,7 +40,7 @@ def measured(dimension: int, mu: float, updates: int) -> list[dict[str, Any]]:
                 begun = time.perf_counter()
                 codes = mechanism.encode(update, keystream)
                 taken = time.perf_counter() - begun
-                sent = Sent.of(mechanism.decode(codes), update)
+                sent = SentError.of(mechanism.decode(codes), update)
                 found[name].append((sent.squared_error * mu**2 / dimension, taken))
         return [
             _row(name, mechanisms[name], dimension, mu, results) for name, results in found.items()
@@ -69,7 +70,7 @@ def _row(
 
 
 def _server_seconds(mechanism: Mechanism) -> float | None:
-    """A client's share of one sum; float32 is added up in no time that is of interest here."""
+    """Return one client's share of a sum; None for float32, whose time is negligible."""
     if isinstance(mechanism.code_format(), Float32Codes):
         return None
     payloads = random_payloads(mechanism, _SERVED)

@@ -1,1 +1,1 @@
-"""Data reconstruction against UDP-FL."""
+"""The experiment `udp-dra`: data reconstruction against UDP-FL."""

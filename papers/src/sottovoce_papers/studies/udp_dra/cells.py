@@ -1,4 +1,4 @@
-"""The cells of a reconstruction study: one mechanism at one budget, attacked on the same images."""
+"""The cells of the reconstruction study: one mechanism at one budget, on the same images."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ from sottovoce.learning.clients import ClientData
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms.mechanism import Mechanism, has_finite_codes
 from sottovoce_papers.target_models import TargetModel, for_one_release
-from sottovoce_papers.udp_mechanisms import CLIP_NORM, Contender
+from sottovoce_papers.udp_mechanisms import CLIP_NORM, MechanismAtBudget
 
 ORIGINAL = "original"
 SHOWN = 6
@@ -42,13 +42,14 @@ SHOWN = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Victims:
-    """Images (updates, images of each, *shape) with labels: every contender sends the same."""
+    """Images (updates, images of each, *shape) with labels, the same for every mechanism."""
 
     images: Images
     labels: NDArray[np.int64]
 
     @property
     def clients(self) -> list[ClientData]:
+        """The clients that hold the images."""
         return [
             ClientData(
                 name=f"client-{number}", features=torch.from_numpy(x), labels=torch.from_numpy(y)
@@ -58,7 +59,7 @@ class Victims:
 
 
 def victims(features: NDArray[Any], labels: NDArray[Any], *, updates: int, batch: int) -> Victims:
-    """Rows drawn at random, the same for every contender."""
+    """Return rows drawn at random, the same for every mechanism."""
     generator = SeededRandomness(1).generator("victims", batch)
     rows = generator.choice(len(labels), updates * batch, replace=False)
     images = np.asarray(features[rows], dtype=np.float32)
@@ -68,11 +69,11 @@ def victims(features: NDArray[Any], labels: NDArray[Any], *, updates: int, batch
     )
 
 
-def sent(task: Task, model: Vector, contender: Contender, found: Victims) -> Vector:
-    """What the server decodes of each client, who spends the whole budget on this one update."""
+def _send(task: Task, model: Vector, compared: MechanismAtBudget, found: Victims) -> Vector:
+    """Return the decoded update of each client, which spends the whole budget on this update."""
 
     def mechanism_on(domain: Domain) -> Mechanism:
-        return for_one_release(contender, domain)
+        return for_one_release(compared, domain)
 
     algorithm = FedAvg(
         local_work=SampleClippedGradient(clip_norm=CLIP_NORM),
@@ -86,7 +87,7 @@ def sent(task: Task, model: Vector, contender: Contender, found: Victims) -> Vec
         adjacency=Adjacency.ZERO_OUT,
         rotated=has_finite_codes(mechanism_on(algorithm.domain(task.dimension, batch))),
     )
-    name = f"{contender.mechanism} {contender.epsilon}"
+    name = f"{compared.mechanism} {compared.epsilon}"
     seed = int(SeededRandomness(1).generator("noise", name, batch).integers(2**62))
     step = ClientStepInput(
         run=name, round=1, model=model, state={}, randomness=SeededRandomness(seed)
@@ -97,18 +98,18 @@ def sent(task: Task, model: Vector, contender: Contender, found: Victims) -> Vec
 def inversion_cells(
     task: Task,
     model: Vector,
-    names: Sequence[Contender],
+    names: Sequence[MechanismAtBudget],
     found: Victims,
     attacks: Sequence[GradientInversion],
     *,
     on_step: OnStep | None = None,
 ) -> list[dict[str, Any]]:
-    """Each contender's cell; all are inverted side by side.
+    """Return the cell of each mechanism; all updates are inverted at the same time.
 
-    Of the `attacks` the one with the least mean squared error counts: chosen by somebody who knows
-    the images, in favour of the attacker.
+    Of the `attacks` the one with the least mean squared error counts. This choice knows the images,
+    which favors the attacker.
     """
-    observed = np.concatenate([sent(task, model, one, found) for one in names])
+    observed = np.concatenate([_send(task, model, one, found) for one in names])
     target = InversionTarget(
         model=model,
         work=ClippedMean(clip_norm=CLIP_NORM),
@@ -127,7 +128,7 @@ def inversion_cells(
                 {**_cell(found.images, images), "total_variation": attack.total_variation}
                 for attack, images in zip(attacks, of_one, strict=True)
             ),
-            key=lambda cell: float(np.mean(cell["score_reconstructions"]["mse"])),
+            key=lambda cell: float(np.mean(cell["scores"]["mse"])),
         )
         for of_one in zip(*options, strict=True)
     ]
@@ -136,7 +137,7 @@ def inversion_cells(
 def learned_cell(
     target: TargetModel, found: Victims, attack: LearnedReconstruction
 ) -> dict[str, Any]:
-    """The learned reconstruction of a model's own rows, and as a control of rows it never saw."""
+    """Return the learned reconstruction of training rows, and of unseen rows as a control."""
     guesses, unseen = guess_from_outputs(
         target.task, target.model, found.images, target.data.test_features, attack, seed=1
     )
@@ -149,7 +150,7 @@ def learned_cell(
 
 
 def baseline_cells(found: Victims, auxiliary: NDArray[Any]) -> dict[str, dict[str, Any]]:
-    """The originals themselves, to look at, and guesses that need no attack."""
+    """Return cells of guesses that need no attack, and of the originals for the pictures."""
     guesses = baseline_guesses(found.images, auxiliary)
     return {name: _cell(found.images, guess) for name, guess in guesses.items()} | {
         ORIGINAL: _cell(found.images, found.images)
@@ -157,8 +158,8 @@ def baseline_cells(found: Victims, auxiliary: NDArray[Any]) -> dict[str, dict[st
 
 
 def scores_of(cell: Mapping[str, Any]) -> ReconstructionScores:
-    """A cell's scores as it was kept."""
-    kept = cell["score_reconstructions"]
+    """Return the scores of a stored cell."""
+    kept = cell["scores"]
     return ReconstructionScores(
         **{name: np.array(kept[name]) for name in ("mse", "mae", "psnr", "ssim")}
     )
@@ -167,7 +168,7 @@ def scores_of(cell: Mapping[str, Any]) -> ReconstructionScores:
 def _cell(originals: Images, found: Images) -> dict[str, Any]:
     measured = score_reconstructions(originals, found)
     shape = originals.shape[2:]
-    first = -(-SHOWN // originals.shape[1])  # updates that the pictures come from
+    first = -(-SHOWN // originals.shape[1])  # Number of updates that the pictures show.
     ordered = [
         guess[reconstruction_scores.match_rows(truth, guess)]
         for truth, guess in zip(originals[:first], found[:first], strict=True)

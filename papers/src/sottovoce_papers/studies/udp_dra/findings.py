@@ -1,4 +1,4 @@
-"""What a reconstruction study found: rows, pictures and the verdict, from its cells."""
+"""Rows, pictures and verdict of the reconstruction study, from its cells."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +19,12 @@ from sottovoce.core.charts.grids import ImageGrid, Picture, PictureRow
 from sottovoce.core.charts.lines import ChartLine, LineChart
 from sottovoce_papers.experiment import Figure, Row
 from sottovoce_papers.studies.udp_dra.cells import ORIGINAL, scores_of
-from sottovoce_papers.udp_mechanisms import GAUSSIAN, NO_PRIVACY, STAIRCASE, in_words
+from sottovoce_papers.udp_mechanisms import (
+    GAUSSIAN,
+    NO_PRIVACY,
+    STAIRCASE,
+    describe_budgets,
+)
 
 Cell = Mapping[str, Any]
 Name = tuple[str, float | None]
@@ -29,7 +34,7 @@ _NO_ATTACK = (ORIGINAL, GRAY, MEAN_IMAGE)
 
 
 def rows(cells: Sequence[Cell], printed: Mapping[str, Printed]) -> list[Row]:
-    """A row for each guess, with the paper's numbers beside it where it prints any."""
+    """Return a row for each guess, with the numbers that the paper prints."""
     return [
         _row(cell, _reference(cells, cell), printed)
         for cell in cells
@@ -56,17 +61,18 @@ def _row(cell: Cell, reference: ReconstructionScores, printed: Mapping[str, Prin
     row["target_accuracy"] = cell.get("accuracy")
     paper = printed.get(cell["part"], {}).get((cell["mechanism"], cell["epsilon"]), {})
     if cell["batch"] > 1:
-        paper = {}  # the tables do not say of how many images they are; one is the attacker's best
+        # The tables do not say how many images an update has; one is the attacker's best case.
+        paper = {}
     return row | {f"paper_{name}": paper.get(name) for name in ("mse", "mae", "psnr", "ssim")}
 
 
 def _leaked(cell: Cell) -> dict[str, float]:
-    """By how much rows that the model was trained on are guessed better than others."""
+    """Return by how much the model's training rows are guessed better than other rows."""
     return difference(np.array(cell["unseen_mse"]), scores_of(cell).mse)
 
 
 def _reference(cells: Sequence[Cell], cell: Cell) -> ReconstructionScores:
-    """The mean image's scores on the images that a cell is about."""
+    """Return the mean image's scores on the images of a cell."""
     about = ("batch", "updates")
     return next(
         scores_of(one)
@@ -79,7 +85,7 @@ def _reference(cells: Sequence[Cell], cell: Cell) -> ReconstructionScores:
 
 
 def figures(cells: Sequence[Cell]) -> list[Figure]:
-    """Similarity and error by epsilon for each part and batch, and pictures."""
+    """Return similarity by epsilon for each part and batch size, and pictures."""
     found = []
     for part, batch in dict.fromkeys((cell["part"], cell["batch"]) for cell in cells):
         own = [cell for cell in cells if cell["part"] == part and cell["batch"] == batch]
@@ -92,7 +98,7 @@ def figures(cells: Sequence[Cell]) -> list[Figure]:
 
 
 def _by_epsilon(cells: Sequence[Cell], part: str, batch: int, name: str) -> Figure:
-    """SSIM by epsilon; what has no epsilon is a level line."""
+    """Return the picture of SSIM by epsilon; guesses without epsilon are horizontal lines."""
     epsilons = sorted({cell["epsilon"] for cell in cells if cell["epsilon"] is not None})
     names = dict.fromkeys(cell["mechanism"] for cell in cells if cell["mechanism"] != ORIGINAL)
     lines = []
@@ -111,8 +117,8 @@ def _by_epsilon(cells: Sequence[Cell], part: str, batch: int, name: str) -> Figu
         )
     return Figure(
         name=name,
-        caption="Means over updates, bands Student's 95% intervals; 'grey' and 'mean image' need "
-        "no attack.",
+        caption=f"Means over updates, bands Student's 95% intervals; '{GRAY}' and 'mean image' "
+        "need no attack.",
         chart=LineChart(
             title=f"SSIM by epsilon: {part}, {_images(batch)}",
             x_label="epsilon",
@@ -124,12 +130,12 @@ def _by_epsilon(cells: Sequence[Cell], part: str, batch: int, name: str) -> Figu
 
 def _ssim(cell: Cell) -> Any:
     found = scores_of(cell).ssim
-    assert found is not None, "CIFAR-10 has images that the window fits"
+    assert found is not None, "images of CIFAR-10 are larger than the window of SSIM"
     return found
 
 
 def _grid(cells: Sequence[Cell], part: str, batch: int, name: str) -> Figure:
-    """Originals, and below them what each mechanism at its largest epsilon lets through."""
+    """Return originals and below them the reconstructions at each mechanism's largest epsilon."""
     largest = max((cell["epsilon"] for cell in cells if cell["epsilon"] is not None), default=None)
     shown = [cell for cell in cells if cell["epsilon"] in (None, largest)]
     order = sorted(shown, key=lambda cell: cell["mechanism"] != ORIGINAL)  # stable
@@ -156,7 +162,7 @@ def _grid(cells: Sequence[Cell], part: str, batch: int, name: str) -> Figure:
 
 
 def verdict(cells: Sequence[Cell]) -> str:
-    """Where an attack beats the mean image, and whether the staircase differs."""
+    """Return where an attack beats the mean image, and whether the staircase differs."""
     lines = []
     for part, batch in dict.fromkeys((cell["part"], cell["batch"]) for cell in cells):
         own = [cell for cell in cells if cell["part"] == part and cell["batch"] == batch]
@@ -175,12 +181,12 @@ def _images(batch: int) -> str:
 
 
 def _of_training(cells: Sequence[Cell]) -> str:
-    """What of the learned guesses is due to training on the rows."""
+    """Return which guesses are better because the model was trained on the rows."""
     leaks = {_name(cell): _leaked(cell) for cell in cells if "unseen_mse" in cell}
     worse = [name for name, value in leaks.items() if beats(value)]
-    told = f"with {in_words(worse)}" if worse else "nowhere"
+    told = f"with {describe_budgets(worse)}" if worse else "nowhere"
     return (
-        "outputs tell of any row, trained on or not; rows of the training set are guessed better "
+        "outputs reveal any row, trained on or not; rows of the training set are guessed better "
         f"than rows that the model never saw (MSE, 95%) {told}."
     )
 
@@ -205,9 +211,9 @@ def _of_part(cells: Sequence[Cell], own: Sequence[Cell]) -> str:
             f"{value['high']:.3f}); the mean image, which needs no attack, has {base['mean']:.3f} "
             f"({base['low']:.3f} to {base['high']:.3f}). "
         )
-    won = "; ".join(f"in {better} with {in_words(names)}" for better, names in told.items())
+    won = "; ".join(f"in {better} with {describe_budgets(names)}" for better, names in told.items())
     beaten = f"The mean image is beaten {won}." if won else "Nothing beats it."
-    rest = f" It is not beaten with {in_words(lost)}." if lost else ""
+    rest = f" It is not beaten with {describe_budgets(lost)}." if lost else ""
     return f"{first}{beaten}{rest}"
 
 
@@ -216,19 +222,25 @@ def _name(cell: Cell) -> Name:
 
 
 def _staircase(cells: Sequence[Cell]) -> str:
-    """The staircase against the Gaussian on the same images, in pairs."""
+    """Return the paired difference of staircase and Gaussian on the same images."""
     found = {(cell["mechanism"], cell["epsilon"]): scores_of(cell) for cell in cells}
-    counts = {"higher": 0, "lower": 0, "not told apart": 0}
+    counts = {"higher": 0, "lower": 0, "no clear difference": 0}
     parts = []
     for epsilon in sorted({epsilon for _, epsilon in found}):
         pair = found[STAIRCASE, epsilon].mse - found[GAUSSIAN, epsilon].mse
         value = interval(pair)
-        told = "higher" if value["low"] > 0 else "lower" if value["high"] < 0 else "not told apart"
+        told = (
+            "higher"
+            if value["low"] > 0
+            else "lower"
+            if value["high"] < 0
+            else "no clear difference"
+        )
         counts[told] += 1
         ends = f"{value['low']:+.2g} to {value['high']:+.2g}"
         parts.append(f"{value['mean']:+.2g} ({ends}) at epsilon {epsilon:g}")
     return (
-        f"the staircase's MSE less the Gaussian's is {', '.join(parts)}: higher in "
-        f"{counts['higher']}, lower in {counts['lower']}, not told apart in "
-        f"{counts['not told apart']} of {len(parts)}, where 1 in 20 is told apart by chance."
+        f"the staircase's MSE minus the Gaussian's is {', '.join(parts)}: higher in "
+        f"{counts['higher']}, lower in {counts['lower']}, no clear difference in "
+        f"{counts['no clear difference']} of {len(parts)}, where 1 in 20 differs by chance."
     )

@@ -1,4 +1,4 @@
-"""UDP-FL, tables 7 and 9: images from one update, and from a model's outputs."""
+"""UDP-FL, tables 7 and 9: images reconstructed from one update, and from a model's outputs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,8 +13,8 @@ from sottovoce_papers.udp_mechanisms import (
     NO_PRIVACY,
     RECORD_SAMPLING_RATE,
     STAIRCASE,
-    Contender,
-    contenders,
+    MechanismAtBudget,
+    mechanisms_at_budgets,
 )
 
 if TYPE_CHECKING:
@@ -66,21 +66,22 @@ PRINTED: Mapping[str, Mapping[tuple[str, float | None], Mapping[str, float]]] = 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How much is done: `updates` has, for each number of images in an update, how many updates."""
+class ReconstructionPlan:
+    """The effort of the experiment; `updates` maps images per update to the number of updates."""
 
     epsilons: Sequence[float]
     updates: Mapping[int, int]
     iterations: int
-    weights: Sequence[float]  # of total variation; the better one counts
-    rows: int  # training rows of the target models, and as many test rows at most
+    weights: Sequence[float]  # Of total variation; the better one counts.
+    rows: int  # Training rows of the target models, and the most test rows.
     rounds: int
     rates: Sequence[float]
     epochs: int
-    victims: int  # images that the learned reconstruction is measured on
+    victims: int  # Images on which the learned reconstruction is measured.
 
     @classmethod
-    def of(cls, settings: Settings) -> "Plan":
+    def of(cls, settings: Settings) -> "ReconstructionPlan":
+        """Return the plan of a full or a fast run."""
         if settings.fast:
             return cls(
                 epsilons=(8.0,),
@@ -110,8 +111,8 @@ class Plan:
         )
 
 
-def base_spec(plan: Plan, settings: Settings) -> dict[str, Any]:
-    """The target models' spec but for mechanism, budget, rate and seed."""
+def base_spec(plan: ReconstructionPlan, settings: Settings) -> dict[str, Any]:
+    """Return the spec of the target models without mechanism, budget, rate and seed."""
     return {
         "name": "udp-dra",
         "rounds": plan.rounds,
@@ -147,13 +148,13 @@ def base_spec(plan: Plan, settings: Settings) -> dict[str, Any]:
     data="cifar10",
 )
 def udp_dra(settings: Settings) -> Findings:
-    """Both attacks on the same images under every mechanism, beside guesses that need no attack."""
-    from sottovoce_papers.learning.study import data_in
+    """Run both attacks on the same images under every mechanism, and baselines without attack."""
+    from sottovoce_papers.learning.study import use_data_dir
     from sottovoce_papers.studies.udp_dra import findings as reconstruction_findings
 
-    plan = Plan.of(settings)
+    plan = ReconstructionPlan.of(settings)
     cells = KeptCells(settings.folder, version=_VERSION)
-    with data_in(settings.data_dir):
+    with use_data_dir(settings.data_dir):
         found = list(_inverted(plan, settings, cells))
         found += _learned(plan, settings, cells)
     return Findings(
@@ -168,8 +169,8 @@ def udp_dra(settings: Settings) -> Findings:
 Cell = dict[str, Any]
 
 
-def _inverted(plan: Plan, settings: Settings, cells: KeptCells) -> Iterator[Cell]:
-    """Cells of the attack on one update of the initial model, batch by batch."""
+def _inverted(plan: ReconstructionPlan, settings: Settings, cells: KeptCells) -> Iterator[Cell]:
+    """Yield cells of the attack on one update of the initial model, by images per update."""
     from sottovoce.auditing.attacks.inversion import GradientInversion
     from sottovoce_papers.studies.udp_dra.cells import inversion_cells
     from sottovoce_papers.target_models import untrained
@@ -182,21 +183,23 @@ def _inverted(plan: Plan, settings: Settings, cells: KeptCells) -> Iterator[Cell
         victims = _victims(data.train_features, data.train_labels, updates, batch)
         about = _about(INVERSION, batch, updates, plan)
         yield from _baselines(about, victims, data.test_features)
-        missing = [one for one in contenders(plan.epsilons) if not cells.find(about | one.key)]
-        # A GPU inverts all of them in the time of one; elsewhere a finished one is kept at once.
+        missing = [
+            one for one in mechanisms_at_budgets(plan.epsilons) if not cells.find(about | one.key)
+        ]
+        # A GPU inverts all in the time of one; on a CPU each is stored as soon as it is finished.
         together = len(missing) if task.device.type == "cuda" else 1
         for start in range(0, len(missing), max(1, together)):
             part = missing[start : start + together]
-            _tell(settings, f"{batch} images an update", start, len(missing), part[0])
+            _report(settings, f"{batch} images an update", start, len(missing), part[0])
             made = inversion_cells(task, task.initial_model(), part, victims, attacks)
             for one, cell in zip(part, made, strict=True):
                 cells.keep(about | one.key, cell)
-        for one in contenders(plan.epsilons):
+        for one in mechanisms_at_budgets(plan.epsilons):
             yield {**about, **one.key, **_kept(cells, about | one.key)}
 
 
-def _learned(plan: Plan, settings: Settings, cells: KeptCells) -> Iterator[Cell]:
-    """Cells of the attack on trained models' outputs; and one inversion of a trained model."""
+def _learned(plan: ReconstructionPlan, settings: Settings, cells: KeptCells) -> Iterator[Cell]:
+    """Yield cells of the attack on models' outputs, and one inversion of a trained model."""
     from sottovoce.auditing.attacks.learned_reconstruction import LearnedReconstruction
     from sottovoce_papers.studies.udp_dra.cells import learned_cell
     from sottovoce_papers.target_models import target_model, untrained
@@ -207,12 +210,12 @@ def _learned(plan: Plan, settings: Settings, cells: KeptCells) -> Iterator[Cell]
     about = _about(LEARNED, 1, plan.victims, plan)
     trained = _about(TRAINED, 1, plan.updates[1], plan)
     yield from _baselines(about, victims, data.test_features)
-    everyone = contenders(plan.epsilons)
+    everyone = mechanisms_at_budgets(plan.epsilons)
     yield _untrained(about, base, victims, plan, cells)
     for done, one in enumerate(everyone):
         keys = [about | one.key] + ([trained | one.key] if one.epsilon is None else [])
         if not all(cells.find(key) for key in keys):
-            _tell(settings, "models", done, len(everyone), one)
+            _report(settings, "models", done, len(everyone), one)
             target = target_model(base, one, plan.rates, seed=1)
             attack = LearnedReconstruction(epochs=plan.epochs)
             cells.keep(about | one.key, learned_cell(target, victims, attack))
@@ -222,8 +225,10 @@ def _learned(plan: Plan, settings: Settings, cells: KeptCells) -> Iterator[Cell]
             yield {**key, **_kept(cells, key)}
 
 
-def _untrained(about: Cell, base: Cell, victims: "Victims", plan: Plan, cells: KeptCells) -> Cell:
-    """The control: what the outputs of a model tell that was trained on nothing."""
+def _untrained(
+    about: Cell, base: Cell, victims: "Victims", plan: ReconstructionPlan, cells: KeptCells
+) -> Cell:
+    """Return the control: what the outputs of a model without training reveal."""
     from sottovoce.auditing.attacks.learned_reconstruction import LearnedReconstruction
     from sottovoce_papers.studies.udp_dra.cells import learned_cell
     from sottovoce_papers.target_models import untrained_target
@@ -235,7 +240,9 @@ def _untrained(about: Cell, base: Cell, victims: "Victims", plan: Plan, cells: K
     return {**key, **_kept(cells, key)}
 
 
-def _trained_inversion(plan: Plan, target: "TargetModel", one: Contender) -> Cell:
+def _trained_inversion(
+    plan: ReconstructionPlan, target: "TargetModel", one: MechanismAtBudget
+) -> Cell:
     from sottovoce.auditing.attacks.inversion import GradientInversion
     from sottovoce_papers.studies.udp_dra.cells import inversion_cells
 
@@ -255,15 +262,15 @@ def _victims(features: Any, labels: Any, updates: int, batch: int) -> "Victims":
 
 
 def _baselines(about: Cell, victims: "Victims", auxiliary: Any) -> Iterator[Cell]:
-    """What needs no attack, and the originals to look at."""
+    """Yield cells of guesses that need no attack, and the originals."""
     from sottovoce_papers.studies.udp_dra.cells import baseline_cells
 
     for name, cell in baseline_cells(victims, auxiliary).items():
         yield {**about, "mechanism": name, "epsilon": None, **cell}
 
 
-def _about(part: str, batch: int, updates: int, plan: Plan) -> Cell:
-    """What a cell's numbers follow from, beside its mechanism and budget."""
+def _about(part: str, batch: int, updates: int, plan: ReconstructionPlan) -> Cell:
+    """Return the parameters of a cell other than its mechanism and budget."""
     training = {"rows": plan.rows, "rounds": plan.rounds, "rates": list(plan.rates)}
     effort = {"iterations": plan.iterations, "weights": list(plan.weights)}
     if part == LEARNED:
@@ -273,16 +280,16 @@ def _about(part: str, batch: int, updates: int, plan: Plan) -> Cell:
 
 def _kept(cells: KeptCells, key: Cell) -> Cell:
     found: Cell | None = cells.find(key)
-    assert found is not None, "it was kept a moment ago"
+    assert found is not None, "it has just been stored"
     return found
 
 
-def _tell(settings: Settings, what: str, done: int, total: int, one: Contender) -> None:
+def _report(settings: Settings, what: str, done: int, total: int, one: MechanismAtBudget) -> None:
     budget = "" if one.epsilon is None else f", epsilon {one.epsilon:g}"
     settings.on_step(what, done, total, f"{one.mechanism}{budget}")
 
 
-def _method(plan: Plan) -> str:
+def _method(plan: ReconstructionPlan) -> str:
     weights = " and ".join(f"{weight:g}" for weight in plan.weights)
     return (
         "Inversion: clients that have 1, 10 or 100 images (as the rows say) and nothing else send "
@@ -291,7 +298,7 @@ def _method(plan: Plan) -> str:
         "goes into this one release, the attacker's best case (sample level, zero-out, delta = "
         f"1e-5, sound accounting). {plan.iterations} steps of Geiping et al. 2020 with known "
         f"labels; of the weights {weights} of total variation the one with the smaller mean "
-        "squared error counts, a choice in the attacker's favour. All mechanisms are attacked on "
+        "squared error counts, a choice that favors the attacker. All mechanisms are attacked on "
         "the same images. 'Inversion, trained model' starts from the model without privacy.\n"
         f"Learned: strided_cnn trained on {plan.rows} images for {plan.rounds} rounds of a 5% "
         "sample with 10 clients at the whole budget; a decoder from outputs to images is learned "
@@ -300,27 +307,27 @@ def _method(plan: Plan) -> str:
         "starts from. "
         f"{_rates(plan)}\n"
         "Pixels lie in [-1/2, 1/2] (range 1); intervals are Student's 95% over updates. The "
-        "paper's MSE and MAE are in other units, of normalised pixels: at a range of 1, its PSNR "
-        "of 9.79 is an MSE of 0.105. 'Grey' and 'mean image' need no attack; the mean is that of "
-        "the test images."
+        "paper's MSE and MAE are in other units, of normalized pixels: at a range of 1, its PSNR "
+        "of 9.79 is an MSE of 0.105. The gray and the mean image need no attack; the mean is that "
+        "of the test images."
     )
 
 
-def _rates(plan: Plan) -> str:
+def _rates(plan: ReconstructionPlan) -> str:
     named = ", ".join(f"{rate:g}" for rate in plan.rates)
     if len(plan.rates) == 1:
         return f"The learning rate is {named}, not tuned."
     return f"Learning rates ({named}) were chosen by accuracy on held-out rows."
 
 
-def _small(plan: Plan) -> str:
+def _small(plan: ReconstructionPlan) -> str:
     return (
         f"'strided_cnn' of 33,834 parameters in place of the paper's network; {plan.rows:,} "
         "training images, not 50,000."
     )
 
 
-def _reduced(plan: Plan) -> str:
+def _reduced(plan: ReconstructionPlan) -> str:
     return (
         f"one image an update only, {plan.updates[1]} of them, epsilon "
         f"{plan.epsilons[0]:g} only, {plan.iterations} iterations; target models of {plan.rows} "

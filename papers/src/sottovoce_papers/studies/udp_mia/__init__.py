@@ -1,1 +1,1 @@
-"""Membership inference against UDP-FL."""
+"""The experiment `udp-mia`: membership inference against UDP-FL."""

@@ -1,4 +1,4 @@
-"""The grid of `udp-mia`: which recipes are attacked, on how many records, and what is printed."""
+"""The grid of `udp-mia`: the attacked recipes, the numbers of records, and the printed results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ from sottovoce_papers.udp_mechanisms import (
 
 OVERFITTED = "no privacy, overfitted"
 
-# Of 0.01, 0.03, 0.1, ... 3 those with the best accuracy on 2,000 training images that were held
-# out, at epsilon 4, mean of four models of 12,000 images; no attack had a say.
+# Of 0.01, 0.03, 0.1, ... 3 those with the best accuracy on 2,000 held-out training images, at
+# epsilon 4, mean of four models of 12,000 images; no attack influenced the choice.
 RATES = {
     NO_PRIVACY: 3.0,
     OVERFITTED: 2.0,
@@ -32,8 +32,8 @@ RATES = {
     ONE_BIT: 1.0,
 }
 
-# Table 6 as printed: TPR at 1% FPR, accuracy and AUC; the one-bit mechanism is not there. The two
-# LiRAs share a row, and without privacy one sentence has all figures.
+# Table 6 as printed: TPR at 1% FPR, accuracy and AUC, without the one-bit mechanism. The two LiRA
+# attacks share a row; the numbers without privacy are from the text.
 PRINTED: Mapping[tuple[str, str, float | None], tuple[float, float, float]] = {
     ("shokri", OVERFITTED, None): (0.053, 0.710, 0.757),
     ("lira", OVERFITTED, None): (0.126, 0.651, 0.716),
@@ -78,11 +78,11 @@ PRINTED: Mapping[tuple[str, str, float | None], tuple[float, float, float]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale:
-    """How large everything is.
+class AttackScale:
+    """The size of the experiment.
 
-    candidates   half of them are in each model; nobody else is in overfitted ones.
-    known        records that all other models train on too.
+    candidates   Half of them are in each model; overfitted models train on nothing else.
+    known        Records that all other models also train on.
     """
 
     candidates: int
@@ -97,7 +97,7 @@ class Scale:
     canary_steps: int
 
 
-FULL = Scale(
+FULL = AttackScale(
     candidates=4000,
     known=10_000,
     shadows=64,
@@ -109,7 +109,7 @@ FULL = Scale(
     canary_queries=2,
     canary_steps=10,
 )
-FAST = Scale(
+FAST = AttackScale(
     candidates=400,
     known=0,
     shadows=16,
@@ -124,7 +124,7 @@ FAST = Scale(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class AttackedRecipe:
     """One recipe of the grid."""
 
     mechanism: str
@@ -139,21 +139,25 @@ class Cell:
         return self.mechanism if self.epsilon is None else f"{self.mechanism}, {self.epsilon:g}"
 
 
-def cells(scale: Scale) -> list[Cell]:
+def cells(scale: AttackScale) -> list[AttackedRecipe]:
+    """Return the recipes: overfitted, without privacy, and every mechanism at every epsilon."""
     private = [
-        Cell(mechanism=mechanism, epsilon=epsilon)
+        AttackedRecipe(mechanism=mechanism, epsilon=epsilon)
         for mechanism in scale.mechanisms
         for epsilon in scale.epsilons
     ]
     return [
-        Cell(mechanism=OVERFITTED, epsilon=None),
-        Cell(mechanism=NO_PRIVACY, epsilon=None),
+        AttackedRecipe(mechanism=OVERFITTED, epsilon=None),
+        AttackedRecipe(mechanism=NO_PRIVACY, epsilon=None),
         *private,
     ]
 
 
-def spec_of(cell: Cell, scale: Scale, device: str) -> RunSpec:
-    """As `udp-cifar10`, on another network; an overfitted model has one client and more rounds."""
+def spec_of(cell: AttackedRecipe, scale: AttackScale, device: str) -> RunSpec:
+    """Return the spec of `udp-cifar10` with another network.
+
+    An overfitted model has one client and more rounds.
+    """
     overfitted = cell.mechanism == OVERFITTED
     privacy: dict[str, Any] = {
         "level": "sample",

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from sottovoce_papers.experiment import Findings, Row, Settings, experiment, number
-from sottovoce_papers.learning.study import data_in
+from sottovoce_papers.learning.study import use_data_dir
 from sottovoce_papers.udp_mechanisms import DELTA
 
-if TYPE_CHECKING:  # bring torch, which 'experiment list' does not need
-    from sottovoce_papers.studies.udp_mia.grid import Scale
+if TYPE_CHECKING:  # These import torch, which 'experiment list' does not need.
+    from sottovoce_papers.studies.udp_mia.grid import AttackScale
     from sottovoce_papers.studies.udp_mia.trial import CellResult
 
 MEASURES = ("tpr_at_1_percent", "tpr_at_0.1_percent", "balanced_accuracy", "auc")
@@ -32,18 +32,18 @@ CHANCE = {
     trains=True,
 )
 def udp_mia(settings: Settings) -> Findings:
-    """Every attack on every recipe; seeds are the target models of each."""
+    """Run every attack on every recipe; seeds are the target models of each recipe."""
     from sottovoce_papers.studies.udp_mia.grid import FAST, FULL, cells
-    from sottovoce_papers.studies.udp_mia.trial import attacked, roc_figures
+    from sottovoce_papers.studies.udp_mia.trial import attack_recipe, roc_figures
 
-    assert settings.folder is not None, "whoever runs a study says where models are kept"
+    assert settings.folder is not None, "a study needs a folder for its models"
     scale = FAST if settings.fast else FULL
     found: list[CellResult] = []
-    with data_in(settings.data_dir):
+    with use_data_dir(settings.data_dir):
         grid = cells(scale)
         for done, cell in enumerate(grid):
             settings.on_step("recipes", done, len(grid), cell.label)
-            found.append(attacked(cell, scale, settings))
+            found.append(attack_recipe(cell, scale, settings))
         settings.on_step("recipes", len(grid), len(grid), "done")
     rows = [row for result in found for row in _rows(result)]
     return Findings(
@@ -90,7 +90,7 @@ def _rows(result: "CellResult") -> list[Row]:
 
 
 def _side(row: Row, name: str) -> int:
-    """1 where the interval lies above chance, -1 below, 0 where it contains it or is absent."""
+    """Return 1 if the interval is above chance, -1 if below, and 0 otherwise."""
     low, high = row[f"{name}_low"], row[f"{name}_high"]
     if not isinstance(low, float) or not isinstance(high, float):
         return 0
@@ -102,8 +102,8 @@ def _figure(row: Row, name: str) -> str:
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """Where attacks beat guessing, recipe by recipe, and where their intervals contain chance."""
-    lines = _of_open(rows)
+    """Return where attacks beat chance for each recipe, and where intervals contain chance."""
+    lines = _describe_open(rows)
     private = [row for row in rows if row["epsilon"] is not None]
     figures = [(row, name) for row in private for name in MEASURES if row[name] is not None]
     above = [(row, name) for row, name in figures if _side(row, name) > 0]
@@ -123,7 +123,7 @@ def verdict(rows: Sequence[Row]) -> str:
             f"{_who(row)}: {_words(name)} {_figure(row, name)}" for row, name in below
         )
         lines.append(f"Below chance with privacy: {named}.")
-    lines.append(_of_favourite(private))
+    lines.append(_describe_staircase(private))
     return "\n".join(lines)
 
 
@@ -140,12 +140,12 @@ def _words(name: str) -> str:
     }[name]
 
 
-def _of_open(rows: Sequence[Row]) -> list[str]:
-    """TPR at 1% FPR and AUC without privacy, a line for each recipe."""
+def _describe_open(rows: Sequence[Row]) -> list[str]:
+    """Return TPR at 1% FPR and AUC without privacy, one line per recipe."""
     lines: dict[str, list[str]] = {}
     for row in (row for row in rows if row["epsilon"] is None):
         name = "tpr_at_1_percent"
-        how = {1: "beats", 0: "cannot be told from", -1: "is below"}[_side(row, name)]
+        how = {1: "beats", 0: "does not differ from", -1: "is below"}[_side(row, name)]
         value = row[name]
         assert isinstance(value, float)
         begin = (
@@ -160,8 +160,8 @@ def _of_open(rows: Sequence[Row]) -> list[str]:
     return [begin + "; ".join(found) + "." for begin, found in lines.items()]
 
 
-def _of_favourite(private: Sequence[Row]) -> str:
-    """The paper says that the staircase has the lowest rates."""
+def _describe_staircase(private: Sequence[Row]) -> str:
+    """Return each mechanism's range of rates; the paper says that the staircase's are lowest."""
     name = "tpr_at_1_percent"
     by_mechanism: dict[str, list[Row]] = {}
     for row in private:
@@ -175,11 +175,11 @@ def _of_favourite(private: Sequence[Row]) -> str:
         )
     return (
         f"Least and largest TPR at 1% FPR: {'; '.join(shown)}. A model that has learned nothing "
-        "gives nothing away, so a low rate alone speaks for no mechanism."
+        "reveals nothing, so a low rate alone is no evidence for a mechanism."
     )
 
 
-def _method(scale: "Scale", settings: Settings) -> str:
+def _method(scale: "AttackScale", settings: Settings) -> str:
     return (
         f"For each recipe {scale.shadows} shadow models and {settings.seeds} targets of "
         f"'strided_cnn' (33,834 parameters), trained by the same recipe from seeds of their own. "
@@ -190,7 +190,7 @@ def _method(scale: "Scale", settings: Settings) -> str:
         f"noise calibrated to epsilon; overfitted models train {scale.overfitting_rounds} rounds "
         f"of {100 * scale.overfitting_rate:g}% on the candidates alone. Learning rates are fixed "
         "for each mechanism: the Gaussian's and the one without privacy were chosen among a few on "
-        "held-out training images, the others were not tuned, and no attack had a say in any.\n"
+        "held-out training images, the others were not tuned, and no attack influenced them.\n"
         "LiRA asks about an image as it is, mirrored and moved by a pixel; Canary makes "
         f"{scale.canary_queries} queries a candidate in {scale.canary_steps} steps. Figures are "
         "means over targets; an interval is the wider, on either side, of Student's over targets "
@@ -201,7 +201,7 @@ def _method(scale: "Scale", settings: Settings) -> str:
     )
 
 
-def _reduced(scale: "Scale", settings: Settings) -> str:
+def _reduced(scale: "AttackScale", settings: Settings) -> str:
     network = "'strided_cnn' of 33,834 parameters in place of the paper's ResNet-18"
     if not settings.fast:
         return f"{network}; {scale.candidates // 2 + scale.known} training images, not 50,000."

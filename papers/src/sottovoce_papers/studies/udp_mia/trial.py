@@ -1,4 +1,4 @@
-"""One recipe of `udp-mia`: train shadows and targets, attack, measure."""
+"""One recipe of `udp-mia`: train shadow and target models, attack, measure."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ from sottovoce.learning.task import Task
 from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.resolve import resolve
 from sottovoce_papers.experiment import Figure, Row, Settings
-from sottovoce_papers.studies.udp_mia.grid import RATES, Cell, Scale, spec_of
+from sottovoce_papers.studies.udp_mia.grid import RATES, AttackedRecipe, AttackScale, spec_of
 
 SHADOWS = "shadows"
 _FPRS = {"tpr_at_1_percent": 0.01, "tpr_at_0.1_percent": 0.001}
@@ -38,11 +38,11 @@ _FPRS = {"tpr_at_1_percent": 0.01, "tpr_at_0.1_percent": 0.001}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A mean over targets. Its interval is the wider of two on either side, kept within [0, 1]:
+    """A mean over targets with an interval, the wider of two on either side, within [0, 1].
 
-    Student's over the targets, which knows how trainings differ, and is too narrow where a few of
-    them happen to agree; and that of all targets' candidates together, which knows how few they
-    are.
+    One is Student's over the targets, which covers the variation between trainings but is too
+    narrow where a few of them agree by chance. The other is that of all targets' candidates
+    together, which covers the small number of candidates.
     """
 
     value: float
@@ -51,6 +51,7 @@ class Measured:
 
     @classmethod
     def of(cls, values: Sequence[float], together: IntervalEstimate) -> "Measured":
+        """Return the mean of the targets' values with the wider interval."""
         mean, half = mean_and_half_width(values)
         return cls(
             value=mean,
@@ -61,11 +62,11 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellResult:
-    """What the attacks found, by attack and measure."""
+    """The results of the attacks on one recipe, by attack and measure."""
 
-    cell: Cell
+    cell: AttackedRecipe
     measured: Mapping[str, Mapping[str, Measured]]
-    pooled: Mapping[str, ScoresByMembership]  # of all targets, for pictures
+    pooled: Mapping[str, ScoresByMembership]  # Of all targets, for pictures.
     members_accuracy: IntervalEstimate
     others_accuracy: IntervalEstimate
     targets: int
@@ -74,14 +75,14 @@ class CellResult:
 
 @lru_cache(maxsize=1)
 def _pool(count: int) -> Dataset:
-    """So many training images, the candidates first; the data lie where they are looked for."""
+    """Return that many training images, the candidates first."""
     chance = SeededRandomness(0)
     data = datasets.load("cifar10", chance.generator("data"), download=True)
     return datasets.subset(data, count, 100, chance.generator("subset"))
 
 
-def attacked(cell: Cell, scale: Scale, settings: Settings) -> CellResult:
-    """Train what is not kept, and let every attack have a go at every target."""
+def attack_recipe(cell: AttackedRecipe, scale: AttackScale, settings: Settings) -> CellResult:
+    """Train the models that are not stored, and run every attack on every target."""
     assert settings.folder is not None
     start = time.perf_counter()
     pool = _pool(scale.candidates + scale.known)
@@ -90,15 +91,15 @@ def attacked(cell: Cell, scale: Scale, settings: Settings) -> CellResult:
     trained_on = draw_training_masks(scale.shadows, scale.candidates, generator)
     held = _halves(settings.seeds, scale.candidates, generator)
     rows = [_rows(mask, cell, scale) for mask in (*trained_on, *held)]
-    # Calibrated once, on a target's records: all models have as many.
+    # Calibrated once, on the records of one model: all models have equally many.
     first = resolve(load_inputs(spec, datasets.with_training_rows(pool, rows[0])))
     recipe = Recipe(spec=first.spec, pool=pool, rows=rows, label="shadow and target")
     models = shadow_models(recipe, settings.folder / SHADOWS, settings.on_step)
-    siege = _siege(first.task, pool, scale, models, trained_on)
+    inputs = _attack_context(first.task, pool, scale, models, trained_on)
     found = context.run_attacks(
-        siege, own_attacks(), SeededRandomness(spec.seed).generator("attack")
+        inputs, own_attacks(), SeededRandomness(spec.seed).generator("attack")
     )
-    inside, outside = _accuracies(siege, held)
+    inside, outside = _accuracies(inputs, held)
     return CellResult(
         cell=cell,
         measured={name: _measured(one, held) for name, one in found.items()},
@@ -122,21 +123,21 @@ def attacked(cell: Cell, scale: Scale, settings: Settings) -> CellResult:
 
 
 def _halves(count: int, num_candidates: int, generator: np.random.Generator) -> Mask:
-    """(targets, candidates): each has a random half."""
+    """Return a mask (targets, candidates) in which each target has a random half."""
     held = np.zeros((count, num_candidates), dtype=bool)
     for mask in held:
         mask[generator.permutation(num_candidates)[: num_candidates // 2]] = True
     return held
 
 
-def _rows(mask: Mask, cell: Cell, scale: Scale) -> NDArray[np.int64]:
+def _rows(mask: Mask, cell: AttackedRecipe, scale: AttackScale) -> NDArray[np.int64]:
     known = np.arange(scale.candidates, scale.candidates + scale.known)
     chosen = np.flatnonzero(mask)
     return np.concatenate([chosen, known]) if cell.uses_known else chosen
 
 
-def _siege(
-    task: Task, pool: Dataset, scale: Scale, models: NDArray[np.float64], trained_on: Mask
+def _attack_context(
+    task: Task, pool: Dataset, scale: AttackScale, models: NDArray[np.float64], trained_on: Mask
 ) -> AttackContext:
     features = np.array(pool.train_features[: scale.candidates], dtype=np.float32)
     return AttackContext(
@@ -150,10 +151,10 @@ def _siege(
     )
 
 
-def _accuracies(siege: AttackContext, held: Mask) -> tuple[IntervalEstimate, IntervalEstimate]:
-    """Of all targets together, on the candidates that they have and on those they have not."""
-    outputs = outputs_of(siege.task, siege.targets, siege.features)
-    right = (outputs.argmax(dim=2) == siege.labels).cpu().numpy()
+def _accuracies(inputs: AttackContext, held: Mask) -> tuple[IntervalEstimate, IntervalEstimate]:
+    """Return the accuracy of all targets on the candidates that they have, and on the others."""
+    outputs = outputs_of(inputs.task, inputs.targets, inputs.features)
+    right = (outputs.argmax(dim=2) == inputs.labels).cpu().numpy()
     return _share(right[held], outputs.shape[2]), _share(right[~held], outputs.shape[2])
 
 
@@ -164,7 +165,7 @@ def _share(right: Mask, num_classes: int) -> IntervalEstimate:
 
 
 def _measured(one: MembershipScores, held: Mask) -> dict[str, Measured]:
-    """Every measure; rates that so few non-members cannot show are left out."""
+    """Return every measure; rates that need more non-members are left out."""
     non_members = int((~held[0]).sum())
     measures: dict[str, Callable[[ScoresByMembership], IntervalEstimate]] = {
         name: partial(roc.true_positive_rate, fpr=fpr)
@@ -188,7 +189,7 @@ def _pooled(one: MembershipScores, held: Mask) -> ScoresByMembership:
 
 
 def roc_figures(results: Sequence[CellResult]) -> list[Figure]:
-    """ROC curves of every recipe, all targets together."""
+    """Return the ROC curves of every recipe, all targets together."""
     return [
         Figure(
             name=_file_name(result.cell),
@@ -200,6 +201,6 @@ def roc_figures(results: Sequence[CellResult]) -> list[Figure]:
     ]
 
 
-def _file_name(cell: Cell) -> str:
+def _file_name(cell: AttackedRecipe) -> str:
     words = cell.label.lower().replace(",", "").replace("(", "").replace(")", "")
     return "roc-" + "-".join(words.split())

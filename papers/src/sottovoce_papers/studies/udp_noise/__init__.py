@@ -1,1 +1,1 @@
-"""Noises of UDP-FL at one budget."""
+"""The experiment `udp-noise`: the noises of UDP-FL at one budget."""

@@ -9,7 +9,7 @@ from sottovoce_papers.studies.udp_noise.noise_variance import (
     LAPLACE,
     STAIRCASE,
     WIDE_STAIRCASE,
-    Budget,
+    NoiseBudget,
     number_ratio,
     one_shot_l1_ratio,
     renyi_l2_ratio,
@@ -24,7 +24,7 @@ L2_EPSILON = 2.0
 NUMBERS, L2_CLIP, L1_CLIP = "numbers", "L2 clip", "L1 clip, one shot"
 
 
-def _row(part: str, noise: str, budget: Budget, dimension: int, ratio: float) -> Row:
+def _row(part: str, noise: str, budget: NoiseBudget, dimension: int, ratio: float) -> Row:
     return {
         "part": part,
         "noise": noise,
@@ -36,14 +36,14 @@ def _row(part: str, noise: str, budget: Budget, dimension: int, ratio: float) ->
 
 
 def number_rows(settings: Settings) -> list[Row]:
-    """(a) Releases of one number."""
+    """Return part (a): releases of one number."""
     epsilons = FAST_EPSILONS if settings.fast else EPSILONS
     releases = FAST_RELEASES if settings.fast else RELEASES
     rows = []
     for done, count in enumerate(releases):
         settings.on_step(NUMBERS, done, len(releases), f"{count} releases")
         for epsilon in epsilons:
-            budget = Budget(epsilon=epsilon, delta=DELTA, releases=count)
+            budget = NoiseBudget(epsilon=epsilon, delta=DELTA, releases=count)
             for noise in (LAPLACE, STAIRCASE, WIDE_STAIRCASE):
                 rows.append(_row(NUMBERS, noise, budget, 1, number_ratio(noise, budget)))
     settings.on_step(NUMBERS, len(releases), len(releases), "done")
@@ -51,9 +51,9 @@ def number_rows(settings: Settings) -> list[Row]:
 
 
 def l2_rows(settings: Settings) -> list[Row]:
-    """(b) One release of a vector under an L2 clip, by Renyi curves."""
+    """Return part (b): one release of a vector under an L2 clip, by Renyi curves."""
     dimensions = FAST_L2_DIMENSIONS if settings.fast else L2_DIMENSIONS
-    budget = Budget(epsilon=L2_EPSILON, delta=DELTA, releases=1)
+    budget = NoiseBudget(epsilon=L2_EPSILON, delta=DELTA, releases=1)
     return [
         _row(L2_CLIP, noise, budget, dimension, renyi_l2_ratio(noise, dimension, budget))
         for dimension in dimensions
@@ -62,14 +62,14 @@ def l2_rows(settings: Settings) -> list[Row]:
 
 
 def l1_rows(settings: Settings) -> list[Row]:
-    """(c) One release of a vector under an L1 clip."""
+    """Return part (c): one release of a vector under an L1 clip."""
     epsilons = FAST_EPSILONS if settings.fast else EPSILONS
     dimensions = FAST_L1_DIMENSIONS if settings.fast else L1_DIMENSIONS
     rows = []
     for done, dimension in enumerate(dimensions):
         settings.on_step(L1_CLIP, done, len(dimensions), f"{dimension} dimensions")
         for epsilon in epsilons:
-            budget = Budget(epsilon=epsilon, delta=DELTA, releases=1)
+            budget = NoiseBudget(epsilon=epsilon, delta=DELTA, releases=1)
             for noise in (LAPLACE, STAIRCASE):
                 ratio = one_shot_l1_ratio(noise, dimension, budget)
                 rows.append(_row(L1_CLIP, noise, budget, dimension, ratio))
@@ -86,7 +86,7 @@ def l1_rows(settings: Settings) -> list[Row]:
     seeds=0,
 )
 def udp_noise(settings: Settings) -> Findings:
-    """Variances at equal sound (epsilon, delta): by releases, by dimension in L2, in L1."""
+    """Compare variances at equal sound (epsilon, delta): by releases, and by dimension."""
     rows = [*number_rows(settings), *l2_rows(settings), *l1_rows(settings)]
     return Findings(
         rows=rows,
@@ -170,7 +170,7 @@ def _figures(rows: Sequence[Row]) -> list[Figure]:
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    """Who wins where, and by how much."""
+    """Return which noise wins where, and by how much."""
     numbers, l2, l1 = (_select(rows, part=part) for part in (NUMBERS, L2_CLIP, L1_CLIP))
     return "\n".join([*_of_numbers(numbers), _of_l2(l2), _of_l1(l1)])
 
@@ -193,7 +193,7 @@ def _of_numbers(rows: Sequence[Row]) -> list[str]:
         where = f"loses to the Gaussian with {', '.join(losing)} releases" if losing else "wins"
         lines.append(
             f"Numbers, epsilon = {epsilon:g}: Laplace/staircase noise has, by releases, {ratios} "
-            f"times the Gaussian's variance; the paper's favourite {where}."
+            f"times the Gaussian's variance; the paper's favorite {where}."
         )
     gains = {
         key[:2]: 1.0 - found[*key[:2], WIDE_STAIRCASE] / found[*key[:2], STAIRCASE] for key in found
@@ -215,14 +215,14 @@ def _of_l2(rows: Sequence[Row]) -> str:
 
     staircase = _select(rows, noise=STAIRCASE)
     losing = [row for row in staircase if number(row, "variance_over_gaussian") > 1.0]
-    sentence = "The paper's favourite never loses there."
+    sentence = "The paper's favorite never loses there."
     if losing:
         roots = [
             number(row, "variance_over_gaussian") / math.sqrt(number(row, "dimension"))
             for row in losing
         ]
         sentence = (
-            f"The paper's favourite loses where it is used, on models clipped in L2: from "
+            f"The paper's favorite loses where it is used, on models clipped in L2: from "
             f"{number(losing[0], 'dimension'):g} dimensions on, by {min(roots):.3g} to "
             f"{max(roots):.3g} times the root of the dimension."
         )

@@ -1,9 +1,12 @@
 """The signs of seeds and their scores on a CUDA device, as in `mechanisms.kernels.seeded`.
 
-Scores: a lane has a block of the keystream, 512 signs, in 16 registers, and adds the weights whose
-sign is +; with W the sum of all weights, the score is twice that sum less W. Adjacent lanes have
-the same block of different seeds, so that they read the same weights. A lane's sum over at most 64
-blocks is below 2^30; lanes are added in 64 bits, exactly, so their order does not matter.
+A seed expands to signs b_1, b_2, ... in {-1, +1}. Its score for int16 weights w is sum_i b_i w_i,
+which is 2 S - W: S is the sum of the weights whose sign is +1, and W the sum of all weights.
+
+A lane (one thread of the device) holds one block of a seed's keystream, 512 signs in 16 registers,
+and adds the weights whose sign is +1. Adjacent lanes hold the same block of different seeds, so
+that they read the same weights. A lane's sum over at most 64 blocks is at most 2^30 in magnitude;
+the lanes are added in 64 bits, exactly, so their order does not matter.
 """
 
 from collections.abc import Callable
@@ -109,7 +112,22 @@ def _expand(keys, rows, count, blocks, prepared: tl.constexpr, lanes: tl.constex
 
 
 def scores(seeds: NDArray[np.uint8], weights: torch.Tensor) -> torch.Tensor:
-    """Return sum_i b_i w_i for each of the seeds (n, 16), as int64 on the device of the weights."""
+    """Return the score of each seed: the sum of all weights, each times +1 or -1.
+
+    The score is sum_i b_i w_i, where b_i in {-1, +1} is the i-th of the signs to which
+    `mechanisms.kernels.seeded` expands the seed, one for each weight w_i. It is exact.
+
+    Args:
+        seeds: A matrix (n, 16) of bytes, one seed in each row.
+        weights: A contiguous int16 vector on a CUDA device.
+
+    Returns:
+        The n scores, as int64 on the device of the weights.
+
+    Raises:
+        ParameterError: The seeds or the weights have another shape or type, or there are too many
+            seeds.
+    """
     given = check_seeds(seeds)
     check_on_cuda(weights)
     if weights.dtype != torch.int16 or weights.ndim != 1 or not weights.is_contiguous():
@@ -141,7 +159,10 @@ def scores(seeds: NDArray[np.uint8], weights: torch.Tensor) -> torch.Tensor:
 def make_scorer(
     device: torch.device,
 ) -> Callable[[NDArray[np.uint8], NDArray[np.int16]], NDArray[np.int64]]:
-    """Return a function that scores weights on the CPU, copied once for all their candidates."""
+    """Return a function that computes the scores of seeds for weights in the CPU's memory.
+
+    The weights are copied to `device` once, as long as the same array is passed again.
+    """
     placed_weights: list[tuple[NDArray[np.int16], torch.Tensor]] = []
 
     def score(seeds: NDArray[np.uint8], weights: NDArray[np.int16]) -> NDArray[np.int64]:
@@ -153,12 +174,12 @@ def make_scorer(
 
 
 def scores_to_host(seeds: NDArray[np.uint8], weights: torch.Tensor) -> NDArray[np.int64]:
-    """Return the scores for weights on a device, as a numpy array."""
+    """Return the scores of seeds for weights on a device (see `scores`), as a numpy array."""
     return np.asarray(scores(seeds, weights).cpu().numpy())
 
 
 def largest_magnitude(values: torch.Tensor) -> float:
-    """Return the largest magnitude."""
+    """Return the largest absolute value in a tensor."""
     low, high = torch.aminmax(values)
     return max(float(high), -float(low))
 
@@ -166,7 +187,11 @@ def largest_magnitude(values: torch.Tensor) -> float:
 def quantize(
     values: torch.Tensor, ratio: float, step: float, *, nearest: bool
 ) -> tuple[torch.Tensor, float]:
-    """Return values times `ratio` as int16 weights w, and sum log cosh(step w)."""
+    """Return `ratio` times the values as int16 weights w, and sum_i log cosh(step w_i).
+
+    The products are clipped to [-32767, 32767] and rounded: to the nearest integer if `nearest`,
+    otherwise toward 0.
+    """
     whole = (values.double() * ratio).clamp_(-_LARGEST_WEIGHT, _LARGEST_WEIGHT)
     whole = whole.round_() if nearest else whole.trunc_()
     weights = whole.to(torch.int16)
@@ -183,7 +208,17 @@ def bytes_to_device(payload: bytes, device: torch.device) -> torch.Tensor:
 def sign_rows(
     seeds: NDArray[np.uint8], count: int, device: torch.device | str = "cuda"
 ) -> torch.Tensor:
-    """Return the first `count` signs of each seed, packed (n, ceil(count/8)); unused bits are 0."""
+    """Return the first `count` signs of each seed, packed into bytes.
+
+    Args:
+        seeds: A matrix (n, 16) of bytes, one seed in each row.
+        count: The number of signs.
+        device: The CUDA device.
+
+    Returns:
+        A matrix (n, ceil(count/8)) of bytes. A bit is 1 for the sign +1 and 0 for -1; unused bits
+        are 0.
+    """
     given = check_seeds(seeds)
     parameter_rules.integer("count", count, low=0, high=MAX_SIGNS)
     if len(given) > _MOST_ROWS:
@@ -203,7 +238,7 @@ def sign_rows(
 
 
 def signs(seed: bytes, count: int, device: torch.device | str = "cuda") -> torch.Tensor:
-    """Return the first `count` signs of a seed, packed."""
+    """Return the first `count` signs of one seed, packed as by `sign_rows`."""
     if len(seed) != SEED_BYTES:
         raise ParameterError(f"a seed must have {SEED_BYTES} bytes, got {len(seed)}")
     return sign_rows(np.frombuffer(seed, dtype=np.uint8)[None], count, device)[0]

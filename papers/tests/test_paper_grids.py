@@ -1,4 +1,4 @@
-"""The catalogue's FEMNIST and MVU experiments: every spec is valid, and stages are alike."""
+"""The grid files of FEMNIST and MVU: every spec is valid, and stages are alike."""
 
 import dataclasses
 from pathlib import Path
@@ -9,8 +9,8 @@ from fake_training import fake_train
 from sottovoce.federated.cohorts import Epochs
 from sottovoce.mechanisms import registry
 from sottovoce.runs.spec import RunSpec
-from sottovoce_papers.catalogue import Catalogue, catalogues, fast_grid, full_grid
 from sottovoce_papers.experiment import find
+from sottovoce_papers.grid_files import GridFile, fast_grid, full_grid, read_grid_files
 from sottovoce_papers.learning import study as learning_study
 from sottovoce_papers.sweep import Choice, expand
 
@@ -19,8 +19,8 @@ NAMES = ("imvu-femnist", "mvu-mnist-linear", "mvu-mnist-convnet")
 WHOLE = {"imvu-femnist": 270, "mvu-mnist-linear": 60_000, "mvu-mnist-convnet": 60_000}
 
 
-def named(name: str) -> Catalogue:
-    (found,) = (catalogue for catalogue in catalogues() if catalogue.name == name)
+def named(name: str) -> GridFile:
+    (found,) = (grid_file for grid_file in read_grid_files() if grid_file.name == name)
     return found
 
 

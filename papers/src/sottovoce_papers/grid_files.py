@@ -1,20 +1,21 @@
-"""Learning experiments as TOML files: a run's spec, the axes of a grid, and a reduced version.
+"""Learning experiments as TOML files: the spec of a run, the axes of a grid, and a reduced version.
 
-    [experiment]         title, claim, seeds, fast_seeds, favourite, reference, data
+    [experiment]         title, claim, seeds, fast_seeds, favorite, reference, data
     [figure]             x = "epsilon", x_log, y_label, panels = "an axis", curves = true,
-                         target_accuracy: what is drawn, see `Look`
-    [base]               a run's spec
+                         target_accuracy: what is drawn, see `FigureOptions`
+    [base]               the spec of a run
     [[axes.mechanism]]   value = "one bit", set = {path = ...}, remove = ["path"]
     [axes.epsilon]       path = "privacy.epsilon", values = [...]
-    [axes.learning_rate] likewise; the rate is then tuned, as [tuning] says
-    [axes.anything]      likewise, or [[axes.anything]] with names: a further axis of the grid
-    [tuning]             seeds, set = {path = ...}: what holds out part of the training data
+    [axes.learning_rate] in the same form; the rate is then tuned as [tuning] says
+    [axes.anything]      in the same form, or [[axes.anything]] with names: a further axis
+    [tuning]             seeds, set = {path = ...}: how to hold out part of the training data
     [fast]               set = {path = ...}, axes = {epsilon = [...]}: the reduced version;
-                         tuning = {path = ...} stands in place of what [tuning] sets
+                         tuning = {path = ...} replaces what [tuning] sets
     [[paper]]            mechanism, epsilon, accuracy: a printed value, for the picture;
                          panel = ... if there are several
 
-`grids/NAME.toml` is the experiment NAME. Paths are dotted, as in `--set`.
+`grids/NAME.toml` is the experiment NAME. Paths are dotted, as in `--set`. The key `favorite` may
+also be spelled `favourite`, as in earlier versions.
 """
 
 import copy
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from importlib.resources import files as package_files
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 import sottovoce_papers
 from sottovoce.core.errors import ConfigError, UnknownNameError
@@ -43,25 +44,25 @@ class _Section(BaseModel):
 
 
 class About(_Section):
-    """What is claimed, and which mechanism is compared with which; `data` has to be fetched."""
+    """The claim, and the two mechanisms that are compared; `data` is the data set to download."""
 
     title: str
     claim: str
     seeds: Seeds
     fast_seeds: Seeds = 3
-    favourite: str
+    favorite: str = Field(validation_alias=AliasChoices("favorite", "favourite"))
     reference: str
     data: str = ""
 
 
-class Look(_Section):
+class FigureOptions(_Section):
     """What is drawn.
 
-    x                the axis below the main picture; all others but the panels' tell lines apart.
-    panels           the axis each value of which has pictures of its own.
-    curves           whether there is a second picture, accuracy by round: of every mechanism at the
-                     largest budget, or of the favourite where x is not epsilon.
-    target_accuracy  how many rounds it takes to get there is then in the table and the verdict.
+    x                The horizontal axis of the main picture; the other axes distinguish lines.
+    panels           The axis whose values have separate pictures.
+    curves           Whether to draw accuracy by round as well: of every mechanism at the largest
+                     budget, or of the favorite if x is not epsilon.
+    target_accuracy  If given, the table and the verdict state the number of rounds to reach it.
     """
 
     x: str = EPSILON
@@ -73,40 +74,50 @@ class Look(_Section):
 
 
 class NamedChoice(_Section):
+    """A named value of an axis, with the paths that it sets and removes."""
+
     value: Value
     set: Overrides = {}
     remove: list[str] = []
 
 
 class PathAxis(_Section):
+    """An axis whose values are all set at one path."""
+
     path: str
     values: list[Value]
 
 
 class Tuning(_Section):
+    """The number of tuning seeds, and the overrides that hold out part of the training data."""
+
     seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)]
     set: Overrides
 
 
 class Fast(_Section):
+    """The reduced version: overrides of base and tuning, and the values kept on each axis."""
+
     set: Overrides = {}
     tuning: Overrides = {}
     axes: dict[str, list[Value]] = {}
 
 
 class Printed(_Section):
+    """An accuracy that the paper prints."""
+
     mechanism: str
     epsilon: float
     accuracy: float
     panel: Value | None = None
 
 
-class Catalogue(_Section):
-    """One file, checked but for its specs: those are read when the experiment runs."""
+class GridFile(_Section):
+    """The contents of one file; its specs are only checked when the experiment runs."""
 
     name: str
     experiment: About
-    figure: Look = Look()
+    figure: FigureOptions = FigureOptions()
     base: dict[str, Any]
     axes: dict[str, PathAxis | list[NamedChoice]]
     tuning: Tuning | None = None
@@ -115,10 +126,10 @@ class Catalogue(_Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
-    """What to train: a base, the axes over it but for seeds, and what was `reduced`, in words.
+class TrainingGrid:
+    """What to train: the base spec and its axes without seeds.
 
-    `held_out` are the overrides with which rates are tuned.
+    `held_out` are the overrides for tuning rates; `reduced` says what a fast version leaves out.
     """
 
     base: Mapping[str, Any]
@@ -127,55 +138,64 @@ class Grid:
     reduced: str
 
 
-def catalogues() -> Iterator[Catalogue]:
-    """Every experiment in the package's catalogue; bare specs lie there too and are passed over."""
+def read_grid_files() -> Iterator[GridFile]:
+    """Yield every experiment of the folder `grids`; skip files that are only specs of runs."""
     folder = package_files(sottovoce_papers) / "grids"
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.name.endswith(".toml"):
             table = parse_text(entry.read_text(encoding="utf-8"), entry.name)
             if "experiment" in table:
-                yield catalogue_of(entry.name.removesuffix(".toml"), table)
+                yield parse_grid_file(entry.name.removesuffix(".toml"), table)
 
 
-def catalogue_of(name: str, table: Mapping[str, Any]) -> Catalogue:
-    """The catalogue that plain data describes."""
+def parse_grid_file(name: str, table: Mapping[str, Any]) -> GridFile:
+    """Return the experiment that a parsed TOML file describes, after checking it."""
     source = f"{name}.toml"
     try:
-        found = Catalogue.model_validate({**table, "name": name})
+        found = GridFile.model_validate({**table, "name": name})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise ConfigError(f"{source}: '{where}': {first['msg'].lower()}") from None
     for axis in (MECHANISM, EPSILON):
         if axis not in found.axes:
-            raise ConfigError(f"{source}: [axes.{axis}] is missing; one value is enough")
+            raise ConfigError(f"{source}: [axes.{axis}] is missing; add it, one value is enough")
     if SEED in found.axes:
-        raise ConfigError(f"{source}: [axes.{SEED}] is the command's; give [experiment] seeds")
+        raise ConfigError(
+            f"{source}: [axes.{SEED}] is not allowed, the command sets seeds; remove it and give "
+            "[experiment] seeds"
+        )
     if RATE in found.axes and found.tuning is None:
-        raise ConfigError(f"{source}: [axes.{RATE}] needs [tuning], which says what is held out")
+        raise ConfigError(
+            f"{source}: [axes.{RATE}] needs [tuning]; add it to say what data is held out"
+        )
     _check_figure(found)
     for axis in dict.fromkeys((EPSILON, RATE, found.figure.x)):
         for choice in choices_of(found.axes.get(axis, [])):
             if isinstance(choice.value, str):
-                raise ConfigError(f"{source}: [axes.{axis}] holds numbers, got '{choice.value}'")
+                raise ConfigError(
+                    f"{source}: the values of [axes.{axis}] must be numbers, got '{choice.value}'"
+                )
     _check_names(found)
     return found
 
 
-def _check_figure(found: Catalogue) -> None:
+def _check_figure(found: GridFile) -> None:
     drawn = [axis for axis in found.axes if axis not in (MECHANISM, RATE)]
-    look = found.figure
-    for axis in (look.x, *([look.panels] if look.panels else [])):
+    options = found.figure
+    for axis in (options.x, *([options.panels] if options.panels else [])):
         if axis not in drawn:
             raise UnknownNameError.among(f"axis in [figure] of {found.name}.toml", axis, drawn)
-    if look.panels in (look.x, EPSILON):
-        raise ConfigError(f"{found.name}.toml: [figure] panels cannot be x or epsilon")
+    if options.panels in (options.x, EPSILON):
+        raise ConfigError(
+            f"{found.name}.toml: [figure] panels must not be x or epsilon; choose another axis"
+        )
 
 
-def _check_names(found: Catalogue) -> None:
+def _check_names(found: GridFile) -> None:
     mechanisms = [str(choice.value) for choice in choices_of(found.axes[MECHANISM])]
     about = found.experiment
-    for name in (about.favourite, about.reference, *(point.mechanism for point in found.paper)):
+    for name in (about.favorite, about.reference, *(point.mechanism for point in found.paper)):
         if name not in mechanisms:
             raise UnknownNameError.among(f"mechanism of {found.name}.toml", name, mechanisms)
     for axis, kept in found.fast.axes.items():
@@ -190,37 +210,38 @@ def _check_names(found: Catalogue) -> None:
 
 
 def choices_of(axis: PathAxis | Sequence[NamedChoice]) -> list[Choice]:
-    """An axis's values with what each of them changes."""
+    """Return the values of an axis with the overrides of each."""
     if isinstance(axis, PathAxis):
         return [Choice(value=value, overrides={axis.path: value}) for value in axis.values]
     return [Choice(value=c.value, overrides=c.set, removed=c.remove) for c in axis]
 
 
-def full_grid(catalogue: Catalogue) -> Grid:
-    """The experiment as it is described."""
-    axes = {name: choices_of(axis) for name, axis in catalogue.axes.items()}
-    held_out = catalogue.tuning.set if catalogue.tuning else {}
-    return Grid(base=catalogue.base, axes=axes, held_out=held_out, reduced="")
+def full_grid(grid_file: GridFile) -> TrainingGrid:
+    """Return the grid of the full experiment."""
+    axes = {name: choices_of(axis) for name, axis in grid_file.axes.items()}
+    held_out = grid_file.tuning.set if grid_file.tuning else {}
+    return TrainingGrid(base=grid_file.base, axes=axes, held_out=held_out, reduced="")
 
 
-def fast_grid(catalogue: Catalogue) -> Grid:
-    """The reduced version, and in words what it leaves out."""
-    full, fast = full_grid(catalogue), catalogue.fast
+def fast_grid(grid_file: GridFile) -> TrainingGrid:
+    """Return the grid of the reduced version, with a text that says what it leaves out."""
+    full, fast = full_grid(grid_file), grid_file.fast
     base = copy.deepcopy(dict(full.base))
-    said = []
+    omissions = []
     for path, value in fast.set.items():
-        said.append(f"{path} is {value}, not {_at(base, path)}")
-        override(base, path, value, source=f"{catalogue.name}.toml: [fast] {path}")
+        omissions.append(f"{path} is {value}, not {_at(base, path)}")
+        override(base, path, value, source=f"{grid_file.name}.toml: [fast] {path}")
     axes = dict(full.axes)
     for name, kept in fast.axes.items():
         axes[name] = [choice for choice in full.axes[name] if choice.value in kept]
         every = ", ".join(str(choice.value) for choice in full.axes[name])
-        said.append(f"{name.replace('_', ' ')} {', '.join(map(str, kept))} only, of {every}")
+        omissions.append(f"{name.replace('_', ' ')} {', '.join(map(str, kept))} only, of {every}")
     held_out = {**full.held_out, **fast.tuning}
-    return Grid(base=base, axes=axes, held_out=held_out, reduced="; ".join(said))
+    return TrainingGrid(base=base, axes=axes, held_out=held_out, reduced="; ".join(omissions))
 
 
 def _at(table: Any, path: str) -> object:
+    """Return the value at a dotted path, or "the default" if it is not set."""
     for step in path.split("."):
         if isinstance(table, list):
             table = table[int(step)]

@@ -1,4 +1,4 @@
-"""Every entrance that is fuzzed."""
+"""The list of all fuzzed entrances."""
 
 from fuzzing import command_line, files, ledgers, questions, runs, seeded, sites, specs, wire
 

@@ -1,4 +1,4 @@
-"""The catalogue's seeded updates in a secret order: whole epochs, 64 bytes, both epsilons shown."""
+"""Seeded updates in a secret order: whole epochs, 64 bytes, both epsilons shown."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,8 +13,14 @@ from sottovoce.federated.cohorts import Epochs
 from sottovoce.mechanisms import registry
 from sottovoce.protocol.channels.secret_order import SecretOrder
 from sottovoce.runs.spec import RunSpec
-from sottovoce_papers.catalogue import Catalogue, Grid, catalogues, fast_grid, full_grid
 from sottovoce_papers.experiment import find
+from sottovoce_papers.grid_files import (
+    GridFile,
+    TrainingGrid,
+    fast_grid,
+    full_grid,
+    read_grid_files,
+)
 from sottovoce_papers.learning import study as learning_study
 from sottovoce_papers.sweep import Choice, expand
 
@@ -23,22 +29,24 @@ SAMPLES = 60_000
 MOST_BYTES = 64
 
 
-def the_catalogue() -> Catalogue:
-    (found,) = (catalogue for catalogue in catalogues() if catalogue.name == NAME)
+def the_grid_file() -> GridFile:
+    (found,) = (grid_file for grid_file in read_grid_files() if grid_file.name == NAME)
     return found
 
 
-def in_secret(grid: Grid) -> list[RunSpec]:
-    """The favourite's specs of both stages."""
+def in_secret(grid: TrainingGrid) -> list[RunSpec]:
+    """The favorite's specs of both stages."""
     stage = [Choice(value="held out", overrides=grid.held_out)]
     trials = [*expand(grid.base, grid.axes), *expand(grid.base, {**grid.axes, "stage": stage})]
     return [t.spec for t in trials if t.spec.channel.kind == "secret_order"]
 
 
 @pytest.mark.parametrize("make", [full_grid, fast_grid])
-def test_epochs_are_whole_and_few_enough_in_either_stage(make: Callable[[Catalogue], Grid]) -> None:
+def test_epochs_are_whole_and_few_enough_in_either_stage(
+    make: Callable[[GridFile], TrainingGrid],
+) -> None:
     """Held-out data is a tenth up to chance, of which four deviations must not matter."""
-    for spec in in_secret(make(the_catalogue())):
+    for spec in in_secret(make(the_grid_file())):
         channel, epochs = spec.channel.build(), spec.sampling.build()
         assert isinstance(channel, SecretOrder)
         assert isinstance(epochs, Epochs)
@@ -60,7 +68,7 @@ def _payload_bytes(spec: RunSpec) -> int:
 
 
 def test_the_mechanism_is_left_to_calibration_and_seeds_are_really_drawn() -> None:
-    for spec in in_secret(full_grid(the_catalogue())):
+    for spec in in_secret(full_grid(the_grid_file())):
         assert spec.mechanism.kind == "seeded_step"
         assert "epsilon" not in spec.mechanism.parameters
         assert spec.runtime.messages == "packed"
@@ -76,7 +84,7 @@ def train_in_secret(spec: RunSpec, **options: Any) -> dict[str, Any]:
 
 def test_the_page_shows_local_epsilon_and_bytes_of_a_client(tmp_path: Path) -> None:
     settings = dataclasses.replace(find(NAME).settings(fast=True), folder=tmp_path)
-    findings = learning_study.study(the_catalogue(), settings, train_in_secret)
+    findings = learning_study.study(the_grid_file(), settings, train_in_secret)
     assert not findings.failures
     assert "channel.minimum_clients is" in findings.reduced
     (row,) = (row for row in findings.rows if row["mechanism"] == "seeds in a secret order")

@@ -1,4 +1,4 @@
-"""How fast a client privatises: a float32 update is clipped, drawn from and packed."""
+"""The speed of a client that clips a float32 update, draws its codes and packs them."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import SEED_BYTES, Rotation
 from sottovoce_papers.benchmarks import limits, yardsticks
 from sottovoce_papers.benchmarks.measurement import (
-    Contender,
+    TimedAction,
     check_memory,
     check_threads,
     cores,
@@ -35,16 +35,17 @@ from sottovoce_papers.benchmarks.measurement import (
 
 UNIT = "coordinates_per_second"
 NOISE_MULTIPLIER = 5.0
-EPSILON = 1.0  # of a table, over its whole interval
+EPSILON = 1.0  # Of a table, between any two inputs.
 INPUT_BITS = 3
-# What the yardsticks of several bits are timed on: they are slow, and no slower on more.
+# Coordinates for baselines of several bits: they are slow, and their speed does not depend on it.
 _YARDSTICK_COORDINATES = 1 << 18
-_BYTES_PER_COORDINATE = 60  # update, float64 copies, random words, codes: the numpy path's peak
+# The peak of the numpy path: update, float64 copies, random words, codes.
+_BYTES_PER_COORDINATE = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A mechanism, the draw that its fastest kernel needs, and what one would write instead."""
+class BenchmarkCase:
+    """A mechanism, the random bytes per coordinate of its kernel, and a plain baseline."""
 
     mechanism: Mechanism
     bits: int
@@ -52,7 +53,7 @@ class Case:
     yardstick: yardsticks.Yardstick
 
 
-def _gauss_hermite(dimension: int, bits: int) -> Case:
+def _gauss_hermite(dimension: int, bits: int) -> BenchmarkCase:
     from sottovoce.mechanisms.design import families
 
     parameter_rules.integer("bits", bits, low=1, high=8, remedy="gauss_hermite sends 1 to 8 bits")
@@ -62,7 +63,7 @@ def _gauss_hermite(dimension: int, bits: int) -> Case:
     yardstick: yardsticks.Yardstick = yardsticks.NumpyOneBit(1.0, NOISE_MULTIPLIER)
     if bits > 1:
         yardstick = yardsticks.NumpyFamily(1.0, NOISE_MULTIPLIER, design.points, design.weights)
-    return Case(
+    return BenchmarkCase(
         mechanism=registry.find("gauss_hermite").build(ball, given),
         bits=bits,
         draw_bytes=2,
@@ -70,14 +71,14 @@ def _gauss_hermite(dimension: int, bits: int) -> Case:
     )
 
 
-def _mvu(dimension: int, bits: int) -> Case:
+def _mvu(dimension: int, bits: int) -> BenchmarkCase:
     from sottovoce.mechanisms.design import store
 
     parameter_rules.integer("bits", bits, low=1, high=8, remedy="mvu sends 1 to 8 bits")
     box = Box(dimension=dimension, lower=-1.0, upper=1.0)
     given = {"epsilon": EPSILON, "input_bits": INPUT_BITS, "output_bits": bits}
     rows = store.find(store.spec_of(EPSILON, INPUT_BITS, bits)).channel.rows
-    return Case(
+    return BenchmarkCase(
         mechanism=registry.find("mvu").build(box, given),
         bits=bits,
         draw_bytes=2,
@@ -85,12 +86,12 @@ def _mvu(dimension: int, bits: int) -> Case:
     )
 
 
-def _discrete_gaussian(dimension: int, bits: int) -> Case:
+def _discrete_gaussian(dimension: int, bits: int) -> BenchmarkCase:
     ball = L2Ball(dimension=dimension, radius=1.0)
     given = {"noise_multiplier": NOISE_MULTIPLIER, "bits": bits, "steps_per_radius": "auto"}
     found = registry.find("discrete_gaussian")
     steps = found.resolve(ball, given)["steps_per_radius"]
-    return Case(
+    return BenchmarkCase(
         mechanism=found.build(ball, {**given, "steps_per_radius": steps}),
         bits=bits,
         draw_bytes=4,
@@ -98,16 +99,16 @@ def _discrete_gaussian(dimension: int, bits: int) -> Case:
     )
 
 
-# Kind: how to build it, and the bits where none are asked for.
-_CASES: dict[str, tuple[Callable[[int, int], Case], int]] = {
+# Kind: the function that builds the case, and the default number of bits.
+_CASES: dict[str, tuple[Callable[[int, int], BenchmarkCase], int]] = {
     "gauss_hermite": (_gauss_hermite, 1),
     "mvu": (_mvu, 3),
     "discrete_gaussian": (_discrete_gaussian, 16),
 }
 
 
-def case_of(kind: str, dimension: int, bits: int | None) -> Case:
-    """The case that the command's options name; refuses what no case has."""
+def case_of(kind: str, dimension: int, bits: int | None) -> BenchmarkCase:
+    """Return the case that the options of the command name; refuse unknown ones."""
     if kind not in _CASES:
         raise UnknownNameError.among("mechanism of this benchmark", kind, _CASES)
     parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
@@ -116,7 +117,7 @@ def case_of(kind: str, dimension: int, bits: int | None) -> Case:
 
 
 def update_of(domain: Domain, seed: int = 0) -> NDArray[np.float32]:
-    """A random update in float32, outside a ball (so it is clipped) and inside a box."""
+    """Return a random float32 update, outside a ball (so that it is clipped) or inside a box."""
     generator = np.random.default_rng(seed)
     if isinstance(domain, Box):
         return generator.uniform(domain.lower, domain.upper, domain.dimension).astype(np.float32)
@@ -124,12 +125,12 @@ def update_of(domain: Domain, seed: int = 0) -> NDArray[np.float32]:
 
 
 def payload_of(mechanism: Mechanism, update: NDArray[np.float32], keystream: Keystream) -> bytes:
-    """What a client does with an update: clip, codes, packing. This is what is timed."""
+    """Return the payload of an update as a client makes it: clip, codes, packing. This is timed."""
     return encode_packed(prepare(mechanism, update), [keystream]).on_cpu().tobytes()
 
 
-def check(case: Case, update: NDArray[np.float32]) -> str:
-    """Compares payloads of one key: the kernels in use, and plain numpy."""
+def check(case: BenchmarkCase, update: NDArray[np.float32]) -> str:
+    """Check that payloads of one key are the same with the kernels in use and with plain numpy."""
     dimension = len(update)
 
     def drawn() -> bytes:
@@ -159,18 +160,18 @@ def measure(
     threads: int = 1,
     seconds: float = 3.0,
 ) -> dict[str, Any]:
-    """Coordinates a second through clip, codes and packing, beside yardsticks and the limit.
+    """Measure coordinates per second through clipping, coding and packing.
 
-    With several threads, each privatises an update of its own, and so do the yardsticks.
+    With several threads each thread privatizes its own update, and so do the baselines.
     """
     check_threads(threads)
     parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
     check_memory(float(dimension) * _BYTES_PER_COORDINATE * threads, "take a smaller --dimension")
     case = case_of(mechanism, dimension, bits)
     update = update_of(case.mechanism.input_domain)
-    with limited_to(1):  # for each update
+    with limited_to(1):  # Threads per update.
         checked = check(case, update)
-        speeds = rates(_contenders(case, update, threads), seconds)
+        speeds = rates(_timed_actions(case, update, threads), seconds)
     read = limits.read_rate(4 * dimension, threads, seconds / 8.0)
     keystream = limits.keystream_rate(threads, seconds / 8.0)
     return result(
@@ -201,16 +202,18 @@ def measure(
 def _notes(speeds: dict[str, float]) -> dict[str, str]:
     notes = {
         "numpy": "float32 and numpy's generator: clip, probabilities, draws, packing; not exact",
-        "rotated": "the same after a rotation, as a run does by default; none for a box",
-        "own_numpy_path": "our codes bit for bit, without the C kernels",
+        "rotated": "the same after a rotation, as a run does by default; not for a box",
+        "own_numpy_path": "the same codes bit for bit, without the C kernels",
         "torch": "eager, float32 and torch's generator: the same steps; not exact",
     }
     if "torch" not in speeds:
-        notes["torch"] = "absent: pip install 'sottovoce[learn]' to compare"
+        notes["torch"] = "not installed: pip install 'sottovoce[learn]' to compare"
     return notes
 
 
-def _contenders(case: Case, update: NDArray[np.float32], threads: int) -> dict[str, Contender]:
+def _timed_actions(
+    case: BenchmarkCase, update: NDArray[np.float32], threads: int
+) -> dict[str, TimedAction]:
     randomness = SystemRandomness()
     few = update if case.bits == 1 else update[:_YARDSTICK_COORDINATES]
 
@@ -225,20 +228,20 @@ def _contenders(case: Case, update: NDArray[np.float32], threads: int) -> dict[s
     generators = [np.random.default_rng(number) for number in range(threads)]
     plain = side_by_side([partial(case.yardstick.payload, few, one) for one in generators])
     found = {
-        "ours": Contender(side, len(update) * threads),
+        "ours": TimedAction(side, len(update) * threads),
         **_rotated(case.mechanism, update, threads),
-        "own numpy path": Contender(own_numpy_path, len(update) * threads),
-        "numpy": Contender(plain, len(few) * threads),
+        "own numpy path": TimedAction(own_numpy_path, len(update) * threads),
+        "numpy": TimedAction(plain, len(few) * threads),
     }
     if version("torch"):
-        found["torch"] = Contender(_eager(case, few, threads), len(few) * threads)
+        found["torch"] = TimedAction(_eager(case, few, threads), len(few) * threads)
     return found
 
 
 def _rotated(
     mechanism: Mechanism, update: NDArray[np.float32], threads: int
-) -> dict[str, Contender]:
-    """What a run does by default where codes have a range: it rotates first."""
+) -> dict[str, TimedAction]:
+    """Return the action that rotates first, as a run does by default where codes have a range."""
     if not isinstance(mechanism.input_domain, L2Ball):
         return {}
     rotation = Rotation(bytes(SEED_BYTES), len(update))
@@ -247,10 +250,10 @@ def _rotated(
         prepared = prepare(mechanism, update, rotation=rotation)
         encode_packed(prepared, [SystemRandomness().stream()])
 
-    return {"rotated": Contender(side_by_side([work] * threads), len(update) * threads)}
+    return {"rotated": TimedAction(side_by_side([work] * threads), len(update) * threads)}
 
 
-def _eager(case: Case, update: NDArray[np.float32], threads: int) -> Callable[[], object]:
+def _eager(case: BenchmarkCase, update: NDArray[np.float32], threads: int) -> Callable[[], object]:
     import torch
 
     tensor = torch.from_numpy(update)
@@ -259,14 +262,14 @@ def _eager(case: Case, update: NDArray[np.float32], threads: int) -> Callable[[]
 
 _FIRST_CALL = """
 import json, sys, time
-from sottovoce_papers.benchmarks import privatise
+from sottovoce_papers.benchmarks import privatize
 from sottovoce.core.randomness import SystemRandomness
 kind, dimension, bits = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-case = privatise.case_of(kind, dimension, bits)
-update = privatise.update_of(case.mechanism.input_domain)
+case = privatize.case_of(kind, dimension, bits)
+update = privatize.update_of(case.mechanism.input_domain)
 times = [time.perf_counter()]
 for _ in range(2):
-    privatise.payload_of(case.mechanism, update, SystemRandomness().stream())
+    privatize.payload_of(case.mechanism, update, SystemRandomness().stream())
     times.append(time.perf_counter())
 print(json.dumps({"first_call_seconds": times[1] - times[0],
                   "second_call_seconds": times[2] - times[1]}))
@@ -274,12 +277,12 @@ print(json.dumps({"first_call_seconds": times[1] - times[0],
 
 
 def first_call(kind: str, bits: int, dimension: int) -> dict[str, float]:
-    """Seconds of the first and of the second call in a fresh process, after its imports."""
-    done = subprocess.run(  # noqa: S603  (our own list, and no shell)
+    """Return the seconds of the first and the second call in a new process, after its imports."""
+    done = subprocess.run(  # noqa: S603  (a fixed list of arguments, no shell)
         [sys.executable, "-c", _FIRST_CALL, kind, str(dimension), str(bits)],
         capture_output=True,
         text=True,
         check=False,
     )
-    require(done.returncode == 0, f"a fresh process could not privatise: {done.stderr.strip()}")
+    require(done.returncode == 0, f"a new process could not privatize: {done.stderr.strip()}")
     return dict(json.loads(done.stdout))
