@@ -95,7 +95,8 @@ def write_atomic(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
 def rename_if_absent(temporary: Path, path: Path) -> bool:
     """Give a finished temporary file its name, durably, unless the name is taken.
 
-    Two processes may do this at once: exactly one of them gets the name, for a whole file.
+    Two processes may do this at once: exactly one of them gets the name. The file of that name is
+    complete from the moment it exists, if the file system has hard links.
 
     Args:
         temporary: The finished file, which is removed in any case.
@@ -133,7 +134,7 @@ def _copy_new(source: Path, path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a path that `write_atomic` could not write, without changing anything."""
+    """Raise OutputError if `write_atomic` could not write this file; nothing is changed."""
     if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         why = f"{path.parent} cannot be written to"
         if path.is_dir():
@@ -161,7 +162,10 @@ def write_json(path: Path, value: Any, *, sort_keys: bool = True, mode: int = PU
 
 
 def open_private(path: Path, *, append: bool = False) -> IO[bytes]:
-    """Open a file for writing that only its owner may read, from the moment it is created."""
+    """Open a file for writing; if it is new, only its owner may read it from the start.
+
+    An existing file is emptied, or with `append` extended, and keeps its mode.
+    """
     flags = os.O_WRONLY | os.O_CREAT | _AS_BYTES | (os.O_APPEND if append else os.O_TRUNC)
     return os.fdopen(os.open(path, flags, PRIVATE), "ab" if append else "wb")
 
@@ -191,12 +195,18 @@ def read_json(path: Path) -> Any:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Lock `path`, so that no other process works in its folder until the block ends.
+    """Hold the lock of the folder of `path` while the block runs, or raise at once.
 
-    The operating system releases the lock of a killed process.
+    The lock is one of the operating system on the file `path`. It is advisory: it keeps out only
+    processes that lock the same file. The operating system releases it when the process that holds
+    it ends, even if that process is killed. On Windows nothing is locked.
+
+    Args:
+        path: An existing file in the folder, such as a run's run.json.
 
     Raises:
-        OutputError: Another process holds the lock; the message names it.
+        OutputError: The file cannot be opened, or another process holds the lock. On Linux the
+            message names that process and the command that ends it.
     """
     with contextlib.ExitStack() as opened:
         with explain_os_errors("open", path):
@@ -223,7 +233,7 @@ def _holders(path: Path) -> tuple[str, str]:
 
 
 def lock_holders(path: Path) -> list[int]:
-    """Return the processes that hold a lock on a file, as far as Linux shows them to this user."""
+    """Return the ids of the processes that lock a file, as far as Linux shows them to this user."""
     found = path.stat()
     device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
     holders = []
@@ -270,8 +280,8 @@ def _command(pid: int) -> str:
 def wait_for_lock(handle: int) -> None:
     """Wait until no other process or thread holds a lock on the same file, then lock it.
 
-    The lock is held until the handle is closed; the operating system releases that of a killed
-    process.
+    The lock is held until the handle is closed. The operating system closes the handles of a
+    process that ends, even if it is killed. On Windows nothing is locked.
     """
     if fcntl is not None:
         fcntl.flock(handle, fcntl.LOCK_EX)

@@ -9,7 +9,7 @@ A section is a frozen dataclass whose fields are the keys that a table may have 
 name and its value that returns the value to keep, or raises. `__post_init__` calls `check_keys`, or
 makes its own checks.
 
-A field with the metadata `DERIVED_PREFIX` is not a key: it follows from the rest of the spec. A
+A field with the metadata `DERIVED` is not a key: it follows from the rest of the spec. A
 field that was added after specs had been hashed is named in the class variable
 `LEFT_OUT_AS_DEFAULT`: it is written only if it differs from its default, so that the hashes of
 older specs do not change.
@@ -35,7 +35,7 @@ Rule = Callable[[str, Any], Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisteredSection(Generic[S]):
-    """A registered section: its class, and a few words on what it does.
+    """A registered section: its class, and a short description.
 
     Attributes:
         section: The class, or a function that returns the section.
@@ -64,7 +64,7 @@ def whole(low: int, high: int, remedy: str = "") -> Mapping[str, Rule]:
 
 
 def one_of(*words: str) -> Mapping[str, Rule]:
-    """Return the metadata of a field that holds one of some words."""
+    """Return the metadata of a field that holds one of these words."""
 
     def check(name: str, value: Any) -> str:
         if value not in words:
@@ -141,7 +141,7 @@ def missing_keys(section: Any, given: Mapping[str, Any]) -> list[str]:
 
 
 def build(section: Callable[..., S], given: Mapping[str, Any]) -> S:
-    """Return the section with these values, whose keys are already checked.
+    """Return the section with these values; the caller has checked their keys.
 
     A spec is plain data: a list becomes a tuple where the field's default is a tuple, and a whole
     number becomes a float where the field is a float.
@@ -159,20 +159,22 @@ def build(section: Callable[..., S], given: Mapping[str, Any]) -> S:
 def section_from(
     register: Register[RegisteredSection[S]], where: str, kind: str, given: Mapping[str, Any]
 ) -> S:
-    """Return the section of the table `where`, with its keys checked.
+    """Check the keys of a spec's table, and return the section that they describe.
 
     Args:
-        register: The register of the sections that the table may have.
-        where: The table's name in the spec, such as 'model'.
-        kind: Its kind; a plug-in of that name is imported.
-        given: The keys of the table except `kind`.
+        register: The register in which the kinds of this table are found.
+        where: The table's name in the spec, such as 'model', for messages.
+        kind: The value of the key `kind`. If a plug-in registers it, the plug-in is imported.
+        given: All other keys of the table, with their values.
 
     Returns:
-        The section.
+        An instance of the section's class, whose fields are the keys.
 
     Raises:
-        UnknownNameError: The kind is not registered, or has no such key.
-        ConfigError: A key is missing, or its value is refused.
+        UnknownNameError: The kind is not registered, or `given` has a key that this kind lacks.
+        ConfigError: A key without a default is missing, or a value is null.
+        ParameterError: A value breaks the rule of its key.
+        PluginError: The kind is a plug-in's that cannot be imported.
     """
     return _checked(register.find(kind).section, where, given)
 
@@ -180,7 +182,11 @@ def section_from(
 def complete_table(
     register: Register[RegisteredSection[Any]], where: str, kind: str, given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a table with every key written out, or unchanged if its kind belongs to a plug-in."""
+    """Return a table with the defaults of the keys that it leaves out.
+
+    Only the sections of Sottovoce and sottovoce-papers are looked at. A table whose kind is a
+    plug-in's, or unknown, is returned unchanged.
+    """
     try:
         found = register.find_ours(kind)
     except PluginError:  # Building a run raises it; a report of the run does not need the section.
@@ -205,7 +211,10 @@ def _checked(section: Callable[..., S], where: str, given: Mapping[str, Any]) ->
 
 
 def as_table(section: Any) -> dict[str, Any]:
-    """Return the keys and values as a spec has them; keys whose value is None are left out."""
+    """Return the keys of a section with their values, as a spec's table has them.
+
+    Left out are keys whose value is None, and keys of `LEFT_OUT_AS_DEFAULT` at their default.
+    """
     late = getattr(section, "LEFT_OUT_AS_DEFAULT", ())
     found = {}
     for name, field in keys_of(section).items():

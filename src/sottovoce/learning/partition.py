@@ -36,7 +36,8 @@ class Partition:
 
     Attributes:
         kind: The name under which the partition is registered.
-        determines_clients: Whether the data determine the number of clients.
+        determines_clients: Whether the partition determines the number of clients by itself, so
+            that specs leave `data.clients` out.
         needs_owners: Whether the data must name the owner of each row.
     """
 
@@ -171,7 +172,8 @@ def split(
     if empty:
         raise ParameterError(
             f"client {empty[0]} got no samples ({len(empty)} of {len(parts)} clients are empty); "
-            "use fewer clients or a larger alpha"
+            "use fewer clients (data.clients), or with the partition 'dirichlet' a larger alpha "
+            "(data.partition.alpha)"
         )
     given = np.concatenate(parts) if parts else np.arange(0)
     if len(np.unique(given)) < len(given) or np.any((given < 0) | (given >= len(labels))):
@@ -272,7 +274,7 @@ class Shards(Partition):
 @register_partition("by_owner", summary="the data's own clients")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ByOwner(Partition):
-    """The clients that the data name: each has its own samples, in the order of owner numbers."""
+    """One client for each owner that the data name, in the order of the owners' numbers."""
 
     determines_clients: ClassVar[bool] = True
     needs_owners: ClassVar[bool] = True

@@ -62,7 +62,7 @@ class LedgerEntry:
 
     @classmethod
     def of_row(cls, *row: Any) -> "LedgerEntry":
-        """Return the entry in a row; LedgerError if it is damaged."""
+        """Return the entry in a row of the database; raise LedgerError if the row is damaged."""
         try:
             cells = [*row[:6], Unit(row[6]), row[7], bool(row[8]), _commitment(row[9])]
             return cls(*cells)
@@ -224,7 +224,7 @@ class LedgerReader:
             before: (run, round); charges of that run from that round on are not counted.
 
         Returns:
-            Names of those clients of `pending` that could pay for all of them.
+            Names of those clients of `pending` whose budgets cover all their own charges in it.
         """
         book = Accounts(self._db, (due.release.client for due in pending), before=before)
         texts = accounts.serialize_events(pending)
@@ -291,15 +291,16 @@ class LedgerReader:
         return found
 
     def charges_by_round(self, client: str, run: str) -> list[tuple[int, PrivacyEvent, int]]:
-        """Return the charges of a client by round of one run.
+        """Return all charges of a client: those of one run by its rounds, all others as round 0.
 
         Args:
             client: Name of the client.
-            run: Name of the run.
+            run: Name of the run whose rounds are told apart.
 
         Returns:
-            (round, event, count) in the order of rounds. Charges of other runs come first, as round
-            0.
+            (round, event, count): in this round the client was charged `count` times with this
+            event. Entries are in the order of rounds. Rounds of `run` are counted from 1, so the
+            charges of all other runs, as round 0, come first.
         """
         rows = self._db.all(
             "SELECT CASE WHEN run = ?2 THEN round ELSE 0 END AS at, json, COUNT(*) FROM charges "
@@ -316,7 +317,7 @@ class LedgerReader:
             client: Name of the client.
 
         Returns:
-            (event, count) in the order of first use.
+            (event, number of times that it was charged), in the order of first use.
         """
         found = accounts.histories(self._db, [client])
         return accounts.composition(found.get(client, {}))
@@ -331,7 +332,7 @@ class LedgerReader:
             unit: The unit that all charges must protect.
 
         Returns:
-            (event, count) in the order of first use.
+            (event, number of times that it was charged), in the order of first use.
 
         Raises:
             AdjacencyMismatchError: A charge protects another unit.
@@ -362,7 +363,7 @@ class LedgerReader:
     def largest_spent(
         self, delta: float, *, through: tuple[str, int] | None = None
     ) -> PrivacySpent | None:
-        """Return what the client that has spent most has spent.
+        """Return the spending of the client that has spent most.
 
         Args:
             delta: Delta at which epsilon is computed.
@@ -403,7 +404,7 @@ class LedgerReader:
             number: The round.
 
         Returns:
-            (event, count).
+            (event, number of times that it was charged).
         """
         rows = self._db.all(
             "SELECT json, COUNT(*) FROM charges JOIN events ON events.id = charges.event "
@@ -496,10 +497,10 @@ class LedgerReader:
         return verification.chain_end(self._db, "charges")[0]
 
     def position(self) -> LedgerPosition:
-        """Return the identity of the ledger and the length and last link of its chains.
+        """Return the identity of the ledger, and the length and last link of its hash chains.
 
         Returns:
-            The position of the ledger now.
+            The position of the ledger at this moment.
         """
         if not self._db.in_transaction:
             with self.snapshot():
@@ -515,13 +516,13 @@ class LedgerReader:
         )
 
     def head_after(self, count: int, table: verification.Chain = "charges") -> str | None:
-        """Return the chain link after a number of rows.
+        """Return the link of a hash chain after its first `count` rows.
 
         Two ledgers with the same link after a number of charges have the same charges up to there.
 
         Args:
             count: Number of rows.
-            table: The chain.
+            table: The table whose rows are chained.
 
         Returns:
             The link in hexadecimal, empty for 0 rows; None if there are fewer rows.
@@ -540,21 +541,21 @@ class LedgerReader:
         """Yield the link of each row of a chain in order; a link is a digest of all rows up to it.
 
         Args:
-            table: The chain.
+            table: The table whose rows are chained.
 
         Yields:
-            The links.
+            The links, as bytes.
         """
         yield from verification.links(self._db, table)
 
     def discarded_messages(self, run: str) -> bool:
-        """Return whether messages of rounds before a run's last one were discarded.
+        """Return whether stored messages of a run were discarded in rounds before its last one.
 
         Args:
             run: Name of the run.
 
         Returns:
-            Whether such a round has a charge whose message is gone.
+            True if a round before the last one has a charge whose stored message was discarded.
         """
         found = self._db.one(
             "SELECT 1 FROM charges JOIN messages ON messages.charge = charges.id "
@@ -574,12 +575,18 @@ class LedgerReader:
 
 
 def _commitment(stored: bytes | None) -> bytes | None:
-    """Return a stored commitment; None for the random number that replaces it."""
+    """Return a stored commitment; None for the random number that may be stored in its place."""
     return None if isinstance(stored, bytes) and len(stored) == NONCE_BYTES else stored
 
 
 def add_if_affordable(book: Accounts, due: PendingCharge, text: str) -> BudgetExhaustedError | None:
-    """Add a charge to an account and return None, or return why the budget does not cover it."""
+    """Add a charge to its client's account and return None, or return why the budget is exceeded.
+
+    Args:
+        book: The accounts.
+        due: The charge.
+        text: Its event, as JSON.
+    """
     refusal = book.refusal(due, text)
     if refusal is None:
         book.add(due, text)

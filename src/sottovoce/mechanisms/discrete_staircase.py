@@ -29,8 +29,10 @@ def _stair(domain: Domain, step_multiplier: float) -> float:
     low, high = _STAIR_MULTIPLIERS
     if not low <= parameter_rules.positive("step_multiplier", step_multiplier) <= high:
         raise ParameterError(
-            f"step_multiplier must lie between {low:g} and {high:g}, got {step_multiplier!r}; "
-            "use 1 for zero-out, 2 for replace-one"
+            "step_multiplier (the width of a stair of the noise in units of radius/records of a "
+            f"ball, or of the width of a box) must lie between {low:g} and {high:g}, got "
+            f"{step_multiplier!r}; use the sensitivity in these units: on a ball 1 for zero-out "
+            "and 2 for replace-one, on a box 1 for replace-one"
         )
     records = domain.records if isinstance(domain, L1Ball | L2Ball) else 1
     return step_multiplier * width(domain) / records
@@ -91,7 +93,7 @@ def _ends(domain: Domain, given: Parameters) -> tuple[float, float]:
         parameter="step_epsilon", more_private="smaller", ends=_ends
     ),
     automatic={"nu": _automatic_nu, "steps_per_radius": _automatic_steps},
-    # Stairs as wide as the distance of neighbors; on a box around 0 under zero-out, half its width.
+    # Stairs as wide as the sensitivity; on a box around 0 under zero-out, that is half its width.
     settings=[
         {"nu": "auto", "step_multiplier": stairs, "bits": bits, "steps_per_radius": "auto"}
         for stairs in (0.5, 1.0, 2.0)

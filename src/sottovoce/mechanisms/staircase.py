@@ -62,7 +62,7 @@ def _ends(domain: Domain, _given: Parameters) -> tuple[float, float]:
         parameter="step_epsilon", more_private="smaller", ends=_ends
     ),
     automatic={"nu": _automatic_nu},
-    # Steps as wide as the distance of neighbors; on a box around 0 under zero-out, half its width.
+    # Steps as wide as the sensitivity; on a box around 0 under zero-out, that is half its width.
     settings=[
         # For many releases wide steps with nu close to 1 are better by about 10%.
         {"nu": nu, "step_multiplier": steps}
@@ -76,8 +76,9 @@ class Staircase(WithPrivatize):
 
     One step is step_multiplier * radius / records wide, or step_multiplier * (upper - lower) on a
     box. The fraction nu of each step lies on its higher level; nu = "auto" is the choice of least
-    variance. For balls, step_multiplier = 1 fits zero-out and 2 fits replace-one: one step is then
-    the distance of neighbors.
+    variance. On a ball, step_multiplier = 1 makes one step equal to the sensitivity under zero-out,
+    and 2 under replace-one; on a box, 1 does so under replace-one. Other values are allowed, and
+    the accounting covers them.
 
     Privacy by domain:
 
@@ -129,8 +130,10 @@ class Staircase(WithPrivatize):
         low, high = _STEP_MULTIPLIERS
         if not low <= parameter_rules.positive("step_multiplier", self.step_multiplier) <= high:
             raise ParameterError(
-                f"step_multiplier must lie between {low:g} and {high:g}, got "
-                f"{self.step_multiplier!r}; use 1 for zero-out, 2 for replace-one"
+                "step_multiplier (the width of a noise step in units of radius/records of a ball, "
+                f"or of the width of a box) must lie between {low:g} and {high:g}, got "
+                f"{self.step_multiplier!r}; use the sensitivity in these units: on a ball 1 for "
+                "zero-out and 2 for replace-one, on a box 1 for replace-one"
             )
         _ = self.noise  # raises for parameters that cannot be sampled, before anything is charged
 

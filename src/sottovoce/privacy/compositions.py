@@ -145,8 +145,8 @@ def reveal_messages(event: PrivacyEvent, *, reveal_samples: bool = False) -> Pri
     """Return the event of an observer who sees every single message.
 
     A shuffle, a secure sum and a random allocation are post-processing of the single messages, so
-    the result is an upper bound. With `samples_too` the observer also knows the sample. That is an
-    upper bound too: for every outcome of the sampling a release either uses the contribution or
+    the result is an upper bound. With `reveal_samples` the observer also knows the sample. That is
+    an upper bound too: for every outcome of the sampling a release either uses the contribution or
     does not depend on it.
     """
     hiding = (Shuffled, SummedBits, Allocated, *((Sampled,) if reveal_samples else ()))

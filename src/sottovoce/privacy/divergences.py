@@ -7,14 +7,15 @@ has, with A(z) = log(1 + e^z),
 
     (a - 1) D_a = A(z + a s) - a A(z + s) + (a - 1) A(z)        (both directions, as z ranges).
 
-As a function of z this has exactly one stationary point, its maximum:
+Here D_a is the Renyi divergence of order a. As a function of z this has exactly one stationary
+point, its maximum:
 
     e^z = (e^(as) - a e^s + a - 1) / (e^s ((a-1) e^(as) - a e^((a-1)s) + 1)).
 
-The maximal divergence g_a is concave as a function of u = s^2. So over d bits with
-sum s_i^2 <= S^2 the equal split is the worst case: D_a <= d g_a(S^2/d) <= a S^2/8. The first bound
-is attained by the equal split, the second in the limit of large d. Proof:
-docs/explanation/privacy.md, section 14.
+The maximal divergence g_a(u) is concave as a function of u = s^2. So if the logit of bit i of d
+bits moves by s_i, and sum s_i^2 <= S^2, the worst case is that all bits move equally far:
+D_a <= d g_a(S^2/d) <= a S^2/8. The first bound is attained, the second in the limit of large d.
+Proof: docs/explanation/privacy.md, section 14.
 """
 
 import math
@@ -32,7 +33,21 @@ _ROUNDING = 2.0**-44
 
 
 def one_bit_renyi(shift: float, dimension: int, order: float) -> float:
-    """Return D_a of `dimension` bits in the worst case over logits, for an L2 move of `shift`."""
+    """Return an upper bound on the Renyi divergence between neighbors of independent logistic bits.
+
+    Bit i is 1 with probability 1/(1 + e^-z_i). The bound holds for all vectors z of logits and all
+    neighbors z' with ||z - z'|| <= shift, in both directions. It is d g_a(shift^2/d), the worst
+    case, or a shift^2/8 where that is the smaller number or (for a shift/sqrt(d) < 0.01) nearly
+    equal; see this module's docstring.
+
+    Args:
+        shift: The largest Euclidean distance between the logits of neighbors.
+        dimension: The number of bits d.
+        order: The order a of the divergence, above 1.
+
+    Returns:
+        The bound on D_a.
+    """
     step = shift / math.sqrt(dimension)
     gaussian = order * shift**2 / 8.0
     if order * step < _SMALL:
@@ -42,7 +57,7 @@ def one_bit_renyi(shift: float, dimension: int, order: float) -> float:
 
 
 def _largest(step: float, order: float) -> float:
-    """Return g_a(step^2), the D_a of one bit at the worst logit."""
+    """Return g_a(step^2): D_a of one bit whose logit moves by `step`, at the worst logit."""
     # Numerator and denominator divided by e^(as), as differences that keep precision for small
     # steps.
     growth = order * step

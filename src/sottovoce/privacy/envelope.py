@@ -1,14 +1,16 @@
 """The privacy of a vector whose coordinates pass independently through one finite table.
 
-Neighbors differ within a budget, sum_l c_l <= K, where the cost c_l of coordinate l is its distance
-to the power p. An option is an ordered pair of inputs of the table; it has a cost and, as its
-value, a Renyi divergence. The worst case is a multiple-choice knapsack problem. Its linear
-relaxation, in which all d coordinates share one set of options, is
+The inputs of two neighbors differ by a cost c_l in coordinate l, which is the distance of their
+values to the power p. The sum of the costs is at most a budget K (not a privacy budget): the
+sensitivity to the power p. An option is an ordered pair of inputs of the table. It has a cost c and
+a value v, the Renyi divergence between the two rows. The worst case is a multiple-choice knapsack
+problem. Its linear relaxation, in which all d coordinates share one set of options, is
 
     max d sum_o v_o x_o    subject to    sum_o c_o x_o <= K/d,  sum_o x_o <= 1,  x >= 0
         = d h(K/d),
 
-where h is the least nondecreasing concave function through (0, 0) above every option. Three bounds:
+where x_o is the fraction of the coordinates that use option o, and h is the least nondecreasing
+concave function through (0, 0) above every option. Three bounds:
 
     greedy_bound            K max v/c                       (the loosest; equal for large d)
     linear_program_bound    the relaxation, by a solver
@@ -48,7 +50,11 @@ _LARGEST_EXPONENT = 600.0
 
 
 def pairwise_renyi(first_rows: ArrayLike, second_rows: ArrayLike, order: float) -> Vector:
-    """Return the matrix D_a(P_i || Q_k) for pmf rows P_i, Q_k; see `rowwise_renyi`."""
+    """Return the matrix of D_a(P_i || Q_k) for the rows P_i and Q_k of two tables, rounded up.
+
+    D_a is the Renyi divergence of order a = `order`; see `rowwise_renyi`. Each row must be a
+    probability mass function (pmf).
+    """
     first, second = pmf_rows("first_rows", first_rows), pmf_rows("second_rows", second_rows)
     if first.shape[1] != second.shape[1]:
         raise ParameterError(
@@ -128,7 +134,15 @@ class RowPairs:
 
 
 def greedy_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension: int) -> float:
-    """Return K max v/c: the price is the best ratio, so no option is worth more than it costs.
+    """Return the bound K max v/c on the divergence of a vector of `dimension` coordinates.
+
+    The price is the largest ratio of value to cost, so no option is worth more than it costs.
+
+    Args:
+        costs: The cost of each option.
+        values: The divergence of each option.
+        budget: The largest sum K of the costs of all coordinates.
+        dimension: The number of coordinates.
 
     Reference: MVU, lemma 7.
     """
@@ -139,7 +153,11 @@ def greedy_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension: 
 def linear_program_bound(
     costs: ArrayLike, values: ArrayLike, budget: float, dimension: int
 ) -> float:
-    """Return the relaxation (4), solved by scipy's HiGHS and certified at the price it returns."""
+    """Return the optimum of the linear relaxation, program (4) of the MVU paper.
+
+    scipy's HiGHS solves it, and the result is certified at the price that the solver returns. The
+    arguments are those of `greedy_bound`.
+    """
     from scipy.optimize import linprog
 
     cost, value, budget = _options(costs, values, budget, dimension)
@@ -161,7 +179,8 @@ def linear_program_bound(
 def envelope_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension: int) -> float:
     """Return d h(K/d), where h is the nondecreasing concave envelope of the options through (0, 0).
 
-    Beyond the largest cost h is constant. The result equals `linear_program_bound`.
+    Beyond the largest cost h is constant. The result equals `linear_program_bound`. The arguments
+    are those of `greedy_bound`; d is `dimension` and K is `budget`.
     """
     cost, value, budget = _options(costs, values, budget, dimension)
     price = envelope_price(cost, value, budget / dimension)
@@ -169,7 +188,7 @@ def envelope_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension
 
 
 def envelope_price(cost: Vector, value: Vector, share: float) -> float:
-    """Return the slope of the envelope at `share` (to its right), which is the best price."""
+    """Return the best price: the slope of the envelope to the right of the cost `share` = K/d."""
     if not np.isfinite(value).all() or share == 0.0:
         return _best_ratio(cost, value)
     order = np.argsort(cost, kind="stable")
@@ -256,7 +275,10 @@ def _options(
     if not (np.all(cost >= 0.0) and np.isfinite(cost).all() and np.all(value >= 0.0)):
         raise ParameterError("costs must be finite and at least 0, and values at least 0")
     if not 0.0 <= budget < math.inf:
-        raise ParameterError(f"budget must be finite and at least 0, got {budget!r}")
+        raise ParameterError(
+            "budget (the largest sum of the coordinates' costs, not an epsilon) must be finite and "
+            f"at least 0, got {budget!r}"
+        )
     parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
     return cost, value, float(budget)
 

@@ -26,7 +26,15 @@ from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """The refusal of a client that is out of budget; nothing was encoded."""
+    """The refusal to charge a message, because the client's budget does not cover it.
+
+    Nothing was charged or encoded.
+
+    Attributes:
+        part: The client's part of the plan.
+        uplink: The index of the message among those that the client sends in the round.
+        error: The error that says what is left of the budget.
+    """
 
     part: ClientPlan
     uplink: int
@@ -34,7 +42,7 @@ class Refused:
 
 
 def clients_within_budget(plan: RoundPlan, ledger: Ledger, *, uplinks: int) -> frozenset[str]:
-    """Return the clients of a plan whose remaining budgets cover its round.
+    """Return the clients of a plan whose remaining budgets cover all their messages of the round.
 
     The answer depends only on charged events and budgets, which are public. It is no reservation:
     the charge itself checks the budget again. Charges of the same run for this round or later ones
@@ -51,7 +59,18 @@ def clients_within_budget(plan: RoundPlan, ledger: Ledger, *, uplinks: int) -> f
 def charge_round(
     plan: RoundPlan, ledger: Ledger, randomness: Randomness, *, uplinks: int
 ) -> list[Refused]:
-    """Charge all messages of a round in one durable commit and return the refusals."""
+    """Charge all messages of a round in one durable commit and return the refusals.
+
+    Args:
+        plan: The plan of the round.
+        ledger: The ledger to charge.
+        randomness: The clients' randomness, which decides whether an earlier charge still covers a
+            message that was discarded.
+        uplinks: The number of messages of each client.
+
+    Returns:
+        One entry for each message that a client's budget does not cover.
+    """
     asked = [
         (part, event, plan.release(part.client, uplink))
         for part, event in zip(plan.clients, events_of(plan, plan.clients), strict=True)
@@ -73,9 +92,15 @@ def charge_round(
 
 
 def events_of(plan: RoundPlan, parts: Sequence[ClientPlan]) -> list[PrivacyEvent]:
-    """Return the event that one message of each part is charged with.
+    """Return, for each client, the privacy event that one of its messages is charged with.
 
-    Clients with the same mechanism share one event.
+    Args:
+        plan: The plan of the round.
+        parts: The clients: entries of `plan.clients`.
+
+    Returns:
+        One event for each entry of `parts`, in the same order. The event is computed once for each
+        mechanism, so clients with the same mechanism have the same object.
     """
     by_mechanism = {id(part.mechanism): part for part in parts}
     events = {key: plan.event(part) for key, part in by_mechanism.items()}
@@ -85,7 +110,7 @@ def events_of(plan: RoundPlan, parts: Sequence[ClientPlan]) -> list[PrivacyEvent
 def charge(
     due: Mapping[Release, PendingCharge], ledger: Ledger
 ) -> dict[Release, Charge | BudgetExhaustedError]:
-    """Charge the pending amounts in the order given."""
+    """Charge the ledger in the order given, and return each charge or why it was refused."""
     return dict(zip(due, ledger.charge_all(list(due.values())), strict=True))
 
 

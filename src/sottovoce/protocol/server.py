@@ -20,7 +20,7 @@ from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 
 class _Accumulator:
-    """The sum of the opened messages of one uplink of a round, in O(d) memory.
+    """The sum of the messages of one uplink of a round, in O(d) memory for d coordinates.
 
     It trusts no field of a message: round, parameters, length, format and weight come from the
     plan.
@@ -52,10 +52,11 @@ class _Accumulator:
         return opened
 
     def result(self) -> Vector | None:
-        """Return the weighted mean of the messages that arrived.
+        """Return the mean of the decoded messages of this uplink, with the weights of the plan.
 
         Returns:
-            The mean, or None if no message arrived, or fewer than the channel's minimum.
+            The mean, rotated back if the plan rotates updates. None if no message arrived, or fewer
+            than the smallest number from which the channel releases anything.
         """
         mean = self._collector.result()
         if mean is None or self._plan.rotation is None:
@@ -124,7 +125,7 @@ class RoundServer(_Accumulator):
         del self._waiting[client]
 
     def each(self) -> list[tuple[ClientPlan, Vector]] | None:
-        """Return every client's part with its decoded vector, in the order of arrival.
+        """Return the plan and the decoded vector of each client that answered, as they arrived.
 
         Returns:
             The pairs, or None if `keeps_each` was not set.
@@ -136,9 +137,10 @@ class RoundServer(_Accumulator):
 
 
 class AnonymousServer(_Accumulator):
-    """A server that knows who was asked but not who sent which message.
+    """A server that knows which clients were asked, but not which of them sent a message.
 
-    Two equal messages count as two clients with equal codes.
+    It cannot detect that a message arrives twice: two equal messages count as two clients with
+    equal codes.
     """
 
     def __init__(self, plan: RoundPlan, *, dimension: int, uplink: int = 0) -> None:
@@ -164,8 +166,8 @@ class AnonymousServer(_Accumulator):
 class ShufflerStage:
     """A stage that holds the messages of one uplink of a round and releases them shuffled.
 
-    The order is drawn once from `randomness` and stored nowhere. Use keys of the operating system,
-    or a seed for a simulation that must be repeatable.
+    The order is drawn once from `randomness` and stored nowhere. Give `SystemRandomness`, or
+    `SeededRandomness` for a simulation that must be repeatable.
     """
 
     def __init__(self, plan: RoundPlan, randomness: Randomness, *, uplink: int = 0) -> None:
@@ -209,7 +211,10 @@ class ShufflerStage:
         del self._waiting[client]
 
     def close(self) -> list[bytes]:
-        """Return all messages in random order, once; none if fewer than the minimum arrived."""
+        """Close the round and return all messages in random order; a second call raises WireError.
+
+        The list is empty if fewer messages arrived than the channel requires.
+        """
         if self._closed:
             raise WireError(f"round {self._plan.round} is closed; its messages are released once")
         self._closed = True
@@ -266,7 +271,18 @@ def open_round(
     uplink: int = 0,
     keeps_each: bool = False,
 ) -> RoundServer | ShuffledRound:
-    """Return the server of a plan where clients and server share a process."""
+    """Return the server of one uplink of a round, for clients in the same process.
+
+    Args:
+        plan: The plan of the round.
+        randomness: The source of a shuffler's order; other channels do not use it.
+        dimension: The number of coordinates of the mean.
+        uplink: The index of the vector among those that clients send in the round.
+        keeps_each: Whether a `RoundServer` keeps every decoded message.
+
+    Returns:
+        A `ShuffledRound` if the channel hides senders, otherwise a `RoundServer`.
+    """
     if plan.channel.hides_sender:
         return ShuffledRound(plan, randomness, dimension=dimension, uplink=uplink)
     return RoundServer(plan, dimension=dimension, uplink=uplink, keeps_each=keeps_each)

@@ -190,7 +190,8 @@ def read_with_problems(
     Args:
         table: Plain data.
         source: Where they come from, for messages.
-        folders: The folders in which a relative path to the data is looked up; none by default.
+        folders: The folders in which a relative path to the data is looked up; by default the path
+            is not looked up.
 
     Returns:
         The spec as far as it could be read, and its problems.
@@ -222,7 +223,15 @@ def read_with_problems(
 
 
 def parse_text(text: str, source: str) -> dict[str, Any]:
-    """Return the table that a TOML text describes."""
+    """Return the table that a TOML text describes.
+
+    Args:
+        text: The text.
+        source: Where it comes from, for messages.
+
+    Raises:
+        ConfigError: The text is not valid TOML, is nested too deep, or has a huge number.
+    """
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -332,9 +341,11 @@ def _check_text(text: str, where: str) -> None:
 
 
 def parse_value(text: str) -> Any:
-    """Return the value of a text: TOML, or a number as people also write it (.5, 1e5).
+    """Return the value that a text on the command line stands for.
 
-    Anything else is a string, so that words need no quotes.
+    A text that is a TOML value is read as such (1e5, true, "a", [1, 2]). So are numbers that only
+    Python accepts, such as .5 and 5. (TOML requires digits on both sides of the point). Any other
+    text is a string, so that words need no quotes.
     """
     try:
         return tomllib.loads(f"value = {text}")["value"]
@@ -349,7 +360,7 @@ def parse_value(text: str) -> Any:
 
 
 def parse_assignment(text: str, option: str) -> tuple[str, Any]:
-    """Return the key and the value of a text `key=value`."""
+    """Return the key and the value of a text `key=value`; `option` is named in the error."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip() or not value.strip():
         raise ConfigError(
@@ -359,7 +370,11 @@ def parse_assignment(text: str, option: str) -> tuple[str, Any]:
 
 
 def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
-    """Return several `key=value` as a dictionary; refuse a key that is given twice."""
+    """Return several texts `key=value` as a dictionary.
+
+    Raises:
+        ConfigError: A text has another form, or a key is given twice.
+    """
     found: dict[str, Any] = {}
     for text in texts:
         key, value = parse_assignment(text, option)
@@ -370,9 +385,18 @@ def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
 
 
 def override(table: dict[str, Any], key: str, value: Any, *, source: str) -> None:
-    """Set the value at a dotted path.
+    """Set the value at a dotted path, such as 'privacy.epsilon', in nested tables.
 
     Missing tables on the way are created; entries of lists are numbered from 0.
+
+    Args:
+        table: The outermost table, which is changed.
+        key: The dotted path.
+        value: The new value.
+        source: Where the value comes from, for messages.
+
+    Raises:
+        ConfigError: The path leads through a value that is not a table, or past a list's end.
     """
     *parents, last = key.split(".")
     place: Any = table

@@ -291,7 +291,13 @@ def check_gathering(spec: RunSpec, algorithm: Algorithm, dimension: int, num_cli
             "each message protects it, or use the algorithm 'fedavg' with aggregation 'mean'"
         )
     largest = spec.sampling.build().facts(num_clients).largest_cohort
-    check_memory(f"{what} holds each message of a round", largest, dimension, 8)
+    check_memory(
+        f"{what} holds each message of a round",
+        largest,
+        dimension,
+        8,
+        fewer="ask fewer clients in each round (sampling.kind = 'fixed_size')",
+    )
 
 
 def rounds_per_client(spec: RunSpec, num_clients: int) -> int:

@@ -331,7 +331,7 @@ class RegisteredAttack:
 
 
 ATTACKS: Register[RegisteredAttack] = Register("attack", package="sottovoce.auditing.attacks")
-_RETURNS = instance(MembershipScores, "sottovoce.auditing.Scored")
+_RETURNS = instance(MembershipScores, "sottovoce.auditing.MembershipScores")
 
 
 def register(name: str, *, summary: str, turn: int = 100) -> Callable[[Attack], Attack]:

@@ -13,14 +13,31 @@ _NAME = re.compile(r"[a-z0-9_]([a-z0-9._-]{0,251}[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A host and a port, written `host:port`; an IPv6 host is written in brackets."""
+    """The host and port of a link, written `host:port`; an IPv6 host is written in brackets.
+
+    Attributes:
+        host: A lower-case DNS name or an IP address, without brackets.
+        port: The TCP port, from 1 to 65535.
+    """
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str, *, where: str = "") -> "Address":
-        """Return the address in a text; `where` is a prefix for the error message."""
+        """Return the address that a text gives as HOST:PORT.
+
+        Args:
+            text: A DNS name, an IPv4 address or an IPv6 address in brackets, then a colon and a
+                port from 1 to 65535.
+            where: A prefix for the error message that says where the text comes from.
+
+        Returns:
+            The address, with the host in lower case.
+
+        Raises:
+            ParameterError: The text has another form.
+        """
         host, _, port = text.rpartition(":")
         bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
         # Brackets are required around an IPv6 host and forbidden around any other.
@@ -36,7 +53,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can connect to it."""
+        """Whether only programs of this machine can connect to the address."""
         ip = ip_address(self.host)
         return self.host == "localhost" or (ip is not None and ip.is_loopback)
 
@@ -59,7 +76,15 @@ class Address:
 
 
 def host_name(text: str, *, where: str = "") -> str:
-    """Return a host as certificates write it: a lower-case name, or an IP address in short form."""
+    """Return a host as certificates write it: a lower-case name, or an IP address in short form.
+
+    Args:
+        text: A DNS name or an IP address.
+        where: A prefix for the error message that says where the text comes from.
+
+    Raises:
+        ParameterError: The text is neither.
+    """
     ip = ip_address(text)
     if ip is not None:
         return str(ip)

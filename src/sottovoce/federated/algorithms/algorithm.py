@@ -230,7 +230,7 @@ class Algorithm(Protocol):
         ...
 
 
-MAX_BYTES = 2 << 30  # The most memory that rows of all clients may take.
+MAX_BYTES = 2 << 30  # The most memory that one row for each client may take in all.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -634,15 +634,24 @@ def register(kind: str, *, summary: str) -> Callable[[R], R]:
     return enter
 
 
-def check_memory(what: str, rows: int, dimension: int, bytes_each: int) -> None:
-    """Raise `ConfigError` if rows of clients would take more than `MAX_BYTES`."""
+def check_memory(
+    what: str, rows: int, dimension: int, bytes_each: int, *, fewer: str = "use fewer clients"
+) -> None:
+    """Raise `ConfigError` if one row of numbers for each client would take more than `MAX_BYTES`.
+
+    Args:
+        what: The part of the run that keeps the rows, for the message.
+        rows: Number of clients that have a row.
+        dimension: Number of coordinates of a row.
+        bytes_each: Number of bytes of a coordinate.
+        fewer: How to reduce the number of rows, for the message.
+    """
     needed = rows * dimension * bytes_each
     if needed > MAX_BYTES:
         raise ConfigError(
             f"{what}: {rows} clients times {dimension} coordinates take {needed / 2**30:.1f} GiB, "
-            f"more than {MAX_BYTES / 2**30:g} GiB; use fewer clients (sampling.kind = "
-            "'fixed_size' asks some of them), a smaller model, or the algorithm 'fedavg' with "
-            "aggregation 'mean'"
+            f"more than the limit of {MAX_BYTES / 2**30:g} GiB; {fewer}, use a smaller model, or "
+            "use the algorithm 'fedavg' with aggregation 'mean', which keeps only a sum"
         )
 
 
