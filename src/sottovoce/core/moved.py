@@ -64,7 +64,9 @@ def _public_imports(new: str, asked: tuple[str, ...]) -> tuple[list[str], bool]:
     """
     top = ".".join(new.split(".")[:2])
     if top.startswith("sottovoce."):
-        importlib.import_module(top)  # This only fills DEFINING_MODULES; no module of the package is loaded.
+        importlib.import_module(
+            top
+        )  # This only fills DEFINING_MODULES; no module of the package is loaded.
     found: dict[str, str] = {}
     for package in dict.fromkeys(("sottovoce", top)):
         for name, home in DEFINING_MODULES.get(package, {}).items():
