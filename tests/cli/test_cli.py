@@ -213,7 +213,7 @@ def test_run_refuses_a_used_folder_and_resumes_it(cli: Any, spec: Path, tmp_path
     first = cli("run", spec, "--out", tmp_path / "run", "--json").json
     again = cli("run", spec, "--out", tmp_path / "run")
     assert again.code == 2
-    assert "--resume" in again.err
+    assert "holds a finished run; choose another folder" in again.err
     resumed = cli("run", spec, "--out", tmp_path / "run", "--resume", "--json").json
     assert resumed == first
 

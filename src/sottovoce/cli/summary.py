@@ -54,7 +54,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
         (
             "run",
             f"{result['name']}: {ended} of {record.spec.rounds} rounds, {len(result['clients'])} "
-            f"clients, {result['mechanism']['kind']} ({size} a coordinate){why}",
+            f"clients, {result['mechanism']['kind']} ({size} per coordinate){why}",
         ),
         (
             "model",
@@ -76,9 +76,9 @@ def _sent(result: dict[str, Any]) -> str:
         return "none" if value is None else f"{value:,.0f} bytes"
 
     return (
-        f"up {size('total_bytes_up_per_message')} a message (payload "
-        f"{size('payload_bytes_up_per_message')}) and {size('total_bytes_up_per_client')} a client "
-        f"in all; down {size('total_bytes_down_per_message')} a message"
+        f"up {size('total_bytes_up_per_message')} per message (payload "
+        f"{size('payload_bytes_up_per_message')}), {size('total_bytes_up_per_client')} per client "
+        f"in all; down {size('total_bytes_down_per_message')} per message"
     )
 
 
