@@ -58,14 +58,19 @@ CountFromOne = Annotated[Count, Field(ge=1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteRequest:
-    """A request of the server to one site; all fields except `vectors` form one public table.
+    """A request of the server to one site: the fields that orders and questions have in common.
+
+    The fields of a request are sent together as one JSON object, except the `vectors` of an
+    `Order`, which are sent as bytes next to it. Nothing in a request is secret.
 
     Attributes:
         run: Name of the run in ledgers.
         client: Name of the site.
         cohort: Number of sites that the server says it asks.
-        receipt: What the server has witnessed of the site's ledger, if anything. It is checked
-            where the keys for it are.
+        receipt: The server's newest receipt for a statement of the site about its ledger; None if
+            there is none. `read` does not verify it. The site verifies its two signatures with the
+            keys in its own folder (`site_witness.check_witnessed`), and ignores it if they are
+            invalid or if the site has no keys.
     """
 
     part: ClassVar[str]  # the part of a message that contains the table

@@ -426,7 +426,10 @@ def has_finite_codes(mechanism: Mechanism) -> bool:
 
 
 def points_of(mechanism: Mechanism, *, most: int) -> Vector | None:
-    """Return the value of each of at most `most` codes, or None if codes have no single values."""
+    """Return the value that each code stands for, or None.
+
+    It is None if there are more than `most` codes, or if a code does not stand for a single value.
+    """
     code_format = mechanism.code_format()
     if not isinstance(code_format, LevelCodes) or code_format.levels > most:
         # Checked before `points` is computed: some mechanisms have 2^32 of them.

@@ -33,9 +33,11 @@ _ROUNDING = 2.0**-48
 def pure_epsilon(event: PrivacyEvent) -> float:
     """Return an epsilon such that the event is (epsilon, 0)-DP, rounded up.
 
-    Pure epsilons add up over a composition. Bits and Laplace noise with an L2 shift s over d
-    coordinates have at most s sqrt d, because |s|_1 <= |s|_2 sqrt d; a Poisson or fixed-size sample
-    at rate q has log(1 + q (e^eps - 1)).
+    Pure epsilons add up over a composition. Let v be the vector by which neighbors differ, over d
+    coordinates: for `LaplaceNoise` the difference of the inputs in units of the noise scale, for
+    `OneBit` (independent random bits) the difference of the logits. Both have epsilon at most
+    |v|_1 <= |v|_2 sqrt d <= shift sqrt d, where `shift` is the event's bound on |v|_2. An event
+    with pure epsilon eps, on a Poisson or fixed-size sample at rate q, has log(1 + q (e^eps - 1)).
 
     Args:
         event: The privacy event.
