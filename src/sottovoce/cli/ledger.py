@@ -378,9 +378,10 @@ def compare(
     second: Annotated[Path, typer.Argument(help="A copy of it, or what it was copied from.")],
     as_json: Json = False,
 ) -> None:
-    """Compare two copies of a ledger; exit with 1 if they do not agree.
+    """Compare two copies of a ledger; exit with 1 unless both have the same rows.
 
-    A ledger only grows, so of two unaltered copies one is the beginning of the other.
+    A ledger only grows. So an older copy has the first rows of a newer one, and lacks the others.
+    If each copy has rows that the other lacks, the copies were changed separately.
     """
     from sottovoce.ledger.copies import compare
 

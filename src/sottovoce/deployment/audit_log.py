@@ -175,7 +175,11 @@ class AuditLog:
         return list(found.values())
 
     def stopped(self) -> None:
-        """Write that the site stops to answer, and how many refusals have no line."""
+        """Write a line to the audit log that says that the site no longer answers orders.
+
+        Its field `unlisted`, left out if 0, is the number of refusals and repeated answers since
+        the last line about one of these. They have no line because such lines are limited.
+        """
         with _GUARD, audit_file.open_locked(self.path) as handle:
             unlisted = self._throttle.unlisted
             line = _entry(audit_file.STOPPED, **({"unlisted": unlisted} if unlisted else {}))

@@ -417,7 +417,11 @@ def take_clipped(mechanism: Mechanism, values: Tensor) -> Prepared:
 def prepare_on_device(
     mechanism: Mechanism, values: Tensor, *, rotation: Rotation | None = None
 ) -> Prepared:
-    """Prepare rows on their CUDA device; the result equals that of the CPU."""
+    """Check, clip and rotate rows for `encode_packed`, on their CUDA device.
+
+    The prepared rows equal those of the CPU, bit for bit. A rotation needs an L2Ball as domain; the
+    caller ensures it, since rotated rows are not checked here.
+    """
     from sottovoce.mechanisms.kernels.cuda import rows as device_rows
 
     rows = device_rows.matrix(values, mechanism.input_domain.dimension)

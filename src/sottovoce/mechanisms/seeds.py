@@ -174,7 +174,7 @@ class WeightGrid:
 
     @property
     def vanishes(self) -> bool:
-        """Whether the step is so small that all tilts count as 0."""
+        """Whether `step` is below 1e-290; all values then get the weight 0, hence the tilt 0."""
         return self.step < _LEAST_STEP
 
 

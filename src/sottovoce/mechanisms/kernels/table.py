@@ -116,11 +116,17 @@ def cached_ladders(table: ThresholdTable) -> Ladders:
 
 
 def ladders_of(knots: Vector, thresholds: Vector) -> Ladders:
-    """Return the ladders of a table: linear thresholds over equal cells, with bounds on the error.
+    """Return a `Ladder` for a table, and a `NarrowLadder` or None if the table does not allow one.
 
-    The edges of the cells are the knots if these are evenly spaced. Otherwise there are 1024 cells,
-    and some have a knot inside. There the linear function differs most from the thresholds at a
-    knot, and that difference is the error of the cell.
+    A ladder holds approximations of all thresholds of the table, which are functions of the input.
+    It divides the range of inputs into cells of equal width. In each cell a threshold is
+    approximated by the straight line between its values at the cell's two edges, and the cell has a
+    bound on the error of these lines.
+
+    If the knots are evenly spaced, they are the edges, and the bound covers rounding only.
+    Otherwise there are 1024 cells and no NarrowLadder. The exact thresholds are linear between
+    knots, so inside a cell the error is largest at one of the knots in that cell. The bound is the
+    largest error at those knots, plus 2^-40 for rounding.
     """
     low, high = float(knots[0]), float(knots[-1])
     even = np.linspace(low, high, len(knots))
