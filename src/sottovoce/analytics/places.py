@@ -90,7 +90,7 @@ class SquareMap:
 
     @property
     def domain(self) -> Box:
-        """The domain of places: both coordinates within half the side."""
+        """The domain of places: each coordinate from -side_km/2 to side_km/2, in kilometers."""
         half = self.side_km / 2.0
         return Box(dimension=2, lower=-half, upper=half)
 

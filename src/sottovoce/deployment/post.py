@@ -104,13 +104,14 @@ P = TypeVar("P", bound=OutgoingRequest, contravariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """A reply to a request: `blobs`, or the reason why there are none.
+    """A client's reply to a request: `blobs`, or in `failure` the reason why there is no reply.
 
     Attributes:
-        client: Name of the client that replied.
-        blobs: The parts of the reply, unchecked; None if it failed.
-        failure: Why there is no reply.
-        total_bytes: Bytes that were received for it.
+        client: Name of the client that was asked; empty if the reply came from another one.
+        blobs: The parts of the reply, unchecked; empty if they cannot be read, None if there is no
+            reply. A refusal of a site is a reply.
+        failure: Why there is no reply; None if there is a reply, or if the reason is not known.
+        total_bytes: Bytes that were received for the reply.
     """
 
     client: str

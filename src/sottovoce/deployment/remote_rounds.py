@@ -235,7 +235,13 @@ class _Inbox:
         return len(self._received) + len(self.failed) == len(self._order)
 
     def take(self, reply: Reply) -> None:
-        """Check a reply and keep it, or drop it."""
+        """Check a reply and keep its messages, if it is valid and has any.
+
+        A refusal or failure is recorded in `failed` with its reason. An invalid reply, a second
+        reply of a client and a reply of a client that was not asked are dropped: they are counted
+        in `dropped` and logged, and raise no error. A client whose first reply is invalid has
+        failed.
+        """
         self.total_bytes += reply.total_bytes
         client = reply.client
         try:

@@ -38,7 +38,14 @@ class ArrayShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLayout:
-    """The position of each floating-point array in the vector, in the order of the record."""
+    """The arrays of a model, in the order of Flower's `ArrayRecord` that the server sends.
+
+    The vector of the model consists of the floating-point arrays one after the other, in this
+    order. Other arrays are not part of it.
+
+    Attributes:
+        arrays: Name, shape and type of each array, including those that are not part of the vector.
+    """
 
     arrays: tuple[ArrayShape, ...]
 

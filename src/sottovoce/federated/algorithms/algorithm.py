@@ -408,7 +408,8 @@ class AlgorithmSection:
             unit: What is protected: single records, or all data of a client.
 
         Returns:
-            A noun phrase in which `{numbers}` stands for the number of model parameters.
+            A noun phrase with the placeholder `{numbers}`. Reports replace it by the number of
+            model parameters and the word "numbers", such as "7,850 numbers".
         """
         return "an update of {numbers}"
 

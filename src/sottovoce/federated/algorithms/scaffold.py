@@ -76,7 +76,13 @@ class ControlVariates(NamedTuple):
     def with_rows(
         self, server: NDArray[np.float64], places: Sequence[int], rows: ControlRows
     ) -> "ControlVariates":
-        """Return a copy with a new server variate and new rows of some clients."""
+        """Return a copy with a new server variate and new rows of some clients.
+
+        Args:
+            server: The server's new control variate.
+            places: Indices of the rows to replace, one for each of these clients.
+            rows: The new rows, in the order of `places`.
+        """
         clients = self.clients.copy()
         clients[np.asarray(places, dtype=np.int64)] = rows
         return ControlVariates(server, clients)

@@ -113,10 +113,10 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSource:
-    """Files that together contain a data set; a data set may have several such sources.
+    """Files that together contain a whole data set; of several sources, one is enough.
 
     Attributes:
-        files: The files.
+        files: The files, all of which are needed.
     """
 
     files: tuple[DataFile, ...]

@@ -91,6 +91,9 @@ class CudaLevelCounts:
             )  # fmt: skip
         if not whole:
             if int(beyond):
-                raise ParameterError(f"every code of a payload must be below {levels}")
+                raise ParameterError(
+                    f"every code of a payload must be below {levels}, but a code of this batch is "
+                    f"not, so the batch is not counted; pass payloads encoded with {levels} levels"
+                )
             self.counts += counts
         self.clients += clients
