@@ -37,7 +37,7 @@ _CENTRAL = (
 _TIMEOUT_SECONDS = 900.0
 # Keys of JSON files and tables that tell the time, the place or the version and nothing else.
 _PASSING = re.compile(
-    r"seconds|version|created|started|time|machine|python|rss|memory|path|folder|^sottovoce$"
+    r"seconds|version|created|started|time|machine|python|rss|memory|path|folder|^bytes$|^sottovoce$"
 )
 _VERSION = re.compile(rb"(?i)(sottovoce )\d+\.\d+\.\d+")  # in pages
 

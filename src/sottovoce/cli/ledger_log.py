@@ -133,7 +133,7 @@ def _note(entry: dict[str, Any]) -> str:
     if entry.get("late"):
         parts.append("written later")
     if "unlisted" in entry:
-        parts.append(f"{entry['unlisted']} refusals have no line")
+        parts.append(f"{entry['unlisted']} refusals or repeated answers have no line")
     return "; ".join(parts)
 
 

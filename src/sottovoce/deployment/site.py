@@ -236,7 +236,7 @@ class Site:
             self.audit_log.started(self.ledger, records=self.count_own_records())
 
     def note_stop(self) -> None:
-        """Write to the audit log that the site stops to answer."""
+        """Write to the audit log that the site stops answering."""
         if self.audit_log is not None:
             self.audit_log.stopped()
 

@@ -135,7 +135,7 @@ class AlgorithmFacts:
 
     Attributes:
         enforces_budget: Whether privacy.epsilon is a budget that the ledger enforced.
-        sends: What a message describes; {numbers} stands for the number of parameters of the model.
+        sends: What a message describes; {numbers} stands for text such as "7,850 numbers".
     """
 
     enforces_budget: bool
