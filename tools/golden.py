@@ -172,7 +172,8 @@ def _settled(text: str) -> str:
             case list():
                 return [settle(one) for one in value]
             case str() if " " in value:
-                return "prose"  # A sentence may be reworded; numbers, names and hashes may not.
+                # A sentence may be reworded; the numbers in it may not change.
+                return " ".join(sorted(re.findall(r"\d[\d.,e+-]*", value)))
             case _:
                 return value
 

@@ -82,6 +82,8 @@ def test_a_channel_names_its_trusted_parties(
     found = _stated(record, changes, channel=described, local_epsilon=9.0)
     assert "everything that one client contributes" in found.protected
     assert observer in found.protected
+    assert "not against the server" in found.protected
+    assert "server included" not in found.protected
     assert "(simulation only)" in found.spent
     assert described in found.assumes
     assert without in found.assumes
@@ -150,3 +152,14 @@ def test_the_page_opens_with_the_sentences(folder: Path, tmp_path: Path) -> None
     text = render(both)
     assert text.count('class="statement"') == 3
     assert text.index('class="statement"') < text.index('aria-label="Runs side by side"')
+
+
+def test_a_run_without_noise_protects_nothing_before_its_first_charge(record: RunRecord) -> None:
+    header = {**record.header, "sampling_grade": "none"}
+    found = statement_of(dataclasses.replace(record, header=header), 0.0, [])
+    assert found.protected.startswith("Nothing is protected")
+
+
+def test_a_charge_that_costs_next_to_no_epsilon_is_a_charge(record: RunRecord) -> None:
+    row = {"budget": 4.0, "delta": 1e-5, "epsilon": 0.0, "ran_out": False, "rounds": 1}
+    assert "charged epsilon 0.0000" in statement_of(record, 0.0, [row]).spent

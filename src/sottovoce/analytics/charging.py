@@ -87,7 +87,8 @@ def _check_pure(ledger: Ledger, account: str, asked: Question) -> None:
 
 
 def _remedy(budget: float, charges: Sequence[tuple[PrivacyEvent, int]]) -> str:
-    left = budget - pure_epsilon(compose_repeated(charges)) if charges else budget
+    spent = pure_epsilon(compose_repeated(charges)) if charges else 0.0
+    left = remaining_pure_epsilon(budget, spent)
     if left < _LEAST_EPSILON:
         return "No budget is left; ask this account no more questions"
     return f"Lower epsilon to {show_remaining(left)} or less to ask within the budget"

@@ -70,6 +70,8 @@ def question_for(statistic: str, *, public_seed: int | None = None, **options: A
     if statistic not in _QUESTIONS:
         raise UnknownNameError.among("statistic", statistic, _QUESTIONS)
     if statistic == "location" and "centre" in options:  # the spelling of version 0.1
+        if "center" in options:
+            raise ParameterError("give 'center' or its old spelling 'centre', not both")
         options = {"center" if name == "centre" else name: one for name, one in options.items()}
     make = _QUESTIONS[statistic]
     parameters = inspect.signature(make).parameters

@@ -40,7 +40,7 @@ def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:
     from sottovoce.reporting.statement import statement_of
     from sottovoce.runs.record import read_record
 
-    record = read_record(folder)
+    record = read_record(folder)  # The run has just written it.
     epsilon = result["epsilon"] if result["private"] else None
     statement = statement_of(record, epsilon, result["clients"])
     ended = f"halted after {result['rounds']}" if result["halted"] else f"{result['rounds']}"

@@ -40,7 +40,7 @@ def export_lazily(package: str, homes: Mapping[str, Sequence[str]]) -> None:
     DEFINING_MODULES[package] = {name: f"{package}.{home}" for name, home in home_of.items()}
 
     def find(name: str) -> Any:
-        if RENAMED.get(name) in home_of:
+        if RENAMED.get(name) in home_of and _is_imported():
             raise ImportError(f"'{name}' is '{RENAMED[name]}' since version 0.2.0; import that")
         if name not in home_of:
             raise AttributeError(f"module '{package}' has no attribute '{name}'")
@@ -54,6 +54,17 @@ def export_lazily(package: str, homes: Mapping[str, Sequence[str]]) -> None:
 
     names = sorted([*home_of, *(["__version__"] if hasattr(module, "__version__") else [])])
     module.__dict__.update(__all__=names, __getattr__=find, __dir__=lambda: sorted(names))
+
+
+def _is_imported() -> bool:
+    """Return whether `from package import name` asks for a name, and not `getattr` or `hasattr`."""
+    import dis
+
+    frame = sys._getframe(2)  # The caller of the package's `__getattr__`, or importlib for it.
+    while frame.f_back is not None and "importlib" in frame.f_code.co_filename:
+        frame = frame.f_back
+    done = [one for one in dis.get_instructions(frame.f_code) if one.offset <= frame.f_lasti]
+    return bool(done) and done[-1].opname in ("IMPORT_FROM", "IMPORT_NAME")
 
 
 def _missing(name: str, error: ModuleNotFoundError) -> ModuleNotFoundError:

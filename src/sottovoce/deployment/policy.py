@@ -18,10 +18,10 @@ So a round on a secret sample must satisfy two conditions that do not rely on th
 
 epsilon_if_sampled       The round without its sampling is (epsilon_if_sampled, delta)-DP. This is
                          the guarantee of a record that is in the sample, for any mechanism.
-smallest_sampling_rate   q is at least this rate, by default 100 delta, so d = delta/q is at most
-                         1%. Since q > delta in each round, qT <= delta is excluded for every T;
-                         the number of rounds, for which the site would rely on the server, is not
-                         needed.
+smallest_sampling_rate   q is at least this rate. With the default, 100 delta, d = delta/q is at
+                         most 1%, and since q > delta in each round, qT <= delta is excluded for
+                         every T; the number of rounds, for which the site would rely on the
+                         server, is not needed.
 
 DP-SGD at noise multiplier 0.4 has epsilon 33 in the sample at delta 1e-5 (40 at 1e-8) under
 replace-one, and 13 under zero-out. Where a site allows an unsampled round to cost more, the default

@@ -52,7 +52,7 @@ def statement_of(
     Returns:
         The three sentences. A run without a finite epsilon gets sentences that say so.
     """
-    if epsilon is None:
+    if epsilon is None or record.header.get("sampling_grade") == "none":
         return _nothing_protected(record, clients)
     return PrivacyStatement(
         protected=_protected(record),
@@ -159,9 +159,15 @@ def _observer(record: RunRecord) -> str:
     if channel.shows_each:
         return "anyone who sees the messages and the models, the server included"
     if channel.only_sums:
-        return "anyone, the server included, who sees only sums of messages, and the models"
+        return (
+            "anyone who sees only sums of messages, and the models, but not against the server, "
+            "which sees every message and is trusted to reveal only sums"
+        )
+    order = record.spec.channel.kind == "secret_order"
     return (
-        "anyone, the server included, who sees the messages without their senders, and the models"
+        "anyone who sees the messages without their senders, and the models, but not against the "
+        "server, which sees every message and is trusted to forget who sent what"
+        f"{' and to keep the order secret' if order else ''}"
     )
 
 
@@ -173,7 +179,8 @@ def _spent(record: RunRecord, epsilon: float, clients: Sequence[Mapping[str, Any
     elif result.get("halted"):
         rounds = f"{rounds} (the run was halted)"
     of, more = _budget(record, clients)
-    if epsilon == 0.0:
+    asked = any(row.get("clients_asked") for row in record.rows)
+    if epsilon == 0.0 and not asked and not any(row.get("rounds") for row in clients):
         return f"No client has been charged {rounds}, so no privacy has been spent{of}{more}."
     grade = " (simulation only)" if simulated_because(record) else ""
     accountant = (result or {}).get("accountant")
@@ -203,6 +210,9 @@ def _budget(record: RunRecord, clients: Sequence[Mapping[str, Any]]) -> tuple[st
         budgets = {(privacy.epsilon if enforced else None, privacy.delta)}
     limits = sorted((epsilon, delta) for epsilon, delta in budgets if epsilon is not None)
     if not limits:
+        enforced = algorithm_facts(record.header).enforces_budget
+        if privacy.epsilon is not None and not enforced:
+            return "", "; 'privacy.epsilon' determined the noise and was not a budget"
         return "", "; no budget was set"
     if len(budgets) == 1:
         ((epsilon, delta),) = limits
@@ -224,7 +234,7 @@ def _assumes(record: RunRecord) -> str:
     noise = "adds its noise as specified"
     if channel.noise_at_server:
         noise = "the server adds the noise as specified"
-    found = [f"each client clips {clipped} to norm {spec.privacy.clip_norm:g} and {noise}"]
+    found = [f"each client clips {clipped} {clip_bound(record)} and {noise}"]
     if not channel.shows_each:
         described = (record.result or {}).get("channel")
         told = described if isinstance(described, str) else channel.seen_by.rstrip(".")
@@ -239,9 +249,28 @@ def _assumes(record: RunRecord) -> str:
     parts.append("accuracy and loss are exact figures of the test data, which is not protected")
     if local := _without_the_channel(record, channel):
         parts.append(local)
+    if not record.has_sites:
+        parts.append(
+            "clients and server were one machine, which has the data, so this covers what it "
+            "publishes"
+        )
+    if spec.channel.kind == "secret_order" and _stopped_early(record):
+        parts.append("the last epoch may be incomplete, and this bound is for complete epochs")
     if reasons := simulated_because(record):
         parts.append(f"the guarantee is of a simulation only: {', and '.join(reasons)}")
     return f"{'; '.join(parts)}."
+
+
+def clip_bound(record: RunRecord) -> str:
+    """Return to which norm a client clips; one number only where all its vectors have it."""
+    sends = algorithm_facts(record.header).sends
+    if record.spec.privacy.level == "client" and "control variate" in sends:
+        return "as the spec says"
+    return f"to norm {record.spec.privacy.clip_norm:g}"
+
+
+def _stopped_early(record: RunRecord) -> bool:
+    return record.result is None or bool(record.result.get("halted"))
 
 
 def _remarks(record: RunRecord) -> tuple[list[str], list[str]]:

@@ -5,7 +5,7 @@ from typing import Any, assert_never
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.display import show_epsilon
-from sottovoce.reporting.statement import WEAK_EPSILON, channel_facts
+from sottovoce.reporting.statement import WEAK_EPSILON, channel_facts, clip_bound
 from sottovoce.runs.record import RunRecord, algorithm_facts
 from sottovoce.runs.site_counts import BY_SERVER, show_charged
 from sottovoce.runs.spec import RunSpec
@@ -70,7 +70,7 @@ def _groups(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def _protected(spec: RunSpec, accounts: dict[str, Any]) -> str:
-    if accounts["epsilon"] is None:
+    if accounts["epsilon"] is None or spec.mechanism.kind == "no_privacy":
         return "Nothing: values are sent without noise."
     sample = spec.privacy.level == "sample"
     what = "One training sample of a client" if sample else "Everything that one client contributes"
@@ -150,8 +150,8 @@ def _assumptions(record: RunRecord, *, private: bool) -> str:
     if channel_facts(record).noise_at_server:
         noise = "trusts the server, which adds the noise."
     found.append(
-        f"Each client clips {clipped} (norm {spec.privacy.clip_norm:g}) and {noise} Settings that "
-        "were chosen by looking at the data, such as a clip norm, a learning rate or the best of "
+        f"Each client clips {clipped} {clip_bound(record)} and {noise} Settings that were "
+        "chosen by looking at the data, such as a clip norm, a learning rate or the best of "
         "several runs, are not covered."
     )
     return " ".join(part for part in found if part)

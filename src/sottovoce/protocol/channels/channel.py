@@ -314,7 +314,7 @@ class Channel:
         Returns:
             A new collector for one round and one uplink (one of the vectors that clients send).
         """
-        assert not self.only_sums, "checked() refuses it"
+        assert not self.only_sums, "check_channel refuses it"
         return create_mean(dimension, cohort)
 
     # These methods write what is shown to users.
