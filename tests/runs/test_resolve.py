@@ -131,7 +131,7 @@ def test_an_open_mechanism_is_one_that_the_channel_can_carry() -> None:
         )
     )
     assert resolved.spec.mechanism.kind == "clamped_sign"
-    assert "gaussian is left out: secure sums amplify only" in str(resolved.mechanism_choice)
+    assert "gaussian is left out: a secure sum reduces epsilon" in str(resolved.mechanism_choice)
 
 
 def test_an_open_mechanism_needs_a_budget() -> None:

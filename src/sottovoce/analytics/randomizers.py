@@ -22,7 +22,7 @@ from sottovoce.privacy.events import PrivacyEvent
 
 
 class Randomizer:
-    """The base class of randomizers, which add parameters and `build`."""
+    """The base of randomizers: a subclass adds parameters and `build`, which makes a mechanism."""
 
     __slots__ = ()
 

@@ -149,7 +149,11 @@ def wait_for_all(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Wait until all clients are online, so that samples do not depend on who arrived first."""
+    """Wait until all clients are online, so that samples do not depend on who arrived first.
+
+    Raises:
+        DeploymentError: Clients are missing after `seconds`; the message names them.
+    """
     started, told = clock(), 0.0
     while True:
         missing = sorted(set(clients) - directory.online().keys())

@@ -96,7 +96,7 @@ def executor_command(federation: Federation, inner: Address) -> list[str]:
 
 
 def gate_command(federation: Federation, inner: Address) -> list[str]:
-    """Return the command of the gate, to which sites connect."""
+    """Return the command of the gate, which passes sites' calls to the SuperLink at `inner`."""
     return [
         *(sys.executable, "-m", "sottovoce.flower.gate"),
         *(str(federation.folder), str(inner)),

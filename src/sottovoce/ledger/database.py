@@ -87,7 +87,7 @@ def create(connection: sqlite3.Connection) -> None:
 
 
 def migrate(connection: sqlite3.Connection, version: int) -> None:
-    """Convert a ledger of version 1 or 2 to this version inside the caller's transaction."""
+    """Convert a ledger of old `version`, 1 or 2, to SCHEMA_VERSION in the caller's transaction."""
     if version == 1:
         _migrate_from_1(connection)
         return

@@ -55,7 +55,7 @@ def check_unaltered(db: Database) -> None:
 
 
 def chain_end(db: Database, table: Chain) -> tuple[int, bytes]:
-    """Return the number of rows of a chain and its last link."""
+    """Return the recorded number of rows of a chain and the hash of its last row."""
     row = db.one(f"SELECT {table}, {table}_end FROM meta")  # noqa: S608  (our own names of tables)
     if row is None or type(row[0]) is not int or not isinstance(row[1], bytes):
         raise LedgerError(

@@ -241,7 +241,7 @@ class ReleaseTerms:
         sample: The secret subsample of contributions on which each round works, if there is one.
         any_dimension: Whether the dimension is unknown. If epsilon grows with the dimension, the
             largest dimension is charged; if no bound holds for all of them, the release is refused.
-        claimed_by: The plug-in that claims this visibility, if one does.
+        claimed_by: The plug-in on whose unproved claim this visibility rests, if there is one.
     """
 
     adjacency: Adjacency
@@ -401,7 +401,8 @@ def _secure_sum_event(
     local = mechanism.privacy(adjacency)
     if not isinstance(local, OneBit) or not isinstance(mechanism, ClampedBits):
         raise PrivacyError(
-            "secure sums amplify only clamped one-bit codes; use mechanism 'clamped_sign'"
+            "a secure sum reduces epsilon for clamped one-bit codes only; use mechanism "
+            "'clamped_sign', or another channel"
         )
     return events.SummedBits(
         shift=local.shift,

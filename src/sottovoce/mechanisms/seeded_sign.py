@@ -430,10 +430,11 @@ class SeededSign(WithPrivatize):
         return self.choice().timing_loss if self.timing == "variable" else 0.0
 
     def density_ratios(self) -> tuple[float, float] | None:
-        """Return bounds on the density of a message against fair signs in every block.
+        """Return bounds on the density of a message relative to fair signs in every block.
 
         Returns:
-            The largest loss against fair signs in both directions, or None if it is too large.
+            (lo, hi) with lo <= dR/dQ <= hi, where R is the law of a whole message and Q that of
+            fair signs; None if log(hi) would exceed 600.
         """
         choice = self.choice()
         largest = choice.largest_loss(against_zero=True) + self._timing_loss

@@ -209,7 +209,7 @@ def date_problem(path: Path) -> str | None:
 
 
 def link_problem(certificate: Path, key: Path, *, authority: Path, host: str) -> str | None:
-    """Return why sites would refuse this link; None if they would not."""
+    """Return why sites would refuse the link's TLS certificate at `host`; None if they accept."""
     problem = date_problem(authority) or date_problem(certificate)
     if problem:
         return problem

@@ -252,7 +252,7 @@ class _Problem:
         return scale, minima + fill, (letters - letters[edge]) * factors, mean
 
     def objective(self, parameters: Vector) -> tuple[float, Vector]:
-        """Return log(variance) and its gradient."""
+        """Return the logarithm of the design's summed variances over inputs, and its gradient."""
         shape, minima = self._shape(parameters)
         scale, top_row, top_by_minima, top_mean = self._reach(shape, minima)
         if not math.isfinite(scale):  # The window covers all letters, so its only mean is 1/2.
