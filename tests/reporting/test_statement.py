@@ -50,6 +50,8 @@ def test_a_finished_run_names_unit_observer_budget_and_assumptions(folder: Path)
     assert "clips every sample's gradient to norm 1 and adds its noise as specified" in assumes
     assert "the number of samples of each client is public" in assumes
     assert "anyone who has the seed can subtract it" in assumes
+    assert "ran on one machine, which has the data, so this covers what it publishes" in assumes
+    assert "exact figures of the test data, which is not protected" in assumes
 
 
 @pytest.mark.parametrize(

@@ -249,9 +249,9 @@ def _assumes(record: RunRecord) -> str:
     parts.append("accuracy and loss are exact figures of the test data, which is not protected")
     if local := _without_the_channel(record, channel):
         parts.append(local)
-    if not record.has_sites:
+    if spec.runtime.backend in ("fast", "flower-sim"):
         parts.append(
-            "clients and server were one machine, which has the data, so this covers what it "
+            "clients and server ran on one machine, which has the data, so this covers what it "
             "publishes"
         )
     if spec.channel.kind == "secret_order" and _stopped_early(record):
