@@ -181,7 +181,7 @@ def test_copies_are_compared(cli: Any, tmp_path: Path) -> None:
     parted = cli("ledger", "compare", first, second)
     assert parted.code == 1
     assert "diverge at charge 6" in parted.out
-    assert "budgets: the same 1" in parted.out
+    assert "budgets: both copies have the same rows (1)" in parted.out
 
     alter(second, "UPDATE spending SET count = 1")
     assert cli("ledger", "compare", first, second).code == 2

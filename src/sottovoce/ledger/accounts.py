@@ -24,7 +24,8 @@ Before = tuple[str, int]  # (run, round): charges of that run from that round on
 class Accounts:
     """A snapshot of the spending and budgets of some clients.
 
-    Charges that are passed to `add` count from then on.
+    Charges that are passed to `add` count from then on; nothing is written. With `before` =
+    (run, round), charges of that run from that round on are not counted.
     """
 
     def __init__(self, db: Database, clients: Iterable[str], *, before: Before | None = None):
@@ -38,8 +39,9 @@ class Accounts:
         self._verdicts: dict[tuple[object, ...], str | None] = {}
 
     def refusal(self, due: PendingCharge, text: str) -> BudgetExhaustedError | None:
-        """Return why a client's budget does not cover a charge; None if it does.
+        """Return the error for a charge that its client's budget does not cover; None if it does.
 
+        The error is not raised, and nothing is charged. A client without a budget is never refused.
         `text` is the event as the ledger stores it. Raises AdjacencyMismatchError if the client is
         accounted under another unit or adjacency.
         """
@@ -56,7 +58,10 @@ class Accounts:
         return BudgetExhaustedError(f"{release}: {reason}") if reason else None
 
     def add(self, due: PendingCharge, text: str) -> None:
-        """Count a charge in this snapshot."""
+        """Count a charge in this snapshot; the ledger is not changed.
+
+        `text` is the event as the ledger stores it.
+        """
         client = due.release.client
         history = self._histories.setdefault(client, {})
         history[text] = history.get(text, 0) + 1
@@ -64,7 +69,7 @@ class Accounts:
 
 
 def serialize_events(pending: Sequence[PendingCharge]) -> list[str]:
-    """Return the event of each pending charge as the ledger stores it."""
+    """Return the event of each pending charge as the JSON text that the ledger stores."""
     # Most pending charges share one event object, which is then written once.
     written: dict[int, str] = {}
     for due in pending:
@@ -91,7 +96,10 @@ def _verdict(who: str, history: History, event: PrivacyEvent, budget: Budget | N
 
 
 def composition(history: History) -> list[tuple[PrivacyEvent, int]]:
-    """Return the events of a history with their counts."""
+    """Return (event, count) for each JSON text and count of a history, in the same order.
+
+    Raises LedgerError for a text that is not an event.
+    """
     return [(from_json(text), count) for text, count in history.items()]
 
 
@@ -103,7 +111,8 @@ def check_adjacency(
 ) -> None:
     """Raise AdjacencyMismatchError unless a client's charges and budget have this adjacency.
 
-    Epsilons under two adjacencies bound different things and do not add up.
+    Epsilons under two adjacencies bound different things and do not add up. `past` holds (event,
+    count) of the charges, a budget of None is not checked, and `who` starts the message.
     """
     if budget is not None and budget.adjacency is not adjacency:
         raise AdjacencyMismatchError(
@@ -122,7 +131,8 @@ def check_adjacency(
 def check_unit(client: str, unit: Unit, present: Iterable[str]) -> None:
     """Raise AdjacencyMismatchError unless a client's charges protect this unit.
 
-    Epsilons per sample and per client bound different things and do not add up.
+    Epsilons per sample and per client bound different things and do not add up. `present` are the
+    units of the client's charges and budget; if there are none, any unit passes.
     """
     for other in present:
         if other != unit:
@@ -134,7 +144,10 @@ def check_unit(client: str, unit: Unit, present: Iterable[str]) -> None:
 
 
 def budgets(db: Database, clients: Sequence[str]) -> dict[str, Budget]:
-    """Return the budgets of those clients that have one."""
+    """Return the budgets by client, without clients that have none.
+
+    Raises LedgerError for a damaged budget.
+    """
     made: dict[tuple[object, ...], Budget] = {}
     found = {}
     for client, *row in db.select_in(
@@ -160,7 +173,11 @@ def _budget(client: str, epsilon: float, delta: float, adjacency: str, unit: str
 def histories(
     db: Database, clients: Sequence[str] | None = None, *, before: Before | None = None
 ) -> dict[str, History]:
-    """Return how often each event was charged to each client, or to all without `clients`."""
+    """Return how often each event was charged to each of `clients`, or to every client for None.
+
+    The result is {client: {event as JSON text: count}}, without clients that have no charge. With
+    `before` = (run, round), charges of that run from that round on are not counted.
+    """
     return _histories(db, _counted(db, clients), before)
 
 

@@ -48,10 +48,10 @@ _TABLES: tuple[Chain, ...] = ("charges", "budgets", "messages")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableComparison:
-    """A comparison of one table of two copies.
+    """A comparison of one table of two copies of a ledger.
 
     Attributes:
-        table: The table.
+        table: The table: charges, budgets or messages.
         shared: Number of rows at the beginning that both copies have.
         only_first: Number of further rows of the first copy.
         only_second: Number of further rows of the second copy.
@@ -69,19 +69,22 @@ class TableComparison:
 
     @property
     def parts_at(self) -> str | None:
-        """The first row that differs, if both copies were charged separately; else None."""
+        """The first row that differs, if each copy has rows that the other lacks; else None.
+
+        It is a text such as "charge 5"; rows are counted from 1.
+        """
         if self.only_first and self.only_second:
             return f"{self.table.removesuffix('s')} {self.shared + 1}"
         return None
 
     def plain(self) -> dict[str, Any]:
-        """Return the comparison as JSON data."""
+        """Return the attributes, `agree` and `parts_at` as JSON data."""
         return {**asdict(self), "agree": self.agree, "parts_at": self.parts_at}
 
     def sentence(self) -> str:
-        """Return the comparison as a sentence."""
+        """Return which rows both copies have and, if one contains the other, which to use."""
         if self.agree:
-            return f"{self.table}: the same {self.shared}"
+            return f"{self.table}: both copies have the same rows ({self.shared})"
         if self.parts_at:
             return (
                 f"{self.table}: the copies diverge at {self.parts_at}; the first continues with "
@@ -91,13 +94,16 @@ class TableComparison:
         longer = "first" if self.only_first else "second"
         more = self.only_first or self.only_second
         return (
-            f"{self.table}: the same {self.shared}, then {more} that only the {longer} has; "
-            f"use the {longer}"
+            f"{self.table}: both copies share the first {self.shared}, and the {longer} has {more} "
+            f"more; use the {longer}"
         )
 
 
 def compare(first: LedgerReader, second: LedgerReader) -> list[TableComparison]:
-    """Compare two whole ledgers table by table; neither is trusted more than the other."""
+    """Compare the charges, then the budgets, then the messages of two copies of a ledger.
+
+    Neither copy is verified here.
+    """
     return [_compare_table(table, first, second) for table in _TABLES]
 
 
@@ -130,8 +136,8 @@ class AccountRows:
     """The rows of one account in one ledger file.
 
     Attributes:
-        number: Number of the file.
-        root: Number of the longest file that has all rows of this one.
+        number: Index of the file in the list of files that are merged.
+        root: Index of the longest file that has all rows of this one; its own if no other has.
         entries: Charges of the account.
         repeated: Runs of which another ledger may have the same messages, of any client.
     """
@@ -144,11 +150,15 @@ class AccountRows:
 
 @dataclass(slots=True, kw_only=True)
 class Merged:
-    """The charges of several sources, merged.
+    """The charges of one account in several ledgers, merged so that shared rows count once.
+
+    A source is one of the ledgers, identified by its index. A charge is counted "as charged",
+    "seen" (without amplification by a channel or by sampling), or as "one seed" or "one noise"
+    (both without any bound).
 
     Attributes:
-        counts: How often each event is counted, and how.
-        own: The same over all rows of each source separately.
+        counts: How often each (event as JSON text, unit, how it is counted) occurs in the total.
+        own: The same for each source separately, over all its rows.
         counted: Number of rows of each source that are in `counts`.
         same: For (source, other), the number of rows of the source that are counted as the other's.
         doubtful: For (source, other), the number of rows that are counted although the other has a
@@ -162,22 +172,32 @@ class Merged:
     doubtful: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def number(self, counted: Counted) -> int:
-        """Return the number of releases that are counted in this way."""
+        """Return the number of charges that are counted in this way, such as "as charged"."""
         return sum(count for (*_, how), count in self.counts.items() if how == counted)
 
 
 def charged_events(counts: Counts) -> list[tuple[PrivacyEvent, Unit, int]]:
-    """Return (event, unit, count) as they were charged, in the order of first use."""
+    """Return (event, unit, count) for each entry of `counts`, with events as they were charged.
+
+    An event that is counted in two ways has two entries.
+    """
     return [(from_json(text), unit, count) for (text, unit, _), count in counts.items()]
 
 
 def counted_events(counts: Counts) -> list[tuple[PrivacyEvent, int]]:
-    """Return (event, count) as they are counted in the total."""
+    """Return (event, count) for each entry of `counts`, with events as the total counts them.
+
+    An event may have lost its amplification, or be NonPrivate where there is no bound.
+    """
     return [(_event(text, how), count) for (text, _, how), count in counts.items()]
 
 
 def merge(sources: Sequence[AccountRows]) -> Merged:
-    """Count every release of some sources, and once those that sources are shown to share."""
+    """Merge the charges of one account in several ledgers.
+
+    A row that two files have counts once, if one of them has all rows of the other
+    (`AccountRows.root`). Every other row counts by itself.
+    """
     # If a file has all rows of another, they are counted as that file's.
     order = sorted(range(len(sources)), key=lambda one: sources[one].root != sources[one].number)
     releases: dict[tuple[int, int], tuple[int, LedgerEntry]] = {}
@@ -294,6 +314,7 @@ def back_up(ledger: LedgerReader, path: Path) -> LedgerPosition:
 
     Raises:
         LedgerError: The ledger or its copy is damaged, or `path` exists.
+        OutputError: `path` cannot be written.
     """
     check_whole(ledger)
     before = ledger.position()
@@ -316,7 +337,7 @@ def back_up(ledger: LedgerReader, path: Path) -> LedgerPosition:
 
 
 def check_whole(ledger: LedgerReader) -> None:
-    """Raise LedgerError for a ledger in which anything is wrong."""
+    """Raise LedgerError with the first problem that `verify` finds in a ledger, if any."""
     for problem in ledger.verify():
         raise LedgerError(
             f"{problem}; a damaged ledger is not copied. Run 'sottovoce ledger verify' for a list "

@@ -178,7 +178,9 @@ class Database:
     """One connection to a ledger file; errors of sqlite3 are raised as LedgerError.
 
     With access `read` the file is not changed: a ledger of an earlier version is converted in
-    memory. With `create` an empty ledger is made if the path does not exist.
+    memory. With `create` an empty ledger is made if the path does not exist; otherwise a missing
+    file raises LedgerError. With `write`, a ledger in a read-only folder can only be read.
+    `execute` and `execute_many` convert errors only inside `transaction` or `snapshot`.
     """
 
     def __init__(self, path: Path, access: Access) -> None:
@@ -244,12 +246,16 @@ class Database:
             yield from self.all(statement.replace("{names}", marks), (*values, *part))
 
     def execute_many(self, statement: str, rows: Iterable[Sequence[Any]]) -> None:
-        """Execute one statement for each row of values."""
+        """Execute one statement for each row of values; errors of sqlite3 are not converted."""
         self._connection.executemany(statement, rows)
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Run the block in one transaction that is on disk when the block ends."""
+        """Run the block in one transaction that is on disk when the block ends.
+
+        An error in the block undoes everything. Transactions cannot be nested. Raises LedgerError
+        if another process keeps the file locked for 30 seconds.
+        """
         with self.explained("write to"):
             try:
                 self.execute("BEGIN IMMEDIATE")
@@ -263,7 +269,8 @@ class Database:
     def checkpoint(self) -> None:
         """Move all commits from the log into the file, which is then complete without its log.
 
-        Waits for readers of earlier commits. Cannot be called inside a transaction.
+        Waits for readers of earlier commits, and raises LedgerError after 30 seconds. Cannot be
+        called inside a transaction.
         """
         deadline = time.monotonic() + _BUSY_SECONDS
         while self._is_checkpoint_busy():
@@ -286,7 +293,7 @@ class Database:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Let all reads of the block see one moment, whatever other processes write."""
+        """Let all reads of the block see the ledger at one moment, whatever others write."""
         with self.explained("read"):
             self.execute("BEGIN")
             try:
@@ -296,7 +303,10 @@ class Database:
 
     @contextlib.contextmanager
     def explained(self, action: str) -> Iterator[None]:
-        """Convert errors of SQLite to a LedgerError that names a remedy."""
+        """Convert errors of SQLite in the block to a LedgerError that names a remedy.
+
+        Its message starts with "cannot `action` the ledger".
+        """
         try:
             yield
         # SQLite's error for a damaged file may contain bytes that are not text.

@@ -48,11 +48,18 @@ class Ledger(LedgerReader):
         self._open(Path(path), "create" if create else "write")
 
     def checkpoint(self) -> None:
-        """Move all commits into the file, so that a copy of the file has every charge."""
+        """Move all commits from SQLite's log into the file, so that its copy has every charge.
+
+        Raises:
+            LedgerError: Another process has kept the ledger locked for 30 seconds.
+        """
         self._db.checkpoint()
 
     def bind(self) -> None:
-        """Record that the ledger has a seal; from then on a missing seal means a lost ledger."""
+        """Record in the ledger that it has a seal file, which states what it must contain.
+
+        From then on a site that finds the ledger without that file takes it for lost and stops.
+        """
         with self._db.transaction():
             self._db.execute("UPDATE meta SET bound = 1")
 
@@ -60,12 +67,15 @@ class Ledger(LedgerReader):
         """Group charges or messages into one durable commit, so that a whole cohort costs one sync.
 
         Returns:
-            A context manager. The commit is on disk when it ends; an error undoes all of it.
+            A context manager, which cannot be nested. The commit is on disk when it ends; an error
+            undoes all of it.
         """
         return self._db.transaction()
 
     def set_budgets(self, budgets: Mapping[str, Budget]) -> None:
         """Give clients their budgets in one durable commit.
+
+        A budget that is already set may be given again. After an error, no budget is set.
 
         Args:
             budgets: The budget of each client.
@@ -79,7 +89,7 @@ class Ledger(LedgerReader):
                 self.set_budget(client, budget)
 
     def set_budget(self, client: str, budget: Budget) -> None:
-        """Give a client its budget, which cannot be changed later.
+        """Give a client its budget, which cannot be changed later; the same one may be given again.
 
         Args:
             client: Name of the client.
@@ -121,6 +131,7 @@ class Ledger(LedgerReader):
         Raises:
             BudgetExhaustedError: The client's budget does not cover it; nothing is charged.
             LedgerError: The attempt was charged before, or the ledger was altered.
+            AdjacencyMismatchError: The client is accounted under another unit or adjacency.
         """
         (outcome,) = self.charge_all([PendingCharge(release=release, attempt=attempt, event=event)])
         if isinstance(outcome, BudgetExhaustedError):
@@ -137,7 +148,8 @@ class Ledger(LedgerReader):
             pending: The charges to make.
 
         Returns:
-            For each pending charge the charge, or the error for which it was not made.
+            For each pending charge, in the same order, the charge, or (not raised) the error for
+            which it was not made.
 
         Raises:
             LedgerError: An attempt was charged before, or the ledger was altered. Nothing is
@@ -170,11 +182,13 @@ class Ledger(LedgerReader):
     ) -> None:
         """Store a sealed message, so that a retry sends exactly these bytes.
 
+        The same message may be stored again.
+
         Args:
             charge: The charge that pays for the message.
             message: The bytes to be sent.
             commitment: A keyed digest of what is encoded, where the same keystream can be derived
-                again.
+                again; else None.
 
         Raises:
             LedgerError: Another message is stored for the charge.
@@ -230,7 +244,7 @@ class Ledger(LedgerReader):
 
         Args:
             run: Name of the run.
-            before_round: Messages of earlier rounds are discarded.
+            before_round: Messages of rounds before this one are discarded.
         """
         with self._writing():
             self._db.execute(
@@ -324,7 +338,7 @@ class Ledger(LedgerReader):
 
 @contextlib.contextmanager
 def temporary_ledger() -> Iterator[Ledger]:
-    """Open a new ledger that is deleted afterwards with everything in it."""
+    """Open a new ledger in a temporary folder; after the block both are deleted."""
     with (
         tempfile.TemporaryDirectory(prefix="sottovoce-") as folder,
         Ledger(Path(folder) / LEDGER_NAME, create=True) as ledger,

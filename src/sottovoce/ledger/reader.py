@@ -39,7 +39,8 @@ class LedgerEntry:
         attempt: Number of the attempt at the same release, from 0.
         unit: The unit that is protected.
         event: The privacy event as JSON text.
-        is_stored: Whether a message was stored under this charge.
+        is_stored: Whether a message was stored under this charge, even if it was discarded since.
+            False if version 1 of the ledger discarded it.
         commitment: A keyed digest of what was encoded with a seeded keystream; None for other
             keystreams.
     """
@@ -150,6 +151,10 @@ class LedgerReader:
 
         Returns:
             The charge with the largest attempt, or None.
+
+        Raises:
+            AdjacencyMismatchError: The release was charged for another unit.
+            LedgerError: The stored message differs from the one that was sent.
         """
         return self.latest_of([release]).get(release)
 
@@ -224,7 +229,11 @@ class LedgerReader:
             before: (run, round); charges of that run from that round on are not counted.
 
         Returns:
-            Names of those clients of `pending` whose budgets cover all their own charges in it.
+            Names of those clients of `pending` whose budgets cover all their own charges in it, or
+            that have no budget.
+
+        Raises:
+            AdjacencyMismatchError: A client is accounted under another unit or adjacency.
         """
         book = Accounts(self._db, (due.release.client for due in pending), before=before)
         texts = accounts.serialize_events(pending)
@@ -279,7 +288,8 @@ class LedgerReader:
         """Return everything that was charged to each client, as one composed event.
 
         Returns:
-            The event by client. Clients with equal histories share one object.
+            The event by client, without clients that have no charge. Clients with equal histories
+            share one object.
         """
         made: dict[tuple[tuple[str | None, int], ...], PrivacyEvent] = {}
         found = {}
@@ -311,13 +321,14 @@ class LedgerReader:
         return [(number, from_json(text), count) for number, text, count in rows]
 
     def history(self, client: str) -> list[tuple[PrivacyEvent, int]]:
-        """Return every event charged to a client.
+        """Return every event charged to a client over all runs.
 
         Args:
             client: Name of the client.
 
         Returns:
-            (event, number of times that it was charged), in the order of first use.
+            (event, number of times that it was charged), in the order in which the events were
+            first charged to any client; an empty list without a charge.
         """
         found = accounts.histories(self._db, [client])
         return accounts.composition(found.get(client, {}))
@@ -332,7 +343,8 @@ class LedgerReader:
             unit: The unit that all charges must protect.
 
         Returns:
-            (event, number of times that it was charged), in the order of first use.
+            (event, number of times that it was charged), in the order of first use; an empty list
+            without a charge.
 
         Raises:
             AdjacencyMismatchError: A charge protects another unit.
@@ -388,7 +400,8 @@ class LedgerReader:
             run: Name of the run.
 
         Returns:
-            The number of rounds by client; clients without a charge are absent.
+            The number of rounds by client; several charges in a round count once, and clients
+            without a charge are absent.
         """
         rows = self._db.all(
             "SELECT client, COUNT(DISTINCT round) FROM charges WHERE run = ? GROUP BY client",
@@ -404,7 +417,7 @@ class LedgerReader:
             number: The round.
 
         Returns:
-            (event, number of times that it was charged).
+            (event, number of times that it was charged); an empty list without a charge.
         """
         rows = self._db.all(
             "SELECT json, COUNT(*) FROM charges JOIN events ON events.id = charges.event "
@@ -414,7 +427,7 @@ class LedgerReader:
         return [(from_json(text), count) for text, count in rows]
 
     def charges_after(self, count: int) -> list[tuple[str, int, PrivacyEvent]]:
-        """Return every charge except the first ones.
+        """Return every charge except the first `count`.
 
         Args:
             count: Number of charges to leave out.
@@ -436,7 +449,8 @@ class LedgerReader:
             client: Only the charges of this client; None for all.
 
         Yields:
-            One dictionary for each charge.
+            For each charge a dictionary with the keys id, run, client, round, uplink, attempt,
+            unit, event (nested data) and message_stored: whether its message is still stored.
         """
         names = [
             "id",
@@ -464,7 +478,7 @@ class LedgerReader:
             yield dict(zip(names, (*values, event, bool(stored)), strict=True))
 
     def entries(self, clients: Sequence[str]) -> list["LedgerEntry"]:
-        """Return the charges of some clients in order.
+        """Return the charges of some clients in the order in which they were made.
 
         Call it inside a `snapshot`, after `check_unaltered`.
 
@@ -534,7 +548,10 @@ class LedgerReader:
 
     @property
     def is_bound(self) -> bool:
-        """Whether the ledger must have a seal file; False for ledgers of earlier versions."""
+        """Whether a site must find a seal file next to this ledger, or else take it for lost.
+
+        False only for a ledger that an earlier version made and that no site has used since.
+        """
         return bool(self._db.one("SELECT bound FROM meta") != (0,))
 
     def links(self, table: verification.Chain) -> Iterator[bytes]:
@@ -566,7 +583,7 @@ class LedgerReader:
         return found is not None
 
     def verify(self) -> list[str]:
-        """Return everything that is wrong with the ledger.
+        """Return everything that is wrong with the ledger, budgets that are exceeded included.
 
         Returns:
             One sentence for each problem; empty if the ledger is intact.
@@ -582,8 +599,10 @@ def _commitment(stored: bytes | None) -> bytes | None:
 def add_if_affordable(book: Accounts, due: PendingCharge, text: str) -> BudgetExhaustedError | None:
     """Add a charge to its client's account and return None, or return why the budget is exceeded.
 
+    The ledger is not changed, and the error is not raised.
+
     Args:
-        book: The accounts.
+        book: The accounts, a snapshot in memory.
         due: The charge.
         text: Its event, as JSON.
     """
@@ -594,7 +613,7 @@ def add_if_affordable(book: Accounts, due: PendingCharge, text: str) -> BudgetEx
 
 
 def group_by_round(releases: Iterable[Release]) -> dict[tuple[str, int], list[str]]:
-    """Return the names of the clients for each (run, round); the table is sorted in that order."""
+    """Return the clients of the releases for each (run, round), each name once."""
     found: dict[tuple[str, int], dict[str, None]] = {}
     for release in releases:
         found.setdefault((release.run, release.round), {})[release.client] = None

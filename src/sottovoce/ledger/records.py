@@ -42,7 +42,7 @@ def digest(content: bytes) -> bytes:
 
 
 def as_hex(content: bytes | None) -> str | None:
-    """Return bytes in hexadecimal, the form in which a row's digest covers them."""
+    """Return bytes in hexadecimal, the form in which a row's digest covers them; None for None."""
     return None if content is None else content.hex()
 
 
@@ -86,7 +86,7 @@ class Budget:
         """Raise if this budget would replace a different one, which might be smaller.
 
         Args:
-            present: The client's budget, if it has one.
+            present: The client's budget; None if it has none. An equal budget does not raise.
             client: The client's name, for the message.
 
         Raises:
@@ -171,11 +171,11 @@ class SpendingRecord(Protocol):
         ...
 
     def history(self, client: str) -> list[tuple[PrivacyEvent, int]]:
-        """Return every event charged to a client, with its count."""
+        """Return (event, count) of everything charged to a client; empty if nothing was."""
         ...
 
     def spent(self, client: str, delta: float) -> PrivacySpent | None:
-        """Return what a client has spent; None if nothing."""
+        """Return what a client has spent, as epsilon at `delta`; None without a charge."""
         ...
 
     def largest_spent(
@@ -188,11 +188,14 @@ class SpendingRecord(Protocol):
         ...
 
     def rounds_charged(self, run: str) -> dict[str, int]:
-        """Return in how many rounds of a run each client was charged."""
+        """Return in how many rounds of a run each client was charged.
+
+        A client without a charge has 0 in a `Tally` and is absent in a `Ledger`.
+        """
         ...
 
     def discard_messages(self, run: str, before_round: int) -> None:
-        """Discard stored messages of finished rounds; their charges stay."""
+        """Discard stored messages of rounds before `before_round`; their charges stay."""
         ...
 
 
@@ -204,7 +207,8 @@ class LedgerPosition:
     paid for would send another message under the same charge.
 
     Attributes:
-        identity: 32 hexadecimal digits, drawn when the ledger is created.
+        identity: 32 hexadecimal digits, drawn at random when the ledger is created. In a ledger of
+            an earlier version they are derived from its first charge, if it has one.
         charges: Number of charges.
         charges_head: Chain link of the last charge in hexadecimal; empty without charges.
         messages: Number of stored messages, discarded ones included.
@@ -227,7 +231,7 @@ class Charge:
     a message, the bytes may have left and were discarded.
 
     Attributes:
-        id: Row of the charge.
+        id: Number of the charge's row in the ledger, from 1.
         release: What was charged for.
         attempt: Number of the attempt, from 0.
         event: The privacy event that was charged.

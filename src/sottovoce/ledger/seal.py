@@ -41,11 +41,11 @@ class Seal:
     """The position that a ledger must match; while a ledger is being moved, no ledger matches.
 
     Attributes:
-        standing: The position of the ledger when the seal was written.
-        moved_to: The folder where the account continues, if it was moved.
-        arriving_from: The folder of an unfinished move to this one.
-        has_left: Whether the other folder has the whole account; a ledger that is found here then
-            is an older copy.
+        position: The position of the ledger when the seal was written.
+        moved_to: The folder to which the ledger was or is being moved; None if it stays here.
+        arriving_from: The folder from which an unfinished move brings the ledger here; else None.
+        has_left: Whether the folder `moved_to` has the whole ledger; a ledger that is still found
+            here is then an older copy.
     """
 
     position: LedgerPosition
@@ -54,14 +54,17 @@ class Seal:
     has_left: bool = False
 
     def write(self, path: Path) -> None:
-        """Replace the file durably and as a whole."""
+        """Write the seal to a file, durably, as a whole and readable only by its owner."""
         moves = {key: getattr(self, key) for key in ("moved_to", "arriving_from", "has_left")}
         plain = asdict(self.position) | {key: value for key, value in moves.items() if value}
         files.write_json(path, plain, mode=files.PRIVATE)
 
 
 def read(path: Path) -> Seal | None:
-    """Return the seal in a file; None if there is no file."""
+    """Return the seal in a file; None if there is no file.
+
+    Raises LedgerError if the file cannot be read, LedgerLostError if it is damaged.
+    """
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -99,7 +102,11 @@ def _seal_in(plain: Any) -> Seal:
 
 
 def create(folder: Path) -> None:
-    """Create a site's ledger and its seal; raise LedgerError if either exists."""
+    """Create a site's ledger and its seal in a folder.
+
+    Raises LedgerError if there is a seal or a ledger with charges. A ledger without charges, which
+    an interrupted call may have left, is used.
+    """
     ledger, seal = folder / LEDGER_NAME, folder / SEAL_NAME
     if os.path.lexists(seal):
         raise LedgerError(f"{seal} exists; {_ONE_LEDGER_REMEDY}")
@@ -112,7 +119,8 @@ def create(folder: Path) -> None:
 def open_sealed(ledger: Path, seal: Path) -> Ledger:
     """Open a site's ledger for charging; raise LedgerLostError if it does not match its seal.
 
-    A ledger that an earlier version made has no seal yet and gets it now.
+    A ledger that an earlier version made has no seal yet and gets it now. Raises another
+    LedgerError if the ledger is locked or the disk fails.
     """
     # Read before the ledger: other processes may be charging, and a ledger is never behind its
     # seal.
@@ -138,7 +146,10 @@ def open_sealed(ledger: Path, seal: Path) -> Ledger:
 
 
 def open_read_only(ledger: Path, seal: Path) -> LedgerReader:
-    """Open a site's ledger for reading; check it as `open_sealed` does, change nothing."""
+    """Open a site's ledger for reading; check it as `open_sealed` does, change nothing.
+
+    A ledger of an earlier version that has no seal yet is opened without that check.
+    """
     found = read(seal)
     check_present(ledger, found)
     opened = _opened(ledger, LedgerReader)
@@ -151,7 +162,11 @@ def open_read_only(ledger: Path, seal: Path) -> LedgerReader:
 
 
 def check(opened: LedgerReader, seal: Seal | None, path: Path) -> None:
-    """Raise LedgerLostError if a ledger does not match its seal."""
+    """Raise LedgerLostError if a ledger does not match its seal.
+
+    A ledger that has more rows than its seal says matches. Without a seal (None) only a ledger
+    passes that an earlier version made and no site has used since.
+    """
     check_present(path, seal)
     if seal is None:
         if not opened.is_bound:
@@ -204,7 +219,10 @@ def settle(ledger: Ledger, seal: Path) -> None:
 
 
 def check_present(path: Path, seal: Seal | None) -> None:
-    """Raise LedgerLostError if the seal says that a ledger should be here and it is missing."""
+    """Raise LedgerLostError if a ledger with this seal is missing, or was or is being moved.
+
+    Without a seal (None) nothing is checked.
+    """
     check_not_moved(path, seal)
     if seal is not None and not os.path.lexists(path):
         charges = _charges(seal.position.charges)
@@ -212,7 +230,10 @@ def check_present(path: Path, seal: Seal | None) -> None:
 
 
 def check_not_moved(path: Path, seal: Seal | None) -> None:
-    """Raise LedgerLostError if the seal says that the account is in another folder."""
+    """Raise LedgerLostError if, by its seal, the ledger was moved or a move to here is unfinished.
+
+    Without a seal (None) nothing is checked.
+    """
     if seal is not None and seal.moved_to is not None:
         raise LedgerLostError(
             f"the ledger of {path.parent} was moved to {seal.moved_to}; use that folder. If the "

@@ -21,11 +21,13 @@ Mask = NDArray[np.bool_]
 
 
 class Tally:
-    """Counts of one event for each client, checked against budgets before they grow.
+    """Counts in memory of the rounds for which each simulated client was charged.
+
+    `clients_with_budget` says who can pay for a round; `charge` does not check it.
 
     Args:
         clients: Names of the clients.
-        charged: The event that one uplink of each client is charged with.
+        charged: For each client, in the same order, the event that one uplink is charged with.
         uplinks: Number of vectors that a client sends in a round.
 
     Examples:
@@ -76,7 +78,7 @@ class Tally:
             number: The round, either the next one or the last one that was charged.
 
         Returns:
-            One boolean for each client.
+            One boolean for each client, in the order of `clients`; True without a budget.
         """
         counts = self.rounds
         if number <= self._last_number:
@@ -101,7 +103,7 @@ class Tally:
 
     @property
     def num_charges(self) -> int:
-        """The number of charges that have been made."""
+        """The number of charges that have been made: one for each client, round and uplink."""
         return int(self.rounds.sum()) * self._uplinks
 
     def spent(self, client: str, delta: float) -> PrivacySpent | None:
@@ -139,7 +141,7 @@ class Tally:
             run: Ignored, since a tally holds one run.
 
         Returns:
-            The number of rounds by client.
+            The number of rounds by client, also if it is 0.
         """
         return {name: int(self.rounds[number]) for name, number in self._names.items()}
 

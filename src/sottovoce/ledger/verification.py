@@ -29,7 +29,7 @@ _CLIENT, _UNIT, _EVENT = 1, 5, 6  # columns in the content of a charge
 
 
 def problems(db: Database) -> list[str]:
-    """Return everything that is wrong with a ledger; empty if it is intact."""
+    """Return one sentence for each thing that is wrong with a ledger; empty if it is intact."""
     found = [
         f"SQLite reports: {row[0]}" for row in db.all("PRAGMA integrity_check") if row[0] != "ok"
     ]
@@ -55,7 +55,10 @@ def check_unaltered(db: Database) -> None:
 
 
 def chain_end(db: Database, table: Chain) -> tuple[int, bytes]:
-    """Return the recorded number of rows of a chain and the hash of its last row."""
+    """Return the recorded number of rows of a chain, and the chain link (digest) of its last row.
+
+    The link is empty without rows. Raises LedgerError if the record is damaged.
+    """
     row = db.one(f"SELECT {table}, {table}_end FROM meta")  # noqa: S608  (our own names of tables)
     if row is None or type(row[0]) is not int or not isinstance(row[1], bytes):
         raise LedgerError(
@@ -73,7 +76,10 @@ def identity(db: Database) -> str:
 
 
 def link_after(db: Database, table: Chain, count: int) -> bytes | None:
-    """Return the stored link of row `count` of a chain; None if there is no such row."""
+    """Return the stored link of row `count`, from 1, of a chain; None if there is no such row.
+
+    A link is a digest of all rows up to its own. Raises LedgerError if it is not bytes.
+    """
     row = db.one(
         f"SELECT chain FROM {table} ORDER BY id LIMIT 1 OFFSET ?",  # noqa: S608  (our own names of tables)
         (count - 1,),
@@ -87,13 +93,16 @@ def link_after(db: Database, table: Chain, count: int) -> bytes | None:
 
 
 def links(db: Database, table: Chain) -> Iterator[bytes]:
-    """Yield the stored link of each row of a chain in order."""
+    """Yield the stored link of each row of a chain in order: a digest of all rows up to it."""
     for (link,) in db.each(f"SELECT chain FROM {table} ORDER BY id"):  # noqa: S608  (our own names of tables)
         yield link
 
 
 def alterations(db: Database) -> Iterator[str]:
-    """Yield what was changed other than by charging, setting budgets and storing messages."""
+    """Yield a sentence for each change not made by charging, budgeting or storing a message.
+
+    Raises LedgerError if the recorded end of a chain is damaged.
+    """
     try:
         identity(db)
     except LedgerError as error:
@@ -123,8 +132,7 @@ def _problems_of_rows(db: Database) -> list[str]:
 def is_message(message: object, digest: object) -> bool:
     """Return whether stored bytes match the digest that was stored with them.
 
-    Version 1 stored no digest for messages that it discarded; such a message is compared by its
-    commitment.
+    True if `digest` is None: version 1 stored no digest for messages that it discarded.
     """
     return digest is None or (isinstance(message, bytes) and records.digest(message) == digest)
 
