@@ -110,7 +110,13 @@ def ask(
     clock: Callable[[], float] = time.monotonic,
     pause: Callable[[float], None] = time.sleep,
 ) -> Estimate:
-    """Ask every reachable site once and estimate from the replies that come in time."""
+    """Ask every reachable site once and estimate from the replies that come in time.
+
+    Before sites are asked, each is charged in the server's own ledger in `folder`, whether or not
+    it answers. `folder` also gets question.json and, with the estimate, estimate.json. Waiting
+    ends early once every site has answered or failed. Raises DeploymentError if fewer than
+    `minimum_sites` can be reached (nothing is charged or written then) or have answered.
+    """
     reached = sorted(post.reachable(asking.sites))
     if len(reached) < asking.minimum_sites:
         raise DeploymentError(
@@ -144,7 +150,10 @@ def ask(
 
 
 def run_name(question: Question, about: str, number: str) -> str:
-    """Return a question's name in ledgers; `number` must be new each time it is asked."""
+    """Return a question's name in ledgers: question-DIGEST-NUMBER.
+
+    DIGEST covers the question and what it is about; `number` must be new each time it is asked.
+    """
     digest = hashlib.sha256(f"{to_dict(question)}{about}".encode()).hexdigest()
     return f"question-{digest[:12]}-{number}"
 

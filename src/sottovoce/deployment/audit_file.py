@@ -32,10 +32,15 @@ _ENDING = re.compile(rb'"chain": *"([0-9a-f]{32})"}')  # the end of a complete l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditLine:
-    """A line of the file.
+    """A line of an audit file.
 
     Without an entry it is an incomplete line that a crash left or, with a problem, a line that this
     program did not write.
+
+    Attributes:
+        number: Number of the line, from 1; empty lines are not counted.
+        entry: The JSON object of the line, without its digest.
+        problem: A sentence if the line does not follow from those before it; else None.
     """
 
     number: int
@@ -53,7 +58,10 @@ class Position:
     mid_line: bool = False  # the last line has no newline, so the next one starts with one
 
     def advance(self, content: bytes) -> Iterator[AuditLine]:
-        """Yield the lines of the next content of the file, whose last line may be incomplete."""
+        """Yield the lines of the next content of the file, and advance this position past them.
+
+        The last line may be incomplete.
+        """
         if not content:
             return
         self.mid_line = not content.endswith(b"\n")
@@ -94,7 +102,10 @@ def _rendered(entry: Entry, previous: bytes) -> bytes:
 
 
 def read_lines(path: Path, position: Position | None = None) -> Iterator[AuditLine]:
-    """Yield the lines from `position` on and advance it; none if there is no file."""
+    """Yield the lines of an audit file from `position` on and advance it; none without a file.
+
+    Without a position all lines are read. Raises OutputError if the file cannot be read.
+    """
     position = position or Position()
     try:
         with files.explain_os_errors("read", path), path.open("rb") as file:
@@ -108,7 +119,10 @@ def read_lines(path: Path, position: Position | None = None) -> Iterator[AuditLi
 
 
 def verify_lines(path: Path) -> tuple[list[Entry], list[str]]:
-    """Return all entries, and what is wrong with the chain: empty if no line was altered."""
+    """Return all entries of an audit file, and a sentence for each altered line.
+
+    A file that does not exist has neither.
+    """
     entries, problems = [], []
     for line in read_lines(path):
         if line.entry is not None:
@@ -120,7 +134,12 @@ def verify_lines(path: Path) -> tuple[list[Entry], list[str]]:
 
 @contextlib.contextmanager
 def open_locked(path: Path) -> Iterator[int]:
-    """Open the file for reading and appending, private and locked; OutputError if that fails."""
+    """Open an audit file for reading and appending, and yield its file descriptor.
+
+    A missing file is created, readable only by its owner. The file is locked until the block ends;
+    a lock of another process is waited for. An OSError, also one in the block, is raised as
+    OutputError.
+    """
     with files.explain_os_errors("write", path):
         is_new = not path.exists()
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, files.PRIVATE)
@@ -140,7 +159,7 @@ def identity(handle: int) -> tuple[int, int, int]:
 
 
 def read_tail(handle: int, position: Position) -> list[AuditLine]:
-    """Return the lines that other processes have appended since; call it inside `open_locked`."""
+    """Return the lines after `position` and advance it past them; call it inside `open_locked`."""
     content = bytearray()
     while part := os.pread(handle, 1 << 20, position.num_bytes + len(content)):
         content += part
@@ -148,7 +167,11 @@ def read_tail(handle: int, position: Position) -> list[AuditLine]:
 
 
 def append(handle: int, position: Position, entries: Sequence[Entry]) -> None:
-    """Write entries, one line each, and wait for the disk; call it inside `open_locked`."""
+    """Write entries, one line each, and wait for the disk; call it inside `open_locked`.
+
+    `position` must be the end of the file and is advanced. Raises OSError if writing fails; part of
+    a line may be in the file then.
+    """
     if not entries:
         return
     lines, end = [], position.end
@@ -186,13 +209,16 @@ def steady_clock() -> float:
 
 
 def time_text(seconds: float) -> str:
-    """Return a time in UTC to the millisecond, as lines contain it."""
+    """Return seconds since 1970 as text in UTC to the millisecond, as lines contain it."""
     shown = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return shown.replace("+00:00", "Z")
 
 
 def seconds_of(text: object) -> float | None:
-    """Return the time in a line; None if it is not a time."""
+    """Return the time in a line as seconds since 1970; None if it is not a time.
+
+    A text without a time zone is in UTC.
+    """
     try:
         found = datetime.fromisoformat(str(text))
     except ValueError:
@@ -263,7 +289,11 @@ class LogState:
                 self.warned.add(str(entry.get("about")))
 
     def rounds_within_a_day(self, now: float) -> set[tuple[str, int]]:
-        """Return the rounds of the last 24 hours, by the later of clock and log."""
+        """Return each (run, round) that was charged within the last 24 hours.
+
+        The hours end at `now`, in seconds since 1970, or at the latest charge in the log if that is
+        later.
+        """
         since = max(now, self.latest) - DAY_SECONDS
         return {key for key, at in self.rounds.items() if at > since}
 
@@ -288,7 +318,10 @@ def _pairs(changes: Mapping[str, Any]) -> list[tuple[str, tuple[Any, Any]]]:
 
 @dataclass(slots=True)
 class Throttle:
-    """A limit on the lines that others can cause: a bucket that gains one token a minute."""
+    """A limit on the lines that others can cause: a bucket that gains one token a minute.
+
+    It starts full, with 20 tokens, and a line takes one.
+    """
 
     tokens: float = _BURST_LINES
     filled_at: float = field(default_factory=lambda: steady_clock())
@@ -296,10 +329,11 @@ class Throttle:
     last: tuple[object, ...] | None = None
 
     def listed(self, key: tuple[object, ...]) -> int | None:
-        """Count one more event; return how many events the next line stands for, None for no line.
+        """Count one event; return how many events its line stands for, or None if it gets no line.
 
-        An event that equals the last listed one is listed again only when the bucket is full: at
-        the earliest after a minute, and only if nothing else comes.
+        The number includes the events since the last line, which have none. An event whose `key`
+        equals the last listed one is listed again only when the bucket is full: at the earliest
+        after a minute, and only if nothing else comes.
         """
         now = steady_clock()
         gained = (now - self.filled_at) / _SECONDS_A_LINE

@@ -66,14 +66,14 @@ _GUARD = threading.RLock()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderName:
-    """The part of an order that a line states, as far as it is known."""
+    """The run, round and mechanism that a line states of a server's order; None if unknown."""
 
     run: str | None = None
     round: int | None = None
     mechanism: str | None = None
 
     def plain(self) -> Entry:
-        """Return the fields as JSON data, with long text cut."""
+        """Return the fields as JSON data, with text cut to 300 characters."""
         given = {"run": self.run, "round": self.round, "mechanism": self.mechanism}
         return {
             key: _short(value) if isinstance(value, str) else value for key, value in given.items()
@@ -88,7 +88,7 @@ class AuditLog:
     policy: Policy
 
     def check(self, ledger: LedgerReader, pending: Sequence[PendingCharge]) -> None:
-        """Raise if the charges would exceed `rounds_per_day`.
+        """Raise if the charges would exceed the policy's `rounds_per_day`; nothing is charged here.
 
         Called inside the transaction that charges. Rounds in the ledger that have no line yet count
         as charged now.
@@ -121,6 +121,7 @@ class AuditLog:
     ) -> None:
         """Write what an answer cost before it leaves; raise OutputError if that fails.
 
+        Also writes a change of the policy, earlier charges that have no line yet, and new warnings.
         `charged` says whether this answer was charged. `records` is the site's number of records,
         if known.
         """
@@ -140,9 +141,10 @@ class AuditLog:
             self._append(handle, state, [*entries, *_warning_lines(new)])
 
     def refused(self, reason: str, order: OrderName) -> bool:
-        """Write a refusal and return whether it has a line of its own.
+        """Write a refusal; return False if it gets no line because there were too many.
 
-        An error while writing is logged and does not raise: the refusal stands without it.
+        An error while writing is logged and does not raise: the refusal stands without it, and True
+        is returned.
         """
         with _GUARD:
             times = self._throttle.listed((audit_file.REFUSED, order.run, reason))
@@ -161,6 +163,7 @@ class AuditLog:
     def started(self, ledger: Path, *, records: int | None = None) -> list[str]:
         """Write that the site starts to answer, and return the warnings for its owner.
 
+        Also writes a change of the policy, the warnings, and charges that have no line yet.
         `records` is the site's number of records, used if no answer has stated it.
 
         Raises:
@@ -178,7 +181,8 @@ class AuditLog:
         """Write a line to the audit log that says that the site no longer answers orders.
 
         Its field `unlisted`, left out if 0, is the number of refusals and repeated answers since
-        the last line about one of these. They have no line because such lines are limited.
+        the last line about one of these. They have no line because such lines are limited. Raises
+        OutputError if the line cannot be written.
         """
         with _GUARD, audit_file.open_locked(self.path) as handle:
             unlisted = self._throttle.unlisted
@@ -187,7 +191,10 @@ class AuditLog:
             self._throttle.unlisted = 0
 
     def warnings(self, ledger: Path, *, records: int | None = None) -> list[str]:
-        """Return the current warnings for the site's owner; nothing is written."""
+        """Return the current warnings for the site's owner, as sentences; no line is written.
+
+        `records` is the site's number of records, used if no line of the log states it.
+        """
         state = LogState()
         for line in audit_file.read_lines(self.path, state.position):
             state.take(line)
@@ -196,7 +203,7 @@ class AuditLog:
         return [*noticed, *found.values()]
 
     def check_writable(self) -> None:
-        """Raise OutputError if the log cannot be written."""
+        """Raise OutputError if the log cannot be written; a missing file is created, empty."""
         with audit_file.open_locked(self.path):
             pass
 

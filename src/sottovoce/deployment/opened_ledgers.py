@@ -25,13 +25,14 @@ class LedgerSnapshot:
         path: The path as it was given.
         file: The ledger file.
         inode: Device and inode of the file.
-        standing: The position of the ledger.
+        position: The position of the ledger: its identity, and the length and last link of its
+            hash chains.
         clients: Names of all clients in the ledger.
-        rows: Charges by client.
+        rows: Charges by client, of the clients that were asked for.
         runs: All runs in the ledger.
         site: Name of the site whose account it is, if it is a site's.
-        policy: The site's policy.
-        admitted: Whether the site's filter admits everything that was charged.
+        policy: The site's policy; None if it is not a site's ledger.
+        admitted: Whether everything that was charged is within the policy's `epsilon_total`.
         number: Number of the ledger among those that are compared.
         held_by: Numbers of the ledgers that have every row of this one, its own included.
         repeated: Its runs of which another ledger may have the same messages.
@@ -92,8 +93,9 @@ class LedgerSnapshot:
 def open_ledger(shown: str, names: tuple[str, ...]) -> LedgerSnapshot:
     """Read the charges of some clients, or of all, while other processes may charge.
 
-    Raises LedgerError for a ledger that was altered, or that is not the one that its site has
-    charged.
+    `shown` is a ledger file or its folder. All clients are read if `names` is empty or the ledger
+    is a site's. Raises LedgerError for a ledger that is missing, was altered, or is not the one
+    that its site has charged.
     """
     path = Path(shown)
     file = path / LEDGER_NAME if path.is_dir() else path
@@ -145,7 +147,7 @@ def sum_rounded_up(values: Iterable[float]) -> float:
 
 
 def compare_ledgers(opened: Sequence[LedgerSnapshot]) -> list[LedgerSnapshot]:
-    """Return the ledgers with their numbers and with what other ledgers have of them."""
+    """Return the snapshots with `number`, `held_by` and `repeated` filled in, in the same order."""
     numbered = [
         replace(
             one,

@@ -44,7 +44,7 @@ Blobs = Mapping[str, bytes]
 
 
 def printable_name(value: object) -> str:
-    """Return a name that fits into ledgers and logs: printable text on one line."""
+    """Return the value if it is a name: 1 to 256 printable characters; else raise WireError."""
     if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_NAME or not value.isprintable():
         raise WireError(f"a name must be text of 1 to {_LONGEST_NAME} characters, all printable")
     return value
@@ -83,17 +83,20 @@ class SiteRequest:
     receipt: Table | None = None
 
     def with_receipt(self, receipt: Mapping[str, Any] | None) -> Self:
-        """Return the request with a receipt for the site's ledger."""
+        """Return a copy of the request with this receipt for the site's ledger, or without one."""
         return replace(self, receipt=receipt)
 
     def table(self) -> dict[str, bytes]:
-        """Return the table as it is sent."""
+        """Return the fields and the version as they are sent: JSON bytes by the part's name."""
         public = {"version": self.version, **{key: getattr(self, key) for key in self._keys()}}
         return {self.part: json.dumps(public, separators=(",", ":"), allow_nan=False).encode()}
 
     @classmethod
     def read(cls, text: bytes, **parts: tuple[bytes, ...]) -> Self:
-        """Return the request in a table that was received; raise WireError if it is not one."""
+        """Return the request in JSON bytes that were received; raise WireError if it is not one.
+
+        `parts` are fields that were sent as bytes next to the JSON, such as `vectors`.
+        """
         public = strict_json(f"the {cls.part}", text)
         if not isinstance(public, dict) or repr(public.pop("version", None)) != str(cls.version):
             raise WireError(
@@ -148,7 +151,7 @@ class Order(SiteRequest):
     vectors: tuple[bytes, ...]
 
     def blobs(self) -> dict[str, bytes]:
-        """Return the order as it is sent."""
+        """Return the order as it is sent: JSON under "order", and "vector0", "vector1", ..."""
         blobs = {f"vector{number}": vector for number, vector in enumerate(self.vectors)}
         return {**self.table(), **blobs}
 
@@ -168,7 +171,10 @@ def read_order(blobs: Blobs) -> Order:
 def strict_json(
     what: str, text: bytes, *, most_bytes: int = MOST_JSON_BYTES, most_values: int = MOST_VALUES
 ) -> object:
-    """Parse strict JSON; raise WireError, before parsing, if it is too large."""
+    """Return the value of strict JSON text; raise WireError if it is not that, or is too large.
+
+    The size is checked before parsing. `what` starts the message.
+    """
     try:
         return bounded_json.loads(
             text,
@@ -182,16 +188,20 @@ def strict_json(
 
 
 def reply_blobs(messages: list[bytes], rounds_charged: int | None = None) -> dict[str, bytes]:
-    """Return a client's sealed messages, by uplink, as they are sent.
+    """Return a client's sealed messages as they are sent, as "uplink0", "uplink1", ...
 
-    `rounds_charged` is in how many rounds of the run the site's own ledger has charges.
+    `rounds_charged` is in how many rounds of the run the site's own ledger has charges; None leaves
+    it out.
     """
     blobs = {f"uplink{number}": message for number, message in enumerate(messages)}
     return {**blobs, **_report(rounds_charged)}
 
 
 def refusal_blobs(reason: str, rounds_charged: int | None = None) -> dict[str, bytes]:
-    """Return the refusal of a site as it is sent; its reason is public."""
+    """Return the refusal of a site as it is sent; its reason is public and cut to 300 characters.
+
+    `rounds_charged` is as in `reply_blobs`.
+    """
     return {REFUSED: reason[:_LONGEST_REASON].encode(errors="replace"), **_report(rounds_charged)}
 
 
@@ -200,7 +210,10 @@ def _report(rounds_charged: int | None) -> dict[str, bytes]:
 
 
 def read_reply(blobs: Blobs, *, uplinks: int) -> list[bytes]:
-    """Return the sealed messages of a reply unopened; raise WireError for other parts."""
+    """Return the sealed messages of a reply, unopened, in the order of the uplinks.
+
+    Raises WireError if a message is missing or there is an unknown part.
+    """
     wanted = [f"uplink{number}" for number in range(uplinks)]
     if set(blobs) - _OPTIONAL != set(wanted):
         raise WireError(f"a reply must have {', '.join(wanted)} and no other part")
@@ -208,7 +221,10 @@ def read_reply(blobs: Blobs, *, uplinks: int) -> list[bytes]:
 
 
 def read_refusal(blobs: Blobs) -> str | None:
-    """Return why a site refuses, in its own words; None if it does not refuse."""
+    """Return why a site refuses, in its own words; None if the reply is not a refusal.
+
+    The text is cut to 300 characters. Raises WireError if a refusal has messages as well.
+    """
     if REFUSED not in blobs:
         return None
     if set(blobs) - _OPTIONAL != {REFUSED}:
@@ -220,7 +236,8 @@ def read_refusal(blobs: Blobs) -> str | None:
 def read_rounds_charged(blobs: Blobs) -> int | None:
     """Return in how many rounds of the run a site claims to be charged; None without a claim.
 
-    The claim is unverified. It is shown next to the server's own count and decides nothing.
+    The claim is unverified. It is shown next to the server's own count and decides nothing. Raises
+    WireError if it is not a count.
     """
     text = blobs.get(ROUNDS_CHARGED)
     if text is None:
@@ -241,7 +258,14 @@ _SPARE = 1024  # bytes and values around a tally's numbers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionRequest(SiteRequest):
-    """One site's part of a question; the site's people are numbered from `first`."""
+    """One site's part of a question about people.
+
+    Attributes:
+        cohort: Number of sites that the server says it asks.
+        first: Number of the site's first person; people are numbered over all sites.
+        about: Name of what the question is about, which the site's own file maps to a column.
+        question: The question as JSON data.
+    """
 
     part: ClassVar[str] = INQUIRY
     version: ClassVar[int] = 2
@@ -254,19 +278,19 @@ class QuestionRequest(SiteRequest):
     question: Table
 
     def blobs(self) -> dict[str, bytes]:
-        """Return the inquiry as it is sent."""
+        """Return the request as it is sent: JSON bytes under "inquiry"."""
         return self.table()
 
 
 def read_question_request(blobs: Blobs) -> QuestionRequest:
-    """Return the inquiry in a server's message; raise WireError if it is not one."""
+    """Return the question request in a server's message; raise WireError if it is not one."""
     if set(blobs) != {INQUIRY}:
         raise WireError(f"an inquiry must have the part '{INQUIRY}' and no other part")
     return QuestionRequest.read(blobs[INQUIRY])
 
 
 def tally_bytes(tally: Tally) -> bytes:
-    """Return a tally as it is sent: whole counts, or moments to the last bit."""
+    """Return a tally as it is sent, in JSON: whole counts, or moments to the last bit."""
     match tally:
         case CodeCounts():
             plain = {"counts": tally.counts.tolist()}
@@ -276,7 +300,7 @@ def tally_bytes(tally: Tally) -> bytes:
 
 
 def largest_tally_bytes(question: Question) -> int:
-    """Return the most bytes of a tally of this question; no number is longer than 25."""
+    """Return the most bytes that a tally of this question can have as it is sent."""
     like = _empty_tally(question)
     numbers = like.counts if isinstance(like, CodeCounts) else like.sums
     return 64 + 26 * numbers.size + 3 * len(numbers)

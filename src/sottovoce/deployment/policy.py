@@ -59,6 +59,8 @@ def check_sampled(
 ) -> None:
     """Raise if a round costs a record in its sample too much, or samples too rarely.
 
+    A round without secret sampling passes.
+
     Args:
         event: The event of the whole round.
         delta: Delta of the policy.
@@ -87,13 +89,16 @@ def check_sampled(
 
 
 def noise_multiplier_of(mechanism: Mechanism) -> float | None:
-    """Return the noise multiplier of a mechanism; None if it has none."""
+    """Return the parameter `noise_multiplier` of a mechanism; None if it has none."""
     found = getattr(mechanism, _NOISE_MULTIPLIER, None)
     return None if found is None else float(found)
 
 
 def without_noise_multiplier(kinds: Iterable[str]) -> list[str]:
-    """Return those kinds of mechanisms that have no parameter `noise_multiplier`."""
+    """Return those kinds of mechanisms that have no parameter `noise_multiplier`.
+
+    Raises UnknownNameError for a kind that is not registered.
+    """
     return [kind for kind in kinds if _NOISE_MULTIPLIER not in registry.find(kind).parameters]
 
 
@@ -241,14 +246,14 @@ class Policy:
 
     @property
     def largest_if_sampled(self) -> float:
-        """The value of `epsilon_if_sampled`, or its default."""
+        """The value of `epsilon_if_sampled`, by default 40 or `epsilon_per_round` if larger."""
         if self.epsilon_if_sampled is not None:
             return self.epsilon_if_sampled
         return max(EPSILON_IF_SAMPLED, self.epsilon_per_round)
 
     @property
     def least_sampling_rate(self) -> float:
-        """The value of `smallest_sampling_rate`, or its default."""
+        """The value of `smallest_sampling_rate`, by default 100 delta but at most 1."""
         if self.smallest_sampling_rate is not None:
             return self.smallest_sampling_rate
         return min(1.0, SAMPLING_RATE_IN_DELTAS * self.delta)
@@ -365,12 +370,16 @@ class Policy:
                 twice for parts of a round gets no more than one round's epsilon.
 
         Raises:
-            PolicyError: A limit would be exceeded, or an earlier message of the round is not kept.
+            PolicyError: A limit would be exceeded, or a release was charged before and cannot be
+                answered again.
         """
         for due in pending:
             if due.attempt:
                 # Its message may have been seen and is not kept. Another message would cost again.
-                raise PolicyError(f"{due.release} was answered before; start a new run")
+                raise PolicyError(
+                    f"{due.release} was charged before, and no message of it is stored that could "
+                    "be sent again; start a new run"
+                )
         if not pending:
             return
         asked = [(due.event, 1) for due in pending]
@@ -407,7 +416,10 @@ NEEDED = [one.name for one in dataclasses.fields(Policy) if one.default is datac
 
 
 def from_table(table: Mapping[str, Any]) -> Policy:
-    """Return the policy in a TOML table; every field without a default must be present."""
+    """Return the policy in a TOML table; every field without a default must be present.
+
+    Raises PolicyError, UnknownNameError or ParameterError for a missing, unknown or invalid key.
+    """
     fields = {field.name: field for field in dataclasses.fields(Policy)}
     for name in table:
         if name not in fields:

@@ -34,7 +34,11 @@ _GRACE_SECONDS = 60.0  # a late reply should be refused by Flower, whose answer 
 
 
 def announce(reply_bytes: int, *, seconds: float) -> None:
-    """Announce to the gate that replies of up to `reply_bytes` may come within `seconds`."""
+    """Announce to the gate that replies of up to `reply_bytes` may come within `seconds`.
+
+    The gate is the proxy in front of the link, the server program that sites call; it refuses
+    longer replies. Without the environment variable that names its folder, nothing is done.
+    """
     folder = os.environ.get(FOLDER_VARIABLE)
     if not folder:
         return
@@ -55,14 +59,14 @@ def _announced(folder: Path) -> Iterator[tuple[Path, int, float]]:
 
 
 def check_length(blobs: Mapping[str, bytes] | None, most_bytes: int) -> None:
-    """Raise WireError for a reply that is longer than expected, before it is parsed."""
+    """Raise WireError if the parts of a reply have more than `most_bytes` bytes in total."""
     length = sum(map(len, blobs.values())) if blobs else 0
     if length > most_bytes:
         raise WireError(f"a reply must have at most {most_bytes} bytes, got {length}")
 
 
 class ExpectedReplies:
-    """The announcements of a link's servers, read again whenever the folder changes."""
+    """The reply sizes that servers have announced in a folder, read again when it changes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -95,7 +99,7 @@ class OutgoingRequest(Protocol):
         ...
 
     def blobs(self) -> dict[str, bytes]:
-        """Return the request as it is sent."""
+        """Return the request as it is sent, as bytes by the name of their part."""
         ...
 
 
@@ -124,25 +128,26 @@ class Transport(Protocol[P]):
     """A transport that carries requests to clients by name and replies back; it trusts no reply."""
 
     def reachable(self, clients: Sequence[str]) -> frozenset[str]:
-        """Return those clients that can be asked now."""
+        """Return those of the clients that can be asked now; it does not wait."""
         ...
 
     def send(self, orders: Mapping[str, P], *, expires_seconds: float) -> int:
-        """Send requests and return the number of bytes sent.
+        """Send a request to each named client and return the number of bytes sent.
 
-        Replies to earlier requests are no longer collected.
+        A request is void after `expires_seconds`. Replies to earlier requests are no longer
+        collected.
         """
         ...
 
     def traffic(self) -> tuple[int, int] | None:
-        """Return all bytes so far from clients and to clients, with control messages.
+        """Return (bytes from clients, bytes to clients) so far, with control messages.
 
         None if the bytes are not counted.
         """
         ...
 
     def collect(self) -> Iterable[Reply]:
-        """Return the replies that have come since the last call."""
+        """Return the replies that have come since the last call, without waiting."""
         ...
 
 
@@ -157,15 +162,18 @@ class Witness(Protocol):
         ...
 
     def take(self, site: str, statement: bytes, *, answered: Receipt | None) -> None:
-        """Keep a site's statement that came with its reply to a request with this receipt."""
+        """Check and keep a site's signed statement about its ledger, which came with its reply.
+
+        `answered` is the receipt that was sent with the request; None if none was.
+        """
         ...
 
 
 class ReceiptCarrier(OutgoingRequest, Protocol):
-    """A request that can carry a receipt."""
+    """A request that can carry a receipt: a site's countersigned statement about its ledger."""
 
     def with_receipt(self, receipt: Mapping[str, Any] | None) -> Self:
-        """Return the request with a receipt for the site's ledger."""
+        """Return a copy of the request with this receipt for the site's ledger, or without one."""
         ...
 
 
@@ -173,7 +181,11 @@ R = TypeVar("R", bound=ReceiptCarrier)
 
 
 class WitnessedTransport(Generic[R]):
-    """A transport that adds receipts and takes statements; a failing witness stops no run."""
+    """A transport that adds a witness's receipts to requests, and gives it replies' statements.
+
+    A statement is what a site signs about its ledger, and a receipt is the countersigned statement.
+    Errors of the witness are logged and stop no run.
+    """
 
     def __init__(self, post: Transport[R], witness: Witness) -> None:
         self._post = post
@@ -182,7 +194,10 @@ class WitnessedTransport(Generic[R]):
         self.reachable, self.traffic = post.reachable, post.traffic
 
     def send(self, orders: Mapping[str, R], *, expires_seconds: float) -> int:
-        """Send the requests, each with the newest receipt for its site's ledger."""
+        """Send the requests, each with the newest receipt for its site's ledger, if there is one.
+
+        Returns the number of bytes sent.
+        """
         self._sent = {site: self._receipt(site) for site in orders}
         return self._post.send(
             {
@@ -217,5 +232,5 @@ class WitnessedTransport(Generic[R]):
 
 
 def with_witness(post: Transport[R], witness: Witness | None) -> Transport[R]:
-    """Return the transport with a witness, or unchanged without one."""
+    """Return the transport with this witness, or the transport itself if the witness is None."""
     return post if witness is None else WitnessedTransport(post, witness)

@@ -67,7 +67,7 @@ class RemoteRounds(ChargedRounds):
         classes: Number of classes, if the run predicts classes.
         downlink: Format of the vectors that are sent to clients.
         post: The transport.
-        patience: Deadlines and required numbers of replies.
+        patience: The deadline of a round and the required numbers of replies.
         clock: Returns seconds that never go back.
         pause: Sleeps for a number of seconds.
     """
@@ -83,7 +83,12 @@ class RemoteRounds(ChargedRounds):
 
     def collect(self, number: int, cohort: Sequence[int], start: Start) -> CollectedRound:
         # One deadline covers waiting for sites and waiting for their replies.
-        """Run one round and return its sum; DeploymentError after too many idle rounds."""
+        """Run round `number` with the clients of these indices, and return its sum.
+
+        It ends with enough replies or at the deadline, and every client that is asked is charged.
+        If fewer than `minimum_replies` clients are reachable, none is asked or charged. Raises
+        DeploymentError after `idle_rounds` rounds in a row with fewer than `minimum_replies`.
+        """
         self._progress.round_started = self.clock()
         # Not super(): a dataclass with slots is a new class, and super() would refer to the old
         # one.

@@ -70,7 +70,10 @@ class PrivateSettings:
             )
 
     def calibrated(self, dimension: int, num_rounds: int) -> Mechanism:
-        """Return the mechanism whose noise keeps the budget of a client that joins every round."""
+        """Return the mechanism whose noise keeps the budget of a client that joins every round.
+
+        `dimension` is the number of coordinates of an update.
+        """
         registration = registry.find(self.mechanism)
         domain = L2Ball(dimension=dimension, radius=float(self.clip_norm))
         found = registration.calibrated(
@@ -85,7 +88,11 @@ class PrivateSettings:
 
 
 def settings_of(run_config: Mapping[str, Any]) -> PrivateSettings:
-    """Return the settings in a run config; raise UnknownNameError for an unknown key."""
+    """Return the settings in a run config; keys that do not start with 'sottovoce.' are ignored.
+
+    Raises UnknownNameError for an unknown key, and ConfigError or ParameterError for a missing key
+    or a value that is not valid.
+    """
     own = {
         key.removeprefix(PREFIX): value
         for key, value in run_config.items()

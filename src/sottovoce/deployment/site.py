@@ -54,7 +54,10 @@ class SiteRules(Protocol):
         ...
 
     def reserve_for_first_event(self, event: PrivacyEvent, planned: int) -> Budget | None:
-        """Return what the first order of a ledger reserves permanently."""
+        """Return the part of delta that a ledger reserves permanently for its first event.
+
+        None if these rules reserve nothing. `planned` is the number of such events in the run.
+        """
         ...
 
     def check_spending(
@@ -65,7 +68,11 @@ class SiteRules(Protocol):
         *,
         this_round: History = (),
     ) -> None:
-        """Raise PolicyError if the charges cost more than is allowed."""
+        """Raise PolicyError if the charges cost more than is allowed.
+
+        `history` is everything in the site's ledger, and `this_round` what it has charged for the
+        same round; `first` is what `reserve_for_first_event` returned.
+        """
         ...
 
 
@@ -125,11 +132,11 @@ class OwnColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """The keys by which a site and its federation authenticate each other.
+    """The files of the keys by which a site and its federation authenticate each other.
 
     Attributes:
-        private_key: The site's private key.
-        authority: The operator's certificate ca.crt.
+        private_key: File of the site's private key.
+        authority: File of the operator's certificate, ca.crt.
     """
 
     private_key: Path
@@ -169,13 +176,13 @@ class Site:
     log: Path | None = None
 
     def open_ledger(self) -> Ledger:
-        """Open the site's ledger.
+        """Open the site's ledger for charging; without a seal it is created if it is missing.
 
         Returns:
             The ledger, which the caller closes.
 
         Raises:
-            LedgerLostError: The ledger does not match its seal.
+            LedgerLostError: The ledger is missing or does not match its seal.
             RolledBackError: The ledger is older than the newest receipt for it.
         """
         if self.seal is None:
@@ -192,7 +199,8 @@ class Site:
         """Make the last charges permanent before a message leaves; on an error nothing may leave.
 
         The file is opened again, because it may have been removed or replaced during training.
-        Afterwards the file is complete without its log, and its seal is up to date.
+        Afterwards the file is complete without its log, and its seal is up to date. A site without
+        a seal, which is simulated, does nothing here.
 
         Args:
             charged: The position of the ledger after the charges.
@@ -221,13 +229,14 @@ class Site:
             order: The order that it refuses.
 
         Returns:
-            False if there were too many refusals to list this one.
+            False if there were too many refusals to list this one, else True (also without an
+            audit log).
         """
         log = self.audit_log
         return log is None or log.refused(reason, order)
 
     def note_start(self) -> None:
-        """Write to the audit log that the site starts to answer.
+        """Write to the audit log, if there is one, that the site starts to answer.
 
         Raises:
             OutputError: The log cannot be written.
@@ -236,12 +245,16 @@ class Site:
             self.audit_log.started(self.ledger, records=self.count_own_records())
 
     def note_stop(self) -> None:
-        """Write to the audit log that the site stops answering."""
+        """Write to the audit log, if there is one, that the site stops answering.
+
+        Raises:
+            OutputError: The log cannot be written.
+        """
         if self.audit_log is not None:
             self.audit_log.stopped()
 
     def count_own_records(self) -> int | None:
-        """Return about how many records the smallest of the site's own tables has.
+        """Return about how many records the smallest of the site's own CSV tables has.
 
         Returns:
             The number of lines; None without a readable table.
@@ -477,7 +490,10 @@ class SiteTable(Section):
 
 
 def read_site(path: Path) -> Site:
-    """Return the site that a file describes; raise PolicyError if it has no valid policy."""
+    """Return the site that a file site.toml describes.
+
+    Raises PolicyError if the file cannot be read, or anything in it is not valid.
+    """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -496,7 +512,11 @@ def read_site(path: Path) -> Site:
 
 
 def warnings_of(path: Path) -> list[str]:
-    """Return what the owner of a site's file should know, by its log and ledger."""
+    """Return warnings for a site's owner, as sentences, by its policy, audit log and ledger.
+
+    `path` is the file site.toml, which must be valid, or PolicyError is raised. Nothing is written
+    to the audit log.
+    """
     site = read_site(path)
     if site.audit_log is None:
         return []
@@ -504,9 +524,10 @@ def warnings_of(path: Path) -> list[str]:
 
 
 def account_problem(site: Site, ledger: LedgerReader) -> str | None:
-    """Return why nothing could be charged under the site's policy; None if it could.
+    """Return why nothing could be charged under the site's level and adjacency; None if it could.
 
-    Charges under two levels or adjacencies do not add up, so every order would be refused.
+    Charges under two levels or adjacencies do not add up, so every order would be refused. Limits
+    of epsilon are not checked.
     """
     policy = site.policy
     assert isinstance(policy, Policy)  # a file contains no other rules

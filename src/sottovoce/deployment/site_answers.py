@@ -40,10 +40,12 @@ Values = Callable[[Question], Iterable[ArrayLike]]
 
 
 def answer(inquiry: QuestionRequest, site: Site, columns: Mapping[str, Values]) -> bytes:
-    """Return the tally of the site's people, or raise and release nothing.
+    """Return the tally of the site's people as JSON bytes, or raise and release nothing.
 
-    Nothing is read and no table is solved before the policy has allowed it. A value that cannot be
-    read raises before the charge.
+    The answer is charged to the site's ledger; if the same question is asked again, the stored
+    bytes are returned. Nothing is read and no table is solved before the policy has allowed it. A
+    value that cannot be read raises before the charge. Raises PolicyError if the policy or the
+    site's [columns] do not allow the question.
     """
     with _explained():
         question = questions.parse_question(inquiry.question)
@@ -141,7 +143,10 @@ def _release(inquiry: QuestionRequest, question: Question) -> Release:
 
 
 def own_columns(site: Site) -> dict[str, Values]:
-    """Return what the site's file names, to be read only when a question needs it."""
+    """Return what questions may be about, by name: functions that read the values of the people.
+
+    A table is read only when its function is called.
+    """
     return {name: partial(_read, column) for name, column in site.columns.items()}
 
 

@@ -68,10 +68,11 @@ class _Place:
 
 
 def compute(order: Order, site: Site) -> list[bytes]:
-    """Return the sealed messages that answer an order, charged to the site's ledger.
+    """Train as an order asks, and return one sealed message for each uplink, charged to the site.
 
     The policy is checked before anything is read, imported or built, since an error after that may
-    depend on the data.
+    depend on the data. If the order is refused or fails, an error is raised and nothing is
+    released; see `Site.answer` for what is charged.
     """
     spec = parse(order.spec, "the order's spec")
     kind, parameters = _mechanism(order)

@@ -34,9 +34,10 @@ _LOG = printable_text.logger()
 def check_witnessed(site: Site, given: Mapping[str, Any] | None) -> None:
     """Raise RolledBackError if a receipt shows that the ledger is older, or is another one.
 
-    `given` comes from the server or the link. It counts only with this site's own signature and the
-    link's. A receipt that the ledger does not match is kept, so the site stays stopped, whether or
-    not the link sends it again.
+    `given` is a receipt from the server or the link, the server program that the site calls; None
+    if none came. It counts only with this site's own signature and the link's. It is kept if it is
+    newer than the one in the site's folder, which is checked, too. A receipt that the ledger does
+    not match is always kept, so the site stays stopped, whether or not the link sends it again.
     """
     kept, told = read_receipt(site.ledger.parent), None if given is None else _own(site, given)
     with site.open_ledger() as ledger:  # compares it with the kept receipt as well
@@ -51,9 +52,10 @@ def check_witnessed(site: Site, given: Mapping[str, Any] | None) -> None:
 
 
 def statement_part(site: Site) -> dict[str, bytes]:
-    """Return the part of a reply that states the position of the ledger; empty without a key.
+    """Return the signed part of a reply that states the position of the ledger.
 
-    An error here is logged and does not raise, because the answer is already charged.
+    Empty for a site without keys or without a ledger, and after an error, which is logged and not
+    raised, because the answer is already charged.
     """
     if site.keys is None or not site.ledger.is_file():
         return {}
@@ -75,7 +77,7 @@ def statement_part(site: Site) -> dict[str, bytes]:
 
 
 def key_name(keys: Keys) -> str:
-    """Return the digest of a site's public key, under which the link keeps its receipt."""
+    """Return the SHA-256 of a site's public key, under which the federation keeps its receipt."""
     return key_digest(_loaded(keys)[0].public_key())
 
 

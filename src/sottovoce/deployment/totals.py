@@ -226,6 +226,7 @@ def ledger_totals(
         The total by name.
 
     Raises:
+        ParameterError: A delta is needed and missing.
         LedgerError: A ledger is missing or was altered.
         AdjacencyMismatchError: Charges do not add up.
     """
@@ -253,8 +254,8 @@ def _account(
         if names:
             raise LedgerError(
                 f"{one.path} is the folder of site '{one.site}', and 'ledger total' always adds up "
-                f"all charges of a site; remove --client. To see the charges of '{names[0]}' "
-                f"alone, run: sottovoce ledger show {one.path} --client {names[0]}"
+                f"all charges of a site; name no client (--client). To see the charges of "
+                f"'{names[0]}' alone, run: sottovoce ledger show {one.path} --client {names[0]}"
             )
         return one.clients
     chosen = names or anywhere
@@ -271,8 +272,8 @@ def _account(
         some = ", ".join(one.clients[:3])
         raise LedgerError(
             f"{one.path} has the accounts of {len(one.clients)} clients ({some}"
-            f"{', ...' if len(one.clients) > 3 else ''}); name one with --client, or use --every "
-            "for all of them"
+            f"{', ...' if len(one.clients) > 3 else ''}); name one (--client), or ask for all of "
+            "them (--every, in Python ledger_totals)"
         )
     return one.clients
 
@@ -301,7 +302,7 @@ def _total(
     pure = pure_spent(history)
     if delta is None and not math.isfinite(pure) and not _has_no_bound(history):
         raise ParameterError(
-            "not all charges are pure, so epsilon depends on a delta; give --delta"
+            "not all charges are pure, so epsilon depends on a delta; give one (--delta)"
         )
     spent = spending_of_charges(history, delta, pure) if history else None
     raw = [event for event, *_ in charged_events(merged.counts)]

@@ -55,13 +55,16 @@ class LedgerState(LedgerPosition):
         return self.charges, self.messages
 
     def exceeds(self, other: "LedgerState") -> bool:
-        """Return whether this state of a ledger comes after another state of it."""
+        """Return whether this state has more charges or messages than `other`, and fewer of none.
+
+        Whether both are states of the same ledger is not checked.
+        """
         return self.counts != other.counts and all(
             mine >= its for mine, its in zip(self.counts, other.counts, strict=True)
         )
 
     def problem_in(self, ledger: LedgerReader) -> str | None:
-        """Return why a ledger does not continue this state; None if it does."""
+        """Return why a ledger does not have all rows of this state; None if it does."""
         with ledger.snapshot():
             now = ledger.position()
             if now.identity != self.identity:
@@ -128,7 +131,7 @@ class Statement:
         return _fields(_STATEMENT_LABEL, *(text.encode() for text in texts))
 
     def sign(self, key: ec.EllipticCurvePrivateKey) -> bytes:
-        """Return the site's signature."""
+        """Return the signature of the statement with the site's private key."""
         return key.sign(self.signed(), _SIGNATURE)
 
     def is_signed(self, signature: bytes, key: ec.EllipticCurvePublicKey) -> bool:
@@ -163,7 +166,10 @@ class Receipt:
         key: ec.EllipticCurvePrivateKey,
         certificate: x509.Certificate,
     ) -> Self:
-        """Return a receipt for a signed statement, signed with the link's key."""
+        """Return a receipt for a statement that a site has signed, signed with the link's key.
+
+        `key` and `certificate` are the link's; the site's `signature` is not checked.
+        """
         seen = _fields(_RECEIPT_LABEL, statement.signed(), signature)
         return cls(
             statement=statement,
@@ -175,7 +181,9 @@ class Receipt:
     def problem(
         self, *, site: str, key: ec.EllipticCurvePublicKey, authority: x509.Certificate
     ) -> str | None:
-        """Return why this is not a valid receipt for that site's own statement; None if it is.
+        """Return why this is not a valid receipt for a statement of this site; None if it is.
+
+        `key` is the site's public key, and `authority` the certificate that signed the link's.
 
         Dates are not checked: a certificate that has expired since does not invalidate what was
         signed under it.
@@ -236,8 +244,8 @@ class Receipt:
 def check_receipt(ledger: LedgerReader, folder: Path) -> None:
     """Raise RolledBackError if a ledger is older than the receipt in its folder, or another one.
 
-    The receipt's signatures were checked when it arrived; the file is trusted like the ledger next
-    to it.
+    Without a receipt nothing is checked. The receipt's signatures were checked when it arrived; the
+    file is trusted like the ledger next to it. Raises LedgerError if the receipt is damaged.
     """
     kept = read_receipt(folder)
     problem = kept and kept.statement.state.problem_in(ledger)
@@ -246,7 +254,10 @@ def check_receipt(ledger: LedgerReader, folder: Path) -> None:
 
 
 def read_receipt(folder: Path) -> Receipt | None:
-    """Return the receipt in a site's folder, if there is one."""
+    """Return the receipt in a site's folder; None if there is none.
+
+    Raises LedgerError if it is damaged.
+    """
     path = folder / WITNESS_NAME
     try:
         with files.explain_os_errors("read", path):
@@ -259,7 +270,7 @@ def read_receipt(folder: Path) -> Receipt | None:
 
 
 def rollback_error(problem: str) -> RolledBackError:
-    """Return the error for a ledger that does not match its receipt."""
+    """Return, without raising it, the error for a ledger that does not match its receipt."""
     return RolledBackError(
         f"the site's ledger is not the one that its federation has witnessed: {problem}. The "
         "charges that it lacks were spent, so nothing is answered; restore the newest ledger from "
@@ -268,13 +279,13 @@ def rollback_error(problem: str) -> RolledBackError:
 
 
 def key_digest(key: ec.EllipticCurvePublicKey) -> str:
-    """Return SHA-256 of a public key's SubjectPublicKeyInfo, which names the key."""
+    """Return the SHA-256, in hexadecimal, of a public key (its SubjectPublicKeyInfo in DER)."""
     content = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(content).hexdigest()
 
 
 def authority_digest(certificate: x509.Certificate) -> str:
-    """Return SHA-256 of an authority's certificate, which names the federation."""
+    """Return the SHA-256, in hexadecimal, of an authority's certificate; it names a federation."""
     return hashlib.sha256(certificate.public_bytes(Encoding.DER)).hexdigest()
 
 

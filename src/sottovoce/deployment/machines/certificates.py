@@ -34,7 +34,11 @@ from sottovoce.deployment.machines.address import Address, ip_address
 
 
 def read_node_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the private key in a file; raise DeploymentError if a node cannot use it."""
+    """Return a site's private key from a file in OpenSSH's format.
+
+    Raises DeploymentError if it has a password or is not an ECDSA key, OutputError if the file
+    cannot be read.
+    """
     with explain_os_errors("read", path):
         content = path.read_bytes()
     try:
@@ -66,7 +70,11 @@ _TLS_TIMEOUT_SECONDS = 10.0
 
 
 def create_authority(certificate: Path, key: Path, *, name: str, days: int) -> None:
-    """Create a new authority, which signs only the link's certificate."""
+    """Create a certificate authority in two new files: its certificate and its private key.
+
+    It signs only the certificate of the link, the server program to which sites connect. Raises
+    DeploymentError if a file exists.
+    """
     private_key = ec.generate_private_key(ec.SECP384R1())
     subject = _subject(f"{name} authority")
     builder = (
@@ -90,7 +98,11 @@ def issue_certificate(
     hosts: Sequence[str],
     days: int,
 ) -> None:
-    """Create a certificate and key for the link under these hosts, and always for this machine."""
+    """Create the certificate and private key of the link, the server program of a federation.
+
+    The authority signs the certificate, which is valid for `hosts`, localhost and 127.0.0.1. Raises
+    DeploymentError if the new file `certificate` or `key` exists.
+    """
     issuer, issuer_key = read_certificate(authority), read_private_key(authority_key)
     private_key = ec.generate_private_key(ec.SECP384R1())
     names = list(dict.fromkeys([*hosts, *_ALWAYS]))
@@ -110,25 +122,28 @@ def issue_certificate(
 
 
 def create_node_key(private: Path, public: Path, *, comment: str) -> None:
-    """Create a site's key pair as Flower reads it: ECDSA on P-384, in OpenSSH's format."""
+    """Create a site's key pair as Flower reads it: ECDSA on P-384, in OpenSSH's format.
+
+    Raises DeploymentError if a file exists.
+    """
     key = ec.generate_private_key(ec.SECP384R1())
     write_secret(private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     write_public_key(public, key.public_key(), comment=comment)
 
 
 def write_public_key(path: Path, key: ec.EllipticCurvePublicKey, *, comment: str) -> None:
-    """Write a public key to a new file in OpenSSH's format."""
+    """Write a public key to a new file in OpenSSH's format; raise DeploymentError if it exists."""
     line = key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     write_new(path, line + b" " + comment.encode() + b"\n")
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a new file that no other user can read at any moment; keep an existing one."""
+    """Write a new file that no other user can read; raise DeploymentError if it exists."""
     write_new(path, content, mode=0o600)
 
 
 def write_new(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write a new file; raise DeploymentError if it exists."""
+    """Write a new file; raise DeploymentError if it exists, OutputError if writing fails."""
     with explain_os_errors("write", path):
         try:
             handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -144,17 +159,24 @@ def write_new(path: Path, content: bytes, *, mode: int = 0o644) -> None:
 
 
 def read_certificate(path: Path) -> x509.Certificate:
-    """Return the certificate in a PEM file."""
+    """Return the certificate in a PEM file; raise DeploymentError if it has none."""
     with explain_os_errors("read", path):
         content = path.read_bytes()
     try:
         return x509.load_pem_x509_certificate(content)
     except ValueError:
-        raise DeploymentError(f"{path} is not a certificate in PEM; restore or renew it") from None
+        raise DeploymentError(
+            f"{path} is not a certificate in PEM; restore it from a backup. A site can also get "
+            "ca.crt from the operator; the operator can replace link.crt with 'sottovoce deploy "
+            "certificates FOLDER --renew'"
+        ) from None
 
 
 def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
-    """Return a site's public key from a file in OpenSSH's format."""
+    """Return a site's public key from a file in OpenSSH's format.
+
+    Raises DeploymentError if it is not an ECDSA key on P-384.
+    """
     with explain_os_errors("read", path):
         content = path.read_bytes()
     try:
@@ -171,7 +193,7 @@ def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
 
 
 def to_flower_key(key: ec.EllipticCurvePublicKey) -> bytes:
-    """Return a public key in the form in which Flower's link stores it."""
+    """Return a public key in the form in which Flower stores it: SubjectPublicKeyInfo in PEM."""
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -181,7 +203,7 @@ def expires_at(path: Path) -> datetime.datetime:
 
 
 def hosts_in(path: Path) -> list[str]:
-    """Return the hosts for which a certificate is valid."""
+    """Return the DNS names and IP addresses for which a certificate is valid; may be empty."""
     try:
         found = read_certificate(path).extensions.get_extension_for_class(
             x509.SubjectAlternativeName
@@ -195,7 +217,7 @@ def hosts_in(path: Path) -> list[str]:
 
 
 def date_problem(path: Path) -> str | None:
-    """Return why a certificate is not valid today; None if it is."""
+    """Return a sentence if a certificate has expired or is not valid yet; else None."""
     certificate = read_certificate(path)
     now = datetime.datetime.now(datetime.UTC)
     if now > certificate.not_valid_after_utc:
@@ -226,7 +248,10 @@ def link_problem(certificate: Path, key: Path, *, authority: Path, host: str) ->
 
 
 def key_problem(path: Path) -> str | None:
-    """Return why a site's private key cannot be used; None if it can."""
+    """Return why a site's private key cannot be used; None if it can.
+
+    On systems other than Windows, no other user may be able to read it.
+    """
     with explain_os_errors("read", path):
         mode = path.stat().st_mode
     if os.name != "nt" and mode & 0o077:
@@ -241,7 +266,8 @@ def key_problem(path: Path) -> str | None:
 def handshake_problem(address: Address, authority: Path) -> str | None:
     """Return why this machine would not trust the link; None if it does, or there is no answer.
 
-    Flower repeats a refused handshake forever, as if the link were away.
+    Opens a TLS connection to the link, the server program of a federation, and waits at most 10
+    seconds for it. Flower repeats a refused handshake forever, as if the link were away.
     """
     context = ssl.create_default_context(cafile=str(authority))
     try:
@@ -307,7 +333,10 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def read_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """Return the private key in a PEM file, as this module writes it."""
+    """Return the private key of the authority or the link from a PEM file.
+
+    Raises DeploymentError if it is not an elliptic-curve key without a password.
+    """
     with explain_os_errors("read", path):
         content = path.read_bytes()
     try:

@@ -34,7 +34,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
 def read_table(path: Path) -> dict[str, Any]:
-    """Return the table in a TOML file."""
+    """Return the content of a TOML file; raise ConfigError if it cannot be read or parsed."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -48,7 +48,10 @@ def read_table(path: Path) -> dict[str, Any]:
 
 
 def read_section(path: Path, section: type[S]) -> S:
-    """Return the validated table in a TOML file; an unknown key is an error."""
+    """Return the content of a TOML file, validated as `section`.
+
+    Raises ConfigError if the file cannot be read, or for an unknown, missing or invalid key.
+    """
     try:
         return section.model_validate(read_table(path))
     except ValidationError as error:
@@ -56,7 +59,10 @@ def read_section(path: Path, section: type[S]) -> S:
 
 
 def check_name(text: object, *, what: str) -> str:
-    """Return a name that fits a folder, a host and a key's comment without quoting."""
+    """Return a name that fits a folder, a host and a key's comment without quoting.
+
+    Raises ConfigError for any other name; `what` starts its message.
+    """
     if not isinstance(text, str) or not _NAME.fullmatch(text):
         raise ConfigError(
             f"{what} must be 1 to 63 characters of a-z, 0-9, '-' and '_' and start with a letter "
@@ -83,11 +89,11 @@ class Federation:
     Attributes:
         folder: The operator's folder.
         name: Name of the federation.
-        address: Address to which sites connect.
+        address: Address of the link, the server program to which sites connect.
         sites: Names of the sites.
         hosts: Further names of the link, for its certificate.
-        largest_reply_bytes: Largest reply of apps that do not announce theirs to the gate; 0 for
-            none.
+        largest_reply_bytes: Most bytes of a reply that the gate, the proxy in front of the link,
+            passes even if no server has announced its size; 64 KiB are added to it.
     """
 
     folder: Path
@@ -99,7 +105,10 @@ class Federation:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Return the federation of a folder; raise ConfigError if it has none."""
+        """Return the federation of an operator's folder.
+
+        Raises ConfigError if federation.toml is missing or not valid.
+        """
         folder = folder.absolute()
         path = folder / FILE_NAME
         if not path.is_file() and (folder / "site.toml").is_file():
@@ -123,7 +132,7 @@ class Federation:
         )
 
     def write(self) -> None:
-        """Write federation.toml atomically."""
+        """Write federation.toml in the folder atomically, over an existing one."""
         lines = [
             "# The sites of this federation. Written by 'sottovoce deploy'. A site that is removed",
             "# from the list is refused at once, and accepted once it is in the list again.",
@@ -140,32 +149,35 @@ class Federation:
 
     @property
     def authority(self) -> Path:
-        """The authority's certificate."""
+        """The file certificates/ca.crt, the certificate of the federation's authority."""
         return self.folder / "certificates" / "ca.crt"
 
     @property
     def authority_key(self) -> Path:
-        """The authority's private key."""
+        """The file certificates/ca.key, the private key of the federation's authority."""
         return self.folder / "certificates" / "ca.key"
 
     @property
     def certificate(self) -> Path:
-        """The link's certificate."""
+        """The file certificates/link.crt, the certificate of the federation's server program."""
         return self.folder / "certificates" / "link.crt"
 
     @property
     def certificate_key(self) -> Path:
-        """The link's private key."""
+        """The file certificates/link.key, the private key of the federation's server program."""
         return self.folder / "certificates" / "link.key"
 
     @property
     def link_folder(self) -> Path:
-        """The folder of the running link."""
+        """The folder link/ with the database and logs of the link, the server program."""
         return self.folder / "link"
 
     @property
     def replies_due_folder(self) -> Path:
-        """The folder in which servers announce the size of replies to the gate."""
+        """The folder in which servers announce the size of replies that they wait for.
+
+        The gate, the proxy in front of the link, reads it and refuses longer replies.
+        """
         return self.link_folder / "replies-due"
 
     @property
@@ -174,13 +186,16 @@ class Federation:
         return self.folder / "runs"
 
     def public_key_path(self, site: str) -> Path:
-        """Return the file of a site's public key."""
+        """Return the file of a site's public key, keys/NAME.pub; it need not exist."""
         return self.folder / "keys" / f"{site}.pub"
 
     # -- sites and certificates --------------------------------------------------------------
 
     def public_keys(self) -> dict[str, ec.EllipticCurvePublicKey]:
-        """Return the public keys of the sites that have one."""
+        """Return the public keys by site, without sites that have no key file.
+
+        Raises DeploymentError for a file that is not a site's public key.
+        """
         return {
             site: certificates.read_public_key(self.public_key_path(site))
             for site in self.sites
@@ -188,12 +203,16 @@ class Federation:
         }
 
     def sites_by_key(self) -> dict[bytes, str]:
-        """Return the site of each public key, in Flower's form."""
+        """Return the name of the site by its public key in PEM, as Flower stores it."""
         keys = self.public_keys().items()
         return {certificates.to_flower_key(key): site for site, key in keys}
 
     def add_site(self, site: str, key: Path) -> Self:
-        """Add a site's public key; a key belongs to one site and is never replaced silently."""
+        """Copy a site's public key into the folder and return the federation with that site.
+
+        A new site is also added to federation.toml. Raises DeploymentError if the key belongs to
+        another site, or if the site already has a key, which is not replaced.
+        """
         check_name(site, what="a site's name")
         new = certificates.read_public_key(key)
         for other, known in self.public_keys().items():
@@ -212,7 +231,8 @@ class Federation:
     def renew_certificate(self, *, days: int) -> None:
         """Replace the link's certificate and key by new ones of the same authority.
 
-        Sites need not change anything.
+        Sites need not change anything; a running link must be restarted. Raises DeploymentError if
+        the authority's own certificate is not valid today.
         """
         problem = certificates.date_problem(self.authority)
         if problem:
@@ -228,14 +248,20 @@ class Federation:
             os.replace(path, target)
 
     def certificate_problem(self) -> str | None:
-        """Return why sites would refuse this link, and a remedy; None if they would not."""
+        """Return why sites would refuse the link's certificate, with a remedy; else None.
+
+        The link is the server program to which sites connect.
+        """
         problem = certificates.link_problem(
             self.certificate,
             self.certificate_key,
             authority=self.authority,
             host=self.address.host,
         )
-        return problem and f"{problem}; run 'sottovoce deploy certificates {self.folder} --renew'"
+        return problem and (
+            f"{problem}; run 'sottovoce deploy certificates {self.folder} --renew', which replaces "
+            "link.crt, or says what to do if ca.crt itself is not valid"
+        )
 
     @property
     def _certificate_files(self) -> tuple[Path, Path]:
@@ -260,7 +286,11 @@ def create_federation(
     hosts: Sequence[str] = (),
     days: int = certificates.LINK_DAYS,
 ) -> Federation:
-    """Create an operator's folder with an authority and the link's certificate."""
+    """Create an operator's folder with a certificate authority and the link's certificate.
+
+    `hosts` are further names of the link, and `days` is how long its certificate is valid. Raises
+    DeploymentError if the folder has any content.
+    """
     federation = Federation(
         folder=folder.absolute(),
         name=_name_from(folder),
@@ -288,7 +318,10 @@ def create_federation(
 
 
 def make_folder(folder: Path) -> None:
-    """Create a private folder; raise DeploymentError if it has any content."""
+    """Create a folder that only its owner can read; an existing folder must be empty.
+
+    An existing folder keeps its permissions. Raises DeploymentError if it has any content.
+    """
     with files.explain_os_errors("create", folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -296,7 +329,10 @@ def make_folder(folder: Path) -> None:
 
 
 def site_names(names: Sequence[object], *, where: str = "") -> tuple[str, ...]:
-    """Return valid names of sites; raise ConfigError for a duplicate."""
+    """Return the names as a tuple; raise ConfigError for an invalid name or a duplicate.
+
+    `where` starts the message.
+    """
     found = tuple(check_name(name, what=f"{where}a site's name") for name in names)
     twice = sorted({name for name in found if found.count(name) > 1})
     if twice:

@@ -149,7 +149,10 @@ def _ps(*words: str) -> str:
 
 
 def find_recorded(records: Sequence[Path]) -> list[Process]:
-    """Return the processes in these records that still run, with their descendants."""
+    """Return the processes in these records that still run, with their descendants.
+
+    A record is a file in which a guard lists processes; one that cannot be read is skipped.
+    """
     found: dict[int, Process] = {}
     for path in records:
         with contextlib.suppress(OSError, ValueError, TypeError):
@@ -168,7 +171,8 @@ def find_recorded(records: Sequence[Path]) -> list[Process]:
 def end_recorded(records: Sequence[Path], *, seconds: float) -> list[Process]:
     """End the processes in these records, by SIGTERM and after `seconds` by SIGKILL.
 
-    Returns the processes that had to be ended, and removes the records.
+    A record is a file in which a guard lists processes. Waits until all have ended, removes the
+    records, and returns the processes that were still running.
     """
     found = alive = find_recorded(records)
     deadline = time.monotonic() + seconds
@@ -306,7 +310,11 @@ class _Guard:
 
 
 def main(record: str) -> NoReturn:
-    """Run the program that standard input names under a guard, and exit as it did."""
+    """Run the program that standard input names under a guard, and exit as it did.
+
+    `record` is the file that lists its processes meanwhile. Standard input has the JSON object
+    {"command": [...], "stop_seconds": number}.
+    """
     given = json.loads(sys.stdin.buffer.read())
     code = _Guard(Path(record), stop_seconds=given["stop_seconds"]).run(given["command"])
     if code < 0:  # end by the same signal, so that the supervisor sees it

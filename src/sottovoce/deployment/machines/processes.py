@@ -66,7 +66,11 @@ class Child:
     def start(
         cls, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str]
     ) -> "Child":
-        """Start a program under a guard, with its output in a private log file."""
+        """Start a program under a guard, with its output in a private log file, and do not wait.
+
+        The guard is a process that ends the program and its descendants when this process ends.
+        Raises OutputError if the log cannot be written.
+        """
         record = log.parent / _RECORDS / f"{log.stem}.json"
         with files.explain_os_errors("write", log), files.open_private(log) as output:
             record.parent.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
@@ -97,7 +101,10 @@ class Child:
             )
 
     def stop(self) -> None:
-        """Stop the program and its descendants; its guard kills what does not end by itself."""
+        """Stop the program and its descendants, and wait until they have ended.
+
+        What does not end by itself within 15 seconds is killed.
+        """
         self.process.terminate()
         try:
             self.process.wait(STOP_SECONDS + _GUARD_SECONDS)
@@ -129,7 +136,11 @@ def stop_children_at_exit() -> Iterator[list[Child]]:
 def wait_until(
     ready: Callable[[], bool], children: Sequence[Child], *, what: str, timeout_seconds: float
 ) -> None:
-    """Wait until the last child is ready; raise DeploymentError if a child ends or time is up."""
+    """Wait until `ready()` is true; raise DeploymentError if a child ends or time is up.
+
+    `what` starts the message about the time, as in "the node did not start", which also shows the
+    end of the last child's log.
+    """
     deadline = time.monotonic() + timeout_seconds
     while not ready():
         for child in children:
@@ -144,7 +155,7 @@ def wait_until(
 
 
 def watch(children: Sequence[Child]) -> None:
-    """Watch children until a signal ends this process; raise if a child ends by itself."""
+    """Watch children and never return; raise ChildEndedError if one of them ends."""
     while True:
         for child in children:
             child.check_alive()
@@ -152,7 +163,7 @@ def watch(children: Sequence[Child]) -> None:
 
 
 def last_lines(log: Path) -> str:
-    """Return the end of a log, without color codes, for an error message."""
+    """Return the last 12 lines of a log that are not blank, without color codes, for a message."""
     with files.explain_os_errors("read", log):
         text = _COLOR_CODE.sub("", log.read_bytes().decode(errors="replace"))
     lines = [line for line in text.splitlines() if line.strip()]
@@ -160,12 +171,18 @@ def last_lines(log: Path) -> str:
 
 
 def records_in(keeper_folder: Path) -> list[Path]:
-    """Return the record files of guards; a guard that was not killed removes its record."""
+    """Return the files in which the guards of a link or node list the processes they have started.
+
+    A guard removes its file when it ends, unless it was killed.
+    """
     return sorted((keeper_folder / _RECORDS).glob("*.json"))
 
 
 def program(name: str) -> str:
-    """Return the path of one of Flower's programs, preferably next to this Python."""
+    """Return the path of one of Flower's programs, preferably next to this Python.
+
+    Raises DeploymentError if it is not installed.
+    """
     installed = Path(sysconfig.get_path("scripts")) / name
     found = str(installed) if installed.exists() else shutil.which(name)
     if found is None:
@@ -177,7 +194,10 @@ def program(name: str) -> str:
 
 
 def environment(flower_home: Path) -> dict[str, str]:
-    """Return the environment of Flower's programs: no telemetry, and a private FLWR_HOME."""
+    """Return this process's environment with changes for Flower's programs.
+
+    They use `flower_home` as FLWR_HOME, send no telemetry, and use no proxy on this machine.
+    """
     scripts = sysconfig.get_path("scripts")
     return {
         **os.environ,
@@ -191,7 +211,7 @@ def environment(flower_home: Path) -> dict[str, str]:
 
 
 def without_proxy() -> dict[str, str]:
-    """Return the settings by which calls to this machine itself use no proxy."""
+    """Return environment variables by which calls to this machine itself use no proxy."""
     given = os.environ.get("NO_PROXY") or os.environ.get("no_proxy") or ""
     hosts = ",".join(filter(None, [given, LOOPBACK, "localhost"]))
     return {"NO_PROXY": hosts, "no_proxy": hosts}
@@ -212,7 +232,10 @@ Announce = Callable[[dict[str, Any]], None]
 def hold_supervisor_lock(folder: Path, *, what: str) -> Iterator[Announce]:
     """Hold the lock of `folder` as its supervisor; yield a function that announces readiness.
 
-    The function takes facts to announce. Raises DeploymentError if another supervisor has the lock.
+    A supervisor is the process that runs a link or a node. The function takes a dict of facts,
+    which `state_of` then returns to other processes. What a killed supervisor has left running is
+    ended first. Raises DeploymentError if another supervisor has the lock; `what` names the
+    program in its message.
     """
     with contextlib.ExitStack() as stack:
         with files.explain_os_errors("write", folder):
@@ -237,7 +260,11 @@ def hold_supervisor_lock(folder: Path, *, what: str) -> Iterator[Announce]:
 
 
 def state_of(folder: Path) -> dict[str, Any] | None:
-    """Return what the supervisor of `folder` has announced; None if there is no supervisor."""
+    """Return what the supervisor of `folder`, a running link or node, has announced.
+
+    The dict has `pid`, `ready` and, once it is ready, the announced facts. None if no supervisor
+    runs. Waits while one is starting or stopping.
+    """
     while True:
         try:
             with (folder / "lock").open("rb") as lock:
@@ -258,6 +285,8 @@ def start_in_background(
     command: Sequence[str], folder: Path, *, timeout_seconds: float
 ) -> dict[str, Any]:
     """Start a supervisor that outlives this process; return its announcement once it is ready.
+
+    A supervisor is the process that runs a link or a node; see `state_of` for the announcement.
 
     Raises:
         DeploymentError: The supervisor ended, or was not ready in time and was stopped.
@@ -294,7 +323,10 @@ def start_in_background(
 
 
 def stop_supervisor(folder: Path) -> bool:
-    """Stop the supervisor of `folder` and its children; return False if there was none."""
+    """Stop the link or node that runs in `folder`, and wait; return False if none was running.
+
+    Raises DeploymentError if it has not ended after 60 seconds.
+    """
     state = state_of(folder)
     if state is None:
         return False
@@ -314,7 +346,10 @@ def stop_supervisor(folder: Path) -> bool:
 
 
 def end_leftovers(folder: Path) -> list[Process]:
-    """End the processes that a killed supervisor of `folder` has left, and return them."""
+    """End the processes that a killed link or node of `folder` has left, and return them.
+
+    Raises DeploymentError if a link or node is running there.
+    """
     if not records_in(folder):
         return []
     with files.explain_os_errors("open", folder / "lock"):
@@ -325,7 +360,7 @@ def end_leftovers(folder: Path) -> list[Process]:
 
 
 def describe_process(process: Process) -> str:
-    """Return a description of a process for messages."""
+    """Return the number and command line of a process, as text for messages."""
     return f"process {process.pid} ({process.command[:200]})"
 
 

@@ -80,7 +80,10 @@ class SiteFolder:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Return the site of a folder; raise ConfigError if it has none."""
+        """Return the site of a folder; raise ConfigError if site.toml is missing or not valid.
+
+        The values of the policy are not checked.
+        """
         folder = folder.absolute()
         path = folder / FILE_NAME
         if not path.is_file():
@@ -119,11 +122,11 @@ class SiteFolder:
 
     @property
     def node_folder(self) -> Path:
-        """The folder of the running node."""
+        """The folder node/ with the log of the node, the program that answers for the site."""
         return self.folder / "node"
 
     def policy_problem(self) -> str | None:
-        """Return which keys of the policy are missing; None if it is complete."""
+        """Return a sentence on missing keys of the policy; None if no required key is missing."""
         given = read_table(self.file)["policy"]
         missing = [key for key in NEEDED if key not in given]
         if not missing:
@@ -140,6 +143,7 @@ class SiteFolder:
         """Return why nothing can be charged to the ledger; None if it can.
 
         The ledger must match its seal and receipt, and the level and adjacency of the policy.
+        Raises PolicyError if site.toml is not valid. A ledger of an earlier version gets its seal.
         """
         try:
             path = self.folder / LEDGER_NAME
@@ -150,7 +154,11 @@ class SiteFolder:
             return str(error)
 
     def link_problem(self) -> str | None:
-        """Return why this site and its link would not trust each other; None if unknown or fine."""
+        """Return why this site and its link would not trust each other, else None.
+
+        The link is the server program of the federation. None also if it does not answer, or if the
+        site connects without keys (an insecure rehearsal).
+        """
         if self.root_certificate is None or self.private_key is None:
             return None
         return (
@@ -161,7 +169,11 @@ class SiteFolder:
 
 
 def supervisor_folder(folder: Path) -> Path:
-    """Return the folder of a node or link, even if the file of the site or federation is bad."""
+    """Return the subfolder node/ of a site or link/ of an operator, where the program runs.
+
+    The file site.toml or federation.toml need not be valid. Raises ConfigError if the folder is of
+    neither kind.
+    """
     node, link = folder.absolute() / "node", folder.absolute() / "link"
     if (folder / FILE_NAME).is_file():
         return node
@@ -174,14 +186,21 @@ def supervisor_folder(folder: Path) -> Path:
 
 
 def create_site(folder: Path, *, name: str, address: Address, root_certificate: Path) -> SiteFolder:
-    """Create a site's folder, whose policy the site must complete."""
+    """Create a site's folder with a key pair, an empty ledger, and a policy to be completed.
+
+    `root_certificate` is the operator's ca.crt, which is copied. Raises DeploymentError if the
+    folder has any content.
+    """
     check_name(name, what="a site's name")
     certificates.read_certificate(root_certificate)
     return _create(folder, name, address, root_certificate, policy=_OPEN_POLICY)
 
 
 def create_rehearsal_sites(federation: Federation) -> None:
-    """Create all sites' folders on this machine, with a policy for rehearsals."""
+    """Create the folders of all sites under sites/ of the operator's folder, for a rehearsal.
+
+    Each has a complete policy for rehearsals, and its key is added to the federation.
+    """
     sites = federation.folder / "sites"
     with files.explain_os_errors("create", sites):
         sites.mkdir(mode=files.PRIVATE_FOLDER, exist_ok=True)
@@ -266,7 +285,13 @@ _ALONG = ("audit.jsonl", "witness*.json")  # further files about the charges, if
 
 
 def move_ledger(old: Path, new: Path) -> LedgerPosition:
-    """Move a ledger from folder `old` to folder `new`, whose own ledger has no charges yet."""
+    """Move a site's ledger from folder `old` to folder `new`, whose own ledger has no charges yet.
+
+    The audit log and receipts move along. The same call finishes an interrupted move. Returns the
+    position of the moved ledger. Raises DeploymentError if the node of a folder runs, LedgerError
+    if the old ledger is damaged or missing or the new one has charges, and ConfigError if `new` is
+    not a site's folder.
+    """
     old, new = old.resolve(), new.resolve()
     if not (new / FILE_NAME).is_file():
         raise ConfigError(

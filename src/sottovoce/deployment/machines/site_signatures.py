@@ -37,7 +37,10 @@ class SignatureError(Exception):
 
 
 class SiteKeys:
-    """The public keys of a federation's sites, read again whenever the operator changes them."""
+    """The public keys of a federation's sites, read again whenever the operator changes them.
+
+    `folder` is the operator's folder.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,7 +50,10 @@ class SiteKeys:
         self.refresh()
 
     def refresh(self) -> None:
-        """Read what the operator has changed; keep the keys if a file cannot be read."""
+        """Read the keys again if the operator has changed them.
+
+        If a file cannot be read, a warning is logged and the keys stay as they are.
+        """
         parts = (self._folder / FILE_NAME, self._folder / "keys")
         try:
             state = tuple(part.stat().st_mtime_ns for part in parts)
@@ -76,7 +82,8 @@ class SiteKeys:
 
         Raises:
             UnknownKeyError: The key is not registered.
-            SignatureError: A header is missing or malformed, too old, or not signed by the key.
+            SignatureError: A header is missing or malformed, the time is more than 305 seconds ago
+                or 5 ahead, or the signature is not the key's.
         """
         self.refresh()
         try:

@@ -36,13 +36,13 @@ FOLDER_NAME = "witness"  # in the link's folder
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WitnessEntry:
-    """What is kept for one key.
+    """What an operator keeps for one site's public key: its newest receipt, and warnings.
 
     Attributes:
-        receipt: The newest receipt.
-        warning: What is wrong with the last statement.
-        first_warning: What is wrong with the first statement under this key; later ones do not
-            clear it.
+        receipt: The newest receipt: a statement of the site about its ledger, countersigned.
+        warning: What is wrong with the last statement; None if nothing is.
+        first_warning: What is wrong with the first statement under this key, or None; later ones do
+            not clear it.
     """
 
     receipt: Receipt
@@ -69,7 +69,10 @@ class WitnessEntry:
 
 
 class WitnessStore:
-    """The receipts of a federation; several runs may share them."""
+    """The receipts of a federation for its sites' ledgers; several runs may share them.
+
+    A receipt is a site's signed statement about its ledger, countersigned with the link's key.
+    """
 
     def __init__(self, federation: Federation) -> None:
         self._federation = federation
@@ -77,21 +80,27 @@ class WitnessStore:
         self.folder = federation.link_folder / FOLDER_NAME
 
     def receipt(self, site: str) -> Receipt | None:
-        """Return the newest receipt for a site under its present key."""
+        """Return the newest receipt for a site under its present key; None if there is none."""
         entry = self.entry(site)
         return entry.receipt if entry else None
 
     def entry(self, site: str) -> WitnessEntry | None:
-        """Return what is kept for a site's present key; None if nothing."""
+        """Return what is kept for a site's present key; None if nothing, or without a key.
+
+        Raises DeploymentError if the file is damaged.
+        """
         key = self._keys.get(site)
         return None if key is None else read_entry(self.folder, key_digest(key))
 
     def take(self, site: str, statement: bytes, *, answered: Receipt | None) -> None:
         """Check a site's statement; keep and countersign it if it is newer than what is kept.
 
-        A statement that goes back is not kept, and the operator is warned. It is compared with the
-        receipt that it `answered`, because with several runs at a time replies may arrive out of
-        order.
+        A statement of fewer rows than before, of other rows or of another ledger is not kept, and
+        the operator is warned. It is compared with the receipt that was sent with the request
+        (`answered`; None without one), because with several runs at a time replies may arrive out
+        of order. The first statement under a key is always kept, with a warning if it contradicts
+        one under another key. Raises WireError if the statement is malformed or its signature is
+        not valid, and DeploymentError if what is kept is damaged.
         """
         said, signature = self._read(site, statement)
         with self._locked():
@@ -176,7 +185,10 @@ class WitnessStore:
 
 
 def read_entry(folder: Path, key: str) -> WitnessEntry | None:
-    """Return what is kept for a key; raise DeploymentError if it cannot be read."""
+    """Return what is kept for a key; None if nothing is.
+
+    `key` is the SHA-256 of a site's public key. Raises DeploymentError if it cannot be read.
+    """
     path = folder / f"{key}.json"
     try:
         return WitnessEntry.from_plain(json.loads(path.read_bytes()))
@@ -194,7 +206,7 @@ def read_entry(folder: Path, key: str) -> WitnessEntry | None:
 
 
 def warnings_of(federation: Federation) -> dict[str, str]:
-    """Return the warnings about the sites' ledgers, by site."""
+    """Return the warning about each site's ledger, without sites that have none."""
     store, found = WitnessStore(federation), {}
     for site in federation.sites:
         try:
