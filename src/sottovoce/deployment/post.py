@@ -128,7 +128,7 @@ class Transport(Protocol[P]):
     """A transport that carries requests to clients by name and replies back; it trusts no reply."""
 
     def reachable(self, clients: Sequence[str]) -> frozenset[str]:
-        """Return those of the clients that can be asked now; it does not wait."""
+        """Return those of the clients that can be asked now; may be empty."""
         ...
 
     def send(self, orders: Mapping[str, P], *, expires_seconds: float) -> int:
@@ -147,7 +147,7 @@ class Transport(Protocol[P]):
         ...
 
     def collect(self) -> Iterable[Reply]:
-        """Return the replies that have come since the last call, without waiting."""
+        """Return the replies that have come since the last call; may be empty."""
         ...
 
 
