@@ -261,9 +261,10 @@ class _Ball:
         return self.records == 1 and adjacency is Adjacency.ZERO_OUT
 
     def zero_centered(self, adjacency: Adjacency) -> bool:
-        """Return whether zero may be the middle of the two neighbors that are farthest apart.
+        """Return whether each contribution to a vector lies at most half the sensitivity from zero.
 
-        True for replace-one, where they may be v and -v; False for zero-out.
+        True for replace-one, whose sensitivity is twice the largest contribution; False for
+        zero-out.
         """
         return adjacency is Adjacency.REPLACE_ONE
 
