@@ -106,7 +106,10 @@ class UnsupportedEventError(PrivacyError):
 
 
 class BudgetExhaustedError(PrivacyError):
-    """An error for a charge that would exceed the client's budget; nothing was charged or sent."""
+    """An error for a charge that would exceed its client's budget.
+
+    That client was not charged, and nothing was sent for it; other clients of a batch may be.
+    """
 
 
 class PolicyError(PrivacyError):

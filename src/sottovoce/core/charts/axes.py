@@ -195,7 +195,7 @@ def dot(number: int, x: float, y: float) -> str:
 
 
 def series_class(number: int) -> str:
-    """Return the CSS classes of series number `number`: "cN" for its color, and "sNUMBER"."""
+    """Return the CSS classes of series `number`, from 0: "c1 s9" is color 1 of 8 and series 9."""
     return f"c{number % NUM_COLORS} s{number}"
 
 
