@@ -1,3 +1,3 @@
-"""The version of the package."""
+"""The version of the package, also exported as `sottovoce.__version__`."""
 
 __version__ = "0.2.0"

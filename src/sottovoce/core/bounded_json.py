@@ -18,7 +18,8 @@ _REST = bytes(set(range(256)) - set(b"[]{},0123456789"))
 class JsonError(ValueError):
     """An error for text that is not parsed.
 
-    The message continues a sentence that begins with the name of the text: "is not valid JSON".
+    The message has no subject, so that the caller can put the name of the text before it: "is not
+    valid JSON ...".
     """
 
 
@@ -38,17 +39,18 @@ def loads(
 
     Args:
         text: The JSON.
-        most_bytes: The longest text that is parsed, in bytes.
-        most_values: The most members of lists and objects, all together.
+        most_bytes: The longest text that is parsed, in bytes; None for no bound.
+        most_values: The most members of lists and objects, all together; None for no bound.
         most_nested: How deep lists and objects may be nested.
-        finite: Refuse NaN, Infinity and numbers that overflow, as standard JSON does.
+        finite: Whether NaN, Infinity and numbers that overflow a float64 raise JsonError.
 
     Returns:
         The parsed value.
 
     Raises:
-        BoundsError: The text exceeds a bound; it was not parsed.
-        JsonError: The text is not JSON.
+        BoundsError: The text exceeds a bound, or has a number of more than 300 digits; it was not
+            parsed.
+        JsonError: The text is not JSON in UTF-8.
 
     Examples:
         >>> loads(b'{"rounds": [1, 2]}', most_values=3)

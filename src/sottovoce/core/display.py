@@ -22,11 +22,14 @@ def show(value: object, name: str = "") -> str:
     """Return a value as text; epsilons are rounded up; deltas, noise and parameters are exact.
 
     Args:
-        value: The value.
-        name: What it is, which decides on its rounding.
+        value: The value. Only floats are rounded.
+        name: What it is. A name that ends in "epsilon", and "bounds", mean an epsilon, which is
+            rounded up to 4 decimals. With "delta", "parameters", "example" and names that begin
+            with "noise" all digits are kept, with "budget" 15 significant ones, else 6.
 
     Returns:
-        The text.
+        The text; "none" for None, and "key=value, ..." for a mapping, whose keys are the names of
+        its values unless `name` is "bounds", "parameters" or "example".
     """
     if value is None:
         return "none"
@@ -45,7 +48,7 @@ def show(value: object, name: str = "") -> str:
 
 
 def show_rounded(parameters: Mapping[str, Any]) -> str:
-    """Return parameters in a few digits, to be read but not to be copied."""
+    """Return "name=value, ..." with floats in 5 significant digits, to be read but not copied."""
     return ", ".join(
         f"{name}={value:.5g}" if isinstance(value, float) else f"{name}={value}"
         for name, value in parameters.items()
@@ -53,7 +56,10 @@ def show_rounded(parameters: Mapping[str, Any]) -> str:
 
 
 def text_table(columns: list[str], rows: list[list[str]]) -> str:
-    """Return a table in plain characters, with numbers aligned right and words left."""
+    """Return a table in plain characters: headings, a line of dashes, and a line for each row.
+
+    Columns of numbers, as `is_numeric` tells them, are aligned right, others left.
+    """
     cells = [columns, *rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(columns))]
     right = [is_numeric([row[at] for row in rows]) for at in range(len(columns))]
@@ -69,13 +75,20 @@ def text_table(columns: list[str], rows: list[list[str]]) -> str:
 
 
 def text_fields(fields: Mapping[str, object]) -> str:
-    """Return names and values, one pair in each line."""
+    """Return aligned names and values as plain text, one pair in each line.
+
+    Values are written by `show`. There must be at least one pair.
+    """
     width = max(len(name) for name in fields)
     return "\n".join(f"{name:<{width}}  {show(value, name)}" for name, value in fields.items())
 
 
 def is_numeric(cells: list[str]) -> bool:
-    """Return whether a column holds numbers, and so is aligned right."""
+    """Return whether a column is to be aligned right, as numbers are.
+
+    True if each cell is empty or begins with a digit or one of - + . <; False if there are no
+    cells.
+    """
     return bool(cells) and all(cell[:1] in "0123456789-+.<" for cell in cells)
 
 
@@ -108,7 +121,15 @@ def show_epsilon(value: float, decimals: int = 4) -> str:
 
 
 def show_remaining(value: float, decimals: int = 4) -> str:
-    """Return the rest of a budget as text, rounded down so that no more is printed than is left."""
+    """Return the rest of a budget as text, rounded down so that no more is printed than is left.
+
+    Args:
+        value: The epsilon that is left, which must be finite.
+        decimals: The number of decimals.
+
+    Returns:
+        The text, such as "0.1234".
+    """
     return _quantized(decimal.Decimal(repr(float(value))), decimals, decimal.ROUND_FLOOR)
 
 
@@ -119,7 +140,10 @@ def _quantized(value: decimal.Decimal, decimals: int, rounding: str) -> str:
 
 
 def show_lower(value: float) -> str:
-    """Return a lower bound as text, rounded down so that the printed bound holds too."""
+    """Return a lower bound in 4 decimals, rounded down so that the printed bound holds too.
+
+    A value that is not finite gives "infinite".
+    """
     return f"{math.floor(value * 1e4) / 1e4:.4f}" if math.isfinite(value) else "infinite"
 
 
@@ -139,7 +163,8 @@ def table(
         columns: The headings.
         rows: The cells of each row.
         caption: The title.
-        of: The number of all rows, where only some of them are shown.
+        of: The number of all rows, where only some of them are given; a note below the table then
+            says so. 0 for no note.
 
     Returns:
         The HTML.
@@ -165,7 +190,7 @@ def table(
 
 
 def fields(values: Mapping[str, object], *, caption: str = "") -> str:
-    """Return an HTML table of names and values, one pair in each row."""
+    """Return an HTML table of names and values, one pair in each row, as `show` writes them."""
     rows = "\n".join(
         f'<tr><th scope="row" style="{_CELL};text-align:left">{escape(name)}</th>'
         f'<td style="{_CELL};text-align:left">{escape(show(value, name))}</td></tr>'
@@ -179,12 +204,15 @@ def fields(values: Mapping[str, object], *, caption: str = "") -> str:
 
 
 def note(text: str) -> str:
-    """Return an HTML paragraph to put below a table."""
+    """Return text, which is escaped, as an HTML paragraph to put below a table."""
     return f'<p style="opacity:.75;max-width:60em;margin:.3em 0">{escape(text)}</p>'
 
 
 def picture(svg: str, name: str) -> str:
-    """Return an SVG drawing as an HTML image, which keeps its style apart from the page's."""
+    """Return an SVG drawing as an HTML image, which keeps its style apart from the page's.
+
+    The drawing is embedded as a data URI; `name` is the text for those who cannot see it.
+    """
     data = base64.b64encode(svg.encode()).decode()
     return (
         f'<img alt="{escape(name)}" style="max-width:36em;width:100%" '
@@ -204,7 +232,8 @@ class Table(Sequence[Row], Generic[Row]):
         rows: The records, instances of dataclasses.
         caption: The title.
         columns: The headings of the shown columns by the name of the field; all fields if None.
-            `to_dicts` and `to_pandas` always have all fields.
+            `to_dicts` and `to_pandas` always have all fields. A notebook or terminal shows at most
+            60 rows.
     """
 
     __slots__ = ("_caption", "_columns", "_rows")
@@ -239,7 +268,7 @@ class Table(Sequence[Row], Generic[Row]):
         """Return the rows as dictionaries.
 
         Returns:
-            A dictionary for each row, with all fields.
+            A dictionary for each row, with the values of all fields by their names.
         """
         return [_plain(row) for row in self._rows]
 

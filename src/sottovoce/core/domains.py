@@ -28,7 +28,10 @@ _CHUNK = 1 << 20  # A power of two, so that each chunk is a whole subtree.
 
 
 def square_sum(values: NDArray[np.float32] | NDArray[np.float64]) -> float:
-    """Return the sum of squares of a vector: infinity on overflow, NaN if a value is NaN."""
+    """Return the sum of squares of a vector, the same number on every machine.
+
+    The sum is infinite if it overflows a float64, NaN if a value is NaN, and 0 for no values.
+    """
     kernels = native()
     if kernels is not None and values.flags.c_contiguous and values.flags.aligned:
         wide = values.dtype == np.float64
@@ -81,13 +84,13 @@ class Domain(Protocol):
         """The number of coordinates."""
 
     def check(self, values: ArrayLike) -> Vector:
-        """Return the values as a float64 vector if they lie in the domain.
+        """Return the values as a float64 vector if they lie in the domain; nothing is clipped.
 
         Args:
             values: A vector.
 
         Returns:
-            The vector.
+            The vector; it may share memory with `values`.
 
         Raises:
             DomainError: The values lie outside the domain, are not finite, or have another
@@ -102,11 +105,13 @@ class Domain(Protocol):
             values: A vector, which may lie outside the domain.
 
         Returns:
-            The values themselves if they lie in the domain (or just inside a ball's boundary), else
-            a point of the domain.
+            The values unchanged if they lie in the domain, else a point of the domain. A ball also
+            moves values whose norm is above (1 - 2^-20) times its radius, to make up for later
+            rounding.
 
         Raises:
-            DomainError: The values are not finite, or have another dimension.
+            DomainError: The values are not finite, have another dimension, or lie outside a domain
+                that cannot be clipped to (`Categories`, and an `L1Ball` of several records).
         """
         ...
 
@@ -117,20 +122,27 @@ class Domain(Protocol):
             adjacency: The definition of neighbors.
 
         Returns:
-            The sensitivity.
+            The sensitivity, a distance in that norm.
         """
         ...
 
 
 def finite_vector(values: ArrayLike, dimension: int) -> Vector:
-    """Return the values as a float64 vector of this dimension; refuse NaN and infinity."""
+    """Return the values as a float64 vector of this dimension.
+
+    DomainError is raised for another shape, for NaN and for infinity.
+    """
     vector = _vector(values, dimension)
     _check_finite(vector)
     return vector
 
 
 def sized_vector(values: ArrayLike, dimension: int) -> Floats:
-    """Return the values as a contiguous vector of this dimension, in float32 if that is exact."""
+    """Return the values as a contiguous vector of this dimension, for kernels.
+
+    An array of float16 or float32 becomes float32, which is exact; everything else becomes float64.
+    DomainError is raised for another shape or no numbers; NaN and infinity are not refused.
+    """
     array = np.asarray(values)
     if array.dtype.kind == "f" and array.dtype.itemsize <= 4 and array.shape == (dimension,):
         return np.require(array, np.float32, ["C", "A"])
@@ -138,9 +150,11 @@ def sized_vector(values: ArrayLike, dimension: int) -> Floats:
 
 
 def contiguous_vector(values: NDArray[Any]) -> Floats:
-    """Return a vector in a type for kernels: float32 for up to 32 bits, float64 for anything wider.
+    """Return a vector of any length as a contiguous array of float32 or float64, for kernels.
 
-    The conversion from float16 to float32 is exact.
+    Floats of up to 32 bits become float32, which is exact; other floats and all integers become
+    float64. DomainError is raised if the array is no vector or has no numbers; NaN and infinity are
+    not refused.
     """
     array = np.asarray(values)
     if array.ndim != 1:
@@ -236,15 +250,22 @@ class _Ball:
                 assert_never(adjacency)
 
     def relative_sensitivity(self, adjacency: Adjacency) -> float:
-        """Return the sensitivity in units of radius/records, which is exactly 1 or 2."""
+        """Return the sensitivity / (radius/records): exactly 1 for zero-out, 2 for replace-one."""
         return self.sensitivity(adjacency) / (self.radius / self.records)
 
     def against_zero(self, adjacency: Adjacency) -> bool:
-        """Return whether one of any two neighbors is the zero vector, and has no other record."""
+        """Return whether one of any two neighboring inputs is always the zero vector.
+
+        This is so for zero-out if the vector has one record.
+        """
         return self.records == 1 and adjacency is Adjacency.ZERO_OUT
 
     def zero_centered(self, adjacency: Adjacency) -> bool:
-        """Return whether zero lies halfway between the neighbors that are farthest apart."""
+        """Return whether each contribution to a vector lies at most half the sensitivity from zero.
+
+        True for replace-one, whose sensitivity is twice the largest contribution; False for
+        zero-out.
+        """
         return adjacency is Adjacency.REPLACE_ONE
 
 
@@ -302,8 +323,8 @@ class L2Ball(_Ball):
             values: The vector.
 
         Returns:
-            The factor, at most 1; None if the vector is too long for one multiplication, or not
-            finite.
+            The factor: 1 if the norm is at most `limit`, else limit/norm; None if the norm is above
+            1e100, which one multiplication does not clip accurately, or a value is not finite.
         """
         return self.scale_for(self.norm(values))
 
@@ -314,7 +335,8 @@ class L2Ball(_Ball):
             norm: The Euclidean norm.
 
         Returns:
-            The factor, at most 1; None if the norm is too large for one multiplication, or NaN.
+            The factor: 1 if the norm is at most `limit`, else limit/norm; None if the norm is above
+            1e100, which one multiplication does not clip accurately, or NaN.
         """
         if norm <= self.limit:
             return 1.0
@@ -322,7 +344,7 @@ class L2Ball(_Ball):
 
     @property
     def limit(self) -> float:
-        """The norm to which `project` scales a longer vector: slightly below the radius."""
+        """The norm to which `project` scales a longer vector: (1 - 2^-20) times the radius."""
         return self.radius * (1.0 - ROUNDING_HEADROOM)
 
 
@@ -464,7 +486,7 @@ class Categories:
 
     @property
     def bits(self) -> int:
-        """The bits that the number of one category takes."""
+        """The number of bits of one category's number: ceil(log2(num_categories))."""
         return (self.num_categories - 1).bit_length()
 
     def check(self, values: ArrayLike) -> Vector:
@@ -511,6 +533,7 @@ def clipped_domain(geometry: str, dimension: int, clip_norm: float, records: int
 
     Raises:
         UnknownNameError: The geometry is unknown.
+        ParameterError: A number is outside its range, or 'linf' has several records.
 
     Examples:
         >>> clipped_domain("l2", 10, 1.5)
@@ -532,7 +555,10 @@ def clipped_domain(geometry: str, dimension: int, clip_norm: float, records: int
 
 
 def geometry_of(domain: Domain) -> str:
-    """Return the name of the geometry with which `clipped_domain` makes such a domain."""
+    """Return the geometry of a domain as `clipped_domain` names it: 'l2', 'l1' or 'linf'.
+
+    'linf' stands for a `Box` and for every other domain that is not a ball, `Categories` too.
+    """
     match domain:
         case L2Ball():
             return "l2"
@@ -543,7 +569,10 @@ def geometry_of(domain: Domain) -> str:
 
 
 def clip_norm_of(domain: Domain) -> float:
-    """Return the clip norm with which `clipped_domain` makes such a domain."""
+    """Return the clip norm of a domain: a ball's radius, or a box's largest absolute value.
+
+    ParameterError is raised for any other domain, such as `Categories`.
+    """
     match domain:
         case L1Ball() | L2Ball():
             return domain.radius
@@ -559,7 +588,11 @@ def clip_norm_of(domain: Domain) -> float:
 
 
 def enclosing_ball(domain: Domain) -> L2Ball:
-    """Return the smallest Euclidean ball around 0 that contains the domain, rounded up."""
+    """Return the smallest Euclidean ball around 0 that contains the domain, rounded up.
+
+    An `L2Ball` is returned as it is. A ball's number of records is kept. ParameterError is raised
+    unless the domain is an `L2Ball`, an `L1Ball` or a `Box`.
+    """
     match domain:
         case L2Ball():
             return domain
@@ -576,7 +609,7 @@ def enclosing_ball(domain: Domain) -> L2Ball:
 
 
 def require_l2_ball(domain: Domain) -> L2Ball:
-    """Return the domain if it is a Euclidean ball; refuse it otherwise.
+    """Return the domain if it is a Euclidean ball (`L2Ball`); raise ParameterError otherwise.
 
     The privacy proofs of Gaussian-like noise need the Euclidean norm.
     """

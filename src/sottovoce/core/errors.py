@@ -5,7 +5,7 @@
     +-- UnknownNameError         there is no mechanism, data set, key ... of that name
     +-- PluginError              a plug-in fails, or claims a name that is taken
     +-- DomainError              an input is outside its declared domain (NaN, norm, dimension)
-    +-- RandomnessError          a keystream would be used for a second input
+    +-- RandomnessError          two inputs would get the same random bits
     +-- DesignError              a mechanism design cannot be found, read or certified
     +-- PrivacyError
     |   +-- AdjacencyMismatchError   one composition has events of two adjacencies
@@ -43,7 +43,7 @@ class ParameterError(SottovoceError, ValueError):
 
 
 class UnknownNameError(SottovoceError, KeyError):
-    """An error for a name that is not one of the known names; the message suggests the nearest."""
+    """An error for a name that is not a known one; the message suggests a similar name, if any."""
 
     # KeyError would print the repr of the message.
     def __str__(self) -> str:
@@ -51,7 +51,7 @@ class UnknownNameError(SottovoceError, KeyError):
 
     @classmethod
     def among(cls, what: str, name: str, known: Iterable[str]) -> "UnknownNameError":
-        """Return the error for an unknown name, with the nearest valid name and all valid names.
+        """Return the error for an unknown name, with all valid names and the nearest similar one.
 
         Args:
             what: What the name should denote, such as "mechanism".
@@ -74,7 +74,7 @@ class UnknownNameError(SottovoceError, KeyError):
 class PluginError(SottovoceError):
     """An error for a plug-in that cannot be used, or for a name that two distributions register.
 
-    The message names the distributions.
+    The message names the plug-in and, where they are known, the distributions.
     """
 
 
@@ -83,7 +83,10 @@ class DomainError(SottovoceError, ValueError):
 
 
 class RandomnessError(SottovoceError):
-    """An error for a keystream that would be used for a second input."""
+    """An error for randomness that would or could be used for a second input.
+
+    A keystream was used before, or seeded randomness has no label that names the input.
+    """
 
 
 class DesignError(SottovoceError):
@@ -103,7 +106,10 @@ class UnsupportedEventError(PrivacyError):
 
 
 class BudgetExhaustedError(PrivacyError):
-    """An error for a charge that would exceed the client's budget; nothing was charged or sent."""
+    """An error for a charge that would exceed its client's budget.
+
+    That client was not charged, and nothing was sent for it; other clients of a batch may be.
+    """
 
 
 class PolicyError(PrivacyError):
@@ -148,13 +154,13 @@ class ConfigError(SottovoceError, ValueError):
 
 
 class OutputError(SottovoceError):
-    """An error for a folder or file that cannot be read or written."""
+    """An error for a folder or file that cannot be read or written, or that is locked."""
 
 
 class DataError(SottovoceError):
     """An error for data that is missing, damaged or not what was announced.
 
-    The message names the file and the remedy.
+    The message says which data it is about, and what to do.
     """
 
 

@@ -23,7 +23,7 @@ class OptionalPackage:
 
     @property
     def install(self) -> str:
-        """The command that installs the package."""
+        """The shell command that installs the package, such as "pip install 'sottovoce[learn]'"."""
         wanted = f"'sottovoce[{self.extra}]'" if self.extra else self.distribution
         return f"pip install {wanted}"
 

@@ -33,7 +33,9 @@ def export_lazily(package: str, homes: Mapping[str, Sequence[str]]) -> None:
 
     Args:
         package: The full name of the package, whose `__init__.py` calls this.
-        homes: The exported names by the module, relative to the package, that defines them.
+        homes: The exported names by the module, relative to the package, that defines them. The
+            first use of a name imports its module; if that needs an optional package that is
+            missing, ModuleNotFoundError names the command that installs it.
     """
     module = sys.modules[package]
     home_of = {name: home for home, names in homes.items() for name in names}

@@ -74,7 +74,8 @@ def write_atomic(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
         mode: Its mode, less the user's umask, from the moment it is created.
 
     Raises:
-        OutputError: The file cannot be written; the old one is unchanged.
+        OutputError: The file cannot be written. The old one is then unchanged, unless only the
+            last step failed, which makes the rename durable.
     """
     with explain_os_errors("write", path):
         temporary = path.parent / f".{path.name[:100]}.{secrets.token_hex(8)}"
@@ -103,7 +104,11 @@ def rename_if_absent(temporary: Path, path: Path) -> bool:
         path: Its new name.
 
     Returns:
-        False if the name is taken; the file of that name is then unchanged.
+        Whether the file has the new name; False if the name is taken, and the file of that name is
+        then unchanged.
+
+    Raises:
+        OSError: The new name cannot be written.
     """
     try:
         try:
@@ -134,7 +139,10 @@ def _copy_new(source: Path, path: Path) -> None:
 
 
 def check_writable(path: Path) -> None:
-    """Raise OutputError if `write_atomic` could not write this file; nothing is changed."""
+    """Raise OutputError if `write_atomic` could not write this file; nothing is changed.
+
+    It could not if the path is a folder, or if its parent folder is missing or not writable.
+    """
     if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         why = f"{path.parent} cannot be written to"
         if path.is_dir():
@@ -145,7 +153,11 @@ def check_writable(path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename or a new file durable; Windows cannot sync a folder and does not need to."""
+    """Make renames and new files in a folder durable, so that a power failure does not undo them.
+
+    Windows cannot sync a folder and does not need to: there this does nothing. Raises OSError if
+    the folder cannot be opened or synced.
+    """
     if os.name == "nt":
         return
     handle = os.open(folder, os.O_RDONLY)
@@ -156,22 +168,37 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, value: Any, *, sort_keys: bool = True, mode: int = PUBLIC) -> None:
-    """Write a value as indented JSON, atomically."""
+    """Write a value as indented JSON, atomically: a whole file or nothing.
+
+    Args:
+        path: The file, which is replaced if it exists.
+        value: The value, of the types that `json.dumps` accepts.
+        sort_keys: Whether the keys of objects are sorted.
+        mode: The file's mode, less the user's umask.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
     text = json.dumps(value, indent=2, sort_keys=sort_keys) + "\n"
     write_atomic(path, text.encode(), mode=mode)
 
 
 def open_private(path: Path, *, append: bool = False) -> IO[bytes]:
-    """Open a file for writing; if it is new, only its owner may read it from the start.
+    """Open a file for writing bytes; if it is new, only its owner may read it from the start.
 
-    An existing file is emptied, or with `append` extended, and keeps its mode.
+    An existing file is emptied, or with `append` extended, and keeps its mode. Raises OSError if
+    the file cannot be opened.
     """
     flags = os.O_WRONLY | os.O_CREAT | _AS_BYTES | (os.O_APPEND if append else os.O_TRUNC)
     return os.fdopen(os.open(path, flags, PRIVATE), "ab" if append else "wb")
 
 
 def make_private(folder: Path) -> None:
-    """Remove the rights of other users on a folder and everything in it."""
+    """Remove the rights of the group and of other users on a folder and everything in it.
+
+    Symbolic links are left alone, and so are files whose mode this user may not change. Raises
+    OutputError if the folder cannot be read.
+    """
     with explain_os_errors("change the mode of", folder):
         for path in (folder, *folder.rglob("*")):
             mode = path.lstat().st_mode
@@ -182,20 +209,21 @@ def make_private(folder: Path) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; raise OutputError if it is missing or damaged."""
+    """Return the content of a JSON file; raise OutputError if it is missing or damaged."""
     try:
         with explain_os_errors("read", path):
             content = path.read_bytes()
         return bounded_json.loads(content)
     except bounded_json.JsonError as error:
         raise OutputError(
-            f"{path} is damaged: it {error}; restore it, or start a new run"
+            f"{path} is damaged: it {error}; restore it from a backup, or repeat in a new folder "
+            "what wrote it"
         ) from None
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of the folder of `path` while the block runs, or raise at once.
+    """Hold the lock of the folder of `path` while the `with` block runs, or raise at once.
 
     The lock is one of the operating system on the file `path`. It is advisory: it keeps out only
     processes that lock the same file. The operating system releases it when the process that holds
@@ -233,7 +261,12 @@ def _holders(path: Path) -> tuple[str, str]:
 
 
 def lock_holders(path: Path) -> list[int]:
-    """Return the ids of the processes that lock a file, as far as Linux shows them to this user."""
+    """Return the ids of the processes that lock a file, as far as Linux shows them to this user.
+
+    If none is shown, the other processes that have the file open are returned, since a child of the
+    process that took the lock holds it too. The list is empty if there are none, and on other
+    systems. Raises OSError if the file does not exist.
+    """
     found = path.stat()
     device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
     holders = []
@@ -278,10 +311,11 @@ def _command(pid: int) -> str:
 
 
 def wait_for_lock(handle: int) -> None:
-    """Wait until no other process or thread holds a lock on the same file, then lock it.
+    """Wait, without a time limit, until no other process or thread locks the same file; lock it.
 
-    The lock is held until the handle is closed. The operating system closes the handles of a
-    process that ends, even if it is killed. On Windows nothing is locked.
+    `handle` is the file's descriptor, as `os.open` returns it. The lock is held until it is closed.
+    The operating system closes the descriptors of a process that ends, even if it is killed. On
+    Windows nothing is locked.
     """
     if fcntl is not None:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -293,7 +327,10 @@ def finite_or_none(value: float) -> float | None:
 
 
 def finite(value: Any) -> Any:
-    """Return nested data for JSON, in which None replaces every number that is not finite."""
+    """Return a copy of nested data, for JSON, with None for every float that is not finite.
+
+    Tuples become lists.
+    """
     match value:
         case dict():
             return {key: finite(item) for key, item in value.items()}

@@ -20,7 +20,10 @@ SINCE = "0.2.0"
 
 
 def new_path(old: str) -> str | None:
-    """Return where a module of version 0.1 is now, or None if the table has no entry for it."""
+    """Return where a module of version 0.1 is now, or None if the table has no entry for it.
+
+    `old` is its full name, with or without "sottovoce.". Several new places are joined by " and ".
+    """
     moved = json.loads((files("sottovoce.core") / "moved.json").read_text(encoding="utf-8"))
     found: str | None = moved.get(old.removeprefix("sottovoce."))
     return found
@@ -116,6 +119,9 @@ class _OldPaths(MetaPathFinder):
 
 
 def explain_moved_imports() -> None:
-    """Add the finder that makes imports of old paths raise an error with the new path."""
+    """Make imports of version 0.1's module paths raise an ImportError with the new path.
+
+    This adds a finder to `sys.meta_path`, once, however often it is called.
+    """
     if not any(isinstance(finder, _OldPaths) for finder in sys.meta_path):
         sys.meta_path.append(_OldPaths())

@@ -40,19 +40,23 @@ class NativeMissingWarning(RuntimeWarning):
 
 
 class Native(NamedTuple):
-    """The C extension and the level, the first argument of its functions."""
+    """The C extension and the number of its SIMD level, the first argument of its functions."""
 
     library: ModuleType
     level: int
 
     @property
     def name(self) -> str:
-        """The name of the level."""
+        """The name of the level: portable, avx2 or avx512."""
         return _NAMES[self.level]
 
 
 def levels() -> tuple[str, ...]:
-    """Return the levels that this machine can run, the slowest (numpy) first."""
+    """Return the kernels that this machine can run, by name, the slowest first.
+
+    They are numpy and, if the C extension is built, portable, avx2 and avx512 as far as the
+    processor has these instructions.
+    """
     return ("numpy", *(_NAMES[: _native.best_level() + 1] if _native else ()))
 
 
@@ -78,7 +82,14 @@ _choice = _Choice()
 
 
 def native() -> Native | None:
-    """Return the extension at the level in use, or None where numpy is used instead."""
+    """Return the C extension at the level in use, or None if numpy is used instead.
+
+    The first call chooses the level that the environment variable SOTTOVOCE_KERNELS names, else the
+    fastest; it warns with NativeMissingWarning if the level is automatic and the extension missing.
+
+    Raises:
+        ParameterError: The variable names a level that this machine cannot run.
+    """
     if not _choice.made:
         _choice.make(os.environ.get(VARIABLE, "auto"))
     return _choice.native
@@ -86,7 +97,14 @@ def native() -> Native | None:
 
 @contextmanager
 def using(name: str) -> Iterator[None]:
-    """Use another level inside a `with` block, in every thread; for tests and benchmarks."""
+    """Use other kernels inside a `with` block, in every thread; for tests and benchmarks.
+
+    Args:
+        name: One of `levels()`, or "auto" for the fastest.
+
+    Raises:
+        ParameterError: This machine cannot run kernels of that name.
+    """
     before = _choice.native, _choice.made
     _choice.make(name)
     try:

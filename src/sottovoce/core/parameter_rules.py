@@ -26,14 +26,17 @@ def _as_number(name: str, value: Any) -> float:
 
 
 def clip_norm(name: str, value: float) -> float:
-    """Check a clip norm: from 1e-100, so that products with it do not underflow, to 1e12."""
+    """Check a clip norm and return it as a float; ParameterError unless in [1e-100, 1e12].
+
+    Products with a smaller one could underflow. `name` is the parameter's name, for the message.
+    """
     if 0.0 < _as_number(name, value) < 1e-100:
         raise ParameterError(f"{name} must be at least 1e-100, got {value!r}; scale the data up")
     return positive(name, value)
 
 
 def positive(name: str, value: float, *, at_most: float = 1e12, remedy: str = "") -> float:
-    """Check a finite number above 0 (at least 1e-300) and at most `at_most`.
+    """Check that a number is above 0 (at least 1e-300) and at most `at_most`, and return it.
 
     Args:
         name: The parameter's name, for the message.
@@ -61,7 +64,10 @@ def positive(name: str, value: float, *, at_most: float = 1e12, remedy: str = ""
 
 
 def epsilon(value: float, name: str = "epsilon") -> float:
-    """Check an epsilon: above 0 and at most 1000, since a larger one guarantees nothing."""
+    """Check an epsilon and return it as a float; ParameterError unless above 0 and at most 1000.
+
+    A larger one guarantees nothing; the least is 1e-300. `name` is its name in the message.
+    """
     return positive(
         name,
         value,
@@ -71,7 +77,10 @@ def epsilon(value: float, name: str = "epsilon") -> float:
 
 
 def delta(value: float, name: str = "delta") -> float:
-    """Check a delta: strictly between 0 and 1."""
+    """Check a delta and return it as a float; ParameterError unless strictly between 0 and 1.
+
+    The least is 1e-300. `name` is its name in the message.
+    """
     number = _as_number(name, value)
     if not 1e-300 <= number < 1.0:
         raise ParameterError(
@@ -82,7 +91,10 @@ def delta(value: float, name: str = "delta") -> float:
 
 
 def noise_multiplier(value: float) -> float:
-    """Check a noise multiplier, the noise's standard deviation / clip norm: from 1e-5 to 1e12."""
+    """Check a noise multiplier, the noise's standard deviation / clip norm, and return it.
+
+    ParameterError is raised unless it lies between 1e-5 and 1e12.
+    """
     number = _as_number("noise_multiplier", value)
     if not 1e-5 <= number <= 1e12:
         raise ParameterError(
@@ -93,12 +105,18 @@ def noise_multiplier(value: float) -> float:
 
 
 def fraction(name: str, value: float) -> float:
-    """Check a number in (0, 1]."""
+    """Check a number and return it as a float; ParameterError unless it is in (0, 1].
+
+    The least is 1e-300. `name` is the parameter's name, for the message.
+    """
     return positive(name, value, at_most=1.0)
 
 
 def inner_fraction(name: str, value: float) -> float:
-    """Check a number strictly between 0 and 1."""
+    """Check a number and return it as a float; ParameterError unless strictly between 0 and 1.
+
+    The least is 1e-300. `name` is the parameter's name, for the message.
+    """
     number = _as_number(name, value)
     if not 1e-300 <= number < 1.0:
         raise ParameterError(f"{name} must lie strictly between 0 and 1, got {value!r}")
@@ -106,7 +124,10 @@ def inner_fraction(name: str, value: float) -> float:
 
 
 def step_epsilon(name: str, value: float) -> float:
-    """Check the epsilon of one step of a staircase distribution: from 1e-12 to 500."""
+    """Check the epsilon of one step of a staircase distribution, and return it as a float.
+
+    ParameterError is raised unless it lies between 1e-12 and 500.
+    """
     low, high = STEP_EPSILONS
     number = _as_number(name, value)
     if not low <= number <= high:
@@ -118,7 +139,7 @@ def step_epsilon(name: str, value: float) -> float:
 
 
 def integer(name: str, value: SupportsIndex, *, low: int, high: int, remedy: str = "") -> int:
-    """Check an integer from `low` to `high`, both included.
+    """Check that a value is an integer from `low` to `high`, both included, and return it.
 
     Args:
         name: The parameter's name, for the message.
@@ -146,7 +167,7 @@ def integer(name: str, value: SupportsIndex, *, low: int, high: int, remedy: str
 
 
 def finite(name: str, value: float) -> float:
-    """Check a finite number."""
+    """Check a number and return it as a float; ParameterError for NaN, infinity and non-numbers."""
     number = _as_number(name, value)
     if not math.isfinite(number):
         raise ParameterError(f"{name} must be finite, got {value!r}")
@@ -154,14 +175,14 @@ def finite(name: str, value: float) -> float:
 
 
 def boolean(name: str, value: bool) -> bool:
-    """Check a boolean; 0 and 1 are refused."""
+    """Check a boolean and return it; ParameterError for any other value, also for 0 and 1."""
     if not isinstance(value, bool):
         raise ParameterError(f"{name} must be true or false, got {value!r}")
     return value
 
 
 def text(name: str, value: str) -> str:
-    """Check a string."""
+    """Check a string and return it; ParameterError for any other value."""
     if not isinstance(value, str):
         raise ParameterError(f"{name} must be a string, got {value!r}")
     return value

@@ -28,11 +28,12 @@ class ReturnCondition:
     """A condition on what a method returns.
 
     Attributes:
-        what: The condition in words, for the error message.
+        what: What the value must be, such as "a string", for the error message.
         fits: A function that tells whether a value meets the condition.
-        calls: The condition on the results of a returned function.
-        yields: The condition on each item of a returned iterator.
-        methods: The conditions on the results of a returned object's methods, by name.
+        calls: The condition on the results of a returned function; None for no condition.
+        yields: The condition on each item of a returned iterator; None for no condition.
+        methods: The conditions on the results of a returned object's methods, by name; None for no
+            condition.
     """
 
     what: str
@@ -60,7 +61,9 @@ class Contract:
 def enforce_contract(register: Register[Any], name: str, owner: type, contract: Contract) -> None:
     """Check the class that is registered under `name` against its contract, if it is a plug-in.
 
-    The methods named in the contract are wrapped, so that each call checks its result.
+    The class is changed in place: the methods named in `contract.returns` are wrapped, so that
+    each call checks its result and raises PluginError if it does not fit. A class of Sottovoce is
+    neither checked nor changed.
 
     Args:
         register: The register of the class.
@@ -69,7 +72,7 @@ def enforce_contract(register: Register[Any], name: str, owner: type, contract: 
         contract: What the class must define.
 
     Raises:
-        PluginError: The class is no dataclass, or lacks a method.
+        PluginError: The class is no dataclass, or lacks a method or attribute of `contract.needs`.
     """
     if is_ours(owner.__module__):
         return
@@ -112,7 +115,17 @@ def _wrap_methods(
 def with_checked_results(
     register: Register[Any], name: str, function: F, wanted: ReturnCondition
 ) -> F:
-    """Return a registered function whose results are checked; Sottovoce's own stay unchanged."""
+    """Return a function that calls a plug-in's function and checks each result.
+
+    Args:
+        register: The register of the function.
+        name: Its registered name, for messages.
+        function: The function.
+        wanted: The condition on its results; one that does not meet it raises PluginError.
+
+    Returns:
+        The checking function; the function itself if it belongs to Sottovoce.
+    """
     if is_ours(function.__module__):
         return function
     return _with_checked_results(
@@ -166,14 +179,23 @@ def _each(
 
 
 def instance(kind: type | tuple[type, ...], what: str) -> ReturnCondition:
-    """Return the condition that a value is an instance of a class, or of one of several."""
+    """Return the condition that a value is an instance of `kind`; `what` says so in messages."""
     return ReturnCondition(what=what, fits=lambda value: isinstance(value, kind))
 
 
 def with_attributes(
     names: Iterable[str], what: str, methods: Mapping[str, ReturnCondition] | None = None
 ) -> ReturnCondition:
-    """Return the condition that a value has these attributes, and methods with these results."""
+    """Return the condition that a value has these attributes, and methods with these results.
+
+    Args:
+        names: The attributes, methods included, that must exist.
+        what: What the value must be, such as "a collector", for the error message.
+        methods: The conditions on the results of the value's methods, by name; None for none.
+
+    Returns:
+        The condition.
+    """
     wanted = tuple(names)
     return ReturnCondition(
         what=f"{what}, which has {', '.join(wanted)}",

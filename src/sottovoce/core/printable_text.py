@@ -15,7 +15,7 @@ from typing import Any
 
 
 def client_name(number: int) -> str:
-    """Return the default name of a client, for a spec that gives none."""
+    """Return the default name of client number `number`, such as "client-0007"."""
     return f"client-{number:04d}"
 
 
@@ -25,6 +25,8 @@ _MOST_TOLD = 3
 
 def printable(text: object) -> str:
     r"""Return text on one line with everything that is not printable escaped, line ends too.
+
+    A character is escaped as \uXXXX, or as \UXXXXXXXX above U+FFFF.
 
     Examples:
         >>> print(printable("a\nb"))
@@ -37,12 +39,15 @@ def printable(text: object) -> str:
 
 
 def printable_lines(text: object) -> str:
-    """Return text of several lines with everything that is not printable in them escaped."""
+    r"""Return text with everything that is not printable escaped as \uXXXX, except "\n"."""
     return "\n".join(printable(line) for line in str(text).split("\n"))
 
 
 def printable_data(value: Any) -> Any:
-    """Return nested plain data in which every string, also a key, is printable on one line."""
+    r"""Return a copy of nested data in which every string, also a key, is printable on one line.
+
+    Other characters are escaped as \uXXXX. Tuples become lists; other values stay as they are.
+    """
     match value:
         case str():
             return printable(value)
@@ -55,7 +60,7 @@ def printable_data(value: Any) -> Any:
 
 
 def logger() -> logging.Logger:
-    """Return Sottovoce's logger, which escapes everything that is not printable."""
+    """Return the logger "sottovoce", which escapes what is not printable in every log record."""
     found = logging.getLogger(LOGGER)
     if not any(isinstance(one, _Printable) for one in found.filters):
         found.addFilter(_Printable())
@@ -80,6 +85,14 @@ def _escaped(one: str) -> str:
 
 
 def format_reasons(reasons: Mapping[str, str]) -> str:
-    """Return the first few clients' reasons for not replying, for an error message."""
+    """Return the first three clients' reasons for not replying, for an error message.
+
+    Args:
+        reasons: The reasons by the name of the client.
+
+    Returns:
+        "'NAME': REASON; " for each of them, so that the message can go on after it; an empty
+        string if there are no reasons. Nothing is escaped.
+    """
     some = list(reasons.items())[:_MOST_TOLD]
     return "".join(f"'{client}': {reason}; " for client, reason in some)

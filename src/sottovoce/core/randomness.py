@@ -42,7 +42,16 @@ _ZEROS = memoryview(bytes(_CHUNK_BYTES))
 
 
 class ExtendedDraws(NamedTuple):
-    """The uniform numbers 0.word,extension... of some coordinates, to 64 bits after the draw."""
+    """The uniform numbers in [0, 1) of some coordinates, to 64 bits after the draw.
+
+    The binary digits of coordinate i's number are those of its draw, then those of its extension.
+
+    Attributes:
+        coordinates: The coordinates.
+        words: The draw of each coordinate, 16 or 32 bits.
+        extensions: The first 64 bits of each coordinate's extension, the first one most
+            significant.
+    """
 
     coordinates: NDArray[np.int64]
     words: NDArray[np.unsignedinteger]
@@ -80,10 +89,11 @@ class Keystream:
             count: The number of words.
 
         Returns:
-            The words.
+            `count` uniform words, always the same for the same key.
 
         Raises:
             RandomnessError: The keystream was used before.
+            ParameterError: `count` is negative, or more than the stream has (2^35 words).
         """
         self.spend()
         parameter_rules.integer("count", count, low=0, high=_MAX_STREAM_BYTES // 8)
@@ -92,17 +102,21 @@ class Keystream:
         )
 
     def draws(self, bits: int, count: int) -> NDArray[Any]:
-        """Return the draws of coordinates 0 to count - 1; this uses the keystream up.
+        """Return one uniform integer, a draw, for each of coordinates 0 to count - 1.
+
+        This uses the keystream up.
 
         Args:
             bits: The size of a draw, 16 or 32 bits.
             count: The number of coordinates.
 
         Returns:
-            The draws as unsigned integers, in the layout of this module.
+            The draws in the order of the coordinates, as uint16 or uint32. The docstring of this
+            module defines which bits of the stream they are.
 
         Raises:
             RandomnessError: The keystream was used before.
+            ParameterError: `bits` is not 16 or 32, or the stream is too short for `count` draws.
         """
         tile = _tile_draws(bits)
         key, native = self.spend(), native_kernels()
@@ -120,12 +134,14 @@ class Keystream:
     def draws_at(self, bits: int, coordinates: NDArray[np.int64]) -> NDArray[np.uint32]:
         """Return the draws of some coordinates again, for those whose draw did not decide the code.
 
+        The keystream may be used up, and is not used up by this.
+
         Args:
             bits: The size of a draw, 16 or 32 bits.
             coordinates: The coordinates.
 
         Returns:
-            The same draws as `draws` returns for them.
+            The same numbers as `draws` returns for them, as uint32.
         """
         native = native_kernels()
         if native is None:
@@ -136,14 +152,17 @@ class Keystream:
         return found
 
     def draw(self, bits: int, coordinate: int) -> int:
-        """Return the draw of one coordinate again.
+        """Return the draw of one coordinate again; this does not use the keystream up.
 
         Args:
             bits: The size of a draw, 16 or 32 bits.
             coordinate: The coordinate.
 
         Returns:
-            The draw.
+            The same number as `draws` returns for it.
+
+        Raises:
+            ParameterError: `bits` is not 16 or 32.
         """
         tile, rest = divmod(coordinate, _tile_draws(bits))
         place, block = divmod(rest, _TILE_BLOCKS)
@@ -154,6 +173,8 @@ class Keystream:
 
     def spend(self) -> bytes:
         """Return the key, once, for a kernel that computes the stream itself.
+
+        This uses the keystream up.
 
         Returns:
             The 32 bytes of the key.
@@ -172,11 +193,14 @@ class Keystream:
     def extensions(self, coordinates: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return the first 64 bits of the extension of each of some coordinates.
 
+        The extension is a coordinate's further uniform bits, which are read where its draw does not
+        decide its code. This does not use the keystream up.
+
         Args:
             coordinates: The coordinates.
 
         Returns:
-            The bits, the first bit most significant.
+            A word for each coordinate, in the order given; the first bit is the most significant.
         """
         native = native_kernels()
         if native is None:
@@ -188,6 +212,9 @@ class Keystream:
 
     def spelled(self, bits: int, coordinates: NDArray[np.int64]) -> ExtendedDraws:
         """Return the draws of some coordinates again, with the first 64 bits of their extensions.
+
+        The extension is a coordinate's further uniform bits, which are read where its draw does not
+        decide its code. This does not use the keystream up.
 
         Args:
             bits: The size of a draw, 16 or 32 bits.
@@ -202,18 +229,26 @@ class Keystream:
     def extension(self, coordinate: int, num_bytes: int) -> bytes:
         """Return the first bytes of one coordinate's extension, to decide what its draw did not.
 
+        The extension is the ChaCha20 stream of the same key with nonce coordinate + 1. This does
+        not use the keystream up.
+
         Args:
             coordinate: The coordinate.
             num_bytes: The number of bytes.
 
         Returns:
-            The bytes of the stream with nonce coordinate + 1.
+            The bytes.
+
+        Raises:
+            ParameterError: The coordinate is negative, or 2^96 - 2 or more.
         """
         parameter_rules.integer("coordinate", coordinate, low=0, high=_COMMITMENT - 2)
         return bytes(self._bytes(coordinate + 1, num_bytes))
 
     def commitment(self, data: bytes) -> bytes:
         """Return a digest of the input, keyed by the stream: without the key it reveals nothing.
+
+        This does not use the keystream up.
 
         Args:
             data: The input for which this stream is used.
@@ -263,9 +298,10 @@ def uniform_below(bound: int, word: int, keystream: Keystream, coordinate: int =
     """Return an exactly uniform integer below `bound` by rejection (Lemire 2019).
 
     Args:
-        bound: The number of possible results.
+        bound: The number of possible results, from 1 to 2^64.
         word: The coordinate's own 64 uniform bits.
-        keystream: The stream whose extension supplies further words after a rejection.
+        keystream: The stream from which further words are read after a rejection, from the
+            coordinate's extension; it is not used up.
         coordinate: The coordinate.
 
     Returns:
@@ -292,6 +328,9 @@ def permutation(count: int, keystream: Keystream) -> list[int]:
 
     Returns:
         The order.
+
+    Raises:
+        RandomnessError: The keystream was used before.
     """
     order = list(range(count))
     words = keystream.words(count).tolist()
@@ -315,7 +354,11 @@ class Randomness(Protocol):
             *label: What identifies the input, such as client and round.
 
         Returns:
-            A keystream that no other label gives.
+            An unused keystream, whose key no other label gives. With grade "seeded" the same label
+            gives the same key again, with "system" every call gives a fresh key.
+
+        Raises:
+            RandomnessError: The grade is "seeded" and the label is empty or has an enumeration.
         """
         ...
 
@@ -365,7 +408,7 @@ class SeededRandomness:
             *label: What the generator is for.
 
         Returns:
-            A PCG64 generator that depends on the seed and the label.
+            A new PCG64 generator; the same seed and label always give the same numbers.
         """
         seed = int.from_bytes(self._derive("generator", *label), "little")
         return np.random.Generator(np.random.PCG64(seed))

@@ -87,7 +87,7 @@ class RegisterEntry(Generic[T]):
 
     @property
     def ours(self) -> bool:
-        """Whether it belongs to Sottovoce or sottovoce-papers."""
+        """Whether it belongs to Sottovoce or sottovoce-papers, not to a plug-in."""
         return self.source in OUR_SOURCES
 
 
@@ -107,7 +107,10 @@ class RegisterListing:
 
 
 def is_ours(module: str) -> bool:
-    """Return whether a module belongs to the package `sottovoce`."""
+    """Return whether a module, given by its full name, belongs to the package `sottovoce`.
+
+    False for `sottovoce_papers`.
+    """
     return module.partition(".")[0] == OURS
 
 
@@ -171,6 +174,7 @@ class Register(Generic[T]):
         Raises:
             UnknownNameError: No source claims the name; the message suggests the nearest one.
             PluginError: The plug-in does not work, or two sources claim the name.
+            ModuleNotFoundError: Sottovoce's own of that name needs a package that is not installed.
         """
         self._import_ours()
         claims = self._claims(name)
@@ -209,7 +213,7 @@ class Register(Generic[T]):
             name: The name.
 
         Returns:
-            False also for a name that a plug-in claims too.
+            True if they alone claim the name; False if it is unknown or a plug-in claims it (too).
         """
         self._import_ours()
         claims = self._claims(name)
@@ -232,7 +236,7 @@ class Register(Generic[T]):
             name: The name.
 
         Returns:
-            False if the name is known already.
+            False if sottovoce-papers has no such name, or if the name is known already.
         """
         return name in _IN_PAPERS.get(self.group, ()) and name not in self.names()
 
@@ -244,7 +248,8 @@ class Register(Generic[T]):
             known: The names to suggest; all names of the register if None.
 
         Returns:
-            The error, to be raised by the caller.
+            The error, to be raised by the caller. If sottovoce-papers has the name but is not
+            installed, it says how to install it instead.
         """
         if self.is_in_papers(name):
             return UnknownNameError(
@@ -257,8 +262,11 @@ class Register(Generic[T]):
     def all_working(self) -> dict[str, T]:
         """Return everything that works, by name; `listed` tells what is wrong with the rest.
 
+        All plug-ins are imported.
+
         Returns:
-            The values by name. All plug-ins are imported.
+            The values by name, sorted. What Sottovoce itself has entered is there even if a plug-in
+            claims its name too.
         """
         found = {}
         for one in self.listed():
@@ -289,7 +297,8 @@ class Register(Generic[T]):
         """Return every name with its source; imports plug-ins to see whether they work.
 
         Returns:
-            A row for each name and source.
+            A row for each name and source, sorted by name. `problem` is None where the name works;
+            two sources of one name are a problem of both.
         """
         rows = []
         for name in self.names():
@@ -316,6 +325,9 @@ class Register(Generic[T]):
 
         Returns:
             'sottovoce', 'sottovoce-papers', 'distribution NAME VERSION' or 'module NAME'.
+
+        Raises:
+            KeyError: The name was not entered (yet).
         """
         return self._entries[name].source
 
@@ -326,7 +338,7 @@ class Register(Generic[T]):
             name: The name.
 
         Returns:
-            The sources, in the form of `source`.
+            The sources, in the form of `source`; none if the name is unknown.
         """
         self._import_ours()
         return self._claims(name)
@@ -338,7 +350,10 @@ class Register(Generic[T]):
             name: A name that was entered.
 
         Returns:
-            The kind, the name and the distribution.
+            The kind, the name and the source; None for names of Sottovoce and sottovoce-papers.
+
+        Raises:
+            KeyError: The name was not entered (yet).
         """
         found = self._entries[name]
         return None if found.ours else f"plug-in {self.kind} '{name}' ({found.source})"
@@ -413,7 +428,10 @@ class Register(Generic[T]):
 
 
 def plugin_names(group: str) -> list[str]:
-    """Return the names that installed distributions claim in a group; imports none of them."""
+    """Return the sorted names that installed distributions claim in a group of entry points.
+
+    The group is such as "sottovoce.mechanisms". No plug-in is imported.
+    """
     return sorted({one.name for one in _installed(group, tuple(sys.path))})
 
 

@@ -52,19 +52,29 @@ DERIVED: Mapping[str, Any] = {"derived": True}
 
 
 def rule(check: Rule) -> Mapping[str, Rule]:
-    """Return the metadata of a field whose values `check` must accept."""
+    """Return the metadata of a dataclass field whose values `check` must accept.
+
+    `check` is a function of the key's name and its value that returns the value to store, or raises
+    ParameterError.
+    """
     return {"rule": check}
 
 
 def whole(low: int, high: int, remedy: str = "") -> Mapping[str, Rule]:
-    """Return the metadata of a field that holds an integer from `low` to `high`."""
+    """Return the metadata of a dataclass field that holds an integer from `low` to `high`.
+
+    `check_keys` raises ParameterError for any other value; `remedy` is appended to its message.
+    """
     return rule(
         lambda name, value: parameter_rules.integer(name, value, low=low, high=high, remedy=remedy)
     )
 
 
 def one_of(*words: str) -> Mapping[str, Rule]:
-    """Return the metadata of a field that holds one of these words."""
+    """Return the metadata of a dataclass field that holds one of these words.
+
+    `check_keys` raises ParameterError for any other value.
+    """
 
     def check(name: str, value: Any) -> str:
         if value not in words:
@@ -75,7 +85,10 @@ def one_of(*words: str) -> Mapping[str, Rule]:
 
 
 def below(limit: float) -> Mapping[str, Rule]:
-    """Return the metadata of a field that holds a number from 0 to below `limit`."""
+    """Return the metadata of a dataclass field that holds a finite number in [0, limit).
+
+    `check_keys` raises ParameterError for any other value.
+    """
 
     def check(name: str, value: Any) -> float:
         number = _not_negative(name, value)
@@ -107,11 +120,16 @@ BOOLEAN = rule(_truth)
 
 
 def check_keys(section: Any, where: str = "") -> None:
-    """Apply the rules of a section's fields, and store the values that they return.
+    """Apply the rules of a section's fields, and store the values that they return in place.
+
+    None is not checked where it is the default.
 
     Args:
-        section: The dataclass.
+        section: An instance of a dataclass, frozen or not.
         where: The table's name, for messages; without it they name only the key.
+
+    Raises:
+        ParameterError: A value breaks the rule of its field.
     """
     for field in dataclasses.fields(section):
         check, value = field.metadata.get("rule"), getattr(section, field.name)
@@ -124,13 +142,17 @@ def check_keys(section: Any, where: str = "") -> None:
 
 
 def keys_of(section: Any) -> dict[str, "dataclasses.Field[Any]"]:
-    """Return the keys that a table may have in addition to `kind`, with their fields."""
+    """Return the keys that a table may have in addition to `kind`, with their dataclass fields.
+
+    They are the fields of `section`, a dataclass or an instance of one, without those that have the
+    metadata `DERIVED`.
+    """
     fields = dataclasses.fields(section)
     return {field.name: field for field in fields if "derived" not in field.metadata}
 
 
 def missing_keys(section: Any, given: Mapping[str, Any]) -> list[str]:
-    """Return the keys that have no default and were not given."""
+    """Return the keys of a section that have no default and are not in `given`; empty if none."""
     return [
         name
         for name, field in keys_of(section).items()
@@ -141,10 +163,10 @@ def missing_keys(section: Any, given: Mapping[str, Any]) -> list[str]:
 
 
 def build(section: Callable[..., S], given: Mapping[str, Any]) -> S:
-    """Return the section with these values; the caller has checked their keys.
+    """Return section(**given), with values converted to the types of its fields.
 
-    A spec is plain data: a list becomes a tuple where the field's default is a tuple, and a whole
-    number becomes a float where the field is a float.
+    The caller has checked the keys. A spec is plain data: a list becomes a tuple where the field's
+    default is a tuple, and a whole number becomes a float where the field is a float.
     """
     values = dict(given)
     for name, field in keys_of(section).items():
@@ -182,10 +204,25 @@ def section_from(
 def complete_table(
     register: Register[RegisteredSection[Any]], where: str, kind: str, given: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a table with the defaults of the keys that it leaves out.
+    """Return a copy of a spec's table, with the defaults of the keys that it leaves out.
 
     Only the sections of Sottovoce and sottovoce-papers are looked at. A table whose kind is a
-    plug-in's, or unknown, is returned unchanged.
+    plug-in's, or unknown, or needs a package that is not installed, is copied without a check.
+
+    Args:
+        register: The register in which the kinds of this table are found.
+        where: The table's name in the spec, such as 'model', for messages.
+        kind: The value of the key `kind`.
+        given: All other keys of the table, with their values.
+
+    Returns:
+        The table without `kind`. If it was checked, it has all fields of the section, derived ones
+        too.
+
+    Raises:
+        UnknownNameError: `given` has a key that this kind lacks.
+        ConfigError: A key without a default is missing, or a value is null.
+        ParameterError: A value breaks the rule of its key.
     """
     try:
         found = register.find_ours(kind)
@@ -213,7 +250,8 @@ def _checked(section: Callable[..., S], where: str, given: Mapping[str, Any]) ->
 def as_table(section: Any) -> dict[str, Any]:
     """Return the keys of a section with their values, as a spec's table has them.
 
-    Left out are keys whose value is None, and keys of `LEFT_OUT_AS_DEFAULT` at their default.
+    Left out are `kind`, derived fields, keys whose value is None, and keys that the section's class
+    variable `LEFT_OUT_AS_DEFAULT` names, if they have their default. A tuple becomes a list.
     """
     late = getattr(section, "LEFT_OUT_AS_DEFAULT", ())
     found = {}

@@ -21,7 +21,16 @@ from sottovoce.core.errors import ParameterError
 
 
 def mean_and_half_width(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """Return the mean of values and half the width of Student's confidence interval for it."""
+    """Return the mean of values, and half the width of Student's confidence interval for it.
+
+    Args:
+        values: At least two values; fewer raise statistics.StatisticsError.
+        confidence: The probability with which the interval mean +- half width contains the true
+            mean, if the values are independent and normally distributed.
+
+    Returns:
+        (mean, half width), both in the unit of the values.
+    """
     from scipy.special import stdtrit
 
     quantile = float(stdtrit(len(values) - 1, 0.5 + confidence / 2.0))
@@ -31,13 +40,19 @@ def mean_and_half_width(values: Sequence[float], confidence: float = 0.95) -> tu
 def lower(hits: ArrayLike, trials: ArrayLike, error: float) -> Vector:
     """Return a lower bound on a probability that holds with probability at least 1 - error.
 
+    This is the one-sided bound of Clopper and Pearson on the probability of a hit.
+
     Args:
         hits: The number of hits k, from 0 to the number of trials.
         trials: The number of independent trials n.
-        error: The probability with which the bound may be wrong.
+        error: The probability with which the bound may be wrong, above 0.
 
     Returns:
-        The bound, elementwise.
+        The bound, elementwise; 0 where there is no hit.
+
+    Raises:
+        ParameterError: There is no trial, hits are not between 0 and trials, or error is not in
+            (0, 1].
 
     Examples:
         >>> round(float(lower(10, 10, 0.05)), 4)
@@ -52,13 +67,19 @@ def lower(hits: ArrayLike, trials: ArrayLike, error: float) -> Vector:
 def upper(hits: ArrayLike, trials: ArrayLike, error: float) -> Vector:
     """Return an upper bound on a probability that holds with probability at least 1 - error.
 
+    This is the one-sided bound of Clopper and Pearson on the probability of a hit.
+
     Args:
         hits: The number of hits k, from 0 to the number of trials.
         trials: The number of independent trials n.
-        error: The probability with which the bound may be wrong.
+        error: The probability with which the bound may be wrong, above 0.
 
     Returns:
-        The bound, elementwise.
+        The bound, elementwise; 1 where every trial is a hit.
+
+    Raises:
+        ParameterError: There is no trial, hits are not between 0 and trials, or error is not in
+            (0, 1].
     """
     from scipy.special import betainccinv
 
@@ -77,6 +98,10 @@ def _checked(hits: ArrayLike, trials: ArrayLike, error: float) -> tuple[Vector, 
 
 
 def two_sided_bounds(hits: int, trials: int, confidence: float) -> tuple[float, float]:
-    """Return both bounds, each with half of the error 1 - confidence."""
+    """Return (lower, upper), the interval of Clopper and Pearson for the probability of a hit.
+
+    It contains the probability with probability at least `confidence`: each bound is wrong with
+    probability at most (1 - confidence)/2. ParameterError is raised as by `lower`.
+    """
     error = (1.0 - confidence) / 2.0
     return float(lower(hits, trials, error)), float(upper(hits, trials, error))

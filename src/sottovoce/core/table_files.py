@@ -42,7 +42,10 @@ _HEAD_BYTES = 64
 
 
 def refuse_binary_formats(path: Path) -> None:
-    """Refuse a file that has a known binary format, which its first bytes show.
+    """Refuse a file that has a known binary format, such as Excel, or that is named .parquet.
+
+    The first bytes of the file show the format. A file of any other content is accepted: it need
+    not be csv.
 
     Args:
         path: The file.
@@ -71,17 +74,18 @@ def _not_csv(path: Path, what: str, remedy: str) -> DataError:
 
 
 def detect_delimiter(line: str, decimal: str = ".") -> str:
-    """Return the usual delimiter that is most frequent outside quotes, a comma if there is none.
+    """Return the usual delimiter that is most frequent in a line outside double quotes.
 
     Args:
         line: The first line of a csv file.
         decimal: The decimal sign, which is not a delimiter.
 
     Returns:
-        One of `DELIMITERS`.
+        Comma, semicolon, tab or |; if the line has none of them, a comma, or a semicolon if the
+        comma is the decimal sign.
 
     Examples:
-        >>> detect_delimiter("age;'a, b';height")
+        >>> detect_delimiter('age;"a, b, c, d";height')
         ';'
     """
     outside = "".join(line.split('"')[::2])
@@ -90,10 +94,10 @@ def detect_delimiter(line: str, decimal: str = ".") -> str:
 
 
 def parse_number(cell: str, decimal: str = ".") -> float:
-    """Return the number in a cell, or NaN if it holds none.
+    """Return the number in a cell, or NaN if it holds none; "inf" gives infinity.
 
-    With a decimal comma, a cell with a point holds no number. Digits with underscores (1_000),
-    which Python's float() accepts, are no number in a csv file.
+    Surrounding spaces are ignored. With a decimal comma, a cell with a point holds no number.
+    Digits with underscores (1_000), which Python's float() accepts, are no number in a csv file.
     """
     if "_" in cell or (decimal != "." and "." in cell):
         return math.nan
@@ -134,8 +138,8 @@ class CsvColumns:
             out. With "keep" no cell is an error: one without a number gives NaN, and an empty word
             stays, so that whether a file is read does not depend on, and so does not reveal, any
             cell.
-        missing_words: Words that mean a missing cell, in addition to an empty cell, NA and the
-            like.
+        missing_words: Words that mean a missing cell, in addition to an empty cell and, where
+            numbers are read, to NA, N/A, NaN, null, none and -.
         decimal: The decimal sign, a point or a comma.
     """
 
@@ -177,11 +181,14 @@ class CsvColumns:
             on_bytes: Called with the bytes read and the bytes in all, to report progress.
 
         Yields:
-            Vectors, or matrices with a column for each column asked for. With missing = "keep" they
-            may contain NaN.
+            Vectors, or matrices with a column for each column asked for, in that order. With
+            missing = "keep" they may contain NaN; with "skip" a row that lacks one of the numbers
+            is left out.
 
         Raises:
-            DataError: The file cannot be read, or a cell is missing or no finite number.
+            DataError: The file cannot be read, has no rows or lacks a column; or a cell is no
+                finite number (unless missing = "keep"), or is missing (if missing = "refuse").
+            ParameterError: The column is None and the file has several.
         """
         for start, cells in self._cells(on_bytes):
             columns = [self._as_numbers(column, cells[i], start) for i, column in self._named()]
@@ -197,10 +204,13 @@ class CsvColumns:
             on_bytes: Called with the bytes read and the bytes in all, to report progress.
 
         Yields:
-            Lists of words without surrounding spaces.
+            Lists of words without surrounding spaces. NA and the like are words here; only an empty
+            cell and `missing_words` mean a missing cell.
 
         Raises:
-            DataError: The file cannot be read, or a cell is missing.
+            DataError: The file cannot be read, has no rows or lacks the column; or a cell is
+                missing and missing = "refuse".
+            ParameterError: The column is None and the file has several.
         """
         for start, cells in self._cells(on_bytes):
             words = [cell.strip() for cell in cells[0]]
@@ -213,7 +223,14 @@ class CsvColumns:
                 yield words
 
     def count_lines(self) -> int:
-        """Return the number of lines without the header, an estimate of the number of people."""
+        """Return the number of lines without the header, an estimate of the number of people.
+
+        Returns:
+            At least 1. Line ends inside quotes count too; a last line without one does not.
+
+        Raises:
+            DataError: The file cannot be read, or has a binary format.
+        """
         with self._opened() as file:
             blocks = iter(lambda: file.read(_COUNTED_BYTES), b"")
             lines = sum(block.count(b"\n") for block in blocks)
@@ -241,7 +258,7 @@ class CsvColumns:
             ) from None
         except csv.Error as error:
             raise DataError(
-                f"{self.path} is not csv: {error}; check quotes and --delimiter"
+                f"{self.path} is not csv: {error}; check its quotes and delimiter (--delimiter)"
             ) from None
 
     @property
@@ -303,7 +320,7 @@ class CsvColumns:
         elif all(math.isfinite(parse_number(name, self.decimal)) for name in names):
             raise DataError(
                 f"the first row of {self.path} has only numbers, but must have the names of the "
-                "columns; if it is data, give --no-header"
+                "columns; add a row of names above it, or give --no-header"
             )
         return [self._place(column, names) for column in self.columns]
 

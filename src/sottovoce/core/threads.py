@@ -24,7 +24,18 @@ _LEAST_COORDINATES: Final = 1 << 14  # The fewest coordinates of rows that are w
 
 
 def thread_count(asked: int | None = None) -> int:
-    """Return the number of threads: as asked, or by the environment, or the cores up to 8."""
+    """Return the number of threads to use, from 1 to 256.
+
+    Args:
+        asked: The number; None for that of the environment variable SOTTOVOCE_THREADS or, if it is
+            unset, the number of cores, at most 8.
+
+    Returns:
+        The number.
+
+    Raises:
+        ParameterError: `asked` or the variable is not an integer from 1 to 256.
+    """
     if asked is None:
         given = os.environ.get(VARIABLE)
         if given is None:
@@ -48,14 +59,17 @@ def over_ranges(
     least: int,
     threads: int | None = None,
 ) -> None:
-    """Call work(begin, end) for ranges that cover 0 to `size`, on several threads.
+    """Call work(begin, end) for ranges that together cover 0 to `size`, on several threads.
+
+    `end` is excluded. The call returns when all ranges are done; then the first exception of `work`
+    is raised. Work too small for two threads is done by one call in this thread.
 
     Args:
         work: The task; it must be safe to run on several threads at once.
         size: The end of the last range.
         unit: The length of every range, except the last one, is a multiple of this.
         least: The shortest range that is worth a thread.
-        threads: The number of threads; the default of `thread_count` if None.
+        threads: The most threads to use; the default of `thread_count` if None.
     """
     most = size // max(1, least)
     if most < 2:  # Asking for the number of threads would take longer than the work.
@@ -66,12 +80,14 @@ def over_ranges(
 
 
 def collect_undecided(count: int, work: Callable[[int, int, NDArray[np.int64]], int]) -> list[int]:
-    """Return the sorted coordinates that `work(start, stop, open)` leaves undecided.
+    """Return the coordinates whose code `work` could not decide from their draw, in order.
 
     Args:
-        count: The number of coordinates; whole tiles of them are spread over threads.
-        work: Writes the undecided coordinates of its range, as many as fit, into `open` and returns
-            their full number; it is called again with a larger array if they did not fit.
+        count: The number of coordinates, 0 to count - 1, which are divided among threads.
+        work: Is called as work(start, stop, undecided) for a range of coordinates. It writes the
+            undecided ones of them, as many as fit, into the array `undecided` and returns their
+            full number. If they did not fit, it is called again for that range with an array that
+            is long enough.
     """
     found: list[int] = []
 
@@ -91,8 +107,9 @@ def collect_undecided(count: int, work: Callable[[int, int, NDArray[np.int64]], 
 def over_rows(work: Callable[[int, int], None], rows: int, dimension: int) -> None:
     """Call work(begin, end) for ranges that cover `rows` rows of a matrix, on several threads.
 
-    Kernels that `work` calls may use `over_ranges`: rows have a thread pool of their own, so no
-    thread waits for a task that is queued behind it.
+    A row has `dimension` coordinates, which decides how many threads are worth it. Exceptions of
+    `work` are raised when all ranges are done. Kernels that `work` calls may use `over_ranges`:
+    rows have a thread pool of their own, so no thread waits for a task that is queued behind it.
     """
     most = min(rows, rows * dimension // _LEAST_COORDINATES)
     parts = 1 if most < 2 else min(thread_count(), most)

@@ -27,7 +27,7 @@ from sottovoce.core.printable_text import client_name as client_name
 
 @dataclass(frozen=True, slots=True)
 class DenseRows:
-    """Updates as the rows of a matrix, one for each client."""
+    """Updates or gradients as the rows of a matrix, one for each client or sample."""
 
     values: Tensor
 
@@ -35,30 +35,36 @@ class DenseRows:
         return len(self.values)
 
     def norms(self) -> Tensor:
-        """Return the Euclidean norm of each row."""
+        """Return the Euclidean norm of each row, as a tensor with one entry for each row."""
         norms: Tensor = torch.linalg.vector_norm(self.values, dim=1)
         return norms
 
     def scaled(self, factors: Tensor) -> "DenseRows":
-        """Return the rows multiplied by one factor each."""
+        """Return the rows multiplied by one factor each; these rows stay unchanged."""
         return DenseRows(self.values * factors[:, None])
 
     def select(self, positions: Tensor | slice) -> "DenseRows":
-        """Return some of the rows."""
+        """Return the rows at these positions, or those of a mask or a slice."""
         return DenseRows(self.values[positions])
 
     def total(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum of all rows."""
+        """Return the sum of all rows, each times its weight, as a flat vector."""
         return weights.to(self.values.dtype) @ self.values
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
-        """Yield the rows in blocks of at most this many."""
+        """Yield the rows as matrices of at most `rows` rows, in order."""
         yield from torch.split(self.values, rows)
 
 
 @dataclass(frozen=True, slots=True)
 class OuterRows:
-    """Updates (left_i x right_i, left_i): a linear layer's gradients for weights and biases."""
+    """Updates (left_i x right_i, left_i): a linear layer's gradients for weights and biases.
+
+    Attributes:
+        left: The gradients of the layer's outputs, one row for each client or sample.
+        right: The inputs of the layer, one row for each client or sample.
+        has_bias: Whether the layer has biases; without them row i is only left_i x right_i.
+    """
 
     left: Tensor
     right: Tensor
@@ -68,26 +74,26 @@ class OuterRows:
         return len(self.left)
 
     def norms(self) -> Tensor:
-        """Return the Euclidean norm of each row."""
+        """Return the Euclidean norm of each row, as a tensor with one entry for each row."""
         inputs = float(self.has_bias) + self.right.square().sum(dim=1)
         return torch.sqrt(self.left.square().sum(dim=1) * inputs)
 
     def scaled(self, factors: Tensor) -> "OuterRows":
-        """Return the rows multiplied by one factor each."""
+        """Return the rows multiplied by one factor each; these rows stay unchanged."""
         return replace(self, left=self.left * factors[:, None])
 
     def select(self, positions: Tensor | slice) -> "OuterRows":
-        """Return some of the rows."""
+        """Return the rows at these positions, or those of a mask or a slice."""
         return replace(self, left=self.left[positions], right=self.right[positions])
 
     def total(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum of all rows."""
+        """Return the sum of all rows, each times its weight, as a flat vector."""
         left = self.left * weights[:, None]
         weighted = (left.T @ self.right).reshape(-1)
         return torch.cat([weighted, left.sum(dim=0)]) if self.has_bias else weighted
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
-        """Yield the rows in blocks of at most this many."""
+        """Yield the rows as matrices of at most `rows` rows, in order."""
         outputs, features = self.left.shape[1], self.right.shape[1]
         for left, right in zip(
             torch.split(self.left, rows), torch.split(self.right, rows), strict=True
@@ -110,26 +116,26 @@ class LayeredRows:
         return len(self.layers[0])
 
     def norms(self) -> Tensor:
-        """Return the Euclidean norm of each row."""
+        """Return the Euclidean norm of each row, as a tensor with one entry for each row."""
         norms: Tensor = torch.linalg.vector_norm(
             torch.stack([x.norms() for x in self.layers]), dim=0
         )
         return norms
 
     def scaled(self, factors: Tensor) -> "LayeredRows":
-        """Return the rows multiplied by one factor each."""
+        """Return the rows multiplied by one factor each; these rows stay unchanged."""
         return LayeredRows(tuple(layer.scaled(factors) for layer in self.layers))
 
     def select(self, positions: Tensor | slice) -> "LayeredRows":
-        """Return some of the rows."""
+        """Return the rows at these positions, or those of a mask or a slice."""
         return LayeredRows(tuple(layer.select(positions) for layer in self.layers))
 
     def total(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum of all rows."""
+        """Return the sum of all rows, each times its weight, as a flat vector."""
         return torch.cat([layer.total(weights) for layer in self.layers])
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
-        """Yield the rows in blocks of at most this many."""
+        """Yield the rows as matrices of at most `rows` rows, in order."""
         for parts in zip(*(layer.blocks(rows) for layer in self.layers), strict=True):
             yield torch.cat(parts, dim=1)
 
@@ -138,16 +144,21 @@ Rows = DenseRows | OuterRows | LayeredRows
 
 
 def clip_rows(rows: Rows, limit: float) -> Rows:
-    """Clip each row to norm `limit`; a row that is not finite becomes zero."""
+    """Return the rows, each scaled down to Euclidean norm `limit` if its norm is larger.
+
+    Norms are at most `limit` up to rounding in the rows' type. A row that is not finite becomes
+    zero. The given rows stay unchanged.
+    """
     finite, factors = clipping_factors(rows, limit)
     return finite.scaled(factors)
 
 
 def clipping_factors(rows: Rows, limit: float) -> tuple[Rows, Tensor]:
-    """Return the rows, and the factors that clip each of them to norm `limit`.
+    """Return the rows, not yet clipped, and the factors that clip each of them to norm `limit`.
 
     Code that sums rows can use the factors as weights of the sum instead of scaling the rows first.
-    A row that is not finite is replaced by zero.
+    A factor is min(1, limit/norm), with the Euclidean norm. A row that is not finite is replaced by
+    zero, and its factor is 0.
     """
     norms = rows.norms()
     factors = limit / torch.clamp(norms, min=limit)
@@ -212,7 +223,7 @@ class Clients(Sequence[ClientData]):
             device.
         labels: The label of each row.
         shares: The row numbers of each client.
-        names: The names of the clients. Default: names made from their positions.
+        names: The names of the clients. Default: client-0000, client-0001 and so on.
     """
 
     def __init__(
@@ -257,6 +268,8 @@ class Clients(Sequence[ClientData]):
     def with_copies(self, names: Sequence[str], *, like: int) -> "Clients":
         """Return these clients followed by further ones, which all have the rows of one client.
 
+        These clients stay unchanged.
+
         Args:
             names: The names of the further clients.
             like: The position of the client whose rows they have.
@@ -298,19 +311,19 @@ class Clients(Sequence[ClientData]):
         """Return features and labels of all clients, one client after the other.
 
         Returns:
-            The features as float32, and the labels.
+            (features, labels): the features as float32, one row for each sample.
         """
         return self._read(self.rows)
 
     def digest(self, *, features: bool) -> str:
         """Return sixteen hex digits that identify who has which labels and, on request, features.
 
-        The digest detects that data differ; it does not authenticate them. It covers the features
-        of at most `_DIGESTED_ROWS` rows. Features that were computed may differ in their last bits
-        from machine to machine.
+        The digest detects that data differ; it does not authenticate them. It covers the names and
+        sizes of the clients and all their labels. Features that were computed may differ in their
+        last bits from machine to machine.
 
         Args:
-            features: Whether to include features.
+            features: Whether to include features, of at most 1000 rows.
 
         Returns:
             The digest.
@@ -334,7 +347,11 @@ class Clients(Sequence[ClientData]):
 
 
 class RemoteClients(Clients):
-    """Clients whose rows are at other sites, with the number of rows that each reports."""
+    """Clients whose rows are at other sites, with the number of rows that each reports.
+
+    Args:
+        sizes: The number of rows by the name of the client. Reading a client raises DataError.
+    """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._names, self._sizes = list(sizes), list(sizes.values())
@@ -359,21 +376,21 @@ class RemoteClients(Clients):
 
 
 def samples_of(clients: Sequence[ClientData]) -> tuple[Tensor, Tensor]:
-    """Return features and labels of some clients, one client after the other."""
+    """Return (features, labels) of all samples of some clients, one client after the other."""
     if isinstance(clients, Clients):
         return clients.samples()
     return torch.cat([c.features for c in clients]), torch.cat([c.labels for c in clients])
 
 
 def sizes_of(clients: Sequence[ClientData]) -> list[int]:
-    """Return the number of samples of each client."""
+    """Return the number of samples of each client, in the order of the clients."""
     if isinstance(clients, Clients):
         return clients.sizes
     return [client.num_samples for client in clients]
 
 
 def names_of(clients: Sequence[ClientData]) -> list[str]:
-    """Return the name of each client."""
+    """Return the name of each client, in the order of the clients."""
     if isinstance(clients, Clients):
         return clients.names
     return [client.name for client in clients]

@@ -55,7 +55,7 @@ _BLOCK_BYTES = 4096
 
 
 def digest_of(array: Array) -> str:
-    """Return a digest of an array's type, shape and values."""
+    """Return 32 hex digits that identify an array by its type, shape and values."""
     digest = hashlib.blake2b(f"{array.dtype.str}{array.shape}".encode(), digest_size=16)
     rows = max(1, (1 << 24) // max(1, array[:1].nbytes))
     for start in range(0, len(array), rows):
@@ -64,7 +64,7 @@ def digest_of(array: Array) -> str:
 
 
 def key_of(*parts: Any) -> str:
-    """Return a digest of JSON values and of the version of this code."""
+    """Return a key of the cache: 32 hex digits made of JSON values and this code's version."""
     text = json.dumps([CODE_VERSION, *parts], sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -72,7 +72,8 @@ def key_of(*parts: Any) -> str:
 def release_pages(array: Array) -> None:
     """Tell the system that this process no longer needs the pages of a memory-mapped array.
 
-    The system keeps what fits into memory and reads the rest again. Other arrays are left alone.
+    The array stays usable: its pages are read again when they are needed. Other arrays are left
+    alone.
     """
     mapped = getattr(array, "_mmap", None)
     if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
@@ -80,7 +81,14 @@ def release_pages(array: Array) -> None:
 
 
 class FeatureCache:
-    """A folder of arrays, by key."""
+    """A folder on disk that keeps computed arrays, one `.npy` file for each key.
+
+    Args:
+        folder: The folder, which is created if it does not exist. Only its owner can read it then.
+
+    Raises:
+        OutputError: The folder cannot be created.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -94,7 +102,18 @@ class FeatureCache:
         dtype: type[np.float16] | type[np.float32],
         fill: Callable[[Array], None],
     ) -> Array:
-        """Return the array of a key, mapped read-only; call `fill` to write it if it is missing."""
+        """Return the array of a key, mapped from its file read-only.
+
+        Args:
+            key: The key, as `key_of` makes it from everything that the array depends on.
+            shape: The shape of the array.
+            dtype: The type of its values.
+            fill: Is called to write the values into an empty array, if the file is missing, damaged
+                or has another shape or type. The file appears only when it is complete.
+
+        Raises:
+            OutputError: The file cannot be read or written.
+        """
         path = self._folder / f"{key}.npy"
         if not self._is_whole(path, shape, np.dtype(dtype)):
             self._write(path, shape, np.dtype(dtype), fill)
@@ -190,12 +209,13 @@ class FeatureContext:
     """What a step is given before it sees any sample.
 
     Attributes:
-        number: The position of the step in the list of steps, from 0.
+        number: The position of the step in the spec's list of steps, from 0.
         dataset: The data before the first step. It is private: check against it, but do not learn
             from it.
         cache: The cache for arrays on disk.
         device: The device on which torch computes.
-        earlier: What identifies the earlier steps in keys of the cache.
+        earlier: What identifies the earlier steps in keys of the cache: for each step the name of
+            its class and its keys.
         apply_earlier: A function that applies the earlier steps to public samples.
         report: A function to call with the name of a part, the number of its samples that are done,
             and their total number.
@@ -225,7 +245,8 @@ class FeatureStep(Protocol):
             setting: What the step may use.
 
         Returns:
-            A function from the name of a part and its features to new features.
+            A function from the name of a part ("train", "test" or "public") and its features to new
+            features, with a row for each sample.
         """
 
 
@@ -270,6 +291,10 @@ def register_feature(kind: str, *, summary: str) -> Callable[[S], S]:
 
     Returns:
         The decorator.
+
+    Raises:
+        PluginError: When the decorator is applied: the class is no dataclass or lacks `prepare`, or
+            another module has registered the name.
     """
 
     def enter(section: S) -> S:
@@ -282,13 +307,18 @@ def register_feature(kind: str, *, summary: str) -> Callable[[S], S]:
 
 
 def step_of(kind: str, given: dict[str, Any]) -> FeatureStep:
-    """Return the step of a [[features]] table; an unknown kind or key is an error."""
+    """Return the step of a [[features]] table; an unknown kind or key raises UnknownNameError.
+
+    Args:
+        kind: The value of the key `kind`. If a plug-in registers it, the plug-in is imported.
+        given: All other keys of the table, with their values.
+    """
     step: FeatureStep = section_from(FEATURES, "features", kind, given)
     return step
 
 
 def files_of(step: FeatureStep) -> tuple[str, ...]:
-    """Return the files that a step's keys name."""
+    """Return the paths of the files that a step's keys name; none if it has no method `files`."""
     named = getattr(step, "files", None)
     return tuple(named()) if named is not None else ()
 
@@ -296,7 +326,7 @@ def files_of(step: FeatureStep) -> tuple[str, ...]:
 @register_feature("flatten", summary="one row of values a sample")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flatten:
-    """One row of values for each sample."""
+    """A step that flattens each sample, such as an image, into one row of values."""
 
     def prepare(self, setting: FeatureContext) -> Transform:
         del setting
@@ -334,9 +364,19 @@ def apply(
     *,
     device: str = "cpu",
 ) -> Dataset:
-    """Return the data set with its features transformed by the steps.
+    """Return the data set with its training and test features transformed by the steps.
 
-    Cached results are not computed again; `on_step` is called only for what is computed.
+    Args:
+        steps: The steps, in the order in which they are applied; without any, the data set itself
+            is returned.
+        dataset: The data, which stay unchanged.
+        cache_dir: The folder of cached results, which is created. What it has is not computed
+            again.
+        on_step: Is called with the progress of what is computed.
+        device: The device on which torch computes.
+
+    Raises:
+        OutputError: The folder cannot be created, read or written.
     """
     if not steps:
         return dataset
@@ -372,5 +412,5 @@ def _reporter(step: FeatureStep, on_step: OnStep) -> Report:
 
 
 def step_identity(step: FeatureStep) -> dict[str, Any]:
-    """Return what identifies a step in keys of the cache: its table, as in a spec."""
+    """Return what identifies a step in keys of the cache: its keys and their values."""
     return as_table(step)

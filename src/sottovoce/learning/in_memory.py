@@ -17,7 +17,13 @@ Kind = Literal["data", "model"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class InMemoryObject:
-    """An object that a spec refers to by its label."""
+    """An object of this process that a spec refers to by its label.
+
+    Attributes:
+        kind: "data" for arrays, "model" for a function that creates a module.
+        label: The label in the spec, as in `data.dataset = "memory:LABEL"`.
+        value: The object.
+    """
 
     kind: Kind
     label: str
@@ -33,7 +39,11 @@ _last: WeakValueDictionary[tuple[Kind, str], InMemoryObject] = WeakValueDictiona
 
 @contextlib.contextmanager
 def provide_objects(*parts: InMemoryObject) -> Iterator[None]:
-    """Make these objects available to specs inside the block."""
+    """Make these objects available to specs inside the `with` block.
+
+    Blocks can be nested; an inner block's object hides an outer one of the same kind and label.
+    After the block, `find` still returns an object as long as other code holds a reference to it.
+    """
     named = {(part.kind, part.label): part for part in parts}
     _last.update(named)
     token = _lent.set({**(_lent.get() or {}), **named})
@@ -44,5 +54,9 @@ def provide_objects(*parts: InMemoryObject) -> Iterator[None]:
 
 
 def find(kind: Kind, label: str) -> InMemoryObject | None:
-    """Return the object of that label: one provided by a surrounding block, or the last alive."""
+    """Return the object of that kind and label, or None if this process does not have it.
+
+    It is the one that a surrounding `provide_objects` block provides, else the one that was
+    provided last, if other code still holds a reference to it.
+    """
     return (_lent.get() or {}).get((kind, label)) or _last.get((kind, label))

@@ -59,11 +59,16 @@ class Layer:
 
     @property
     def has_parameters(self) -> bool:
-        """Whether the layer has parameters that are trained."""
+        """Whether the layer has parameters: it is a linear layer, a convolution or a group norm."""
         return isinstance(self.module, nn.Linear | nn.Conv2d | nn.GroupNorm)
 
     def outputs(self, parameters: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
-        """Return the layer's outputs under the given parameters of the module."""
+        """Return the layer's outputs for a batch of inputs, with its parameters replaced.
+
+        Args:
+            parameters: The parameters of the whole module by name.
+            inputs: One row for each sample.
+        """
         own = {n: parameters[self.prefix + n] for n, _ in self.module.named_parameters()}
         outputs: Tensor = functional_call(self.module, own, (inputs,))
         return outputs
@@ -78,7 +83,11 @@ class Chain:
 
 
 def chain_of(module: nn.Module, sample_shape: Sequence[int]) -> Chain | None:
-    """Return a module as a chain, or None unless every layer is known to keep samples apart."""
+    """Return a module as a chain, or None unless every layer is known to keep samples apart.
+
+    None also if a layer or a parameter is used twice, or the input of a linear layer is not flat.
+    `sample_shape` is the shape of one sample.
+    """
     layers = tuple(_layers(module, ""))
     if not all(_is_known(layer.module) for layer in layers):
         return None
@@ -138,7 +147,17 @@ def layer_gradients(
     features: Tensor,
     losses: Callable[[Tensor], Tensor],
 ) -> LayeredRows:
-    """Return each sample's gradient of its own loss; `losses` maps outputs to a loss per sample."""
+    """Return the gradient of each sample's own loss, from one backward pass for all samples.
+
+    Args:
+        chain: The layers of the module.
+        parameters: The parameters of the module by name.
+        features: One row for each sample.
+        losses: A function from the outputs to one loss for each sample.
+
+    Returns:
+        One row for each sample, unclipped, in the order of the module's parameters.
+    """
     inputs, outputs = [], []
     with torch.enable_grad():
         values = features
@@ -176,20 +195,23 @@ def _patches(layer: nn.Conv2d, inputs: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class DenseStack:
-    """Gradients of a layer for several models, (models, samples, parameters)."""
+    """The per-sample gradients of a layer for several models, (models, samples, parameters)."""
 
     values: Tensor
 
     def squared_norms(self) -> Tensor:
-        """Return the squared norm of each gradient, (models, samples)."""
+        """Return the squared Euclidean norm of each sample's gradient, (models, samples)."""
         return _squares(self.values)
 
     def totals(self, weights: Tensor) -> Tensor:
-        """Return weighted sums of the gradients; weights are (models, clients, samples)."""
+        """Return each client's weighted sum of gradients, (models, clients, parameters).
+
+        `weights` are (models, clients, samples).
+        """
         return torch.bmm(weights, self.values)
 
     def where(self, finite: Tensor) -> "DenseStack":
-        """Return the gradients with zero where `finite` is False."""
+        """Return the gradients, with zero for samples where `finite` (models, samples) is False."""
         return DenseStack(torch.where(finite[:, :, None], self.values, 0.0))
 
 
@@ -201,11 +223,14 @@ class OuterStack:
     right: Tensor
 
     def squared_norms(self) -> Tensor:
-        """Return the squared norm of each gradient, (models, samples)."""
+        """Return the squared Euclidean norm of each sample's gradient, (models, samples)."""
         return _squares(self.left) * (1.0 + _squares(self.right))
 
     def totals(self, weights: Tensor) -> Tensor:
-        """Return weighted sums of the gradients; weights are (models, clients, samples)."""
+        """Return each client's weighted sum of gradients, (models, clients, parameters).
+
+        `weights` are (models, clients, samples).
+        """
         models, clients, samples = weights.shape
         left = self.left[:, None] * weights[:, :, :, None]  # (models, clients, samples, outputs)
         factors = left.transpose(2, 3).reshape(models, -1, samples)
@@ -213,7 +238,7 @@ class OuterStack:
         return torch.cat([products, left.sum(dim=2)], dim=2)
 
     def where(self, finite: Tensor) -> "OuterStack":
-        """Return the gradients with zero where `finite` is False."""
+        """Return the gradients, with zero for samples where `finite` (models, samples) is False."""
         keep = finite[:, :, None]
         return OuterStack(torch.where(keep, self.left, 0.0), torch.where(keep, self.right, 0.0))
 
@@ -230,11 +255,14 @@ class FilterStack:
     biases: Tensor
 
     def squared_norms(self) -> Tensor:
-        """Return the squared norm of each gradient, (models, samples)."""
+        """Return the squared Euclidean norm of each sample's gradient, (models, samples)."""
         return _squares(self.filters.flatten(2)) + _squares(self.biases)
 
     def totals(self, weights: Tensor) -> Tensor:
-        """Return weighted sums of the gradients; weights are (models, clients, samples)."""
+        """Return each client's weighted sum of gradients, (models, clients, parameters).
+
+        `weights` are (models, clients, samples).
+        """
         models, clients, _ = weights.shape
         shape = (models, clients, *self.filters.shape[2:])
         totals = torch.bmm(weights, self.filters.flatten(2)).reshape(shape)
@@ -243,7 +271,7 @@ class FilterStack:
         return torch.cat([in_order, torch.bmm(weights, self.biases)], dim=2)
 
     def where(self, finite: Tensor) -> "FilterStack":
-        """Return the gradients with zero where `finite` is False."""
+        """Return the gradients, with zero for samples where `finite` (models, samples) is False."""
         keep = finite[:, :, None]
         filters = torch.where(keep[..., None, None, None], self.filters, 0.0)
         return FilterStack(filters, torch.where(keep, self.biases, 0.0))
@@ -260,12 +288,12 @@ LayerStack = DenseStack | OuterStack | FilterStack
 
 @dataclass(frozen=True, slots=True)
 class GradientStack:
-    """Every sample's gradient for several models, layer after layer."""
+    """Every sample's gradient for several models, layer after layer, unclipped."""
 
     layers: tuple[LayerStack, ...]
 
     def norms(self) -> Tensor:
-        """Return the norm of each gradient, (models, samples)."""
+        """Return the Euclidean norm of each sample's whole gradient, (models, samples)."""
         return torch.stack([layer.squared_norms() for layer in self.layers]).sum(dim=0).sqrt()
 
     def clipped_totals(self, limit: float, shares: Tensor) -> Tensor:
@@ -286,7 +314,16 @@ class GradientStack:
 
 
 def stacked_outputs(chain: Chain, parameters: Mapping[str, Tensor], features: Tensor) -> Tensor:
-    """Return outputs (models, samples, outputs) for features (models, samples, ...)."""
+    """Return the outputs of several models with the same layers, each for its own samples.
+
+    Args:
+        chain: The layers.
+        parameters: The models' parameters by name, each with a leading axis for the model.
+        features: The features of each model's samples, (models, samples, ...).
+
+    Returns:
+        The outputs, (models, samples, outputs).
+    """
     values = features
     for layer in chain.layers:
         values, _ = _outputs(layer, parameters, values)
@@ -299,7 +336,17 @@ def stacked_gradients(
     features: Tensor,
     losses: Callable[[Tensor], Tensor],
 ) -> GradientStack:
-    """Return each sample's gradient of its own loss; `losses` maps outputs to a loss per sample."""
+    """Return the gradient of each sample's own loss, for several models with the same layers.
+
+    Args:
+        chain: The layers.
+        parameters: The models' parameters by name, each with a leading axis for the model.
+        features: The features of each model's samples, (models, samples, ...).
+        losses: A function from the outputs (models, samples, outputs) to one loss for each sample.
+
+    Returns:
+        The unclipped gradients.
+    """
     seen, outputs = [], []
     with torch.enable_grad():
         values = features

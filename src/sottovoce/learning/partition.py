@@ -38,7 +38,7 @@ class Partition:
         kind: The name under which the partition is registered.
         determines_clients: Whether the partition determines the number of clients by itself, so
             that specs leave `data.clients` out.
-        needs_owners: Whether the data must name the owner of each row.
+        needs_owners: Whether the data must name the owner of each row; owners become clients.
     """
 
     __slots__ = ()
@@ -63,10 +63,10 @@ class Partition:
             labels: The labels of all samples.
             num_clients: The number of clients; None if `determines_clients`.
             generator: The source of randomness; the same seed gives the same partition.
-            owners: The owner of each sample, if the data name it.
+            owners: The owner of each sample as a number, or None if the data do not name it.
 
         Returns:
-            Disjoint arrays of row numbers, one for each client.
+            Disjoint arrays of row numbers, one for each client. Rows may be left out.
 
         Raises:
             NotImplementedError: A subclass must define it.
@@ -150,13 +150,14 @@ def split(
         labels: The labels of all samples.
         num_clients: The number of clients; None for partitions that determine it from the data.
         generator: The source of randomness; the same seed gives the same partition.
-        owners: The owner of each sample, if the data name it.
+        owners: The owner of each sample as a number, or None if the data do not name it.
 
     Returns:
         Disjoint arrays of row numbers, one for each client, none of them empty.
 
     Raises:
-        ParameterError: A client has no samples, or the partition cannot divide these data.
+        ParameterError: A client has no samples, or the partition cannot divide these data: it
+            lacks the number of clients or the owners, or needs class labels.
         PluginError: A plug-in's partition gives a sample to two clients, or one that does not
             exist.
 
@@ -206,9 +207,10 @@ class Iid(Partition):
 @register_partition("dirichlet", summary="few labels a client where alpha is small")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirichletByLabel(Partition):
-    """A split of each label's samples by a draw from Dirichlet(alpha, ..., alpha).
+    """A split of each label's samples in proportions drawn from Dirichlet(alpha, ..., alpha).
 
-    With a small alpha a client has few labels. Reference: Hsu, Qi and Brown 2019.
+    With a small alpha a client has few labels and sizes differ much; with a large one all clients
+    are alike. A client may get no sample, which `split` refuses. Reference: Hsu, Qi and Brown 2019.
 
     Attributes:
         alpha: The positive concentration parameter.

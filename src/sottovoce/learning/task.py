@@ -52,7 +52,8 @@ class Evaluation:
 
     Attributes:
         accuracy: The fraction of correct labels; for a regression, 1 - the mean absolute error.
-        loss: The mean loss.
+        loss: The mean over samples of the cross-entropy (in nats); for a regression, of the squared
+            error, averaged over the outputs.
     """
 
     accuracy: float
@@ -66,8 +67,12 @@ class Task:
         module: The torch module to train. It is moved to the device.
         test_features: Features of the test data, one row for each sample.
         test_labels: Labels of the test data.
-        objective: "classification" (cross-entropy loss) or "regression" (squared loss).
+        objective: "classification" (cross-entropy loss) or "regression" (squared loss, averaged
+            over the outputs).
         device: The torch device to compute on.
+
+    Raises:
+        ParameterError: The module cannot be trained, as `models.modules.check_module` decides.
 
     Attributes:
         device: The torch device to compute on.
@@ -98,10 +103,10 @@ class Task:
         return sum(shape.numel() for shape in self._shapes.values())
 
     def initial_model(self) -> Vector:
-        """Return the module's parameters as a flat vector.
+        """Return the module's own parameters, its initial weights, as a flat vector.
 
         Returns:
-            A new float64 vector.
+            A new float64 vector, in the order of `layout`.
         """
         flat = torch.cat([p.detach().reshape(-1) for p in self._module.parameters()])
         return flat.to("cpu", torch.float64).numpy().copy()
@@ -114,8 +119,10 @@ class Task:
     def test_digest(self, *, features: bool) -> str:
         """Return a digest that identifies the test data, as `Clients.digest` does training data.
 
+        It detects that data differ; it does not authenticate them. It covers all labels.
+
         Args:
-            features: Whether to include features.
+            features: Whether to include features, of at most 1000 rows.
 
         Returns:
             Sixteen hex digits.
@@ -130,7 +137,7 @@ class Task:
     # -- what the model does ---------------------------------------------------------------
 
     def evaluate(self, model: Vector) -> Evaluation:
-        """Return loss and accuracy on the test data.
+        """Return loss and accuracy of a model on the test data.
 
         Args:
             model: A flat model.
@@ -225,15 +232,17 @@ class Task:
     def sample_gradients(
         self, model: Vector, clients: Sequence[ClientData], chosen: Tensor | None = None
     ) -> Iterator[tuple[Tensor, Rows]]:
-        """Yield per-sample gradients of all clients, in chunks that bound the memory.
+        """Yield the unclipped gradient of each sample's loss, in chunks that bound the memory.
 
         Args:
             model: A flat model.
             clients: The clients whose samples are used.
-            chosen: A mask over all clients' samples, one client after the other; None for all.
+            chosen: A boolean mask over all clients' samples, one client after the other; None for
+                all samples.
 
         Yields:
-            The position of each row's client in `clients`, and the gradients as rows.
+            (owners, gradients) of some samples, in the order of the clients: the position of each
+            sample's client in `clients`, and one row of gradients for each sample.
         """
         features, labels = samples_of(clients)
         owners = torch.repeat_interleave(
@@ -258,7 +267,7 @@ class Task:
             clients: The clients.
 
         Returns:
-            One row for each client, or None.
+            One row for each client, unclipped, as factors that are not multiplied out; or None.
         """
         if self._linear is None or any(size != 1 for size in sizes_of(clients)):
             return None
@@ -288,7 +297,8 @@ class Task:
             corrections: One row for each client; None for zero.
 
         Yields:
-            The position of the first client of a group, and the flat models of the group as rows.
+            For one group of consecutive clients after the other: the position of its first client,
+            and the flat models of its clients as rows of a float32 tensor.
         """
 
         def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
@@ -336,7 +346,7 @@ class Task:
         return outputs
 
     def stacked_gradients(self, models: Tensor, features: Tensor, labels: Tensor) -> GradientStack:
-        """Return each sample's gradient for several models at once.
+        """Return the gradient of each sample's loss, for several models at once.
 
         Args:
             models: Flat models as rows.
@@ -344,7 +354,7 @@ class Task:
             labels: Labels of each model's samples, (models, samples, ...).
 
         Returns:
-            The gradients.
+            The unclipped gradients of every model at its own samples.
         """
         parameters = self._unflatten_rows(models)
         if self._chain is not None:
@@ -381,7 +391,7 @@ class Task:
 
     @property
     def elements_per_sample(self) -> int:
-        """The number of numbers in memory for one sample's gradient and one model."""
+        """How many numbers computing one sample's gradient for one model holds in memory."""
         if self._chain is None or self._linear is not None:
             return self.dimension
         return max(self.dimension, self._chain.elements_per_sample)

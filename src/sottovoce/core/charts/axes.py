@@ -29,12 +29,12 @@ class Frame:
 
     @property
     def across(self) -> tuple[int, int]:
-        """The pixels at which the x axis begins and ends."""
+        """The x coordinates of the left and the right end of the x axis, in pixels."""
         return self.left, self.width - self.right
 
     @property
     def upward(self) -> tuple[int, int]:
-        """The pixels at which the y axis begins and ends."""
+        """The y coordinates of the lower and upper end of the y axis, in pixels from the top."""
         return self.height - self.bottom, self.top
 
 
@@ -44,7 +44,12 @@ HALF = Frame(width=560, height=300, left=70, right=18, top=12)  # Two of these f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartTable:
-    """The numbers behind a picture, as text."""
+    """The numbers behind a picture, as text.
+
+    Attributes:
+        columns: The headings.
+        rows: The cells of each row, one for each heading.
+    """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -59,7 +64,10 @@ def tick_label(value: float) -> str:
 
 
 def legend_places(names: Sequence[str]) -> list[tuple[float, int]]:
-    """Return the position of each entry of a legend: x in pixels, and the row."""
+    """Return the position of each entry of a legend: (x in pixels, number of its row from 0).
+
+    Entries fill a row from left to right; the next one begins where a name would not fit.
+    """
     places: list[tuple[float, int]] = []
     x, row = float(LEFT), 0
     for name in names:
@@ -73,7 +81,15 @@ def legend_places(names: Sequence[str]) -> list[tuple[float, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A map from data to pixels, linear or logarithmic."""
+    """A map from data to pixels, linear or logarithmic; call it with a value.
+
+    Attributes:
+        low: The value that is drawn at pixel `start`.
+        high: The value that is drawn at pixel `end`.
+        start: The pixel at which the axis begins.
+        end: The pixel at which the axis ends.
+        log: Whether the map is logarithmic; values below `low` are then drawn at `start`.
+    """
 
     low: float
     high: float
@@ -92,14 +108,24 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The ticks of an axis and its scale."""
+    """The ticks of an axis, as values of the data, and its scale."""
 
     ticks: Sequence[float]
     scale: Scale
 
 
 def axis_of(values: Iterable[float], log: bool, start: float, end: float) -> Axis:
-    """Return an axis that spans `values`, from pixel `start` to pixel `end`."""
+    """Return an axis that spans `values`, from pixel `start` to pixel `end`, with round ticks.
+
+    Args:
+        values: At least one value.
+        log: Whether the axis is logarithmic.
+        start: The pixel of the smaller end.
+        end: The pixel of the larger end.
+
+    Raises:
+        ParameterError: The axis is logarithmic and a value is not positive.
+    """
     low, high = min(values := list(values)), max(values)
     if log:
         if low <= 0.0:
@@ -113,7 +139,10 @@ def axis_of(values: Iterable[float], log: bool, start: float, end: float) -> Axi
 
 
 def ticks(low: float, high: float, count: int = 6) -> list[float]:
-    """Return round numbers that span [low, high]."""
+    """Return increasing round numbers, about `count`, the first <= low and the last >= high.
+
+    Their distance is 1, 2, 2.5 or 5 times a power of ten.
+    """
     largest = max(abs(low), abs(high))
     if not high - low > _FLAT * largest:
         low, high = low - max(0.5, 0.05 * largest), high + max(0.5, 0.05 * largest)
@@ -127,7 +156,15 @@ def ticks(low: float, high: float, count: int = 6) -> list[float]:
 def log_ticks(low: float, high: float, count: int = 8) -> tuple[float, float, list[float]]:
     """Return both ends of a logarithmic axis that spans [low, high], and its ticks.
 
-    Ends and ticks are 1, 2 or 5 times a power of ten, or only powers of ten if these are too many.
+    Args:
+        low: The smallest value, above 0.
+        high: The largest value.
+        count: The most ticks of the form 1, 2 or 5 times a power of ten; if there would be more,
+            only powers of ten are ticks.
+
+    Returns:
+        (lower end, upper end, ticks); the ends are 1, 2 or 5 times a power of ten, or half or twice
+        that if all values are equal.
     """
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     steps = [float(f"{m}e{decade}") for decade in decades for m in (1, 2, 5)]
@@ -142,22 +179,36 @@ def log_ticks(low: float, high: float, count: int = 8) -> tuple[float, float, li
 
 
 def dash(number: int) -> str:
-    """Return the dash pattern of a line; lines of the same color have different patterns."""
+    """Return the SVG dash pattern of line number `number`, from 0; "" for a solid line.
+
+    The first four lines of the same color have different patterns.
+    """
     return _DASHES[(number + number // NUM_COLORS) % len(_DASHES)]
 
 
 def dot(number: int, x: float, y: float) -> str:
-    """Return a point of a line as SVG; lines of the same color have points of different shapes."""
+    """Return a point at pixel (x, y) as SVG, in the color of line number `number`, from 0.
+
+    The first four lines of the same color have points of different shapes.
+    """
     return mark(number // NUM_COLORS, f"dot {series_class(number)}", x, y)
 
 
 def series_class(number: int) -> str:
-    """Return the CSS classes of a series: that of its color, and one of its own."""
+    """Return the CSS classes of series `number`, from 0: "c1 s9" is color 1 of 8 and series 9."""
     return f"c{number % NUM_COLORS} s{number}"
 
 
 def mark(shape: int, style: str, x: float, y: float, name: str = "") -> str:
-    """Return a point in one of four shapes as SVG; `name` is its tooltip."""
+    """Return a point at pixel (x, y) as SVG.
+
+    Args:
+        shape: A number whose remainder by 4 means a circle, square, diamond or triangle.
+        style: The CSS classes.
+        x: The horizontal pixel of the center.
+        y: The vertical pixel of the center.
+        name: The tooltip; none if empty.
+    """
     title = f"<title>{escape(name)}</title>" if name else ""
     match shape % 4:
         case 0:
@@ -173,7 +224,7 @@ def mark(shape: int, style: str, x: float, y: float, name: str = "") -> str:
 
 
 def draw_axes(x: Axis, y: Axis, x_label: str, y_label: str, frame: Frame = WIDE) -> list[str]:
-    """Return the grid lines, the labels of the ticks and the labels of both axes as SVG."""
+    """Return horizontal grid lines and the labels of ticks and axes, as SVG elements."""
     (left, right), (bottom, top) = frame.across, frame.upward
     parts = []
     for tick in y.ticks:

@@ -26,7 +26,10 @@ _COLOR_TYPES = {1: 0, 3: 2}  # PNG color types by the number of channels: gray, 
 
 
 def png(pixels: NDArray[np.uint8]) -> bytes:
-    """Return an image of bytes (height, width, 1 or 3 channels) as a PNG file."""
+    """Return an image of bytes (height, width, 1 or 3 channels) as the content of a PNG file.
+
+    One channel is gray, three are red, green and blue.
+    """
     height, width, channels = pixels.shape
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOR_TYPES[channels], 0, 0, 0)
     # Each line starts with its filter; 0 means none.
@@ -47,7 +50,11 @@ def _chunk(kind: bytes, content: bytes) -> bytes:
 
 
 def data_uri(image: NDArray[Any]) -> str:
-    """Return an image (1 or 3 channels, height, width) in [-1/2, 1/2] as a data URI for a page."""
+    """Return an image (1 or 3 channels, height, width) as a PNG data URI for a page.
+
+    -1/2 is black and 1/2 is full brightness; values outside are clipped. ParameterError is raised
+    for any other shape.
+    """
     if image.ndim != 3 or len(image) not in _COLOR_TYPES:
         raise ParameterError(
             f"a picture must have the shape (1 or 3 channels, height, width), got {image.shape}; "
@@ -124,7 +131,11 @@ class ImageGrid:
         return "\n".join(parts)
 
     def table(self) -> ChartTable:
-        """Return the captions of the pictures as a table, for readers who do not see the figure."""
+        """Return the captions as a table, for readers who do not see the figure.
+
+        Returns:
+            A row for each row of pictures: its name, then the caption of each picture.
+        """
         return ChartTable(
             columns=["row", *self.columns],
             rows=[[row.name, *(picture.caption for picture in row.pictures)] for row in self.rows],
@@ -174,13 +185,16 @@ class Panel:
     matrix: Sequence[Sequence[float]]
 
     def named_rows(self) -> Iterator[tuple[str, Sequence[float]]]:
-        """Yield the rows of the table with their names: the output values, then the matrix."""
+        """Yield (name, numbers) of each row of the table.
+
+        The first is ("letters", the output values), then a row of the matrix for each input x.
+        """
         yield "letters", self.letters
         for x, row in zip(self.inputs, self.matrix, strict=True):
             yield f"x = {x:.4g}", row
 
     def cell_name(self, i: int, j: int) -> str:
-        """Return the accessible name of a cell, its conditional probability."""
+        """Return the accessible name of cell (i, j): "P(output j | x = input i) = probability"."""
         given = f"{self.letters[j]:.3g} | x = {self.inputs[i]:.3g}"
         return f"P({given}) = {self.matrix[i][j]:.3g}"
 
@@ -198,19 +212,20 @@ class MapPanel:
     matrix: Sequence[Sequence[float]]
 
     def named_rows(self) -> Iterator[tuple[str, Sequence[float]]]:
-        """Yield the rows of the table with their names."""
+        """Yield (name, shares) of each row of the map, from north to south."""
         for number, row in enumerate(self.matrix, start=1):
             yield f"row {number} from the north", row
 
     def cell_name(self, i: int, j: int) -> str:
-        """Return the accessible name of a cell, its position and share."""
+        """Return the accessible name of a cell: its position, counted from 1, and its share."""
         return f"row {i + 1} from the north, column {j + 1}: {self.matrix[i][j]:.2%}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeatMap:
-    """A figure of matrices next to each other; in each, the opaque cell has the largest value.
+    """A figure of matrices next to each other, whose cells are more opaque the larger their value.
 
+    In each matrix the cell with the largest value is fully opaque, and 0 is transparent.
     Below the matrix of a mechanism, its output values are ticks on a line, on which the interval of
     the inputs is drawn thick.
 
@@ -223,7 +238,10 @@ class HeatMap:
     panels: Sequence[Panel | MapPanel]
 
     def svg(self) -> str:
-        """Return the figure as SVG, with an accessible name for the whole and for each cell."""
+        """Return the figure as SVG, with an accessible name for the whole.
+
+        Cells have accessible names too, in matrices of up to 256 cells.
+        """
         columns = min(len(self.panels), _COLUMNS)
         side = (WIDTH - _GAP * (columns + 1)) / columns
         side = min(side, WIDTH / 3)
@@ -242,7 +260,11 @@ class HeatMap:
         return "\n".join(parts)
 
     def table(self) -> ChartTable:
-        """Return all matrices as a table, row by row; a mechanism's output values come first."""
+        """Return all matrices as a table, with a row for each row of each matrix.
+
+        Each begins with the names of the matrix and the row. In the matrix of a mechanism, a row
+        with its output values comes first.
+        """
         width = max(len(row) for panel in self.panels for _, row in panel.named_rows())
         rows = []
         for panel in self.panels:

@@ -72,7 +72,7 @@ class LineChart:
     quantity: Quantity = "number"
 
     def svg(self, *, legend: bool = True) -> str:
-        """Return the chart with an accessible name, and with a legend unless the page has one."""
+        """Return the chart as SVG with an accessible name, and with a legend below if `legend`."""
         x_axis, y_axis = self._axes()
         places = legend_places([line.name for line in self.lines]) if legend else []
         width, height = self.frame.width, self.frame.height
@@ -88,7 +88,10 @@ class LineChart:
         return "\n".join(parts)
 
     def shown(self, value: float) -> str:
-        """Return a y value as the table writes it."""
+        """Return a y value as the table writes it.
+
+        4 significant digits for a number, 4 decimals rounded up for an epsilon, and whole bytes.
+        """
         match self.quantity:
             case "number":
                 return f"{value:.4g}"
@@ -100,7 +103,7 @@ class LineChart:
                 assert_never(self.quantity)
 
     def pixels(self) -> list[list[tuple[float, float]]]:
-        """Return the pixels at which the points of each line are drawn."""
+        """Return the (x, y) pixels of the points of each line, in the order of `lines`."""
         x, y = (axis.scale for axis in self._axes())
         return [[(x(a), y(b)) for a, b in zip(line.x, line.y, strict=True)] for line in self.lines]
 
@@ -116,7 +119,10 @@ class LineChart:
         )
 
     def table(self) -> ChartTable:
-        """Return a table with a row for each x and a column for each curve, with its band."""
+        """Return a table with a row for each x, in order, and a column for each curve.
+
+        A cell has the y value and the band, and is empty where a curve has no point.
+        """
         cells: dict[float, dict[str, str]] = {}
         for line in self.lines:
             for i, (x, y) in enumerate(zip(line.x, line.y, strict=True)):

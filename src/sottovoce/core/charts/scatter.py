@@ -34,10 +34,13 @@ class Series:
         name: Its name in the legend.
         x: The x values of its points.
         y: The y values of its points.
-        low: The lower ends of the intervals; empty for none.
+        low: The lower ends of the intervals, one for each point; empty for none.
         high: The upper ends of the intervals.
-        paper_x: The x values of points that a paper reports.
+        paper_x: The x values of points that a paper reports, drawn hollow.
         paper_y: The y values of points that a paper reports.
+
+    Raises:
+        ParameterError: The lengths do not match.
     """
 
     name: str
@@ -53,7 +56,8 @@ class Series:
         if any(len(a) != len(b) for a, b in pairs) or len(self.low) not in (0, len(self.x)):
             raise ParameterError(
                 f"series '{self.name}' must have as many x as y, and intervals for all points or "
-                f"none; got {len(self.x)} x, {len(self.y)} y, {len(self.low)} intervals"
+                f"none; got {len(self.x)} x, {len(self.y)} y, {len(self.low)} low, "
+                f"{len(self.high)} high, {len(self.paper_x)} paper_x, {len(self.paper_y)} paper_y"
             )
 
 
@@ -68,6 +72,8 @@ class Level:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScatterChart:
     """Points with intervals over the same axes, with a dashed frontier.
+
+    The frontier is the step function of the largest y among the points with at most this x.
 
     Attributes:
         title: The title.
@@ -93,7 +99,10 @@ class ScatterChart:
     apart_pixels: int = _APART_PIXELS
 
     def svg(self, *, legend: bool = True) -> str:
-        """Return the chart with an accessible name, a description, named points and a legend."""
+        """Return the chart as SVG with an accessible name, a description and named points.
+
+        A legend is drawn below if `legend`.
+        """
         x_axis, y_axis = self._axes()
         places = legend_places(self._legend_names()) if legend else []
         (left, right), width, height = self.frame.across, self.frame.width, self.frame.height
@@ -121,7 +130,7 @@ class ScatterChart:
         return "\n".join([*parts, *self._legend(places), "</svg>"])
 
     def pixels(self) -> list[list[tuple[float, float]]]:
-        """Return the pixels at which the points of each series are drawn."""
+        """Return the (x, y) pixels of the points of each series, without those of a paper."""
         places = self._places(*self._axes())
         return [
             [place(x, y) for x, y in zip(one.x, one.y, strict=True)]
@@ -148,7 +157,11 @@ class ScatterChart:
         ]
 
     def table(self) -> ChartTable:
-        """Return a table with a row for each point, including those that a paper reports."""
+        """Return a table with a row for each point, those that a paper reports and levels too.
+
+        The columns are the series, x, y, the interval and, unless there are no frontiers, whether
+        the point is on the frontier.
+        """
         rows = []
         common = {
             *frontier([x for s in self.series for x in s.x], [y for s in self.series for y in s.y])
@@ -200,9 +213,10 @@ class ScatterChart:
 
 
 def frontier(x: Sequence[float], y: Sequence[float]) -> list[tuple[float, float]]:
-    """Return the points that no other point with at most their x exceeds, by increasing x and y.
+    """Return the points whose y exceeds that of every point with a smaller x, by increasing x.
 
-    best(t) = max {y_i : x_i <= t} is the step function through them.
+    Of points with the same x only the highest counts. The step function through the points is
+    best(t) = max {y_i : x_i <= t}.
     """
     best: list[tuple[float, float]] = []
     for point in sorted(zip(x, y, strict=True), key=lambda point: (point[0], -point[1])):

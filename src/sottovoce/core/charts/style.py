@@ -100,10 +100,11 @@ PAGE = "\n".join(
 
 
 def content_policy(style: str, script: str = "") -> str:
-    """Return a page's Content-Security-Policy: only its own style, script and pictures.
+    """Return a page's Content-Security-Policy: only its own style, script and embedded pictures.
 
-    Style and script are allowed by their digests, so that injected markup (a name that was not
-    escaped) neither runs nor loads anything.
+    `style` and `script` are the exact contents of its style and script elements; a page without a
+    script allows none. They are allowed by their digests, so that injected markup (a name that was
+    not escaped) neither runs nor loads anything.
     """
     allowed = [f"style-src {_source(style)}", "img-src data:"]
     if script:
@@ -116,7 +117,10 @@ def _source(text: str) -> str:
 
 
 def standalone(svg: str) -> str:
-    """Return an inline figure as a file of its own, with its style inside and its title above."""
+    """Return an inline SVG figure as the text of an SVG file, with its style and its title above.
+
+    The title is the figure's accessible name.
+    """
     head, rest = svg.split(">", 1)
     head = head.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     style = f"{PALETTE}\n{FIGURES}\nsvg {{ background: var(--page); }}"

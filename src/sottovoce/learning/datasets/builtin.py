@@ -21,7 +21,11 @@ _MOST_VALUES = 10**9
     placeholder="ROWSxFEATURESxCLASSES",
 )
 def blobs(request: LoadRequest) -> Dataset:
-    """Draw x = (class center + noise)/sqrt(features), both standard normal; hold out a fifth."""
+    """Draw x = (class center + noise)/sqrt(features), both standard normal; hold out a fifth.
+
+    The argument is ROWSxFEATURESxCLASSES. Each row gets a uniformly random class. ParameterError is
+    raised for another form, and for fewer than 5 rows or 2 classes or more than 1e9 values.
+    """
     found = _SHAPE.match(request.argument)
     rows, features, classes = (int(part) for part in found.groups()) if found else (0, 0, 0)
     if not 0 < rows * features <= _MOST_VALUES or classes < 2 or rows < 5:

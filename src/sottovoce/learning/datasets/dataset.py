@@ -19,7 +19,12 @@ from sottovoce.core.errors import DataError, ParameterError
 
 
 class SelectedRows:
-    """An array-like object of some rows of an array on disk, which are read when indexed."""
+    """An array-like object of some rows of an array on disk, which are read when indexed.
+
+    Args:
+        array: The array on disk.
+        rows: The numbers of the rows.
+    """
 
     def __init__(self, array: NDArray[Any], rows: NDArray[np.int64]) -> None:
         self._array, self._rows = array, rows
@@ -51,12 +56,15 @@ class SelectedRows:
         return np.asarray(self[:], dtype=dtype)
 
     def take(self, rows: Any) -> "SelectedRows":
-        """Return some of these rows, still unread."""
+        """Return some of these rows, still unread; `rows` are positions, a mask or a slice."""
         return SelectedRows(self._array, self._rows[rows])
 
 
 def select_rows(array: "NDArray[Any] | SelectedRows", rows: Any) -> NDArray[Any]:
-    """Select rows: a copy if the array is in memory, a `SelectedRows` if it is on disk."""
+    """Return some rows: an array if they are in memory, a `SelectedRows` if they are on disk.
+
+    `rows` are positions, a mask or a slice. Rows on disk are not read.
+    """
     if isinstance(array, SelectedRows):
         return cast(NDArray[Any], array.take(rows))
     if isinstance(array, np.memmap):
@@ -136,7 +144,9 @@ class Dataset:
 
 
 def _refuse(dataset: Dataset, reason: str) -> None:
-    raise DataError(f"dataset '{dataset.name}' cannot be used: {reason}; correct the file")
+    raise DataError(
+        f"dataset '{dataset.name}' cannot be used: {reason}; correct the data or their loader"
+    )
 
 
 def _check_part(dataset: Dataset, part: str, features: Features, labels: Labels) -> None:
@@ -196,7 +206,17 @@ def subset(
     num_test: int | None,
     generator: np.random.Generator,
 ) -> Dataset:
-    """Return a random subset of the rows, in their order and with their owners; None keeps all."""
+    """Return the data set with a random subset of its rows, in their order and with their owners.
+
+    Args:
+        dataset: The data, which stay unchanged.
+        num_train: The number of training rows to keep; None for all.
+        num_test: The number of test rows to keep; None for all.
+        generator: The source of randomness.
+
+    Raises:
+        ParameterError: A number is below 1, or above the number of rows.
+    """
     train = _some_of("num_train", num_train, len(dataset.train_labels), generator)
     test = _some_of("num_test", num_test, len(dataset.test_labels), generator)
     return dataclasses.replace(
@@ -209,7 +229,13 @@ def subset(
 
 
 def sample_owners(dataset: Dataset, count: int, generator: np.random.Generator) -> Dataset:
-    """Return the data set with all training rows of `count` owners that are drawn at random."""
+    """Return the data set with all training rows of `count` owners that are drawn at random.
+
+    The test part is kept whole.
+
+    Raises:
+        ParameterError: The data do not name owners, or have fewer than `count`.
+    """
     if dataset.train_owners is None:
         raise ParameterError(
             f"num_owners is {count}, but dataset '{dataset.name}' does not name the owners of its "
@@ -233,8 +259,13 @@ def _some_of(
 def with_validation(dataset: Dataset, fraction: float, generator: np.random.Generator) -> Dataset:
     """Return the training data only, with a random part of it held out as the test set.
 
-    It serves to choose a learning rate without looking at the real test set, which is left out. If
-    rows have owners, whole owners are held out: about `fraction` of them, at least one.
+    It serves to choose a learning rate without looking at the real test set, which is left out.
+    About `fraction` of the training rows are held out, at least one. If rows have owners, whole
+    owners are held out instead: about `fraction` of the owners, at least one.
+
+    Raises:
+        ParameterError: `fraction` is not strictly between 0 and 1, or there are fewer than two rows
+            (owners, if rows have them).
     """
     parameter_rules.inner_fraction("validation_fraction", fraction)
     owners = dataset.train_owners
@@ -257,7 +288,7 @@ def with_validation(dataset: Dataset, fraction: float, generator: np.random.Gene
 
 
 def with_training_rows(dataset: Dataset, rows: Owners) -> Dataset:
-    """Return the data set with some of the training rows and all of the test part."""
+    """Return the data set with these training rows, by number, and the whole test part."""
     return dataclasses.replace(dataset, **_training(dataset, rows))
 
 
@@ -272,7 +303,7 @@ def _training(dataset: Dataset, rows: Owners | slice) -> dict[str, Any]:
 
 
 def select_attributes(attributes: Attributes, rows: Any) -> Attributes:
-    """Select the attributes of some rows."""
+    """Return the attributes of some rows, by name; `rows` are positions, a mask or a slice."""
     return {name: values[rows] for name, values in attributes.items()}
 
 
@@ -287,7 +318,13 @@ Array = NDArray[Any]
 
 
 def damaged_file_error(path: Path | str, reason: object, *, remedy: str = FETCH_AGAIN) -> DataError:
-    """Return the error for a file that exists but is not what it should be."""
+    """Return the error for data that exist but are not what they should be; the caller raises it.
+
+    Args:
+        path: The file, or another name of the data.
+        reason: What is wrong, as a clause.
+        remedy: What to do, as a clause in the imperative.
+    """
     return DataError(f"{path} cannot be read as data: {reason}; {remedy}")
 
 
@@ -313,7 +350,10 @@ def _archive(path: Path, remedy: str) -> Iterator[np.lib.npyio.NpzFile]:
 
 
 def names_in_npz(path: Path, *, remedy: str = FETCH_AGAIN) -> tuple[str, ...]:
-    """Return the names of the arrays in a file."""
+    """Return the names of the arrays in an npz file; raise DataError if it cannot be read.
+
+    `remedy` is what the message says to do then.
+    """
     with _archive(path, remedy) as archive:
         return tuple(archive.files)
 
@@ -321,9 +361,16 @@ def names_in_npz(path: Path, *, remedy: str = FETCH_AGAIN) -> tuple[str, ...]:
 def read_npz(
     path: Path, shapes: Mapping[str, int | None], *, remedy: str = FETCH_AGAIN
 ) -> dict[str, Array]:
-    """Read the named arrays of a file, each with the given number of dimensions (None for any).
+    """Read arrays of an npz file by name.
 
-    Further arrays of the file are not read.
+    Args:
+        path: The file. Python objects in it are never unpickled.
+        shapes: The number of dimensions of each array to read, by name; None for any number.
+            Further arrays of the file are not read.
+        remedy: What a message says to do.
+
+    Raises:
+        DataError: The file cannot be read, or an array is missing or has other dimensions.
     """
     with _archive(path, remedy) as archive:
         missing = [name for name in shapes if name not in archive.files]
@@ -355,8 +402,18 @@ def scale_images(
 ) -> Features:
     """Return images of bytes (rows, *shape) as (rows, channels, ...) in [-1/2, 1/2]: x/255 - 1/2.
 
-    If there is no axis of channels, one is added in front. A last axis of length three or four
-    holds colors, and is moved to the front.
+    With four or more axes, a last axis of length three or four holds colors, and is moved before
+    the others. Otherwise an axis of one channel is added.
+
+    Args:
+        path: The file, for messages.
+        name: The name of the array, for messages.
+        images: The images, uint8 with three axes or more.
+        shape: The shape that one image must have; None for any.
+        remedy: What a message says to do.
+
+    Raises:
+        DataError: The array is not of bytes, or has another shape.
     """
     if images.dtype != np.uint8 or images.ndim < 3:
         raise damaged_file_error(
@@ -374,7 +431,7 @@ def scale_images(
 
 
 def scale_bytes(bytes_: Array) -> Features:
-    """Map bytes 0..255 to [-1/2, 1/2], in place after one copy, because some arrays are large."""
+    """Return bytes 0..255 as float32 in [-1/2, 1/2]: x/255 - 1/2; the bytes stay unchanged."""
     result = np.ascontiguousarray(bytes_, dtype=np.float32)
     result /= 255.0
     result -= 0.5
@@ -384,7 +441,14 @@ def scale_bytes(bytes_: Array) -> Features:
 def check_classes(
     path: Path | str, name: str, labels: Array, num_classes: int, *, remedy: str = FETCH_AGAIN
 ) -> NDArray[np.int64]:
-    """Return labels as int64 and check that they lie in 0..num_classes-1; flatten a column."""
+    """Return class labels as an int64 vector, after checking that they lie in 0..num_classes-1.
+
+    A matrix with one column is flattened. `path` and `name` are the file and the array, for
+    messages, and `remedy` is what they say to do.
+
+    Raises:
+        DataError: The labels are no integers, have another shape, or lie outside the range.
+    """
     flat = labels[:, 0] if labels.ndim == 2 and labels.shape[1] == 1 else labels
     if flat.ndim != 1 or flat.dtype.kind not in "iu":
         raise damaged_file_error(
@@ -408,7 +472,13 @@ def check_classes(
 
 
 def check_same_rows(path: Path | str, remedy: str = FETCH_AGAIN, /, **arrays: Array) -> None:
-    """Refuse arrays that are empty or have different numbers of rows."""
+    """Raise DataError if arrays are empty or have different numbers of rows.
+
+    Args:
+        path: The file, for the message.
+        remedy: What the message says to do.
+        **arrays: The arrays by name.
+    """
     rows = {name: len(array) for name, array in arrays.items()}
     if len(set(rows.values())) > 1:
         counts = ", ".join(f"'{name}' {count}" for name, count in rows.items())
@@ -430,7 +500,11 @@ def with_random_test_part(
     test_fraction: float = TEST_FRACTION,
     note: str = "",
 ) -> Dataset:
-    """Return a data set without an official split: a random part of the rows is held out."""
+    """Return a data set of which a random part of the rows, rounded down, is held out as test data.
+
+    This is for data without an official split. `test_fraction` is the fraction that is held out;
+    the other arguments are as in `Dataset`, for all rows. DataError is raised if a part is empty.
+    """
     order = generator.permutation(len(labels))
     count = int(test_fraction * len(labels))
     test, train = order[:count], order[count:]

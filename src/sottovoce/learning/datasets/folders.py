@@ -36,8 +36,13 @@ Split = tuple[Features, Array]
 def own_folder(request: LoadRequest) -> Dataset:
     """Load classes from a folder; without a split called 'test' hold out a random fifth.
 
-    Images must have one size. They are scaled by 255, and are gray only if all of them are. A data
-    set without images has its numeric columns as features, unscaled.
+    Training data are the split 'train', or the first one. Classes are numbered in the order of
+    their names. Images must have one size. They are scaled to x/255 - 1/2, and are gray only if all
+    of them are. A data set without images has its numeric columns as features, unscaled.
+
+    Raises:
+        DataError: The folder is missing or has no such data, a needed package is not installed, or
+            a file or column cannot be read.
     """
     folder = Path(request.argument).expanduser()
     if not folder.is_dir():

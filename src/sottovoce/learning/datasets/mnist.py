@@ -62,7 +62,11 @@ def _sources(name: str, base_url: str, digests: tuple[str, ...]) -> tuple[DataSo
     sources=_sources("mnist", "https://ossci-datasets.s3.amazonaws.com/mnist", _MNIST_MD5),
 )
 def mnist(request: LoadRequest) -> Dataset:
-    """Load MNIST; owners are the writers if `mnist_writers.npz` (writer_train) is in the folder."""
+    """Load MNIST, pixels scaled to x/255 - 1/2.
+
+    Owners are the writers, from the array `writer_train` of `mnist_writers.npz`, if that file is in
+    the data folder. DataError is raised for a damaged file.
+    """
     note = "MNIST, LeCun, Cortes and Burges 1998, CC BY-SA 3.0."
     return _dataset(request, "mnist", note, _writers(request.folder / WRITERS_FILE))
 
@@ -77,7 +81,10 @@ def mnist(request: LoadRequest) -> Dataset:
     ),
 )
 def fashion_mnist(request: LoadRequest) -> Dataset:
-    """Load Fashion-MNIST."""
+    """Load Fashion-MNIST, pixels scaled to x/255 - 1/2, without owners.
+
+    DataError is raised for a damaged file.
+    """
     note = "Fashion-MNIST, Xiao, Rasul and Vollgraf 2017, MIT license."
     return _dataset(request, "fashion_mnist", note, None)
 
@@ -116,7 +123,7 @@ def _writers(path: Path) -> Owners | None:
 
 
 def read_idx(path: Path) -> Array:
-    """Return the bytes of a gzipped idx file.
+    """Return the array of bytes (uint8) in a gzipped idx file; raise DataError if it is damaged.
 
     The format is a magic number 0x0000 08 d, then d sizes (big endian), then the data.
     """

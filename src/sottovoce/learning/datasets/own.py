@@ -39,7 +39,7 @@ _INFERRED = "The number of classes was read from the data."
 
 
 def existing_file(text: str) -> Path:
-    """Return a path that the user gave; raise DataError if there is no such file."""
+    """Return a path that the user gave, with ~ expanded; raise DataError if it is no file."""
     path = Path(text).expanduser()
     if not path.is_file():
         raise DataError(
@@ -54,12 +54,14 @@ def existing_file(text: str) -> Path:
     summary="your own arrays: x_train y_train x_test y_test (or x y), owner_train (or owner)",
 )
 def own_npz(request: LoadRequest) -> Dataset:
-    """Load the arrays of a file; without a test part hold out a random fifth.
+    """Load the arrays of an npz file; without a test part hold out a random fifth.
 
-    Features of bytes are images, or flat if they have two dimensions, and are scaled by 255; floats
-    are not scaled. Integer labels are classes 0, 1, ...; floats are numbers to predict. Arrays
-    `attribute_NAME` (`attribute_NAME_train` and `attribute_NAME_test`) hold what else is known of
-    each row, as integers from 0.
+    The arrays are x_train, y_train, x_test, y_test, or x and y, and optionally owner_train (or
+    owner). Features of bytes are images, or flat if they have two dimensions, and are scaled to
+    x/255 - 1/2; other numbers are not scaled. Integer labels are classes 0, 1, ...; floats are
+    numbers to predict. Arrays `attribute_NAME` (`attribute_NAME_train` and `attribute_NAME_test`)
+    hold what else is known of each row, as integers from 0. DataError is raised for a file that
+    does not fit.
     """
     path = existing_file(request.argument)
     names = names_in_npz(path, remedy=WRITE_AGAIN)
@@ -72,7 +74,17 @@ def own_npz(request: LoadRequest) -> Dataset:
 def build_dataset(
     request: LoadRequest, arrays: Mapping[str, Array], *, where: Path | str, remedy: str
 ) -> Dataset:
-    """Build a data set from arrays of any origin; errors refer to them as `where`."""
+    """Build a data set from arrays that are named and read as those of an `npz:` file.
+
+    Args:
+        request: The name of the data set, and the randomness for a test part.
+        arrays: The arrays by name.
+        where: What the arrays are called in messages.
+        remedy: What messages say to do.
+
+    Raises:
+        DataError: An array is missing, or has another type or shape.
+    """
     return _Arrays(where, remedy, arrays).dataset(request)
 
 
@@ -220,7 +232,10 @@ def _table_owners(table: CsvTable, column: str) -> Owners | None:
 
 @register("csv:", placeholder="PATH", summary="your own table of numbers with a label column")
 def own_csv(request: LoadRequest) -> Dataset:
-    """Load a csv table as its options say; hold out a random part of the rows."""
+    """Load a csv table as `request.csv` says; hold out a random part of the rows as test data.
+
+    DataError or UnknownNameError is raised if the file does not fit the options.
+    """
     options = request.csv
     path = existing_file(request.argument)
     table = read_table(path, header=options.header, decimal=options.decimal)
@@ -323,7 +338,10 @@ _REMEDY = "correct what is given as data"
     summary="arrays of a Python program, given to sottovoce.simulate(..., data=...)",
 )
 def arrays_in_memory(request: LoadRequest) -> Dataset:
-    """Load the arrays that are provided under the label, as `npz:` would read them."""
+    """Load the arrays that are provided under the label, as `npz:` would read them.
+
+    DataError is raised if this process does not have them, or they do not fit.
+    """
     part = in_memory.find("data", request.argument)
     if part is None:
         raise DataError(
@@ -335,9 +353,10 @@ def arrays_in_memory(request: LoadRequest) -> Dataset:
 
 
 def name_arrays(given: object) -> dict[str, Array]:
-    """Return arrays by name, from tuples or mappings.
+    """Return numpy arrays by name, from tuples or mappings of arrays or torch tensors.
 
     Accepted are (x, y), (x_train, y_train, x_test, y_test), and a mapping with the names of `npz:`.
+    DataError is raised for anything else; types and shapes are checked later.
     """
     if isinstance(given, Mapping):
         return {str(name): _array(str(name), values) for name, values in given.items()}

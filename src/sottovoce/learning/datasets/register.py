@@ -59,7 +59,7 @@ class Digest:
     hexadecimal: str
 
     def check(self, found: str, what: str) -> None:
-        """Refuse data with another digest.
+        """Refuse data with another digest; return nothing otherwise.
 
         Args:
             found: The digest of the data, in lower-case hex digits.
@@ -71,7 +71,8 @@ class Digest:
         if found != self.hexadecimal:
             raise DataError(
                 f"{what} is damaged or of another version: its {self.algorithm} digest is {found}, "
-                f"the published one is {self.hexadecimal}; delete it and fetch it again"
+                f"the published one is {self.hexadecimal}; delete any copy of it in the data "
+                "folder and fetch it again, or set SOTTOVOCE_DATA_MIRROR to another server"
             )
 
 
@@ -96,7 +97,7 @@ class DataFile:
             folder: The data folder.
 
         Returns:
-            The paths, none if there is no such file.
+            The paths, sorted; none if there is no such file or the folder cannot be read.
         """
         try:
             if "*" in self.path:
@@ -140,7 +141,11 @@ class DataSource:
 
 
 def data_folder(data_dir: Path | str | None = None) -> Path:
-    """Return the folder in which data are looked for and to which they are downloaded."""
+    """Return the folder in which data are looked for and to which they are downloaded.
+
+    It is `data_dir`, else $SOTTOVOCE_DATA, else `sottovoce/data` in the user's cache folder. It
+    need not exist, and is not created.
+    """
     if chosen := data_dir or os.environ.get("SOTTOVOCE_DATA"):
         return Path(chosen).expanduser()
     if os.name == "nt" and (local := os.environ.get("LOCALAPPDATA")):
@@ -150,7 +155,7 @@ def data_folder(data_dir: Path | str | None = None) -> Path:
 
 
 def first_found(sources: Sequence[DataSource], folder: Path) -> list[Path] | None:
-    """Return the files of the first source that is complete in the folder, or None."""
+    """Return the files of the first source that is complete in the folder; None if none is."""
     for source in sources:
         if found := source.found_in(folder):
             return found
@@ -158,14 +163,31 @@ def first_found(sources: Sequence[DataSource], folder: Path) -> list[Path] | Non
 
 
 def downloads(sources: Sequence[DataSource]) -> tuple[DataFile, ...]:
-    """Return the files to download; none if no source offers a verified download."""
+    """Return the files of the first source that can be downloaded whole; empty if there is none.
+
+    A file can be downloaded if it has an address and a published digest. Whether it exists already
+    is not looked at.
+    """
     return next((source.files for source in sources if source.downloadable), ())
 
 
 def fetch(file: DataFile, folder: Path, *, on_bytes: OnBytes | None = None) -> Path:
     """Download a file unless it exists, verify its digest, and return its path.
 
-    A download that fails or has another digest leaves no file.
+    A download that fails or has another digest leaves no file. An existing file is verified too,
+    and never replaced.
+
+    Args:
+        file: The file.
+        folder: The data folder, which is created if it does not exist.
+        on_bytes: Is called with the bytes so far, and the length of the file or None if the server
+            does not announce it.
+
+    Raises:
+        ParameterError: The file has no address or no published digest.
+        DataError: The server cannot be reached, is not https, or sends less than announced; or the
+            digest is another one.
+        OutputError: The file cannot be read or written.
     """
     target = folder / file.path
     if file.url is None or file.digest is None:
@@ -212,7 +234,10 @@ def _copy(
 
 
 def address(file: DataFile) -> str:
-    """Return the URL of a file, at the mirror if one is set."""
+    """Return the URL of a file: below $SOTTOVOCE_DATA_MIRROR if that is set, else its own.
+
+    Without either the URL is empty.
+    """
     if mirror := os.environ.get("SOTTOVOCE_DATA_MIRROR"):
         return f"{mirror.rstrip('/')}/{urllib.parse.quote(file.path)}"
     return file.url or ""
@@ -298,14 +323,14 @@ class CsvOptions:
 
     Attributes:
         header: Whether the first row has the names of the columns.
-        label_columns: The columns of the label. Default: the last column. Several columns are
-            several numbers to predict.
-        label: Whether the label is a class or numbers.
+        label_columns: The columns of the label. Default: the last column that is neither the
+            owner's nor ignored. Several columns are several numbers to predict.
+        label: Whether the label is a class ("class") or numbers to predict ("number").
         classes: The public list of classes. Default: the classes that occur in the file.
         owner_column: The column that names the owner of a row, if there is one.
-        bounds: Public bounds (low, high) of features, which are then mapped to [-1/2, 1/2]. The
-            name "*" gives bounds for every feature without its own. Features without bounds are not
-            scaled.
+        bounds: Public bounds (low, high) of features, which are then mapped to [-1/2, 1/2]; a value
+            outside them is an error. The name "*" gives bounds for every feature without its own.
+            Features without bounds are not scaled.
         test_fraction: The fraction of rows that is held out as test data.
         decimal: The decimal separator of numbers, "." or ",".
         missing: Whether a row with a missing cell is an error ("refuse") or left out ("skip"). With
@@ -313,6 +338,9 @@ class CsvOptions:
         ignore_columns: Columns that are not used as features.
         categories: For features of words, the public list of words. Such a feature becomes one
             zero-or-one value for each word, all zero for any other word.
+
+    Raises:
+        ParameterError: An option is outside its range, or two of them contradict each other.
     """
 
     header: bool = True
@@ -357,8 +385,8 @@ class LoadRequest:
 
     Attributes:
         name: The name of the data set, with its argument.
-        argument: What follows the colon in the name, if the data set takes an argument.
-        paths: The files, in the order of the source.
+        argument: What follows the colon in the name; empty if the data set takes no argument.
+        paths: The files, in the order of the source; empty if the data set has no sources.
         folder: The data folder.
         generator: The source of randomness for a split.
         csv: How to read csv files.
@@ -378,7 +406,16 @@ SourcesOf = Callable[[str], tuple[DataSource, ...]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetEntry:
-    """A registered data set; `placeholder` stands for its argument in lists, such as PATH."""
+    """A registered data set.
+
+    Attributes:
+        name: Its name, which ends in a colon if it takes an argument.
+        summary: One line about the data, for lists.
+        placeholder: What stands for its argument in lists, such as PATH.
+        loader: The function that loads it.
+        sources_of: A function from the argument to the sources of its files; any one is enough.
+        remedy: Where to get the files if they cannot be downloaded.
+    """
 
     name: str
     summary: str
@@ -446,16 +483,23 @@ def register(
 
 
 def entries() -> tuple[DatasetEntry, ...]:
-    """Return every registered data set that can be imported, by name."""
+    """Return every registered data set that can be imported, sorted by name."""
     return tuple(DATASETS.all_working().values())
 
 
 def find(name: str) -> tuple[DatasetEntry, str]:
-    """Return the data set called `name` and the argument after its colon.
+    """Return the registered data set of a name, and the argument after the name's colon.
+
+    Args:
+        name: A name as in a spec, such as 'digits' or 'csv:PATH'.
+
+    Returns:
+        The data set, which is not loaded, and the argument; empty if there is no colon.
 
     Raises:
-        UnknownNameError: There is none; the error suggests the nearest names.
+        UnknownNameError: There is none; the error suggests the nearest name.
         ParameterError: The argument is missing.
+        PluginError: The data set is a plug-in's that does not work, or two sources claim the name.
     """
     head, colon, argument = name.partition(":")
     if head + colon not in DATASETS.names():
@@ -489,13 +533,15 @@ def load(
         data_dir: The folder of the files; see `data_folder`.
         download: Whether to download missing files that have a published digest.
         csv: How to read the file, for 'csv:PATH'.
-        on_bytes: A function that is told the progress of a download.
+        on_bytes: A function that is called with the bytes so far, and the length of the file or
+            None, during a download.
 
     Returns:
         Training and test data.
 
     Raises:
         UnknownNameError: There is no such data set.
+        ParameterError: The name lacks its argument, or has one that is not valid.
         DataError: Files are missing or damaged; the error says how to get them.
 
     Examples:
@@ -526,7 +572,11 @@ def load(
 
 
 def check_here(name: str, data_dir: Path | str | None = None) -> None:
-    """Refuse a data set whose files are not on this machine; download nothing."""
+    """Raise DataError if the files of a data set are not on this machine; download nothing.
+
+    A data set without sources passes, also 'csv:PATH' and the like, whose files are not looked at.
+    An unknown name raises UnknownNameError.
+    """
     entry, argument = find(name)
     folder, sources = data_folder(data_dir), entry.sources_of(argument)
     if sources and first_found(sources, folder) is None:
@@ -534,10 +584,14 @@ def check_here(name: str, data_dir: Path | str | None = None) -> None:
 
 
 def files_to_fetch(name: str, data_dir: Path | str | None = None) -> tuple[DataFile, ...]:
-    """Return the files that `fetch` can download for a data set; none if it needs none.
+    """Return the files that `fetch` can download for a data set, also those that exist already.
+
+    Returns:
+        The files; none if the data set needs none, or is complete here without a download.
 
     Raises:
         DataError: The data set is missing and offers no verified download.
+        UnknownNameError: There is no such data set.
     """
     entry, argument = find(name)
     sources, folder = entry.sources_of(argument), data_folder(data_dir)
@@ -548,7 +602,11 @@ def files_to_fetch(name: str, data_dir: Path | str | None = None) -> tuple[DataF
 
 
 def where_found(name: str, data_dir: Path | str | None = None) -> list[Path] | None:
-    """Return the files of a data set: an empty list if it needs none, None if any is missing."""
+    """Return the files of a data set in the data folder, of its first source that is complete.
+
+    The list is empty if the data set has no sources, as 'digits' and 'csv:PATH'; None if no source
+    is complete. An unknown name raises UnknownNameError.
+    """
     entry, argument = find(name)
     sources = entry.sources_of(argument)
     return first_found(sources, data_folder(data_dir)) if sources else []

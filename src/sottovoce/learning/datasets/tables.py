@@ -22,7 +22,15 @@ from sottovoce.learning.datasets.register import Bounds, CsvOptions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvTable:
-    """A csv file in memory: column names, cells, and the number of each row in the file, from 1."""
+    """A csv file in memory.
+
+    Attributes:
+        path: The file, for messages.
+        columns: The names of the columns; their numbers from 0 if the file has no header.
+        rows: The cells of each row of data.
+        numbers_of_rows: The number of each row among the data rows of the file, from 1.
+        decimal: The decimal sign of numbers, a point or a comma.
+    """
 
     path: Path
     columns: tuple[str, ...]
@@ -31,14 +39,14 @@ class CsvTable:
     decimal: str = "."
 
     def place(self, position: int, column: str) -> str:
-        """Return the location of a cell, for messages."""
+        """Return the location of a cell in words, for messages; `position` is the row's, from 0."""
         return f"{self.path}, data row {self.numbers_of_rows[position]}, column '{column}'"
 
     def drop_incomplete_rows(self, numbers: Sequence[str], words: Sequence[str]) -> "CsvTable":
         """Return the table without rows that lack a cell in these columns.
 
-        In a column of numbers, words such as 'none' count as missing; in a column of words only an
-        empty cell does.
+        In a column of `numbers`, words such as 'none' count as missing; in one of `words` only an
+        empty cell does. DataError is raised if no row is left.
         """
         of_numbers = [self.columns.index(column) for column in numbers]
         of_words = [self.columns.index(column) for column in words]
@@ -57,18 +65,25 @@ class CsvTable:
         )
 
     def check_column(self, column: str) -> None:
-        """Refuse a column that does not exist."""
+        """Raise UnknownNameError, with the names of the columns, if a column does not exist."""
         if column not in self.columns:
             raise UnknownNameError.among(f"column of {self.path}", column, self.columns)
 
     def cells(self, column: str) -> list[str]:
-        """Return the cells of a column."""
+        """Return the cells of a column without surrounding spaces.
+
+        UnknownNameError is raised if there is no such column.
+        """
         self.check_column(column)
         position = self.columns.index(column)
         return [row[position].strip() for row in self.rows]
 
     def numbers(self, column: str) -> NDArray[np.float64]:
-        """Return a column of finite numbers."""
+        """Return a column as finite numbers.
+
+        DataError is raised for the first cell that is none, and UnknownNameError if there is no
+        such column.
+        """
         values = []
         for position, cell in enumerate(self.cells(column)):
             value = parse_number(cell, self.decimal)
@@ -78,7 +93,10 @@ class CsvTable:
         return np.array(values)
 
     def float32_numbers(self, column: str) -> NDArray[np.float64]:
-        """Return a column of numbers, none of which is too large for a float32."""
+        """Return a column as float64 numbers, none of which is too large for a float32.
+
+        DataError is raised for the first cell that is no finite number or too large.
+        """
         values = self.numbers(column)
         too_large = np.flatnonzero(np.abs(values) > np.finfo(np.float32).max)
         if len(too_large):
@@ -109,7 +127,17 @@ class CsvTable:
 
 
 def read_table(path: Path, *, header: bool, decimal: str = ".") -> CsvTable:
-    """Read a csv file; find its delimiter in the first line and refuse rows of unequal length."""
+    """Read a csv file in UTF-8, whose delimiter is found in its first line.
+
+    Args:
+        path: The file.
+        header: Whether the first row has the names of the columns.
+        decimal: The decimal sign of numbers, a point or a comma.
+
+    Raises:
+        DataError: The file cannot be read or has no rows of data, rows differ in length, two
+            columns have one name, or the header has only numbers.
+    """
     try:
         refuse_binary_formats(path)
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -152,7 +180,15 @@ def _numbered(width: int) -> tuple[str, ...]:
 def features_of(
     table: CsvTable, columns: Sequence[str], options: CsvOptions
 ) -> NDArray[np.float32]:
-    """Return features (rows, features): numbers, scaled by public bounds, and words as bits."""
+    """Return features (rows, features) of the given columns, in their order.
+
+    A column with bounds in the options is mapped from them to [-1/2, 1/2], other numbers are not
+    scaled. A column with categories becomes one zero-or-one feature for each word.
+
+    Raises:
+        DataError: There are no columns, or a cell is empty, no number or outside its bounds.
+        UnknownNameError: The options name a column that is not among the features.
+    """
     if not columns:
         raise DataError(
             f"{table.path} has no columns of features, only label and owner; add a feature"

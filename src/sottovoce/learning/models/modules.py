@@ -31,8 +31,11 @@ RANDOM_LAYERS = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 def check_module(module: nn.Module) -> None:
     """Refuse batch statistics, random layers, and parameters that cannot be trained as they are.
 
-    Such parameters have no size yet, are not float32, or are frozen. Errors name the layer or the
-    parameter.
+    Such parameters have no size yet, are not float32, or are frozen. A module without parameters is
+    refused too. The module is not changed.
+
+    Raises:
+        ParameterError: The module is refused; the message names the layer or the parameter.
     """
     for path, layer in module.named_modules():
         where = f"layer '{path or 'the module itself'}' ({type(layer).__name__})"
@@ -100,24 +103,34 @@ Limit = Callable[[torch.Tensor], float]
 
 
 def zero(module: nn.Module) -> None:
-    """Set every parameter to 0."""
+    """Set every parameter of a module to 0, in place."""
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.zero_()
 
 
 def for_tanh(module: nn.Module, generator: np.random.Generator) -> None:
-    """Draw every weight by Glorot's rule, for activations that are symmetric around 0."""
+    """Draw every weight of a module by Glorot's rule, for activations that are symmetric around 0.
+
+    The module is changed in place. Biases become 0 and the weights of group norms 1. ParameterError
+    is raised for a layer with parameters that is neither linear, a convolution nor a group norm.
+    """
     _draw(module, generator, convolution_limit=glorot_limit)
 
 
 def for_relu(module: nn.Module, generator: np.random.Generator) -> None:
-    """Draw convolutions, which rectifiers follow, by He's rule, and other layers by Glorot's."""
+    """Draw weights of convolutions, which rectifiers follow, by He's rule, of others by Glorot's.
+
+    The module is changed in place. Biases become 0 and the weights of group norms 1. ParameterError
+    is raised for a layer with parameters that is neither linear, a convolution nor a group norm.
+    """
     _draw(module, generator, convolution_limit=he_limit)
 
 
 def glorot_limit(weight: torch.Tensor) -> float:
-    """Return l = sqrt(6/(fan_in + fan_out)) of Glorot's rule U(-l, l).
+    """Return l = sqrt(6/(fan_in + fan_out)) of Glorot's rule, weights uniform in (-l, l).
+
+    `weight` has the shape (outputs, inputs, *kernel); its values are not used.
 
     Reference: Glorot and Bengio 2010, eq. 16.
     """
@@ -126,7 +139,9 @@ def glorot_limit(weight: torch.Tensor) -> float:
 
 
 def he_limit(weight: torch.Tensor) -> float:
-    """Return l = sqrt(6/fan_in) of He's rule U(-l, l), which has variance 2/fan_in.
+    """Return l = sqrt(6/fan_in) of He's rule, weights uniform in (-l, l) of variance 2/fan_in.
+
+    `weight` has the shape (outputs, inputs, *kernel); its values are not used.
 
     Reference: He et al. 2015, eq. 10.
     """
@@ -162,5 +177,5 @@ class FlatLinear(nn.Linear):
     """A fully connected layer that flattens samples of any shape."""
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return the outputs for a batch."""
+        """Return the outputs (n, outputs) for a batch (n, ...), whose samples are flattened."""
         return super().forward(features.flatten(start_dim=1))

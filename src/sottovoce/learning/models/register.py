@@ -38,7 +38,10 @@ MAX_SIDE = 2**24
 
 
 def check_shape(input_shape: InputShape, num_outputs: int) -> InputShape:
-    """Return the shape of one sample, after checking that no axis is empty."""
+    """Return `input_shape`, the shape of one sample, after checking both arguments.
+
+    ParameterError is raised if it is no tuple of integers of at least 1, or if there is no output.
+    """
     parameter_rules.integer("num_outputs", num_outputs, low=1, high=MAX_SIDE)
     if not isinstance(input_shape, tuple) or not input_shape:
         raise ParameterError(
@@ -51,12 +54,21 @@ def check_shape(input_shape: InputShape, num_outputs: int) -> InputShape:
 
 
 def num_features(input_shape: InputShape) -> int:
-    """Return the number of values of one sample."""
+    """Return the number of values of one sample, the product of the sides of its shape."""
     return math.prod(input_shape)
 
 
 def check_image(name: str, input_shape: InputShape, *, smallest_side: int) -> int:
-    """Return the number of channels of an image, after checking that its sides are long enough."""
+    """Return the number of channels of an image, after checking that its sides are long enough.
+
+    Args:
+        name: The name of the model, for the message.
+        input_shape: The shape of one sample.
+        smallest_side: The least height and width, in pixels.
+
+    Raises:
+        ParameterError: The shape is not (channels, height, width), or a side is too short.
+    """
     if len(input_shape) != 3 or min(input_shape[1:]) < smallest_side:
         raise ParameterError(
             f"{name} needs images (channels, height, width) with at least {smallest_side} pixels "
@@ -80,7 +92,7 @@ def check_groups(groups: int, channels: int) -> None:
     if channels % groups:
         raise ParameterError(
             f"groups must divide the {channels} channels of the first layer, got {groups}; "
-            "use a power of two"
+            "choose a divisor of that number"
         )
 
 
@@ -103,7 +115,7 @@ class Model(Protocol):
             num_outputs: The number of outputs for each sample.
 
         Returns:
-            A torch module.
+            A torch module whose output has the shape (n, num_outputs).
         """
 
 
@@ -143,6 +155,10 @@ def register_model(kind: str, *, summary: str) -> Callable[[M], M]:
 
     Returns:
         The decorator.
+
+    Raises:
+        PluginError: When the decorator is applied: the class is no dataclass or lacks `build`, or
+            another module has registered the name.
     """
 
     def enter(section: M) -> M:
@@ -156,7 +172,12 @@ def register_model(kind: str, *, summary: str) -> Callable[[M], M]:
 
 
 def model_of(kind: str, given: dict[str, Any]) -> Model:
-    """Return the model of a [model] table; an unknown kind or key is an error with suggestions."""
+    """Return the model of a [model] table; an unknown kind or key raises UnknownNameError.
+
+    Args:
+        kind: The value of the key `kind`. If a plug-in registers it, the plug-in is imported.
+        given: All other keys of the table, with their values.
+    """
     model: Model = section_from(MODELS, "model", kind, given)
     return model
 
@@ -229,15 +250,22 @@ def create(
 
 
 def build(model: Model, input_shape: InputShape, num_outputs: int) -> "nn.Module":
-    """Return the module; `initialize` sets its initial weights, and `create` does both."""
+    """Return the module of a model, before its initial weights are set.
+
+    Its layers draw theirs with a fixed seed of torch; `initialize` sets the initial weights, and
+    `create` does both.
+    """
     return _build_seeded(model, input_shape, num_outputs, torch_seed=0)
 
 
 def initialize(model: Model, module: "nn.Module", generator: np.random.Generator) -> None:
-    """Set initial weights from a numpy generator, so that every machine gets the same ones.
+    """Set a module's initial weights in place, from a numpy generator.
+
+    They follow the model's rule (`initial_weights`), and are the same on every machine.
 
     Raises:
-        ParameterError: The model draws its weights while it is built; use `create` instead.
+        ParameterError: The rule is "own": the model draws its weights while it is built, so use
+            `create` instead. Or the rule does not cover a layer of the module.
     """
     from sottovoce.learning.models import modules
 

@@ -28,9 +28,16 @@ GIVEN = ("input_shape", "num_outputs")
 class UserModule:
     """A module created by factory(input_shape=..., num_outputs=..., **arguments).
 
-    `factory` names a function as "package.module:function", of an installed package or in the
-    current folder. It is imported and called, so a spec with a factory must be trusted like a
-    program. The module keeps the weights with which it is built.
+    The function is imported and called, so a spec with a factory must be trusted like a program.
+    The module keeps the weights with which it is built.
+
+    Attributes:
+        factory: The function as "package.module:function", of an installed package or in the
+            current folder.
+        arguments: Further arguments of the function, by name.
+
+    Raises:
+        ParameterError: `factory` has another form, or `arguments` has a name that is passed anyway.
     """
 
     initial_weights: ClassVar[InitialWeights] = "own"
@@ -52,7 +59,11 @@ class UserModule:
             )
 
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
-        """Return the module that the factory creates, after a trial on two blank samples."""
+        """Return the module that the factory creates, after a trial on two samples of zeros.
+
+        ParameterError or UnknownNameError is raised if the factory cannot be imported or called, or
+        if the module cannot be trained.
+        """
         with _current_folder_importable():
             arguments = {"input_shape": input_shape, "num_outputs": num_outputs, **self.arguments}
             return build_and_try(self.factory, _import_factory(self.factory), arguments)
@@ -78,7 +89,18 @@ def _current_folder_importable() -> Iterator[None]:
 def build_and_try(
     name: str, factory: Callable[..., Any], arguments: Mapping[str, Any]
 ) -> "nn.Module":
-    """Return the module that a factory creates from these arguments, after a trial run."""
+    """Return the module that a factory creates, after a trial on two samples of zeros.
+
+    Args:
+        name: What the factory is called in messages.
+        factory: The function that creates the module.
+        arguments: Its arguments by name, which include `input_shape` and `num_outputs`.
+
+    Raises:
+        ParameterError: The factory fails or returns no module; or the module fails, returns another
+            shape than (2, num_outputs), changes a buffer, or has layers or parameters that
+            `check_module` refuses.
+    """
     from torch import nn
 
     from sottovoce.learning.models.modules import check_module
@@ -173,7 +195,8 @@ def _try(path: str, module: "nn.Module", input_shape: InputShape, num_outputs: i
 class InMemoryModule:
     """A module created by a function of (input_shape, num_outputs) of this process.
 
-    The function is provided under `label`.
+    Attributes:
+        label: The label under which the function is provided (`in_memory.provide_objects`).
     """
 
     initial_weights: ClassVar[InitialWeights] = "own"
@@ -183,7 +206,11 @@ class InMemoryModule:
         parameter_rules.text("label", self.label)
 
     def build(self, input_shape: InputShape, num_outputs: int) -> "nn.Module":
-        """Return the module that the function creates, after a trial on two blank samples."""
+        """Return the module that the function creates, after a trial on two samples of zeros.
+
+        ParameterError is raised if this process does not have the function, or if the module cannot
+        be trained.
+        """
         part = in_memory.find("model", self.label)
         if part is None:
             raise ParameterError(
