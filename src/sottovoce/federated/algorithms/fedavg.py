@@ -164,7 +164,7 @@ class SampleClippedGradient:
             step: The round, the model and the state that the clients start from.
 
         Yields:
-            The position of a block's first client, and the block's updates, one row per client.
+            The position of a block's first client, and the updates of the block as rows.
         """
         taking_part = self._sample_records(clients, step)
         if self.summation == "float" and taking_part is None and max(sizes_of(clients)) == 1:
@@ -341,7 +341,7 @@ class LocalSgd:
             step: The round, the model and the state that the clients start from.
 
         Yields:
-            The position of a block's first client, and the block's updates, one row per client.
+            The position of a block's first client, and the updates of the block as rows.
         """
         if self.steps == 1:
             gradients = task.closed_form_gradients(step.model, clients)
