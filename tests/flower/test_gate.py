@@ -244,7 +244,7 @@ def test_a_reply_that_is_longer_than_what_is_due_is_refused_by_its_length(
     assert _Echo.paths == []
     body = bytes(SMALL + 100_000)
     status, answer = _call(gate, PUSH, body)  # a node hears why, though it sends all first
-    assert (status, answer) == (413, b"this call has at most 65536 bytes now, got 165536")
+    assert (status, answer) == (413, b"this call may have at most 65536 bytes now, got 165536")
     monkeypatch.setenv(post.FOLDER_VARIABLE, str(gate.replies_due_folder))
     post.announce(100_000, seconds=9.0)
     assert _call(gate, PUSH, body) == (418, body)

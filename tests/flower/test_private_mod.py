@@ -228,7 +228,7 @@ def test_the_environment_may_name_the_site(
         ({"num_examples": True}, "'public_counts' is false"),
         ({"mechanism": "nonsense"}, "unknown mechanism"),
         ({"dimension": 0}, "not valid"),
-        ({"layout": "00"}, "not the one in the plan"),
+        ({"layout": "00"}, "other arrays than the plan"),
     ],
 )
 def test_what_the_policy_does_not_allow_is_refused(

@@ -67,7 +67,8 @@ class ClientSampling:
             number: The round, counted from 1.
 
         Returns:
-            Distinct positions from 0 to `num_clients - 1`, the same at every call.
+            Distinct positions from 0 to `num_clients - 1`, possibly none. The same arguments give
+            the same positions at every call.
 
         Raises:
             NotImplementedError: If a subclass does not define it.
@@ -82,13 +83,14 @@ class ClientSampling:
         """
 
     def facts(self, num_clients: int) -> SamplingFacts:
-        """Return what channels may rely on; by default that all clients may be asked.
+        """Return what a channel may assume about cohorts; by default only that all may be asked.
 
         Args:
             num_clients: Number of all clients.
 
         Returns:
-            The kind, the largest cohort and, where amplification relies on them, rate or epoch.
+            The kind and the largest cohort. The sampling rate and the rounds of an epoch, which
+            amplification relies on, are used for built-in samplings only.
         """
         return SamplingFacts(kind=self.kind, largest_cohort=num_clients)
 
@@ -110,11 +112,12 @@ class ClientSampling:
         """Return the sampling that asks `factor` times as many clients, to make up for dropout.
 
         Args:
-            factor: How many times as many.
-            most: Number of all clients, where it is known.
+            factor: How many times as many, at least 1.
+            most: Number of all clients, which the cohort never exceeds; None if it is not known,
+                and then "fixed_size" does not ask more.
 
         Returns:
-            The larger sampling; None where there is none, which is the default.
+            The larger sampling; None if this kind cannot ask more clients, which is the default.
         """
         return None
 
@@ -159,7 +162,8 @@ def register_sampling(kind: str, *, summary: str) -> Callable[[S], S]:
         The decorator; it returns the class unchanged.
 
     Raises:
-        PluginError: If the decorated class is not a `ClientSampling`.
+        PluginError: By the decorator, if the class is not a `ClientSampling`, is a plug-in's and
+            not a dataclass or without `draw`, or if another module has registered `kind`.
     """
 
     def enter(sampling: S) -> S:
@@ -182,9 +186,11 @@ def register_sampling(kind: str, *, summary: str) -> Callable[[S], S]:
 def draw(
     sampling: ClientSampling, num_clients: int, schedule: SeededRandomness, number: int
 ) -> list[int]:
-    """Return the positions of the clients of a round, checked for distinctness and range.
+    """Return what `sampling.draw` returns for a round, after checking it.
 
-    A client that is drawn twice would be asked twice and charged once.
+    Raises PluginError if a position occurs twice, is out of range or out of order, or if a plug-in
+    draws other clients when it is asked again. A client that is drawn twice would be asked twice
+    and charged once.
     """
     drawn = sampling.draw(num_clients, schedule, number)
     if not is_ours(type(sampling).__module__) and drawn != sampling.draw(
@@ -204,7 +210,7 @@ def draw(
 
 
 def facts_of(sampling: ClientSampling, num_clients: int) -> SamplingFacts:
-    """Return the facts of a sampling, without those that give amplification if it is a plug-in."""
+    """Return the facts of a sampling; a plug-in's lose rate and epoch, so it amplifies nothing."""
     facts = sampling.facts(num_clients)
     if is_ours(type(sampling).__module__):
         return facts
@@ -228,7 +234,7 @@ class Everyone(ClientSampling):
 @register_sampling("poisson", summary="each client independently with one probability")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poisson(ClientSampling):
-    """The sampling that asks each client independently with probability `rate`."""
+    """The sampling that asks each client independently with probability `rate` in every round."""
 
     rate: float = field(metadata=FRACTION)
 
@@ -273,7 +279,8 @@ class FixedSize(ClientSampling):
 class Epochs(ClientSampling):
     """The sampling that asks `size` clients a round and every client exactly once an epoch.
 
-    Each epoch has its own random order. A client takes part in at most ceil(rounds/e) rounds, where
+    The last round of an epoch has fewer clients if `size` does not divide their number. Each epoch
+    has its own random order. A client takes part in at most ceil(rounds/e) rounds, where
     an epoch has e = ceil(clients/size) rounds, and its noise is calibrated for no more than these.
     """
 
@@ -299,7 +306,7 @@ class Epochs(ClientSampling):
         return -(-rounds // self.rounds_of_an_epoch(num_clients))
 
     def rounds_of_an_epoch(self, num_clients: int) -> int:
-        """Return the number of rounds after which every client was asked once."""
+        """Return ceil(num_clients/size), the rounds in which every client is asked exactly once."""
         return -(-num_clients // self.size)
 
 

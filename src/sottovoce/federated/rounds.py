@@ -35,7 +35,11 @@ from sottovoce.protocol.server import RoundServer, ShuffledRound, open_round
 def compute_finite_uplinks(
     algorithm: Algorithm, task: Task, clients: Sequence[ClientData], step: ClientStepInput
 ) -> list[tuple[int, int, np.ndarray]]:
-    """Return the vectors that leave these clients, as (client index, uplink index, values)."""
+    """Compute what clients will privatize and send, as (client index, uplink index, values).
+
+    The client index is the place in `clients`. The values are neither projected onto the domain nor
+    noisy yet; a vector that is not finite is replaced by zero.
+    """
     return [
         (block.start + i, uplink, values)
         for block in algorithm.client_steps(task, clients, step)
@@ -45,7 +49,7 @@ def compute_finite_uplinks(
 
 
 def zero_nonfinite_rows(rows: Rows) -> list[np.ndarray]:
-    """Return the rows in float64, with zero in place of each row that is not finite.
+    """Return the rows in float64, with zeros for each row that has an infinite or NaN entry.
 
     Raising an error for a client that diverged would reveal something about its data.
     """
@@ -64,15 +68,16 @@ Server = RoundServer | ShuffledRound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedRound:
-    """The servers of a round, one per uplink, and what came of the clients that were asked.
+    """The decoders of a round's messages, and what came of the clients that were asked.
 
     Attributes:
-        servers: One server per uplink.
-        refused: Clients whose charge was refused when their message was encoded.
+        servers: One object per uplink that decodes and adds up messages; none if no client was
+            asked or every charge was refused.
+        refused: Number of clients whose charge was refused when their message was encoded.
         enough: Whether enough replies arrived to change the model.
         total_bytes_up: Bytes that arrived with all transport records; None without a network.
         total_bytes_down: Bytes that were sent with all transport records; None without a network.
-        replies_dropped: Replies that arrived in time but were not what the plan announced.
+        replies_dropped: Number of replies that came in time but were not what the plan announced.
         unanswered: For each client whose reply does not count, the reason, by client name.
         sites: The outcome of each remote site, by name.
     """
@@ -216,7 +221,8 @@ class StoredMessages(ChargedRounds):
     """A `ChargedRounds` backend that simulates all clients in this process.
 
     Charges are durable before a code is drawn, and messages are durable before they are decoded.
-    `together` is the number of clients that train at once; None means as many as memory allows.
+    `together` is the number of clients that train at once; None means as many as have 2^25 model
+    parameters together, and at least one.
     """
 
     task: Task

@@ -41,8 +41,8 @@ class SiteReply:
     Attributes:
         outcome: "counted" if the reply entered the sum, "refused" if the site declined, "dropped"
             if the reply was not what the plan announced, "silent" if none came in time.
-        rounds_charged: Rounds that the site's own ledger has charged, as the site reports it; None
-            where it reports nothing.
+        rounds_charged: Number of rounds of this run that the site's own ledger has charged, as the
+            site reports it; None where it reports nothing.
     """
 
     outcome: Literal["counted", "refused", "dropped", "silent"]
@@ -55,14 +55,14 @@ class CollectedRound:
 
     Attributes:
         combined: One aggregate per uplink; empty if nothing was released.
-        clients_asked: Clients that were charged and asked.
-        clients_received: Clients whose messages were decoded.
-        clients_out_of_budget: Clients of the cohort whose charge was refused.
+        clients_asked: Number of clients that were charged and asked.
+        clients_received: Number of clients whose messages were decoded.
+        clients_out_of_budget: Number of clients of the cohort whose charge was refused.
         payload_bytes_up: Bytes of the codes that clients sent.
-        total_bytes_up: The same with headers.
+        total_bytes_up: The same with headers and, over a network, transport records.
         total_bytes_down: Bytes that were sent to clients; None where messages do not travel.
-        clients_unreachable: Clients of the cohort that were not connected.
-        replies_dropped: Replies that arrived in time but were not what the plan announced.
+        clients_unreachable: Number of clients of the cohort that were not connected.
+        replies_dropped: Number of replies that came in time but were not what the plan announced.
         unanswered: For each client that was asked and does not count, the reason, by client name.
         sites: The outcome of each remote site, by name.
     """
@@ -95,12 +95,16 @@ class RoundBackend(Protocol):
             number: The round, counted from 1.
 
         Returns:
-            One boolean per client, from the budgets as they stood before the round.
+            One boolean per client of the run, in their order: whether the client's budget, as it
+            stood before the round, covers the round.
         """
         ...
 
     def replay(self, number: int, drawn: Sequence[int]) -> None:
-        """Count the charges of a round that was run before the last checkpoint.
+        """Count again the charges of a round that was run before the last checkpoint.
+
+        This restores charges that were counted in memory only; no client is asked, and a backend
+        with a ledger on disk does nothing.
 
         Args:
             number: The round, counted from 1.
@@ -131,7 +135,7 @@ class Progress:
     Attributes:
         rounds_done: Number of completed rounds.
         model: The server's flat model vector, in float64.
-        algorithm_state: The algorithm's arrays, such as a momentum buffer.
+        algorithm_state: The algorithm's arrays by name, such as a momentum buffer.
     """
 
     rounds_done: int
@@ -147,15 +151,15 @@ class RoundRecord:
 
     Attributes:
         round: The round, counted from 1.
-        clients_asked: Clients that were charged and asked.
-        clients_received: Clients whose messages were decoded.
-        clients_out_of_budget: Clients that were drawn and could not pay for the round.
+        clients_asked: Number of clients that were charged and asked.
+        clients_received: Number of clients whose messages were decoded.
+        clients_out_of_budget: Number of clients that were drawn and could not pay for the round.
         payload_bytes_up: Bytes of the codes that clients sent.
-        total_bytes_up: The same with headers.
+        total_bytes_up: The same with headers and, over a network, transport records.
         payload_bytes_down: Bytes of the vectors that clients were sent.
-        total_bytes_down: The same with headers.
-        clients_unreachable: Clients that were drawn and not connected.
-        replies_dropped: Replies that arrived in time but were not what the plan announced.
+        total_bytes_down: The same with headers and, over a network, transport records.
+        clients_unreachable: Number of clients that were drawn and not connected.
+        replies_dropped: Number of replies that came in time but were not what the plan announced.
         unanswered: For each client that was asked and does not count, the reason, by client name.
         sites: The outcome of each remote site, by name.
     """
@@ -278,8 +282,8 @@ class Training:
             number: The round, counted from 1.
 
         Returns:
-            Two lists of positions, or `Halted` if fewer than `minimum_clients` of all clients can
-            pay.
+            The positions of all clients that are drawn, and of those among them that can pay; or
+            `Halted` if fewer than `minimum_clients` of all clients can pay.
         """
         able = self.backend.clients_with_budget(number)
         if able.sum() < self.minimum_clients:
@@ -310,8 +314,8 @@ class Training:
             progress: The progress before the round.
 
         Returns:
-            The progress after the round and its record, or `Halted` if too few clients can pay. The
-            model does not change if the round released nothing.
+            The progress after the round and its record, or `Halted` if too few clients can pay. If
+            the round released nothing, it is counted as done and the model does not change.
 
         Raises:
             PluginError: If the algorithm returns a model of another shape.

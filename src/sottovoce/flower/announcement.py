@@ -68,7 +68,10 @@ class Announcement:
         return ConfigRecord({PLAN: json.dumps({"version": VERSION, **asdict(self)})})
 
     def asked(self, run: str) -> RoundRequest:
-        """Return the plan that a site is asked to answer."""
+        """Return the request to the client's site in the run `run`; it builds the mechanism.
+
+        What it raises for fields that are not valid is of several types: see `build_request`.
+        """
         domain = L2Ball(dimension=self.dimension, radius=self.clip_norm)
         mechanism = registry.find(self.mechanism).build(domain, self.parameters)
         part = make_client_plan(self.client, mechanism)
@@ -78,12 +81,15 @@ class Announcement:
 
 
 def run_name(run_id: int) -> str:
-    """Return the run's name in ledgers; each start of an app has its own and is charged again."""
+    """Return the name of a Flower run in ledgers.
+
+    Each start of an app has a new run id, so its rounds are charged again.
+    """
     return f"flower-{run_id}"
 
 
 def make_client_plan(client: str, mechanism: Mechanism) -> ClientPlan:
-    """Return a client's plan with weight 1; weights are applied by the strategy."""
+    """Return a client's plan with weight 1; the strategy applies weights after decoding."""
     return ClientPlan(client=client, mechanism=mechanism, weight=1.0)
 
 
@@ -92,8 +98,8 @@ def round_plan(
 ) -> RoundPlan:
     """Return the plan of a round; a server passes all clients' parts, a client its own.
 
-    The whole update is clipped, so the unit of privacy is the client. Updates are rotated if the
-    codes of a coordinate have a range.
+    The whole update is clipped, so the unit of privacy is the client. Updates are rotated if each
+    coordinate is sent as one of finitely many codes. `parts` must not be empty.
     """
     mechanism = parts[0].mechanism
     rotation = None
@@ -110,7 +116,10 @@ def round_plan(
 
 
 def read_announcement(record: ConfigRecord) -> Announcement:
-    """Return the announcement in a server's record, or raise PolicyError."""
+    """Return the announcement in a server's record; raise PolicyError if it cannot be read.
+
+    Its fields are not checked yet; `build_request` does that.
+    """
     try:
         text = str(record.get(PLAN)).encode(errors="replace")
         fields = bounded_json.loads(text, most_bytes=_MOST_BYTES, most_values=_MOST_VALUES)
@@ -128,7 +137,7 @@ def read_announcement(record: ConfigRecord) -> Announcement:
 
 
 def build_request(announcement: Announcement, run: str) -> RoundRequest:
-    """Return `Announcement.asked`; raise PolicyError if the plan is not valid."""
+    """Return the request that `Announcement.asked` makes; raise PolicyError if it is not valid."""
     try:
         return announcement.asked(run)
     except (SottovoceError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -146,10 +155,10 @@ SILENT_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class NodeNames:
-    """The names that nodes have claimed.
+    """The names of sites that nodes have claimed, by node id.
 
     Attributes:
-        names: The name of each node.
+        names: The name of each node that gave one.
         silent_since: When each node that did not answer was asked, in monotonic seconds.
     """
 
@@ -160,8 +169,9 @@ class NodeNames:
         """Ask the new nodes among the receivers of `messages` for their names.
 
         A message of the same type is sent, because an app answers no other; the mod does not pass
-        it to the app. A node that gives no name is left out. The wait is at most ANSWER_SECONDS,
-        and a node that was silent is not asked again for SILENT_SECONDS.
+        it to the app. A node that gives no name, or one that another node has, is left out. The
+        wait is at most `timeout_seconds` and 120 s, and a node that was silent is not asked again
+        for 600 s. Raises DeploymentError if nodes were asked and no node has a name then.
         """
         names = self.names
         asked = {
@@ -199,7 +209,8 @@ class NodeNames:
         if not names:
             raise DeploymentError(
                 "no node gave the name of its site, so no client can be charged and none was "
-                "asked; give the ClientApp mods=[private_mod] and every node a site"
+                "asked to train; give the ClientApp mods=[private_mod], and every node a site's "
+                "file (see 'sottovoce deploy join')"
             )
 
     def _is_silent(self, node: int) -> bool:

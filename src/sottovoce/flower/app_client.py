@@ -1,4 +1,7 @@
-"""The ClientApp `sottovoce.flower.app_client:app`; workers of sites answer in the same way."""
+"""The ClientApp `sottovoce.flower.app_client:app`, which answers orders and questions.
+
+The workers of sites answer with the same handlers.
+"""
 
 from sottovoce.deployment.site_training import compute
 from sottovoce.flower.client import client_app

@@ -31,7 +31,10 @@ RunConfig = Mapping[str, object]
 
 
 def server_app(serve: Callable[[Grid, RunConfig], None]) -> ServerApp:
-    """Return a ServerApp that calls `serve` with the grid and the run configuration."""
+    """Return a ServerApp that calls `serve` with the grid and the run configuration.
+
+    At its start the app logs Sottovoce's messages from INFO on and shortens Flower's polling.
+    """
     app = ServerApp()
 
     @app.main()
@@ -44,11 +47,17 @@ def server_app(serve: Callable[[Grid, RunConfig], None]) -> ServerApp:
 
 
 def serve(grid: Grid, config: RunConfig) -> None:
-    """Run the spec or question of the run configuration, into its folder."""
+    """Run the spec, or ask the question, of the run configuration; write results to its `out`.
+
+    Raises ConfigError if the configuration lacks a key, or lists sites without any key.
+    """
     task = "question" if config.get("question") else "spec"
     for key in (task, "out"):
         if not config.get(key):
-            raise ConfigError(f"the run configuration lacks '{key}'; use 'sottovoce deploy run'")
+            raise ConfigError(
+                f"the run configuration lacks '{key}'; use 'sottovoce deploy run' for a spec or "
+                "'sottovoce deploy ask' for a question, which set it"
+            )
     federation = Federation.read(Path(str(config["sites"])).parent) if config.get("sites") else None
     if federation and not federation.sites_by_key():
         # Without keys, nodes could claim any name.

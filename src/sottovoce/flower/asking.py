@@ -55,9 +55,9 @@ def ask_on_grid(
         folder: A new or empty folder for question, ledger and estimate.
         name_of_key: Site names by public key; without it nodes are asked for their names.
         sites: Names of the sites to ask; empty for all nodes that are online.
-        wait_seconds: The longest wait until all `sites` are online.
+        wait_seconds: The longest wait until all `sites` are online; then those that are get asked.
         deadline_seconds: The time that sites have to answer.
-        minimum_sites: Fewer answers than this give no estimate.
+        minimum_sites: With fewer sites online, or fewer answers, an error is raised.
         confidence: Confidence level of the estimate's interval.
         witness: Where to keep what sites state about their ledgers.
 
@@ -66,7 +66,8 @@ def ask_on_grid(
 
     Raises:
         OutputError: If `folder` exists and is not empty.
-        DeploymentError: If too few sites answer.
+        DeploymentError: If fewer than `minimum_sites` are online (none is charged then), or answer
+            (all that were asked are charged in the server's ledger).
 
     Examples:
         In the server app:

@@ -42,9 +42,9 @@ class ReadinessCheck:
 
     Attributes:
         name: What was checked.
-        state: "ok", "FAILS" or "not checked".
+        state: "ok", "FAILS", or "not checked" if a check that it needs has failed.
         detail: What was found.
-        remedy: What to do if it fails.
+        remedy: What to do if it fails; empty otherwise.
     """
 
     name: str
@@ -65,7 +65,12 @@ _Look = tuple[str, Callable[[], str]]
 
 
 def check_site(site: SiteFolder) -> list[ReadinessCheck]:
-    """Check what a site can find out before or while its node runs; change nothing."""
+    """Check a site's files and its connection to the link; change nothing.
+
+    Returns:
+        One result per check, in the order in which they were made. Checks of the connection that
+        follow a failed one are "not checked".
+    """
     alone: list[_Look] = [
         ("policy", lambda: _policy(site)),
         ("ledger", lambda: _ledger(site)),
@@ -95,7 +100,12 @@ def check_site(site: SiteFolder) -> list[ReadinessCheck]:
 
 
 def check_federation(federation: Federation) -> list[ReadinessCheck]:
-    """Check what an operator can find out on the link's machine; change nothing."""
+    """Check an operator's folder, and its link if it runs; change nothing.
+
+    Returns:
+        One result per check, in the order in which they were made. Checks of a running link that
+        follow a failed one are "not checked".
+    """
     alone: list[_Look] = [
         ("certificates", lambda: _certificates(federation)),
         ("private keys", lambda: _private(federation)),
@@ -124,7 +134,7 @@ def _look(part: _Look) -> ReadinessCheck:
         )
     except (SottovoceError, OSError, ValueError) as error:
         return ReadinessCheck(
-            name=name, state="FAILS", detail=str(error), remedy="correct what the text names"
+            name=name, state="FAILS", detail=str(error), remedy="correct what this text names"
         )
 
 

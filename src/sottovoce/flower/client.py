@@ -50,7 +50,7 @@ NO_LEDGER = "this site's ledger is missing, replaced or out of date; see its log
 
 
 class NoSiteError(DeploymentError):
-    """An error in the site's file or its absence; the text is for the site's owner only."""
+    """A site's file that is missing or not valid; the text is for the site's owner only."""
 
 
 def site_of(context: Context) -> Site:
@@ -83,7 +83,8 @@ Read = Callable[[Blobs], Order | QuestionRequest]
 def make_order_handler(compute: Compute, site_of: SiteOf = site_of) -> Handler:
     """Return a message handler that answers orders with the messages that `compute` returns.
 
-    An answer and a refusal both tell in how many rounds of the run the site was charged, and state
+    An order is the server's request to train one round; `compute` trains, charges and encodes. An
+    answer and a refusal both tell in how many rounds of the run the site was charged, and state
     how far its ledger has come. A site whose ledger is older than the order's receipt does not
     answer.
     """
@@ -183,7 +184,10 @@ def refusal(
     site: Site | None = None,
     name: OrderName | None = None,
 ) -> Message:
-    """Return an error reply with a public reason, and log it."""
+    """Return an error reply whose reason is the text of `error`, which must be public.
+
+    The refusal is written to the site's audit log, if it has one, and to the node's log.
+    """
     _note(site, error, name or OrderName())
     code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
     return Message(Error(code=code, reason=str(error)), reply_to=message)

@@ -51,7 +51,10 @@ class LinkVerdict(Enum):
 
 
 def link_verdict(address: Address, authority: Path, private_key: Path) -> LinkVerdict:
-    """Return whether the link accepts calls signed with this key; change nothing there."""
+    """Return whether the link accepts calls signed with this key; change nothing there.
+
+    An answer that the function cannot interpret counts as `LinkVerdict.AWAY`.
+    """
     key = read_node_key(private_key)
     # A SuperLink looks up the key first and then rejects this invalid interval.
     request = ActivateNodeRequest(
@@ -76,7 +79,7 @@ def link_verdict(address: Address, authority: Path, private_key: Path) -> LinkVe
 
 
 def deactivate(node_id: int, address: Address, authority: Path, private_key: Path) -> bool:
-    """Take a node offline; return False if the link did not answer.
+    """Tell the link that a node is offline; return whether the link answered.
 
     A link that does not know the node any more counts as an answer.
     """
@@ -96,7 +99,8 @@ def deactivate(node_id: int, address: Address, authority: Path, private_key: Pat
 def clock_offset_seconds(address: Address, authority: Path | None) -> float | None:
     """Return the seconds that this machine's clock is ahead of the link's; None without an answer.
 
-    The result is accurate to about a second.
+    The result is negative if the clock is behind, and accurate to about a second. Without an
+    `authority` (the federation's ca.crt) the link is asked over plain HTTP.
     """
     context = ssl.create_default_context(cafile=str(authority)) if authority else True
     scheme = "https" if authority else "http"
@@ -114,8 +118,9 @@ def clock_offset_seconds(address: Address, authority: Path | None) -> float | No
 def clock_problem(ahead: float | None, *, certain: bool = True) -> str | None:
     """Return why the link refuses signatures by this machine's clock; None if it does not.
 
-    A signature is accepted from 5 s before to 305 s after its time. With `certain` the text is
-    returned only if the clock is certainly off, otherwise also if it may be.
+    `ahead` is what `clock_offset_seconds` returned, with an error of about a second. The link
+    accepts signatures of a clock that is at most 5 s ahead of its own or 305 s behind. With
+    `certain` the text is returned only if the clock is certainly off, otherwise also if it may be.
     """
     if ahead is None or not _is_off(ahead, margin=_DATE_SECONDS if certain else -_DATE_SECONDS):
         return None
@@ -158,7 +163,10 @@ _SILENT = "No heartbeat"  # Flower's text for a process that was silent for a mi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """A site as the link sees it; the link notices about a minute late that a site has died."""
+    """A site as the link sees it; `state` is "never seen", "online" or "offline".
+
+    The link notices about a minute late that a site has died.
+    """
 
     name: str
     node_id: int
@@ -168,7 +176,10 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
-    """A run as the link sees it; `state` is pending, starting, running or finished:OUTCOME."""
+    """A run as the link sees it; `state` is pending, starting, running or finished:OUTCOME.
+
+    OUTCOME is completed, failed or stopped. `details` is Flower's text about it, possibly empty.
+    """
 
     run_id: int
     state: str
@@ -186,7 +197,7 @@ class RunStatus:
 
     @property
     def failure(self) -> str | None:
-        """Why the run failed, as far as the link knows; None if it did not."""
+        """Why the run failed, as far as the link knows; None if it has not failed."""
         if self.state != "finished:failed":
             return None
         if self.details.startswith(_SILENT):
@@ -196,13 +207,16 @@ class RunStatus:
 
 
 class Control:
-    """The link's control interface, which only the link's own machine can reach."""
+    """The link's control interface, which only the link's own machine can reach.
+
+    Every method raises DeploymentError if the link refuses a call or does not answer.
+    """
 
     def __init__(self, client: ControlHttpClient) -> None:
         self._client = client
 
     def nodes(self) -> list[NodeStatus]:
-        """Return the registered sites."""
+        """Return the registered sites, online or not."""
         with _explain_errors():
             found = self._client.ListNodes(ListNodesRequest()).nodes_info
         return [
@@ -223,20 +237,20 @@ class Control:
             return int(self._client.RegisterNode(request).node_id)
 
     def runs(self) -> list[RunStatus]:
-        """Return all runs that the link has stored, oldest first."""
+        """Return the newest runs that the link has stored, at most 20, the oldest of them first."""
         with _explain_errors():
             found = self._client.ListRuns(ListRunsRequest()).run_dict.values()
         runs = sorted((run_from_proto(run) for run in found), key=lambda run: run.pending_at)
         return [_run_status(run) for run in runs]
 
     def run(self, run_id: int) -> RunStatus:
-        """Return one run."""
+        """Return the run with this id; raise DeploymentError if the link does not know it."""
         with _explain_errors():
             found = self._client.ListRuns(ListRunsRequest(run_id=run_id)).run_dict
         return _run_status(run_from_proto(found[run_id]))
 
     def stop_run(self, run_id: int) -> bool:
-        """Stop a run; return whether the link did."""
+        """Stop a run; return whether the link has stopped it."""
         with _explain_errors():
             return bool(self._client.StopRun(StopRunRequest(run_id=run_id)).success)
 
@@ -250,7 +264,10 @@ def _run_status(run: Any) -> RunStatus:
 
 @contextlib.contextmanager
 def open_control(address: str, authority: Path) -> Iterator[Control]:
-    """Open the control interface of the link at `address`, an address of this machine."""
+    """Open the control interface of the link at `address`, an address of this machine.
+
+    The environment of this process is changed, so that no proxy is used.
+    """
     os.environ.update(without_proxy())
     client = ControlHttpClient.from_server_address(
         address,

@@ -24,7 +24,7 @@ class PrivateExecutor(SubprocessExecutor):
         self._started: list[subprocess.Popen[bytes]] = []
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
-        """Start a ServerApp; tasks of other types fail."""
+        """Start a ServerApp in a process of its own; a task of another type fails with a reason."""
         if spec.task_type is not TaskType.SERVER_APP:
             return LaunchResult.failed(f"expected a server app, got '{spec.task_type}'")
         process = subprocess.Popen(  # noqa: S603  (our own list, and no shell)

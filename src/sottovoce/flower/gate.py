@@ -54,7 +54,7 @@ _LOG = printable_text.logger()
 
 
 class Refusal(Exception):
-    """The reason why a site's call is not passed on, with an HTTP status."""
+    """The reason why a site's call is not passed on; the site receives it with an HTTP status."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -62,7 +62,7 @@ class Refusal(Exception):
 
 
 def is_call(path: str) -> bool:
-    """Return whether a path is one that sites call."""
+    """Return whether a URL path is one that sites call, such as /v1/fleet/pull-messages."""
     return _CALL.fullmatch(path) is not None
 
 
@@ -88,13 +88,17 @@ class SiteCalls:
         return OVERHEAD_BYTES + max(self._due.largest_bytes(), self._keys.largest_reply_bytes)
 
     def order_delivered(self, site: str) -> None:
-        """Record that the SuperLink gave a site an order, so a reply is due."""
+        """Record that the SuperLink gave a site an order, so the site may push one more reply."""
         left = self._pushed.get(site, 0.0) - _TRIES
         self._pushed[site] = max(left, -_TRIES * (_MOST_ORDERS - 1))
 
     @asynccontextmanager
     async def one(self, site: str, path: str, length: int) -> AsyncIterator[None]:
-        """Hold a slot for a call of a site; raise Refusal if it may not pass."""
+        """Hold a slot for one call of a site with a body of `length` bytes, while the block runs.
+
+        Raises Refusal if the site makes too many calls at once, if the body is too long or more
+        than its orders allow, or if no memory for the body is free within 30 s.
+        """
         if self._calls.get(site, 0) >= self._limits.calls_per_site:
             raise Refusal(503, f"a site makes at most {self._limits.calls_per_site} calls at once")
         self._check_length(site, path, length)
@@ -114,7 +118,7 @@ class SiteCalls:
         most = self.largest_push_bytes() if path in _PUSHES else OVERHEAD_BYTES
         if length > most:
             self._log_refusal(site, f"{path} with {length} bytes", f"at most {most} are due")
-            raise Refusal(413, f"this call has at most {most} bytes now, got {length}")
+            raise Refusal(413, f"this call may have at most {most} bytes now, got {length}")
 
     def _count_push(self, site: str, path: str, length: int) -> float:
         """Count what a site pushes against its orders; return its share of the largest reply."""
@@ -126,7 +130,7 @@ class SiteCalls:
             self._log_refusal(
                 site, "more replies", f"its orders allow {_TRIES} times {most} bytes each"
             )
-            raise Refusal(413, "the site has pushed all that its orders allow")
+            raise Refusal(413, "the site has sent all the bytes that its orders allow")
         self._pushed[site] = pushed
         return length / most
 
@@ -209,7 +213,11 @@ class GateState:
 
 
 def gate(link: str, authority: str, door: GateState) -> Starlette:
-    """Return an application that passes sites' calls on to the SuperLink and refuses others."""
+    """Return an application that passes sites' calls on to the SuperLink and refuses others.
+
+    `link` is the SuperLink's address on this machine, `authority` the path of the federation's
+    ca.crt, and `door` the state that all calls share.
+    """
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[dict[str, httpx.AsyncClient]]:
@@ -239,7 +247,7 @@ def gate(link: str, authority: str, door: GateState) -> Starlette:
 
 async def _traffic(request: Request) -> Response:
     if request.client is None or request.client.host not in ("127.0.0.1", "::1"):
-        return PlainTextResponse("only this machine may read the count", status_code=403)
+        return PlainTextResponse("only the link's machine may read the count", status_code=403)
     traffic: Traffic = request.app.state.door.traffic
     return JSONResponse({"up": traffic.up, "down": traffic.down})
 
@@ -260,7 +268,7 @@ async def _forward(request: Request) -> Response:
     except UnknownKeyError:
         if path == ACTIVATE:
             return await _refuse(request, 412, json.dumps(_UNKNOWN_KEY))
-        return await _refuse(request, 401, "the key belongs to no site")
+        return await _refuse(request, 401, "the key belongs to no site of the federation")
     except SignatureError:
         return await _refuse(request, 401, "the call is not signed by a site")
     connection = getattr(request.state, "connection", None)
@@ -295,7 +303,7 @@ async def _pass_on(request: Request, path: str, site: str, door: GateState) -> R
         async with door.calls.turn:
             answer = await client.send(call, stream=True)
     except httpx.TransportError:
-        raise Refusal(503, "the link does not answer") from None
+        raise Refusal(503, "the SuperLink behind the gate does not answer") from None
     except ClientDisconnect:  # Nothing was passed on, so it does not count for the site.
         raise Refusal(400, "the call was cut off") from None
     if path == PULL and answer.is_success and answer.headers.get("content-length", "0") != "0":
@@ -340,7 +348,11 @@ def _end_to_end(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def main(folder: str, link: str, limits: str = "{}") -> None:
-    """Serve the federation in `folder` until a signal ends it; `limits` is JSON, for tests."""
+    """Serve the gate of the federation in `folder` until a signal ends it.
+
+    `link` is the SuperLink's address on this machine. `limits` is a JSON object with fields of
+    `Limits`, for tests.
+    """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     federation, chosen = Federation.read(Path(folder)), Limits(**json.loads(limits))

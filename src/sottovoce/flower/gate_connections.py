@@ -27,9 +27,12 @@ _IPV6_PREFIX_BITS = 64  # One customer has all addresses with the same prefix.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The gate's limits.
+    """The gate's limits on connections, calls, seconds and bytes.
 
-    A body must arrive within `body_seconds` plus one second for every `slowest_bytes` declared.
+    A connection is anonymous until a site's signature has come over it. It is closed if the TLS
+    handshake, the headers or the next request (`idle_seconds`) take longer than allowed, or if the
+    client does not read for `stalled_seconds`. A body must arrive within `body_seconds` plus one
+    second for every `slowest_bytes` declared.
     """
 
     anonymous: int = 256
@@ -60,7 +63,7 @@ class Connection:
         self.set_reset_on_close(True)
 
     def set_closer(self, cut: Callable[[], object]) -> None:
-        """Set the function that closes the connection."""
+        """Set the function that `cut` calls to close the connection."""
         self._cut = cut
 
     def cut(self) -> None:
@@ -70,7 +73,7 @@ class Connection:
             self._cut()
 
     def set_reset_on_close(self, yes: bool, /) -> None:
-        """Set whether closing the socket resets the connection."""
+        """Set whether closing the socket sends a TCP reset instead of a regular end."""
         with contextlib.suppress(OSError):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET if yes else _CLOSE)
 
@@ -89,7 +92,11 @@ class Connections:
         return sum(map(len, self._anonymous.values()))
 
     def admit(self, connection: Connection) -> None:
-        """Add a new connection, and close the oldest one if there are too many."""
+        """Add a new anonymous connection, and close the oldest one if there are too many.
+
+        It is the oldest of the same address or, if all addresses together have too many, of the
+        address that has the most.
+        """
         here = self._anonymous.get(connection.address, {})
         if len(here) >= self._limits.anonymous_per_address:
             self._cut_oldest(here)
@@ -98,7 +105,10 @@ class Connections:
         self._anonymous.setdefault(connection.address, {})[connection] = None
 
     def assign_site(self, connection: Connection, site: str) -> None:
-        """Record that a site's signature arrived over a connection."""
+        """Record that a site's signature arrived over a connection.
+
+        The site's oldest connection is closed if it has too many.
+        """
         if connection.site == site:
             return
         self.release(connection)
@@ -289,7 +299,7 @@ class GateServer(uvicorn.Server):
 
 
 def address_group(host: str) -> str:
-    """Return the address by which connections are counted; for IPv6 the /64 network."""
+    """Return the text by which connections are counted: the address, for IPv6 its /64 network."""
     found = ipaddress.ip_address(host.partition("%")[0])
     if found.version == 6 and found.ipv4_mapped is None:
         return str(ipaddress.ip_network((found, _IPV6_PREFIX_BITS), strict=False))

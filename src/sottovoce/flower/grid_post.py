@@ -31,16 +31,16 @@ class NodeDirectory(Protocol):
     """A mapping from client names to node ids."""
 
     def online(self) -> Mapping[str, int]:
-        """Return the clients whose nodes are connected now."""
+        """Return the node id of each client whose node is connected now, by client name."""
         ...
 
     def known(self) -> Mapping[str, int]:
-        """Return the clients found by the last call of `online`."""
+        """Return what the last call of `online` returned, without asking again."""
         ...
 
 
 class KeyedDirectory:
-    """A directory by public keys, as the operator has listed them."""
+    """A directory by public keys; nodes whose key is not in `name_of_key` are left out."""
 
     def __init__(self, grid: Grid, name_of_key: Mapping[bytes, str]) -> None:
         self._grid = grid
@@ -184,7 +184,11 @@ def count_no_traffic() -> None:
 
 
 class GridPost:
-    """Transport over a grid; `directory` maps clients to nodes, `traffic` counts bytes."""
+    """Transport over a grid; `directory` maps clients to nodes, `traffic` counts bytes.
+
+    `send` needs an earlier call of `reachable`, which finds the nodes. `collect` waits at most
+    about 2 s for replies; one that cannot be read is returned without content.
+    """
 
     def __init__(self, grid: Grid, directory: NodeDirectory, traffic: CountTraffic) -> None:
         self._grid = grid

@@ -33,7 +33,12 @@ _HEALTH_SECONDS = 5.0
 
 
 def keep_link(federation: Federation, *, on_ready: Callable[[Sequence[str]], None]) -> None:
-    """Run the link until a signal ends it; `on_ready` gets a sentence for each refused key."""
+    """Run the link until a signal ends it, and then stop its runs.
+
+    `on_ready` is called once, when the link answers, with a sentence for each site's key that
+    Flower refused. Raises DeploymentError if the certificate is not valid, no site is listed, the
+    port is in use, another process runs this link, or one of its programs does not start or ends.
+    """
     problem = federation.certificate_problem()
     if problem:
         raise DeploymentError(problem)
@@ -125,19 +130,20 @@ def register_sites(federation: Federation, control: Control) -> list[str]:
                 "never accepts such a key again. Ask the site to create a new folder with "
                 "'sottovoce deploy join', to move its ledger there with 'sottovoce ledger move OLD "
                 "NEW', and to copy the policy of its site.toml; then move "
-                f"{federation.public_key_path(name)} away and --add the new key"
+                f"{federation.public_key_path(name)} away and add the new key with 'sottovoce "
+                f"deploy certificates {federation.folder} --add {name} node.pub'"
             )
     return refused
 
 
 def flower_keys(federation: Federation) -> dict[str, bytes]:
-    """Return the sites' public keys in Flower's format."""
+    """Return the public keys that the operator has of sites, by site name, in Flower's format."""
     return {site: certificates.to_flower_key(key) for site, key in federation.public_keys().items()}
 
 
 @contextmanager
 def running_link(federation: Federation) -> Iterator[Control]:
-    """Open the control interface of a federation's link, which must be running."""
+    """Open the control interface of a link; raise DeploymentError if the link is not ready."""
     state = state_of(federation.link_folder)
     if not state or not state["ready"]:
         raise DeploymentError(
@@ -148,7 +154,7 @@ def running_link(federation: Federation) -> Iterator[Control]:
 
 
 def flower_home(federation: Federation) -> Path:
-    """Return the folder of Flower's own configuration for this link."""
+    """Return the folder of Flower's own configuration for this link; it may not exist yet."""
     return federation.link_folder / "flower"
 
 
@@ -183,7 +189,7 @@ def _stop_runs(inner: Address, authority: Path) -> None:
 
 
 def traffic_of(federation: Federation) -> tuple[int, int] | None:
-    """Return the bytes that passed the gate, from sites and to them; None without an answer."""
+    """Return the bytes from sites and to sites since the gate started; None without an answer."""
     gate = Address(host="localhost", port=federation.address.port)
     try:
         with _client(federation.authority) as client:

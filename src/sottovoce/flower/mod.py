@@ -177,7 +177,7 @@ def _train(
     layout = ModelLayout.of(sent)
     if layout.digest() != announcement.layout:
         raise PolicyError(
-            "the model in the message is not the one in the plan; send the model as "
+            "the model in the message has other arrays than the plan announces; send the model as "
             "PrivateStrategy does"
         )
     before = layout.vector(sent)

@@ -70,7 +70,10 @@ class ModelLayout:
         return sum(array.size for array in self.arrays if array.is_float)
 
     def digest(self) -> str:
-        """Return a digest that is equal if two sides split a vector in the same way."""
+        """Return a hex digest of the names, shapes and types of all arrays, in their order.
+
+        It is equal on two sides if they split a vector in the same way.
+        """
         text = json.dumps([[array.name, array.shape, array.dtype] for array in self.arrays])
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -99,7 +102,7 @@ class ModelLayout:
         return np.concatenate(pieces)
 
     def unchanged(self, update: Vector) -> list[str]:
-        """Return the names of floating-point arrays whose update is exactly zero."""
+        """Return the names of non-empty floating-point arrays whose update is exactly zero."""
         found, start = [], 0
         for array in self.arrays:
             if array.is_float:
@@ -109,7 +112,7 @@ class ModelLayout:
         return found
 
     def moved(self, record: ArrayRecord, update: Vector) -> ArrayRecord:
-        """Return the record with `update` added to its floating-point arrays.
+        """Return a copy of the record with `update` added to its floating-point arrays.
 
         Names, shapes and types stay the same, and so do other arrays.
         """
@@ -128,7 +131,8 @@ class ModelLayout:
     def typed(self, record: ArrayRecord) -> ArrayRecord:
         """Return the record with its arrays converted to the types of this layout.
 
-        Where the layout has integers and the record has floats (averages), they are rounded.
+        Where the layout has integers and the record has floats (averages), they are rounded to the
+        nearest integer.
         """
         found = _unpack(record)
         typed = {}

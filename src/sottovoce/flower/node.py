@@ -50,8 +50,10 @@ _REFUSED = b"[code: 2004]"
 def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
     """Run a site's node until a signal ends it; `on_ready` gets whether the link was reached.
 
-    If the link is away, the node waits for it; if the link refuses this site, that is an error. If
-    the worker or the SuperNode ends by itself, both are restarted: a SuperNode without a worker
+    `on_ready` is called once, after the first start. If the link is away, the node waits for it.
+    Raises a SottovoceError if the policy, the ledger, the audit log or the clock does not allow a
+    start, if the link refuses this site, or if the node ends soon after six starts in a row. If the
+    worker or the SuperNode ends by itself, both are restarted: a SuperNode without a worker
     would take orders and answer none, and one whose worker has died waits a minute for an answer
     that never comes.
     """

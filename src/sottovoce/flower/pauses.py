@@ -33,7 +33,7 @@ class PollingClock:
         self._last_message = -_BUSY_SECONDS
 
     def sleep(self, seconds: float) -> None:
-        """Sleep for a shorter time than Flower asks for while a run is active."""
+        """Sleep for `seconds`, or for a shorter time while a run is active."""
         now = self._clock.monotonic()
         if seconds < _FLOWER_SECONDS:  # The SuperNode has a message and waits for the reply.
             self._last_message = now

@@ -25,14 +25,14 @@ _REASONS = {
 
 
 def to_records(blobs: Blobs) -> RecordDict:
-    """Return the named bytes as the content of a message."""
+    """Return bytes by name as the content of a Flower message."""
     return RecordDict({RECORD: ConfigRecord(dict(blobs))})
 
 
 def from_records(content: RecordDict) -> dict[str, bytes]:
-    """Return the named bytes in a message, which is not trusted.
+    """Return the bytes by name in the content of a message, which is not trusted.
 
-    Raises WireError if it holds anything else or exceeds the limits.
+    Raises WireError if it holds anything else, more than `MOST_PARTS` parts or too long names.
     """
     if list(content) != [RECORD]:
         raise WireError(f"expected one record '{RECORD}' in a message, got {len(content)} records")
@@ -54,7 +54,11 @@ def from_records(content: RecordDict) -> dict[str, bytes]:
 
 
 def describe_failure(error: Error, deadline_seconds: float) -> str:
-    """Return why there is no reply; a reason that the site gave is kept."""
+    """Return in plain words why there is no reply; a reason that the site gave is kept.
+
+    `deadline_seconds` is the time that the site had, for the text. The result has at most 300
+    letters.
+    """
     words = _REASONS.get(error.code)
     if words is not None:
         return words.format(deadline=f", {deadline_seconds:.3g} s after it was asked")

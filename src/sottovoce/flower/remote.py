@@ -39,11 +39,13 @@ def run_on_grid(
     on_round: OnRound | None = None,
     on_resume: OnResume | None = None,
 ) -> dict[str, Any]:
-    """Run `spec` with the nodes of a grid and return the result.
+    """Run `spec` with the nodes of a grid and return the content of its result.json.
 
-    With `name_of_key` nodes are identified by their public keys; otherwise they are asked for their
-    names. A new run waits until all clients are online; a resumed run continues with those that
-    are. A `witness` keeps what sites state about their ledgers.
+    With `name_of_key` nodes are identified by their public keys; if it is empty, they are asked for
+    their names. A run without a checkpoint waits until all clients are online, and raises
+    DeploymentError after `deployment.wait_seconds`; a run that is resumed from a checkpoint
+    continues with those that are. `traffic` counts the bytes on the network. A `witness` keeps what
+    sites state about their ledgers. `resume`, `on_round` and `on_resume` are those of `runs.run`.
     """
     directory = KeyedDirectory(grid, name_of_key) if name_of_key else ReportedNameDirectory(grid)
 
@@ -66,7 +68,11 @@ def with_flower_backend(spec: RunSpec) -> RunSpec:
 
 
 def check_buildable(spec: RunSpec, run_folder: RunFolder, *, resume: bool) -> None:
-    """Raise what `run_on_grid` would raise before its first round; nothing is written."""
+    """Raise what `run_on_grid` would raise about the spec, its data and a run to resume.
+
+    Nothing is written, and no client is asked. Whether the folder of a new run is empty, and
+    whether clients are online, is not checked.
+    """
     resolved = resolve(load_inputs(with_flower_backend(spec)))
     if resume:
         check_can_resume(run_folder, resolved)
@@ -90,7 +96,11 @@ def run_in_flower_simulation(
     on_round: OnRound | None = None,
     on_resume: OnResume | None = None,
 ) -> dict[str, Any]:
-    """Run `spec` with a virtual node per client; the sites' ledger is in the run folder."""
+    """Run `spec` in Flower's simulation, with a virtual node per client; return its result.
+
+    All virtual sites share the ledger `sites.sqlite` in the run folder, next to the server's own.
+    The arguments are those of `runs.run`.
+    """
     # Resolving first reports errors in the spec before anything is started.
     names = resolve(load_inputs(spec)).clients.names
     return simulate(

@@ -35,7 +35,7 @@ class RunSubmission:
     Attributes:
         name: Name of the run, for people.
         task: The part of the run configuration that holds the spec or the question.
-        rounds: Number of rounds.
+        rounds: Number of rounds; 1 for a question.
         out: Output folder on the link's machine.
     """
 
@@ -46,7 +46,7 @@ class RunSubmission:
 
 
 def write_app(folder: Path, order: RunSubmission, federation: Federation) -> None:
-    """Write the Flower app of a run, which `flwr run` takes."""
+    """Write the Flower app of a run to `folder`, as the pyproject.toml that `flwr run` reads."""
     config = {
         **order.task,
         "out": str(order.out),
@@ -73,7 +73,10 @@ def write_app(folder: Path, order: RunSubmission, federation: Federation) -> Non
 
 
 def submit(order: RunSubmission, federation: Federation) -> int:
-    """Send a run to the link and return its run id."""
+    """Send a run to the link, record its name and folder there, and return its run id.
+
+    Raises DeploymentError if the link does not accept the run.
+    """
     with tempfile.TemporaryDirectory(prefix="sottovoce-") as folder:
         write_app(Path(folder), order, federation)
         found = subprocess.run(  # noqa: S603  (our own list, and no shell)
@@ -89,7 +92,7 @@ def submit(order: RunSubmission, federation: Federation) -> int:
         reason = answer.get("error-message") or found.stderr or found.stdout
         raise DeploymentError(
             f"the link did not accept the run: {str(reason).strip()}; correct the cause and submit "
-            "it, or see the link's logs"
+            "the run again; the link's logs may say more"
         )
     run_id = int(answer["run-id"])
     record = {"name": order.name, "folder": str(order.out), "rounds": order.rounds}
@@ -100,7 +103,10 @@ def submit(order: RunSubmission, federation: Federation) -> int:
 
 
 def run_row(federation: Federation, run: RunStatus) -> dict[str, Any]:
-    """Return the state of a run as plain data, with its folder and completed rounds."""
+    """Return the state of a run as plain data, with its folder and completed rounds.
+
+    Name, rounds and folder are None if the run was not submitted by `submit`.
+    """
     path = _records(federation) / f"{run.run_id}.json"
     known = _record(path) if path.exists() else None  # Other tools may submit runs too.
     done = rounds_done(Path(known["folder"])) if known else None
@@ -116,7 +122,10 @@ def run_row(federation: Federation, run: RunStatus) -> dict[str, Any]:
 
 
 def latest_folder(federation: Federation) -> Path | None:
-    """Return the folder of the run that was submitted last, even if the link is down."""
+    """Return the folder of the run that was submitted last, even if the link is down.
+
+    None if no run was submitted.
+    """
     records = list(_records(federation).glob("*.json"))
     if not records:
         return None
@@ -125,7 +134,10 @@ def latest_folder(federation: Federation) -> Path | None:
 
 
 def rounds_done(folder: Path) -> int:
-    """Return the number of rounds in a run's folder; an answered question has one."""
+    """Return the number of completed rounds in a run's folder; an answered question has one.
+
+    0 if the folder does not exist or has no metrics yet.
+    """
     if (folder / ESTIMATE_NAME).is_file():
         return 1
     try:
@@ -142,7 +154,10 @@ def _record(path: Path) -> dict[str, Any]:
     """Return what was recorded when a run was submitted."""
     found = files.read_json(path)
     if not isinstance(found, dict) or not isinstance(found.get("folder"), str):
-        raise OutputError(f"{path} is damaged, because it names no run folder; restore it")
+        raise OutputError(
+            f"{path}, written when the run was submitted, is damaged: it names no run folder. "
+            "Remove it; the run is then listed without its name and folder"
+        )
     return {"name": None, "rounds": None, **found}
 
 
@@ -158,7 +173,10 @@ _UNREGISTERED = "its key is not registered; restart the link, which prints the r
 
 
 def status_of(federation: Federation) -> dict[str, Any]:
-    """Return the state of the link, its sites and its runs as plain data."""
+    """Return the state of the link, its sites and its newest runs as plain data.
+
+    If the link is not up, sites with a key are "unknown" and no runs are listed.
+    """
     state = state_of(federation.link_folder)
     link = "down" if state is None else "up" if state["ready"] else "starting"
     keys = flower_keys(federation)

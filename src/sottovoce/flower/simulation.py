@@ -47,7 +47,11 @@ class UnlimitedPolicy:
 
 
 def simulate(names: Sequence[str], ledger: Path, compute: Compute, serve: Callable[[Grid], T]) -> T:
-    """Call `serve` with a grid of one virtual node per name; all sites share one `ledger`."""
+    """Call `serve` with a grid of one virtual node per name, and return what it returns.
+
+    All sites share one `ledger` file; `compute` answers their orders. What `serve` raises is
+    raised; DeploymentError if Flower's simulation fails without it.
+    """
 
     def site_of(context: Context) -> Site:
         name = names[int(context.node_config["partition-id"])]

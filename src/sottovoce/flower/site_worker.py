@@ -41,7 +41,11 @@ from sottovoce.flower.records import RECORD
 
 
 def with_installed_app(ours: Handler, site_of: SiteOf) -> Handler:
-    """Return a handler that calls `ours` for orders and queries, and the site's app otherwise."""
+    """Return a handler that calls `ours` for orders and queries, and the site's app otherwise.
+
+    The app is called inside `private_mod`. If the site has no app of its own, `ours` is called for
+    every message.
+    """
 
     def answer(message: Message, context: Context) -> Message:
         record = message.content.config_records.get(RECORD)

@@ -235,7 +235,11 @@ class PrivateStrategy(Strategy):
                 self._run = self._asked = None
 
     def summary(self) -> None:
-        """Log the guarantee and the mechanism, then the wrapped strategy's summary."""
+        """Log the guarantee and the mechanism, then the wrapped strategy's summary.
+
+        Raises:
+            ConfigError: If called outside `start`, which calibrates the mechanism.
+        """
         settings, mechanism = self.settings, self._running().mechanism
         given = registry.parameters_of(mechanism)
         log(INFO, "\t├──> Sottovoce:")
@@ -309,12 +313,18 @@ class PrivateStrategy(Strategy):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Decode every reply that matches its plan, and let the wrapped strategy average them.
 
+        A reply that does not match is dropped, with a warning in the log.
+
         Args:
             server_round: The round, counted from 1.
             replies: The replies of the nodes.
 
         Returns:
-            The wrapped strategy's model, and its metrics with the privacy and traffic of the round.
+            The wrapped strategy's model (None if it gives none), and its metrics with those that
+            `start` lists. If no client was asked, what the wrapped strategy makes of no replies.
+
+        Raises:
+            ConfigError: If the wrapped strategy reads metrics that clients do not send.
         """
         run, asked = self._running(), self._asked
         self._asked = None  # A round is aggregated once.
@@ -430,7 +440,9 @@ class PrivateStrategy(Strategy):
         record = reply.content.config_records.get(RECORD, ConfigRecord())
         sealed, weight = record.get(SEALED), record.get(NUM_EXAMPLES, 1)
         if not isinstance(sealed, bytes):
-            raise WireError("the reply has no sealed message; is private_mod among its mods?")
+            raise WireError(
+                "the reply has no private message; give the node's ClientApp mods=[private_mod]"
+            )
         if self.settings.public_num_examples:
             if type(weight) is not int or not 0 < weight <= _MAX_EXAMPLES:
                 raise WireError(

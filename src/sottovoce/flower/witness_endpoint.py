@@ -32,7 +32,7 @@ _PLAIN = {"accept-encoding": "identity"}  # No decompression of a small body to 
 
 
 def witness_route(authority: Path) -> Route:
-    """Return the gate's route that serves the receipts of the federation with this ca.crt."""
+    """Return the gate's route that serves receipts; `authority` is the link's file ca.crt."""
     folder = authority.parent.parent / "link" / FOLDER_NAME
 
     async def serve(request: Request) -> Response:
@@ -51,16 +51,20 @@ def witness_route(authority: Path) -> Route:
 
 
 def check_at_start(site: Site, address: Address) -> None:
-    """Raise LedgerError if the site's ledger is older than the link has witnessed.
+    """Raise LedgerError if the site's ledger is older than a receipt shows.
 
-    If the link is away, nothing is checked now: the first order brings the receipt.
+    The receipt is the newest that the link has for this site, and the one that the site keeps. If
+    the link is away, only the kept one is checked now: the first order brings the newest.
     """
     given = fetch_receipt(address, site.keys.authority, key_name(site.keys)) if site.keys else None
     check_witnessed(site, given)
 
 
 def fetch_receipt(address: Address, authority: Path, key: str) -> dict[str, Any] | None:
-    """Return the link's receipt for a key; None if it has none or is away."""
+    """Return the link's receipt for a key as JSON data, unchecked.
+
+    None if the link has none, is away, or sends something too long or not a JSON object.
+    """
     context = ssl.create_default_context(cafile=str(authority))
     try:
         with (

@@ -18,7 +18,11 @@ _REFUSAL_SECONDS = 2.0
 
 
 def main(runtime_address: str, site_file: Path) -> None:
-    """Answer tasks until SIGTERM, and read the site's file again for each task."""
+    """Answer the tasks of the SuperNode at `runtime_address` until SIGTERM or SIGINT.
+
+    The site's file is read again for each task. Raises SottovoceError if it or the ledger cannot be
+    used at the start, and LedgerLostError if the ledger is lost later.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # It logs every poll as INFO.
     site = read_site(site_file)

@@ -85,11 +85,11 @@ class ClientStepInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """The vectors that leave some consecutive clients.
+    """The vectors that some consecutive clients send in a round, before clipping and noise.
 
     Attributes:
-        start: Position of the first client.
-        uplinks: For each uplink, one row per client.
+        start: Position of the first client among those that `Algorithm.client_steps` was given.
+        uplinks: For each uplink (vector that a client sends), a matrix with one row per client.
     """
 
     start: int
@@ -98,11 +98,11 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregatedUplink:
-    """What the server has received on one uplink.
+    """What the server has received on one uplink: the first, second ... vector of each client.
 
     Attributes:
         mean: The weighted mean of the decoded vectors.
-        each: All decoded vectors, if the algorithm gathers them.
+        each: All decoded vectors if the algorithm gathers them, otherwise None.
     """
 
     mean: Vector
@@ -111,11 +111,11 @@ class AggregatedUplink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientVectors:
-    """The decoded vectors of a round.
+    """The decoded vectors of a round, each with its sender and weight, in the same order.
 
     Attributes:
         clients: Names of the senders.
-        rows: One decoded vector per sender.
+        rows: A matrix with one decoded vector per sender.
         weights: The senders' public weights.
     """
 
@@ -173,7 +173,7 @@ class Algorithm(Protocol):
             num_samples: Number of the client's records.
 
         Returns:
-            The ball that contains every vector that the client sends.
+            The ball onto which every vector of the client is projected before noise is added.
         """
         ...
 
@@ -202,7 +202,7 @@ class Algorithm(Protocol):
     def client_steps(
         self, task: "Task", clients: Sequence["ClientData"], step: ClientStepInput
     ) -> Iterator[Block]:
-        """Compute the uplinks of some clients.
+        """Compute the vectors that some clients send in a round, before projection and noise.
 
         Args:
             task: The model and its loss.
@@ -210,7 +210,7 @@ class Algorithm(Protocol):
             step: The round, the model and the state that the clients start from.
 
         Returns:
-            Blocks of consecutive clients, as they become ready.
+            Blocks of consecutive clients, as they become ready; together they have all clients.
         """
         ...
 
@@ -221,7 +221,7 @@ class Algorithm(Protocol):
 
         Args:
             model: The server's model, in float64.
-            combined: What arrived on each uplink.
+            combined: What arrived on each uplink, one entry per uplink.
             state: The state before the round.
 
         Returns:
@@ -242,11 +242,12 @@ class AlgorithmTraits:
         most_vectors_down: The most vectors that a client receives in a round, including the model.
         gathers: Whether the server needs each decoded vector instead of only their mean.
         keeps_client_state: Whether clients keep state from round to round.
-        plain_mean: Whether the server needs only the mean of one update of each client and clients
-            keep none of it. Channels that hide more than messages require this.
+        plain_mean: Whether the server needs only the weighted mean of one update of each client
+            and clients keep no state. Channels that release one noisy mean, and the secret order,
+            require this.
         sends_models: Whether a message is a model instead of a change of the model that was sent.
         holds_out: Whether rows of the training data are taken as public data.
-        named: What error messages call the part of the section that gathers or holds out.
+        named: How error messages name what gathers or holds out, such as "aggregation 'median'".
     """
 
     uplinks: int = 1
@@ -323,14 +324,15 @@ class AlgorithmSetting:
     Attributes:
         facts: The public numbers of the run.
         record_sampling_rate: The probability with which a record secretly takes part in a round.
-        exact_sums: Whether sums of gradients must not depend on their order.
+        exact_sums: Whether gradients must be added exactly, so that sums do not depend on their
+            order; False in simulations that send no messages.
         mechanism: The mechanism's parameters, as `AlgorithmSection.adjust` returned them.
         groups: All clients, by budget.
         task: The model and its loss.
         clients: The clients' data.
         randomness: For noise that the server adds.
         schedule: Seeded randomness for choices that hide nothing and must be reproducible.
-        public: The rows that `AlgorithmSection.hold_out` took.
+        public: The rows that `AlgorithmSection.hold_out` took; None if it took none.
     """
 
     facts: Facts
@@ -378,9 +380,10 @@ class AlgorithmSection:
     A subclass must define `build` and overrides the other methods where it differs.
 
     Attributes:
-        enforces_budget: Whether ledgers enforce `privacy.epsilon` as a budget. If not, `adjust`
-            derives the noise from it, it stays in specs that are simulated again, and reports do
-            not compare the spending with it. What is spent is charged and printed in either case.
+        enforces_budget: Whether ledgers enforce `privacy.epsilon` as a budget. If not, it is only
+            the number from which `adjust` derives the noise: audits that simulate the run again
+            keep it, and reports do not compare the spending with it. What is spent is charged and
+            printed in either case.
     """
 
     __slots__ = ()
@@ -472,10 +475,10 @@ class AlgorithmSection:
         return self
 
     def guarantee(self) -> str:
-        """Return what else this algorithm makes public, for the sentence of the guarantee.
+        """Return what this algorithm makes public in addition to the messages.
 
         Returns:
-            A phrase; empty by default.
+            A phrase that is appended to the run's sentence about its guarantee; empty by default.
         """
         return ""
 
@@ -540,7 +543,7 @@ class AlgorithmSection:
         return []
 
     def written(self) -> dict[str, Any]:
-        """Return every key with its value, as the resolved spec has it.
+        """Return every key of the table with its value, defaults included, as plain data.
 
         Returns:
             The table, without `kind`.
@@ -616,7 +619,8 @@ def register(kind: str, *, summary: str) -> Callable[[R], R]:
         The decorator; it returns the class unchanged.
 
     Raises:
-        PluginError: If the decorated class is not an `AlgorithmSection` or lacks `build`.
+        PluginError: By the decorator, if the class is not an `AlgorithmSection`, is a plug-in's and
+            not a dataclass or without `build`, or if another module has registered `kind`.
     """
 
     def enter(section: R) -> R:
@@ -638,7 +642,7 @@ def register(kind: str, *, summary: str) -> Callable[[R], R]:
 def check_memory(
     what: str, rows: int, dimension: int, bytes_each: int, *, fewer: str = "use fewer clients"
 ) -> None:
-    """Raise `ConfigError` if one row of numbers for each client would take more than `MAX_BYTES`.
+    """Raise `ConfigError` if one row of numbers for each client would take more than 2 GiB.
 
     Args:
         what: The part of the run that keeps the rows, for the message.
@@ -694,7 +698,7 @@ class AggregationSection:
         """Return federated averaging with the aggregation's server step.
 
         Args:
-            averaging: Federated averaging with the mean.
+            averaging: Federated averaging with the mean; its clients stay as they are.
             setting: What the rest of the spec provides.
 
         Returns:
@@ -756,7 +760,8 @@ def register_aggregation(kind: str, *, summary: str) -> Callable[[G], G]:
         The decorator; it returns the class unchanged.
 
     Raises:
-        PluginError: If the decorated class is not an `AggregationSection` or lacks `build`.
+        PluginError: By the decorator, if the class is not an `AggregationSection`, is a plug-in's
+            and not a dataclass or without `build`, or if another module has registered `kind`.
     """
 
     def enter(section: G) -> G:

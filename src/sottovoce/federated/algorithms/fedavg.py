@@ -10,14 +10,14 @@ of clients cannot move arbitrarily:
 
 CoordinateMedian        the median of each coordinate. It tolerates fewer than half of the clients
                         being malicious. With Gaussian noise it has pi/2 times the variance of the
-                        mean. For messages of a few letters it is one of the letters, so for single
-                        bits it is a majority vote, which does not estimate a mean (after a random
-                        rotation messages look Gaussian again).
+                        mean. If a decoded coordinate has few possible values it is one of them (or
+                        between two), so for single bits it is a majority vote, which does not
+                        estimate a mean (after a random rotation messages look Gaussian again).
 TrimmedMean             the mean of each coordinate without its largest and smallest values. It
                         tolerates as many malicious clients as are trimmed at one end. With
                         Gaussian noise the variance grows from that of the mean (fraction 0) to
-                        pi/2 times it (towards fraction 1/2, the median). Messages of a few letters
-                        lose letters, and the mean is then biased.
+                        pi/2 times it (towards fraction 1/2, the median). If a decoded coordinate
+                        has few possible values, trimming drops rare ones and biases the mean.
 
 Robust means use no weights: a client states its own weight and could enlarge its influence.
 
@@ -53,7 +53,7 @@ from sottovoce.learning.task import Task
 
 
 def check_rows(rows: Vector) -> Vector:
-    """Check that the rows are finite and at least one, and return them in float64."""
+    """Return the rows in float64; raise ParameterError if there are none or one is not finite."""
     found = np.asarray(rows, dtype=np.float64)
     if found.ndim != 2 or not len(found):
         raise ParameterError(
@@ -66,7 +66,7 @@ def check_rows(rows: Vector) -> Vector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimmedMean:
-    """The mean of each coordinate without its floor(fraction n) largest and smallest values."""
+    """The mean of n values of each coordinate without the floor(fraction n) at either end."""
 
     fraction: float
 
@@ -78,11 +78,11 @@ class TrimmedMean:
             )
 
     def trimmed(self, clients: int) -> int:
-        """Return how many values are dropped at each end of a coordinate."""
+        """Return floor(fraction clients), the values that are dropped at each end."""
         return int(self.fraction * clients)
 
     def combine(self, rows: Vector) -> Vector:
-        """Return the trimmed mean of the rows."""
+        """Return the trimmed mean of each column; raise ParameterError as `check_rows` does."""
         checked = check_rows(rows)
         drop = self.trimmed(len(checked))
         if not drop:
@@ -97,7 +97,7 @@ class CoordinateMedian:
     """The median of each coordinate; for even counts the mean of the two middle values."""
 
     def combine(self, rows: Vector) -> Vector:
-        """Return the coordinate-wise median of the rows."""
+        """Return the median of each column; raise ParameterError as `check_rows` does."""
         return np.asarray(np.median(check_rows(rows), axis=0), dtype=np.float64)
 
 
@@ -164,7 +164,7 @@ class SampleClippedGradient:
             step: The round, the model and the state that the clients start from.
 
         Yields:
-            The position of the first client of a block, and one row per client.
+            The position of a block's first client, and the updates of the block as rows.
         """
         taking_part = self._sample_records(clients, step)
         if self.summation == "float" and taking_part is None and max(sizes_of(clients)) == 1:
@@ -341,7 +341,7 @@ class LocalSgd:
             step: The round, the model and the state that the clients start from.
 
         Yields:
-            The position of the first client of a block, and one row per client.
+            The position of a block's first client, and the updates of the block as rows.
         """
         if self.steps == 1:
             gradients = task.closed_form_gradients(step.model, clients)
@@ -368,10 +368,10 @@ class LocalSgd:
 
 
 def budget_penalties(epsilons: Mapping[str, float]) -> dict[str, float]:
-    """Return lambda_k = (eps_max - eps_k)/eps_max for each client.
+    """Return lambda_k = (eps_max - eps_k)/eps_max for each client k, in [0, 1), from its epsilon.
 
-    The smaller a client's budget, the closer it stays to the shared model. Budgets are public, and
-    so are these penalties.
+    These are the `penalties` of `LocalSgd`: the smaller a client's budget, the closer it stays to
+    the shared model. Budgets are public, and so are these penalties.
     """
     largest = max(epsilons.values())
     return {client: (largest - epsilon) / largest for client, epsilon in epsilons.items()}
@@ -391,7 +391,10 @@ class SendsLocalWork(Protocol):
 
 
 def update_domain(work: LocalWork, dimension: int, num_samples: int) -> L2Ball:
-    """Return the domain of the update of a client with `num_samples` records."""
+    """Return the domain of a client's update, the ball of radius `work.clip_norm`.
+
+    It also holds the number of records of which the update is a mean, for the sensitivity.
+    """
     records = work.records(num_samples)
     return L2Ball(dimension=dimension, radius=work.clip_norm, records=records)
 
@@ -399,7 +402,7 @@ def update_domain(work: LocalWork, dimension: int, num_samples: int) -> L2Ball:
 def yield_update_blocks(
     work: LocalWork, task: Task, clients: Sequence[ClientData], step: ClientStepInput
 ) -> Iterator[Block]:
-    """Yield blocks of clients that send their update and nothing else."""
+    """Yield the updates of all these clients in blocks with one uplink."""
     for start, rows in work.updates(task, clients, step):
         yield Block(start=start, uplinks=(rows,))
 
@@ -418,7 +421,7 @@ class GradientSteps:
 
 @runtime_checkable
 class Stackable(Protocol):
-    """An algorithm whose runs may be trained at once."""
+    """An algorithm of which many runs may be trained together (`simulation.stacked`)."""
 
     def gradient_steps(self) -> GradientSteps | None:
         """Return the algorithm's gradient steps, or None if its rounds do anything else."""

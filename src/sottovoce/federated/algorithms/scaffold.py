@@ -82,6 +82,9 @@ class ControlVariates(NamedTuple):
             server: The server's new control variate.
             places: Indices of the rows to replace, one for each of these clients.
             rows: The new rows, in the order of `places`.
+
+        Returns:
+            The copy; this object is not changed.
         """
         clients = self.clients.copy()
         clients[np.asarray(places, dtype=np.int64)] = rows
@@ -89,7 +92,7 @@ class ControlVariates(NamedTuple):
 
 
 def rows_by_client(names: Sequence[str]) -> Mapping[str, int]:
-    """Return the row index of each client."""
+    """Return the row of each client in the state: its place in `names`."""
     return {name: place for place, name in enumerate(names)}
 
 
@@ -97,7 +100,7 @@ class PendingControls:
     """New control variates of simulated clients, held until the server has completed their round.
 
     They never leave a client. If a round releases nothing or is interrupted, the next round
-    discards its drafts, so a repeated round starts from the checkpoint.
+    discards them, so a repeated round starts from the checkpoint.
     """
 
     def __init__(self) -> None:
@@ -105,13 +108,13 @@ class PendingControls:
         self._rows: dict[str, ControlRows] = {}
 
     def put(self, number: int, clients: Sequence[str], rows: ControlRows) -> None:
-        """Store rows of some clients, and discard rows of an earlier round."""
+        """Store new rows of some clients for round `number`; discard rows of any other round."""
         if number != self._round:
             self._round, self._rows = number, {}
         self._rows.update(zip(clients, rows, strict=True))
 
     def take(self) -> dict[str, ControlRows]:
-        """Return all rows of the last round and forget them."""
+        """Return all stored rows by client name and forget them."""
         taken, self._rows = self._rows, {}
         return taken
 

@@ -47,7 +47,8 @@ if TYPE_CHECKING:  # These import torch.
 
 _ROBUST = (
     "a median or trimmed mean of noisy messages is noisier than their mean (with Gaussian noise it "
-    "has up to pi/2 times the variance), biased for messages of a few letters, and unweighted"
+    "has up to pi/2 times the variance), biased if a coordinate of a message has few possible "
+    "values, and unweighted"
 )
 
 
@@ -81,7 +82,7 @@ class MedianSection(AggregationSection):
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrimmedMeanSection(AggregationSection):
-    """The mean without the largest and smallest `fraction` of each coordinate, unweighted."""
+    """The unweighted mean of each coordinate without the `fraction` of its values at either end."""
 
     fraction: float = field(metadata=below(0.5))
 
@@ -216,7 +217,7 @@ class FedAvgSection(AlgorithmSection):
 
 
 def require_learning_rate(rate: float | None) -> float:
-    """Return the learning rate of local steps, which client-level privacy requires."""
+    """Return the learning rate of local steps; raise `ConfigError` if the spec does not set it."""
     if rate is None:
         raise ConfigError(
             "client-level privacy needs 'algorithm.local_learning_rate'; set it above 0"
@@ -225,7 +226,7 @@ def require_learning_rate(rate: float | None) -> float:
 
 
 def make_clipped_gradient(setting: AlgorithmSetting) -> "SampleClippedGradient":
-    """Return the local work of sample-level privacy."""
+    """Return the computation of clients at sample level: one clipped gradient."""
     from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
 
     return SampleClippedGradient(

@@ -21,7 +21,7 @@ from sottovoce.protocol.message import HEADER_BYTES
 
 
 class CentralSums(InMemoryBackend):
-    """The backend of a trusted server; it encodes and sends no messages."""
+    """The backend of a trusted server that adds noise once; it encodes and sends no messages."""
 
     def replay(self, number: int, drawn: Sequence[int]) -> None:  # noqa: ARG002
         self.tally.charge(number, self._payers(number))

@@ -48,7 +48,7 @@ class UplinkAccumulator:
     weights: list[float] = field(default_factory=list)
 
     def combined(self) -> AggregatedUplink:
-        """Return the weighted mean and the vectors, if they were kept."""
+        """Return the weighted mean and, if they were kept, all vectors; `weight` must not be 0."""
         mean = (self.total.to(torch.float64) / self.weight).cpu().numpy()
         if not self.rows:
             return AggregatedUplink(mean=mean)
@@ -69,17 +69,18 @@ class Portion:
 
     @property
     def weight(self) -> float:
+        """The sum of the clients' weights."""
         return sum(part.weight for part in self.clients)
 
     @property
     def common_weight(self) -> float | None:
-        """The weight of all these clients in float64; None if they differ."""
+        """The weight that all these clients have; None if their weights differ."""
         first = self.clients[0].weight
         return first if all(part.weight == first for part in self.clients) else None
 
 
 class InMemoryBackend(ABC):
-    """A backend that trains blocks of clients and counts their charges in memory."""
+    """A backend that trains blocks of clients and counts their charges in memory, not on disk."""
 
     def __init__(
         self,
@@ -143,11 +144,11 @@ class InMemoryBackend(ABC):
 
     @abstractmethod
     def begin(self, number: int) -> None:
-        """Prepare the random state of a round."""
+        """Prepare the rotation or the generator of round `number`, before its first `add`."""
 
     @abstractmethod
     def add(self, gathering: UplinkAccumulator, portion: Portion, number: int, uplink: int) -> None:
-        """Privatize a portion and add what the server decodes of it."""
+        """Privatize the rows of a portion, and add what the server decodes to `gathering`."""
 
     @property
     def _device(self) -> torch.device:

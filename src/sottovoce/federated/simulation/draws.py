@@ -52,7 +52,10 @@ DrawnLaw = CoordinateLaw | RowLaws
 
 
 def has_small_law(mechanism: Mechanism) -> bool:
-    """Return whether a row's law is a table of codes per coordinate that is small enough."""
+    """Return whether a row's law is one table of code probabilities per coordinate.
+
+    All tables together must have at most 2^24 cells.
+    """
     code_format, domain = mechanism.code_format(), mechanism.input_domain
     if not isinstance(code_format, LevelCodes) or code_format.count is not None:
         return False
@@ -76,7 +79,10 @@ def draw_rotated_total(
     generator: torch.Generator,
     rotation: "RowRotation | None",
 ) -> Tensor:
-    """Draw the weighted sum of the decoded rows, rotated before noise if `rotation` is given."""
+    """Draw the weighted sum of the decoded messages of `rows`, as one vector.
+
+    With a `rotation` the rows are rotated before noise is added, and the sum is rotated back.
+    """
     if rotation is None:
         return draw_total(law, rows, weights, generator)
     total, start = torch.zeros((), device=weights.device), 0
@@ -89,7 +95,7 @@ def draw_rotated_total(
 
 
 def draw_total(law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw the weighted sum of the decoded rows."""
+    """Draw the weighted sum of the decoded messages of `rows`, as one vector."""
     match law:
         case Unchanged():
             return rows.total(weights)
@@ -102,7 +108,7 @@ def draw_total(law: DrawnLaw, rows: Rows, weights: Tensor, generator: torch.Gene
 
 
 def draw_rows(law: DrawnLaw, values: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw each row as the server decodes it."""
+    """Draw for each row of `values` what the server would decode of its message."""
     match law:
         case Unchanged():
             return values
@@ -123,7 +129,7 @@ def draw_rows(law: DrawnLaw, values: Tensor, generator: torch.Generator) -> Tens
 
 
 def rows_per_batch(dimension: int, device: torch.device) -> int:
-    """Return how many rows are drawn at once."""
+    """Return how many rows of this dimension are drawn at once on a device, at least 1."""
     return max(1, _TOGETHER.get(device.type, _TOGETHER["cpu"]) // dimension)
 
 
@@ -191,7 +197,7 @@ def draw_noise(
     like: Tensor,
     generator: torch.Generator,
 ) -> Tensor:
-    """Draw noise for every entry of `like`, in its precision."""
+    """Draw independent noise for every entry of `like`, with its shape and precision."""
     match noise:
         case ScalarGaussian(stddev=stddev):
             return stddev * _draw_normal(like.shape, like, generator)
@@ -282,14 +288,17 @@ def _sylvester(bits: int, device: torch.device) -> Tensor:
 
 
 def law_of(mechanism: Mechanism) -> DrawnLaw:
-    """Return the declared law of a coordinate, or else the mechanism's finite law of rows."""
+    """Return the declared law of a coordinate, or else the mechanism's finite law of rows.
+
+    Raises ConfigError if the mechanism has neither.
+    """
     if isinstance(mechanism, Coordinatewise):
         return mechanism.coordinate_law()
     if has_small_law(mechanism):
         return RowLaws(mechanism=mechanism)
     raise ConfigError(
         f"mechanism '{kind_of(mechanism)}' declares no law of a coordinate, so its messages cannot "
-        "be drawn; set runtime.messages = 'packed'"
+        "be drawn without encoding them; set runtime.messages = 'packed'"
     )
 
 

@@ -56,8 +56,8 @@ class StackedRun:
         run: Its name, which labels its random streams.
         randomness: Source of its noise and samples of records.
         model: Its initial model.
-        parts: The plans of its clients.
-        shares: For each client, its rows of the pool.
+        parts: The plans of its clients, as many as in every other run of the stack.
+        shares: For each client, the indices of its records in the pool.
     """
 
     run: str
@@ -68,7 +68,11 @@ class StackedRun:
 
 
 def can_stack(algorithm: Algorithm, parts: Sequence[ClientPlan], dimension: int) -> bool:
-    """Return whether runs of this kind can be trained at once."""
+    """Return whether runs with this algorithm and these clients can be trained at once.
+
+    They can if a round is one clipped gradient per client and a plain mean, all mechanisms declare
+    the law of a coordinate, and the updates of one run fit the limit of 2^25 numbers.
+    """
     return (
         isinstance(algorithm, Stackable)
         and algorithm.gradient_steps() is not None
@@ -87,7 +91,11 @@ def train_stacked(
     rotated: bool,
     on_round: OnRound | None = None,
 ) -> Vector:
-    """Train all runs and return their final models as rows."""
+    """Train all runs and return their final models, one row per run in the order of `runs`.
+
+    `can_stack` must hold. `rotated` says whether each round rotates updates; `on_round` is called
+    with the number of each finished round.
+    """
     steps = algorithm.gradient_steps() if isinstance(algorithm, Stackable) else None
     assert steps is not None, "can_stack() was checked"
     return _Stack(task, steps, pool, runs, rotated=rotated).train(rounds, on_round)
