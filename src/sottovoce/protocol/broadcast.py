@@ -53,7 +53,12 @@ _LARGEST: dict[str, float] = {
 
 
 def payload_bytes(dimension: int, number_format: DownlinkFormat) -> int:
-    """Return the exact number of bytes that a vector takes in a format."""
+    """Return the exact number of bytes that a vector of `dimension` numbers takes in a format.
+
+    Raises:
+        ParameterError: The dimension is below 1 or too large.
+        UnknownNameError: There is no such format.
+    """
     parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
     _check_known(number_format)
     match number_format:
@@ -212,7 +217,13 @@ def _from_steps(payload: bytes | memoryview, dimension: int) -> Vector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The model that clients start from in a round, and the state that they may read."""
+    """The vectors that the server sends in a round, unpacked.
+
+    Attributes:
+        model: The parameters that clients start from.
+        state: The algorithm's state that clients read, by name; each is a vector of the model's
+            size.
+    """
 
     model: Vector
     state: Mapping[str, NDArray[Any]]
@@ -221,7 +232,19 @@ class Start:
 def pack_start(
     start: Start, shared_state: Sequence[str], downlink: DownlinkFormat
 ) -> tuple[bytes, ...]:
-    """Return the packed vectors of a round: the model, then the state that the algorithm shares."""
+    """Return the packed vectors of a round: the model, then the state that the algorithm shares.
+
+    Args:
+        start: The vectors to send.
+        shared_state: The names of the state that clients read, in the order of sending.
+        downlink: The number format of all vectors.
+
+    Returns:
+        One payload for each vector.
+
+    Raises:
+        WireError: A number is not finite or does not fit the format.
+    """
     vectors = (start.model, *(start.state[name] for name in shared_state))
     return tuple(pack(vector, downlink) for vector in vectors)
 
@@ -232,7 +255,11 @@ def unpack_start(
     dimension: int,
     downlink: DownlinkFormat,
 ) -> Start:
-    """Return what a client reads from the payloads that `pack_start` made, or raise WireError."""
+    """Return what a client reads from the payloads that `pack_start` made.
+
+    Raises:
+        WireError: The number of payloads or their length is wrong, or a number is out of range.
+    """
     if len(payloads) != 1 + len(shared_state):
         raise WireError(
             f"{len(payloads)} vectors arrived, expected {1 + len(shared_state)}; server and client "

@@ -42,11 +42,12 @@ class Refused:
 
 
 def clients_within_budget(plan: RoundPlan, ledger: Ledger, *, uplinks: int) -> frozenset[str]:
-    """Return the clients of a plan whose remaining budgets cover all their messages of the round.
+    """Return the names of clients whose remaining budgets cover all their messages of the round.
 
-    The answer depends only on charged events and budgets, which are public. It is no reservation:
-    the charge itself checks the budget again. Charges of the same run for this round or later ones
-    are left out, so that a run that is repeated decides as it did the first time.
+    Each client of the plan sends `uplinks` messages. Nothing is charged. The answer depends only on
+    charged events and budgets, which are public. It is no reservation: the charge itself checks the
+    budget again. Charges of the same run for this round or later ones are left out, so that a run
+    that is repeated decides as it did the first time.
     """
     pending = [
         first_attempt(event, plan.release(part.client, uplink))
@@ -61,6 +62,8 @@ def charge_round(
 ) -> list[Refused]:
     """Charge all messages of a round in one durable commit and return the refusals.
 
+    Messages that an earlier charge covers are not charged again.
+
     Args:
         plan: The plan of the round.
         ledger: The ledger to charge.
@@ -69,7 +72,11 @@ def charge_round(
         uplinks: The number of messages of each client.
 
     Returns:
-        One entry for each message that a client's budget does not cover.
+        One entry for each message that a client's budget does not cover; all others are charged.
+
+    Raises:
+        LedgerError: A message was charged before under another plan (see `another_attempt`), or the
+            ledger was altered. Nothing is charged then.
     """
     asked = [
         (part, event, plan.release(part.client, uplink))
@@ -110,7 +117,7 @@ def events_of(plan: RoundPlan, parts: Sequence[ClientPlan]) -> list[PrivacyEvent
 def charge(
     due: Mapping[Release, PendingCharge], ledger: Ledger
 ) -> dict[Release, Charge | BudgetExhaustedError]:
-    """Charge the ledger in the order given, and return each charge or why it was refused."""
+    """Charge the ledger in one commit, in this order; return each charge, or why it was refused."""
     return dict(zip(due, ledger.charge_all(list(due.values())), strict=True))
 
 
@@ -119,8 +126,15 @@ def required_charge(
 ) -> PendingCharge | None:
     """Return what must be charged before a message is encoded, or None if `earlier` covers it.
 
-    `earlier` is the newest charged attempt. Whether it encoded the same input is not checked here:
-    see `_encodes_other_data` in `client`.
+    `earlier` is the newest charged attempt at the release, or None. It covers the message if its
+    own message is stored, and is to be sent again. It also does if it was charged with the same
+    event, and either no message was ever stored or the discarded one can be drawn again from a
+    seeded keystream. Whether it encoded the same input is not checked here: see
+    `_encodes_other_data` in `client`. Nothing is charged here.
+
+    Raises:
+        LedgerError: A channel or a secret sample hides messages, and the earlier attempt had
+            another event.
     """
     if earlier is None:
         return first_attempt(event, release)
@@ -134,18 +148,21 @@ def required_charge(
 
 
 def first_attempt(event: PrivacyEvent, release: Release) -> PendingCharge:
-    """Return the charge of the first attempt at a release."""
+    """Return the charge of the first attempt (number 0) at a release; it is not yet made."""
     return PendingCharge(release=release, attempt=0, event=event)
 
 
 def another_attempt(event: PrivacyEvent, release: Release, earlier: Charge) -> PendingCharge:
-    """Return the charge of one more attempt, given that earlier attempts were charged for `event`.
+    """Return the charge of one more attempt after `earlier`, the newest one; it is not yet made.
 
-    Where a channel or a secret sample hides messages, the earlier event must be the same: what
-    later attempts pay for earlier ones is computed from it.
+    `event` is the event of a single message. Where a channel hides messages, the second attempt is
+    charged for two messages that the server sees, and later ones for one. Where a channel or
+    a secret sample hides messages, the earlier event must be the same: what later attempts pay for
+    earlier ones is computed from it.
 
     Raises:
-        LedgerError: A channel hides messages, and the earlier attempt had another event.
+        LedgerError: A channel or a secret sample hides messages, and the earlier attempt had
+            another event.
     """
     same = earlier.event == _charged_for(event, earlier.attempt)
     if not same and any(

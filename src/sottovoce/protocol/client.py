@@ -31,7 +31,13 @@ from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivatizationRequest:
-    """One vector of one client, to be privatized."""
+    """One vector of one client, to be privatized.
+
+    Attributes:
+        part: The client's part of the plan.
+        uplink: The index of the vector among those that the client sends in the round.
+        values: The vector, neither clipped nor rotated yet.
+    """
 
     part: ClientPlan
     uplink: int
@@ -40,7 +46,13 @@ class PrivatizationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A sealed and stored message, ready to be sent."""
+    """A message that is charged, sealed and stored in the ledger, ready to be sent.
+
+    Attributes:
+        part: The client's part of the plan.
+        uplink: The index of the message among those that the client sends in the round.
+        message: The bytes to send.
+    """
 
     part: ClientPlan
     uplink: int
@@ -86,13 +98,20 @@ def privatize(
     *,
     permit: Permit = _permit_all,
 ) -> list[Sent | Refused]:
-    """Return a message, or the refusal of a client out of budget, for each request, in order.
+    """Clip, charge, encode, seal and store each request; return a message or a refusal for each.
+
+    The results are in the order of the requests. A request is refused if the client's budget does
+    not cover it. If its message is stored already, these bytes are returned and nothing is charged.
 
     A real client passes one request. A simulator passes a cohort, which then shares two commits:
-    one for the charges, unless `charge_round` has made them, and one for the messages. Invalid
-    requests (values that are not finite, the wrong dimension, one uplink of a client twice) raise
-    before this function charges anything. `permit` is called last before the charge and may veto
-    it.
+    one for the charges, unless `charge_round` has made them, and one for the messages. `permit` is
+    called last before the charge with the charges to be made, and raises to veto all of them.
+
+    Raises:
+        DomainError: Values are not finite or have the wrong dimension. Nothing is charged.
+        ParameterError: Two requests name the same uplink of a client. Nothing is charged.
+        LedgerError: A message was charged or sent under another plan, and nothing is charged; or
+            another process has stored another message under the same charge.
     """
     prepared = _prepare(plan, requests)
     if len({one.release for one in prepared}) < len(prepared):

@@ -117,7 +117,7 @@ def seal(codes: Codes, envelope: Envelope) -> bytes:
         The header followed by the packed codes.
 
     Raises:
-        WireError: The number of codes is not the one that the envelope announces.
+        WireError: The number of codes, or a code, is not one that the envelope allows.
 
     Examples:
         >>> import numpy as np
@@ -153,7 +153,10 @@ def open_sealed(message: bytes, envelope: Envelope) -> Codes:
 
 
 def open_packed_rows(packed: PackedRows) -> list[MessageContent]:
-    """Return what `open_packed` would return for a message of each row, without sealing any."""
+    """Return the content of a message for each row of packed codes, without sealing any.
+
+    The result is what `open_packed` would return if each row were sealed and sent.
+    """
     payloads = packed.on_cpu().tobytes()
     size = len(payloads) // max(1, len(packed))
     return [
@@ -163,15 +166,18 @@ def open_packed_rows(packed: PackedRows) -> list[MessageContent]:
 
 
 def codes_of(opened: MessageContent) -> Codes:
-    """Return the codes of an opened message, unpacked."""
+    """Return the codes of an opened message, unpacked: integers, or float32 values as they are."""
     return opened.codes() if isinstance(opened, PackedCodes) else opened
 
 
 def open_packed(message: bytes, envelope: Envelope) -> MessageContent:
     """Check a message as `open_sealed` does, and return its codes still packed.
 
-    Servers add up packed codes, so integer codes are only unpacked where they are needed one by
-    one.
+    Float32 values, which are not packed, are returned as an array. Servers add up packed codes, so
+    integer codes are only unpacked where they are needed one by one.
+
+    Raises:
+        WireError: As for `open_sealed`.
     """
     if len(message) < HEADER_BYTES:
         raise WireError(f"message has {len(message)} bytes, the header alone takes {HEADER_BYTES}")
@@ -180,7 +186,10 @@ def open_packed(message: bytes, envelope: Envelope) -> MessageContent:
     if magic != MAGIC:
         raise WireError(f"not a Sottovoce message: it starts with {magic!r}")
     if version != VERSION:
-        raise WireError(f"message version {version}; this side reads version {VERSION}")
+        raise WireError(
+            f"message has format version {version}, but this side reads version {VERSION}; use the "
+            "same version of Sottovoce on both sides"
+        )
     if message[_FIELDS.size : HEADER_BYTES] != _checksum(fields, payload):
         raise WireError("checksum mismatch: the message was damaged or truncated; ask for it again")
     _expect("reserved byte", reserved, 0)

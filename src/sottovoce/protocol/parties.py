@@ -52,7 +52,8 @@ class Client:
             floating-point noise leaks information in its last bits.
         ledger: The ledger in which every message is charged, durably, before it is encoded.
         budget: The most that the client may spend over everything in the ledger. It is written to
-            the ledger once and stays in force. Without a budget charges are recorded, not limited.
+            the ledger once and stays in force. Default: the budget that the ledger has for the
+            client; if it has none, charges are recorded, not limited.
         adjacency: The change of the data that is hidden, 'zero-out' or 'replace-one'. Default: the
             budget's, or 'zero-out' if there is no budget.
         run: The name of this training, the same at the server. A new training with the same ledger

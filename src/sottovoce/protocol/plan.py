@@ -51,6 +51,10 @@ class RoundPlan:
             each of them is charged with.
         record_sampling_rate: The probability with which each client includes each of its records,
             by a secret sample of its own; 1.0 if clients use all records.
+
+    Raises:
+        ParameterError: Two clients have the same name, the rotation does not fit the mechanisms, or
+            the channel carries no messages or cannot serve these clients.
     """
 
     run: str
@@ -91,7 +95,11 @@ class RoundPlan:
 
     @property
     def terms(self) -> ReleaseTerms:
-        """The terms that decide, together with its mechanism, what a message is charged with."""
+        """The terms that decide, together with its mechanism, what a message is charged with.
+
+        Raises:
+            ParameterError: Records are sampled, and no cost is proved for that on the channel.
+        """
         return terms_of(
             self.channel, self.adjacency, record_sampling_rate=self.record_sampling_rate
         )
@@ -149,7 +157,7 @@ class RoundPlan:
 
     @property
     def largest_message_bytes(self) -> int:
-        """The length in bytes of the longest message that a client sends in this round."""
+        """The length in bytes, header included, of the longest message of this round; 0 if none."""
         distinct = {id(part.mechanism): part for part in self.clients}.values()
         return max((self.envelope(part, 0).total_bytes for part in distinct), default=0)
 

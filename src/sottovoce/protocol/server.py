@@ -76,8 +76,8 @@ class RoundServer(_Accumulator):
 
     Attributes:
         received: The number of messages that were added.
-        payload_bytes: The total length of their payloads.
-        total_bytes: The total length of the messages.
+        payload_bytes: The total length in bytes of their payloads, without headers.
+        total_bytes: The total length in bytes of the messages.
 
     Raises:
         ParameterError: The channel hides senders, or `keeps_each` is set on a channel that does not
@@ -125,10 +125,11 @@ class RoundServer(_Accumulator):
         del self._waiting[client]
 
     def each(self) -> list[tuple[ClientPlan, Vector]] | None:
-        """Return the plan and the decoded vector of each client that answered, as they arrived.
+        """Return plan and decoded vector of each client that answered, in the order of arrival.
 
         Returns:
-            The pairs, or None if `keeps_each` was not set.
+            The pairs, with vectors rotated back if the plan rotates updates; None if `keeps_each`
+            was not set.
         """
         if self._each is None or self._plan.rotation is None:
             return self._each
@@ -139,8 +140,12 @@ class RoundServer(_Accumulator):
 class AnonymousServer(_Accumulator):
     """A server that knows which clients were asked, but not which of them sent a message.
 
-    It cannot detect that a message arrives twice: two equal messages count as two clients with
-    equal codes.
+    It adds the messages that a `ShufflerStage` releases, for one uplink of a round. It cannot
+    detect that a message arrives twice: two equal messages count as two clients with equal codes.
+
+    Raises:
+        ParameterError: The channel does not hide senders, or a client's mechanism has another
+            dimension.
     """
 
     def __init__(self, plan: RoundPlan, *, dimension: int, uplink: int = 0) -> None:
@@ -152,7 +157,12 @@ class AnonymousServer(_Accumulator):
         super().__init__(plan, dimension, uplink)
 
     def receive(self, message: bytes) -> None:
-        """Add a message of an unknown sender, or raise WireError and change nothing."""
+        """Add a message of an unknown sender, or raise and change nothing.
+
+        Raises:
+            WireError: The message is not exactly what the plan announces, or as many messages as
+                clients that were asked have arrived.
+        """
         if self.received == len(self._plan.clients):
             raise WireError(
                 f"round {self._plan.round} already has a message for each of the {self.received} "
@@ -164,10 +174,13 @@ class AnonymousServer(_Accumulator):
 
 
 class ShufflerStage:
-    """A stage that holds the messages of one uplink of a round and releases them shuffled.
+    """A shuffler: it holds the messages of one uplink of a round and releases them in random order.
 
     The order is drawn once from `randomness` and stored nowhere. Give `SystemRandomness`, or
     `SeededRandomness` for a simulation that must be repeatable.
+
+    Raises:
+        ParameterError: The channel of the plan does not hide senders.
     """
 
     def __init__(self, plan: RoundPlan, randomness: Randomness, *, uplink: int = 0) -> None:
@@ -194,7 +207,8 @@ class ShufflerStage:
         """Keep a client's message without its name, or raise WireError and change nothing.
 
         The message must be exactly what the plan announces: any difference in the header or the
-        length could identify its sender.
+        length could identify its sender. It is also refused if the round is closed, or the client
+        was not asked or has answered already.
         """
         number = self._plan.round
         if self._closed:
@@ -213,7 +227,7 @@ class ShufflerStage:
     def close(self) -> list[bytes]:
         """Close the round and return all messages in random order; a second call raises WireError.
 
-        The list is empty if fewer messages arrived than the channel requires.
+        The list is empty if fewer messages arrived than the channel requires; these are discarded.
         """
         if self._closed:
             raise WireError(f"round {self._plan.round} is closed; its messages are released once")
@@ -249,13 +263,22 @@ class ShuffledRound:
         return self._stage.received
 
     def receive(self, client: str, message: bytes) -> None:
-        """Pass a client's message to the shuffler stage."""
+        """Pass a client's message to the shuffler stage, or raise WireError and change nothing.
+
+        It is refused if it is not exactly what the plan announces, the client was not asked or has
+        answered already, or `result` was called.
+        """
         self._stage.receive(client, message)
         self.payload_bytes += self._envelope.payload_bytes
         self.total_bytes += self._envelope.total_bytes
 
     def result(self) -> Vector | None:
-        """Close the round if it is open, and return the mean, or None if too few messages came."""
+        """Close the round if it is open, and return the mean of the decoded messages.
+
+        Returns:
+            The mean, rotated back if the plan rotates updates; None if fewer messages arrived than
+            the channel requires. No message is accepted afterwards.
+        """
         if not self._closed:
             self._closed = True
             for message in self._stage.close():
@@ -278,10 +301,15 @@ def open_round(
         randomness: The source of a shuffler's order; other channels do not use it.
         dimension: The number of coordinates of the mean.
         uplink: The index of the vector among those that clients send in the round.
-        keeps_each: Whether a `RoundServer` keeps every decoded message.
+        keeps_each: Whether a `RoundServer` keeps every decoded message; ignored if the channel
+            hides senders.
 
     Returns:
         A `ShuffledRound` if the channel hides senders, otherwise a `RoundServer`.
+
+    Raises:
+        ParameterError: A client's mechanism has another dimension, or `keeps_each` is set on a
+            channel that shows only sums.
     """
     if plan.channel.hides_sender:
         return ShuffledRound(plan, randomness, dimension=dimension, uplink=uplink)

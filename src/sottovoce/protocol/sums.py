@@ -37,7 +37,13 @@ Counts = NDArray[np.uint32]
 
 
 class LevelCounts:
-    """Counts of the codes of any number of clients, in O(d) memory for each level but one."""
+    """Counts of how many clients sent each code, 0 to levels - 1, at each of d coordinates.
+
+    They take O(d) memory for each level but one. At most 2^32 - 1 clients can be counted.
+
+    Attributes:
+        received: The number of clients counted.
+    """
 
     def __init__(self, dimension: int, levels: int, *, threads: int | None = None) -> None:
         self._dimension = parameter_rules.integer("dimension", dimension, low=1, high=MAX_DIMENSION)
@@ -55,7 +61,12 @@ class LevelCounts:
             self._tally = _ByteCounters(dimension, levels, kernels, threads)
 
     def add(self, packed: PackedCodes) -> None:
-        """Count one client's codes."""
+        """Count one client's codes.
+
+        Raises:
+            ParameterError: The number of codes or levels differs from that of the counts, or there
+                are too many clients. Nothing is counted then.
+        """
         if (packed.count, packed.levels) != (self._dimension, self._levels):
             raise ParameterError(
                 f"expected {self._dimension} codes of {self._levels} levels, got {packed.count} "
@@ -68,7 +79,13 @@ class LevelCounts:
             self._flush()
 
     def add_rows(self, payloads: NDArray[np.uint8]) -> None:
-        """Count the clients whose payloads are the rows of a matrix, which is not kept."""
+        """Count the clients whose packed codes are the rows of a byte matrix, which is not kept.
+
+        Raises:
+            WireError: The rows have the wrong length or type, a code is not below `levels`, or
+                padding bits are not 0. Nothing is counted then.
+            ParameterError: There are too many clients. Nothing is counted then.
+        """
         check_rows(payloads, count=self._dimension, levels=self._levels)
         self._expect(len(payloads))
         rows: list[Octets] = list(np.ascontiguousarray(payloads))
@@ -77,7 +94,10 @@ class LevelCounts:
         self.received += len(rows)
 
     def counts(self) -> Counts:
-        """Return how many clients sent code j + 1 for coordinate i, at position [j, i]."""
+        """Return how many clients sent code j + 1 for coordinate i, at position [j, i].
+
+        All others of the `received` clients sent code 0.
+        """
         self._flush()
         found = np.empty((self._levels - 1, self._dimension), dtype=np.uint32)
         for start in range(0, self._dimension, _COLUMNS):
@@ -86,7 +106,7 @@ class LevelCounts:
         return found
 
     def total(self, points: Vector) -> Vector:
-        """Return the sum of points[code] over clients for each coordinate.
+        """Return, for each coordinate, the sum over clients of points[code], the value of its code.
 
         It is computed as points[0] n_0 + points[1] n_1 + ..., in this order, where n_j clients sent
         code j.
@@ -256,13 +276,18 @@ class StreamingMean:
         self._waiting: list[tuple[PackedCodes, Vector]] = []
 
     def add(self, values: Vector, weight: float) -> None:
-        """Add one vector."""
+        """Add one vector with its weight."""
         self._flush()
         self._sum += weight * values
         self._weight += weight
 
     def add_packed(self, packed: PackedCodes, points: Vector, weight: float) -> None:
-        """Add the vector points[codes]."""
+        """Add the vector points[codes] with its weight, from packed codes.
+
+        Raises:
+            ParameterError: The number of codes is not the dimension, or `points` does not have one
+                value for each level.
+        """
         if packed.count != len(self._sum) or points.shape != (packed.levels,):
             raise ParameterError(
                 f"expected {len(self._sum)} codes and one point for each level, got {packed.count} "
@@ -285,7 +310,7 @@ class StreamingMean:
         return self._sum / self._weight if self._weight > 0.0 else None
 
     def total(self) -> Vector:
-        """Return the sum of weight_k x_k."""
+        """Return the sum of weight_k x_k, not divided by anything; zeros if nothing was added."""
         self._flush()
         return self._sum.copy()
 
@@ -314,10 +339,11 @@ class ExpandingMechanism(ExpandsToSigns, Mechanism, Protocol):
 
 
 def create_mean(dimension: int, cohort: Cohort) -> "Mean":
-    """Return the fastest mean that fits a cohort.
+    """Return the fastest object that computes the mean of a cohort's messages.
 
-    If all clients have the same weight and the same mechanism, codes (of few levels) or signs are
-    counted; otherwise each message is decoded and added.
+    Messages are passed to its method `add`; `result` returns the mean. If all clients have the same
+    weight and the same mechanism, codes (of at most 16 levels) or signs are counted; otherwise each
+    message is decoded and added.
     """
     mechanism = _shared_mechanism(cohort)
     if mechanism is not None and isinstance(mechanism, ExpandsToSigns):
@@ -406,7 +432,7 @@ class DecodedMean:
         return self._mean.result()
 
     def total(self) -> Vector:
-        """Return the weighted sum of the messages."""
+        """Return the sum of the decoded messages, each times its weight."""
         return self._mean.total()
 
     def _points_of(self, mechanism: Mechanism) -> Vector | None:

@@ -101,7 +101,7 @@ def test_what_the_kernels_cannot_read_is_refused() -> None:
     for bad in (rows.int(), rows[0], rows.t()):
         with pytest.raises(ParameterError):
             sample_rows(bad, 1.0, streams)
-    with pytest.raises(ParameterError, match="one keystream for each row"):
+    with pytest.raises(ParameterError, match="give one for each row"):
         sample_rows(rows, 1.0, streams[:1])
     sample_rows(rows, 1.0, streams)
     with pytest.raises(RandomnessError):

@@ -30,12 +30,14 @@ _LARGEST_BIAS = 1e-12  # Relative to the largest letter.
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChannelMatrix:
-    """A finite channel in float64.
+    """A randomizer from [0, 1] to finitely many outputs (a finite channel), in float64.
+
+    Between knots the output probabilities are interpolated linearly.
 
     Attributes:
         knots: The inputs that have a row, ascending from 0 to 1.
-        rows: The output probabilities at each knot.
-        letters: The values to which outputs are decoded.
+        rows: The output probabilities: a row for each knot, a column for each output.
+        letters: The value to which each output is decoded.
     """
 
     knots: Vector
@@ -43,19 +45,20 @@ class ChannelMatrix:
     letters: Vector
 
     def at(self, x: Vector) -> Vector:
-        """Return the row of each x in [0, 1]."""
+        """Return the output probabilities at each x in [0, 1], a row for each x, interpolated."""
         left = np.clip(np.searchsorted(self.knots, x, "right") - 1, 0, len(self.knots) - 2)
         share = ((x - self.knots[left]) / (self.knots[left + 1] - self.knots[left]))[:, None]
         return np.asarray((1.0 - share) * self.rows[left] + share * self.rows[left + 1])
 
     def variances(self, x: Vector) -> Vector:
-        """Return the variance of the decoded letter at each x."""
+        """Return E(letter - x)^2 at each x: the variance of the decoded value if it is unbiased."""
         return np.asarray((self.at(x) * (self.letters - x[:, None]) ** 2).sum(axis=1))
 
     def mean_variance(self) -> float:
-        """Return the mean of the variance over x uniform on [0, 1].
+        """Return the mean over x, uniform on [0, 1], of the variance of the decoded letter.
 
-        On a linear piece it is the midpoint's variance, less length^2/12.
+        The channel must be unbiased. On a linear piece the mean is the midpoint's variance, less
+        length^2/12.
         """
         middles, lengths = (self.knots[1:] + self.knots[:-1]) / 2.0, np.diff(self.knots)
         return float(lengths @ (self.variances(middles) - lengths**2 / 12.0))
@@ -65,7 +68,7 @@ class ChannelMatrix:
         return float(np.abs(self.letters).max())
 
     def bias(self) -> float:
-        """Return the largest bias over all inputs, relative to `scale`."""
+        """Return the largest |E letter - x| over all inputs x, divided by `scale`."""
         return float(np.abs(self.rows @ self.letters - self.knots).max()) / self.scale()
 
     def row_error(self) -> float:
@@ -73,14 +76,20 @@ class ChannelMatrix:
         return float(np.abs(self.rows.sum(axis=1) - 1.0).max())
 
     def pure_epsilon(self) -> float:
-        """Return the largest log-ratio between two rows."""
+        """Return the pure epsilon: the largest log(P_j(x)/P_j(x')) over outputs j and inputs x, x'.
+
+        It is computed in float64, without a margin for rounding; infinite if a probability is 0.
+        """
         low = self.rows.min(axis=0)
         if low.min() <= 0.0:
             return math.inf
         return float(np.log(self.rows.max(axis=0) / low).max())
 
     def metric_epsilon(self) -> float:
-        """Return the largest |d log P / dx|."""
+        """Return the metric epsilon: the largest |d log P_j(x) / dx| over outputs j and inputs x.
+
+        It is computed in float64, without a margin for rounding; infinite if a probability is 0.
+        """
         low = np.minimum(self.rows[1:], self.rows[:-1])
         if low.min() <= 0.0:
             return math.inf
@@ -90,12 +99,12 @@ class ChannelMatrix:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class IntegerTable:
-    """The table that runs: probabilities are integers over 2^128, and rows sum to 2^128 exactly.
+    """A finite channel with exact probabilities, integers over 2^128, from which codes are drawn.
 
     Attributes:
         knots: The inputs that have a row, ascending.
-        letters: The values to which outputs are decoded.
-        rows: The probabilities, in units of 2^-128.
+        letters: The value to which each output is decoded.
+        rows: The output probabilities at each knot, in units of 2^-128; a row sums to 2^128.
         cumulative: The cumulative sums of the rows.
         thresholds: The cumulative sums in float64, rounded.
         channel: The table in float64, rounded.
@@ -112,15 +121,15 @@ class IntegerTable:
 
     @classmethod
     def of(cls, knots: Vector, letters: Vector, rows: list[list[int]]) -> "IntegerTable":
-        """Build the table from integer rows.
+        """Build the table from integer rows; the arrays `knots` and `letters` become read-only.
 
         Raises:
-            DesignError: A row does not sum to 2^128, or has an empty cell.
+            DesignError: A row does not sum to 2^128, or has a probability of 0.
         """
         if any(sum(row) != _ONE or min(row) < 1 for row in rows):
             raise DesignError(
-                "every row of an integer table must sum to 1 and have no empty cell; "
-                "correct the rows"
+                "every row of an integer table must sum to 2^128 (probability 1) and have no cell "
+                "below 1; correct the rows"
             )
         cumulative = tuple(tuple(itertools.accumulate(row)) for row in rows)
         floats, thresholds = (
@@ -144,16 +153,20 @@ class IntegerTable:
         )
 
     def pure_epsilon(self) -> float:
-        """Return the exact largest log-ratio between two rows, rounded up."""
+        """Return the pure epsilon, computed exactly and rounded up.
+
+        It is the largest log(P_j(x)/P_j(x')) over outputs j and inputs x, x'.
+        """
         ratio = max(Fraction(max(column), min(column)) for column in zip(*self.rows, strict=True))
         return _log_above(ratio)
 
     def density_ratios(self) -> tuple[float, float]:
-        """Return (lo, hi), rounded outward: rows lie between lo and hi times one distribution.
+        """Return (lo, hi), rounded outward: all rows lie between lo and hi times one distribution.
 
-        That distribution is proportional to the column minima, which makes lo as large as possible,
-        or to the sums of minima and maxima, whichever bounds shuffles better (`privacy.shuffling`).
-        Mixtures of rows lie within the same bounds.
+        So lo L_j <= P_j(x) <= hi L_j for all inputs x and outputs j. The distribution L is
+        proportional to the column minima, which makes lo as large as possible, or to the sums of
+        minima and maxima, whichever bounds shuffles better (`privacy.shuffling`). Mixtures of rows
+        lie within the same bounds.
         """
         columns = [(min(column), max(column)) for column in zip(*self.rows, strict=True)]
         found = []
@@ -166,7 +179,10 @@ class IntegerTable:
         return math.nextafter(float(lo), 0.0), math.nextafter(float(hi), math.inf)
 
     def metric_epsilon(self) -> float:
-        """Return the exact largest |d log P / dx|, rounded up."""
+        """Return the metric epsilon, computed exactly and rounded up.
+
+        It is the largest |d log P_j(x) / dx| over outputs j and inputs x.
+        """
         largest = Fraction(0)
         knots = [Fraction(float(knot)) for knot in self.knots]
         for k, (first, second) in enumerate(itertools.pairwise(self.rows)):
@@ -176,7 +192,7 @@ class IntegerTable:
         return math.nextafter(float(largest), math.inf)
 
     def bias(self) -> float:
-        """Return the exact largest bias over all inputs, in the units of the input."""
+        """Return the largest |E letter - x| over all inputs x, exactly, in the units of x."""
         letters = [Fraction(float(a)) for a in self.letters]
         largest = Fraction(0)
         for knot, row in zip(self.knots, self.rows, strict=True):
@@ -186,7 +202,7 @@ class IntegerTable:
 
 
 def round_pure(channel: ChannelMatrix, epsilon: float) -> IntegerTable:
-    """Return the channel in integers, exactly epsilon-DP.
+    """Return the channel rounded to an integer table that is exactly epsilon-DP.
 
     With L_j the first integer above min_j 2^128 and U_j = floor(e^eps L_j), every cell is rounded
     into [L_j, U_j], and what a row lacks to 2^128 goes to the cells farthest from their limit.
@@ -199,7 +215,8 @@ def round_pure(channel: ChannelMatrix, epsilon: float) -> IntegerTable:
         The table.
 
     Raises:
-        DesignError: The channel cannot be rounded within epsilon without a bias.
+        DesignError: The channel cannot be rounded within epsilon, or only with a bias above 1e-12
+            of the largest letter.
     """
     ratio = _exponential_below(epsilon)
     exact = [[int(Fraction(float(p)) * _ONE) for p in row] for row in channel.rows]
@@ -220,7 +237,12 @@ def round_pure(channel: ChannelMatrix, epsilon: float) -> IntegerTable:
 
 
 def round_metric(channel: ChannelMatrix, epsilon: float) -> IntegerTable:
-    """Return the channel in integers; refuse it if the rounding exceeds the metric epsilon."""
+    """Return the channel rounded to an integer table whose metric epsilon is at most `epsilon`.
+
+    Raises:
+        DesignError: The rounded table has a larger metric epsilon, or a bias above 1e-12 of the
+            largest letter.
+    """
     exact = [[max(1, int(Fraction(float(p)) * _ONE)) for p in row] for row in channel.rows]
     rows = [_settled(row, [1] * len(row), [_ONE] * len(row)) for row in exact]
     table = IntegerTable.of(channel.knots, channel.letters, rows)

@@ -46,6 +46,8 @@ _CHUNK = 4096
 class ExponentialFamily:
     """A finite exponential family with a certified bound on its Fisher information.
 
+    Output j has probability w_j e^(y_j z) / sum_k w_k e^(y_k z) at the tilt z.
+
     Attributes:
         points: The points y_j.
         weights: The weights w_j.
@@ -58,14 +60,18 @@ class ExponentialFamily:
 
 
 def exponential_family(points: Vector, weights: Vector) -> ExponentialFamily:
-    """Return the certified family of symmetric points and weights, which become read-only."""
+    """Return the family of these points and weights, with a certified Fisher bound.
+
+    The bound is that of `certified_fisher_bound`, which asserts that points and weights are
+    symmetric. Both arrays become read-only.
+    """
     points.flags.writeable = weights.flags.writeable = False
     bound = certified_fisher_bound(points, weights)
     return ExponentialFamily(points=points, weights=weights, fisher_bound=bound)
 
 
 def tilted_law(family: ExponentialFamily, tilts: Vector) -> Vector:
-    """Return P(j | z) as a table with one row for each tilt."""
+    """Return the probabilities P(j | z): a row for each tilt z, a column for each output j."""
     return _laws(family.points, np.log(family.weights), tilts)
 
 
@@ -78,7 +84,9 @@ def _laws(points: Vector, log_weights: Vector, tilts: Vector) -> Vector:
 def certified_fisher_bound(points: Vector, weights: Vector) -> float:
     """Return a number that is at least sup_z Var_z(y), for symmetric points and weights.
 
-    Symmetric: y_j = -y_(B-1-j) and w_j = w_(B-1-j); points may come in any order and coincide.
+    Var_z(y) is the variance of y_j if j has probability w_j e^(y_j z) / sum_k w_k e^(y_k z): the
+    Fisher information about z. Symmetric: y_j = -y_(B-1-j) and w_j = w_(B-1-j), which is asserted;
+    points may come in any order and coincide.
 
     If all |y_j| = t, then Var = t^2 sech^2(t z) <= t^2. Otherwise on z >= 0 (the family is
     symmetric) cover [0, Z] by cells of width h around centers c. In a cell the likelihood ratio to
@@ -165,7 +173,13 @@ MAX_LEVELS = 256
 
 @lru_cache(maxsize=64)
 def gauss_hermite(levels: int) -> ExponentialFamily:
-    """Return the Gauss-Hermite family with `levels` nodes; its arrays are read-only and shared."""
+    """Return the Gauss-Hermite family with `levels` outputs; its arrays are read-only and shared.
+
+    Its points and weights are the nodes and weights of Gauss-Hermite quadrature for N(0, 1).
+
+    Raises:
+        ParameterError: `levels` is not from 2 to 256.
+    """
     parameter_rules.integer("levels", levels, low=2, high=MAX_LEVELS)
     points, weights = hermegauss(levels)
     points, weights = (points - points[::-1]) / 2.0, (weights + weights[::-1]) / 2.0
@@ -174,8 +188,10 @@ def gauss_hermite(levels: int) -> ExponentialFamily:
 
 
 def excess_error(design: ExponentialFamily, tilts: Vector, clients: float) -> Vector:
-    """Return by what fraction of sigma^2/n the error of n clients with the same tilt exceeds it.
+    """Return, for each tilt z, the excess squared error of a mean over that with Gaussian noise.
 
+    The excess is a fraction of the Gaussian's error, sigma^2/n, and negative if the error is
+    smaller. The mean is that of the points y sent by n clients (`clients`) that all have tilt z:
     n E(mean - z)^2 = n (E[y] - z)^2 + Var(y), in units of sigma^2; a Gaussian has 1.
     """
     law = tilted_law(design, tilts)
@@ -185,10 +201,11 @@ def excess_error(design: ExponentialFamily, tilts: Vector, clients: float) -> Ve
 
 
 def levels_covering(reach: float, spread: float, *, clients: float, excess: float) -> int:
-    """Return the smallest power of two of levels whose error is near the Gaussian's.
+    """Return the smallest power of two of Gauss-Hermite levels whose error is near the Gaussian's.
 
-    The error may exceed the Gaussian's by at most `excess`, either on average over tilts from
-    N(0, spread^2), or for every tilt up to `reach`, which matters in few dimensions.
+    A tilt is a coordinate divided by the noise's standard deviation. The squared error of the mean
+    may exceed the Gaussian's by at most `excess`, either on average over tilts from N(0, spread^2),
+    or for every tilt up to `reach`, which matters in few dimensions.
 
     Args:
         reach: The largest tilt.
@@ -197,7 +214,7 @@ def levels_covering(reach: float, spread: float, *, clients: float, excess: floa
         excess: The allowed excess, as a fraction of the Gaussian's error.
 
     Returns:
-        The number of levels; the largest one if none is enough.
+        The number of levels; 256 if no smaller one is enough.
     """
     normal = np.linspace(0.0, 10.0, 301)
     weights = np.exp(-(normal**2) / 2.0)

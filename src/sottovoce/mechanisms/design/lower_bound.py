@@ -43,7 +43,10 @@ _LARGEST_EPSILON = 14.0  # Above it, the linear program's own tolerance exceeds 
 def variance_lower_bound(
     epsilon: float, letters: int, inputs: int | None, near: ChannelMatrix | None = None
 ) -> float:
-    """Return a variance below which no unbiased epsilon-DP mechanism with these letters can be.
+    """Return a lower bound on the summed variance of every unbiased epsilon-DP mechanism on [0, 1].
+
+    The sum is over the inputs; for continuous input it is the mean. The bound holds for every
+    choice of `letters` output values.
 
     Args:
         epsilon: The epsilon between any two inputs.

@@ -34,12 +34,14 @@ _INFEASIBLE = 500.0
 def solve(epsilon: float, letters: int, inputs: int) -> ChannelMatrix:
     """Return the best channel found with `inputs` knots, for epsilon per unit on [0, 1].
 
-    The result is deterministic. Good letters hardly depend on the knots: they are found with few
-    knots and refined with all of them.
+    Best means the least sum of variances over the knots, among unbiased channels. The result is
+    deterministic. Good letters hardly depend on the knots: they are found with few knots and
+    refined with all of them.
 
     Args:
         epsilon: The bound on |d log P / dx|.
-        letters: The number of outputs, each of which is decoded to a letter.
+        letters: The even number of outputs, each of which is decoded to a value (its letter). For
+            2 the solution has a closed form with two knots.
         inputs: The number of knots, the inputs that have a row.
 
     Returns:
@@ -84,7 +86,10 @@ def _descend(program: "_LinearProgram", start: Vector, evaluations: int) -> tupl
 
 
 def two_letters(epsilon: float) -> ChannelMatrix:
-    """Return the channel with P(1 | x) linear in x, as steep as the smaller probability allows."""
+    """Return the unbiased channel with two outputs under |d log P/dx| <= epsilon on [0, 1].
+
+    P(1 | x) is linear in x, and as steep as the smaller probability allows.
+    """
     low = 1.0 / (2.0 + epsilon * (1.0 - 1e-13))
     return ChannelMatrix(
         knots=np.array([0.0, 1.0]),

@@ -11,11 +11,12 @@ from sottovoce.mechanisms.design.channel import ChannelMatrix
 
 
 def bitwise(epsilon: float, bits: int) -> ChannelMatrix:
-    """Return the channel that sends each bit of the dithered input by randomized response.
+    """Return the channel on [0, 1] that sends each bit of the input by randomized response.
 
-    Each bit has epsilon/bits. A bit y is kept with probability 1/(1 + e^(-eps/bits)) and decoded to
-    t with E[t] = y: -1/(e^(eps/bits) - 1) for 0, e^(eps/bits)/(e^(eps/bits) - 1) for 1. The letters
-    are the sums sum_j 2^j t_j / (2^bits - 1).
+    The input is rounded at random, without bias, to one of 2^bits even levels. Each bit has
+    epsilon/bits. A bit y is kept with probability 1/(1 + e^(-eps/bits)) and decoded to t with
+    E[t] = y: -1/(e^(eps/bits) - 1) for 0, e^(eps/bits)/(e^(eps/bits) - 1) for 1. The letters are
+    the sums sum_j 2^j t_j / (2^bits - 1).
     """
     share = epsilon / bits
     kept, flipped = 1.0 / (1.0 + math.exp(-share)), 1.0 / (1.0 + math.exp(share))
@@ -29,10 +30,11 @@ def bitwise(epsilon: float, bits: int) -> ChannelMatrix:
 
 
 def k_ary(epsilon: float, levels: int) -> ChannelMatrix:
-    """Return the channel that keeps a level with odds e^eps to 1 against each other level.
+    """Return the channel on [0, 1] that keeps a level with odds e^eps to 1 against any other one.
 
-    With B levels, P_ii = e^eps/(B + e^eps - 1), else 1/(B + e^eps - 1). Row i has mean
-    ((e^eps - 1) a_i + sum_j a_j)/(B + e^eps - 1), which is i/(B - 1) for
+    The input is rounded at random, without bias, to one of B even levels. With B levels,
+    P_ii = e^eps/(B + e^eps - 1), else 1/(B + e^eps - 1). If output i is decoded to the letter a_i,
+    row i has mean ((e^eps - 1) a_i + sum_j a_j)/(B + e^eps - 1), which is i/(B - 1) for
 
         a_i = 1/2 + (i/(B - 1) - 1/2) (B + e^eps - 1)/(e^eps - 1)
     """

@@ -67,10 +67,15 @@ _LEAST_DIFFERENCE = 2.0**-64  # The resolution of the random words that decide a
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TiltedSeeds:
-    """The choice of one seed with truncated odds; the symbols are those of the module.
+    """A rule by which a client accepts or rejects candidate seeds, by their truncated odds.
+
+    A candidate is drawn at random and expands to signs. Its odds r are the probability of these
+    signs under the client's one-bit distribution, divided by that of fair signs. It is accepted
+    with probability c/t, where c is r clipped to [1/t, t] and Z is the mean of c over fair signs.
+    The last of `tries` candidates is sent if none was accepted. The module has the formulas.
 
     Attributes:
-        reach: The largest norm M of the tilts.
+        reach: The largest norm M of the tilts z (an update divided by the noise width).
         tail: The bound on the probability that odds are truncated.
     """
 
@@ -83,31 +88,40 @@ class TiltedSeeds:
 
     @property
     def log_limit(self) -> float:
-        """The value log t; the average number of tries is t/Z, which is about t."""
+        """The log of the limit t of the odds; a seed takes about t candidates on average."""
         width = math.sqrt(-2.0 * math.log(self.tail))
         return self.reach * (self.reach / 2.0 + width) * (1.0 + 2.0**-50)
 
     @property
     def tries(self) -> int:
-        """J, the most candidates: none is accepted with probability at most `failure`."""
+        """J, the most candidates that are drawn.
+
+        The last one is sent if none before it was accepted, which happens with probability at most
+        `failure`.
+        """
         acceptance = (1.0 - self.tail) * math.exp(-self.log_limit)
         return 1 + math.ceil(math.log(self.failure) / math.log1p(-min(acceptance, 0.999)))
 
     def acceptance(self, log_odds: Vector) -> Vector:
-        """Return the acceptance probability c/t of candidates with log r = `log_odds`."""
+        """Return the probability with which candidates of these log odds are accepted.
+
+        It is the odds clipped to [1/t, t], divided by t, where log t is `log_limit`.
+        """
         limit = self.log_limit
         return np.asarray(np.exp(np.clip(log_odds, -limit, limit) - limit))
 
     @property
     def failure(self) -> float:
-        """A bound on w, the probability that no candidate is accepted."""
+        """A bound on w, the probability that no candidate but the last is accepted."""
         return _FAILING * self.tail
 
     @property
     def excess(self) -> float:
-        """A bound on how much truncation adds to the Renyi divergence D_a, over a/(a - 1).
+        """A bound on the privacy cost of truncation, which is added to Renyi divergences.
 
-        It covers the normalizer Z, the truncated odds, failures (w) and rounding.
+        The divergence of order a between the messages of two inputs is at most that of their
+        one-bit distributions plus a/(a - 1) times this number. It covers the normalizer Z, the
+        truncated odds, failures (w) and rounding.
         """
         floor = math.exp(-self.log_limit) * self.tail
         cut = self.tail + 2.0 * floor
@@ -136,10 +150,13 @@ class TiltedSeeds:
         return _ROUNDING + 2.0 * _LEAST_DIFFERENCE * math.exp(2.0 * self.log_limit)
 
     def largest_loss(self, *, against_zero: bool) -> float:
-        """Return the log of the largest ratio of two inputs' densities, rounded up.
+        """Return the largest privacy loss, rounded up: a bound on the log ratio of probabilities.
+
+        The probabilities are those of the same message for two inputs.
 
         Args:
-            against_zero: Compare with fair signs (log t - log Z) instead of with another input.
+            against_zero: Whether the second input is 0, whose messages are fair signs (log t -
+                log Z), instead of any other input.
 
         Returns:
             The largest privacy loss.
@@ -149,16 +166,20 @@ class TiltedSeeds:
 
     @property
     def timing_loss(self) -> float:
-        """The privacy loss of an observer who sees the number of tries (geometric, rate Z/t)."""
+        """A bound on the privacy loss of showing how many candidates were drawn.
+
+        That number is geometric with rate Z/t, and Z depends a little on the input.
+        """
         limit = math.exp(self.log_limit)
         return timing_loss((1.0 - self.tail) / limit, (1.0 + self.tail / limit) / limit, self.tries)
 
     @property
     def shrinkage(self) -> float:
-        """E <b, z>/|z|^2 at |z| = reach for a normal <b, z>, by which decoding divides.
+        """The factor by which sent signs shrink the update, and by which decoding divides.
 
-        It is (1 - w) P(1/t < r < t)/Z, and closer to 1 for shorter inputs, whose mean is therefore
-        decoded too long by at most the difference.
+        It is E <b, z>/|z|^2 for the signs b that are sent at tilts z with |z| = reach, if <b, z> is
+        normal: (1 - w) P(1/t < r < t)/Z. It is closer to 1 for shorter inputs, whose mean is
+        therefore decoded too long by at most the difference.
         """
         from scipy.special import ndtr
 
@@ -175,8 +196,9 @@ class TiltedSeeds:
 def timing_loss(least: float, most: float, tries: int) -> float:
     """Return the largest log ratio of two geometric distributions that end at `tries`.
 
-    It is rounded up: logarithms have an error of 2^-52, times `tries`, each of which fails with
-    log1p(-least).
+    It bounds the privacy loss of seeing how many candidates a client tried. It is infinite if one
+    distribution may always stop at the first try (`most` >= 1) and the other not. It is rounded up:
+    logarithms have an error of 2^-52, times `tries`, each of which fails with log1p(-least).
 
     Args:
         least: The least acceptance probability.
@@ -193,7 +215,7 @@ def timing_loss(least: float, most: float, tries: int) -> float:
 
 
 def tilted_seeds(reach: float, rho: float) -> TiltedSeeds:
-    """Return the choice for tilts of norm up to `reach` whose truncation costs little of `rho`.
+    """Return the rule for tilts of norm up to `reach` whose truncation costs little of `rho`.
 
     `tail` is a 4096th of `rho`, limited to [1e-30, 1e-3], so truncation adds about a 2000th of
     `rho` to the cost.
@@ -203,10 +225,10 @@ def tilted_seeds(reach: float, rho: float) -> TiltedSeeds:
         rho: The zCDP parameter of the one-bit distribution.
 
     Returns:
-        The choice.
+        The rule.
 
     Raises:
-        ParameterError: A seed takes more than `MAX_TRIES` tries on average.
+        ParameterError: A seed takes more than `MAX_TRIES` (2000) tries on average.
     """
     tail = min(_LARGEST_TAIL, max(_LEAST_TAIL, _SHARE * rho))
     found = TiltedSeeds(reach=reach, tail=tail)
@@ -229,13 +251,19 @@ _SIXTH = 0.0324  # (-log cos x - x^2/2 - x^4/12)/x^6 increases with x, to .0323 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteppedSeeds:
-    """The choice of a seed by a step, whose privacy loss is at most `epsilon` for any two inputs.
+    """A rule that accepts candidate seeds by a step in their score, with a certified pure epsilon.
+
+    A candidate is drawn at random and expands to signs b. Its score for the input z is
+    g = <b, z>/|z|, and it is accepted with a probability a(g) that rises from e^-contrast to 1
+    where g passes `cut`. The last of `tries` candidates is sent if none was accepted. The privacy
+    loss of a message is at most `epsilon` for any two inputs.
 
     Attributes:
         epsilon: The certified epsilon, rounding errors included.
         num_signs: The number of signs of a seed.
-        contrast: eps in the acceptance probability a(g), which is between e^-eps and 1.
-        cut: The score at which the step lies.
+        contrast: The log ratio of the largest and the least acceptance probability; less than
+            `epsilon`.
+        cut: The score at the middle of the step.
     """
 
     epsilon: float
@@ -245,16 +273,19 @@ class SteppedSeeds:
 
     @property
     def peak(self) -> float:
-        """m, the largest |z_i|/|z| that an input may have."""
+        """m, the largest |z_i|/|z| that a coordinate z_i of an input z may have."""
         return peak(self.num_signs)
 
     @property
     def width(self) -> float:
-        """The width of the step."""
+        """The standard deviation of the normal cdf that is the step, in units of the score."""
         return _WIDTH * self.peak
 
     def acceptance(self, scores: Vector) -> Vector:
-        """Return the acceptance probability a(g) of candidates with these scores."""
+        """Return the probability with which candidates of these scores are accepted.
+
+        It is e^-contrast + (1 - e^-contrast) Phi((score - cut)/width).
+        """
         from scipy.special import ndtr
 
         least = math.exp(-self.contrast)
@@ -262,28 +293,34 @@ class SteppedSeeds:
 
     @property
     def normalizers(self) -> tuple[float, float]:
-        """A lower and an upper bound on Z over all inputs."""
+        """(low, high): bounds on the probability Z to accept a candidate, for every input."""
         return _normalizers(self.contrast, self.cut, self.num_signs)
 
     @property
     def tries(self) -> int:
-        """J, the most candidates."""
+        """J, the most candidates that are drawn; the last one is sent if none was accepted."""
         return 1 + math.ceil(math.log(_FAILURE) / math.log1p(-min(self.normalizers[0], 0.999)))
 
     @property
     def timing_loss(self) -> float:
-        """The privacy loss of an observer who sees the number of tries."""
+        """A bound on the privacy loss of showing how many candidates were drawn.
+
+        `epsilon` does not include it.
+        """
         return timing_loss(*self.normalizers, self.tries)
 
     @property
     def mean_score(self) -> float:
-        """E g of the sign vector that is sent: how much of the direction it carries."""
+        """E g, the mean score of the signs that are sent, if the scores of fair signs are normal.
+
+        It says how much of the input's direction they carry: 0 for fair signs.
+        """
         scale = math.sqrt(1.0 + self.width**2)
         return self._sent(_density(self.cut / scale) / scale)
 
     @property
     def excess_square(self) -> float:
-        """E g^2 - 1 of the sign vector that is sent."""
+        """E g^2 - 1 for the score g of the signs that are sent, if fair ones have normal scores."""
         scale = math.sqrt(1.0 + self.width**2)
         return self._sent(self.cut / scale * _density(self.cut / scale) / scale**2)
 
@@ -294,7 +331,10 @@ class SteppedSeeds:
         return (1.0 - failing) * -math.expm1(-self.contrast) * moment / normalizer
 
     def ratios(self) -> tuple[float, float]:
-        """Return bounds on the density of a message relative to fair signs: largest and least."""
+        """Return (largest, least): bounds on a message's probability divided by that of fair signs.
+
+        They hold for all messages and inputs, and are ratios, not logarithms.
+        """
         low, high = self.normalizers
         return (1.0 + _ROUNDING) / low, math.exp(-self.contrast) * (1.0 - _ROUNDING) / high
 
@@ -304,15 +344,15 @@ def stepped_seeds(epsilon: float, num_signs: int) -> SteppedSeeds:
     """Return the steepest step whose certified epsilon between any two inputs is at most `epsilon`.
 
     Args:
-        epsilon: The epsilon in all.
+        epsilon: The largest privacy loss of a message, rounding errors included.
         num_signs: The number of signs of a seed.
 
     Returns:
-        The choice.
+        The rule.
 
     Raises:
-        ParameterError: Epsilon is too small for float64, or so large that a seed takes too many
-            tries.
+        ParameterError: Epsilon is not positive or above 1000, too small for float64, or so large
+            that a seed takes more than 20000 tries on average.
     """
     parameter_rules.epsilon(epsilon)
     low, high = 0.0, float(epsilon)
@@ -339,7 +379,10 @@ def stepped_seeds(epsilon: float, num_signs: int) -> SteppedSeeds:
 
 
 def peak(num_signs: int) -> float:
-    """Return m, the largest |z_i|/|z| that an input with this number of signs may have."""
+    """Return m, the largest |z_i|/|z| that a coordinate z_i of an input z may have.
+
+    It is the smaller of 1 and 5/sqrt(num_signs); an input has a coordinate for each sign.
+    """
     return min(1.0, _PEAK / math.sqrt(num_signs))
 
 

@@ -51,7 +51,13 @@ class _DamagedDesignError(DesignError):
 
 
 def table_epsilon(value: float) -> float:
-    """Check an epsilon over the whole interval for which tables can be made."""
+    """Return the epsilon of a design over the whole of [0, 1] as a float, if it is in range.
+
+    The range is 0.001 to 60.
+
+    Raises:
+        ParameterError: It is no finite number in that range.
+    """
     low, high = EPSILON_RANGE
     number = parameter_rules.finite("epsilon", value)
     if not low <= number <= high:
@@ -92,7 +98,7 @@ class DesignSpec:
 
     @property
     def name(self) -> str:
-        """The file name: readable, and different for different specs."""
+        """The name of the design's files, without ending: different for different specs."""
         inputs = "continuous" if self.inputs is None else str(self.inputs)
         return (
             f"{self.family}-epsilon{self.epsilon!r}-inputs{inputs}-letters{self.letters}"
@@ -139,17 +145,18 @@ def spec_of(
 
 
 def slope_of_unit(metric: str, inputs: int) -> float:
-    """Return the slope |d log P / dx| on [0, 1] of one epsilon per unit of the metric.
+    """Return the slope |d log P / dx| on [0, 1] that epsilon 1 per unit of the metric allows.
 
-    For the squared distance it is enough to consider adjacent grid points, at distance step: there
-    it is epsilon step^2, so it is the l1 metric with epsilon * step.
+    It is 1 for the metric 'l1', and 1/(inputs - 1), the step of the grid, for 'l2_squared'. For the
+    squared distance it is enough to consider adjacent grid points, at distance step: there it is
+    epsilon step^2, so it is the l1 metric with epsilon * step.
     """
     return 1.0 if metric == "l1" else 1.0 / (inputs - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Design:
-    """A certified channel for a spec, and the integer table that runs.
+    """A certified solution of a spec: a channel in float64, and the integer table that is sampled.
 
     Attributes:
         spec: The problem.
@@ -164,13 +171,16 @@ class Design:
     solve_seconds: float
 
     def sum_of_variances(self) -> float:
-        """Return the sum of variances over the inputs, or the mean for continuous input."""
+        """Return the sum of the float64 channel's variances over the inputs, on [0, 1].
+
+        For continuous input it is their mean over [0, 1].
+        """
         if self.spec.inputs is None:
             return self.channel.mean_variance()
         return float(self.channel.variances(np.linspace(0.0, 1.0, self.spec.inputs)).sum())
 
     def lower_bound(self) -> float:
-        """Return a bound below which no design of this spec has its sum of variances.
+        """Return a lower bound on `sum_of_variances` of every design of this spec.
 
         A metric design is epsilon-DP over [0, 1] as well, and its Fisher information is at most
         epsilon^2, so that an unbiased one has variance at least 1/epsilon^2 (Cramer and Rao).
@@ -183,7 +193,14 @@ class Design:
         return bound
 
     def certificate(self) -> dict[str, float]:
-        """Return the checked numbers: of the float64 design, and of the integer table exactly."""
+        """Return the checked numbers of the float64 channel, and of the integer table exactly.
+
+        Returns:
+            Of the channel: `max_bias` (relative to the largest letter), `row_error` (the largest
+            distance of a row's sum from 1) and `dp_excess` (its epsilon minus that of the spec). Of
+            the table: `table_epsilon`, at most the spec's, and `table_bias`, in the units of the
+            input.
+        """
         excess = _epsilon(self.spec.family, self.channel) - self.spec.epsilon
         return {
             "max_bias": self.channel.bias(),
@@ -210,6 +227,8 @@ def _digest(channel: ChannelMatrix) -> str:
 def find(spec: DesignSpec) -> Design:
     """Return the design for a spec: from the package, from the cache, or solved now and cached.
 
+    A solved design is written to `cache_folder`; it is returned even if that cannot be written.
+
     Args:
         spec: The problem.
 
@@ -217,7 +236,8 @@ def find(spec: DesignSpec) -> Design:
         The certified design.
 
     Raises:
-        DesignError: The stored design is damaged, or no certified design was found.
+        DesignError: The stored design is damaged (it is not solved again then), or no certified
+            design was found.
     """
     shipped = _load_shipped(spec)
     if shipped is not None:
@@ -235,7 +255,11 @@ def find(spec: DesignSpec) -> Design:
 
 
 def cache_folder() -> Path:
-    """Return the folder of solved designs."""
+    """Return the folder in which solved designs are stored; it may not exist yet.
+
+    It is `designs` in $SOTTOVOCE_CACHE, else in $XDG_CACHE_HOME/sottovoce, else in
+    ~/.cache/sottovoce.
+    """
     if chosen := os.environ.get("SOTTOVOCE_CACHE"):
         return Path(chosen) / "designs"
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -243,7 +267,13 @@ def cache_folder() -> Path:
 
 
 def solve(spec: DesignSpec) -> Design:
-    """Solve a spec, certify the result and round it to integers."""
+    """Solve a spec, certify the result, round it to integers and return the design.
+
+    Nothing is stored.
+
+    Raises:
+        DesignError: No solution was found, or it fails its certificate.
+    """
     start = time.process_time()
     if spec.family == "metric":
         assert spec.inputs is not None
@@ -258,7 +288,14 @@ def solve(spec: DesignSpec) -> Design:
 
 
 def certify(spec: DesignSpec, channel: ChannelMatrix, solve_seconds: float) -> Design:
-    """Return the design of a channel that satisfies its spec; raise DesignError otherwise."""
+    """Return the design of a channel, rounded to integers, if it satisfies its spec.
+
+    The arrays of the channel become read-only. `solve_seconds` is only recorded.
+
+    Raises:
+        DesignError: The channel has another shape, is not finite, positive and ascending, exceeds
+            1e-12 in bias, row sums or epsilon, or cannot be rounded within its epsilon.
+    """
     shape = (len(channel.knots), spec.letters)
     if channel.rows.shape != shape or channel.letters.shape != (spec.letters,):
         raise DesignError(
@@ -289,7 +326,13 @@ def certify(spec: DesignSpec, channel: ChannelMatrix, solve_seconds: float) -> D
 
 
 def save(design: Design, folder: Path) -> Path:
-    """Write the arrays, then the description that names them, so that two writers never mix."""
+    """Write the two files of a design to an existing folder; return the path of NAME.json.
+
+    The arrays are written before the description that names them, so that two writers never mix.
+
+    Raises:
+        OutputError: A file cannot be written.
+    """
     description = folder / f"{design.spec.name}.json"
     write_atomic(folder / _arrays_name(design.spec, _digest(design.channel)), _archive([design]))
     write_json(description, _description(design))
@@ -297,7 +340,12 @@ def save(design: Design, folder: Path) -> Path:
 
 
 def load(folder: Path, spec: DesignSpec) -> Design:
-    """Read a design and check all of it again."""
+    """Return the design of a spec that `save` wrote to a folder, with everything checked again.
+
+    Raises:
+        DesignError: Its files are missing, damaged or made for other parameters, or the design
+            fails its certificate.
+    """
     description = folder / f"{spec.name}.json"
     try:
         described = read_json(description)
@@ -317,7 +365,10 @@ def _arrays_name(spec: DesignSpec, digest: str) -> str:
 
 
 def ship(specs: Iterable[DesignSpec], folder: Path) -> None:
-    """Solve many designs into one pair of files, which the package includes."""
+    """Solve many designs and write them to shipped.json and shipped.npz in a folder.
+
+    The package includes these two files.
+    """
     designs = [solve(spec) for spec in specs]
     write_atomic(folder / f"{_SHIPPED}.npz", _archive(designs))
     described = {design.spec.name: _description(design) for design in designs}

@@ -46,12 +46,14 @@ _LOG_BOUND, _HIGHEST_LOGIT = 20.0, 12.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """A design by its letters and column minima, centered: inputs run from -1/2 to 1/2.
+    """An unbiased epsilon-DP randomizer of inputs from -1/2 to 1/2, by its letters and minima.
+
+    At every input, output j has a probability from minima[j] to e^epsilon minima[j].
 
     Attributes:
         epsilon: The epsilon between any two inputs.
-        letters: The output values a_j, symmetric about 0.
-        minima: The column minima l_j, symmetric.
+        letters: The output values a_j, ascending and symmetric about 0.
+        minima: The least probability l_j of each output over all inputs, symmetric.
     """
 
     epsilon: float
@@ -60,18 +62,24 @@ class Window:
 
     @property
     def mass(self) -> float:
-        """The mass that each row distributes over the capacities."""
+        """1 - sum(minima): the probability that a row adds to the minima of its outputs."""
         return 1.0 - float(self.minima.sum())
 
     def knots(self) -> Vector:
-        """Return the distinguishable means in [-1/2, 1/2] between which rows are linear."""
+        """Return the inputs from -1/2 to 1/2, ascending, between which the rows are linear.
+
+        Both ends are included. Inputs within 1e-9 of another one are left out.
+        """
         means = self._slides()[1]
         inside = np.unique(means[np.abs(means) < 0.5 - _SAME_KNOT])
         inside = inside[np.diff(inside, prepend=-0.5) > _SAME_KNOT]
         return np.concatenate(([-0.5], inside, [0.5]))
 
     def rows(self, means: Vector) -> Vector:
-        """Return the row of least variance for each mean."""
+        """Return, for each input (the mean of its row), the output probabilities of least variance.
+
+        The result has a row for each input and a column for each letter.
+        """
         return self.minima + self._fill(means)[0]
 
     def _slides(self) -> tuple[Vector, Vector]:
@@ -108,11 +116,11 @@ def solve(epsilon: float, letters: int, inputs: int | None) -> Window:
 
     Args:
         epsilon: The epsilon between any two inputs.
-        letters: The number of output values.
+        letters: The even number of output values.
         inputs: The number of points; None for all of [0, 1].
 
     Returns:
-        The design.
+        The design, centered: its inputs run from -1/2 to 1/2.
     """
     from scipy.optimize import minimize
 
@@ -161,11 +169,11 @@ def solve(epsilon: float, letters: int, inputs: int | None) -> Window:
 
 
 def randomized_response_window(epsilon: float) -> Window:
-    """Return the design with two letters, which is optimal for every input.
+    """Return the epsilon-DP design with two letters, which has the least variance at every input.
 
-    The letters are -1/(e^eps - 1) and e^eps/(e^eps - 1) on [0, 1]. With two letters a < b the
-    variance at x is (x - a)(b - x); epsilon-DP requires (1 - a)/(0 - a) <= e^eps and (b - 0)/(b -
-    1) <= e^eps, and equality in both is best.
+    The letters are -1/(e^eps - 1) and e^eps/(e^eps - 1) on [0, 1], and 1/2 less in the result,
+    which is centered. With two letters a < b the variance at x is (x - a)(b - x); epsilon-DP
+    requires (1 - a)/(0 - a) <= e^eps and (b - 0)/(b - 1) <= e^eps, and equality in both is best.
     """
     reach = 0.5 / math.tanh(epsilon / 2.0)
     low = 1.0 / (1.0 + math.exp(epsilon))

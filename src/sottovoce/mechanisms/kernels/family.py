@@ -38,20 +38,27 @@ def sample_exponential_family(
     reach: float,
     fisher_bound: float,
 ) -> Codes:
-    """Return a code for each value x, drawn at the tilt z that `affine` gives.
+    """Return a random code for each value x, drawn at the tilt z that `affine` gives.
+
+    Code j has probability w_j e^(y_j z) / sum_k w_k e^(y_k z), exactly.
 
     Args:
-        values: Finite values x.
+        values: A vector of values x. The caller must check that they are finite.
         affine: The map from x to the tilt z.
         points: The points y_j.
         weights: The weights w_j.
         keystream: The randomness; it is used up.
-        reach: A bound on |z|.
-        fisher_bound: A bound on the variance of y_j for every z. Like `reach` it is public and
-            affects only the speed.
+        reach: A public bound on |z|. It affects only the speed: larger tilts are encoded as
+            exactly, but more slowly.
+        fisher_bound: A bound on the variance of y_j for every z. It must hold, because the error
+            margins of the kernels rest on it; a larger bound affects only the speed.
 
     Returns:
-        A code for each value.
+        A code for each value, as uint8.
+
+    Raises:
+        DomainError: `values` is no vector of numbers.
+        RandomnessError: The keystream was used before.
     """
     kernels, vector = native(), contiguous_vector(np.asarray(values))
     if kernels is None or not has_ladder(affine, points, reach):
@@ -71,12 +78,20 @@ def sample_exponential_family(
 
 
 def has_ladder(affine: Affine, points: Vector, reach: float) -> bool:
-    """Return whether float32 has the range for a ladder, and a byte for the codes."""
+    """Return whether the fast kernels, which use a `Ladder`, can sample this family.
+
+    They need moderate numbers (`affine.is_moderate`, and `reach` between 2^-60 and 2^60), because
+    they compute in float32, and at most 256 points, because a code is a byte.
+    """
     return affine.is_moderate and 2.0**-60 < reach < 2.0**60 and len(points) <= MAX_LEVELS
 
 
 def ladder_of(points: Vector, weights: Vector, fisher_bound: float, reach: float) -> Ladder:
-    """Return the ladder of a family for tilts up to `reach`."""
+    """Return the `Ladder` (approximate thresholds) of a family for tilts z, |z| <= `reach`.
+
+    Threshold j is P(code <= j) at z. The error margins rest on `fisher_bound`, a bound on the
+    variance of the points for every z. Ladders are cached.
+    """
     return _ladder(points.tobytes(), weights.tobytes(), float(fisher_bound), float(reach))
 
 

@@ -35,13 +35,17 @@ _ROUNDING = 6.0 * 2.0**-8
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ladder:
-    """Thresholds that are linear over equal cells of x, in float32.
+    """Approximate thresholds of a sampler, linear over equal cells of its argument x, in float32.
+
+    The code of x is the number of thresholds that a uniform random number has passed; threshold j
+    is P(code <= j) at x, in units of 2^-16. A draw w is the first 16 bits of that number.
 
     Row rows[c, 0] has the thresholds at the edge where cell c begins, and rows[c, 1] their rise
     over the cell. Thresholds are raised by the cell's margin, and gaps[c] is twice that margin,
     plus 1 for the width of a draw: a draw w has surely passed the thresholds up to w, and none
     beyond w + gap. The position of x is x cells_per_unit + origin, in cells from the first edge.
-    All x before the first or beyond the last edge share one more cell, whose gap is infinite.
+    After the last cell there is one more, whose gap is infinite, for all x outside the range
+    (kernels for tables move such an x to the nearer end instead). There are `levels` codes.
     """
 
     levels: int
@@ -64,9 +68,11 @@ class Ladder:
         Args:
             low: The first edge.
             high: The last edge.
-            thresholds: The thresholds at all edges, as probabilities.
-            errors: For each cell, a bound on the distance between a threshold and its chord.
-            slope: A bound on the derivative of any threshold in x.
+            thresholds: The probabilities P(code <= j): a row for each edge, a column for each code
+                j but the last.
+            errors: For each cell, a bound on the distance between a threshold and the straight line
+                between its values at the cell's edges, as a probability.
+            slope: A bound on the magnitude of the derivative of any threshold in x.
 
         Returns:
             The ladder.
@@ -103,9 +109,11 @@ class Ladder:
 class NarrowLadder:
     """A `Ladder` in 16-bit integers with at most 32 cells, which the AVX-512 kernel tries first.
 
-    Units are 2^-15, counted from 1/2, so that a threshold near 1 still fits when it is raised. Row
+    A ladder holds approximate thresholds with which random bits are compared to draw a code. Units
+    are 2^-15, counted from 1/2, so that a threshold near 1 still fits when it is raised. Row
     rows[j, 0] has threshold j at each edge, raised by the margin and less 1, and rows[j, 1] its
-    rise over each cell.
+    rise over each cell. A draw above a threshold has surely passed it, one that is `gap` or more
+    below has surely not, and others are undecided.
     """
 
     cells: int
@@ -121,7 +129,8 @@ class NarrowLadder:
         """Build a narrow ladder from the arguments of `Ladder.between`.
 
         Returns:
-            The ladder; None if there are too many cells or levels, or thresholds rise too steeply.
+            The ladder; None if there are more than 32 cells or 16 codes, or if thresholds rise too
+            steeply or have errors too large for 16 bits.
         """
         cells, count = len(thresholds) - 1, thresholds.shape[1]
         rises = HALF_DRAW * np.diff(thresholds, axis=0)
@@ -177,12 +186,12 @@ class Affine:
         return np.asarray((x - self.shift) * self.scale / self.divisor)
 
     def at(self, x: float) -> float:
-        """Return u for one x."""
+        """Return u = ((x - shift) * scale) / divisor for one number x."""
         return (x - self.shift) * self.scale / self.divisor
 
     @property
     def is_moderate(self) -> bool:
-        """Whether float32 has the range for x, and for the number of cells in one unit of x."""
+        """Whether 2^-100 <= |scale/divisor| <= 2^100, so that kernels can compute in float32."""
         return _SLOPES[0] <= abs(self.scale / self.divisor) <= _SLOPES[1]
 
 
@@ -202,7 +211,11 @@ class Law:
 
 
 def is_far(affine: Affine, ladder: Ladder) -> bool:
-    """Return whether the shift is so large that x - shift would be too inexact in float32."""
+    """Return whether the shift is so large that x - shift would be too inexact in float32.
+
+    That is, mapped to u, larger than 4 times the range that the ladder covers. Kernels then
+    subtract it in float64.
+    """
     return abs(affine.shift * (affine.scale / affine.divisor)) > _FAR * ladder.length
 
 
@@ -228,7 +241,11 @@ def sample(
         kernels: The C kernels.
 
     Returns:
-        The codes, and the indices of coordinates that are still undecided.
+        The codes, and the sorted indices of coordinates that are still undecided: the caller must
+        replace their codes.
+
+    Raises:
+        RandomnessError: The keystream was used before.
     """
     per_unit = affine.scale / affine.divisor
     if is_far(affine, ladder):

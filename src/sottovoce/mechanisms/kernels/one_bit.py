@@ -25,16 +25,21 @@ _SLOPES = 2.0**-100, 2.0**100
 def sample_payload(
     values: ArrayLike, noise_stddev: float, keystream: Keystream, *, scale: float = 1.0
 ) -> Bits:
-    """Return the sampled bits, packed, the lowest bit of a byte first; unused bits are 0.
+    """Return a random bit for each value, packed, the lowest bit of a byte first.
+
+    A bit is 1 with probability 1/(1 + e^(-2z)), exactly, where z = value * scale / noise_stddev.
 
     Args:
-        values: Finite numbers.
+        values: A vector of finite numbers.
         noise_stddev: The divisor of the values.
         keystream: The randomness; it is used up.
         scale: The factor by which clipping multiplies the values.
 
     Returns:
-        The packed bits.
+        The packed bits, as uint8; unused bits of the last byte are 0.
+
+    Raises:
+        RandomnessError: The keystream was used before.
     """
     vector = contiguous_vector(np.asarray(values))
     kernels, slope = native(), _LOG2_E2 * scale / noise_stddev
@@ -47,7 +52,11 @@ def sample_payload(
 def sample_bits(
     values: ArrayLike, noise_stddev: float, keystream: Keystream, *, scale: float = 1.0
 ) -> Bits:
-    """Return the bits of `sample_payload`, one in each byte."""
+    """Return a random bit for each value, 0 or 1 as uint8: those of `sample_payload`, unpacked.
+
+    A bit is 1 with probability 1/(1 + e^(-2z)), where z = value * scale / noise_stddev. The
+    keystream is used up.
+    """
     payload = sample_payload(values, noise_stddev, keystream, scale=scale)
     return np.unpackbits(payload, count=np.size(values), bitorder="little")
 

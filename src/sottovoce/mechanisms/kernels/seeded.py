@@ -32,7 +32,13 @@ _ALONE = 1 << 25  # The fewest signs that are worth a thread.
 
 
 def signs(seed: bytes, count: int) -> NDArray[np.uint8]:
-    """Return the first `count` signs of a seed, packed, 1 for +; unused bits are 0."""
+    """Return the first `count` signs to which a seed of 16 bytes expands, packed into bytes.
+
+    A bit is 1 for the sign +1 and 0 for -1, the lowest bit of a byte first; unused bits are 0.
+
+    Raises:
+        ParameterError: The seed has another length, or `count` is out of range.
+    """
     if len(seed) != SEED_BYTES:
         raise ParameterError(f"a seed must have {SEED_BYTES} bytes, got {len(seed)}")
     return sign_rows(np.frombuffer(seed, dtype=np.uint8)[None], count).reshape(-1)
@@ -41,7 +47,15 @@ def signs(seed: bytes, count: int) -> NDArray[np.uint8]:
 def sign_rows(
     seeds: NDArray[np.uint8], count: int, *, threads: int | None = None
 ) -> NDArray[np.uint8]:
-    """Return the packed signs of seeds (n, 16), a matrix (n, ceil(count/8)) of one-bit payloads."""
+    """Return the first `count` signs of each of the seeds, a matrix (n, 16) of bytes, packed.
+
+    Row k of the result, a matrix (n, ceil(count/8)) of bytes, is what `signs` returns for seed k: a
+    bit is 1 for +1 and 0 for -1. `threads` limits the number of threads; None for the default of
+    `core.threads`.
+
+    Raises:
+        ParameterError: The seeds have another type or shape, or `count` is out of range.
+    """
     given = check_seeds(seeds)
     parameter_rules.integer("count", count, low=0, high=MAX_SIGNS)
     rows = np.empty((len(given), -(-count // 8)), dtype=np.uint8)
@@ -61,7 +75,15 @@ def sign_rows(
 def scores(
     seeds: NDArray[np.uint8], weights: NDArray[np.int16], *, threads: int | None = None
 ) -> NDArray[np.int64]:
-    """Return sum_i b_i w_i for each of the seeds (n, 16); fastest for 16 or more seeds at once."""
+    """Return sum_i b_i w_i exactly for each of the seeds, a matrix (n, 16) of bytes.
+
+    Here w_i are the weights, and b_i in {-1, +1} is sign i of the seed (`signs`). It is fastest for
+    16 or more seeds at once. `threads` limits the number of threads; None for the default of
+    `core.threads`.
+
+    Raises:
+        ParameterError: The seeds or the weights have another type or shape.
+    """
     given, wide = check_seeds(seeds), _checked_weights(weights)
     found = np.empty(len(given), dtype=np.int64)
     kernels = native()
@@ -79,7 +101,11 @@ def scores(
 
 
 def check_seeds(seeds: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a contiguous matrix of bytes with a seed in each row; refuse anything else."""
+    """Return seeds as a contiguous matrix of bytes (n, 16), with a seed in each row.
+
+    Raises:
+        ParameterError: The seeds are not a uint8 matrix with 16 columns.
+    """
     given = np.asarray(seeds)
     if given.dtype != np.uint8 or given.ndim != 2 or given.shape[1] != SEED_BYTES:
         raise ParameterError(

@@ -60,10 +60,10 @@ def sample_table(
     *,
     clamp: bool = False,
 ) -> Codes:
-    """Return a random code for each value, drawn from the table's row at that value.
+    """Return a random code for each value, drawn from the table's interpolated row at that value.
 
     Args:
-        values: The values.
+        values: A vector of numbers.
         table: The table.
         keystream: The randomness; it is used up.
         affine: The map from values to inputs of the table, in units of its knots.
@@ -71,10 +71,11 @@ def sample_table(
             inputs are an error, except for rounding.
 
     Returns:
-        A code for each value.
+        A code for each value, as uint8: the index of a column of the table.
 
     Raises:
         DomainError: A value is not finite, or its input lies outside the knots without `clamp`.
+        RandomnessError: The keystream was used before.
     """
     kernels, vector = native(), contiguous_vector(np.asarray(values))
     knots = table.knots
@@ -103,12 +104,16 @@ def sample_table(
 
 
 def has_ladder(affine: Affine, table: ThresholdTable) -> bool:
-    """Return whether a ladder can be used: float32 has the range, and a code fits into a byte."""
+    """Return whether the fast kernels, which use a `Ladder`, can sample this table.
+
+    They need a moderate map from values to inputs (`affine.is_moderate`), because they compute in
+    float32, and at most 256 codes, because a code is a byte.
+    """
     return affine.is_moderate and table.thresholds.shape[1] <= MAX_LEVELS
 
 
 def cached_ladders(table: ThresholdTable) -> Ladders:
-    """Return the ladders of a table; they are built at the first call and kept."""
+    """Return the pair of `ladders_of` for a table; it is built once and kept while the table is."""
     ladders = _ladders.get(table)
     if ladders is None:
         ladders = _ladders[table] = ladders_of(table.knots, table.thresholds)

@@ -37,6 +37,9 @@ def nu_for_mean_absolute(epsilon: float) -> float:
     Returns:
         The fraction of a step that lies on its higher level.
 
+    Raises:
+        ParameterError: Epsilon is not between 1e-12 and 500.
+
     Examples:
         >>> round(nu_for_mean_absolute(1.0), 4)
         0.3775
@@ -45,13 +48,16 @@ def nu_for_mean_absolute(epsilon: float) -> float:
 
 
 def nu_for_variance(epsilon: float) -> float:
-    """Return the nu of staircase noise with the least variance.
+    """Return the nu of staircase noise with the least variance: the share of a step's higher level.
 
         nu = ((b (1 + b)/2)^(1/3) - b)/(1 - b),        b = e^-epsilon
 
     The derivative of the variance with respect to nu vanishes where (b + (1 - b) nu)^3 = b (1 +
     b)/2, and nowhere else (Geng and Viswanath 2016, theorem 7, in another form). The result falls
-    from 1/2 to 0 as epsilon grows.
+    from 1/2 to 0 as epsilon, the privacy loss of one step, grows.
+
+    Raises:
+        ParameterError: Epsilon is not between 1e-12 and 500.
     """
     if parameter_rules.step_epsilon("epsilon", epsilon) > 1.0:
         b = math.exp(-epsilon)
@@ -64,7 +70,14 @@ def nu_for_variance(epsilon: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalarStaircase:
-    """Staircase noise, whose density falls by e^-epsilon with each step of width `step`."""
+    """Staircase noise X, whose density falls by the factor e^-epsilon with each step from 0.
+
+    Attributes:
+        step: The width of a step, in the units of the noise.
+        epsilon: The privacy loss of a shift by one step.
+        nu: The fraction of each step, on the side of 0, on which the density is at the step's
+            higher level; in the rest it is e^-epsilon times that level.
+    """
 
     step: float
     epsilon: float
@@ -92,18 +105,20 @@ class ScalarStaircase:
 
     @property
     def mean_absolute(self) -> float:
-        """The mean E|X| = b/(1-b) + (nu^2 + b (1 - nu^2))/(2 (nu + b (1 - nu))), in steps.
+        """The mean absolute value E|X|, in the units of `step`.
 
-        K, the number of whole steps in |X|, has P(K = k) = (1-b) b^k and is independent of the
+        It is step (b/(1-b) + (nu^2 + b (1 - nu^2))/(2 (nu + b (1 - nu)))) with b = e^-epsilon. K,
+        the number of whole steps in |X|, has P(K = k) = (1-b) b^k and is independent of the
         position within the step.
         """
         return self.step * (_mean_steps(self.epsilon) + self._mixed(2) / (2.0 * self._mixed(1)))
 
     @property
     def variance(self) -> float:
-        """The variance E X^2 = b (1+b)/(1-b)^2 + b/(1-b) h/g + w/(3 g), in steps squared.
+        """The variance E X^2, in the squared units of `step`.
 
-        Here g, h, w = nu^p + b (1 - nu^p) for p = 1, 2, 3.
+        It is step^2 (b (1+b)/(1-b)^2 + b/(1-b) h/g + w/(3 g)) with b = e^-epsilon and
+        g, h, w = nu^p + b (1 - nu^p) for p = 1, 2, 3.
         """
         steps = _mean_steps(self.epsilon)
         g, h, w = (self._mixed(power) for power in (1, 2, 3))
@@ -122,7 +137,7 @@ class ScalarStaircase:
 
     @property
     def quantile_slope(self) -> float:
-        """The largest P(X > t)/f(t), where a lower level begins: 1/(1 - b) steps."""
+        """The largest P(X > t)/density(t): step/(1 - e^-epsilon), where a lower level begins."""
         return self.step / -math.expm1(-self.epsilon)
 
     def tail(self, threshold: Vector) -> Vector:
@@ -169,7 +184,7 @@ def _mean_steps(epsilon: float) -> float:
 
 
 class Noise(Protocol):
-    """A noise law that is symmetric about 0, with a density that does not increase away from 0.
+    """A law of noise X, symmetric about 0, with a density that does not increase away from 0.
 
     Implementations are frozen dataclasses.
     """
@@ -188,7 +203,10 @@ class Noise(Protocol):
 
     @property
     def quantile_slope(self) -> float:
-        """The largest P(X > t)/density(t): a bound on |dt/d log P(X > t)|."""
+        """The largest P(X > t)/density(t) for t >= 0: a bound on |dt/d log P(X > t)|.
+
+        It is in the units of the noise, and a measure of its width.
+        """
         ...
 
     def quantile(self, tail: Vector) -> Vector:
@@ -199,11 +217,14 @@ class Noise(Protocol):
         ...
 
     def tail(self, threshold: Vector) -> Vector:
-        """Return P(X > t) for t >= 0, in float64."""
+        """Return P(X > t) in float64 for each threshold t >= 0."""
         ...
 
     def survival(self, threshold: Fraction, digits: int) -> Decimal:
-        """Return P(X > t) for t >= 0 with an error of at most 10^-digits, for the exact sampler."""
+        """Return P(X > t) for a threshold t >= 0, with an absolute error of at most 10^-digits.
+
+        The exact sampler uses it where float64 does not decide.
+        """
         ...
 
     def characteristic(self, frequency: Vector) -> Vector:
@@ -212,7 +233,10 @@ class Noise(Protocol):
 
 
 def decimal_context(digits: int) -> decimal.Context:
-    """Return a decimal context of relative error 10^-digits in which nothing overflows or traps."""
+    """Return a decimal context that rounds to `digits` digits and in which nothing traps.
+
+    It has the largest range of exponents that `decimal` allows.
+    """
     return decimal.Context(prec=digits, Emin=decimal.MIN_EMIN, Emax=decimal.MAX_EMAX, traps=[])
 
 
@@ -238,7 +262,7 @@ class ScalarGaussian:
 
     @property
     def quantile_slope(self) -> float:
-        """The value (1/2)/density(0): the hazard rate grows, so t = 0 is the worst case."""
+        """The largest P(X > t)/density(t): (1/2)/density(0), since the hazard rate grows with t."""
         return self.stddev * math.sqrt(math.pi / 2.0)
 
     def quantile(self, tail: Vector) -> Vector:
@@ -284,7 +308,7 @@ class ScalarGaussian:
 
 @lru_cache(maxsize=64)
 def pi(digits: int) -> Decimal:
-    """Return pi to `digits` digits, by integer arithmetic."""
+    """Return pi to `digits` digits after the decimal point (or more), by integer arithmetic."""
     # pi = 16 arctan(1/5) - 4 arctan(1/239) (Machin 1706); each term loses up to one unit.
     places = digits + 10
 
@@ -324,7 +348,7 @@ class ScalarLaplace:
 
     @property
     def quantile_slope(self) -> float:
-        """The scale: the hazard rate of the Laplace law is constant."""
+        """The largest P(X > t)/density(t): the scale, since the hazard rate is constant."""
         return self.scale
 
     def quantile(self, tail: Vector) -> Vector:

@@ -54,7 +54,13 @@ _CAPACITY = 1024  # undecided coordinates for which the first call of the kernel
 
 @lru_cache(maxsize=16)
 def chords(noise: Noise, step: float) -> NDArray[np.float64]:
-    """Return, for each cell in steps, the chord's start value, its slope and twice the gap."""
+    """Return a table of noise quantiles for the kernels, in grid steps; it is read-only and cached.
+
+    The quantile Q(h) is the t with P(noise > t) = h 2^-32. Each octave of h from 2^12 to 2^31 is
+    divided into 1024 cells, and each cell has a row (value, slope, error, 0): the chord
+    value + slope (h - start of the cell) is at least Q(h), and at most `error` (twice the gap at
+    the middle of the cell) above it, up to rounding.
+    """
     within = np.arange(1 << CELL_BITS) * 2.0**-CELL_BITS
     starts = np.concatenate([2.0**octave * (1.0 + within) for octave in _OCTAVES])
     ends = np.append(starts[1:], 2.0 ** (_OCTAVES[-1] + 1))
@@ -70,7 +76,9 @@ def chords(noise: Noise, step: float) -> NDArray[np.float64]:
 
 
 def slack_of(noise: Noise, step: float, farthest: float) -> float:
-    """Return a bound on the error of a chord and of x, at most `farthest` from 0, in steps.
+    """Return a bound, in grid steps, on the rounding errors of a chord and of x/step.
+
+    Chords are those of `chords`, and |x| is at most `farthest`.
 
     `quantile` enters at three points, and the error of a chord and twice its gap is at most five
     times its error. The factor 8 also covers the rounding of the chord and of the sum; the last
@@ -89,7 +97,12 @@ def codes_by_chords(
     keystream: Keystream,
     kernels: Native,
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Return round((x + noise)/step), and the coordinates that the chords leave undecided."""
+    """Return round((x + noise)/step) for each value x, and the indices that are undecided.
+
+    The C kernel decides with 32 random bits and the table of `chords`. The caller must replace the
+    codes of undecided coordinates (`settle_codes`). `farthest` is a bound on |x|. The keystream is
+    used up.
+    """
     table = chords(noise, step)
     slack = slack_of(noise, step, farthest)
     centers = np.require(values, np.float64, ["C", "A"])
@@ -114,7 +127,15 @@ _LEAST_SPELLED = 2.0**-96  # the smallest tail other than 0 of a draw with 64 mo
 
 
 def sample_rounded(values: Vector, noise: Noise, step: float, keystream: Keystream) -> GridCodes:
-    """Return round((x + noise)/step) for each value x, with independent noise."""
+    """Return round((x + noise)/step) for each value x, with independent noise of exactly this law.
+
+    The keystream is used up.
+
+    Raises:
+        ParameterError: The noise is more than 2^24 steps wide (see `check_width`).
+        DomainError: A value is NaN, or farther than 2^24 steps from 0.
+        RandomnessError: The keystream was used before.
+    """
     check_width(noise, step)
     farthest = float(max(values.max(initial=0.0), -values.min(initial=0.0)))
     if not farthest <= MAX_STEPS * step:  # also refuses NaN
@@ -133,7 +154,18 @@ def sample_rounded(values: Vector, noise: Noise, step: float, keystream: Keystre
 def settle_codes(
     values: Vector, noise: Noise, step: float, spelled: ExtendedDraws, keystream: Keystream
 ) -> GridCodes:
-    """Return the codes of coordinates that their first draw left undecided."""
+    """Return round((x + noise)/step) for coordinates that their draws of 32 bits left undecided.
+
+    Args:
+        values: The value x of each of these coordinates.
+        noise: The law of the noise.
+        step: The distance of grid points.
+        spelled: The coordinates, their draws, and 64 further random bits of each.
+        keystream: The source of more bits, where 64 do not decide either.
+
+    Returns:
+        The codes, in the order given.
+    """
     coordinates, words, extensions = spelled
     heads, further = (words >> 1).astype(np.float64), extensions * 2.0**-64
     tails = np.maximum((heads + further) * _UNIT, _LEAST_SPELLED)
@@ -168,7 +200,10 @@ def _codes_by_draws(
 
 
 def check_width(noise: Noise, step: float) -> None:
-    """Raise ParameterError if the noise is too many grid steps wide."""
+    """Raise ParameterError if `noise.quantile_slope` is more than 2^24 grid steps.
+
+    With noise that wide, float64 would leave too many coordinates undecided.
+    """
     if not noise.quantile_slope <= MAX_STEPS * step:
         raise ParameterError(
             f"noise {noise} is more than {MAX_STEPS:g} steps of {step:g} wide; use a coarser grid: "
@@ -203,7 +238,12 @@ def _float_codes(
 def exact_code(
     value: float, noise: Noise, step: float, word: int, coordinate: int, keystream: Keystream
 ) -> int:
-    """Return the code that the sign and the infinitely long tail 0.word,extension... select."""
+    """Return round((value + noise)/step) for one coordinate, decided in arbitrary precision.
+
+    The lowest bit of `word`, the coordinate's draw of 32 bits, is the sign of the noise. Its other
+    31 bits, followed by as many further bits of the keystream as it takes, are the tail
+    P(noise > |t|) of the noise t.
+    """
     # Negative noise at x mirrors positive noise at -x.
     sign = -1 if word & 1 else 1
     place, grid = sign * Fraction(value), Fraction(step)

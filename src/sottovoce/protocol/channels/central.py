@@ -59,12 +59,12 @@ class Central(Channel):
 
     @property
     def wire_name(self) -> str:
-        """The name in the hash of a plan; it never changes, even if the class is renamed."""
+        """The text that stands for the channel in the hash of a plan; it never changes."""
         return f"Central(client_sampling_rate={self.client_sampling_rate!r})"
 
     @property
     def visibility(self) -> NoisySums:
-        """Sums with one noise, which cost every client the same whether it took part or not."""
+        """Sums with noise added once; a round costs every client the same, even if not sampled."""
         return NoisySums(client_sampling_rate=self.client_sampling_rate)
 
     def check_runtime(self, facts: RuntimeFacts) -> None:
@@ -135,6 +135,7 @@ class Central(Channel):
 
         Raises:
             ParameterError: The mechanisms' noises, scaled by the weights, differ.
+            PrivacyError: A mechanism does more than add Gaussian or Laplace noise.
         """
         noise_of_sum(set(cohort))
 
@@ -174,14 +175,16 @@ class Central(Channel):
 
 
 def noise_of_sum(cohort: Iterable[tuple[Mechanism, float]]) -> CentralNoise | None:
-    """Return the noise to add to the weighted sum, or None for an empty cohort.
+    """Return the noise to add to each coordinate of the weighted sum, or None for an empty cohort.
 
     A message's noise and sensitivity are both scaled by its weight, so its event is also that of
     the sum if the noise on the sum is at least its weight times its own noise. Products of weights
     and widths agree up to rounding only, so the largest is taken.
 
     Raises:
-        ParameterError: The clients' scaled noises differ by more than rounding.
+        ParameterError: The clients' noises, each times the client's weight, differ by more than
+            rounding.
+        PrivacyError: A mechanism does more than add Gaussian or Laplace noise.
     """
     found = [_scaled(noise_of(mechanism), weight) for mechanism, weight in cohort]
     if not found:

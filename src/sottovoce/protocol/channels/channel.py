@@ -125,8 +125,13 @@ class ChannelContext:
 class ChannelFacts:
     """What reports need to know about a channel, as plain data.
 
-    It is stored with a run, because the plug-in may be missing where a report is made. The fields
-    are those of `Channel`.
+    It is stored with a run, because the plug-in may be missing where a report is made.
+
+    Attributes:
+        shows_each: Whether the server sees each message and knows who sent it.
+        only_sums: Whether the server sees only sums of messages.
+        noise_at_server: Whether a trusted party adds noise once, to the sum.
+        seen_by: Sentences that say who sees what, and who is trusted.
     """
 
     shows_each: bool
@@ -140,7 +145,7 @@ class ChannelFacts:
 
     @classmethod
     def read(cls, told: object) -> Self | None:
-        """Return the facts that `plain` wrote, or None for anything else."""
+        """Return the facts from a dictionary that `plain` returned, or None for anything else."""
         fields = {one.name: one.type for one in dataclasses.fields(cls)}
         if not isinstance(told, dict) or set(told) != set(fields):
             return None
@@ -149,13 +154,25 @@ class ChannelFacts:
 
 
 class Collector(Protocol):
-    """An object that adds up the messages of one round in O(d) memory."""
+    """An object that computes the mean of the messages of one round, in O(d) memory."""
 
     def add(self, mechanism: Mechanism, weight: float, opened: MessageContent) -> None:
-        """Add one message; codes stay packed where possible."""
+        """Add one message to the mean; codes stay packed where possible.
+
+        Args:
+            mechanism: The mechanism that encoded the message.
+            weight: The weight of its client in the mean.
+            opened: The content of the message, checked against the plan.
+
+        Raises:
+            WireError: The message is not of the cohort's mechanism, or the mean was released.
+        """
 
     def result(self) -> Vector | None:
-        """Return the mean, or None if there is none or it may not be released."""
+        """Return the mean of the decoded messages, or None.
+
+        It is None if no message was added, or fewer than the channel releases a mean of.
+        """
 
 
 class Channel:
@@ -189,7 +206,10 @@ class Channel:
 
     @property
     def wire_name(self) -> str:
-        """The name in the hash of a plan; it never changes, even if the class is renamed."""
+        """The text that stands for the channel in the hash of a plan: its kind and its keys.
+
+        It never changes, even if the class is renamed.
+        """
         keys = ", ".join(f"{name}={getattr(self, name)!r}" for name in keys_of(self))
         return f"{self.kind}({keys})"
 
@@ -217,7 +237,7 @@ class Channel:
 
     @property
     def fewest_messages(self) -> int:
-        """The smallest number of messages of a round from which anything is released."""
+        """The smallest number of messages in a round from which the channel releases anything."""
         return getattr(known_visibility(self), "minimum_clients", 1)
 
     # These methods decide which runs the channel can serve.
@@ -243,7 +263,9 @@ class Channel:
         """
 
     def check_order(self) -> None:
-        """Refuse, at a site, a server's order that uses this channel; by default none.
+        """Refuse, at a site, a server's order (a request for a message) on this channel.
+
+        By default none is refused.
 
         Raises:
             ConfigError: The channel cannot protect a client that follows an order.
@@ -354,8 +376,10 @@ class Channel:
         """Return what a user should know before relying on a result.
 
         Args:
-            local_epsilon: The epsilon spent if every message were seen with its sender.
-            central_epsilon: The epsilon spent given what the channel hides.
+            local_epsilon: The epsilon spent if every message were seen with its sender; None if
+                that is infinite or messages have no noise of their own.
+            central_epsilon: The epsilon spent given what the channel hides; None if that is
+                infinite or the channel hides nothing.
 
         Returns:
             Warnings, one clause each; by default none.
@@ -422,7 +446,7 @@ def register_channel(kind: str, *, summary: str) -> Callable[[C], C]:
 
     Raises:
         PluginError: When the decorator is applied: the class does not inherit from `Channel`, or a
-            plug-in defines a trait that follows from its visibility.
+            plug-in is no dataclass, lacks `visibility`, or defines a trait that follows from it.
     """
 
     def enter(channel: C) -> C:
@@ -480,8 +504,9 @@ def check_channel(channel: Channel, context: ChannelContext) -> Channel:
 
     Raises:
         ConfigError: The channel cannot serve the run.
-        PluginError: A plug-in's visibility is not one of those with a proved cost, or it assumes
-            that clients are sampled at a lower rate than they are.
+        PluginError: A plug-in's visibility is not one of those with a proved cost, it shows only
+            sums but defines no `collector`, or it assumes that clients are sampled at a lower rate
+            than they are.
     """
     channel.check(context)
     found = channel.resolved(context)
@@ -523,7 +548,16 @@ def check_equal_clients(
     what: str,
     remedy: str = "drop 'privacy.groups', and protect whole clients (privacy.level = 'client')",
 ) -> None:
-    """Refuse a cohort in which mechanism or weight would reveal who sent a message."""
+    """Refuse a cohort whose clients differ in mechanism or weight, which would identify them.
+
+    Args:
+        cohort: Mechanism and weight of each client.
+        what: What needs equal clients, for the message: "a shuffler", for example.
+        remedy: What to do, for the message.
+
+    Raises:
+        ParameterError: Mechanisms or weights differ.
+    """
     if len(set(cohort)) > 1:
         raise ParameterError(
             f"{what} needs the same mechanism and weight for every client; {remedy}"
@@ -564,7 +598,8 @@ def terms_of(
         The terms, from which the event of a mechanism follows.
 
     Raises:
-        ParameterError: Records are sampled, and no cost is proved for that on this channel.
+        ParameterError: `record_sampling_rate` is below 1, and no cost is proved for that on this
+            channel.
     """
     sample = None
     if record_sampling_rate < 1.0:
@@ -606,7 +641,7 @@ class Direct(Channel):
 
     @property
     def wire_name(self) -> str:
-        """The name in the hash of a plan; it never changes, even if the class is renamed."""
+        """The text that stands for the channel in the hash of a plan; it never changes."""
         return "Direct()"
 
     @property

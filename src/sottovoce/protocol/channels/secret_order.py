@@ -58,17 +58,20 @@ class SecretOrder(Channel):
 
     @property
     def wire_name(self) -> str:
-        """The name in the hash of a plan; it never changes, even if the class is renamed."""
+        """The text that stands for the channel in the hash of a plan; it never changes."""
         return f"SecretOrder(minimum_clients={self.minimum_clients})"
 
     @property
     def visibility(self) -> ShuffledMessages:
-        """The one message of an epoch is hidden among at least `minimum_clients`."""
+        """A client's one message of an epoch is hidden among at least `minimum_clients` of them."""
         return ShuffledMessages(minimum_clients=self.minimum_clients)
 
     @property
     def fewest_messages(self) -> int:
-        """One, because messages of the epoch's other rounds hide a message too."""
+        """The smallest number of messages in a round from which anything is released: 1.
+
+        The messages of the epoch's other rounds hide a message too.
+        """
         return 1
 
     # Each check enforces one of the conditions in the module's docstring.

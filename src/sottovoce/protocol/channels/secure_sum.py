@@ -49,7 +49,7 @@ class SecureSum(Channel):
 
     @property
     def wire_name(self) -> str:
-        """The name in the hash of a plan; it never changes, even if the class is renamed."""
+        """The text that stands for the channel in the hash of a plan; it never changes."""
         return f"SecureSum(minimum_clients={self.minimum_clients})"
 
     @property
@@ -109,7 +109,10 @@ class SecureSum(Channel):
 
 
 class BitSum:
-    """Counts of the clients that sent a 1 at each coordinate, released once."""
+    """Counts of the clients that sent a 1 at each coordinate, from which one mean is released.
+
+    After its release no message is added: `add` raises WireError.
+    """
 
     def __init__(self, dimension: int, minimum_clients: int) -> None:
         self._bits = LevelCounts(dimension, 2)
@@ -128,7 +131,12 @@ class BitSum:
         self._mechanism = mechanism
 
     def result(self) -> Vector | None:
-        """Return the mean of the values of the bits, or None if too few clients sent any."""
+        """Return the mean of the values that the bits stand for, and release it.
+
+        Returns:
+            The mean, the same at every call after the first; None, with nothing released, if fewer
+            than the minimum of clients have sent bits.
+        """
         if self._released is None and self._mechanism and self._bits.received >= self._minimum:
             low, high = self._mechanism.decode(np.array([0, 1], dtype=np.uint8))
             (ones,) = self._bits.counts()

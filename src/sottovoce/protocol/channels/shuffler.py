@@ -42,12 +42,12 @@ class Shuffler(Channel):
 
     @property
     def wire_name(self) -> str:
-        """The name in the hash of a plan; it never changes, even if the class is renamed."""
+        """The text that stands for the channel in the hash of a plan; it never changes."""
         return f"Shuffler(minimum_clients={self.minimum_clients})"
 
     @property
     def visibility(self) -> ShuffledMessages:
-        """One message is hidden among `minimum_clients` of its round."""
+        """A message is hidden among at least `minimum_clients` messages of its round."""
         return ShuffledMessages(minimum_clients=self.minimum_clients)
 
     def check(self, context: ChannelContext) -> None:
@@ -83,7 +83,16 @@ class Shuffler(Channel):
 def warn_if_not_amplified(
     clients: int, local_epsilon: float | None, central_epsilon: float | None
 ) -> list[str]:
-    """Return a warning if shuffling lowers epsilon by at most one percent."""
+    """Return a list with a warning if shuffling lowers epsilon by at most one percent.
+
+    Args:
+        clients: The number of clients whose messages are shuffled.
+        local_epsilon: The epsilon without shuffling; None if it is infinite.
+        central_epsilon: The epsilon with shuffling; None if it is infinite.
+
+    Returns:
+        One warning or none; none if an epsilon is None.
+    """
     local, central = local_epsilon or 0.0, central_epsilon or 0.0
     if not local or central < 0.99 * local:
         return []

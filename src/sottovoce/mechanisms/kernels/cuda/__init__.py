@@ -20,7 +20,7 @@ def available() -> bool:
 
 
 def require_triton() -> None:
-    """Raise an error if triton is not installed."""
+    """Raise ParameterError if triton is not installed; its version and the device do not matter."""
     if importlib.util.find_spec("triton") is None:
         raise ParameterError(
             "the CUDA kernels need Triton, which is not installed; install it (pip install "

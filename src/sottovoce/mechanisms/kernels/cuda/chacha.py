@@ -22,8 +22,8 @@ def prepare(keys: list[bytes]) -> NDArray[np.int32]:
         keys: ChaCha20 keys of 32 bytes.
 
     Returns:
-        For each key its 8 words, then a, b, c, d of columns 1, 2 and 3 after the first quarter
-        round.
+        A matrix of int32 with 20 words for each key: its 8 words, then a, b, c, d of columns 1, 2
+        and 3 after the first quarter round, in the stream with nonce 0.
     """
     words = np.frombuffer(b"".join(keys), dtype="<u4").reshape(len(keys), 8).astype(np.uint32)
     prepared = np.empty((len(keys), PREPARED), dtype=np.uint32)
@@ -107,7 +107,7 @@ def _word(key, j: tl.constexpr, like):
 
 @triton.jit
 def prepared_words(key, like):
-    """Return the words that `prepare` computed for this key, each in the shape of `like`."""
+    """Load the 20 words that `prepare` computed for a key, each in the shape of `like`."""
     k0, k1, k2, k3 = _prepared(key, 0, like)
     k4, k5, k6, k7 = _prepared(key, 4, like)
     a1, b1, c1, d1 = _prepared(key, 8, like)
@@ -120,7 +120,10 @@ def prepared_words(key, like):
 def main_block(
     counter, k0, k1, k2, k3, k4, k5, k6, k7, s1, s5, s9, s13, s2, s6, s10, s14, s3, s7, s11, s15,
 ):  # fmt: skip
-    """Return the sixteen words of block `counter` (uint32) of the stream with nonce 0."""
+    """Return the sixteen words of block `counter` (uint32) of a key's stream with nonce 0.
+
+    The other arguments are the words of the key that `prepared_words` returns, in its order.
+    """
     zero = tl.zeros_like(counter)
     s0, s4, s8, s12 = _quarter(zero + 0x61707865, k0, k4, counter)
     s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _diagonals(
@@ -148,7 +151,10 @@ def _prepared(key, j: tl.constexpr, like):
 
 @triton.jit
 def extension(key, coordinate):
-    """Return the first 64 bits, big-endian, of the stream with nonce coordinate + 1."""
+    """Return the 64 random bits that follow a coordinate's draw, as a uint64.
+
+    They are the first 64 bits, big-endian, of the key's ChaCha20 stream with nonce coordinate + 1.
+    """
     nonce = coordinate.to(tl.uint64) + 1
     low = nonce.to(tl.uint32)
     high = (nonce >> 32).to(tl.uint32)

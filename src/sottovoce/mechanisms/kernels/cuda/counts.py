@@ -138,6 +138,8 @@ def _add_ones(
 class OneCounts:
     """The counts of ones for each coordinate, over any number of batches of payloads.
 
+    A payload has one bit for each coordinate, packed, of one client.
+
     Attributes:
         counts: The counts (int32), one for each coordinate.
         clients: The number of clients counted.
@@ -148,9 +150,14 @@ class OneCounts:
         self.clients = 0
 
     def add(self, payloads: torch.Tensor, *, block: int = 128, warps: int = 4) -> None:
-        """Add the bits of payloads [clients, bytes], which stay unchanged.
+        """Add the bits of payloads [clients, bytes], which stay unchanged, to `counts`.
 
-        Coordinate i is bit i of a payload, the lowest bit of a byte first.
+        Coordinate i is bit i of a payload, the lowest bit of a byte first. `block` and `warps` set
+        only how the kernel is launched.
+
+        Raises:
+            ParameterError: The payloads have another type, shape or device, or there would be more
+                than 2^31 - 1 clients. Nothing is added then.
         """
         dimension = self.counts.shape[0]
         clients = len(payloads)
@@ -166,7 +173,10 @@ class OneCounts:
 
 
 def check_payloads(payloads: torch.Tensor, size: int, device: torch.device) -> None:
-    """Refuse anything but a matrix of payloads of `size` bytes on this device."""
+    """Raise ParameterError unless payloads are a uint8 matrix [clients, size] on this CUDA device.
+
+    The bytes of a row must be contiguous.
+    """
     check_on_cuda(payloads)
     if payloads.device != device:
         raise ParameterError(

@@ -56,7 +56,16 @@ def _draw(key, draws, dimension, bits: tl.constexpr, warps: tl.constexpr):
 
 
 def compute_draws(key: torch.Tensor, count: int, bits: int) -> torch.Tensor:
-    """Return the draws of coordinates 0 to count - 1 from a prepared key, as signed integers."""
+    """Return the draws (the first random bits) of coordinates 0 to count - 1.
+
+    Args:
+        key: The words that `chacha.prepare` returns for one key, on the device.
+        count: The number of coordinates.
+        bits: The size of a draw, 16 or 32 bits.
+
+    Returns:
+        The bits that `Keystream.draws` returns for that key, as int16 or int32 on the device.
+    """
     draws = torch.empty(count, dtype=_TYPES[bits], device=key.device)
     blocks = 32 * -(-count // (32 * 512 // bits))
     _draw[(-(-blocks // (32 * _WARPS)),)](

@@ -102,15 +102,21 @@ def sample_grid(
     Args:
         values: The vector x.
         clip: The clipping of x.
-        chords: The chords of the noise, in steps.
-        cell_bits: The binary logarithm of the number of cells in each octave.
-        least_bits: The binary logarithm of the smallest h that decides.
+        chords: The table of noise quantiles that `mechanisms.noise.rounded.chords` returns.
+        cell_bits: The binary logarithm of the number of cells in each octave of that table.
+        least_bits: The binary logarithm of the smallest 31-bit tail that decides.
         step: The distance of grid points.
         slack: A bound on the rounding errors of float64, in steps.
         keystream: The randomness; it is used up.
 
     Returns:
-        The codes (int32, on the device), and the undecided coordinates.
+        The codes (int32, on the device), and the undecided coordinates, whose codes the caller must
+        replace.
+
+    Raises:
+        ParameterError: The values are no vector that the kernels can read, or there are none or
+            more than 2^34 of them.
+        RandomnessError: The keystream was used before.
     """
     check_values(values, dimensions=1)
     dimension, device = values.shape[0], values.device

@@ -95,7 +95,12 @@ def sample_codes(
         clamp: Whether an x outside the ladder counts as the nearer end; otherwise it is undecided.
 
     Returns:
-        The codes, and the coordinates that the caller must decide.
+        The codes, and the coordinates that are undecided: the caller must replace their codes.
+
+    Raises:
+        ParameterError: The values are no vector that the kernels can read, there are none or more
+            than 2^35 of them, or the ladder has more than 256 levels.
+        RandomnessError: The keystream was used before.
     """
     check_values(values, dimensions=1)
     parameter_rules.integer("levels", ladder.levels, low=2, high=256)
@@ -146,7 +151,11 @@ def sample_exponential_family(
     reach: float,
     fisher_bound: float,
 ) -> torch.Tensor:
-    """Return the codes that `mechanisms.kernels.family` gives for finite values, on the device."""
+    """Return, as uint8 on the device, the codes that `mechanisms.kernels.family` gives on the CPU.
+
+    The arguments are those of its function of the same name, with values on a CUDA device. Values
+    must be finite, which is not checked.
+    """
     if not family.has_ladder(affine, points, reach):
         codes = family.sample_exponential_family(
             values.double().cpu().numpy(), affine, points, weights, keystream,
@@ -163,9 +172,11 @@ def sample_exponential_family(
 def sample_table(
     values: torch.Tensor, given: table.ThresholdTable, keystream: Keystream, affine: Affine
 ) -> torch.Tensor:
-    """Return the codes that `mechanisms.kernels.table` gives for finite values, on the device.
+    """Return, as uint8 on the device, the codes that `mechanisms.kernels.table` gives on the CPU.
 
-    A value outside the table counts as the nearer end.
+    The arguments are those of its function of the same name with `clamp`, with values on a CUDA
+    device: an input outside the table counts as the nearer end. Values must be finite; the caller
+    must check that.
     """
     if not table.has_ladder(affine, given):
         host = values.double().cpu().numpy()
@@ -184,7 +195,13 @@ def sample_table(
 def insert_codes(
     codes: torch.Tensor, left: UndecidedCoordinates, settled: NDArray[np.integer]
 ) -> torch.Tensor:
-    """Return the codes with those that the CPU has decided put in."""
+    """Write the codes that the CPU has decided into `codes`, in place, and return `codes`.
+
+    Args:
+        codes: The codes of all coordinates, on the device.
+        left: The coordinates that the kernel left undecided.
+        settled: Their codes, in the same order.
+    """
     if len(settled):
         at = torch.from_numpy(left.spelled.coordinates).to(codes.device)
         codes[at] = torch.from_numpy(settled).to(codes.device, codes.dtype)

@@ -54,8 +54,10 @@ def _count(
 class CudaLevelCounts:
     """The counts [levels - 1, d] (int32) of codes 1 and up, over any number of batches.
 
+    Code 0 is not counted: it was sent by all other clients.
+
     Attributes:
-        counts: The counts of code j + 1 in row j.
+        counts: How many clients sent code j + 1 for coordinate i, at position [j, i].
         clients: The number of clients counted.
     """
 
@@ -67,7 +69,12 @@ class CudaLevelCounts:
         self.clients = 0
 
     def add(self, payloads: torch.Tensor) -> None:
-        """Add the codes of payloads [clients, bytes]; refuse a batch with a code too large."""
+        """Add the packed codes of payloads [clients, bytes], which stay unchanged, to `counts`.
+
+        Raises:
+            ParameterError: A code is not below `levels`, the payloads have another type, shape or
+                device, or there would be more than 2^31 - 1 clients. Nothing is added then.
+        """
         levels, (_, dimension) = self._levels, self.counts.shape
         bits = (levels - 1).bit_length()
         size = -(-dimension * bits // 8)

@@ -118,7 +118,11 @@ def _sum_groups(numbers, sums, count, warps: tl.constexpr, asm: tl.constexpr):
 
 
 def sum_of_squares(values: torch.Tensor, *, warps: int = 4) -> torch.Tensor:
-    """Return the sum of squares of a vector as a float64 tensor with one number."""
+    """Return the sum of squares of a vector as a float64 tensor with one number, on its device.
+
+    It is the number that `core.domains.square_sum` gives on the CPU, bit for bit. `warps` sets only
+    how the kernel is launched.
+    """
     check_values(values, dimensions=1)
     dimension, device = values.shape[0], values.device
     if dimension == 0:
@@ -164,7 +168,14 @@ def _scaled(values: torch.Tensor) -> tuple[torch.Tensor, float]:
 
 
 def clipped(values: torch.Tensor, ball: L2Ball) -> tuple[torch.Tensor, float]:
-    """Return values and a factor, whose product in float64 is what `ball.project` gives."""
+    """Return (values, factor), whose product in float64 is what `ball.project` gives.
+
+    The values are those given, and the factor is at most 1; if the values are too large for one
+    multiplication, they are returned clipped, in float64, with the factor 1.
+
+    Raises:
+        DomainError: A value is NaN or infinite.
+    """
     scale = ball.scale_for(norm(values))
     if scale is not None:
         return values, scale
@@ -174,13 +185,19 @@ def clipped(values: torch.Tensor, ball: L2Ball) -> tuple[torch.Tensor, float]:
 
 
 def project(values: torch.Tensor, ball: L2Ball) -> torch.Tensor:
-    """Return what `ball.project` gives: the values if they lie in the ball, else in float64."""
+    """Return the clipped vector that `ball.project` gives, on the device.
+
+    Values in the ball are returned as they are, in their own type; others are clipped in float64.
+
+    Raises:
+        DomainError: A value is NaN or infinite.
+    """
     given, scale = clipped(values, ball)
     return given if scale == 1.0 else given.double() * scale
 
 
 def check_finite(values: torch.Tensor) -> None:
-    """Refuse NaN and infinity."""
+    """Raise DomainError if a coordinate of a vector is NaN or infinite."""
     if math.isfinite(float(sum_of_squares(values))):
         return
     broken = torch.nonzero(~torch.isfinite(values))

@@ -267,14 +267,15 @@ def sample_rows(
     scale: float = 1.0,
     options: Options | None = None,
 ) -> torch.Tensor:
-    """Return packed bits [clients, bytes] of rows [clients, d], at tilts row scale/noise_stddev.
+    """Return a random bit for each number of rows [clients, d], packed: a matrix [clients, bytes].
 
-    The bytes are those that `mechanisms.kernels.one_bit` gives for the same values and keystreams,
-    the lowest bit of a byte first. The values are not clipped here: that is the caller's
-    responsibility.
+    A bit is 1 with probability 1/(1 + e^(-2z)), where z = number * scale / noise_stddev. The bytes
+    are those that `mechanisms.kernels.one_bit` gives for the same values and keystreams, the lowest
+    bit of a byte first. The caller must clip the values before, and check that they are finite: a
+    NaN or an infinite value may get a bit instead of an error.
 
     Args:
-        rows: A matrix with a row for each client.
+        rows: A matrix of finite numbers with a row for each client.
         noise_stddev: The divisor of the values.
         keystreams: One keystream for each row; they are used up.
         scale: The factor of the values.
@@ -284,8 +285,9 @@ def sample_rows(
         A matrix of bytes with a payload in each row.
 
     Raises:
-        ParameterError: Rows and keystreams differ in number, there are too many, or a tilt is not
-            finite.
+        ParameterError: Rows and keystreams differ in number, there are too many, the kernels cannot
+            read the rows, or a value that reached the last decision is not finite.
+        RandomnessError: A keystream was used before.
     """
     check_values(rows, dimensions=2)
     clients, dimension = rows.shape
@@ -324,7 +326,14 @@ def sample_rows(
 
 
 class Drawing:
-    """The two kernels on one tensor, and the buffers that they write to."""
+    """The two kernels that draw one-bit codes, and the buffers that they write to.
+
+    The first kernel decides nearly all bits and lists the others; the second decides those by 64
+    further random bits, and lists what is undecided even then. The lists have a limited length.
+
+    Attributes:
+        words: The packed bits, 32 in each int32, with a row for each client.
+    """
 
     def __init__(
         self, rows: torch.Tensor, keys: list[bytes], scale: float, stddev: float, options: Options
@@ -354,7 +363,7 @@ class Drawing:
         self._hard = torch.empty((capacity, 3), dtype=torch.int64, device=device)
 
     def start(self) -> None:
-        """Launch both kernels without waiting for them."""
+        """Launch both kernels without waiting for them; bits and lists are written from scratch."""
         rows, options = self._rows, self._options
         clients, dimension = rows.shape
         self._count.zero_()
@@ -379,7 +388,10 @@ class Drawing:
         )  # fmt: skip
 
     def complete(self) -> bool:
-        """Wait for the kernels, and return whether the lists were long enough."""
+        """Wait for the kernels, and return whether the lists were long enough for all entries.
+
+        If not, enlarge the lists and start again.
+        """
         listed, self._left = map(int, self._count.tolist())
         return max(listed, self._left) <= self._capacity
 
@@ -388,5 +400,8 @@ class Drawing:
         self._make_lists(32 * self.words.numel())
 
     def left(self) -> list[tuple[int, int, int]]:
-        """Return row, coordinate and draw of what the second kernel left undecided."""
+        """Return (row, coordinate, draw) of each bit that the second kernel left undecided.
+
+        Call it after `complete` has returned True. These bits are 0 in `words`.
+        """
         return [(row, i, draw) for row, i, draw in self._hard[: self._left].tolist()]

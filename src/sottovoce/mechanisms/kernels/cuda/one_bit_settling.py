@@ -17,7 +17,11 @@ def settle(
     tiles, capacity, row_stride,
     prepared: tl.constexpr, programs: tl.constexpr, width: tl.constexpr,
 ):  # fmt: skip
-    """Decide the listed coordinates by comparing 64 further random bits with q in float64."""
+    """Decide the listed coordinates by 64 further random bits, compared in float64.
+
+    A bit is 1 if the uniform number is above q = 1/(1 + e^(2z)), z = x scale/stddev. It is set in
+    `words`; coordinates too close to q go to the list `hard` as (row, coordinate, draw).
+    """
     scale, stddev, margin = tl.load(scales), tl.load(scales + 1), tl.load(scales + 2)
     listed = tl.minimum(tl.load(count), capacity)
     for start in range(tl.program_id(0) * width, listed, programs * width):

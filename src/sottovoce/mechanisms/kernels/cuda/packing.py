@@ -30,7 +30,9 @@ def _pack(codes, packed, count, size, bits: tl.constexpr, reach: tl.constexpr, b
 
 
 def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
-    """Return the payload of codes on a CUDA device.
+    """Return codes on a CUDA device packed into bytes: code i takes bits i b to i b + b - 1.
+
+    Here b is `bits`, and the lowest bit of a byte comes first; unused bits are 0.
 
     Args:
         codes: Codes below 2^bits, as uint8, or as int32 for up to 31 bits.
@@ -45,7 +47,10 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
     """
     check_on_cuda(codes)
     if codes.dtype not in _TYPES or codes.ndim != 1 or not codes.is_contiguous():
-        raise ParameterError("codes must be a contiguous vector of uint8 or int32; use .to()")
+        raise ParameterError(
+            f"codes must be a contiguous vector of uint8 or int32, got {codes.dtype} of shape "
+            f"{tuple(codes.shape)}; use .to(torch.int32) and .contiguous()"
+        )
     parameter_rules.integer("bits", bits, low=1, high=_MOST_BITS[codes.dtype])
     count = codes.shape[0]
     packed = torch.empty(-(-count * bits // 8), dtype=torch.uint8, device=codes.device)

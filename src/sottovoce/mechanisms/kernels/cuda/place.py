@@ -13,7 +13,11 @@ _TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def check_values(tensor: torch.Tensor, *, dimensions: int) -> None:
-    """Refuse a tensor that the kernels cannot read."""
+    """Raise ParameterError if the kernels cannot read a tensor of values.
+
+    It must be on a CUDA device, be float32, float64, float16 or bfloat16, have this number of
+    dimensions, and be contiguous along the last one.
+    """
     check_on_cuda(tensor)
     if tensor.dtype not in _TYPES:
         raise ParameterError(
@@ -27,7 +31,10 @@ def check_values(tensor: torch.Tensor, *, dimensions: int) -> None:
 
 
 def check_on_cuda(tensor: torch.Tensor) -> None:
-    """Refuse a tensor that is not on a CUDA device (Triton's interpreter takes any)."""
+    """Raise ParameterError if a tensor is not on a CUDA device.
+
+    With TRITON_INTERPRET=1 in the environment any device is accepted.
+    """
     if not tensor.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
         raise ParameterError(
             f"the Triton kernels run on CUDA devices, but this tensor is on {tensor.device}; move "
@@ -37,5 +44,8 @@ def check_on_cuda(tensor: torch.Tensor) -> None:
 
 
 def on_device(tensor: torch.Tensor) -> AbstractContextManager[object]:
-    """Return a context in which kernels are launched on the device of this tensor."""
+    """Return a context in which kernels are launched on the CUDA device of this tensor.
+
+    For a tensor on the CPU the context does nothing.
+    """
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()

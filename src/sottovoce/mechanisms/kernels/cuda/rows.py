@@ -31,10 +31,11 @@ def matrix(values: torch.Tensor, dimension: int) -> torch.Tensor:
         dimension: The dimension that vectors must have.
 
     Returns:
-        A matrix.
+        A matrix with a vector in each row, of the same type and on the same device.
 
     Raises:
         DomainError: The rows have another dimension.
+        ParameterError: The values are not floating-point numbers on a CUDA device.
     """
     if values.ndim not in (1, 2) or values.shape[-1] != dimension:
         raise DomainError(
@@ -47,7 +48,15 @@ def matrix(values: torch.Tensor, dimension: int) -> torch.Tensor:
 
 
 def clipped(rows: torch.Tensor, domain: Domain) -> tuple[torch.Tensor, Scales]:
-    """Return rows, and the factors by which to multiply them to obtain what `project` gives."""
+    """Return rows, and a factor for each, whose products are what `domain.project` gives.
+
+    The factors are None if all are 1: the rows that are returned are then clipped already. Rows
+    that had to be clipped without a factor are new, in float64.
+
+    Raises:
+        DomainError: A value is NaN or infinite.
+        ParameterError: The domain is neither an L2Ball nor a Box.
+    """
     match domain:
         case L2Ball():
             return _in_ball(rows, domain)
@@ -63,7 +72,14 @@ def clipped(rows: torch.Tensor, domain: Domain) -> tuple[torch.Tensor, Scales]:
 def rotate_rows(
     rows: torch.Tensor, scales: Scales, passes: Sequence[tuple[int, NDArray[np.float64]]]
 ) -> torch.Tensor:
-    """Return the scaled rows, rotated, in float64; `passes` are those of a `Rotation`."""
+    """Return the rows, each times its factor, rotated, as a new float64 matrix.
+
+    Args:
+        rows: A matrix with a vector in each row.
+        scales: A factor for each row, or None if all are 1.
+        passes: The passes of a `Rotation`, in order: each multiplies the coordinates from a start
+            by signs and applies a Hadamard transform to them.
+    """
     wide = rows.to(torch.float64, copy=True) if scales is None else scaled(rows, scales)
     for start, signs in passes:
         size = len(signs)
@@ -79,12 +95,12 @@ def scaled(rows: torch.Tensor, scales: tuple[float, ...]) -> torch.Tensor:
 
 
 def stacked(payload: Callable[[int], torch.Tensor], count: int) -> torch.Tensor:
-    """Return the payloads of `count` rows as a matrix."""
+    """Return a matrix whose row i is payload(i), for i from 0 to count - 1."""
     return torch.stack([payload(i) for i in range(count)])
 
 
 def square_sums(rows: torch.Tensor) -> torch.Tensor:
-    """Return the sum of squares of each row in float64, added in the order of `square_sum`."""
+    """Return the sum of squares of each row in float64, as `core.domains.square_sum` gives it."""
     count, dimension = rows.shape
     together = max(1, _TOGETHER // max(1, dimension))
     if count > together:
@@ -109,7 +125,10 @@ def square_sums(rows: torch.Tensor) -> torch.Tensor:
 
 
 def norms(rows: torch.Tensor) -> list[float]:
-    """Return the Euclidean norms that `L2Ball.norm` gives; not finite if a value is not."""
+    """Return the Euclidean norm of each row, as `L2Ball.norm` gives it.
+
+    It is NaN or infinity for a row with a value that is not finite.
+    """
     found: list[float] = []
     for row, total in zip(rows, square_sums(rows).tolist(), strict=True):
         if LEAST_SQUARES <= total <= MOST_SQUARES:

@@ -179,7 +179,7 @@ def scores_to_host(seeds: NDArray[np.uint8], weights: torch.Tensor) -> NDArray[n
 
 
 def largest_magnitude(values: torch.Tensor) -> float:
-    """Return the largest absolute value in a tensor."""
+    """Return the largest absolute value in a tensor that is not empty."""
     low, high = torch.aminmax(values)
     return max(float(high), -float(low))
 
@@ -216,8 +216,12 @@ def sign_rows(
         device: The CUDA device.
 
     Returns:
-        A matrix (n, ceil(count/8)) of bytes. A bit is 1 for the sign +1 and 0 for -1; unused bits
-        are 0.
+        A matrix (n, ceil(count/8)) of bytes on the device. A bit is 1 for the sign +1 and 0 for -1,
+        the lowest bit of a byte first; unused bits are 0.
+
+    Raises:
+        ParameterError: The seeds have another shape or type, there are more than 65535 of them, or
+            the device is no CUDA device.
     """
     given = check_seeds(seeds)
     parameter_rules.integer("count", count, low=0, high=MAX_SIGNS)
@@ -238,7 +242,11 @@ def sign_rows(
 
 
 def signs(seed: bytes, count: int, device: torch.device | str = "cuda") -> torch.Tensor:
-    """Return the first `count` signs of one seed, packed as by `sign_rows`."""
+    """Return the first `count` signs of a seed of 16 bytes, packed as a row of `sign_rows` is.
+
+    Raises:
+        ParameterError: The seed has another length.
+    """
     if len(seed) != SEED_BYTES:
         raise ParameterError(f"a seed must have {SEED_BYTES} bytes, got {len(seed)}")
     return sign_rows(np.frombuffer(seed, dtype=np.uint8)[None], count, device)[0]

@@ -15,7 +15,12 @@ _BLOCK = 128
 
 
 class UndecidedCoordinates(NamedTuple):
-    """The undecided coordinates: their exact values and their uniform numbers."""
+    """The undecided coordinates of a kernel, in the CPU's memory.
+
+    Attributes:
+        values: The inputs of the kernel at these coordinates, which float64 holds exactly.
+        spelled: The coordinates, their draws, and 64 further random bits of each.
+    """
 
     values: NDArray[np.float64]
     spelled: ExtendedDraws
@@ -25,6 +30,12 @@ class UndecidedBuffer:
     """A buffer in which a kernel lists undecided coordinates and their draws, and counts them all.
 
     If there are more than `capacity`, only the count is complete.
+
+    Attributes:
+        capacity: The number of coordinates that fit.
+        count: The number of undecided coordinates, in a tensor.
+        coordinates: The listed coordinates, in any order.
+        words: The draw of each listed coordinate.
     """
 
     def __init__(self, capacity: int, device: torch.device) -> None:
@@ -34,7 +45,13 @@ class UndecidedBuffer:
         self.words = torch.empty(capacity, dtype=torch.int32, device=device)
 
     def left(self, values: torch.Tensor, key: torch.Tensor) -> UndecidedCoordinates | None:
-        """Return the listed coordinates, or None if they did not fit; waits for the kernel."""
+        """Wait for the kernel, and return the listed coordinates, or None if they did not fit.
+
+        Args:
+            values: The inputs of the kernel.
+            key: The words that `chacha.prepare` returns for the key, from which 64 further bits of
+                each coordinate are computed.
+        """
         found = int(self.count)
         if found > self.capacity:
             return None
@@ -56,7 +73,10 @@ class UndecidedBuffer:
 
 @triton.jit
 def list_undecided(count, coordinates, words, capacity, i, word, unsure):
-    """List coordinates i and their draws where they are undecided."""
+    """Append coordinates i and their draws `word`, where `unsure`, to the lists of a buffer.
+
+    `count` grows by all of them; those beyond `capacity` are not stored.
+    """
     slot = tl.atomic_add(count + (i * 0).to(tl.int32), 1, mask=unsure, sem="relaxed")
     fits = unsure & (slot < capacity)
     tl.store(coordinates + slot, i, mask=fits)

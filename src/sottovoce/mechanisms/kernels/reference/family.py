@@ -37,7 +37,11 @@ _UNIT = 2.0**-16
 def sample_exponential_family(
     tilts: Vector, points: Vector, weights: Vector, keystream: Keystream
 ) -> Codes:
-    """Return a code for each tilt z: j with probability w_j e^(y_j z) / sum_k w_k e^(y_k z)."""
+    """Return a code for each tilt z: j with probability w_j e^(y_j z) / sum_k w_k e^(y_k z).
+
+    Here y_j are the points and w_j the weights. Tilts must be finite, which is not checked. The
+    keystream is used up.
+    """
     words = keystream.draws(16, len(tilts))
     codes = np.empty(len(tilts), dtype=np.uint8)
     for start in range(0, len(tilts), _CHUNK):
@@ -56,7 +60,18 @@ def sample_exponential_family(
 def decide_codes(
     tilts: Vector, points: Vector, weights: Vector, spelled: ExtendedDraws, keystream: Keystream
 ) -> Codes:
-    """Return the codes of coordinates that their draws left undecided."""
+    """Return the codes of coordinates that their draws of 16 bits left undecided.
+
+    Args:
+        tilts: The tilt z of each of these coordinates.
+        points: The points y_j of the family.
+        weights: The weights w_j of the family.
+        spelled: The coordinates, their draws, and 64 further random bits of each.
+        keystream: The source of more bits, where 64 do not decide either.
+
+    Returns:
+        A code for each coordinate, in the order given.
+    """
     codes = np.empty(len(tilts), dtype=np.uint8)
     for start in range(0, len(tilts), _CHUNK):
         part = slice(start, start + _CHUNK)
@@ -96,7 +111,15 @@ def _float_codes(
 def exact_code(
     tilt: float, points: Vector, weights: Vector, word: int, coordinate: int, keystream: Keystream
 ) -> int:
-    """Return the code that the infinitely long uniform number 0.word,extension... selects."""
+    """Return the code of one coordinate, decided in arbitrary precision.
+
+    It is the number of cumulative probabilities that a uniform number has passed. The binary digits
+    of that number are `word`, the coordinate's draw of 16 bits, followed by as many further bits of
+    the keystream as it takes.
+
+    Raises:
+        DomainError: The tilt is not finite.
+    """
     if not math.isfinite(tilt):
         raise DomainError(f"coordinate {coordinate} is {tilt}; every coordinate must be finite")
     num_bytes = 16

@@ -41,7 +41,7 @@ _CHUNK = 1 << 15
 
 
 def sample_bits(tilts: Vector, keystream: Keystream) -> Bits:
-    """Return a bit for each tilt z, 1 with probability 1/(1 + e^(-2z))."""
+    """Return a bit for each tilt z, 1 with probability 1/(1 + e^(-2z)); use the keystream up."""
     words = keystream.draws(16, len(tilts))
     bits = np.empty(len(tilts), dtype=np.uint8)
     for start in range(0, len(tilts), _CHUNK):
@@ -78,7 +78,11 @@ def _upper_tail(doubled: Vector) -> Vector:
 
 
 def decide(tilt: float, word: int, coordinate: int, keystream: Keystream) -> int:
-    """Return the bit that the uniform number 0.word,extension... selects."""
+    """Return the bit of one coordinate, decided in float64 if possible, else by `exact_bit`.
+
+    It is 1 if a uniform number is at least 1/(1 + e^(2 tilt)). The binary digits of that number are
+    `word`, the coordinate's draw of 16 bits, followed by further bits of the keystream.
+    """
     extension = int.from_bytes(keystream.extension(coordinate, 8), "big")
     uniform = (word + extension * 2.0**-64) * 2.0**-16
     small = math.exp(-2.0 * abs(tilt))
@@ -89,7 +93,15 @@ def decide(tilt: float, word: int, coordinate: int, keystream: Keystream) -> int
 
 
 def exact_bit(tilt: float, word: int, coordinate: int, keystream: Keystream) -> int:
-    """Return the same bit in arbitrary precision, with as many further random bits as it takes."""
+    """Return the bit of one coordinate, decided in arbitrary precision.
+
+    It is 1 if a uniform number is at least 1/(1 + e^(2 tilt)). The binary digits of that number are
+    `word`, the coordinate's draw of 16 bits, followed by as many further bits of the keystream as
+    it takes.
+
+    Raises:
+        DomainError: The tilt is NaN.
+    """
     if math.isnan(tilt):  # No number of bits would decide.
         raise DomainError(f"coordinate {coordinate} is NaN; every coordinate must be a number")
     num_bytes = 16

@@ -36,17 +36,17 @@ def sample_table(
     cumulative: tuple[tuple[int, ...], ...],
     keystream: Keystream,
 ) -> Codes:
-    """Return one code for each position in [knots[0], knots[-1]].
+    """Return one code for each position, drawn from the table's row interpolated there.
 
     Args:
-        positions: The inputs, in the units of the knots.
+        positions: The inputs, in the units of the knots, from knots[0] to knots[-1].
         knots: The inputs at which the table has rows.
         thresholds: The cumulative sums of the rows, in float64.
         cumulative: The cumulative sums as integers, in units of 1/(their last entry).
         keystream: The randomness; it is used up.
 
     Returns:
-        The codes.
+        The codes, as uint8.
 
     Raises:
         DomainError: A position lies outside the knots, or is NaN.
@@ -80,7 +80,19 @@ def decide_codes(
     spelled: ExtendedDraws,
     keystream: Keystream,
 ) -> Codes:
-    """Return the codes of coordinates that their draws left undecided."""
+    """Return the codes of coordinates that their draws of 16 bits left undecided.
+
+    Args:
+        positions: The input of each of these coordinates, in the units of the knots.
+        knots: The inputs at which the table has rows.
+        thresholds: The cumulative sums of the rows, in float64.
+        cumulative: The cumulative sums as integers, in units of 1/(their last entry).
+        spelled: The coordinates, their draws, and 64 further random bits of each.
+        keystream: The source of more bits, where 64 do not decide either.
+
+    Returns:
+        A code for each coordinate, in the order given.
+    """
     uniform = (spelled.words + spelled.extensions * 2.0**-64) * _UNIT
     codes, undecided = _float_codes(positions, knots, thresholds, uniform, uniform)
     for k in np.flatnonzero(undecided).tolist():
@@ -115,7 +127,12 @@ def exact_code(
     coordinate: int,
     keystream: Keystream,
 ) -> int:
-    """Return the code that the infinitely long uniform number 0.word,extension... selects."""
+    """Return the code of one coordinate, decided in exact rational arithmetic.
+
+    It is the number of interpolated cumulative probabilities that a uniform number has passed. The
+    binary digits of that number are `word`, the coordinate's draw of 16 bits, followed by as many
+    further bits of the keystream as it takes.
+    """
     k = int(np.clip(np.searchsorted(knots, position, "right") - 1, 0, len(knots) - 2))
     low, high = Fraction(float(knots[k])), Fraction(float(knots[k + 1]))
     share = (Fraction(position) - low) / (high - low)
