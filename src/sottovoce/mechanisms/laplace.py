@@ -82,7 +82,7 @@ class Laplace(WithPrivatize):
 
     @property
     def noise_scale(self) -> float:
-        """The scale b of the noise."""
+        """The scale b of the noise of each coordinate, in the unit of the update."""
         domain = self.input_domain
         match domain:
             case L1Ball() | L2Ball():
