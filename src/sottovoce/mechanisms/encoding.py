@@ -635,7 +635,8 @@ class Privatizing(Mechanism, Protocol):
         Raises:
             DomainError: If the update has another size, is not an array of floating-point numbers,
                 or is not finite.
-            RandomnessError: If `randomness` is seeded and not a keystream.
+            RandomnessError: If `randomness` is seeded and no keystream, or a keystream that was
+                used before.
         """
         ...
 
@@ -667,7 +668,8 @@ class WithPrivatize:
         Raises:
             DomainError: If the update has another size, is not an array of floating-point numbers,
                 or is not finite.
-            RandomnessError: If `randomness` is seeded and not a keystream.
+            RandomnessError: If `randomness` is seeded and no keystream, or a keystream that was
+                used before.
         """
         prepared = prepare(self, flatten_update(update, self.input_domain.dimension))
         return self.encode(prepared.vector(0), _keystream(randomness))

@@ -284,7 +284,7 @@ def _candidate(
     guesses: CalibrationGuesses,
 ) -> Candidate:
     if registration.calibrated_parameter is None:
-        raise ParameterError("it gives no privacy, or none that calibration could set")
+        raise ParameterError("it gives no privacy, or has no parameter to calibrate")
     domain = domain_for(registration, setting.domain)
     if isinstance(domain, registration.slow_on) and not setting.designs:
         raise ParameterError(

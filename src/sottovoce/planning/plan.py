@@ -459,7 +459,8 @@ def plan(
         designs: Also rank mechanisms whose calibration takes about a minute.
 
     Returns:
-        The plan. `plan[0]` has the smallest error; `explanation` says why the choice was made.
+        The plan. `plan[0]` has the smallest error; `explanation` says which mechanism is
+        recommended, and why.
 
     Raises:
         ParameterError: A parameter is out of range, or no mechanism keeps the budget.
