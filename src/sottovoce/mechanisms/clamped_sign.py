@@ -124,7 +124,7 @@ class ClampedSign(WithPrivatize):
 
     @property
     def inflation(self) -> float:
-        """The fraction by which the squared shift charged exceeds (2 Delta/sigma)^2: rounding."""
+        """The fraction by which the squared distance of neighbors is overcharged, for rounding."""
         return (1.0 + _ROUNDING) ** 2 - 1.0
 
     def _tilts(self, vector: Vector) -> Vector:

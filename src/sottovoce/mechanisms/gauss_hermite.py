@@ -133,7 +133,10 @@ class GaussHermite(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
-        """The standard deviation sigma of the Gaussian noise that the codes imitate."""
+        """The standard deviation sigma of the Gaussian noise that the codes imitate, per coordinate.
+
+        It is noise_multiplier * radius / records, in the unit of the update.
+        """
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
     def code_format(self) -> LevelCodes:
@@ -265,9 +268,11 @@ class GaussHermite(WithPrivatize):
 
     @property
     def inflation(self) -> float:
-        """The fraction by which the rho charged exceeds Delta^2/(2 sigma^2): slack and rounding.
+        """The fraction by which the rho charged exceeds that of the Gaussian mechanism.
 
-        With two levels it is that of the squared shift of the one-bit event, rounding alone.
+        It covers the slack of the certified Fisher information, and rounding. With two levels no
+        rho is charged; it is the fraction by which the squared distance of neighbors is
+        overcharged, for rounding alone.
         """
         fisher_bound = 1.0 if self.levels == 2 else families.gauss_hermite(self.levels).fisher_bound
         return fisher_bound * (1.0 + _ROUNDING) ** 2 - 1.0

@@ -212,7 +212,10 @@ class SeededSign(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
-        """The standard deviation sigma of the Gaussian noise that the signs imitate."""
+        """The standard deviation sigma of the Gaussian noise that the signs imitate, per coordinate.
+
+        It is noise_multiplier * radius / records, in the unit of the update.
+        """
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
     def layout(self) -> SeedLayout:

@@ -171,7 +171,7 @@ class Staircase(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
-        """The noise standard deviation of each coordinate."""
+        """The noise standard deviation of each coordinate, in the unit of the update."""
         return math.sqrt(self.noise.variance)
 
     def code_format(self) -> Float32Codes:
