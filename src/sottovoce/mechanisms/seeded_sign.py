@@ -212,9 +212,9 @@ class SeededSign(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
-        """The standard deviation sigma of the Gaussian noise that the signs imitate, per coordinate.
+        """The standard deviation sigma of the Gaussian noise that the signs imitate.
 
-        It is noise_multiplier * radius / records, in the unit of the update.
+        It is noise_multiplier * radius / records for each coordinate, in the unit of the update.
         """
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
