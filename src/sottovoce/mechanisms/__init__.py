@@ -3,7 +3,7 @@
     mechanism = GaussHermite(input_domain=ball, levels=2, noise_multiplier=10.0)
     estimate = mechanism.decode(mechanism.privatize(update))
 
-`find` returns a mechanism by its registered name, and a plug-in enters the register with
+`find` returns the registration of a mechanism by its name, and a plug-in enters the register with
 `register`. The package also contains the solvers, noise laws, samplers and the rotation that
 mechanisms use, and `release_event`, which says what a release is charged with. It imports `privacy`
 and `core`.

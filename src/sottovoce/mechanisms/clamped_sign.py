@@ -76,7 +76,7 @@ class ClampedSign(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
-        """The standard deviation sigma, which is also the magnitude that a bit decodes to."""
+        """The scale sigma = noise_multiplier * radius / records; a bit decodes to +-sigma."""
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
     def code_format(self) -> LevelCodes:
@@ -86,7 +86,7 @@ class ClampedSign(WithPrivatize):
         return sample_bits(self._tilts(self.input_domain.check(values)), 1.0, keystream)
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Encode rows that were checked; the bits are drawn in packed form.
+        """Encode prepared rows on the CPU; the bits are drawn in packed form.
 
         Args:
             prepared: The rows.
@@ -124,7 +124,7 @@ class ClampedSign(WithPrivatize):
 
     @property
     def inflation(self) -> float:
-        """The fraction by which the rho charged exceeds Delta^2/(2 sigma^2): rounding."""
+        """The fraction by which the squared distance of neighbors is overcharged, for rounding."""
         return (1.0 + _ROUNDING) ** 2 - 1.0
 
     def _tilts(self, vector: Vector) -> Vector:

@@ -68,7 +68,8 @@ class Cldp(WithPrivatize):
 
     Attributes:
         input_domain: A box that is symmetric about 0, an L1 ball or an L2 ball.
-        epsilon: The pure epsilon between any two inputs; at least 1e-9.
+        epsilon: The pure epsilon between any two inputs, at most 1000. Below about 2e-19 it is
+            refused.
     """
 
     input_domain: Box | L1Ball | L2Ball
@@ -84,7 +85,7 @@ class Cldp(WithPrivatize):
         if isinstance(domain, Box) and domain.lower != -domain.upper:
             raise ParameterError(
                 f"the box must be symmetric about 0, got [{domain.lower:g}, {domain.upper:g}]; "
-                "shift the data by its middle"
+                "subtract the middle of the box from the data"
             )
         parameter_rules.integer(
             "dimension",
@@ -112,12 +113,16 @@ class Cldp(WithPrivatize):
 
     @property
     def contrast(self) -> float:
-        """The factor c = 1 - 2f by which the mean of a randomized sign is smaller than the sign."""
+        """The factor c = 1 - 2f in (0, 1) by which flipping multiplies the mean of a sign."""
         return (_WORD - 2 * self.flip_threshold) / _WORD
 
     @property
     def num_directions(self) -> int:
-        """The number of coordinates, or of rows of the Hadamard matrix, that a code can name."""
+        """The number of directions that a code can name.
+
+        The dimension for a box or an L2 ball; for an L1 ball the number of rows of the Hadamard
+        matrix, the next power of two.
+        """
         dimension = self.input_domain.dimension
         padded: int = 1 << (dimension - 1).bit_length()
         return padded if isinstance(self.input_domain, L1Ball) else dimension
@@ -199,8 +204,8 @@ class Cldp(WithPrivatize):
             values: A vector in the input domain.
 
         Returns:
-            The joint law of the 2d outcomes; for an L2 ball or a large dimension mean and variance
-            only.
+            The joint law of all outcomes, a direction and a sign, for a box or an L1 ball of at
+            most 256 coordinates; else only mean and variance of each coordinate.
         """
         domain = self.input_domain
         vector = domain.check(values)
@@ -230,10 +235,11 @@ class Cldp(WithPrivatize):
         )
 
     def density_ratios(self) -> tuple[float, float]:
-        """Return bounds on the density of a message against the same direction with a fair sign.
+        """Return (lo, hi), bounds on the law of a message over its law with a fair sign.
 
         Returns:
-            (2 f, 2 (1 - f)), rounded outward, because a sign has a probability between f and 1 - f.
+            (2 f, 2 (1 - f)) as ratios, rounded outward, with f the probability of flipping the
+            sign: for every input a sign has a probability between f and 1 - f, instead of 1/2.
         """
         low, high = self.flip_threshold, _WORD - self.flip_threshold
         return (
@@ -243,7 +249,10 @@ class Cldp(WithPrivatize):
 
     @property
     def hides_only_against_zero(self) -> bool:
-        """Whether the zero-out event holds against the input 0 only."""
+        """Whether the zero-out event holds only if one of the two neighbors is the input 0.
+
+        True on an L2 ball with `records` = 1.
+        """
         domain = self.input_domain
         return isinstance(domain, L2Ball) and domain.against_zero(Adjacency.ZERO_OUT)
 
@@ -272,10 +281,10 @@ def _flip_threshold(epsilon: float) -> int:
 
 
 def mean_component(dimension: int) -> float:
-    """Return E|V_1| of a uniform point V on the sphere: Gamma(d/2)/(sqrt(pi) Gamma((d+1)/2)).
+    """Return E|V_1| of a uniform point V on the unit sphere of this dimension d.
 
-    Above d = 1000 a series in 1/d is used, whose next term is below 1e-14 of the result:
-    differences of log-gamma functions lose digits there.
+    It is Gamma(d/2)/(sqrt(pi) Gamma((d+1)/2)). Above d = 1000 a series in 1/d is used, whose next
+    term is below 1e-14 of the result: differences of log-gamma functions lose digits there.
     """
     if dimension <= 1000:
         ratio = math.lgamma(dimension / 2.0) - math.lgamma((dimension + 1.0) / 2.0)

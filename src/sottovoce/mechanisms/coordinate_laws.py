@@ -18,8 +18,8 @@ from sottovoce.mechanisms.registry import kind_of
 class TiltedFamily:
     """An exponential family: code j with probability proportional to w_j exp(y_j z).
 
-    Here z = tilt_per_unit * value, y_j = points[j] and w_j = weights[j]; code j decodes to
-    letters[j].
+    Here z = tilt_per_unit * value for the value of the coordinate, y_j = points[j] and
+    w_j = weights[j]; code j decodes to letters[j].
     """
 
     points: Vector
@@ -30,7 +30,7 @@ class TiltedFamily:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisySign:
-    """The values +-magnitude, with the sign of the value plus N(0, stddev^2)."""
+    """The law of +-magnitude, with the sign of the coordinate's value plus N(0, stddev^2)."""
 
     stddev: float
     magnitude: float
@@ -40,8 +40,8 @@ class NoisySign:
 class InterpolatedTable:
     """A finite table: the value's row of probabilities is interpolated linearly between the knots.
 
-    The interval [low, high] of values is mapped onto [0, 1], where the knots lie; code j decodes to
-    letters[j].
+    The interval [low, high] of values is mapped onto [0, 1], where the knots lie. rows[k, j] is the
+    probability of code j at knots[k]; code j decodes to letters[j].
     """
 
     low: float
@@ -53,14 +53,14 @@ class InterpolatedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddedNoise:
-    """The value plus independent noise."""
+    """The law of a coordinate's value plus `noise`, drawn independently for each coordinate."""
 
     noise: ScalarGaussian | ScalarLaplace | ScalarStaircase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unchanged:
-    """The value itself."""
+    """The law of a coordinate that decodes to its own value, without noise."""
 
 
 CoordinateLaw = TiltedFamily | NoisySign | InterpolatedTable | AddedNoise | Unchanged
@@ -71,7 +71,11 @@ class Coordinatewise(Protocol):
     """A mechanism that declares the law of each decoded coordinate."""
 
     def coordinate_law(self) -> CoordinateLaw:
-        """Return the law of a decoded coordinate."""
+        """Return the law of a decoded coordinate given its value, the same for all coordinates.
+
+        Raises:
+            ParameterError: With these parameters the coordinates are not independent.
+        """
         ...
 
 
@@ -79,12 +83,18 @@ CentralNoise = ScalarGaussian | ScalarLaplace
 
 
 def noise_of(mechanism: Mechanism) -> CentralNoise:
-    """Return the noise of a mechanism that only adds it; else raise PrivacyError."""
+    """Return the noise that a mechanism adds to each coordinate, in the unit of the coordinate.
+
+    Raises:
+        PrivacyError: The mechanism does anything but add Gaussian or Laplace noise.
+        ParameterError: Its noise is not independent between coordinates.
+    """
     law = mechanism.coordinate_law() if isinstance(mechanism, Coordinatewise) else None
     if not isinstance(law, AddedNoise) or not isinstance(law.noise, ScalarGaussian | ScalarLaplace):
         raise PrivacyError(
-            f"'{kind_of(mechanism)}' does not only add noise, so a trusted party cannot add its "
-            "noise to a sum; use mechanism 'gaussian' or 'laplace', or the channel 'direct' (and "
-            "hide a sample by own-records)"
+            f"'{kind_of(mechanism)}' does not only add Gaussian or Laplace noise, so a trusted "
+            "party cannot add its noise to a sum; use mechanism 'gaussian' or 'laplace', or let "
+            "every client send its own message (in a spec, channel 'direct') and hide a sample by "
+            "own-records"
         )
     return law.noise

@@ -96,7 +96,7 @@ class DiscreteGaussian(RoundedNoise):
 
     @property
     def noise(self) -> laws.ScalarGaussian:
-        """The real-valued noise of a coordinate."""
+        """The law of the noise that is added to a coordinate before rounding, in its unit."""
         return _noise(self.input_domain, self.noise_multiplier)
 
     def privacy(self, adjacency: Adjacency) -> GaussianNoise:

@@ -99,7 +99,7 @@ class DiscreteLaplace(RoundedNoise):
 
     @property
     def noise(self) -> laws.ScalarLaplace:
-        """The real-valued noise of a coordinate."""
+        """The law of the noise that is added to a coordinate before rounding, in its unit."""
         return _noise(self.input_domain, self.noise_multiplier)
 
     def privacy(self, adjacency: Adjacency) -> LaplaceNoise | Repeated:

@@ -156,7 +156,7 @@ class DiscreteStaircase(RoundedNoise):
 
     @property
     def noise(self) -> laws.ScalarStaircase:
-        """The real-valued noise of a coordinate."""
+        """The law of the noise that is added to a coordinate before rounding, in its unit."""
         return _noise(self.input_domain, self.step_epsilon, self.nu, self.step_multiplier)
 
     def privacy(self, adjacency: Adjacency) -> FinitePair | PureDp | Repeated:

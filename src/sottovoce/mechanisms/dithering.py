@@ -51,8 +51,9 @@ def dither(
 ) -> GridCodes:
     """Round each value at random to one of its two adjacent grid points, without bias.
 
-    The result is exactly unbiased for the position (x - lower)/D as float64 computes it, which is
-    within levels 2^-51 grid steps of the true one; each probability is a multiple of 2^-64.
+    The result is exactly unbiased for the position (x - lower)/D as float64 computes it, D the grid
+    step, up to probabilities that are multiples of 2^-64. That position is within levels * 2^-51
+    grid steps of the true one.
 
     Args:
         values: A vector with coordinates in [lower, upper].
@@ -63,6 +64,10 @@ def dither(
 
     Returns:
         The index of a grid point, 0 ... levels - 1, for each coordinate.
+
+    Raises:
+        DomainError: A coordinate is not in [lower, upper], or `values` is no vector.
+        ParameterError: `levels`, `lower` or `upper` is out of range, or the vector is empty.
     """
     vector = np.asarray(values, dtype=np.float64)
     dimension = vector.size if vector.ndim == 1 else 1
@@ -75,6 +80,8 @@ def lemma_10_bound(norm: float, dimension: int, levels: int, failure_probability
 
         ||v'||^2 <= ||v||^2 + sqrt(2) ||v|| D log(4/delta) + d D^2/4 + sqrt(2 d) D log(4/delta)
 
+    for the dithered vector v' and the grid step D = 2/(levels - 1).
+
     The printed proof has a gap: it rounds downward, l_i <= v_i, and claims sum l_i^2 <= ||v||^2,
     which fails for negative coordinates (v_i just below 0 has l_i = -D). Its uses of Hoeffding's
     inequality are valid but loose: log for sqrt(log), and D for D^2, which needs D <= 2. The
@@ -84,14 +91,14 @@ def lemma_10_bound(norm: float, dimension: int, levels: int, failure_probability
     Args:
         norm: The L2 norm of the vector in units of the radius, at most 1.
         dimension: The number of coordinates d.
-        levels: The number of grid points.
+        levels: The number of grid points, from 2 to 2^16.
         failure_probability: The probability delta with which the bound may fail.
 
     Returns:
-        The bound on ||v'||.
+        The bound on ||v'||, in units of the radius.
 
     Raises:
-        ParameterError: If the norm exceeds 1.
+        ParameterError: If the norm exceeds 1, or another argument is out of range.
     """
     spacing = 2.0 / (_checked_levels(levels) - 1)
     _check_bound(norm, dimension, failure_probability)
@@ -105,20 +112,23 @@ def lemma_10_bound(norm: float, dimension: int, levels: int, failure_probability
 def dithered_norm_bound(
     norm: float, dimension: int, levels: int, failure_probability: float, *, power: int = 2
 ) -> float:
-    """Return a norm that dithering on [-1, 1] exceeds with at most `failure_probability`.
+    """Return a norm that a vector dithered on [-1, 1] exceeds with at most `failure_probability`.
 
     The bound holds for every vector of the dimension whose norm is at most `norm`, and increases
     with `norm`. The proof is in this module's docstring.
 
     Args:
-        norm: The norm of the vector in units of the radius.
+        norm: The norm of the vector before dithering, in units of the radius.
         dimension: The number of coordinates.
-        levels: The number of grid points.
+        levels: The number of grid points, from 2 to 2^16.
         failure_probability: The probability with which the bound may fail.
         power: 1 for the L1 norm, 2 for the L2 norm.
 
     Returns:
         The bound on the norm after dithering, in units of the radius.
+
+    Raises:
+        ParameterError: An argument is out of range.
     """
     spacing = 2.0 / (_checked_levels(levels) - 1)
     _check_bound(norm, dimension, failure_probability)
@@ -153,7 +163,8 @@ def gamma_scaling(
         The factor g.
 
     Raises:
-        ParameterError: If there are too few levels even for the zero vector.
+        ParameterError: If there are too few levels even for the zero vector, or an argument is out
+            of range.
     """
     parameter_rules.clip_norm("radius", radius)
 
@@ -164,8 +175,8 @@ def gamma_scaling(
     if not stays(0.0):
         raise ParameterError(
             f"{levels} levels are too few for dimension {dimension}: even the zero vector cannot "
-            "be shown to stay in the ball; use more levels, an odd number of them (a grid with 0), "
-            "or a larger failure probability"
+            "be shown to stay in the ball when it is dithered; use more levels, an odd number of "
+            "them (a grid with 0), or a larger failure probability"
         )
     low, high = 0.0, 1.0  # a factor of 1 never works: the bound exceeds the norm
     for _ in range(60):
@@ -186,18 +197,19 @@ def dither_within(
     """Round a vector to a grid at random, and repeat until the result lies in the ball.
 
     The accepted vector has norm at most `radius`, which is decided in integers: with
-    m_i = 2 code_i - (levels - 1), sum |m_i|^p <= (levels - 1)^p. So its law is a mixture of grid
-    vectors in the ball, and by joint quasi-convexity of D_a the accounting over pairs of such
-    vectors covers it. Rejection prefers short vectors, which biases the mean: if a try fails with
-    probability f, v - E[accepted] = f (E[rejected] - E[accepted]), at most f D sqrt(d) in L2 and f
-    D d in L1. Scale by `gamma_scaling` first to make f small.
+    m_i = 2 code_i - (levels - 1) and p = `power`, sum |m_i|^p <= (levels - 1)^p. So its law is a
+    mixture of grid vectors in the ball, and by joint quasi-convexity of Renyi divergences the
+    accounting over pairs of such vectors covers it. Rejection prefers short vectors, which biases
+    the mean: if a try fails with probability f, v - E[accepted] = f (E[rejected] - E[accepted]),
+    at most f D sqrt(d) in L2 and f D d in L1, for d coordinates and the grid step D. Scale by
+    `gamma_scaling` first to make f small.
 
     Args:
         values: A vector of norm at most `radius`.
         levels: The number of grid points over [-radius, radius].
         radius: The radius of the ball.
-        keystream: The random bits. Try 0 reads its words, try t its extension t - 1; it is then
-            spent.
+        keystream: The random bits. Try 0 reads its words, try t its extension t - 1; it cannot be
+            used again.
         power: 1 for the L1 norm, 2 for the L2 norm.
         max_tries: The number of tries before giving up.
 
@@ -205,7 +217,7 @@ def dither_within(
         The index of a grid point, 0 ... levels - 1, for each coordinate.
 
     Raises:
-        DomainError: If no try stays in the ball. Nothing is clamped.
+        DomainError: If no try stays in the ball (nothing is clamped), or the vector is not in it.
     """
     _checked_levels(levels)
     parameter_rules.integer("max_tries", max_tries, low=1, high=2**20)
@@ -222,8 +234,8 @@ def dither_within(
         if int(np.sum(magnitudes**power)) <= (levels - 1) ** power:
             return codes
     raise DomainError(
-        f"no dithering within the radius in {max_tries} tries; scale the vector by gamma_scaling, "
-        "or use more levels"
+        f"none of {max_tries} dithered vectors had a norm within the radius; scale the vector by "
+        "gamma_scaling first, or use more levels"
     )
 
 

@@ -49,7 +49,7 @@ def packed_size(count: int, bits: int) -> int:
 
 
 def pack(codes: UnsignedCodes, bits: int) -> bytes:
-    """Pack codes of a fixed number of bits without gaps.
+    """Pack codes of a fixed number of bits without gaps, the lowest bit of each code first.
 
     Args:
         codes: Unsigned integers below 2^bits.
@@ -57,6 +57,10 @@ def pack(codes: UnsignedCodes, bits: int) -> bytes:
 
     Returns:
         The packed codes; the unused bits of the last byte are zero.
+
+    Raises:
+        WireError: A code needs more than `bits` bits.
+        ParameterError: `bits` is out of range.
 
     Examples:
         >>> pack(np.array([1, 2, 3], dtype=np.uint8), bits=2).hex()
@@ -95,12 +99,16 @@ def unpack(payload: Octets, count: int, bits: int) -> UnsignedCodes:
     """Unpack codes that `pack` has packed.
 
     Args:
-        payload: The packed bytes. A wrong length or nonzero padding raises WireError.
+        payload: The packed bytes.
         count: The number of codes.
         bits: The number of bits of each code, from 1 to 32.
 
     Returns:
         The codes in the smallest unsigned type of 8, 16 or 32 bits that holds `bits` bits.
+
+    Raises:
+        WireError: The payload has a wrong length, or nonzero bits after the last code.
+        ParameterError: `bits` is out of range.
 
     Examples:
         >>> unpack(bytes.fromhex("39"), count=3, bits=2).tolist()
@@ -133,6 +141,10 @@ class PackedCodes:
     """A packed message of `count` codes 0 ... levels - 1, checked on construction.
 
     The payload is kept by reference if it is immutable, else copied.
+
+    Raises:
+        WireError: The payload has a wrong length, nonzero bits after the last code, or a code that
+            is not below `levels`.
     """
 
     __slots__ = ("bits", "count", "levels", "payload")
@@ -148,7 +160,7 @@ class PackedCodes:
             raise WireError(f"expected codes below {levels}, got code {largest}")
 
     def codes(self) -> UnsignedCodes:
-        """Return the codes, unpacked."""
+        """Return the `count` codes in the smallest unsigned type that holds their bits."""
         return unpack(self.payload, self.count, self.bits)
 
     def _largest(self) -> int:
@@ -160,7 +172,13 @@ class PackedCodes:
 
 
 def check_rows(payloads: NDArray[np.uint8], *, count: int, levels: int) -> None:
-    """Raise WireError unless each row of a matrix is a payload that `PackedCodes` accepts."""
+    """Raise WireError unless each row of a matrix of bytes is a payload that `PackedCodes` accepts.
+
+    Args:
+        payloads: The packed messages, one in each row.
+        count: The number of codes in a message.
+        levels: Codes must be below it.
+    """
     bits = (levels - 1).bit_length()
     size = packed_size(count, bits)
     if payloads.dtype != np.uint8 or payloads.ndim != 2 or payloads.shape[1] != size:
@@ -213,7 +231,8 @@ Payloads = NDArray[np.uint8]
 class Prepared:
     """Rows that are checked and clipped, so that `encode_packed` cannot fail because of the data.
 
-    Row i times `scales[i]`, in float64, lies in the domain of the mechanism.
+    Row i times `scales[i]`, in float64, lies in the domain of the mechanism (after `take_clipped`
+    up to the caller's rounding).
 
     Attributes:
         mechanism: The mechanism that will encode the rows.
@@ -252,7 +271,8 @@ class Prepared:
             i: The index of the row.
 
         Returns:
-            The scaled row in float64, on the CPU.
+            The row times its clipping factor, in float64 on the CPU. It may share memory with
+            `rows`.
         """
         row = self.rows[i].double().cpu().numpy() if self.on_device else self.rows[i]
         wide: Vector = row.astype(np.float64, copy=False)
@@ -271,13 +291,14 @@ class Prepared:
         return self.rows[i] if scale == 1.0 else self.rows[i].double() * scale
 
     def take(self, positions: Sequence[int]) -> "Prepared":
-        """Return some of the rows.
+        """Return a `Prepared` with some of the rows only.
 
         Args:
             positions: The indices of the rows.
 
         Returns:
-            Those rows with their scales, in this order.
+            Those rows with their scales, in this order; this object itself if these are all rows
+            in their own order.
         """
         if list(positions) == list(range(len(self))):
             return self
@@ -309,7 +330,7 @@ class PackedRows:
         return not isinstance(self.payloads, np.ndarray)
 
     def on_cpu(self) -> Payloads:
-        """Return the payloads on the CPU.
+        """Return the payloads on the CPU, copied from the device if they are on one.
 
         Returns:
             A matrix of bytes with one row for each message.
@@ -383,10 +404,13 @@ def prepare(
             does for an L2Ball.
 
     Returns:
-        The rows, ready for `encode_packed`.
+        The rows, ready for `encode_packed`. `values` is not changed, but the result may share its
+        memory.
 
     Raises:
-        DomainError: If the rows have another dimension or contain NaN or infinity.
+        DomainError: If the rows have another dimension, contain NaN or infinity, or cannot be
+            projected (means of several records outside an L1 ball), or if a rotated row leaves a
+            domain that is no L2Ball (on a CUDA device this is not checked).
     """
     if _has_kernels(mechanism, values):
         return prepare_on_device(mechanism, values, rotation=rotation)
@@ -405,9 +429,10 @@ def prepare(
 
 
 def take_clipped(mechanism: Mechanism, values: Tensor) -> Prepared:
-    """Return rows as they are, which the caller has clipped; for simulations only.
+    """Wrap rows that the caller has already clipped, without a check; for simulations only.
 
-    The caller's rounding may leave them slightly outside of the domain.
+    They are neither clipped nor tested for NaN. The caller's rounding may leave them slightly
+    outside of the domain.
     """
     if _has_kernels(mechanism, values):
         return Prepared(mechanism=mechanism, rows=values.detach().contiguous())
@@ -468,21 +493,29 @@ def encode_packed(prepared: Prepared, keystreams: Sequence[Keystream]) -> Packed
 
 
 def pack_each(prepared: Prepared, codes_of: Callable[[int], Codes]) -> Payloads:
-    """Pack the codes that `codes_of` returns for each row, on several threads."""
+    """Return a matrix with the packed codes that `codes_of(i)` returns for each row i.
+
+    Several threads call `codes_of`. Codes that do not fit the mechanism's format raise WireError.
+    """
     code_format = prepared.mechanism.code_format()
     shape = (code_format.num_codes(prepared.mechanism.input_domain.dimension),)
 
     def payload_of(i: int) -> bytes:
         codes = codes_of(i)
         if np.shape(codes) != shape:
-            raise WireError(f"codes must have the shape {shape}, got {np.shape(codes)}")
+            raise WireError(
+                f"the mechanism must return codes of shape {shape}, got {np.shape(codes)}"
+            )
         return pack_codes(codes, code_format)
 
     return fill_each(prepared, payload_of)
 
 
 def fill_each(prepared: Prepared, payload_of: Callable[[int], Octets]) -> Payloads:
-    """Collect the payloads that `payload_of` returns for each row, on several threads."""
+    """Return a matrix with the packed bytes that `payload_of(i)` returns for each row i.
+
+    Several threads call `payload_of`. A wrong number of bytes raises WireError.
+    """
     mechanism = prepared.mechanism
     dimension = mechanism.input_domain.dimension
     size = (mechanism.code_format().payload_bits(dimension) + 7) // 8
@@ -492,7 +525,9 @@ def fill_each(prepared: Prepared, payload_of: Callable[[int], Octets]) -> Payloa
         for i in range(begin, end):
             found = np.frombuffer(payload_of(i), dtype=np.uint8)
             if len(found) != size:
-                raise WireError(f"expected a payload of {size} bytes, got {len(found)}")
+                raise WireError(
+                    f"the mechanism must return a payload of {size} bytes, got {len(found)}"
+                )
             payloads[i] = found
 
     over_rows(work, len(prepared), dimension)
@@ -505,7 +540,7 @@ def pack_codes(codes: Codes, code_format: CodeFormat) -> bytes:
         case LevelCodes():
             dtype = code_format.dtype
             if codes.dtype != dtype or (codes.size and int(codes.max()) >= code_format.levels):
-                raise WireError(f"codes must be {dtype} below {code_format.levels}")
+                raise WireError(f"codes must be {dtype} integers below {code_format.levels}")
             return pack(codes.astype(dtype, copy=False), code_format.bits)
         case Float32Codes():
             if codes.dtype != np.float32 or not np.isfinite(codes).all():
@@ -586,14 +621,22 @@ class Privatizing(Mechanism, Protocol):
     """A registered mechanism, which in addition to `Mechanism` clips updates of any shape."""
 
     def privatize(self, update: Any, *, randomness: Randomness | Keystream | None = None) -> Codes:
-        """Randomize an update of any shape; see `WithPrivatize`.
+        """Flatten an update, clip it to the mechanism's domain and randomize it.
+
+        Nothing is charged to a ledger.
 
         Args:
-            update: Floating-point numbers, as many as the domain has dimensions.
+            update: Floating-point numbers, as many as the domain has dimensions, in any shape.
             randomness: The source of the key; by default the operating system.
 
         Returns:
-            The codes of the update.
+            The codes of the update, for `decode`.
+
+        Raises:
+            DomainError: If the update has another size, is not an array of floating-point numbers,
+                or is not finite.
+            RandomnessError: If `randomness` is seeded and no keystream, or a keystream that was
+                used before.
         """
         ...
 
@@ -607,6 +650,8 @@ class WithPrivatize:
         self: Mechanism, update: Any, *, randomness: Randomness | Keystream | None = None
     ) -> Codes:
         """Randomize an update, after flattening it and clipping it to the mechanism's domain.
+
+        Nothing is charged to a ledger.
 
         Args:
             update: Floating-point numbers, as many as the domain has dimensions, in any shape: a
@@ -623,13 +668,19 @@ class WithPrivatize:
         Raises:
             DomainError: If the update has another size, is not an array of floating-point numbers,
                 or is not finite.
+            RandomnessError: If `randomness` is seeded and no keystream, or a keystream that was
+                used before.
         """
         prepared = prepare(self, flatten_update(update, self.input_domain.dimension))
         return self.encode(prepared.vector(0), _keystream(randomness))
 
 
 def flatten_update(update: Any, dimension: int) -> Floats:
-    """Return an update as a vector on the CPU; raise DomainError if it is not one."""
+    """Return an update of any shape as a flat array on the CPU, without a check for NaN.
+
+    Raises:
+        DomainError: The update is not an array of `dimension` floating-point numbers.
+    """
     array = np.asarray(_on_cpu(update) if hasattr(update, "detach") else _array_of(update))
     if array.dtype.kind in "iub":
         raise DomainError(

@@ -26,7 +26,11 @@ from sottovoce.privacy.events import PureDp, Repeated
 
 
 def interval(domain: Domain) -> tuple[float, float]:
-    """Return the interval of every coordinate of the domain, which tables map onto [0, 1]."""
+    """Return the least and the largest value of a coordinate, which tables map onto [0, 1].
+
+    Raises:
+        ParameterError: The domain is no Box, L1Ball or L2Ball.
+    """
     match domain:
         case Box():
             return domain.lower, domain.upper
@@ -40,7 +44,10 @@ def interval(domain: Domain) -> tuple[float, float]:
 
 
 class TableMechanism(WithPrivatize):
-    """A base class; subclasses add parameters, `table`, `levels` and `privacy`."""
+    """A base class of mechanisms that send each coordinate through one table of probabilities.
+
+    Subclasses add parameters, `table`, `levels` and `privacy`.
+    """
 
     __slots__ = ()
 
@@ -49,7 +56,7 @@ class TableMechanism(WithPrivatize):
 
     @property
     def table(self) -> IntegerTable:
-        """The table of integer probabilities from which codes are drawn."""
+        """The table of integer probabilities, in units of 2^-128, from which codes are drawn."""
         raise NotImplementedError
 
     @property
@@ -59,7 +66,7 @@ class TableMechanism(WithPrivatize):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The values at the first and at the last knot, in the units of the domain."""
+        """The input values that the table maps to 0 and to 1, in the units of the domain."""
         return interval(self.input_domain)
 
     @property
@@ -69,7 +76,7 @@ class TableMechanism(WithPrivatize):
         return np.asarray(low + (high - low) * self.table.letters)
 
     def design_digest(self) -> str:
-        """Return the digest of the table, which must be the same at server and client."""
+        """Return the digest of the table, 32 hexadecimal digits; server and client must agree."""
         return self.table.digest
 
     def code_format(self) -> LevelCodes:
@@ -80,7 +87,7 @@ class TableMechanism(WithPrivatize):
         return sample_table(row, self.table, keystream, affine)
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Encode rows that were checked, in the precision that they have."""
+        """Encode prepared rows on the CPU into a matrix of bytes with one row for each message."""
         table = self.table
 
         def codes(i: int) -> NDArray[np.uint8]:
@@ -91,7 +98,7 @@ class TableMechanism(WithPrivatize):
         return pack_each(prepared, codes)
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
-        """Encode rows on a CUDA device, with the same bytes."""
+        """Encode prepared rows on their CUDA device, into the same bytes as on the CPU."""
         from sottovoce.mechanisms.kernels.cuda import ladder, packing, rows
 
         table, affine, bits = self.table, self.affine, self.code_format().bits
@@ -104,16 +111,20 @@ class TableMechanism(WithPrivatize):
 
     @property
     def affine(self) -> Affine:
-        """The map from a coordinate to its position on the table."""
+        """The map from the value of a coordinate to its position on the table, from 0 to 1."""
         low, high = self.ends
         return Affine(shift=low, divisor=high - low)
 
     def places(self, row: Floats) -> tuple[Floats, Affine]:
-        """Return a row as it is sampled, and the map from it to positions on the table."""
+        """Return a row as it is sampled, and the map from it to positions from 0 to 1."""
         return row, self.affine
 
     def positions(self, values: ArrayLike) -> Vector:
-        """Return the position of each coordinate on the table, between 0 and 1."""
+        """Return the position of each coordinate on the table: 0 and 1 are the `ends`.
+
+        Raises:
+            DomainError: The values are not in the input domain.
+        """
         row, affine = self.places(self.input_domain.check(values))
         return np.clip(affine(row.astype(np.float64, copy=False)), 0.0, 1.0)
 
@@ -132,9 +143,10 @@ class TableMechanism(WithPrivatize):
         )
 
     def density_ratios(self) -> tuple[float, float] | None:
-        """Return bounds on the density of a message against one law for every coordinate.
+        """Return bounds (lo, hi) with lo <= dR/dQ <= hi, for the law R of a message of any input.
 
-        The bounds of the coordinates multiply; None if the product is too large to be useful.
+        Q is one law that does not depend on the input. The bounds are ratios, rounded outward, the
+        products of those of all coordinates; None if log(hi) or -log(lo) exceeds 600.
         """
         low, high = self.table.density_ratios()
         dimension = self.input_domain.dimension
@@ -146,19 +158,23 @@ class TableMechanism(WithPrivatize):
 
 
 class DesignedTable(TableMechanism):
-    """A base class of tables that a solver designs; subclasses add `design_spec`."""
+    """A base class of mechanisms whose table a solver designs; subclasses add `design_spec`."""
 
     __slots__ = ()
 
     output_bits: int
 
     def design_spec(self) -> DesignSpec:
-        """Return the parameters of the design."""
+        """Return the specification under which the table is solved for, shipped and cached."""
         raise NotImplementedError
 
     @property
     def design(self) -> Design:
-        """The certified design: shipped with the package, cached, or solved now."""
+        """The certified design: shipped with the package, cached on disk, or solved now and cached.
+
+        Raises:
+            DesignError: A stored design is damaged, or no certified one was found.
+        """
         return store.find(self.design_spec())
 
     @property
@@ -171,14 +187,14 @@ class DesignedTable(TableMechanism):
 
 
 class IntervalTable(TableMechanism):
-    """A base class of tables that are epsilon-DP over the whole interval of each coordinate."""
+    """A base class of table mechanisms that are epsilon-DP for any two values of a coordinate."""
 
     __slots__ = ()
 
     epsilon: float
 
     def check(self) -> None:
-        """Raise ParameterError unless the domain is a box and epsilon has tables."""
+        """Raise ParameterError unless the domain is a box and epsilon lies from 0.001 to 60."""
         if not isinstance(self.input_domain, Box):
             raise ParameterError(
                 f"input_domain must be a Box (clip geometry linf), got "

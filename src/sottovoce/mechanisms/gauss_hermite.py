@@ -83,8 +83,8 @@ class GaussHermite(WithPrivatize):
         P(j | u) proportional to w_j exp(y_j u/sigma),        code j decodes to sigma y_j
 
     with sigma = noise_multiplier * radius / records, and y_j, w_j the Gauss-Hermite nodes and
-    weights of N(0, 1). The bias is below 1% for |u|/sigma up to .17/.70/1.23/2.99/5.5 at 2/3/4/8/16
-    levels. Rotate updates first (`Rotation`), so that no coordinate is large.
+    weights of N(0, 1). The bias is below 1% of u for |u|/sigma up to .17/.70/1.23/2.99/5.5 at
+    2/3/4/8/16 levels. Rotate updates first (`Rotation`), so that no coordinate is large.
 
     Privacy: for neighbors at L2 distance Delta the release is rho-zCDP with
 
@@ -133,7 +133,10 @@ class GaussHermite(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
-        """The standard deviation sigma of the Gaussian noise that the codes imitate."""
+        """The standard deviation sigma of the Gaussian noise that the codes imitate.
+
+        It is noise_multiplier * radius / records for each coordinate, in the unit of the update.
+        """
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
     def code_format(self) -> LevelCodes:
@@ -143,7 +146,7 @@ class GaussHermite(WithPrivatize):
         return self.sample(self.input_domain.check(values), keystream)
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Encode rows that were checked; they are clipped while codes are drawn.
+        """Encode prepared rows on the CPU; they are clipped while codes are drawn.
 
         Args:
             prepared: The rows.
@@ -161,7 +164,7 @@ class GaussHermite(WithPrivatize):
         return pack_each(prepared, lambda i: self.sample(rows[i], keystreams[i], scale(i)))
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
-        """Encode rows on a CUDA device, with the same bytes as on the CPU.
+        """Encode prepared rows on their CUDA device, with the same bytes as on the CPU.
 
         Args:
             prepared: The rows, a tensor on the device.
@@ -198,8 +201,9 @@ class GaussHermite(WithPrivatize):
         """Draw codes for coordinates of one input or of many.
 
         Args:
-            vector: The coordinates, which must lie within the radius after scaling.
-            keystream: The random bits.
+            vector: The coordinates, which must lie within the radius after scaling; this is not
+                checked.
+            keystream: The random bits; they are consumed.
             scale: The factor that the coordinates are multiplied with.
 
         Returns:
@@ -264,6 +268,11 @@ class GaussHermite(WithPrivatize):
 
     @property
     def inflation(self) -> float:
-        """The fraction by which the rho charged exceeds Delta^2/(2 sigma^2): slack and rounding."""
+        """The fraction by which the rho charged exceeds that of the Gaussian mechanism.
+
+        It covers the slack of the certified Fisher information, and rounding. With two levels no
+        rho is charged; it is the fraction by which the squared distance of neighbors is
+        overcharged, for rounding alone.
+        """
         fisher_bound = 1.0 if self.levels == 2 else families.gauss_hermite(self.levels).fisher_bound
         return fisher_bound * (1.0 + _ROUNDING) ** 2 - 1.0

@@ -64,7 +64,7 @@ class Gaussian(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
-        """The noise standard deviation sigma of each coordinate."""
+        """The noise standard deviation sigma of each coordinate, in the unit of the update."""
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
     def code_format(self) -> Float32Codes:

@@ -35,7 +35,13 @@ _BINDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterpolatedFamily:
-    """The two-row design as an exponential family in x - 1/2, with output values minus 1/2."""
+    """A two-row MVU table as an exponential family in x - 1/2, x in [0, 1] between the two rows.
+
+    Attributes:
+        family: The points and weights of the codes.
+        centered_letters: The output value of each code on [0, 1], minus 1/2.
+        digest: 32 hexadecimal digits that stand for points, weights and output values.
+    """
 
     family: ExponentialFamily
     centered_letters: Vector
@@ -43,7 +49,7 @@ class InterpolatedFamily:
 
     @property
     def one_bit_range(self) -> float | None:
-        """2t if every point is -t or t, else None.
+        """2t if every point of the family is -t or t, else None.
 
         Given the sign of its point, the code is drawn independently of x. So the sign, a bit with
         logit 2t(x - 1/2), carries all information of a code.
@@ -55,11 +61,12 @@ class InterpolatedFamily:
 
 @lru_cache(maxsize=64)
 def interpolated_family(epsilon: float, output_bits: int) -> InterpolatedFamily:
-    """Return the family with points eta_2 - eta_1 and weights e^((eta_1 + eta_2)/2).
+    """Return the exponential family of the two-row MVU table at `epsilon` with 2^output_bits codes.
 
-    eta_1 and eta_2 are the logarithms of the two rows of the MVU table, and the weights are
-    normalized to sum 1. The rows are anadromic (definition 2) up to the solver's last bits, and are
-    made exactly so here.
+    With eta_1 and eta_2 the logarithms of the two rows, its points are eta_2 - eta_1 and its
+    weights e^((eta_1 + eta_2)/2), normalized to sum 1. The rows are anadromic (definition 2 of the
+    paper: one is the other in reverse order) up to the solver's last bits, and are made exactly so
+    here.
     """
     channel = store.find(store.spec_of(epsilon, 1, output_bits)).channel
     first, second = np.log(channel.rows)
@@ -127,10 +134,10 @@ class InterpolatedMvu(WithPrivatize):
 
     Attributes:
         input_domain: The L2 ball that updates are clipped to.
-        epsilon: The epsilon of the two-row MVU table.
+        epsilon: The epsilon of the two-row MVU table, from 0.001 to 60.
         beta: The scale of the input: 1 maps the ball onto [0, 1] in each coordinate, less is more
             private.
-        output_bits: The number of bits per coordinate.
+        output_bits: The number of bits per coordinate, from 1 to 8.
     """
 
     input_domain: L2Ball
@@ -156,7 +163,7 @@ class InterpolatedMvu(WithPrivatize):
 
     @property
     def tilt_per_unit(self) -> float:
-        """The derivative dx/du: how far x moves for a unit of the input."""
+        """The change of the position x between the two rows for a unit of the input: dx/du."""
         return self.beta * self.input_domain.records / (2.0 * self.input_domain.radius)
 
     def design_digest(self) -> str:
@@ -186,7 +193,7 @@ class InterpolatedMvu(WithPrivatize):
         )
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Encode rows that were checked.
+        """Encode prepared rows on the CPU.
 
         Args:
             prepared: The rows.
@@ -198,7 +205,7 @@ class InterpolatedMvu(WithPrivatize):
         return pack_each(prepared, lambda i: self._sample(prepared.vector(i), keystreams[i]))
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
-        """Encode rows on a CUDA device, with the same bytes.
+        """Encode prepared rows on their CUDA device, with the same bytes as on the CPU.
 
         Args:
             prepared: The rows, a tensor on the device.

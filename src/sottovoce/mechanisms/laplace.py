@@ -82,7 +82,7 @@ class Laplace(WithPrivatize):
 
     @property
     def noise_scale(self) -> float:
-        """The scale b of the noise."""
+        """The scale b of the noise of each coordinate, in the unit of the update."""
         domain = self.input_domain
         match domain:
             case L1Ball() | L2Ball():
@@ -94,7 +94,7 @@ class Laplace(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
-        """The noise standard deviation of each coordinate."""
+        """The noise standard deviation of each coordinate, in the unit of the update."""
         return float(np.sqrt(2.0)) * self.noise_scale
 
     def code_format(self) -> Float32Codes:

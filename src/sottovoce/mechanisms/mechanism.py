@@ -46,12 +46,12 @@ class LevelCodes:
 
     @property
     def bits(self) -> int:
-        """The number of bits of one code."""
+        """The number of bits of one packed code: ceil(log2(levels))."""
         return (self.levels - 1).bit_length()
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The numpy type of the codes in memory."""
+        """The numpy type of the codes in memory: the smallest unsigned one that holds them."""
         return np.min_scalar_type(self.levels - 1)
 
     def num_codes(self, dimension: int) -> int:
@@ -115,7 +115,11 @@ CodeFormat = LevelCodes | Float32Codes
 
 
 def level_indices(codes: ArrayLike, levels: int) -> NDArray[np.intp]:
-    """Return codes as array indices; raise DomainError unless all are integers below `levels`."""
+    """Return codes as array indices; refuse all but integers from 0 to levels - 1.
+
+    Raises:
+        DomainError: A code is not such an integer.
+    """
     array = np.asarray(codes)
     if array.dtype.kind not in "iu" or (
         array.size and not 0 <= int(array.min()) <= int(array.max()) < levels
@@ -159,49 +163,49 @@ class FiniteLaw:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaussianLaw:
-    """A law that adds independent N(0, stddev^2) noise to each coordinate."""
+    """A law that adds independent N(0, stddev^2) noise to each coordinate of `center`."""
 
     center: Vector
     stddev: float
 
     def mean(self) -> Vector:
-        """Return the mean of each decoded coordinate."""
+        """Return the mean of each decoded coordinate: `center`."""
         return self.center
 
     def variance(self) -> Vector:
-        """Return the variance of each decoded coordinate."""
+        """Return the variance of each decoded coordinate: stddev^2."""
         return np.full_like(self.center, self.stddev**2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaplaceLaw:
-    """A law that adds independent Laplace noise of the given scale to each coordinate."""
+    """A law that adds independent Laplace noise of this scale to each coordinate of `center`."""
 
     center: Vector
     scale: float
 
     def mean(self) -> Vector:
-        """Return the mean of each decoded coordinate."""
+        """Return the mean of each decoded coordinate: `center`."""
         return self.center
 
     def variance(self) -> Vector:
-        """Return the variance of each decoded coordinate."""
+        """Return the variance of each decoded coordinate: 2 scale^2."""
         return np.full_like(self.center, 2.0 * self.scale**2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaircaseLaw:
-    """A law that adds independent staircase noise to each coordinate."""
+    """A law that adds independent staircase noise to each coordinate of `center`."""
 
     center: Vector
     noise: ScalarStaircase
 
     def mean(self) -> Vector:
-        """Return the mean of each decoded coordinate."""
+        """Return the mean of each decoded coordinate: `center`."""
         return self.center
 
     def variance(self) -> Vector:
-        """Return the variance of each decoded coordinate."""
+        """Return the variance of each decoded coordinate: that of `noise`."""
         return np.full_like(self.center, self.noise.variance)
 
 
@@ -209,7 +213,7 @@ class StaircaseLaw:
 class JointLaw:
     """A law under which the whole vector decodes to points[k] with probability pmf[k].
 
-    Coordinates may depend on each other.
+    Row k of `points` is a whole decoded vector. Its coordinates may depend on each other.
     """
 
     points: Vector
@@ -232,26 +236,26 @@ class MomentLaw:
     spread: Vector
 
     def mean(self) -> Vector:
-        """Return the mean of each decoded coordinate."""
+        """Return the mean of each decoded coordinate: `center`."""
         return self.center
 
     def variance(self) -> Vector:
-        """Return the variance of each decoded coordinate."""
+        """Return the variance of each decoded coordinate: `spread`."""
         return self.spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PointLaw:
-    """A law under which every coordinate decodes to its own value."""
+    """A law without randomness: the vector always decodes to `center`, its own value."""
 
     center: Vector
 
     def mean(self) -> Vector:
-        """Return the mean of each decoded coordinate."""
+        """Return the mean of each decoded coordinate: `center`."""
         return self.center
 
     def variance(self) -> Vector:
-        """Return the variance of each decoded coordinate."""
+        """Return the variance of each decoded coordinate: 0."""
         return np.zeros_like(self.center)
 
 
@@ -295,6 +299,10 @@ class Mechanism(Protocol):
 
         Returns:
             The codes, in the type of `code_format`.
+
+        Raises:
+            DomainError: The vector is not in the input domain.
+            RandomnessError: The keystream was used before.
         """
         ...
 
@@ -327,7 +335,8 @@ class Mechanism(Protocol):
             adjacency: Which inputs are neighbors.
 
         Returns:
-            The worst case over all neighbors in the input domain, for the law that runs.
+            The worst case over all neighbors in the input domain, for the law that runs, without
+            amplification by sampling, shuffling or secure sums.
         """
         ...
 
@@ -342,7 +351,7 @@ class Pointwise(Protocol):
 
     @property
     def points(self) -> Vector:
-        """The value that each code decodes to."""
+        """The value that each code decodes to: element j is that of code j."""
         ...
 
 
@@ -355,7 +364,7 @@ class SignLayout(Protocol):
         ...
 
     def fold(self, values: Vector) -> Vector:
-        """Return the vector for values decoded from each sign; a linear map."""
+        """Map a vector with one number per sign to one with a number per coordinate; linear."""
         ...
 
 
@@ -373,13 +382,13 @@ class ExpandsToSigns(Protocol):
         ...
 
     def layout(self) -> SignLayout:
-        """Return how the signs map to coordinates."""
+        """Return the assignment of the signs of a message to the coordinates of the vector."""
         ...
 
     def signs(self, messages: Codes) -> NDArray[np.uint8]:
-        """Return the signs of several messages, one row for each.
+        """Return the packed signs of several messages: one row of bytes for each row of codes.
 
-        The rows are packed, lowest bit first; a bit 1 stands for +.
+        The lowest bit of a byte is the first sign; a bit 1 stands for +.
         """
         ...
 
@@ -409,7 +418,8 @@ class BoundedDensity(Protocol):
 
         R is the law of a message for any input in the domain. It includes everything that runs,
         such as random padding and failed tries of rejection sampling. Q is one law that depends on
-        public parameters only.
+        public parameters only. The bounds are ratios, not their logarithms. None means that there
+        are no useful bounds; shuffling then uses only the pure epsilon of a message.
         """
         ...
 
@@ -418,6 +428,8 @@ def has_finite_codes(mechanism: Mechanism) -> bool:
     """Return whether each coordinate is sent as one of finitely many codes.
 
     Such codes have a limited range, so that a random rotation of the input may reduce the error.
+    Signs that a seed expands to count as such codes. Float32 numbers do not, nor does a format in
+    which the number of codes is fixed instead of one per coordinate.
     """
     if isinstance(mechanism, ExpandsToSigns):
         return True
@@ -428,7 +440,8 @@ def has_finite_codes(mechanism: Mechanism) -> bool:
 def points_of(mechanism: Mechanism, *, most: int) -> Vector | None:
     """Return the value that each code stands for, or None.
 
-    It is None if there are more than `most` codes, or if a code does not stand for a single value.
+    It is None if codes are float32 numbers, if there are more than `most` different codes, or if a
+    code does not stand for a single value (the mechanism is not `Pointwise`).
     """
     code_format = mechanism.code_format()
     if not isinstance(code_format, LevelCodes) or code_format.levels > most:
@@ -438,13 +451,13 @@ def points_of(mechanism: Mechanism, *, most: int) -> Vector | None:
 
 
 def bits_per_coordinate(mechanism: Mechanism) -> float:
-    """Return the size of one message per coordinate, without the message header.
+    """Return the bits of one message per coordinate, without its header and its padding.
 
     Args:
         mechanism: The mechanism, on its domain.
 
     Returns:
-        Bits of the codes of one message, divided by the dimension.
+        The bits of the codes of one message, divided by the dimension; it may be a fraction.
 
     Examples:
         >>> from sottovoce import GaussHermite, L2Ball

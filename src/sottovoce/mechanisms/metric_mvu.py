@@ -82,8 +82,9 @@ class MetricMvu(DesignedTable):
     metric, in the units of the domain (for instance per kilometer). The metrics:
 
     * "l1": P(x) <= e^(epsilon |x - x'|_1) P(x') for vectors. On an L1 ball of radius C that is
-      epsilon C under zero-out and 2 epsilon C under replace-one (lemma 6). On an L2 ball the exact
-      Renyi divergences of the table are accounted (section 4.3, by the concave envelope).
+      epsilon C under zero-out and 2 epsilon C under replace-one (lemma 6), divided by `records`. On
+      an L2 ball the exact Renyi divergences of the table are accounted (section 4.3, by the concave
+      envelope).
     * "euclidean": P(x) <= e^(epsilon |x - x'|_2) P(x') on a box, such as a map. Each of the d
       coordinates gets epsilon/sqrt(d), and the Cauchy-Schwarz inequality gives the claim
       (geo-indistinguishability).
@@ -91,9 +92,9 @@ class MetricMvu(DesignedTable):
       adjacent points imply all others, so it is the "l1" design with epsilon * grid step: nearly
       equal rows and a large variance. For comparison only; use "l1".
 
-    The table has rows at 2^input_bits points, with ratios 1 + epsilon * step between adjacent rows,
-    and is linear in between. So continuous inputs need no dithering with rejection, which would add
-    bias.
+    The table has rows at 2^input_bits points, with ratios of at most 1 + epsilon * step between
+    adjacent rows, and is linear in between. So continuous inputs need no dithering with rejection,
+    which would add bias.
 
     Cost: `output_bits` bits per coordinate.
 
@@ -103,8 +104,8 @@ class MetricMvu(DesignedTable):
         input_domain: A box, an L1 ball or an L2 ball.
         epsilon: The privacy loss per unit of the metric.
         metric: "l1", "euclidean" (boxes only) or "l2_squared" (not for L1 balls).
-        input_bits: The binary logarithm of the number of rows of the table.
-        output_bits: The number of bits per coordinate.
+        input_bits: The binary logarithm of the number of rows of the table, from 1 to 10.
+        output_bits: The number of bits per coordinate, from 1 to 8.
     """
 
     input_domain: Domain
@@ -127,10 +128,10 @@ class MetricMvu(DesignedTable):
         self.design_spec()  # raises for parameters that no design can have
 
     def design_spec(self) -> DesignSpec:
-        """Return the parameters of the design.
+        """Return the specification under which the table is solved for, shipped and cached.
 
         Returns:
-            The specification under which the table is solved for, shipped and cached.
+            Its epsilon is per unit of the table's interval [0, 1], not per unit of the metric.
         """
         slope = self.epsilon / _per_unit(self.input_domain, self.metric, self.input_bits)
         return DesignSpec(
@@ -139,7 +140,10 @@ class MetricMvu(DesignedTable):
 
     @property
     def hides_only_against_zero(self) -> bool:
-        """Whether the zero-out event holds against the input 0 only."""
+        """Whether the zero-out event holds only if one of the two neighbors is the input 0.
+
+        True on an L2 ball with `records` = 1.
+        """
         domain = self.input_domain
         return isinstance(domain, L2Ball) and domain.against_zero(Adjacency.ZERO_OUT)
 

@@ -55,8 +55,9 @@ class Mvu(DesignedTable, IntervalTable):
     Attributes:
         input_domain: The box with the interval of each coordinate.
         epsilon: The pure epsilon of one coordinate, from 0.001 to 60.
-        input_bits: The binary logarithm of the number of input points, or "continuous".
-        output_bits: The number of bits per coordinate.
+        input_bits: The binary logarithm of the number of input points, from 1 to 10, or
+            "continuous".
+        output_bits: The number of bits per coordinate, from 1 to 8.
 
     Examples:
         >>> from sottovoce import Box
@@ -82,10 +83,10 @@ class Mvu(DesignedTable, IntervalTable):
         self.design_spec()  # raises for parameters that no design can have
 
     def design_spec(self) -> DesignSpec:
-        """Return the parameters of the design.
+        """Return the specification under which the table is solved for, shipped and cached.
 
         Returns:
-            The specification under which the table is solved for, shipped and cached.
+            Epsilon, the number of inputs (None for "continuous") and the number of codes.
         """
         input_bits = None if isinstance(self.input_bits, str) else self.input_bits
         return store.spec_of(self.epsilon, input_bits, self.output_bits)

@@ -49,7 +49,8 @@ class GeneralizedRandomizedResponse(IntervalTable):
 
     which makes the mechanism unbiased; other intervals are mapped onto [0, 1].
 
-    On `Categories` the levels are the categories, up to 256 of them, and `bits` is the size of one.
+    On `Categories` the levels are the categories, up to 256 of them, and `bits` must be the number
+    of bits that the number of a category takes.
     Nothing is dithered, and codes decode to an unbiased estimate of the category's number.
     Histogram and quantile questions use this; with two categories it is Warner's randomized
     response.
@@ -64,8 +65,8 @@ class GeneralizedRandomizedResponse(IntervalTable):
 
     Attributes:
         input_domain: The box with the interval of each coordinate, or the categories.
-        epsilon: The pure epsilon of one coordinate.
-        bits: The number of bits per coordinate.
+        epsilon: The pure epsilon of one coordinate, from 0.001 to 60.
+        bits: The number of bits per coordinate, from 1 to 8.
 
     Examples:
         >>> from sottovoce import Box
@@ -104,7 +105,7 @@ class GeneralizedRandomizedResponse(IntervalTable):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The ends of the interval, or the first and the last category."""
+        """The lower and the upper end of a box, or 0 and the number of the last category."""
         domain = self.input_domain
         if isinstance(domain, Categories):
             return 0.0, domain.num_categories - 1.0
@@ -164,8 +165,8 @@ class BitwiseRandomizedResponse(IntervalTable):
 
     Attributes:
         input_domain: The box with the interval of each coordinate.
-        epsilon: The pure epsilon of one coordinate.
-        bits: The number of bits per coordinate.
+        epsilon: The pure epsilon of one coordinate, from 0.001 to 60.
+        bits: The number of bits per coordinate, from 1 to 8.
     """
 
     input_domain: Box

@@ -78,7 +78,7 @@ class CalibratedParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """A registered mechanism: builds it from parameters and calibrates it to a budget.
+    """The registration of a mechanism, which builds it and calibrates it to a privacy budget.
 
     Attributes:
         kind: The registered name, such as "gauss_hermite".
@@ -115,12 +115,12 @@ class Registration:
 
     @property
     def example_domain(self) -> Domain:
-        """The domain on which examples are shown."""
+        """The first of `example_domains`, on which examples are shown."""
         return self.example_domains[0]
 
     @property
     def parameters(self) -> dict[str, str]:
-        """The name and the type of every parameter except the domain."""
+        """The type of every parameter except the domain as text, by the parameter's name."""
         fields = dataclasses.fields(self.factory)  # type: ignore[arg-type]
         return {f.name: _type_name(f.type) for f in fields if f.name != "input_domain"}
 
@@ -158,7 +158,7 @@ class Registration:
 
     @property
     def sampling(self) -> Sampling:
-        """How the mechanism draws its noise, for any parameters; see `Mechanism`."""
+        """How the mechanism draws noise: "exact", "float" (for simulations only) or "none"."""
         return self.factory.sampling  # type: ignore[attr-defined, no-any-return]
 
     def build(self, domain: Domain, given: Parameters) -> Privatizing:
@@ -170,6 +170,11 @@ class Registration:
 
         Returns:
             The mechanism, an instance of `factory`.
+
+        Raises:
+            UnknownNameError: If there is no parameter of one of the names.
+            ParameterError: If a parameter is missing or out of range, is "auto" but cannot be, or
+                the domain does not suit the mechanism.
         """
         self.check_complete(given)
         return self.factory(input_domain=domain, **self.resolve(domain, given))
@@ -179,10 +184,10 @@ class Registration:
 
         Args:
             domain: The input domain.
-            given: Parameters by name.
+            given: Parameters by name, complete if one is "auto": the choice may depend on others.
 
         Returns:
-            The parameters as plain values.
+            A new dictionary with the same names.
 
         Raises:
             ParameterError: If a parameter is "auto" that cannot be.
@@ -222,13 +227,14 @@ class Registration:
             event_of: Returns the privacy event that one release of a mechanism is charged with.
             relative_tolerance: A coarser precision than the mechanism's own, for comparisons. The
                 value found keeps the budget all the same.
-            near: A guess at the value, which makes the search faster.
+            near: A guess at the value, which makes the search faster; None for no guess.
 
         Returns:
             `given` with the calibrated parameter, and "auto" resolved.
 
         Raises:
-            ParameterError: If the mechanism has no parameter to calibrate or it is already given.
+            ParameterError: If the mechanism has no parameter to calibrate, it is already given, or
+                no value in its range keeps the budget.
         """
         if self.calibrated_parameter is None:
             raise ParameterError(
@@ -284,6 +290,9 @@ class Registration:
 
         Returns:
             `given` with the calibrated parameter, and "auto" resolved.
+
+        Raises:
+            ParameterError: As for `calibrated`, on any of the domains.
         """
 
         def calibrated(domain: Domain, fixed: Parameters) -> dict[str, Any]:
@@ -366,7 +375,8 @@ def register(
         slow_on: Domain classes on which calibration takes half a minute or more.
 
     Returns:
-        The decorator, which returns the class itself.
+        The decorator, which returns the class itself. It raises PluginError if a plug-in's class is
+        no dataclass or lacks a method, or if another source has registered the name.
     """
 
     def enter(mechanism: M) -> M:
@@ -412,7 +422,7 @@ def _settings_of(
 
 
 def registrations() -> tuple[Registration, ...]:
-    """Return every registered mechanism that can be imported.
+    """Return every registered mechanism; plug-ins that do not work here are left out.
 
     Returns:
         The registrations, sorted by name.
@@ -437,7 +447,11 @@ def find(kind: str) -> Registration:
 
 
 def kind_of(mechanism: Mechanism) -> str:
-    """Return the registered name of a mechanism."""
+    """Return the registered name of a mechanism's class.
+
+    Raises:
+        UnknownNameError: The class is not registered.
+    """
     known = MECHANISMS.imported()
     for registration in known.values():
         if type(mechanism) is registration.factory:
@@ -451,7 +465,12 @@ def is_builtin(mechanism: Mechanism) -> bool:
 
 
 def public_parameters(mechanism: Mechanism) -> dict[str, Any]:
-    """Return everything that server and client must agree on, as plain data."""
+    """Return everything that server and client must agree on, as plain data.
+
+    Returns:
+        Under "kind" the registered name, then "domain" and "parameters", and under "design" the
+        digest of the table if a solver designed it.
+    """
     public = {
         "kind": kind_of(mechanism),
         "domain": _plain_fields(mechanism)["input_domain"],
@@ -463,7 +482,7 @@ def public_parameters(mechanism: Mechanism) -> dict[str, Any]:
 
 
 def parameters_of(mechanism: Mechanism) -> dict[str, Any]:
-    """Return every parameter except the domain as plain data, without solving for a design."""
+    """Return the values of all parameters except the domain by name; solves for no design."""
     return {name: v for name, v in _plain_fields(mechanism).items() if name != "input_domain"}
 
 
@@ -495,6 +514,6 @@ def _plain_fields(value: Any) -> dict[str, Any]:
 
 
 def parameter_hash(mechanism: Mechanism) -> bytes:
-    """Return the 16-byte digest that stands for the public parameters in messages."""
+    """Return the 16-byte digest of `public_parameters`, which stands for them in messages."""
     text = json.dumps(public_parameters(mechanism), sort_keys=True, separators=(",", ":"))
     return hashlib.blake2b(text.encode(), digest_size=16).digest()

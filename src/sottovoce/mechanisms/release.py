@@ -122,17 +122,17 @@ class HidesOnlyAgainstZero(Protocol):
 
     @property
     def hides_only_against_zero(self) -> bool:
-        """Whether the zero-out event holds against the input 0 only."""
+        """Whether the zero-out event holds only if one of the two neighbors is the input 0."""
         ...
 
 
 @runtime_checkable
 class ClampedBits(Protocol):
-    """A mechanism that sends one bit per coordinate, with logits within `logit_bound` of 0."""
+    """A mechanism that sends one bit per coordinate, with |log(P(1)/P(0))| <= `logit_bound`."""
 
     @property
     def logit_bound(self) -> float:
-        """The largest absolute value of a logit."""
+        """The largest absolute value of the logit log(P(1)/P(0)) of a bit."""
         ...
 
 
@@ -141,8 +141,8 @@ class SecretSample:
     """The secret subsample of contributions on which each round works.
 
     Attributes:
-        rate: The probability that a contribution is in the sample.
-        scheme: How the sample is drawn, such as "poisson".
+        rate: The probability that a contribution is in the sample, above 0 and at most 1.
+        scheme: How the sample is drawn: "poisson" or "fixed-size".
         hidden_by: What keeps the sample secret: "own-records", "secure-sum" or "central-noise".
     """
 
@@ -175,7 +175,8 @@ def release_event(
         mechanism: The mechanism with which every client encodes.
         adjacency: Which inputs are neighbors.
         visibility: What an observer sees of the messages of a round.
-        sample: The secret subsample of contributions on which the round works, if there is one.
+        sample: The secret subsample of contributions on which the round works; None if it works on
+            all of them.
 
     Returns:
         The event. It is marked as conditional on a plug-in's claim if the mechanism is a plug-in.
@@ -214,15 +215,19 @@ def local_event(
     """Return the privacy event of the same release if every message and its sender were seen.
 
     This is the local guarantee, which needs no trust in a channel. An observer also learns who was
-    sampled. Messages to a trusted party that adds the noise once have no noise of their own.
+    sampled. Messages to a trusted party that adds the noise once (a sample hidden by
+    "central-noise") have no noise of their own, so their event is `NonPrivate`.
 
     Args:
         mechanism: The mechanism with which every client encodes.
         adjacency: Which inputs are neighbors.
-        sample: The subsample of contributions on which the round works, if there is one.
+        sample: The subsample of contributions on which the round works; None if there is none.
 
     Returns:
         The event without amplification.
+
+    Raises:
+        PrivacyError: If no bound is proved for such a sample.
     """
     if sample is not None and sample.hidden_by == "central-noise":
         return NonPrivate(adjacency=adjacency)
@@ -231,17 +236,18 @@ def local_event(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseTerms:
-    """The terms of a release: a function from a mechanism to the event that is charged.
+    """The terms of a release: a function from a mechanism to the privacy event that is charged.
 
     Equal terms charge the same and have equal representations, so caches may use them as keys.
 
     Attributes:
         adjacency: Which inputs are neighbors.
         visibility: What an observer sees of the messages of a round.
-        sample: The secret subsample of contributions on which each round works, if there is one.
+        sample: The secret subsample of contributions on which each round works; None for all.
         any_dimension: Whether the dimension is unknown. If epsilon grows with the dimension, the
-            largest dimension is charged; if no bound holds for all of them, the release is refused.
-        claimed_by: The plug-in on whose unproved claim this visibility rests, if there is one.
+            largest dimension is charged; if no bound holds for all of them, the release is refused
+            with ParameterError.
+        claimed_by: The plug-in on whose unproved claim this visibility rests; None for none.
     """
 
     adjacency: Adjacency
@@ -251,7 +257,12 @@ class ReleaseTerms:
     claimed_by: str | None = None
 
     def __call__(self, mechanism: Mechanism) -> PrivacyEvent:
-        """Return the privacy event that one release of the mechanism is charged with."""
+        """Return the privacy event that one release of the mechanism is charged with.
+
+        Raises:
+            PrivacyError: No bound is proved for the combination.
+            ParameterError: The dimension is unknown, and the event depends on it.
+        """
         event = self._event(mechanism)
         if self.any_dimension:
             _check_dimension_free(mechanism, event, self._event)
@@ -266,13 +277,13 @@ class ReleaseTerms:
         return _at_largest_dimension(mechanism, event) if self.any_dimension else event
 
     def local(self, mechanism: Mechanism) -> PrivacyEvent:
-        """Return the privacy event of the same release if nothing of it were hidden.
+        """Return the privacy event of the release if every message, sender and sample were seen.
 
         Args:
             mechanism: The mechanism with which every client encodes.
 
         Returns:
-            The event without amplification.
+            The event without amplification; `NonPrivate` if a trusted party adds the noise.
         """
         if isinstance(self.visibility, NoisySums):
             # The messages have no noise of their own: the trusted party adds it.
@@ -282,7 +293,7 @@ class ReleaseTerms:
     def spent(
         self, event: PrivacyEvent, delta: float, accountant: str | None = None
     ) -> PrivacySpent:
-        """Return what releases under these terms spend, with the assumptions that it rests on.
+        """Return the epsilon that releases under these terms spend, and what it assumes.
 
         That a trusted party adds the noise is an assumption of the visibility. It is added here
         because the event states it only if there is a sample.
@@ -290,7 +301,8 @@ class ReleaseTerms:
         Args:
             event: The event of all releases together.
             delta: The delta at which epsilon is computed.
-            accountant: The name of the accountant, or None for the default.
+            accountant: The name of the only accountant to use; None for the smallest bound of the
+                built-in ones.
 
         Returns:
             Epsilon, delta and the assumptions.
@@ -303,14 +315,18 @@ class ReleaseTerms:
 
     @property
     def amplified(self) -> bool:
-        """Whether sampling, shuffling or secure aggregation may reduce the cost."""
+        """Whether a `sample`, shuffling or secure aggregation may reduce the cost.
+
+        Noise that a trusted party adds does not count, nor does its sampling of clients.
+        """
         return self.sample is not None or isinstance(self.visibility, OnlySums | ShuffledMessages)
 
     def describe(self) -> dict[str, Any]:
         """Return how the release is amplified, as plain data for a result.
 
         Returns:
-            The sample and the number of clients, or an empty dictionary without amplification.
+            The sample under "sampling", and the least number of clients under "shuffled_clients"
+            or "secure_sum_clients"; empty if there is none of them.
         """
         described: dict[str, Any] = {}
         if self.sample is not None:
@@ -330,8 +346,9 @@ class ReleaseTerms:
 def mark_plugin_claim(mechanism: Mechanism, event: PrivacyEvent) -> PrivacyEvent:
     """Return the event, marked as conditional if a plug-in claims the privacy that it follows from.
 
-    The contract tests check the mechanisms of this package. The claim of a plug-in rests on nothing
-    else than the plug-in.
+    Such an event is wrapped in `Conditional`, which names the plug-in: a mechanism, or the domain
+    that gives the sensitivity. The contract tests check the mechanisms of this package; the claim
+    of a plug-in rests on the plug-in alone. `NonPrivate` claims nothing and is returned unchanged.
     """
     if isinstance(event, NonPrivate):  # there is no claim
         return event
@@ -356,8 +373,8 @@ def _check_hidden_by(sample: SecretSample | None, *proved: HiddenBy) -> None:
         return
     remedy = f"hide it by {' or '.join(proved)}" if proved else "leave the sample out"
     raise PrivacyError(
-        f"no bound is proved for a sample hidden by {sample.hidden_by} together with this "
-        f"visibility of the messages; {remedy}"
+        f"no bound is proved for a sample hidden by {sample.hidden_by} together with what is seen "
+        f"of the messages on this channel; {remedy}"
     )
 
 
@@ -402,7 +419,7 @@ def _secure_sum_event(
     if not isinstance(local, OneBit) or not isinstance(mechanism, ClampedBits):
         raise PrivacyError(
             "a secure sum reduces epsilon for clamped one-bit codes only; use mechanism "
-            "'clamped_sign', or another channel"
+            "'clamped_sign', or account without the secure sum (in a spec, another channel)"
         )
     return events.SummedBits(
         shift=local.shift,

@@ -93,7 +93,7 @@ class Rotation:
             dimension: The number of coordinates.
 
         Returns:
-            The rotation.
+            The rotation, the same for the same arguments on every machine.
         """
         label = json.dumps(["rotation", run, round_number]).encode()
         seed = hashlib.blake2b(label, digest_size=SEED_BYTES).digest()
@@ -133,7 +133,7 @@ class Rotation:
     def inverse(self, values: ArrayLike) -> Vector:
         """Undo the rotation of a vector.
 
-        H is its own inverse, and so are the signs.
+        The normalized Hadamard transform is its own inverse, and so is a multiplication by signs.
 
         Args:
             values: A vector v of `dimension` finite numbers.
@@ -150,10 +150,14 @@ class Rotation:
         return restored
 
     def passes(self) -> list[tuple[int, Vector]]:
-        """Return the start of each block and its signs, in the order in which they are applied.
+        """Return the passes of the rotation, in the order in which they are applied.
+
+        Each pass multiplies a block of coordinates by signs and then applies the normalized
+        Hadamard transform to it.
 
         Returns:
-            One or two pairs of an index and a vector of +-1.
+            One or two pairs: the index of the block's first coordinate, and a vector of +-1 with
+            the length of the block.
         """
         size = block_size(self.dimension)
         return [(start, _unpack_signs(signs, size)) for start, signs in self._packed_passes()]

@@ -66,21 +66,22 @@ def width(domain: Domain) -> float:
 
 
 def reach(domain: Domain) -> float:
-    """Return the largest distance of a coordinate from the middle of its interval."""
+    """Return the largest distance of a coordinate from its middle: radius or half a box's width."""
     return width(domain) / 2.0 if isinstance(domain, Box) else width(domain)
 
 
 def check_bits(bits: Any) -> int:
-    """Return the number of bits, or raise ParameterError if it is out of range."""
+    """Return the number of bits; raise ParameterError unless it is an integer from 2 to 20."""
     return parameter_rules.integer(
         "bits", bits, low=2, high=MAX_BITS, remedy="use 16 bits for a grid that costs no accuracy"
     )
 
 
 def automatic_steps(domain: Domain, bits: Any, noise: Noise) -> float:
-    """Return the finest grid on which a coordinate wraps around with probability at most 1e-9.
+    """Return the `steps_per_radius` of the finest grid on which coordinates hardly ever wrap.
 
-    The grid is coarser if otherwise the noise would be too many steps wide to be sampled.
+    With `bits` bits any coordinate plus noise leaves the grid with probability at most 1e-9. The
+    grid is coarser if otherwise the noise would be too many steps wide to be sampled.
     """
     farthest = float(noise.quantile(np.array([WRAP_PROBABILITY / 2.0]))[0])
     # Values up to half a step beyond the last code still round to it.
@@ -97,7 +98,11 @@ def _most_steps(domain: Domain, noise: Noise) -> float:
 def multiplier_ends(
     domain: Domain, given: Parameters, noise_at: Callable[[Domain, float], Noise]
 ) -> tuple[float, float]:
-    """Return the range of noise multipliers to calibrate in, within what the grid allows."""
+    """Return the least and the largest noise multiplier for calibration.
+
+    A given `steps_per_radius` limits the largest one, since noise that is too many steps wide
+    cannot be sampled. `noise_at` returns the noise for a domain and a multiplier.
+    """
     least, most = 1e-4, 1e8
     if given["steps_per_radius"] == "auto":
         return least, most
@@ -106,7 +111,10 @@ def multiplier_ends(
 
 
 class RoundedNoise(WithPrivatize):
-    """A base class; subclasses add parameters, `noise` and `privacy`."""
+    """A base class of mechanisms that round a noisy value to a grid and send it modulo 2^bits.
+
+    Subclasses add parameters, `noise` and `privacy`.
+    """
 
     __slots__ = ()
 
@@ -117,11 +125,11 @@ class RoundedNoise(WithPrivatize):
 
     @property
     def noise(self) -> Noise:
-        """The real-valued noise of a coordinate."""
+        """The law of the noise that is added to a coordinate before rounding, in its unit."""
         raise NotImplementedError
 
     def check_grid(self) -> None:
-        """Raise ParameterError unless the grid covers the domain and suits the noise."""
+        """Raise ParameterError unless the grid covers the domain and the noise can be sampled."""
         check_bits(self.bits)
         finest = 2.0 ** (self.bits - 1) * width(self.input_domain) / reach(self.input_domain)
         steps = parameter_rules.positive(
@@ -138,17 +146,17 @@ class RoundedNoise(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
-        """The standard deviation of the real-valued noise."""
+        """The standard deviation of the noise before rounding, in the unit of the update."""
         return math.sqrt(self.noise.variance)
 
     @property
     def step(self) -> float:
-        """The distance of two adjacent grid points."""
+        """The distance of two adjacent grid points, in the unit of the update."""
         return width(self.input_domain) / self.steps_per_radius
 
     @property
     def middle(self) -> float:
-        """The value that code 0 decodes to."""
+        """The value that code 0 decodes to: the middle of a box, 0 for a ball."""
         domain = self.input_domain
         return (domain.lower + domain.upper) / 2.0 if isinstance(domain, Box) else 0.0
 
@@ -169,13 +177,13 @@ class RoundedNoise(WithPrivatize):
         return codes.astype(self.code_format().dtype)
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Encode rows that were checked."""
+        """Encode prepared rows on the CPU into a matrix of bytes with one row for each message."""
         return pack_each(
             prepared, lambda i: self._sample(prepared.vector(i) - self.middle, keystreams[i])
         )
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
-        """Encode rows on a CUDA device, with the same bytes."""
+        """Encode prepared rows on their CUDA device, into the same bytes as on the CPU."""
         from sottovoce.mechanisms.kernels.cuda import grid_noise, ladder, packing, rows
 
         noise, step, domain = self.noise, self.step, self.input_domain
@@ -207,12 +215,12 @@ class RoundedNoise(WithPrivatize):
     def law(self, values: ArrayLike) -> FiniteLaw | MomentLaw:
         """Return the probability of every code; for large tables only mean and variance.
 
-        If the noise is at least 64 steps wide and hardly ever wraps around, mean and variance are
-        taken to be the value and noise variance + step^2/12. With phi the characteristic function
-        of the noise and w_k = 2 pi k/step, the mean is then wrong by at most step sum_k
-        |phi(w_k)|/(pi k), k > 0: by 1e-5 steps for Laplace noise, by practically 0 for Gaussian
-        noise, by about 1e-3 steps for noise whose density jumps. Otherwise they are summed over all
-        cells, which is slow.
+        A table is large if coordinates times codes exceed 2^22. If the noise is then at least 64
+        steps wide and hardly ever wraps around, mean and variance are taken to be the value and
+        noise variance + step^2/12. With phi the characteristic function of the noise and w_k =
+        2 pi k/step, that mean is wrong by at most step sum_k |phi(w_k)|/(pi k), k > 0: by 1e-5
+        steps for Laplace noise, by practically 0 for Gaussian noise, by about 1e-3 steps for noise
+        whose density jumps. Otherwise they are summed over all cells, which is slow.
         """
         places = self._center(values) / self.step
         points = self.points

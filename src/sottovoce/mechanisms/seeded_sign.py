@@ -212,7 +212,10 @@ class SeededSign(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
-        """The standard deviation sigma of the Gaussian noise that the signs imitate."""
+        """The standard deviation sigma of the Gaussian noise that the signs imitate.
+
+        It is noise_multiplier * radius / records for each coordinate, in the unit of the update.
+        """
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
     def layout(self) -> SeedLayout:
@@ -239,7 +242,7 @@ class SeededSign(WithPrivatize):
         return self.search(self.tilts(self.input_domain.check(values)), keystream)
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Encode rows that were checked.
+        """Encode prepared rows on the CPU.
 
         Args:
             prepared: The rows.
@@ -253,7 +256,7 @@ class SeededSign(WithPrivatize):
         )
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
-        """Encode rows with candidates scored on a CUDA device, with the same bytes as on the CPU.
+        """Encode prepared rows, scoring candidates on their CUDA device; same bytes as on the CPU.
 
         The weights of long vectors are computed on the device, too.
 
@@ -290,10 +293,12 @@ class SeededSign(WithPrivatize):
         return found
 
     def tilts(self, vector: Vector) -> list[QuantizedTilts]:
-        """Return the tilts z of each block as integer multiples of a step.
+        """Return the tilts z = u/sigma of each block as integer multiples of a step.
+
+        A block that is longer than its share of the norm is scaled down.
 
         Args:
-            vector: A vector of the domain.
+            vector: A vector u of the domain.
 
         Returns:
             One set of tilts for each block.
@@ -320,14 +325,15 @@ class SeededSign(WithPrivatize):
         )
 
     def grid(self, norm: float, largest: float) -> WeightGrid:
-        """Return how a block is clipped and rounded.
+        """Return how the values of a block are clipped and rounded to tilts.
 
         Args:
-            norm: The L2 norm of the block.
+            norm: The L2 norm of the block, in the unit of the update.
             largest: The largest magnitude of its values.
 
         Returns:
-            The scale and the step of the tilts.
+            The factor from a value to its tilt (1/sigma, less if the block is scaled down), and the
+            step of the tilts.
         """
         length = norm / self.noise_stddev
         scale = min(1.0, self._clip() / length) * (1.0 - 2.0**-40) if length > 0.0 else 1.0
@@ -356,12 +362,13 @@ class SeededSign(WithPrivatize):
 
         Args:
             blocks: The tilts of each block.
-            keystream: The random bits of this message.
+            keystream: The random bits of this message; they are consumed.
             scorer: Computes the inner products of candidates with the tilts, on the CPU or on a
                 device.
 
         Returns:
-            The codes of the seeds.
+            The codes of the seeds, four 32-bit numbers for each block. If no candidate of a block
+            is accepted, the last one is sent.
         """
         choice, timing = self.choice(), seeds.search_timing(self.timing, keystream)
         words = keystream.words(WORDS_PER_TRY * choice.tries * self.blocks)
@@ -377,7 +384,7 @@ class SeededSign(WithPrivatize):
 
     @property
     def magnitude(self) -> float:
-        """The magnitude that a sign decodes to, before the copies of a coordinate are added up."""
+        """The magnitude that one sign decodes to, before the signs of a coordinate are added up."""
         return self.noise_stddev / self.choice().shrinkage
 
     def signs(self, messages: Codes) -> NDArray[np.uint8]:
@@ -433,8 +440,8 @@ class SeededSign(WithPrivatize):
         """Return bounds on the density of a message relative to fair signs in every block.
 
         Returns:
-            (lo, hi) with lo <= dR/dQ <= hi, where R is the law of a whole message and Q that of
-            fair signs; None if log(hi) would exceed 600.
+            (lo, hi) with lo <= dR/dQ <= hi, ratios rounded outward, where R is the law of a whole
+            message and Q that of fair signs; None if log(hi) would exceed 600.
         """
         choice = self.choice()
         largest = choice.largest_loss(against_zero=True) + self._timing_loss
@@ -445,10 +452,10 @@ class SeededSign(WithPrivatize):
 
     @property
     def hides_only_against_zero(self) -> bool:
-        """Whether the zero-out event holds against the update 0 only.
+        """Whether the zero-out event holds only if one of the two neighbors is the update 0.
 
-        Each update then has its own rounding step, so two rounded updates may be farther apart than
-        the updates are.
+        True if `records` = 1. Each update then has its own rounding step, so two rounded updates
+        may be farther apart than the updates are.
         """
         return self.input_domain.against_zero(Adjacency.ZERO_OUT)
 

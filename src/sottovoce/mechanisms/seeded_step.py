@@ -134,7 +134,7 @@ class SeededStep(WithPrivatize):
         return self.search(self.input_domain.check(values), keystream)
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
-        """Encode rows that were checked.
+        """Encode prepared rows on the CPU.
 
         Args:
             prepared: The rows.
@@ -146,7 +146,7 @@ class SeededStep(WithPrivatize):
         return pack_each(prepared, lambda i: self.search(prepared.vector(i), keystreams[i]))
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
-        """Encode rows with candidates scored on a CUDA device, with the same bytes as on the CPU.
+        """Encode prepared rows, scoring candidates on their CUDA device; same bytes as on the CPU.
 
         Args:
             prepared: The rows, a tensor on the device.
@@ -170,11 +170,12 @@ class SeededStep(WithPrivatize):
 
         Args:
             vector: A vector of the domain.
-            keystream: The random bits of this message.
+            keystream: The random bits of this message; they are consumed.
             scorer: Computes the inner products of candidates with the weights.
 
         Returns:
-            The codes of the seed.
+            The codes of the seed, four 32-bit numbers. If no candidate is accepted, the last one is
+            sent.
         """
         choice, num_signs = self.choice(), self.layout().num_signs
         size = WORDS_PER_TRY * choice.tries
@@ -194,13 +195,17 @@ class SeededStep(WithPrivatize):
         return seeds.as_codes([seed])
 
     def direction(self, vector: Vector) -> Vector:
-        """Return the part of z that comes from the update, for one of its copies.
+        """Return the update over its norm ("scaled") or over the radius ("kept"), for one copy.
+
+        Every coordinate gets `copies` signs. So it is divided by sqrt(copies), and clipped at
+        3.9/sqrt(D) for D signs.
 
         Args:
             vector: A vector of the domain.
 
         Returns:
-            The clipped direction. All copies together have norm at most 1.
+            One number per coordinate. All copies together have norm at most 1; the zero vector
+            remains zero.
         """
         norm = self.input_domain.norm(vector)
         if norm == 0.0:
@@ -210,7 +215,7 @@ class SeededStep(WithPrivatize):
         return np.clip(vector / whole / math.sqrt(self.layout().copies), -limit, limit)
 
     def weights(self, vector: Vector, bits: NDArray[np.uint8]) -> Weights:
-        """Return z as integer multiples of a step, padded to norm 1 with random signs.
+        """Return z as integer multiples of a step: the direction, padded to norm 1 by random signs.
 
         For every update, no coordinate exceeds the certified peak: this is checked on the integers
         themselves, and if it fails (no input is known for which it does), signs alone are returned.
@@ -221,7 +226,7 @@ class SeededStep(WithPrivatize):
             bits: One fair bit for each sign.
 
         Returns:
-            One weight for each sign.
+            One weight for each sign, with which candidates are scored.
         """
         peak, copies, own = self.choice().peak, self.layout().copies, self.direction(vector)
         filling = bits.reshape(copies, len(own))
@@ -240,7 +245,7 @@ class SeededStep(WithPrivatize):
 
     @property
     def magnitude(self) -> float:
-        """The magnitude that a sign decodes to, before the copies of a coordinate are added up."""
+        """The magnitude that one sign decodes to, before the signs of a coordinate are added up."""
         return self.input_domain.radius / self.choice().mean_score
 
     def signs(self, messages: Codes) -> NDArray[np.uint8]:
@@ -253,8 +258,8 @@ class SeededStep(WithPrivatize):
         """Return mean and variance of decode(encode(values)).
 
         They are computed for a normally distributed score; the error is about the square of the
-        largest coordinate of z. Two signs agree more often if both agree with z:
-        E b_i b_j = (E g^2 - 1) z_i z_j.
+        largest coordinate of z, the direction with its padding. Two signs b_i, b_j agree more often
+        if both agree with z: E b_i b_j = (E g^2 - 1) z_i z_j for the score g = <b, z>/|z|.
 
         Args:
             values: A vector in the input domain.
@@ -271,14 +276,14 @@ class SeededStep(WithPrivatize):
         )
 
     def density_ratios(self) -> tuple[float, float]:
-        """Return bounds on the density of a message against fair signs.
+        """Return bounds (lo, hi) on dR/dQ, R the law of a message and Q that of fair signs.
 
-        They hold for every direction, padding and number of tries. If the number of tries is
-        visible, it multiplies any likelihood ratio by at most e^timing_loss in both directions, and
-        so the ratio against one of its laws.
+        They hold for every direction, padding and number of tries. With timing "variable" R and Q
+        include the number of tries (in Q with a law that does not depend on the update), which
+        widens both bounds by the factor e^timing_loss.
 
         Returns:
-            The least and the largest ratio, rounded outward.
+            The least and the largest ratio, rounded outward; not logarithms.
         """
         largest, least = self.choice().ratios()
         if self.timing_loss == 0.0:
@@ -288,12 +293,15 @@ class SeededStep(WithPrivatize):
 
     @property
     def timing_loss(self) -> float:
-        """What the number of tries adds to epsilon, if it is visible."""
+        """What the number of tries adds to epsilon: 0 with timing "constant", which hides it."""
         return self.choice().timing_loss if self.timing == "variable" else 0.0
 
     @property
     def hides_only_against_zero(self) -> bool:
-        """Whether the zero-out event holds against the update 0 only."""
+        """Whether the zero-out event holds only if one of the two neighbors is the update 0.
+
+        True if `records` = 1.
+        """
         return self.input_domain.against_zero(Adjacency.ZERO_OUT)
 
     def privacy(self, adjacency: Adjacency) -> Conditional:
@@ -301,8 +309,9 @@ class SeededStep(WithPrivatize):
 
         Between any two updates it is pure, epsilon plus `timing_loss`. Against the zero update it
         is less: padding alone makes all sign vectors equally likely, by symmetry. Against that, an
-        update has likelihood ratios between lo and hi. In the worst case they are hi on a share of
-        all sign vectors and lo on the rest, and another update has hi on a disjoint share.
+        update has likelihood ratios between the bounds lo and hi of `density_ratios`. In the worst
+        case they are hi on a share of all sign vectors and lo on the rest, and another update has
+        hi on a disjoint share.
 
         Args:
             adjacency: Which inputs are neighbors.

@@ -50,12 +50,12 @@ def check_choices(generator: str, timing: str) -> None:
 
 
 def search_timing(timing: str, keystream: Keystream) -> str:
-    """Return the timing of one search; a simulation from a seed need not hide its time."""
+    """Return `timing`, or "variable" if the keystream is seeded: a simulation hides no time."""
     return timing if keystream.grade == "system" else "variable"
 
 
 def check_name(what: str, name: object, names: Sequence[str]) -> None:
-    """Raise UnknownNameError unless `name` is one of the names; specs may contain any value."""
+    """Raise UnknownNameError unless `name` is one of `names`; `what` says what it names."""
     if name not in names:
         raise UnknownNameError.among(what, str(name), names)
 
@@ -85,7 +85,11 @@ class SeedLayout:
 
     @classmethod
     def of(cls, dimension: int, *, blocks: int, least_signs: int) -> "SeedLayout":
-        """Return a layout of at least `least_signs` signs; blocks hold whole copies."""
+        """Return a layout of at least `least_signs` signs.
+
+        A vector with that many coordinates has one copy, which the blocks share. A shorter one has
+        several copies, and every block holds the same number of them.
+        """
         copies = -(-least_signs // dimension)
         if copies > 1:
             copies = 8 * blocks * -(-copies // (8 * blocks))
@@ -103,17 +107,17 @@ class SeedLayout:
 
     @property
     def is_even(self) -> bool:
-        """Whether every block has the same part of every coordinate."""
+        """Whether every block has the same number of signs of every coordinate."""
         return self.copies % self.blocks == 0 and self.num_signs % (8 * self.blocks) == 0
 
     @cached_property
     def bounds(self) -> tuple[tuple[int, int], ...]:
-        """The start and the end of each block."""
+        """The first sign of each block and the one after its last, as indices."""
         size = self.block_size
         return tuple((i * size, min(self.num_signs, (i + 1) * size)) for i in range(self.blocks))
 
     def spread(self, values: Vector) -> Vector:
-        """Return the vector spread over all signs; its norm does not change."""
+        """Return one number per sign: each coordinate over sqrt(copies); the norm is kept."""
         if self.copies == 1:
             return values
         return np.tile(values / math.sqrt(self.copies), self.copies)
@@ -130,7 +134,10 @@ class SeedLayout:
         return LevelCodes(levels=2**32, count=_CODES * self.blocks)
 
     def signs(self, messages: ArrayLike) -> Signs:
-        """Return the packed signs of several messages, one row for each message."""
+        """Return the packed signs of several messages: a row of bytes for each row of codes.
+
+        The lowest bit of a byte is the first sign; a bit 1 is the sign +.
+        """
         seeds = self.seeds(messages)
         if self.blocks == 1:
             return seeded.sign_rows(seeds[:, 0], self.num_signs)
@@ -143,7 +150,11 @@ class SeedLayout:
         )
 
     def seeds(self, messages: ArrayLike) -> NDArray[np.uint8]:
-        """Return the seeds that codes stand for, at [message, block, byte]."""
+        """Return the seeds that codes stand for, at [message, block, byte].
+
+        Raises:
+            DomainError: A row is not the four 32-bit codes of each block's seed.
+        """
         words = level_indices(messages, 2**32)
         if words.ndim != 2 or words.shape[1] != _CODES * self.blocks:
             raise DomainError(
@@ -180,7 +191,10 @@ class WeightGrid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizedTilts:
-    """Tilts z = step * weights with sum log cosh z_i; the weights lie where they are scored."""
+    """The tilts z = step * weights of a block, with the sum of log cosh z_i.
+
+    The integer weights are an array, or a tensor on the device where candidates are scored.
+    """
 
     weights: Any
     step: float
@@ -188,7 +202,7 @@ class QuantizedTilts:
 
 
 def quantize(values: Vector, grid: WeightGrid) -> QuantizedTilts:
-    """Return the tilts of values, clipped at the largest weight."""
+    """Return the tilts of values, rounded as `grid` says and clipped to 32,767 steps."""
     weights = np.zeros(len(values), dtype=np.int16)
     total = 0.0
     if grid.vanishes:
@@ -233,7 +247,7 @@ ON_CPU = Scorer()
 
 
 def pack_on_device(prepared: Prepared, codes_of: Callable[[int], NDArray[np.uint32]]) -> Tensor:
-    """Pack the seeds that are found for rows on a CUDA device, and copy them to it."""
+    """Return the packed codes that `codes_of(i)` returns for each row i, on the rows' device."""
     from sottovoce.mechanisms.kernels.cuda import rows
     from sottovoce.mechanisms.kernels.cuda.seeded import bytes_to_device
 
@@ -246,7 +260,7 @@ def pack_on_device(prepared: Prepared, codes_of: Callable[[int], NDArray[np.uint
 
 
 def as_codes(seeds: list[bytes]) -> NDArray[np.uint32]:
-    """Return seeds as codes: four little-endian words each."""
+    """Return seeds of 16 bytes as codes: four 32-bit little-endian numbers for each seed."""
     return np.frombuffer(b"".join(seeds), dtype="<u4").astype(np.uint32)
 
 
@@ -261,8 +275,10 @@ def choose_seed(
     """Return the first accepted seed, or the last of all candidates.
 
     `words` has a row for each candidate: two words of a seed and one to accept it with. `accept`
-    gives the probability of acceptance for each score <b, w>. With "constant" timing every
-    candidate is scored and compared, so that the number of tries reveals nothing.
+    gives the probability of acceptance for each score, the sum of weights times signs. With
+    "constant" timing every candidate is scored and compared, so that the number of tries reveals
+    nothing; with "variable" timing the search stops after the batch that holds the first accepted
+    one.
     """
     seeds: NDArray[np.uint8] = words[:, :2].astype("<u8").view(np.uint8)
     together = scorer.batch(len(weights))

@@ -127,17 +127,17 @@ class Skellam(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
-        """The noise standard deviation sigma of each coordinate."""
+        """The noise standard deviation sigma of each coordinate, in the unit of the update."""
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
     @property
     def step(self) -> float:
-        """The distance of two adjacent grid points."""
+        """The distance of two adjacent grid points, in the unit of the update."""
         return self.input_domain.radius / self.steps_per_radius
 
     @property
     def grid_variance(self) -> float:
-        """The variance V of the noise in units of the grid."""
+        """The variance V of the noise of a coordinate, in squared grid steps."""
         return (self.noise_multiplier * self.steps_per_radius / self.input_domain.records) ** 2
 
     def code_format(self) -> LevelCodes:
@@ -189,7 +189,17 @@ class Skellam(WithPrivatize):
 
 
 def skellam_divergence(order: int, variance: float, l2_shift: float, l1_shift: float) -> float:
-    """Return the bound on D_a at an integer order, for an integer shift with these norms."""
+    """Return a bound on the Renyi divergence of Skellam noise under a shift by integers.
+
+    Args:
+        order: The order of the divergence, an integer above 1.
+        variance: The variance of the noise of each coordinate, in squared grid steps.
+        l2_shift: The L2 norm of the shift, in grid steps, or a bound on it.
+        l1_shift: The L1 norm of the shift, in grid steps, or a bound on it.
+
+    Returns:
+        The bound for the whole vector.
+    """
     square = l2_shift * l2_shift
     gaussian = order * square / (2.0 * variance)
     fine = ((2.0 * order - 1.0) * square + 6.0 * l1_shift) / (4.0 * variance * variance)
@@ -199,10 +209,12 @@ def skellam_divergence(order: int, variance: float, l2_shift: float, l1_shift: f
 def rounded_divergence(
     order: int, variance: float, dimension: int, l2_shift: float, l1_shift: float
 ) -> float:
-    """Return a bound on D_a for a real shift that is rounded: the smaller of two bounds.
+    """Return a bound on the Renyi divergence D_a for a real shift that is rounded at random.
 
-    For every U the rounded shift n has |n_i| < |delta_i| + 1.
-    On average over U, with c the bound on D_a at shift 1 and w = (a - 1) c,
+    The arguments are those of `skellam_divergence`, with a = `order`, the shift delta and d =
+    `dimension`. The smaller of two bounds is returned. For every random offset U of the rounding,
+    the rounded shift n has |n_i| < |delta_i| + 1, which bounds D_a. On average over U, with c the
+    bound on D_a at shift 1 and w = (a - 1) c,
 
         D_a <= c (|delta|_2^2 + min(d/4, |delta|_1)) + c w (4 |delta|_2^2 + 4 |delta|_1 + d)/8.
     """

@@ -139,7 +139,7 @@ class Staircase(WithPrivatize):
 
     @property
     def step(self) -> float:
-        """The width of one step."""
+        """The width of one step of the noise's density, in the unit of the update."""
         return self.step_multiplier * self._unit * (1.0 + _HEADROOM)
 
     @property
@@ -156,7 +156,10 @@ class Staircase(WithPrivatize):
 
     @property
     def noise(self) -> scalar.ScalarStaircase | RadialStaircase:
-        """The noise of each coordinate, or of all coordinates together."""
+        """The law of the noise: one draw for each coordinate, or one for all of them.
+
+        There is one for all coordinates in an L1 ball of more than one dimension.
+        """
         if _is_radial(self.input_domain):
             return RadialStaircase(
                 step=self.step,
@@ -168,7 +171,7 @@ class Staircase(WithPrivatize):
 
     @property
     def noise_stddev(self) -> float:
-        """The noise standard deviation of each coordinate."""
+        """The noise standard deviation of each coordinate, in the unit of the update."""
         return math.sqrt(self.noise.variance)
 
     def code_format(self) -> Float32Codes:

@@ -50,8 +50,8 @@ def calibrate(
 ) -> Privatizing:
     """Return the least noisy mechanism whose releases over all rounds stay within a budget.
 
-    The calibrated parameter is rounded toward privacy: `spend` of the result is never above
-    `epsilon`.
+    Calibrated is the parameter that sets the noise, such as `noise_multiplier`. It is rounded
+    toward privacy: `spend` of the result is never above `epsilon`.
 
     Args:
         mechanism: A name from `sottovoce mechanism list`.
@@ -113,7 +113,23 @@ def calibrate(
 def calibrate_release(
     release: PlannedRelease, given: Parameters, *, rounds: int, epsilon: float, delta: float
 ) -> Privatizing:
-    """Return the mechanism of a release whose `rounds` repetitions spend at most `epsilon`."""
+    """Return the least noisy mechanism of a release whose `rounds` repetitions keep a budget.
+
+    Args:
+        release: The kind of mechanism, its domain and what an observer sees.
+        given: Every parameter of the mechanism except the calibrated one.
+        rounds: The number of releases of one client.
+        epsilon: The largest epsilon of all of them together.
+        delta: The failure probability of that epsilon.
+
+    Returns:
+        The mechanism on the domain of the release.
+
+    Raises:
+        ParameterError: A parameter is missing or out of range, or no value keeps the budget.
+        UnknownNameError: The mechanism has no such parameter.
+        PrivacyError: No bound is proved for what the observer sees.
+    """
     registration, domain = release.registration, release.domain
     found = registration.calibrated(
         domain,
@@ -154,6 +170,8 @@ def calibrate_cached(
 ) -> dict[str, Any]:
     """Return calibrated parameters, from the cache where it holds ones that still keep the budget.
 
+    Parameters that took more than half a second to find are written to the cache on disk.
+
     Args:
         registration: The mechanism's registration.
         domains: Every domain on which the parameters must keep the budget.
@@ -163,6 +181,9 @@ def calibrate_cached(
 
     Returns:
         All parameters, as `Registration.calibrate_for_all` finds them.
+
+    Raises:
+        ParameterError: No value of the calibrated parameter keeps the budget on every domain.
     """
     path = _folder() / f"{_key(registration.kind, domains, given, target, terms)}.json"
     found = _read(path)

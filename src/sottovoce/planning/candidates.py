@@ -46,11 +46,12 @@ class PlanSetting:
         domain: The set that updates are clipped to: a ball, or a box centered at 0.
         epsilon: The budget of a client over all `rounds`.
         delta: The failure probability of that budget.
-        terms: What an observer sees of an update, whether it is sampled, and the adjacency.
+        terms: What an observer sees of an update, on which sample a round works, and the adjacency.
         rounds: The number of rounds in which the client takes part.
         bits: The most bits per coordinate that a message may hold, without its header; None for
             no limit.
         exact: For deployment: choose among mechanisms that are sampled exactly, if there are any.
+            The others are still ranked.
         designs: Also calibrate mechanisms that take about a minute, because each value that is
             tried is a design to solve.
     """
@@ -79,7 +80,7 @@ class PlanSetting:
 
     @property
     def clip_norm(self) -> float:
-        """The largest norm of an update."""
+        """The largest norm of an update: the radius of a ball, half the width of a box."""
         return clip_norm_of(self.domain)
 
     def describe(self) -> dict[str, Any]:
@@ -120,15 +121,16 @@ class CalibrationGuesses:
         self._found: list[tuple[str, float, PrivacyEvent]] = []
 
     def learn(self, parameter: str, value: float, mechanism: Mechanism) -> None:
-        """Remember the value that calibration found for a parameter."""
+        """Remember the value that calibration found for a parameter, and the event it leads to."""
         event = local_event(mechanism, adjacency=self._terms.adjacency)
         self._divergences[type(event)] = renyi_divergence(event, 2.0)
         self._found.append((parameter, value, self._terms(mechanism)))
 
     def recall(self, registration: Registration, free: Parameters, domain: Domain) -> float | None:
-        """Return a value found earlier that gives exactly the same privacy event, or None.
+        """Return a value found earlier for the same parameter and privacy event; None without one.
 
-        Such a value keeps the budget without another search.
+        The event is that of this mechanism with the value, its other parameters being `free`. So
+        the value keeps the budget without another search.
         """
         for parameter, value, event in self._found:
             if (
@@ -141,10 +143,12 @@ class CalibrationGuesses:
         return None
 
     def guess(self, registration: Registration, free: Parameters, domain: Domain) -> float | None:
-        """Return a value to start the search from; None where there is none or it would take long.
+        """Return a value of the calibrated parameter to start calibration from, or None.
 
-        The search halves the interval of the parameter on a logarithmic scale, until the Renyi
-        divergence of order 2 of one message is just below the one aimed at.
+        It is None if there is no such parameter, or if calibration on this domain takes long. The
+        interval of the parameter is halved 24 times on a logarithmic scale, so that the Renyi
+        divergence of order 2 of one message comes close to the one that calibration found before
+        (at first, to one estimated from the budget), but not above it.
         """
         calibrated = registration.calibrated_parameter
         if calibrated is None or isinstance(domain, registration.slow_on):
@@ -189,9 +193,9 @@ class Candidate:
     Attributes:
         kind: The registered name of the mechanism.
         setting: The parameters that were tried, before calibration; "auto" is possible.
-        parameters: All parameters, calibrated.
+        parameters: All parameters, calibrated and with "auto" resolved.
         mechanism: The mechanism itself.
-        spent: What all rounds spend, by the accountants.
+        spent: The epsilon that all rounds spend, by the accountants.
         prediction: The predicted error of a decoded update.
     """
 
@@ -230,7 +234,8 @@ class ExcludedCandidate:
         setting: The parameters that were tried.
         reason: Why they cannot be used, in a sentence.
         fits: Whether the mechanism is made for this kind of domain.
-        needs: The bits per coordinate that it would send, if only the limit on bits excludes it.
+        needs: The bits per coordinate that it would send if only the limit on bits excludes it;
+            None for any other reason.
     """
 
     kind: str
@@ -241,7 +246,11 @@ class ExcludedCandidate:
 
 
 def generate_candidates(setting: PlanSetting) -> Iterator[Candidate | ExcludedCandidate]:
-    """Yield every registered mechanism with each of its settings, in order of their names."""
+    """Yield every registered mechanism with each of its settings, in order of their names.
+
+    A `Candidate` is calibrated to the budget; an `ExcludedCandidate` says why there is none. A
+    setting in which "auto" leads to the same parameters as an earlier one is skipped.
+    """
     guesses = CalibrationGuesses(setting)
     for registration in registry.registrations():
         yield from _candidates_of(registration, setting, guesses)
@@ -275,12 +284,12 @@ def _candidate(
     guesses: CalibrationGuesses,
 ) -> Candidate:
     if registration.calibrated_parameter is None:
-        raise ParameterError("it gives no privacy, so there is nothing to calibrate")
+        raise ParameterError("it gives no privacy, or has no parameter to calibrate")
     domain = domain_for(registration, setting.domain)
     if isinstance(domain, registration.slow_on) and not setting.designs:
         raise ParameterError(
-            "each value that calibration tries is a design to solve and to account for, which "
-            "takes about a minute here; use --designs (designs=True in Python) to rank it"
+            "calibrating it takes about a minute here, because a table must be designed for each "
+            "value that is tried; use --designs (designs=True in Python) to rank it"
         )
     parameters = _calibrated(registration, free, domain, setting, guesses)
     mechanism = registration.build(domain, parameters)
@@ -288,8 +297,8 @@ def _candidate(
     spent = setting.terms.spent(event, setting.delta)
     if spent.epsilon > setting.epsilon:  # 'auto' may choose otherwise than during calibration.
         raise ParameterError(
-            f"after calibration it spends {spent}, above epsilon {setting.epsilon:g}; give its "
-            "parameters explicitly instead of 'auto'"
+            f"after calibration it spends {spent}, above epsilon {setting.epsilon:g}; calibrate it "
+            "by itself, with parameters given explicitly instead of 'auto'"
         )
     return Candidate(
         kind=registration.kind,
@@ -302,7 +311,10 @@ def _candidate(
 
 
 def domain_for(registration: Registration, domain: Domain) -> Domain:
-    """Return the domain itself, or the enclosing Euclidean ball if the mechanism needs one."""
+    """Return the domain itself, or the enclosing L2 ball if the mechanism is not made for it.
+
+    It is the domain itself, too, if the mechanism is not made for L2 balls either.
+    """
     made_for = tuple(type(one) for one in registration.example_domains)
     if not isinstance(domain, made_for) and L2Ball in made_for:
         return enclosing_ball(domain)

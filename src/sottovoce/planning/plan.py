@@ -29,9 +29,11 @@ _EXPECTED = ("gaussian", "staircase")
 class Ranking:
     """The candidates that keep the budget, smallest error first, and the excluded mechanisms.
 
+    Errors are predicted mean squared errors per coordinate of a decoded update.
+
     Attributes:
         setting: The question that was asked.
-        candidates: The mechanisms that keep the budget, in order of their predicted error.
+        candidates: The mechanisms that keep the budget, at least one, smallest error first.
         left_out: The mechanisms that cannot be used here, with their reasons.
     """
 
@@ -43,8 +45,8 @@ class Ranking:
     def choice(self) -> Candidate:
         """The candidate with the smallest error; in deployment, of those sampled exactly, if any.
 
-        A plug-in is chosen only if there is no built-in candidate: its privacy claim has not been
-        tested here. Name it in the spec to use it.
+        Deployment means `setting.exact`. A plug-in is chosen only if there is no built-in
+        candidate: its privacy claim has not been tested here. Name it in the spec to use it.
         """
         exact = [one for one in self._own if one.mechanism.sampling == "exact"]
         return exact[0] if self.setting.exact and exact else self._own[0]
@@ -58,8 +60,8 @@ class Ranking:
         """Return a ranking with one entry for each mechanism: its best setting, or why it has none.
 
         Returns:
-            The shortened ranking. Of settings of one mechanism whose errors differ by less than the
-            tolerance of calibration, the one with the fewest bits stands for it.
+            The shortened ranking. Of settings of one mechanism whose errors are within 0.5%, the
+            precision of calibration, the one with fewer bits stands for it.
         """
         best: dict[str, Candidate] = {}
         for one in self.candidates:
@@ -101,7 +103,8 @@ class Ranking:
             candidate: An entry of the ranking.
 
         Returns:
-            Its relative error and size, and why it may not be chosen, in a few words.
+            Its relative error and size, and why it may not be chosen, in a few words; "the choice"
+            for the choice itself.
         """
         choice = self.choice
         if candidate is choice:
@@ -118,7 +121,7 @@ class Ranking:
 
     @property
     def explanation(self) -> str:
-        """Why the choice was made, in one sentence."""
+        """Why `choice` was chosen, in one sentence without a final period."""
         choice = self.choice
         parts = [
             f"{choice.kind} has the smallest error{self._field()}: a mean squared error of "
@@ -183,7 +186,8 @@ class Ranking:
         """Return the ranking as plain data.
 
         Returns:
-            The content of `plan --json`.
+            The content of `plan --json`: "ranking", "left_out", "choice", "explanation" and
+            "setting".
         """
         return {
             "ranking": [self._entry(one) for one in self.candidates],
@@ -279,18 +283,18 @@ class PlannedMechanism:
         mechanism: The registered name of the mechanism.
         parameters: All parameters, calibrated.
         mse: The predicted mean squared error per coordinate of one decoded update.
-        relative_mse: `mse` divided by that of the choice.
+        relative_mse: `mse` divided by that of the mechanism that the plan recommends.
         bits_per_coordinate: The bits of a message per coordinate, without its header.
         bytes_per_update: The size of the whole message in bytes, header included.
         epsilon: What all rounds spend; at most the budget.
         accountant: The accountant whose bound that is.
         assumes: What epsilon rests on in addition to its proof, in a sentence; None for nothing.
         sampling_grade: "exact", or "float" for simulation only.
-        unbiased_within: The largest absolute coordinate up to which nothing is cut off; None if
-            there is no such limit.
+        unbiased_within: The largest absolute coordinate of an update up to which the bias is at
+            most 1% of the standard deviation; None if that holds in the whole domain.
         clip_geometry: The norm of the mechanism's domain: "l2", "l1" or "linf".
         clip_norm: The largest norm in that domain.
-        explanation: A comparison with the choice, in a few words.
+        explanation: A comparison with the recommended mechanism, in a few words.
     """
 
     mechanism: str
@@ -357,7 +361,7 @@ class Plan(Table[PlannedMechanism]):
 
     @property
     def explanation(self) -> str:
-        """Why the choice was made, in one sentence."""
+        """Why the recommended mechanism was chosen, in one sentence without a final period."""
         return self._ranking.explanation
 
     @property
@@ -368,19 +372,20 @@ class Plan(Table[PlannedMechanism]):
 
     @property
     def setting(self) -> dict[str, Any]:
-        """The question that the plan answers, as plain data."""
+        """The question that the plan answers as plain data: budget, rounds, clipping and limits."""
         return self._ranking.setting.describe()
 
     @property
     def all_settings(self) -> Ranking:
-        """Every setting that was tried, not only the best of each mechanism."""
+        """The ranking of every setting that was tried, not only the best of each mechanism."""
         return self._all
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain data.
 
         Returns:
-            The same as `plan --json` prints.
+            The same as `plan --json` prints: "ranking", "left_out", "choice", "explanation" and
+            "setting".
         """
         return self._ranking.describe()
 
@@ -454,7 +459,8 @@ def plan(
         designs: Also rank mechanisms whose calibration takes about a minute.
 
     Returns:
-        The plan. `plan[0]` has the smallest error; `explanation` says why the choice was made.
+        The plan. `plan[0]` has the smallest error; `explanation` says which mechanism is
+        recommended, and why.
 
     Raises:
         ParameterError: A parameter is out of range, or no mechanism keeps the budget.

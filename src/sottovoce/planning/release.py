@@ -33,7 +33,7 @@ class PlannedRelease:
 
     Attributes:
         registration: The mechanism's registration.
-        domain: The set that updates are clipped to.
+        domain: The set that updates are clipped to; of dimension 1 if `dimension` is None.
         dimension: The number of coordinates; None if the caller gave none.
         clip_norm: The largest norm in `domain`.
         terms: The adjacency, the sampling and what an observer sees.
@@ -63,12 +63,17 @@ def release_of(
 ) -> PlannedRelease:
     """Return the release of a mechanism, given by name or as an object.
 
-    A name needs the domain, which the clipping arguments describe. A mechanism object has its own
-    domain, so those arguments are ignored.
+    A name needs the domain, which the clipping arguments (`dimension` to `records`) describe. A
+    mechanism object has its own domain, so those arguments are ignored. For a name without a
+    dimension the terms are those of an unknown dimension. `format_name` changes the names of
+    arguments in error messages.
 
     Raises:
-        PrivacyError: More than one of sampling, shuffling and secure sums was given.
-        UnknownNameError: There is no such mechanism, sampling scheme or way to hide a sample.
+        ParameterError: An argument is out of range, or a sampling scheme has no sampling rate.
+        PrivacyError: More than one of sampling, shuffling and secure sums was given, or nothing
+            hides the sample.
+        UnknownNameError: There is no such mechanism, geometry, sampling scheme or way to hide a
+            sample.
     """
     hiding = {
         "sampling_rate": sampling_rate,
@@ -114,8 +119,10 @@ def sampled_terms(
     *,
     format_name: NameFormat = str,
 ) -> ReleaseTerms:
-    """Return the terms of a release on a secret sample; without a sample every message is visible.
+    """Return the terms of a release on a secret sample; without a rate there is no sample.
 
+    Every message is charged as visible, unless the sample is hidden by "central-noise": then only
+    a sum is seen, with noise that a trusted party adds. The errors are those of `secret_sample`.
     Behind a secure sum each message has its own noise and is charged as if it were visible. The
     amplification relies only on this: an observer cannot tell who sent the encoding of zero.
     """
@@ -131,8 +138,9 @@ def secret_sample(
     """Return the sample that the three arguments describe; None without a sampling rate.
 
     Raises:
-        ParameterError: The rate is out of range, or missing although a scheme was given.
-        PrivacyError: Nothing hides the sample, so sampling does not amplify privacy.
+        ParameterError: The rate is out of range, or missing although `scheme` or `hidden_by` is
+            not the default ("poisson", "own-records").
+        PrivacyError: `hidden_by` is "nothing", so sampling does not amplify privacy.
         UnknownNameError: There is no such scheme or way to hide a sample.
     """
     rate_name, scheme_name, hidden_name = map(

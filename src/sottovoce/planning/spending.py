@@ -28,13 +28,15 @@ class SpendResult:
     """What a client has spent after a number of rounds.
 
     Attributes:
-        epsilon: The smallest bound of all accountants; infinite where there is no guarantee.
+        epsilon: The bound of `accountant`; infinite where there is no guarantee.
         delta: The failure probability of that epsilon; 0 for pure differential privacy.
         adjacency: Which data sets count as neighbors.
-        accountant: The accountant whose bound `epsilon` is.
+        accountant: The accountant that was asked for, else the one with the smallest bound.
         assumes: What epsilon rests on in addition to its proof, in a sentence; None for nothing.
         rounds: The number of rounds.
-        bounds: The bound of every accountant by its name; each of them holds.
+        bounds: The bounds by accountant: of all built-in ones that have a bound, or only of the
+            built-in one that was asked for. Each of them holds. A plug-in that was asked for is
+            listed in addition to them; its bound holds if its claim is true.
         local_epsilon: Where messages or samples are hidden, the epsilon against an observer who
             sees every message and every sample; otherwise None.
         details: The mechanism, its parameters, clipping and bits, where a mechanism was given.
@@ -146,11 +148,11 @@ def spend(
         shuffled_clients: The smallest number of messages that a trusted shuffler mixes; None
             without a shuffler.
         secure_sum_clients: The smallest number of clients in a secure sum; None without one.
-        accountant: Use this accountant only; by default the smallest bound of all of them.
+        accountant: Use this accountant only; by default the smallest bound of the built-in ones.
         **mechanism_parameters: The parameters of a mechanism given by name.
 
     Returns:
-        The smallest sound epsilon, all bounds, and what they assume.
+        Epsilon, the bounds of all accountants that were asked, and what they assume.
 
     Raises:
         ParameterError: A parameter is missing, out of range, or already part of `mechanism`.
@@ -219,7 +221,10 @@ def spending_of_mechanism(
     delta: float,
     accountant: str | None = None,
 ) -> SpendResult:
-    """Return what `rounds` releases of a mechanism spend."""
+    """Return what `rounds` releases of a mechanism spend, under the terms of `release`.
+
+    `accountant` is the only accountant to use; None for the smallest bound of the built-in ones.
+    """
     terms = release.terms
     event = Repeated(event=terms(mechanism), count=rounds)
     spent = terms.spent(event, delta, accountant)
@@ -248,10 +253,18 @@ def spending_of_mechanism(
 def spending_of_charges(
     history: Sequence[tuple[PrivacyEvent, int]], delta: float | None, pure: float
 ) -> PrivacySpent:
-    """Return what charges have spent at `delta`, or their `pure` sum.
+    """Return the epsilon that charges have spent at `delta`, or the sum of their pure epsilons.
 
     The pure sum, which needs no delta, is returned where `delta` is None, or where it prints as the
     same epsilon as the bound at `delta`.
+
+    Args:
+        history: At least one pair of a privacy event and how often it was charged.
+        delta: The delta at which epsilon is computed; None for the pure sum.
+        pure: The sum of the pure epsilons of all charges; infinite if one of them has none.
+
+    Returns:
+        Epsilon with its delta, 0 for the pure sum, and what it assumes.
     """
     event = compose_repeated(history)
     if delta is not None:
@@ -288,7 +301,7 @@ def _spent(
 
 
 def check_rounds(rounds: int) -> int:
-    """Return a number of rounds that can be accounted for; raise if it is out of range."""
+    """Return the number of rounds; raise ParameterError if it is below 1 or above the maximum."""
     return parameter_rules.integer("rounds", rounds, low=1, high=MAX_ROUNDS)
 
 
@@ -309,7 +322,7 @@ def _refuse_given(
 
 
 def check_names(function: str, registration: Registration, given: Mapping[str, object]) -> None:
-    """Refuse an argument that neither the function nor the mechanism has."""
+    """Raise UnknownNameError for an argument that neither the function nor the mechanism has."""
     own = [
         *("delta", "rounds", "adjacency", "dimension", "clip_norm", "clip_geometry", "records"),
         *("sampling_rate", "sampling", "sampling_hidden_by", "shuffled_clients"),
