@@ -249,7 +249,7 @@ def summary(found: ReconstructionScores) -> dict[str, dict[str, float] | None]:
 def difference(one: Vector, other: Vector) -> dict[str, float]:
     """Return the mean of `one` minus the mean of `other`, with Welch's 95% interval.
 
-    The keys are "mean" (the difference), "low" and "high". Each sample needs two values.
+    The keys are "mean" (the difference), "low" and "high". Each sample needs at least two values.
     """
     from scipy.special import stdtrit
 
