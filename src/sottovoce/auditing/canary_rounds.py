@@ -301,7 +301,8 @@ class CanaryAlgorithm:
     """An algorithm with canaries among the clients' contributions and their scores in its state.
 
     Where the server sees each message (`gathers`), the model is updated from the messages of real
-    clients only, as it would be without an audit.
+    clients only, as it would be without an audit. `inner` is the audited algorithm, and
+    `sends_models` says whether its clients send models and not changes of the model.
     """
 
     inner: Algorithm

@@ -96,8 +96,8 @@ EPSILONS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 SMALLEST_P_VALUE = 1e-9
 _MESSAGES = 100  # Samples that are encoded as separate messages, as a client does.
 _TOO_LITTLE = (
-    "not compared: the declared law has two moments only; add a test of its divergences and run an "
-    "audit"
+    "not compared: the declared law gives mean and variance only, from which no divergence "
+    "follows; add a test of its divergences and run an audit"
 )
 
 

@@ -182,7 +182,10 @@ def _notes(rounds: int, whole: int, resolved: Resolved, spec: RunSpec) -> list[s
     if spec.runtime.messages == "none":
         notes.append("values were drawn in float32 and nothing was encoded, as in the run")
     if not resolved.section.enforces_budget:
-        notes.append("the certificate is the ledger's; the published epsilon is not a proven bound")
+        notes.append(
+            "the certificate is what the ledger charges; 'privacy.epsilon' only sets the noise of "
+            "this algorithm and is not a proven bound"
+        )
     if resolved.channel.noise_at_server:
         notes.append("central noise: the audit sees only the noisy means")
     return notes

@@ -109,7 +109,8 @@ class InversionTarget:
         )
         if not np.abs(self.observed).max(axis=1).all():
             raise ParameterError(
-                "an update is 0 in every coordinate and has no direction to match; remove it"
+                "an update is 0 in every coordinate and has no direction to match; leave it out, "
+                "or choose other images"
             )
 
 
