@@ -22,13 +22,15 @@ _HALF_WORD = np.uint64(32)
 
 
 def check_seed(seed: int) -> int:
-    """Return the seed; raise unless it is an integer from 0 to 2^63 - 1."""
+    """Return the seed; raise ParameterError unless it is an integer from 0 to 2^63 - 1."""
     return parameter_rules.integer("seed", seed, low=0, high=MAX_SEED)
 
 
 def assign_choices(seed: int, draw: str, first: int, count: int, choices: int) -> NDArray[np.int64]:
-    """Return the assignment of persons first, first + 1, ...: uniform on 0 ... choices - 1.
+    """Return a number from 0 to choices - 1 for each of `count` persons, drawn uniformly.
 
+    The persons are first, first + 1, ... A person's number follows from the seed, the name `draw`
+    and the person's position, and is public. Raise ParameterError if an argument is out of range.
     Each probability is within choices/2^32 of 1/choices in relative terms, and exact if `choices`
     is a power of two.
     """

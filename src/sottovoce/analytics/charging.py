@@ -32,18 +32,24 @@ _ROUNDING = 2.0**-40  # Relative tolerance: sums of epsilons are rounded up.
 
 
 def check_budget(epsilon: float | None) -> None:
-    """Raise unless a budget, if there is one, is a valid epsilon."""
+    """Raise ParameterError unless the budget is None or an epsilon above 0 and at most 1000."""
     if epsilon is not None:
         parameter_rules.epsilon(epsilon, "budget")
 
 
 def remaining_pure_epsilon(budget: float, spent: float) -> float:
-    """Return what is left of a pure budget, with the tolerance that charges are checked with."""
+    """Return what is left of a pure budget: the budget times 1 + 2^-40 minus `spent`, at least 0.
+
+    Charges are checked with the same tolerance, because sums of epsilons are rounded up.
+    """
     return max(0.0, budget * (1.0 + _ROUNDING) - spent)
 
 
 def is_pure_account(ledger: LedgerReader, account: str) -> bool:
-    """Return whether all charges of an account are questions, so that its budget is pure."""
+    """Return whether all charges of an account are questions, so that its budget is pure.
+
+    An account without charges is pure, too, unless its budget was not set for questions.
+    """
     budget = ledger.budget(account)
     if budget is not None and budget.delta != BUDGET_DELTA:
         return False
@@ -110,8 +116,11 @@ def _check_same_budget(ledger: Ledger, path: Path, account: str, epsilon: float)
 def charge(path: Path, account: str, asked: Question, *, budget: float | None = None) -> str:
     """Charge a question to an account and return a sentence about it, for the result's notes.
 
-    Raise BudgetExhaustedError if the budget does not allow it. The caller names the account: if it
-    were the file's name, a renamed copy of the file would have a budget of its own.
+    The ledger at `path` is created if there is none. `budget` becomes the account's pure epsilon
+    budget, for good; None keeps the present one, if any. Raise BudgetExhaustedError if the budget
+    does not allow the question; then nothing is charged, but a new budget stays. Raise LedgerError
+    if the account has another budget, and ParameterError if its name is empty. The caller names the
+    account: if it were the file's name, a renamed copy of the file would have a budget of its own.
     """
     if not account.strip():
         raise ParameterError(

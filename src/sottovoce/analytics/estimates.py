@@ -93,7 +93,10 @@ def question_for(statistic: str, *, public_seed: int | None = None, **options: A
 
 
 def takes_people(statistic: str) -> bool:
-    """Return whether the number of people helps to choose the question's parameters."""
+    """Return whether the question about a statistic has the option `people`.
+
+    It is the approximate number of people, which helps to choose the question's parameters.
+    """
     return "people" in inspect.signature(_QUESTIONS[statistic]).parameters
 
 
@@ -107,20 +110,27 @@ def estimate(
 ) -> Estimate:
     """Estimate a statistic of values that are each sent privately.
 
-    Each person's code is epsilon-DP for any two values (replace-one). Values outside the bounds are
-    clipped to them.
+    Each person's code is epsilon-DP for any two values (replace-one); for "location" epsilon is per
+    kilometer: two places that are d kilometers apart have epsilon times d. Values outside the
+    bounds are clipped to them.
 
     Args:
         statistic: "mean", "variance", "histogram", "quantiles" or "location".
         values: One value for each person: a list, an array or a pandas Series; rows of latitude and
             longitude for "location".
         confidence: Confidence level of the intervals, from 0.5 to 0.9999.
-        seed: Seed of the noise, for simulation only; None takes noise from the operating system.
+        seed: Seed of the noise and of the public assignment, for simulation only; None takes both
+            from the operating system.
         **options: The parameters of the question, see `question_for`.
 
     Returns:
         The estimate with its interval, epsilon, bits per person and notes. It is not charged to a
         ledger.
+
+    Raises:
+        UnknownNameError: The statistic, or an option, is not known.
+        ParameterError: A parameter is missing or out of range, or there are no values.
+        DomainError: A value is missing or no finite number.
 
     Examples:
         >>> ages = [18, 25, 31, 44, 67] * 2000
@@ -148,7 +158,9 @@ def ask(
 ) -> Estimate:
     """Ask a question of values in batches, with the client's and the server's side in one process.
 
-    Values become codes, codes are tallied, and nothing else is kept.
+    Each batch has the values of further people. Values become codes, codes are tallied, and nothing
+    else is kept or charged. If the randomness is seeded, a note of the estimate says so. Raise
+    ParameterError if there is no batch or the confidence is out of range.
     """
     intervals.check_confidence(confidence)
     found = asked.estimate(tally_of(asked, batches, randomness), confidence)
@@ -160,7 +172,8 @@ def tally_of(
 ) -> Tally:
     """Return the tally of the codes of people who are numbered from `first`.
 
-    Nothing else is kept of the values.
+    Each batch has the values of further people; nothing else is kept of them. Raise ParameterError
+    if there is no batch.
     """
     total: Tally | None = None
     for batch in batches:

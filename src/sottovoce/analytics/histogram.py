@@ -5,7 +5,8 @@ probability a, and each other one with probability b < a. The number of codes th
 k is then binomial with probability b + s_k (a - b), where s_k is its share, and s_k is estimated by
 (supports/n - b)/(a - b).
 
-    randomized_response   k-ary randomized response: a code supports itself.
+    randomized_response   k-ary randomized response: a code supports itself. In parameters its name
+                          is "randomised_response".
                           a = e^eps/(e^eps + K - 1), b = 1/(e^eps + K - 1); log2 K bits.
     hadamard_response     one bit. A public draw gives each person a row r >= 1 of a Hadamard matrix
                           of order M >= K. The person sends the sign H[r, own category] through
@@ -137,6 +138,7 @@ class HistogramQuestion(RandomizedQuestion):
             The question.
 
         Raises:
+            UnknownNameError: The mechanism is not known.
             ParameterError: The parameters do not fit together or are out of range.
         """
         if isinstance(categories, str):
@@ -167,25 +169,29 @@ class HistogramQuestion(RandomizedQuestion):
 
     @property
     def order(self) -> int:
-        """The order of the Hadamard matrix."""
+        """The order of the Hadamard matrix: the least power of two that is at least `num_bins`."""
         return transforms.order_for(self.num_bins)
 
     @property
     def randomizer(self) -> CategoryRandomizer:
-        """The randomizer of one person's category, or of one sign."""
+        """The randomizer of one person's category, or with "hadamard_response" of one sign."""
         num = 2 if self.mechanism == HADAMARD else self.num_bins
         return CategoryRandomizer(epsilon=self.epsilon, num_categories=num)
 
     @property
     def support(self) -> tuple[float, float]:
-        """The probabilities (a, b) that a code supports its owner's category, and another one."""
+        """The probabilities (a, b) that a code supports its owner's category, and any given other.
+
+        A k-ary code supports the category that it names; a sign supports the categories whose entry
+        in the person's row of the Hadamard matrix has this sign.
+        """
         randomizer = self.randomizer
         if self.mechanism == K_ARY:
             return randomizer.kept, randomizer.other
         return randomizer.kept, 0.5 - (randomizer.kept - 0.5) / (self.order - 1)
 
     def labels(self) -> list[str]:
-        """Return the names of the bins or categories."""
+        """Return the names of the bins ("[a, b)"), or of the categories and then "other"."""
         if self.categories is not None:
             return [*self.categories, OTHER]
         edges = self.edges()
@@ -193,13 +199,16 @@ class HistogramQuestion(RandomizedQuestion):
         return [*inner, f"[{edges[-2]:g}, {edges[-1]:g}]"]
 
     def edges(self) -> list[float]:
-        """Return the edges of the bins."""
+        """Return the edges of the bins, from lower to upper; not defined for categories."""
         assert self.lower is not None
         assert self.upper is not None
         return [float(edge) for edge in np.linspace(self.lower, self.upper, self.num_bins + 1)]
 
     def indices(self, values: ArrayLike) -> NDArray[np.int64]:
-        """Return the bin or category of each value; numbers outside the bounds are clipped."""
+        """Return the index of each value's bin or category, counted from 0.
+
+        Numbers outside the bounds are clipped; words that are not listed have the last index.
+        """
         if self.categories is not None:
             places = {name: place for place, name in enumerate(self.categories)}
             other = len(self.categories)
@@ -228,7 +237,7 @@ class HistogramQuestion(RandomizedQuestion):
         return 1 + assign_choices(self.public_seed, "row", first, count, self.order - 1)
 
     def check_rows(self, tally: Tally) -> None:
-        """Raise if a tally has answers to row 0 of the matrix.
+        """Raise DomainError if a tally has answers to row 0 of the Hadamard matrix.
 
         Row 0 is constant and is assigned to no person. A forged answer to it would support every
         category.
@@ -241,7 +250,12 @@ class HistogramQuestion(RandomizedQuestion):
             )
 
     def supports(self, tally: Tally) -> Vector:
-        """Return the number of codes that support each category."""
+        """Return the number of codes that support each category.
+
+        A k-ary code supports the category that it names; a sign supports the categories whose entry
+        in the person's row of the Hadamard matrix has this sign. Raise DomainError if a tally has
+        answers to row 0, which is assigned to no person.
+        """
         assert isinstance(tally, CodeCounts)
         self.check_rows(tally)
         if self.mechanism == K_ARY:
@@ -304,7 +318,10 @@ def _pairs(low: Vector, high: Vector) -> Ends:
 
 
 def project_to_simplex(shares: Vector) -> Vector:
-    """Project to the simplex (Duchi, Shalev-Shwartz, Singer and Chandra 2008)."""
+    """Return the nearest vector (in L2) with entries of at least 0 that sum to 1.
+
+    Reference: Duchi, Shalev-Shwartz, Singer and Chandra 2008.
+    """
     ordered = np.sort(shares)[::-1]
     excess = (np.cumsum(ordered) - 1.0) / np.arange(1, len(shares) + 1)
     last = int(np.flatnonzero(ordered > excess)[-1])

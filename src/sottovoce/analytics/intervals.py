@@ -32,7 +32,7 @@ _STEPS, _STAGES = 16, 6  # The search is accurate to 16^-6 of the range.
 
 
 def check_confidence(confidence: float) -> float:
-    """Return the confidence; raise unless it lies between 0.5 and 0.9999."""
+    """Return the confidence; raise ParameterError unless it lies between 0.5 and 0.9999."""
     number = parameter_rules.inner_fraction("confidence", confidence)
     low, high = LEAST_CONFIDENCE, MOST_CONFIDENCE
     if not low <= number <= high:
@@ -43,9 +43,10 @@ def check_confidence(confidence: float) -> float:
 
 
 def student_factor(degrees: float, confidence: float) -> float:
-    """Return the ratio of Student's quantile to the normal one.
+    """Return the ratio of Student's two-sided quantile to the normal one at a confidence level.
 
-    A standard error that was estimated from few people is multiplied by it.
+    `degrees` are the degrees of freedom. A standard error that was estimated from few people is
+    multiplied by the ratio.
     """
     from scipy.special import ndtri, stdtrit
 
@@ -56,9 +57,11 @@ def student_factor(degrees: float, confidence: float) -> float:
 def bounded_interval(
     estimate: ArrayLike, stddev: Vector | float | Stddev, low: float, high: float, confidence: float
 ) -> tuple[Vector, Vector]:
-    """Return the ends of the interval of each estimate's m.
+    """Return the lower ends and the upper ends of confidence intervals, one for each estimate.
 
-    `stddev` may be a function of m, as in a score test.
+    The estimated parameters are known to lie in [low, high], and so do the intervals, which are
+    never empty. The estimates are unbiased and nearly normal, and may lie outside. `stddev` is
+    their standard deviation; it may be a function of the parameter, as in a score test.
     """
     from scipy.special import ndtri
 

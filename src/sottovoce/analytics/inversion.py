@@ -46,9 +46,10 @@ _LEAST_BANDWIDTH = 0.5  # In cells.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantile:
-    """A quantile and its interval on [0, 1].
+    """A quantile and its interval, as places in the range of the values, scaled to [0, 1].
 
-    `is_coarse` says that an end is set by the grid of cells: by an atom or a steep part of F.
+    `is_coarse` says that an end is set by the grid of cells, because many people have nearly the
+    same value or the distribution function is steep.
     """
 
     estimate: float
@@ -71,11 +72,11 @@ class QuantileInversion:
 
     @property
     def largest_stddev(self) -> float:
-        """The largest standard deviation of F^ over all edges."""
+        """The largest standard deviation of the estimated distribution function over all edges."""
         return float(self._stddev.max())
 
     def quantile(self, q: float) -> Quantile:
-        """Return the quantile of level q with its interval."""
+        """Return the quantile of level q, from 0 to 1, with its interval, scaled to [0, 1]."""
         cells = len(self._values) - 1
         low, high = self._reach(q, _PILOT * self._z)
         mean = self._values

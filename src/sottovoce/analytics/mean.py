@@ -69,12 +69,17 @@ class MeanQuestion(RandomizedQuestion):
             lower: Lower bound of the numbers.
             upper: Upper bound of the numbers.
             epsilon: Pure epsilon of one person's code.
-            bits: The most bits of a code with "auto", else the bits of the mechanism; None is a
-                default.
+            bits: The most bits of a code with "auto", else the bits of the mechanism. None is 3,
+                but 10 for "discrete_laplace", 14 for "discrete_staircase" and 32 for "laplace" and
+                "staircase".
             mechanism: A mechanism, or "auto" for the one with the least worst-case variance.
 
         Returns:
             The question.
+
+        Raises:
+            UnknownNameError: The mechanism is not known.
+            ParameterError: A parameter is out of range.
         """
         found = randomizer_for(lower, upper, epsilon, bits, mechanism)
         return cls(

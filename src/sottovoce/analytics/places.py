@@ -145,6 +145,9 @@ def mechanism_for(
 ) -> MetricMvu:
     """Return a mechanism for places that is geo-indistinguishable at `epsilon_per_km`.
 
+    For any two places that are d kilometers apart, the probability of a code differs by at most the
+    factor e^(epsilon_per_km d).
+
     Args:
         area: The map.
         epsilon_per_km: Epsilon for two places that are one kilometer apart.
@@ -194,7 +197,11 @@ def privatize_places(
 
 
 def code_counts(codes: ArrayLike, levels: int) -> NDArray[np.int64]:
-    """Count each pair of codes; the density depends on these counts only."""
+    """Return how often each pair of codes occurs, as a (levels, levels) array [east, north].
+
+    The density depends on these counts only. Raise DomainError unless `codes` has rows of two codes
+    from 0 to levels - 1, at least one row.
+    """
     pairs = np.asarray(codes)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or len(pairs) == 0:
         raise DomainError(f"codes must be rows of two codes, at least one, got shape {pairs.shape}")
@@ -223,7 +230,11 @@ def density_map(
 
     Returns:
         An array of shape (cells, cells) with sum 1. Entry [i, k] is the cell that is i-th from the
-        west and k-th from the south.
+        west and k-th from the south, counted from 0.
+
+    Raises:
+        DomainError: There are no codes, or they do not have two columns or are out of range.
+        ParameterError: `cells` or `max_iterations` is out of range.
     """
     counts = code_counts(codes, mechanism.levels)
     return density_of_counts(mechanism, counts, cells=cells, max_iterations=max_iterations)
@@ -232,10 +243,12 @@ def density_map(
 def density_of_counts(
     mechanism: MetricMvu, counts: NDArray[np.int64], *, cells: int, max_iterations: int = 500
 ) -> Vector:
-    """Estimate the density from the counts of pairs of codes.
+    """Estimate the share of people in each cell of a grid from the counts of pairs of codes.
 
-    Iterations stop when no cell's share changes by more than 1e-6. The estimate has converged to
-    the data by then; many more iterations would fit the noise.
+    `counts` is that of `code_counts`. Return an array of shape (cells, cells) with sum 1; entry [i,
+    k] is the cell i-th from the west and k-th from the south, counted from 0. Iterations stop when
+    no cell's share changes by more than 1e-6. The estimate has converged to the data by then; many
+    more iterations would fit the noise.
     """
     parameter_rules.integer("cells", cells, low=1, high=256)
     parameter_rules.integer("max_iterations", max_iterations, low=1, high=10**6)
@@ -267,8 +280,8 @@ class PlacesQuestion:
         latitude: Latitude of the map's center in degrees.
         longitude: Longitude of the map's center in degrees.
         side_km: Side of the map in kilometers.
-        epsilon: Epsilon per kilometer.
-        bits: Bits per coordinate.
+        epsilon: Epsilon per kilometer: two places that are d kilometers apart have epsilon times d.
+        bits: Bits per coordinate; a person sends twice as many.
         cells: Cells along each side of the density map.
     """
 
@@ -336,7 +349,7 @@ class PlacesQuestion:
 
     @property
     def event(self) -> PrivacyEvent:
-        """The privacy event of one person's code."""
+        """The privacy event of one person's code, for any two places of the map (replace-one)."""
         return release_event(self.mechanism, adjacency=Adjacency.REPLACE_ONE)
 
     @property
@@ -356,13 +369,14 @@ class PlacesQuestion:
 
     @property
     def digest(self) -> str:
-        """A digest of the tables, which must be the same on both sides."""
+        """A digest of the mechanism and its tables: the same for clients and server."""
         return registry.parameter_hash(self.mechanism).hex()
 
     def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
-        """Return one code for each row (latitude, longitude).
+        """Return one code for each row (latitude, longitude) in degrees.
 
-        Places outside the map are moved to its edge.
+        Places outside the map are moved to its edge. `first` is the number of the first person, and
+        determines the keystream. Raise DomainError unless the rows are finite numbers.
         """
         rows = degrees(values)
         places, mechanism = self.area.places(rows[:, 0], rows[:, 1]), self.mechanism
@@ -428,7 +442,10 @@ class PlacesQuestion:
 
 
 def degrees(values: ArrayLike) -> Vector:
-    """Return rows of latitude and longitude; raise unless they are finite numbers."""
+    """Return rows of latitude and longitude in degrees, as float64.
+
+    Raise DomainError unless there is at least one row and all entries are finite numbers.
+    """
     try:
         rows = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):

@@ -10,7 +10,7 @@
                           is estimated by the mean of c H[r, j] sign, with variance
                           (c^2 - theta^2)/n_l, and F follows (`transforms`).
     randomized_response   k-ary randomized response over the cells, L bits: better for large
-    epsilon.
+                          epsilon. In parameters its name is "randomised_response".
                           F^(e) = (share of codes below e - k b)/(a - b) after k cells, where a and
                           b are the probabilities of the own and of any other cell.
 
@@ -144,6 +144,7 @@ class QuantilesQuestion(RandomizedQuestion):
             The question.
 
         Raises:
+            UnknownNameError: The mechanism is not known.
             ParameterError: A parameter is out of range.
         """
         table_epsilon(epsilon)
@@ -164,17 +165,17 @@ class QuantilesQuestion(RandomizedQuestion):
 
     @property
     def cells(self) -> int:
-        """The number of cells."""
+        """The number of equal cells that [lower, upper] is divided into."""
         return 1 << self.depth
 
     @property
     def randomizer(self) -> CategoryRandomizer:
-        """The randomizer of one person's cell, or of one sign."""
+        """The randomizer of one person's cell, or with "haar_hadamard" of one sign."""
         num = 2 if self.mechanism == HAAR else self.cells
         return CategoryRandomizer(epsilon=self.epsilon, num_categories=num)
 
     def indices(self, values: ArrayLike) -> NDArray[np.int64]:
-        """Return the cell of each number; numbers outside the bounds are clipped to them."""
+        """Return each number's cell, counted from 0; numbers outside the bounds are clipped."""
         inside = np.clip(numbers(values), self.lower, self.upper)
         share = (inside - self.lower) / (self.upper - self.lower)
         return np.clip(np.floor(share * self.cells), 0, self.cells - 1).astype(np.int64)
@@ -200,7 +201,10 @@ class QuantilesQuestion(RandomizedQuestion):
         return levels, rows & ((1 << levels) - 1)
 
     def cdf(self, tally: Tally) -> EstimatedCdf:
-        """Return the unbiased estimate of F at the edges, with [lower, upper] scaled to [0, 1]."""
+        """Return the unbiased estimate of the distribution function at the edges of the cells.
+
+        [lower, upper] is scaled to [0, 1].
+        """
         assert isinstance(tally, CodeCounts)
         return self._haar(tally) if self.mechanism == HAAR else self._k_ary(tally)
 

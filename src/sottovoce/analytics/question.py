@@ -52,12 +52,12 @@ class Question(Protocol):
 
     @property
     def code_format(self) -> CodeFormat:
-        """The format of one person's code."""
+        """The format of one person's code: its number of levels, or float32."""
         ...
 
     @property
     def digest(self) -> str:
-        """A digest of the tables, which must be the same on both sides."""
+        """A digest of the mechanism and its tables: the same for clients and server."""
         ...
 
     def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
@@ -103,7 +103,10 @@ _KINDS: dict[str, Callable[..., Question]] = {}
 
 
 def question(kind: Q) -> Q:
-    """Register a class of questions by its `kind`, so that it can be read from JSON."""
+    """Register a class of questions by its `kind`, so that it can be read from JSON.
+
+    It is a decorator that returns the class unchanged.
+    """
     _KINDS[kind.kind] = kind  # type: ignore[attr-defined]
     return kind
 
@@ -128,7 +131,11 @@ def to_json(asked: Question) -> str:
 
 
 def from_dict(plain: Mapping[str, Any]) -> Question:
-    """Return the question that plain data describe; raise unless they are complete and valid."""
+    """Return the question that plain data, as from `to_dict`, describe.
+
+    Raise UnknownNameError if the kind or a field is not known, and ParameterError if a field is
+    missing or out of range, or if the question was made with other tables.
+    """
     found = parse_question(plain)
     check_tables(found, plain)
     return found
@@ -138,7 +145,8 @@ def parse_question(plain: Mapping[str, Any]) -> Question:
     """Return the question that plain data describe, without computing its tables.
 
     A site can refuse the question by its fields before it spends time on the tables; `check_tables`
-    compares them afterwards.
+    compares them afterwards. Raise UnknownNameError if the kind or a field is not known, and
+    ParameterError if a field is missing or out of range.
     """
     kind = plain.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
@@ -161,7 +169,10 @@ def parse_question(plain: Mapping[str, Any]) -> Question:
 
 
 def check_tables(found: Question, plain: Mapping[str, Any]) -> None:
-    """Raise if the question was made with other tables; they are computed here if needed."""
+    """Raise ParameterError if the digest in `plain` is not that of the question's tables.
+
+    The tables are computed here if needed.
+    """
     if plain.get("digest") != found.digest:
         raise ParameterError(
             f"the question about the {found.kind} was made with other tables than this version's "
@@ -211,7 +222,11 @@ def build_estimate(
     details: Mapping[str, Any] | None = None,
     epsilon_per_km: float | None = None,
 ) -> Estimate:
-    """Return the estimate with the facts that every estimate states: epsilon, bits, notes."""
+    """Return the estimate with the facts that every estimate states: epsilon, bits, notes.
+
+    Epsilon is that of one person's code, or `epsilon_per_km` if it is given. A note says if there
+    are too few people for an interval.
+    """
     label = (FLOAT,) if asked.sampling == "float" else ()
     few = () if people >= asked.least_people else (too_few_note(asked, people),)
     return Estimate(
@@ -231,7 +246,10 @@ def build_estimate(
 
 
 def epsilon_of(event: PrivacyEvent) -> float:
-    """Return the event's pure epsilon: exact for a single event, rounded up for a composition."""
+    """Return the event's pure epsilon, as stated for a single `PureDp`, else rounded up.
+
+    It is infinite if the event has none.
+    """
     match list(basic_counts(event).items()):
         case [(PureDp(epsilon=epsilon), 1)]:
             return epsilon
@@ -248,6 +266,6 @@ def too_few_note(asked: Question, people: int) -> str:
 
 
 def check_people(people: int) -> None:
-    """Raise unless at least one person answered."""
+    """Raise ParameterError unless at least one person answered."""
     if people < 1:
         raise ParameterError("there are no answers; give the values of at least one person")

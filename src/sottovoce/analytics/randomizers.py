@@ -47,12 +47,12 @@ class Randomizer:
 
     @property
     def code_format(self) -> CodeFormat:
-        """The format of one person's code."""
+        """The format of one person's code: its number of levels, or float32."""
         return self.build(1).code_format()
 
     @property
     def digest(self) -> str:
-        """A digest of everything that must be the same on both sides, tables included."""
+        """A digest of all that must be the same for clients and server, tables included."""
         return registry.parameter_hash(self.build(1)).hex()
 
     def answer(self, values: NDArray[Any], keystream: Keystream) -> Codes:
@@ -84,7 +84,7 @@ class CategoryRandomizer(Randomizer):
 
     @property
     def digest(self) -> str:
-        """A digest of the table, which must be the same on both sides."""
+        """A digest of the table, which must be the same for clients and server."""
         return self.build(1).design_digest()
 
     @property

@@ -27,10 +27,9 @@ class Number:
     """One estimated number.
 
     Attributes:
-        label: Its name among the numbers of the estimate.
-        estimate: The estimate.
-        interval: The confidence interval; None if there are too few people for one.
-        caveat: Why this interval may cover more or less often than stated; None if it does not.
+        label: Its name among the numbers of the estimate. estimate: The estimate. interval: The
+        confidence interval; None if too few people answered or the noise is too large. caveat: Why
+        this interval may cover more or less often than stated; None if it does not.
     """
 
     label: str
@@ -39,7 +38,7 @@ class Number:
     caveat: str | None = None
 
     def row(self) -> dict[str, Any]:
-        """Return label, estimate and interval as a dictionary."""
+        """Return label, estimate, low and high by name; the ends are None without an interval."""
         low, high = self.interval or (None, None)
         return {"label": self.label, "estimate": self.estimate, "low": low, "high": high}
 
@@ -81,13 +80,13 @@ class Estimate:
 
     @property
     def estimate(self) -> float | tuple[float, ...]:
-        """The number, or the numbers in the order of their labels."""
+        """The estimated number, or a tuple of them in the order of their labels."""
         values = tuple(number.estimate for number in self.numbers)
         return values[0] if self.is_single else values
 
     @property
     def interval(self) -> Interval | tuple[Interval | None, ...] | None:
-        """The interval (low, high), or one interval for each number."""
+        """The interval (low, high), or one for each number; None where there is no interval."""
         values = tuple(number.interval for number in self.numbers)
         return values[0] if self.is_single else values
 
@@ -100,7 +99,7 @@ class Estimate:
         return [number.row() for number in self.numbers]
 
     def noted(self, *notes: str) -> "Estimate":
-        """Return the estimate with further notes.
+        """Return the estimate with further notes; this one is not changed.
 
         Args:
             *notes: The notes to append.

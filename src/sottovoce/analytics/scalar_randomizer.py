@@ -78,11 +78,18 @@ class ScalarRandomizer(Randomizer):
 
     @property
     def event(self) -> PrivacyEvent:
-        """The privacy event that one person's code is charged with; at most epsilon."""
+        """The privacy event that one person's code is charged with (replace-one).
+
+        Raise ParameterError if its pure epsilon exceeds `epsilon` by more than rounding.
+        """
         return _event(self)
 
     def tally(self, codes: Codes, groups: NDArray[np.int64] | None = None, num: int = 1) -> Tally:
-        """Return the tally of codes; `groups` says which of `num` sub-questions each answers."""
+        """Return the tally of codes; `groups` says which of `num` sub-questions each answers.
+
+        It has the counts of codes; for float32 codes the moments of decoded numbers, minus the
+        middle of [lower, upper]. Without `groups` all answer the first sub-question.
+        """
         code_format = self.code_format
         if isinstance(code_format, LevelCodes):
             return CodeCounts.of(codes, code_format.levels, groups, num)
@@ -91,11 +98,15 @@ class ScalarRandomizer(Randomizer):
         return Moments.of(self.build(len(array)).decode(array) - middle, groups, num)
 
     def points(self) -> Vector:
-        """Return the value that each code decodes to."""
+        """Return the number that each code decodes to; raise ParameterError for float32 codes."""
         return _points(self)
 
     def contributions(self, tally: Tally, group: int = 0) -> "Contributions":
-        """Return number, mean and variance of the decoded codes of a group."""
+        """Return number, mean and sample variance of the decoded codes of a group.
+
+        The variance is at least `least_variance`. Without people the mean is 0, or for float32
+        codes the middle of [lower, upper].
+        """
         if isinstance(tally, CodeCounts):
             return Contributions.of_counts(
                 self.points(), tally.counts[group], self.least_variance()
@@ -117,11 +128,11 @@ class ScalarRandomizer(Randomizer):
         return found.caveat
 
     def least_variance(self) -> float:
-        """Return the least variance of one person's decoded code over all numbers."""
+        """Return the least variance of a decoded code, over 33 even inputs in [lower, upper]."""
         return float(_variances(self).min())
 
     def worst_variance(self) -> float:
-        """Return the largest variance of one person's decoded code over all numbers."""
+        """Return the largest variance of a decoded code, over 33 even inputs in [lower, upper]."""
         return float(_variances(self).max())
 
 
@@ -141,7 +152,7 @@ class Contributions:
     def of_counts(
         cls, points: Vector, counts: NDArray[np.int64], least_variance: float = 0.0
     ) -> "Contributions":
-        """Compute them from the number of times that each point occurred.
+        """Compute number, mean and variance from how often each of the `points` occurred.
 
         The variance is at least `least_variance`, the noise's own: few people may happen not to
         show it.
@@ -170,12 +181,12 @@ class Contributions:
 
     @property
     def squared_error(self) -> float:
-        """The variance of the mean."""
+        """The variance of the mean: the sample variance divided by the number of people."""
         return self.variance / max(self.people, 1)
 
 
 def check_bits(mechanism: str, bits: int) -> int:
-    """Return the bits; raise unless the mechanism can send codes of so many bits."""
+    """Return the bits; raise ParameterError unless the mechanism can send codes of so many bits."""
     if mechanism in FLOATS:
         return parameter_rules.integer(
             f"bits of '{mechanism}'",
@@ -193,9 +204,11 @@ def check_bits(mechanism: str, bits: int) -> int:
 def randomizer_for(
     lower: float, upper: float, epsilon: float, bits: int | None, mechanism: str
 ) -> ScalarRandomizer:
-    """Return the randomizer for a mechanism.
+    """Return the randomizer for a mechanism with codes of `bits` bits; None is its default.
 
-    "auto" chooses the mechanism with the least worst-case variance within `bits` (3 if None).
+    "auto" chooses the mechanism with the least worst-case variance within `bits` (3 if None); at
+    epsilon below 4 it uses at most 3 bits for "mvu". Raise UnknownNameError if the mechanism is not
+    known, and ParameterError if an argument is out of range or the bias would be too large.
     """
     table_epsilon(epsilon)
     Box(dimension=1, lower=lower, upper=upper)
@@ -223,7 +236,7 @@ def randomizer_for(
 
 
 def default_bits(mechanism: str) -> int:
-    """Return the number of bits of a mechanism if none is given."""
+    """Return the bits of a mechanism's code if none are given: 3 for tables, more for noise."""
     return FLOAT_BITS if mechanism in FLOATS else _DEFAULT_BITS.get(mechanism, 3)
 
 

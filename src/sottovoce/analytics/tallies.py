@@ -18,7 +18,7 @@ from sottovoce.mechanisms.mechanism import level_indices
 class CodeCounts:
     """The counts of codes: counts[g, j] is the number of times that group g sent code j.
 
-    A group are the people with the same sub-question.
+    A group are the people with the same sub-question; there may be only one group.
     """
 
     counts: NDArray[np.int64]
@@ -27,7 +27,11 @@ class CodeCounts:
     def of(
         cls, codes: ArrayLike, levels: int, groups: NDArray[np.int64] | None = None, num: int = 1
     ) -> "CodeCounts":
-        """Count codes; `groups` says which of `num` sub-questions each one answers."""
+        """Count codes; `groups` says which of `num` sub-questions each one answers.
+
+        Without `groups` all answer the first. Raise DomainError unless the codes are integers from
+        0 to levels - 1.
+        """
         indices = level_indices(codes, levels)
         flat = indices if groups is None else groups * levels + indices
         counts = np.bincount(flat.ravel(), minlength=num * levels)
@@ -45,7 +49,10 @@ class CodeCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moments:
-    """The moments of decoded codes: a row per group of their number, sum and sum of squares."""
+    """The moments of decoded codes: a row per group of their number, sum and sum of squares.
+
+    A group are the people with the same sub-question; there may be only one group.
+    """
 
     sums: Vector
 
@@ -53,7 +60,10 @@ class Moments:
     def of(
         cls, decoded: Vector, groups: NDArray[np.int64] | None = None, num: int = 1
     ) -> "Moments":
-        """Compute the moments; `groups` says which of `num` sub-questions each one answers."""
+        """Compute the moments; `groups` says which of `num` sub-questions each number answers.
+
+        Without `groups` all answer the first. Raise DomainError if a number is not finite.
+        """
         if not np.isfinite(decoded).all():
             raise DomainError("codes must decode to finite numbers; discard the others")
         of_group = np.zeros(len(decoded), dtype=np.int64) if groups is None else groups
@@ -76,7 +86,10 @@ Tally = CodeCounts | Moments
 
 
 def add_tallies(first: Tally, second: Tally) -> Tally:
-    """Return the sum of two tallies of one question."""
+    """Return the sum of two tallies of one question, which are not changed.
+
+    Raise ParameterError if they are of different kinds or shapes.
+    """
     if isinstance(first, CodeCounts) and isinstance(second, CodeCounts):
         return first + second
     if isinstance(first, Moments) and isinstance(second, Moments):

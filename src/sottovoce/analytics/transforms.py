@@ -23,12 +23,18 @@ from sottovoce.core.domains import Vector
 
 
 def order_for(columns: int) -> int:
-    """Return the least power of two that is at least `columns`, and at least 2."""
+    """Return the order of a Hadamard matrix for `columns` columns: a power of two.
+
+    It is the least one that is at least `columns`, and at least 2.
+    """
     return max(2, 1 << (columns - 1).bit_length())
 
 
 def is_negative(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return 1 where H[r, j] is -1, else 0."""
+    """Return 1 where the entry [row, column] of Sylvester's Hadamard matrix is -1, else 0.
+
+    Rows and columns are below 2^32 and are taken elementwise.
+    """
     common = rows & columns
     for shift in (16, 8, 4, 2, 1):  # This computes the parity of up to 32 bits.
         common = common ^ (common >> shift)
@@ -36,7 +42,11 @@ def is_negative(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[
 
 
 def transform(values: Vector) -> Vector:
-    """Return H @ values along the last axis, whose length n is a power of two, in n log n steps."""
+    """Return the product of Sylvester's Hadamard matrix and `values`, along the last axis.
+
+    The length n of this axis must be a power of two. The product takes n log n steps; `values` is
+    not changed.
+    """
     result = np.array(values, dtype=np.float64)
     size, half = result.shape[-1], 1
     while half < size:
@@ -52,10 +62,12 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EstimatedCdf:
-    """An unbiased estimate of F at evenly spaced edges of [0, 1], with its covariance.
+    """An unbiased estimate of a distribution function F at evenly spaced edges of [0, 1].
 
-    The covariance is 0 at both ends, where F is known. `is_rough` says that the noise of adjacent
-    edges differs by as much as the noise itself.
+    Attributes:
+        values: The estimate of F at each edge; it need not increase.
+        covariance: The covariance of `values`; 0 at both ends, where F is known.
+        is_rough: Whether the noise of adjacent edges differs by as much as the noise itself.
     """
 
     values: Vector
@@ -64,18 +76,28 @@ class EstimatedCdf:
 
 
 def nodes(cells: Integers, levels: Integers, depth: int) -> Integers:
-    """Return the node of each cell at its level."""
+    """Return the number of the node that contains each cell, at the cell's level.
+
+    Level l divides the 2^depth cells into 2^l nodes of adjacent cells.
+    """
     return cells >> (depth - levels)
 
 
 def is_right(cells: Integers, levels: Integers, depth: int) -> Integers:
-    """Return 1 where the cell lies in the right half of its node, else 0."""
+    """Return 1 where a cell lies in the right half of its node at the cell's level, else 0.
+
+    Level l divides the 2^depth cells into 2^l nodes of adjacent cells.
+    """
     return (cells >> (depth - 1 - levels)) & 1
 
 
 @lru_cache(maxsize=16)
 def overlaps(depth: int, level: int) -> Vector:
-    """Return c_l at each edge (rows) for each node of the level (columns)."""
+    """Return how much each node's coefficient adds to the distribution function at each edge.
+
+    Rows are the 2^depth + 1 edges of the cells, columns the 2^level nodes. An entry is min(u, 1 -
+    u) for an edge at the share u of the node, and 0 outside it. The array cannot be written to.
+    """
     edges = np.linspace(0.0, 1.0, (1 << depth) + 1)
     places = edges[:, None] * (1 << level) - np.arange(1 << level)
     found = np.maximum(np.minimum(places, 1.0 - places), 0.0)
@@ -84,10 +106,11 @@ def overlaps(depth: int, level: int) -> Vector:
 
 
 def cdf_of(coefficients: list[Vector], people: list[int], magnitude: float) -> EstimatedCdf:
-    """Return F from each level's estimated coefficients.
+    """Return the distribution function that follows from each level's estimated coefficients.
 
-    Each of the level's n_l `people` contributes +-c, the `magnitude`, to every coefficient, so the
-    covariance is (c^2 I - theta theta')/n_l.
+    A node's coefficient theta is the mass of its left half minus that of its right half. Each of
+    the n `people` of a level contributes +-c, the `magnitude`, to each of its coefficients, so
+    their covariance is (c^2 I - theta theta')/n.
     """
     depth = len(coefficients)
     values = np.linspace(0.0, 1.0, (1 << depth) + 1)

@@ -17,7 +17,9 @@ from sottovoce.core.errors import ParameterError
 def true_numbers(asked: Question, batches: Iterable[Any]) -> list[float]:
     """Return the true statistics of the clipped values, in the order of the estimate's numbers.
 
-    Quantiles need all values at once, eight bytes per person; the others need a few sums.
+    A histogram has shares, a location kilometers east and north and then latitude and longitude.
+    Raise ParameterError for a question of an unknown kind without bounds. Quantiles need all
+    values at once, eight bytes per person; the others need a few sums.
     """
     match asked:
         case HistogramQuestion():

@@ -13,7 +13,11 @@ _NO_NUMBERS = "cmM"
 
 
 def as_people_array(values: Any) -> NDArray[Any]:
-    """Return the values as an array with one entry, or one row, for each person."""
+    """Return the values as an array with one entry, or one row, for each person.
+
+    Raise ParameterError if `values` is a single value or empty, and DomainError if some values are
+    masked or they are of different shapes.
+    """
     if np.ma.is_masked(values):  # An array would contain the masked values.
         raise DomainError("some values are masked; leave those people out")
     if hasattr(values, "detach"):  # This is a tensor, which may have a gradient.
@@ -24,7 +28,9 @@ def as_people_array(values: Any) -> NDArray[Any]:
             # Otherwise a missing word would become 'nan'.
             array = np.asarray(values, dtype=object)
     except (TypeError, ValueError):
-        raise DomainError("values must have one entry for each person, all of one kind") from None
+        raise DomainError(
+            "values must have one entry for each person, all of one kind and shape"
+        ) from None
     if array.ndim == 0:
         raise ParameterError(
             "values must be a list, an array or a Series with an entry for each person, got "
@@ -36,7 +42,10 @@ def as_people_array(values: Any) -> NDArray[Any]:
 
 
 def numbers(values: ArrayLike) -> Vector:
-    """Return one finite number for each person; raise otherwise."""
+    """Return the values as a float64 vector with one number for each person.
+
+    Raise DomainError unless there is at least one value and all are finite numbers.
+    """
     try:
         if np.asarray(values).dtype.kind in _NO_NUMBERS:
             raise TypeError
@@ -60,7 +69,10 @@ def numbers(values: ArrayLike) -> Vector:
 
 
 def words(values: Any) -> list[str]:
-    """Return one word for each person; raise if one is missing."""
+    """Return one word for each person, a value that is no string as text.
+
+    Raise DomainError if there is no value or one is missing (None, NaN, or pandas' NA and NaT).
+    """
     array = np.asarray(values)
     if array.ndim != 1 or len(array) == 0:
         raise DomainError(

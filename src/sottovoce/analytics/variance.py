@@ -46,6 +46,8 @@ _ROUNDS_OF_WEIGHTS = 3
 class VarianceQuestion(RandomizedQuestion):
     """A question about the variance: half of the people send their number, half its square.
 
+    Both are scaled to [-1, 1] first.
+
     Attributes:
         lower: Lower bound; smaller numbers are clipped to it.
         upper: Upper bound; larger numbers are clipped to it.
@@ -88,12 +90,17 @@ class VarianceQuestion(RandomizedQuestion):
             upper: Upper bound of the numbers.
             epsilon: Pure epsilon of one person's code.
             public_seed: Seed of the public draw of who sends what.
-            bits: The most bits of a code with "auto", else the bits of the mechanism; None is a
-                default.
+            bits: The most bits of a code with "auto", else the bits of the mechanism. None is 3,
+                but 10 for "discrete_laplace", 14 for "discrete_staircase" and 32 for "laplace" and
+                "staircase".
             mechanism: A mechanism, or "auto" for the one with the least worst-case variance.
 
         Returns:
             The question.
+
+        Raises:
+            UnknownNameError: The mechanism is not known.
+            ParameterError: A parameter is out of range.
         """
         found = randomizer_for(-1.0, 1.0, epsilon, bits, mechanism)
         return cls(

@@ -46,6 +46,9 @@ _TIMES_THE_CLIP = 1000.0  # So large that a missing or wrong clipping shows in t
 class Canaries:
     """The canaries of a run: their directions, their places, and which of them are in.
 
+    A canary is a contribution of known direction that replaces one record's gradient or one
+    client's local model. One that is out contributes 0 (zero-out) or its opposite (replace-one).
+
     Attributes:
         blocks: The coordinates of each canary.
         signs: The sign of each coordinate of the model; canary i has the direction
@@ -74,7 +77,7 @@ class Canaries:
 
     @cached_property
     def hosted(self) -> dict[str, list[int]]:
-        """The numbers of the canaries of each host."""
+        """The numbers of the canaries of each client that has one, by the client's name."""
         found: dict[str, list[int]] = {}
         for number, host in enumerate(self.hosts):
             found.setdefault(host, []).append(number)
@@ -86,7 +89,11 @@ class Canaries:
         return self.silent - set(self.hosts)
 
     def contribution(self, number: int, round_number: int) -> Vector:
-        """Return what the canary contributes in a round, before clipping."""
+        """Return the vector that canary `number` contributes in a round, before clipping.
+
+        If the canary is in, it is 1000 clipping norms long, and its sign changes every round; if it
+        is out, it is 0 (zero-out) or the opposite (replace-one).
+        """
         out = -1.0 if self.adjacency is Adjacency.REPLACE_ONE else 0.0
         side = 1.0 if self.coins[number] > 0 else out
         size = side * _sign(round_number) * _TIMES_THE_CLIP * self.clip_norm
@@ -95,11 +102,14 @@ class Canaries:
         return row
 
     def scores(self, combined: AggregatedUplink, round_number: int) -> Vector:
-        """Return what one round adds to both scores: a row by value and a row by sign.
+        """Return what one round adds to both scores of each canary, as a (2, canaries) array.
 
-        The sum of values is the best statistic against Gaussian noise, the sum of signs against
-        Laplace noise. Messages are multiplied by their weights, which undoes the division by a
-        client's number of records.
+        The first row has the released values along the canary's direction, the second their signs;
+        both change sign every round, as canaries do. They come from the message of the canary's
+        client, or from the mean if messages are not seen; 0 for a client that sent none. The sum of
+        values is the best statistic against Gaussian noise, the sum of signs against Laplace noise.
+        Single messages are multiplied by their weights, which undoes the division by a client's
+        number of records.
         """
         found = np.zeros((2, len(self)))
         for number, values in self._observed(combined):
@@ -131,7 +141,11 @@ def _sign(round_number: int) -> float:
 
 
 def split_coordinates(dimension: int, count: int) -> tuple[slice, ...]:
-    """Split the coordinates into `count` blocks of equal length: orthogonal directions."""
+    """Return `count` disjoint slices of equal length, so that canaries have orthogonal directions.
+
+    Coordinates that remain at the end belong to no slice. Raise ParameterError unless `count` lies
+    between 1 and `dimension`.
+    """
     if not 1 <= count <= dimension:
         raise ParameterError(
             f"{dimension} coordinates hold at most {dimension} orthogonal canaries, got {count}; "
@@ -287,7 +301,8 @@ class CanaryAlgorithm:
     """An algorithm with canaries among the clients' contributions and their scores in its state.
 
     Where the server sees each message (`gathers`), the model is updated from the messages of real
-    clients only, as it would be without an audit.
+    clients only, as it would be without an audit. `inner` is the audited algorithm, and
+    `sends_models` says whether its clients send models and not changes of the model.
     """
 
     inner: Algorithm
@@ -299,7 +314,7 @@ class CanaryAlgorithm:
         if self.inner.uplinks != 1:
             raise ParameterError(
                 f"canaries need an algorithm that sends one vector a round, and this one sends "
-                f"{self.inner.uplinks}; run the audit with 'fedavg' and the same privacy"
+                f"{self.inner.uplinks}; use a run of 'fedavg' with the same privacy"
             )
 
     @property

@@ -65,7 +65,12 @@ from sottovoce.protocol.message import Envelope, open_sealed, seal
 
 
 def packs_consistently(mechanism: Mechanism, values: Vector) -> bool:
-    """Return whether `encode_packed` gives the packed codes of `encode`, clipped or not."""
+    """Return whether a mechanism's own `encode_packed` gives the bytes of its packed `encode`.
+
+    Two rows are compared under equal keystreams: `values`, and 3 times `values`, which is clipped
+    if it leaves the domain (on an L1 ball: half of `values`, which is not clipped). Return True if
+    the mechanism has no `encode_packed` of its own.
+    """
     if not isinstance(mechanism, EncodesPacked):
         return True
     domain = mechanism.input_domain
@@ -91,8 +96,8 @@ EPSILONS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 SMALLEST_P_VALUE = 1e-9
 _MESSAGES = 100  # Samples that are encoded as separate messages, as a client does.
 _TOO_LITTLE = (
-    "not compared: the declared law has two moments only; add a test of its divergences and run an "
-    "audit"
+    "not compared: the declared law gives mean and variance only, from which no divergence "
+    "follows; add a test of its divergences and run an audit"
 )
 
 
@@ -132,7 +137,7 @@ class Case:
 
         Args:
             dimension: The new dimension; None keeps it.
-            records: The number of records whose mean is the input.
+            records: The number of records whose mean is the input; it is set to 1 if not given.
 
         Returns:
             The new case, or None if `records` is above 1 and the domain is a `Box`, which holds one
@@ -188,6 +193,9 @@ def check(kind: str) -> Iterator[Finding]:
         An iterator over the findings: one for each case and check. An exception inside a check is a
         finding, too.
 
+    Raises:
+        UnknownNameError: No mechanism has this name; raised when the first finding is requested.
+
     Examples:
         >>> finding = next(check("laplace"))
         >>> finding.check, finding.kept
@@ -206,9 +214,11 @@ def check(kind: str) -> Iterator[Finding]:
 
 
 def samples_follow_the_law(mechanism: Mechanism, values: Vector, num_samples: int) -> None:
-    """Check that the mean and the distribution of decoded samples are the declared ones.
+    """Check that decoded samples of the input `values` follow the law that the mechanism declares.
 
-    The first samples are separate messages. Where coordinates are drawn independently, the others
+    Raise ContractError if their mean is 7 or more standard errors from the declared one, or if a
+    test of their distribution has a p-value of at most 1e-9. The first 100 samples are separate
+    messages. Where coordinates are drawn independently, the others
     are drawn as blocks of one long vector, which is about a hundred times faster.
     """
     law = mechanism.law(values)
@@ -224,14 +234,23 @@ def samples_follow_the_law(mechanism: Mechanism, values: Vector, num_samples: in
         decoded = np.concatenate([decoded, others])
     if isinstance(law, PointLaw):
         _require(
-            np.allclose(decoded, law.center, rtol=1e-6), "samples differ from the declared point"
+            np.allclose(decoded, law.center, rtol=1e-6),
+            f"samples differ from the only output that `law` declares at input {values}",
         )
         return
     errors = (decoded.mean(axis=0) - law.mean()) / np.sqrt(law.variance() / num_samples + 1e-18)
     far = float(np.abs(errors).max())
-    _require(far < 7.0, f"the mean is {far:.1f} standard errors from the declared one at {values}")
+    _require(
+        far < 7.0,
+        f"the mean of samples is {far:.1f} standard errors from the mean that `law` declares at "
+        f"input {values}",
+    )
     for what, p_value in p_values(law, decoded):
-        _require(p_value > SMALLEST_P_VALUE, f"{what} at {values}: p = {p_value:.2g}")
+        _require(
+            p_value > SMALLEST_P_VALUE,
+            f"samples do not follow the law that `law` declares at input {values} ({what}): their "
+            f"p-value is {p_value:.2g}, and it must be above {SMALLEST_P_VALUE:g}",
+        )
 
 
 def privacy_covers_the_divergence(
@@ -239,12 +258,17 @@ def privacy_covers_the_divergence(
 ) -> str | None:
     """Check that no neighboring pair has a Renyi divergence or a delta above what the event claims.
 
-    `seed` draws some of the pairs. Return a remark instead if the declared law gives two moments
-    only: such a mechanism needs a test of its own.
+    Compared are the declared laws of some pairs, a part of them drawn with `seed`, at fixed orders
+    and epsilons; delta only where it can be computed. Raise ContractError at the first excess, or
+    if the event has another adjacency. Return None if all is well, or if the event claims nothing.
+    Return a remark if the declared law gives two moments only: such a mechanism needs a test of its
+    own.
     """
     event = mechanism.privacy(adjacency)
     _require(
-        event.adjacency is adjacency, f"the event has adjacency {event.adjacency}, not {adjacency}"
+        event.adjacency is adjacency,
+        f"`privacy` must return an event with the adjacency that it is given, {adjacency}; this "
+        f"one has {event.adjacency}",
     )
     pairs = neighboring_pairs(mechanism.input_domain, adjacency, np.random.default_rng(seed))
     return _covers(mechanism, event, pairs)
@@ -253,8 +277,10 @@ def privacy_covers_the_divergence(
 def privacy_covers_nonzero_reference(mechanism: Mechanism, *, seed: int = 5) -> str | None:
     """Check the zero-out claim when the message also contains other, sampled records.
 
-    The removed record then does not leave the input 0 behind. Mechanisms that claim privacy against
-    the input 0 alone say so; they are refused for sampled records and not checked here.
+    The removed record then does not leave the input 0 behind. Raise ContractError if a divergence
+    or delta exceeds the claim; otherwise return None, or a remark if the declared law gives two
+    moments only. Mechanisms that claim privacy against the input 0 alone
+    (`hides_only_against_zero`) are refused for sampled records elsewhere; they return None here.
     """
     if isinstance(mechanism, HidesOnlyAgainstZero) and mechanism.hides_only_against_zero:
         return None
@@ -276,7 +302,9 @@ def _covers(
             return _TOO_LITTLE
         broken = _excess_divergence(laws, divergences) or _excess_delta(laws, deltas)
         if broken:
-            raise ContractError(f"{broken}, at {first} and {second} ({event.adjacency})")
+            raise ContractError(
+                f"{broken}, at the neighboring inputs {first} and {second} ({event.adjacency})"
+            )
     return None
 
 
@@ -296,7 +324,10 @@ def _excess_delta(laws: tuple[Law, Law], claimed: Sequence[tuple[str, float, flo
     exact = {eps: delta_at(eps) for eps in EPSILONS}
     for name, eps, most in claimed:
         if not exact[eps] <= most * (1.0 + 1e-9) + 1e-12:
-            return f"delta at epsilon {eps:g} is {exact[eps]:.6g}, and '{name}' gives {most:.6g}"
+            return (
+                f"delta at epsilon {eps:g} is {exact[eps]:.6g}, and the accountant '{name}' claims "
+                f"at most {most:.6g}"
+            )
     return None
 
 
@@ -310,13 +341,26 @@ def _claimed_deltas(event: PrivacyEvent) -> list[tuple[str, float, float]]:
 
 
 def codes_survive_the_wire(mechanism: Mechanism, values: Vector) -> None:
-    """Check that codes fit their format, survive the wire and take exactly the announced bytes."""
+    """Check that codes fit their format, survive the wire and take exactly the announced bytes.
+
+    Raise ContractError if the codes of `values` have another type or range than `code_format`, if
+    they change when they are sealed into a message and read back, if the sizes differ, if they
+    decode to another shape than that of `values` or to other values than `points`, or if
+    `encode_packed` gives other bytes.
+    """
     codes = mechanism.encode(values, SeededRandomness(3).stream("wire"))
     code_format = mechanism.code_format()
-    _require(codes.dtype == code_format.dtype, f"codes are {codes.dtype}, not {code_format.dtype}")
+    _require(
+        codes.dtype == code_format.dtype,
+        f"`encode` returns codes of dtype {codes.dtype}, and `code_format` states "
+        f"{code_format.dtype}",
+    )
     match code_format:
         case LevelCodes(levels=levels):
-            _require(codes.max() < levels, f"code {codes.max()} is not below the {levels} levels")
+            _require(
+                codes.max() < levels,
+                f"code {codes.max()} is not below {levels}, the number of levels",
+            )
         case Float32Codes():
             pass
         case _:
@@ -331,7 +375,7 @@ def codes_survive_the_wire(mechanism: Mechanism, values: Vector) -> None:
     message = seal(codes, envelope)
     _require(
         len(message) == envelope.total_bytes,
-        f"a message has {len(message)} bytes, not {envelope.total_bytes}",
+        f"a sealed message has {len(message)} bytes, and {envelope.total_bytes} are announced",
     )
     payload = math.ceil(len(codes) * code_format.bits / 8)
     _require(
@@ -342,7 +386,9 @@ def codes_survive_the_wire(mechanism: Mechanism, values: Vector) -> None:
     stated = bits_per_coordinate(mechanism)
     _require(stated == bits, f"{stated:g} bits per coordinate are stated, and codes take {bits:g}")
     shape = mechanism.decode(codes).shape
-    _require(shape == values.shape, f"decodes to {shape}, not {values.shape}")
+    _require(
+        shape == values.shape, f"codes decode to shape {shape}, and inputs have {values.shape}"
+    )
     points = points_of(mechanism, most=256)
     if points is not None and isinstance(code_format, LevelCodes):
         drawn = np.random.default_rng(3).integers(0, code_format.levels, len(values))
@@ -351,18 +397,25 @@ def codes_survive_the_wire(mechanism: Mechanism, values: Vector) -> None:
         same = same and points[every].tobytes() == mechanism.decode(every).tobytes()
         _require(same, "`points` are not the values that codes decode to")
     same = np.array_equal(open_sealed(message, envelope), codes)
-    _require(same, "codes change on the wire")
+    _require(same, "codes change when they are sealed into a message and read back")
     alike = packs_consistently(mechanism, values)
     _require(alike, "`encode_packed` gives other bytes than the packed codes of `encode`")
 
 
 def one_key_gives_one_message(mechanism: Mechanism) -> None:
-    """Check that the same key gives the same codes and that no key is used twice."""
+    """Check that equal keystreams give equal codes, and that a used keystream is refused.
+
+    Raise ContractError if not. A mechanism without randomness (`sampling` is "none") may accept a
+    used keystream.
+    """
     domain = mechanism.input_domain
     values = domain.project(np.arange(domain.dimension, dtype=np.float64))
     streams = [SeededRandomness(9).stream("a") for _ in range(2)]
     first, second = (mechanism.encode(values, stream) for stream in streams)
-    _require(np.array_equal(first, second), "the same key gives different codes")
+    _require(
+        np.array_equal(first, second),
+        "equal keystreams give different codes; draw all randomness from the given keystream",
+    )
     if mechanism.sampling == "none":
         return
     try:
@@ -375,7 +428,11 @@ def one_key_gives_one_message(mechanism: Mechanism) -> None:
 
 
 def nothing_is_changed(mechanism: Mechanism) -> None:
-    """Check that a mechanism is immutable and hashable and does not change its input."""
+    """Check that a mechanism is immutable and hashable and does not change its input.
+
+    Raise ContractError if a field can be set, TypeError if it cannot be hashed, and ValueError if
+    `encode` writes to its input or `decode` to the codes.
+    """
     for field in dataclasses.fields(mechanism):  # type: ignore[arg-type]
         with contextlib.suppress(dataclasses.FrozenInstanceError):
             setattr(mechanism, field.name, None)
@@ -401,7 +458,11 @@ _BAD_INPUTS: dict[str, Callable[[Vector], Vector]] = {
 
 
 def bad_input_is_refused(mechanism: Mechanism) -> None:
-    """Check that input outside the domain raises DomainError and is not clamped."""
+    """Check that input outside the domain raises DomainError and is not clamped.
+
+    NaN, infinity, a short vector, a matrix and a distant vector are tried. Raise ContractError if
+    `encode` accepts one of them.
+    """
     for what, change in _BAD_INPUTS.items():
         try:
             mechanism.encode(
@@ -409,11 +470,16 @@ def bad_input_is_refused(mechanism: Mechanism) -> None:
             )
         except DomainError:
             continue
-        raise ContractError(f"{what} is encoded; call input_domain.check first")
+        raise ContractError(f"`encode` accepts {what}; call input_domain.check first")
 
 
 def calibration_meets_the_budget(case: Case) -> str | None:
-    """Check that calibration stays within the budget and uses almost all of it."""
+    """Check that calibration stays within the budget and uses almost all of it.
+
+    The budget is epsilon 2 at delta 1e-6 for 10 rounds under replace-one. Raise ContractError if
+    the calibrated mechanism spends more, or much less. Return None, also for a mechanism that has
+    no parameter to calibrate.
+    """
     registration, domain = case.registration, case.domain
     if registration.calibrated_parameter is None:
         return None
@@ -429,12 +495,20 @@ def calibration_meets_the_budget(case: Case) -> str | None:
     # Epsilon changes at most as the square of the parameter, and the parameter is found up to its
     # relative tolerance.
     least = 2.0 * min(0.9995, 1.0 - 2.5 * registration.calibrated_parameter.relative_tolerance)
-    _require(least < spent <= 2.0, f"calibrated to epsilon 2, the mechanism spends {spent:.6g}")
+    _require(
+        least < spent <= 2.0,
+        f"calibrated to epsilon 2, the mechanism spends {spent:.6g}; it must spend more than "
+        f"{least:.6g} and at most 2",
+    )
     return None
 
 
 def parameters_have_no_defaults(case: Case) -> None:
-    """Check that a missing or an unknown parameter raises an error that names it."""
+    """Check that `build` refuses a missing parameter by its name, and an unknown parameter.
+
+    Raise ContractError if a parameter of the example can be left out, if the ParameterError about
+    it does not name it, or if an unknown parameter does not raise UnknownNameError.
+    """
     registration, example = case.registration, case.example
     for name in example:
         try:

@@ -115,9 +115,12 @@ def sample_decoded(
     processes: int = 1,
     progress: Callable[[int], None] | None = None,
 ) -> Vector:
-    """Draw decoded outputs for one input, one row each.
+    """Draw decoded outputs of a mechanism for one input, one row for each of `draws` draws.
 
-    `label` is (seed, name of the side), from which the keystreams are derived.
+    `label` is (seed, any name), from which the keystreams are derived: the same label gives the
+    same draws. If outputs must be drawn one by one, and there are more than 100,000, `processes`
+    processes draw them; their number does not change the draws. `progress` is called with the
+    number of draws made so far.
     """
     law = mechanism.law(values)
     cells = law.table.size if isinstance(law, FiniteLaw) else 1

@@ -40,12 +40,17 @@ from sottovoce.privacy.divergences import finite_hockey_stick, gaussian_delta
 
 
 def origin(domain: Domain) -> Vector:
-    """Return what replaces a record under zero-out: the point of the domain nearest to 0."""
+    """Return what replaces a record under zero-out: 0, projected onto the domain."""
     return domain.project(np.zeros(domain.dimension))
 
 
 def extreme_inputs(domain: Domain, generator: np.random.Generator) -> Iterator[Vector]:
-    """Yield test inputs: the origin, spikes, a constant boundary vector and random points."""
+    """Yield seven test inputs: the origin, two spikes, a constant boundary vector, random points.
+
+    A spike is the center of the domain with its first coordinate at one end of the range. The three
+    random points are normal vectors, projected onto the domain. Raise ParameterError unless the
+    domain is a Box, an L1Ball or an L2Ball.
+    """
     match domain:
         case L1Ball() | L2Ball():
             domain = dataclasses.replace(domain, records=1)  # Records and means have the same ball.
@@ -73,8 +78,9 @@ def neighboring_pairs(
 ) -> Iterator[tuple[Vector, Vector]]:
     """Yield pairs of inputs that differ in one record.
 
-    Under zero-out the record is replaced by the origin; under replace-one by its opposite and by
-    other records.
+    An input is the mean of the domain's number of records, of which all but one are the same in
+    both inputs of a pair. Under zero-out the record of the first input is replaced in the second by
+    the origin; under replace-one by its opposite and by other records.
     """
     records = domain.records if isinstance(domain, L1Ball | L2Ball) else 1
     for start in extreme_inputs(domain, generator) if records > 1 else (origin(domain),):
@@ -128,9 +134,10 @@ _DIGITS = 60  # Digits of e^epsilon in the computation with fractions.
 
 
 def num_outcomes(law: Law) -> float:
-    """Return the number of outcomes to enumerate for a delta.
+    """Return the number of outcomes of a law, over all coordinates together.
 
-    It is 1 where there is a closed form, and infinite where the delta is not computed.
+    It is 1 for Gaussian noise and for a law with one output, where delta has a closed form, and
+    infinite for every other law that is not finite.
     """
     match law:
         case FiniteLaw():
@@ -144,9 +151,11 @@ def num_outcomes(law: Law) -> float:
 
 
 def delta_of(first: Law, second: Law, epsilon: float) -> float:
-    """Return the exact delta of two laws; products are enumerated outcome by outcome.
+    """Return the delta of two laws at `epsilon`: sum max(0, p - e^epsilon q) over all outcomes.
 
-    It is 1 where `delta_function` cannot compute it.
+    p is the probability under `first`, q under `second`. It is computed in float64; products are
+    enumerated outcome by outcome. It is 1, the trivial bound, where `delta_function` does not
+    compute it.
     """
     return delta_function(first, second)(epsilon)
 
@@ -154,7 +163,11 @@ def delta_of(first: Law, second: Law, epsilon: float) -> float:
 def delta_function(first: Law, second: Law) -> Callable[[float], float]:
     """Return the exact delta of two laws as a function of epsilon; outcomes are enumerated once.
 
-    The function is constant 1, the trivial bound, where the delta is not computed.
+    delta(epsilon) = sum max(0, p - e^epsilon q) over all outcomes, with p the probability under
+    `first` and q under `second`, in float64. The noise of both laws is assumed to be the same, so
+    with equal means the function is constant 0. It is constant 1, the trivial bound, where delta is
+    not computed: for Laplace or staircase noise with means that differ in more than one coordinate,
+    and for laws of different kinds or with moments only whose means differ.
     """
     match first, second:
         case FiniteLaw(), FiniteLaw():
@@ -230,9 +243,10 @@ class _Pair:
 
 
 def table_delta(mechanism: TableMechanism, first: Vector, second: Vector, epsilon: float) -> float:
-    """Return the delta of the integer table, rounded down.
+    """Return the delta between the codes of two inputs, from the integer table, rounded down.
 
-    It is exact except for e^epsilon, which has 60 digits.
+    It is sum max(0, p - e^epsilon q) over all outcomes, with p the probability for the input
+    `first` and q for `second`, in fractions: exact except for e^epsilon, which has 60 digits.
     """
     with localcontext(prec=_DIGITS):
         factor = Fraction(Decimal(epsilon).exp())
@@ -247,7 +261,10 @@ def table_delta(mechanism: TableMechanism, first: Vector, second: Vector, epsilo
 
 
 def table_rows(mechanism: TableMechanism, values: Vector) -> list[list[Fraction]]:
-    """Return the exact law of each coordinate's code: table rows interpolated at the input."""
+    """Return the exact probabilities of each coordinate's codes, one list for each coordinate.
+
+    They are two adjacent rows of the integer table, interpolated at the input `values`.
+    """
     table, found = mechanism.table, []
     for position in mechanism.positions(values):
         k = int(
@@ -266,7 +283,10 @@ def audit_by_enumeration(
 ) -> Verdict | None:
     """Return the largest exact delta found among neighboring inputs, compared with the certificate.
 
-    Return None if no law can be enumerated, or if the mechanism has no guarantee to compare with.
+    The certificate is the mechanism's privacy event. The verdict has the largest epsilon found at
+    `delta`, and the largest delta at some smaller epsilons, all rounded down and exact (confidence
+    1) for the declared law. Return None if no law can be enumerated, or if the mechanism has no
+    guarantee to compare with.
     """
     certificate = Certificate(event=mechanism.privacy(adjacency), delta=delta)
     pairs = list(_known_pairs(mechanism, adjacency))

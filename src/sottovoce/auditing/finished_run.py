@@ -44,9 +44,9 @@ class FinishedRun:
     data: Dataset
 
     def result_path(self, name: str) -> Path:
-        """Return the path for a result file.
+        """Return the path of the file `name` in the run's folder; nothing is written.
 
-        Raise if it cannot be written, before hours of work and not after them.
+        Raise OutputError if it cannot be written, before hours of work and not after them.
         """
         path = self.folder / name
         files.check_writable(path)
@@ -54,11 +54,11 @@ class FinishedRun:
 
 
 def open_run(folder: Path, *, allow_code: bool = False) -> FinishedRun:
-    """Return the run in `folder`.
+    """Return the run in `folder`, with its model at the last checkpoint and its data.
 
-    Raise unless it has a checkpoint and the data are those that it was trained on. A model of
-    `kind` "module" is built by the code that run.json names; that code is executed only with
-    `allow_code`.
+    Raise OutputError if there is no run or no checkpoint, and DataError if the data are at the
+    sites of a federation or are not those that it was trained on. A model of `kind` "module" is
+    built by the code that run.json names; without `allow_code`, ConfigError is raised instead.
     """
     run_folder = RunFolder(folder)
     header = run_folder.header()

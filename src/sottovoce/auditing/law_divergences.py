@@ -30,7 +30,13 @@ from sottovoce.privacy.divergences import finite_renyi, log_sum_exp
 
 
 def p_values(law: Law, decoded: Vector) -> Iterator[tuple[str, float]]:
-    """Yield (name, p-value) of samples under a law, per coordinate or for the whole vector."""
+    """Yield (what was tested, p-value) of samples under a law; `decoded` has a sample in each row.
+
+    Each coordinate is tested by itself, a joint law as a whole: by the chi-square test if outcomes
+    are finite (p-value 0 if a sample is no point of a joint law), and by the Kolmogorov-Smirnov
+    test for noise. Of a law that gives moments only, the variances are tested. Raise AssertionError
+    for a law with a single point.
+    """
     coordinates = range(decoded.shape[1])
     match law:
         case FiniteLaw():
@@ -107,9 +113,12 @@ def _chi_square(outcomes: NDArray[np.intp], pmf: Vector) -> float:
 
 
 def renyi_of(first: Law, second: Law, orders: Sequence[float]) -> list[float]:
-    """Return the exact Renyi divergences of two laws at some orders; infinite where not computed.
+    """Return the exact Renyi divergences D_a(first || second), one for each order a > 1.
 
-    For product laws they add up over coordinates.
+    For product laws they add up over coordinates. Noise is assumed to be the same in both laws. The
+    divergences are infinite if `first` has an outcome that `second` does not have, and where they
+    are not computed: for laws of different kinds, for joint laws with different points, and for
+    laws that give moments or a single point only.
     """
     match first, second:
         case FiniteLaw(), FiniteLaw():

@@ -29,7 +29,10 @@ from sottovoce.mechanisms.noise.laws import Noise, ScalarGaussian, ScalarLaplace
 
 
 def cache_laws(mechanism: Mechanism) -> Callable[[Vector], Law]:
-    """Return the mechanism's `law` with a cache: an input occurs in many pairs of neighbors."""
+    """Return a function that gives the mechanism's law at an input and caches it.
+
+    An input occurs in many pairs of neighbors. Inputs must be float64 vectors.
+    """
 
     @functools.cache
     def at(values: bytes) -> Law:
@@ -48,8 +51,9 @@ Cell = tuple[str, float, int]  # (description, declared probability, hits)
 def refute_law(law: Law, decoded: Vector, error: float) -> str | None:
     """Return a sentence that refutes the declared law, or None if the draws do not contradict it.
 
-    If the law is right, the probability of a refutation is at most `error`. Return None, too, if
-    the law declares too little to be tested.
+    `decoded` has one draw in each row. If the law is right, the probability of a refutation is at
+    most `error`. Return None, too, if the law gives moments or a single point only, which is not
+    tested here.
     """
     cells = list(_cells(law, decoded))
     if not cells:
@@ -101,7 +105,7 @@ def nearest(points: Vector, values: Vector) -> NDArray[np.intp]:
 
 
 def nearest_rows(points: Vector, rows: Vector) -> NDArray[np.intp]:
-    """Return the index of the nearest point for each row."""
+    """Return, for each row, the index of the row of `points` that is nearest in L1 distance."""
     distinct, outcome = np.unique(rows, axis=0, return_inverse=True)
     which = [int(np.abs(points - row).sum(axis=1).argmin()) for row in distinct]
     return np.array(which)[outcome.ravel()]
@@ -116,7 +120,12 @@ def _tails(noise: Noise, errors: Vector) -> Iterator[Cell]:
 
 
 def log_ratio(first: Law, second: Law, decoded: Vector) -> Vector | None:
-    """Return log p/q of each row under two declared laws, or None where a law says too little."""
+    """Return log p/q of each row of `decoded`, with p under the first law and q under the second.
+
+    p and q are probabilities or densities. A row that is impossible under one law has a very large
+    positive or negative value. Noise is assumed to be the same in both laws. Return None if the
+    laws are of different kinds, or give moments or a single point only.
+    """
     match first, second:
         case FiniteLaw(), FiniteLaw():
             total = np.zeros(len(decoded))

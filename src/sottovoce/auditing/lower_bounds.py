@@ -45,7 +45,11 @@ _LARGEST_EPSILON = 50.0
 
 
 def p_value(*, canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """Return the largest probability of `right` or more right guesses under (epsilon, delta)-DP."""
+    """Return an upper bound on the probability of `right` or more right guesses.
+
+    It holds for every release that is (epsilon, delta)-DP, whose observer guesses `guesses` of the
+    `canaries` fair coins that decided which canaries were included. It is at most 1.
+    """
     tail, per_delta = _tail(canaries, guesses, right, epsilon)
     return min(1.0, tail + delta * per_delta)
 
@@ -63,9 +67,11 @@ def _tail(canaries: int, guesses: int, right: int, epsilon: float) -> tuple[floa
 def largest_refuted_epsilon(
     *, canaries: int, guesses: int, right: int, delta: float, error: float
 ) -> float:
-    """Return the largest epsilon whose p-value is at most `error`, rounded down.
+    """Return the largest epsilon at `delta` whose p-value is at most `error`, rounded down.
 
-    The true epsilon is above it except with probability `error`.
+    The p-value bounds the probability of `right` or more right guesses among `guesses`, if that
+    epsilon were true. So the true epsilon at `delta` is at least the result except with probability
+    `error`. The result is 0 if no epsilon is refuted, and at most 50.
     """
 
     def refuted(epsilon: float) -> bool:
@@ -83,9 +89,11 @@ def largest_refuted_epsilon(
 
 
 def count_right_guesses(scores: Vector, coins: NDArray[np.int64], guesses: int) -> int:
-    """Count the right guesses, if the highest half of the scores is guessed in and the lowest out.
+    """Count the right guesses if high scores are guessed to be in and low scores to be out.
 
-    Half of the `guesses` go to either end; scores between them are not guessed.
+    Coins are +1 (in) and -1 (out). Half of the `guesses` go to the lowest scores, the others to the
+    highest; scores between them are not guessed. Raise ParameterError if there are more guesses
+    than scores.
     """
     if guesses > len(scores):
         raise ParameterError(
@@ -107,10 +115,12 @@ def judge_one_run(
     method: str,
     guessed: Sequence[float] = GUESSED,
 ) -> Verdict:
-    """Return what the scores of all canaries prove about the certificate.
+    """Return lower bounds on epsilon and delta from the canaries of one run, with the certificate.
 
-    Several numbers of guesses are tried, and the error is divided among them. Ties are ordered by
-    position, which does not depend on the coins.
+    `scores` has a number for each canary, larger if it seems to be in; `coins` has the truth, +1
+    (in) or -1 (out). The shares `guessed` of the canaries are guessed from the highest and lowest
+    scores, and the error 1 - confidence is divided among them. Ties are ordered by position, which
+    does not depend on the coins.
     """
     shares = ErrorShares.of(confidence, len(certificate.curve))
     tried = sorted({max(1, round(share * len(scores))) for share in guessed})
@@ -161,7 +171,12 @@ def judge_one_run(
 def largest_refuted_delta(
     *, canaries: int, guesses: int, right: int, epsilon: float, error: float
 ) -> float:
-    """Return the largest delta at `epsilon` whose p-value is at most `error`."""
+    """Return the largest delta at `epsilon` whose p-value is at most `error`.
+
+    The p-value bounds the probability of `right` or more right guesses among `guesses`, if that
+    delta were true. So the true delta is at least the result except with probability `error`. The
+    result is 0 if no delta is refuted, and at most 1.
+    """
     tail, per_delta = _tail(canaries, guesses, right, epsilon)
     if tail >= error:
         return 0.0
@@ -170,10 +185,12 @@ def largest_refuted_delta(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hits:
-    """How often draws of two neighbors fell into one set that was fixed before.
+    """How often draws of two neighbors fell into one set S that was fixed before.
 
-    P(S) and Q(S) are the set's probabilities under the first and the second neighbor. Each bound
-    holds with probability 1 - error; half of the error goes to P(S) and half to Q(S).
+    `first` of `first_trials` draws of the first neighbor fell into S, and `second` of
+    `second_trials` draws of the second. P(S) and Q(S) are the set's probabilities under the first
+    and the second neighbor. Each bound holds with probability 1 - error; half of the error goes to
+    P(S) and half to Q(S).
     """
 
     first: int
@@ -182,9 +199,11 @@ class Hits:
     second_trials: int
 
     def delta(self, epsilon: float, error: float) -> float:
-        """Return a lower bound of the true delta at `epsilon`: P(S) - e^eps Q(S).
+        """Return a lower bound of the true delta at `epsilon`: P(S) - e^eps Q(S), or 0 if negative.
 
-        At epsilon = 0 and with as many draws of either neighbor it is 2 r - 1, where r is the share
+        P(S) and Q(S) are bounds on the probability of the set S under the first neighbor (a lower
+        one) and the second (an upper one). The result is wrong with probability at most `error`. At
+        epsilon = 0 and with as many draws of either neighbor it is 2 r - 1, where r is the share
         of draws that the set classifies correctly; one bound on r is tighter than two bounds. The
         draws of the two neighbors are correct with different probabilities; beyond its mean, the
         tail of such a sum is no heavier than the binomial's (Hoeffding 1956).
@@ -197,7 +216,12 @@ class Hits:
         return max(0.0, p - math.exp(min(epsilon + math.log(q), 700.0)))
 
     def epsilon(self, delta: float, error: float) -> float:
-        """Return a lower bound of the true epsilon at `delta`: log((P(S) - delta)/Q(S))."""
+        """Return a lower bound of the true epsilon at `delta`: log((P(S) - delta)/Q(S)).
+
+        P(S) and Q(S) are bounds on the probability of the set S under the first neighbor (a lower
+        one) and the second (an upper one). The result is at least 0, also if P(S) is at most
+        `delta`, and wrong with probability at most `error`.
+        """
         p, q = self._bounds(error)
         return max(0.0, math.log((p - delta) / q)) if p > delta else 0.0
 
@@ -217,13 +241,18 @@ _MIN_DRAWS = 8  # Least number of draws of each neighbor to choose a set, and to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawScores:
-    """One statistic of every draw; larger values speak for the first neighbor."""
+    """One score of every draw of two neighboring inputs; larger scores speak for the first.
+
+    Attributes:
+        first: The scores of the draws of the first neighbor.
+        second: The scores of the draws of the second neighbor.
+    """
 
     first: Vector
     second: Vector
 
     def part(self, start: int, stop: int | None) -> "DrawScores":
-        """Return the scores of the draws start to stop of each neighbor."""
+        """Return the scores of draws `start` to `stop` - 1 of each neighbor; None is the end."""
         return DrawScores(first=self.first[start:stop], second=self.second[start:stop])
 
 
@@ -268,10 +297,12 @@ def judge(
     method: str,
     expected: Expected = "frequencies",
 ) -> Verdict:
-    """Return what the scores prove about the certificate.
+    """Return lower bounds on epsilon and delta from draws of two neighbors, with the certificate.
 
-    The first `learning` draws of each neighbor were used to build the statistics and are not used
-    again. The next `choosing` draws choose a set. All others are counted.
+    Each of the `statistics` scores the same draws. The first `learning` draws of each neighbor were
+    used to build the statistics and are not used again. The next `choosing` draws choose a set of
+    scores, above or below a threshold. All others are counted: how many fall into the set. Raise
+    ParameterError if fewer than 8 draws of a neighbor are left to choose, or to count.
 
     The choice assumes what the remaining draws will look like: the same frequencies (`expected` is
     "frequencies"), or normal distributions ("normal"), for few scores that are sums over many
@@ -281,8 +312,8 @@ def judge(
     rest_of = min(len(statistics[0].first), len(statistics[0].second)) - start
     if min(choosing, rest_of) < _MIN_DRAWS:
         raise ParameterError(
-            f"there are {choosing} draws of each neighbor to choose a set and {rest_of} to count; "
-            f"give at least {_MIN_DRAWS} of either"
+            f"the audit has {choosing} draws of each neighbor to choose a threshold and {rest_of} "
+            f"to count, and needs at least {_MIN_DRAWS} for each; give more draws"
         )
     first = [scores.part(learning, start) for scores in statistics]
     rest = [scores.part(start, None) for scores in statistics]

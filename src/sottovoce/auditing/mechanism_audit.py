@@ -46,7 +46,13 @@ def audit_by_sampling(
     processes: int = 1,
     progress: Progress | None = None,
 ) -> Verdict:
-    """Return what `draws` samples of each of two neighbors prove about the mechanism."""
+    """Return lower bounds on epsilon and delta from samples of two neighbors, with the certificate.
+
+    The certificate is the mechanism's privacy event. `draws` outputs are drawn by `encode` for each
+    input of one pair: the one that the declared laws make easiest to tell apart. The verdict also
+    says whether the draws refute the declared law. Raise ParameterError unless `draws` lies between
+    200 and 10^9, and the confidence in [0.5, 1).
+    """
     parameter_rules.integer("draws", draws, low=200, high=10**9)
     share = ErrorShares.of(confidence, 1).of_the_law / 2.0
     certificate = Certificate(event=mechanism.privacy(adjacency), delta=delta)
@@ -142,7 +148,7 @@ class MechanismAudit:
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """The verdicts that there are, the exact one first."""
+        """The verdict of the enumeration, if there is one, and then that of the sampling."""
         return (self.sampled,) if self.exact is None else (self.exact, self.sampled)
 
     @property
@@ -193,8 +199,11 @@ def audit_mechanism(
         progress: Called with the samples drawn so far and their total number.
 
     Returns:
-        Both verdicts. A verdict that is violated proves that the mechanism is not as private as its
-        event claims; one that holds proves nothing.
+        Both verdicts. A verdict that is violated shows that the mechanism is not as private as its
+        event claims (by sampling: with the stated confidence); one that holds proves nothing.
+
+    Raises:
+        ParameterError: The number of draws, the confidence or delta is out of range.
 
     Examples:
         >>> from sottovoce.core import L2Ball

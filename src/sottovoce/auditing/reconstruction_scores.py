@@ -24,23 +24,37 @@ Rows = NDArray[np.float32] | NDArray[np.float64]
 
 
 def mean_squared_errors(originals: Rows, others: Rows) -> Vector:
-    """Return the mean squared difference between each original row and the other row."""
+    """Return the mean squared difference of each original row to the same row of `others`.
+
+    There is one value for each row, the mean over its entries. Raise ParameterError unless both
+    arrays have the same shape, at least one row and at least two axes.
+    """
     return _mean_of_rows((_differences(originals, others)) ** 2)
 
 
 def mean_absolute_errors(originals: Rows, others: Rows) -> Vector:
-    """Return the mean absolute difference between each original row and the other row."""
+    """Return the mean absolute difference of each original row to the same row of `others`.
+
+    There is one value for each row, the mean over its entries. Raise ParameterError unless both
+    arrays have the same shape, at least one row and at least two axes.
+    """
     return _mean_of_rows(np.abs(_differences(originals, others)))
 
 
 def peak_signal_to_noise(originals: Rows, others: Rows) -> Vector:
-    """Return -10 log10(MSE) of each row, in decibels, at most 100."""
+    """Return the PSNR of each row, in decibels: -10 log10(MSE), as pixels have the range 1.
+
+    It is at most 100, the value for a copy.
+    """
     mse = np.maximum(mean_squared_errors(originals, others), _LEAST_MSE)
     return np.asarray(-10.0 * np.log10(mse))
 
 
 def supports_ssim(row_shape: tuple[int, ...]) -> bool:
-    """Return whether rows are images (channels, height, width) large enough for SSIM."""
+    """Return whether rows are images (channels, height, width) of at least 11 x 11 pixels.
+
+    SSIM is defined for such rows only.
+    """
     return len(row_shape) == 3 and min(row_shape[1:]) >= WINDOW
 
 
@@ -50,8 +64,9 @@ def structural_similarities(originals: Rows, others: Rows) -> Vector:
         (2 m_x m_y + C1)(2 s_xy + C2) / ((m_x^2 + m_y^2 + C1)(s_x^2 + s_y^2 + C2))
 
     with means, variances and the covariance under a Gaussian window of 11 x 11 pixels and standard
-    deviation 1.5, at every position where the whole window fits. It is 1 for a copy and about 0 for
-    noise. Reference: Wang, Bovik, Sheikh and Simoncelli 2004, section III.
+    deviation 1.5, at every position where the whole window fits; C1 = 0.01^2 and C2 = 0.03^2, for
+    pixels in [-1/2, 1/2]. It is 1 for a copy and about 0 for noise. Raise ParameterError for images
+    below 11 x 11 pixels. Reference: Wang, Bovik, Sheikh and Simoncelli 2004, section III.
     """
     _differences(originals, others)
     if not supports_ssim(originals.shape[1:]):
@@ -74,8 +89,8 @@ def structural_similarities(originals: Rows, others: Rows) -> Vector:
 def match_rows(originals: Rows, others: Rows) -> NDArray[np.int64]:
     """Return the index of the row of `others` that is assigned to each original.
 
-    The assignment has the least total squared error. It is needed because a mean gradient does not
-    reveal the order of the images in a batch.
+    Each row of `others` is assigned once, with the least total squared error. This is needed
+    because a mean gradient does not reveal the order of the images in a batch.
     """
     from scipy.optimize import linear_sum_assignment
 
@@ -152,7 +167,8 @@ class ReconstructionScores:
 def score_reconstructions(originals: Images, found: Images) -> ReconstructionScores:
     """Return the scores of reconstructions of shape (updates, images of each, *image shape).
 
-    Within each update the images are matched to the originals first.
+    Within each update the images are matched to the originals first. Raise ParameterError unless
+    both arrays have the same shape.
     """
     if originals.shape != found.shape:
         raise ParameterError(
@@ -178,13 +194,19 @@ def score_reconstructions(originals: Images, found: Images) -> ReconstructionSco
 
 
 def baseline_guesses(originals: Images, auxiliary: NDArray[Any]) -> dict[str, Images]:
-    """Return guesses that need no attack: a gray image, and the mean of the auxiliary images."""
+    """Return guesses that need no attack, by name, each with the shape of `originals`.
+
+    Every image is guessed as a gray image (all pixels 0), or as the mean of the auxiliary images.
+    """
     middle = np.asarray(auxiliary, dtype=np.float64).mean(axis=0).astype(np.float32)
     return {GRAY: np.zeros_like(originals), MEAN_IMAGE: np.zeros_like(originals) + middle}
 
 
 def score_baselines(originals: Images, auxiliary: NDArray[Any]) -> dict[str, ReconstructionScores]:
-    """Return the scores of the guesses of `baseline_guesses`, by name."""
+    """Return the scores of guesses that need no attack, by name.
+
+    They guess every image as a gray image, or as the mean of the auxiliary images.
+    """
     guesses = baseline_guesses(originals, auxiliary)
     return {name: score_reconstructions(originals, guess) for name, guess in guesses.items()}
 
@@ -211,9 +233,10 @@ def interval(values: Vector) -> dict[str, float]:
 
 
 def summary(found: ReconstructionScores) -> dict[str, dict[str, float] | None]:
-    """Return the mean of each measure with its interval, clipped to the measure's range.
+    """Return the mean of each measure over updates with its 95% interval, as in `interval`.
 
-    Measures that are not defined are None.
+    Mean and ends are clipped to the measure's range. SSIM is None if it is not defined. Raise
+    ParameterError if there are fewer than two updates.
     """
     result: dict[str, dict[str, float] | None] = dict.fromkeys(_RANGES)
     for name, values in found.named().items():
@@ -224,7 +247,10 @@ def summary(found: ReconstructionScores) -> dict[str, dict[str, float] | None]:
 
 
 def difference(one: Vector, other: Vector) -> dict[str, float]:
-    """Return the difference of two samples' means with Welch's 95% interval."""
+    """Return the mean of `one` minus the mean of `other`, with Welch's 95% interval.
+
+    The keys are "mean" (the difference), "low" and "high". Each sample needs at least two values.
+    """
     from scipy.special import stdtrit
 
     variances = [float(np.var(values, ddof=1)) / len(values) for values in (one, other)]
@@ -240,6 +266,7 @@ def gains(
 ) -> dict[str, dict[str, float]]:
     """Return how much better the attack is than a baseline on the same images, with intervals.
 
+    There is a gain in "mse", "mae" and, if defined, "ssim", each with "mean", "low" and "high".
     Differences are taken update by update; positive means that the attack is better.
     """
     pairs = {"mse": baseline.mse - found.mse, "mae": baseline.mae - found.mae}

@@ -45,10 +45,11 @@ def attribute_scores(
 ) -> dict[str, dict[str, Any]]:
     """Return accuracy and F1 on the training rows of each way of guessing, learned on test rows.
 
-    The same network guesses from the trained model's embeddings, from those of the initial model,
-    and from the rows themselves; the last guess is the majority value. What the first has over the
-    others is what the trained model adds. `baselines` are the guesses of the others, if they were
-    computed before.
+    The result is by the name of the way; "gain_of_the_model" is the trained model's accuracy minus
+    that of the way, with an interval (None for the model itself). The same network guesses from the
+    trained model's embeddings, from those of the initial model, and from the rows themselves; the
+    last guess is the majority value. What the first has over the others is what the trained model
+    adds. `baselines` are the guesses of the others, if they were computed before.
     """
     truth, known = attribute_labels(data, attribute)
     others = baselines or baseline_guesses(task, data, attribute, attack, seed=seed)
@@ -67,7 +68,11 @@ def attribute_scores(
 def baseline_guesses(
     task: Task, data: Dataset, attribute: str, attack: AttributeClassifier, *, seed: int
 ) -> dict[str, Labels]:
-    """Return the guesses that do not use the trained model, by name."""
+    """Return the guesses that do not use the trained model, by name: one for each training row.
+
+    They use the initial model's embeddings, the rows themselves, or the majority value only. All
+    are learned on test rows.
+    """
     truth, known = attribute_labels(data, attribute)
     others, own = _rows(data)
     views = {
@@ -82,7 +87,10 @@ View = tuple[Embeddings, Embeddings]  # (test rows, training rows)
 
 
 def embed_rows(task: Task, model: Vector, data: Dataset) -> View:
-    """Return the model's embeddings of the test rows and of the training rows."""
+    """Return the model's embeddings of the test rows and of the training rows, in this order.
+
+    The embedding of a row is the input of the model's last linear layer.
+    """
     others, own = _rows(data)
     return compute_embeddings(task, model, others), compute_embeddings(task, model, own)
 
@@ -116,7 +124,9 @@ def attack_attributes(
 ) -> dict[str, Any]:
     """Run the attack and the baselines on a run, and write the result into the run's folder.
 
-    `wanted` is the attribute's name; None is the first attribute of the data set.
+    `wanted` is the attribute's name; None is the first attribute of the data set. Raise DataError
+    if the data set has no attribute or the attribute cannot be learned, UnknownNameError if it does
+    not have this one, and OutputError if the result cannot be written.
     """
     attribute = choose_attribute(run.data, wanted)
     place = run.result_path(RESULT)

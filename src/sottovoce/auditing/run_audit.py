@@ -92,8 +92,9 @@ def audit_run(
         certificate is violated, and how the audit was made.
 
     Raises:
-        ConfigError: The method does not fit the channel or the spec.
+        ConfigError: The method does not fit the channel or the spec, or the training stopped early.
         ParameterError: The confidence, or the number of canaries or rounds, is out of range.
+        OutputError: The result cannot be written; this is checked before the training.
     """
     place = finished.result_path(AUDIT_NAME)
     found = audit_spec(
@@ -121,7 +122,8 @@ def audit_spec(
 ) -> dict[str, Any]:
     """Train a spec with canaries and return the lower bound on epsilon and the certificate.
 
-    The arguments are those of `audit_run`.
+    Arguments and result are those of `audit_run`. The training and its ledger are temporary:
+    nothing of them is kept, and no real budget is charged.
     """
     direct = spec.channel.build().shows_each
     if method is None:
@@ -180,7 +182,10 @@ def _notes(rounds: int, whole: int, resolved: Resolved, spec: RunSpec) -> list[s
     if spec.runtime.messages == "none":
         notes.append("values were drawn in float32 and nothing was encoded, as in the run")
     if not resolved.section.enforces_budget:
-        notes.append("the certificate is the ledger's; the published epsilon is not a proven bound")
+        notes.append(
+            "the certificate is what the ledger charges; 'privacy.epsilon' only sets the noise of "
+            "this algorithm and is not a proven bound"
+        )
     if resolved.channel.noise_at_server:
         notes.append("central noise: the audit sees only the noisy means")
     return notes
@@ -240,7 +245,7 @@ def _add_audit_clients(
         count,
         low=_FEWEST_CLIENTS,
         high=10**6,
-        remedy="half of them are in, and some of each half are used to choose a threshold",
+        remedy="half of them are included in training, and some of each half choose a threshold",
     )
     names = [f"audit-{number:06d}" for number in range(count + _REFERENCES)]
     part = resolved.parts[like]
@@ -298,7 +303,8 @@ def _replace_with_canaries(
     if len({id(part.mechanism) for part in resolved.parts}) > 1 and len(resolved.groups) > 1:
         raise ConfigError(
             "groups of clients with different budgets ('privacy.groups') have different "
-            "certificates; use --method clients, which audits the largest"
+            "certificates, and one run tests a single one; use --method clients, which audits the "
+            "group with the largest budget and needs the channel 'direct'"
         )
     hosts, places = _draw_positions(resolved, generator)
     most = min(len(hosts), resolved.task.dimension)

@@ -54,7 +54,12 @@ OnBlock = Callable[[int, int], None]  # (models that exist, models in all)
 def load_or_train(
     folder: Path, recipe: str, count: int, *, block: int, train: TrainBlock, on_block: OnBlock
 ) -> Vector:
-    """Return `count` models as rows of a matrix; train those that `folder` lacks, in blocks."""
+    """Return `count` models as rows of a matrix; train and save those that `folder` lacks.
+
+    Blocks of `block` models are trained at once, by `train`, and saved in float32, one file for
+    each block; `recipe` is part of the files' names. A damaged or incomplete file is replaced.
+    `on_block` is called before each block, and at the end, with the models that exist and `count`.
+    """
     with files.explain_os_errors("create", folder):
         folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
     found = []
@@ -119,7 +124,10 @@ class Recipe:
 
     @property
     def hash(self) -> str:
-        """A hash of the spec, the label, the pool and the rows; the device does not change it."""
+        """A hash of the spec, the label, the pool and the rows; the device does not change it.
+
+        Of the pool's features, every 16th row is hashed.
+        """
         plain = self.spec.plain()
         plain["runtime"].pop("device")
         text = json.dumps([SHADOWS_VERSION, self.label, plain], sort_keys=True)
@@ -131,7 +139,10 @@ class Recipe:
         return hashed.hexdigest()
 
     def seed(self, number: int) -> int:
-        """Return the seed of one model; no model has the seed of the target."""
+        """Return the seed of model `number`, derived from the spec's seed and the label.
+
+        So no model is trained with the seed of the attacked run.
+        """
         generator = SeededRandomness(self.spec.seed).generator(self.label, number)
         return int(generator.integers(2**62))
 
@@ -141,7 +152,10 @@ _STRIDE = 16
 
 
 def shadow_models(recipe: Recipe, folder: Path, on_step: OnStep) -> Vector:
-    """Return the recipe's models as rows of a matrix; train those that `folder` lacks."""
+    """Return the recipe's models as rows of a matrix; train and save those that `folder` lacks.
+
+    `on_step` is called with (what is being trained, models done, models in all, note).
+    """
     count, rounds = len(recipe.rows), recipe.spec.rounds
     what = f"{recipe.label} models"
 
@@ -188,7 +202,13 @@ class MembershipPlan:
 def attack(
     run: FinishedRun, plan: MembershipPlan, on_step: OnStep
 ) -> tuple[dict[str, Any], LineChart]:
-    """Run the attacks, write the result into the run's folder and return it with the ROC curves."""
+    """Run the attacks, write the result into the run's folder and return it with the ROC curves.
+
+    Shadow models are trained first and saved in the run's folder; a later call uses them again.
+    `on_step` is called with (what is being done, steps done, steps in all, note). Raise
+    ParameterError if the model is no classification, UnknownNameError for an unknown attack, and
+    DataError if there are too few candidates or shadow models for a false positive rate.
+    """
     check_classifies(run.inputs.task)
     for name in plan.attacks:  # An unknown name is an error before hours of training.
         ATTACKS.find(name)
@@ -255,7 +275,10 @@ def _choose_rates(plan: MembershipPlan, num_candidates: int) -> list[float]:
 
 
 def pool_records(data: Dataset) -> Dataset:
-    """Return the data set with all records as training rows, the members first."""
+    """Return the data set with all records as training rows: the training rows, then the test rows.
+
+    The test rows also stay test rows. Attributes and owners of the records are left out.
+    """
     return dataclasses.replace(
         data,
         train_features=np.concatenate([data.train_features, data.test_features]),
@@ -339,12 +362,16 @@ def measure_attack(
 
 
 def plain(estimate: IntervalEstimate) -> dict[str, Any]:
-    """Return an estimate as plain data for JSON."""
+    """Return an estimate as plain data for JSON: value, low, high, chance and contains_chance."""
     return {**dataclasses.asdict(estimate), "contains_chance": estimate.contains_chance}
 
 
 def verdict(attacks: dict[str, dict[str, Any]]) -> str:
-    """Return sentences that say where the attacks beat random guessing and where they do not."""
+    """Return sentences that say where the attacks beat random guessing and where they do not.
+
+    `attacks` has the result of `measure_attack` for each attack, by its name. An attack is better
+    or worse than guessing in a measure if its whole interval is.
+    """
     sentences = []
     for name, found in attacks.items():
         figures = {f"TPR at {one['fpr']:g} FPR": one for one in found["tpr_at_fpr"]}
@@ -356,7 +383,7 @@ def verdict(attacks: dict[str, dict[str, Any]]) -> str:
         if worse:
             sentences.append(f"{name} is worse than guessing: {', '.join(worse)}.")
         if not better and not worse:
-            sentences.append(f"{name}: every interval contains chance.")
+            sentences.append(f"{name}: every interval contains the value of random guessing.")
     return " ".join([*sentences, _expected_by_chance(attacks)])
 
 
@@ -372,8 +399,8 @@ def _expected_by_chance(attacks: dict[str, dict[str, Any]]) -> str:
     ]
     missed = sum(_above(one) or _below(one) for one in figures)
     return (
-        f"{missed} of {len(figures)} intervals do not contain chance; if nothing leaks, about one "
-        "in twenty does not."
+        f"{missed} of {len(figures)} intervals do not contain the value of random guessing "
+        "(chance); if nothing leaks, about one in twenty does not."
     )
 
 
@@ -392,8 +419,8 @@ def _below(one: dict[str, Any]) -> bool:
 def _notes(plan: MembershipPlan, fprs: Sequence[float], chosen: Candidates) -> list[str]:
     notes = [
         f"Intervals are at {100 * roc.CONFIDENCE:g}% for these candidates and this one model; the "
-        "randomness of training is not included. An interval that contains chance does not prove "
-        "that nothing leaks: these attacks found nothing."
+        "randomness of training is not included. An interval that contains chance, the value of "
+        "random guessing, does not prove that nothing leaks: these attacks found nothing."
     ]
     if len(chosen.known):
         notes.append(

@@ -68,8 +68,8 @@ class ReconstructionRequest:
 
     Attributes:
         method: "inversion" of updates, or "learned" from the model's outputs.
-        images: Number of training images to attack.
-        batch: Images of each update.
+        images: Number of training images to attack, a multiple of `batch` and at least twice it.
+        batch: Images of each update; 1 with "learned" or without known labels.
         model_at: The model that is attacked: before training ("initial") or after it ("final").
         known_labels: Whether the attacker knows the labels of the images.
         inversion: Settings of gradient inversion.
@@ -105,7 +105,11 @@ class ReconstructionRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result as plain data, with the images, both of shape (updates, batch, *image shape)."""
+    """The result as plain data, with the original images and the reconstructed ones (`found`).
+
+    Both have the shape (updates, batch, *image shape). Within an update the reconstructed images
+    have no particular order.
+    """
 
     result: dict[str, Any]
     originals: Images
@@ -115,7 +119,12 @@ class Outcome:
 def attack_reconstruction(
     run: FinishedRun, request: ReconstructionRequest, *, on_step: OnStep | None = None
 ) -> Outcome:
-    """Run the attack, compare it with baselines and write the result into the run's folder."""
+    """Run the attack, compare it with baselines and write the result into the run's folder.
+
+    `on_step` is called with (steps done, steps in all) by the inversion. Raise ConfigError if the
+    attack does not fit the run, DataError if rows are not pixels in [-1/2, 1/2], ParameterError if
+    there are too few images, and OutputError if the result cannot be written.
+    """
     _check_images(run)
     place = run.result_path(RESULT)
     originals, labels = _choose_images(run, request)
@@ -155,7 +164,7 @@ def attack_reconstruction(
 
 
 def picture_grid(outcome: Outcome) -> ImageGrid:
-    """Return a chart of the first originals and their reconstructions."""
+    """Return a chart of the first eight originals and the reconstructions that match them."""
     shape = outcome.originals.shape[2:]
     originals = outcome.originals.reshape(-1, *shape)[:_SHOWN]
     found = _in_order(outcome).reshape(-1, *shape)[:_SHOWN]
@@ -175,7 +184,10 @@ def picture_grid(outcome: Outcome) -> ImageGrid:
 
 
 def pictures(originals: Images, found: Images) -> list[Picture]:
-    """Return the reconstructions with their SSIM, or their MSE where SSIM is not defined."""
+    """Return pictures of the reconstructions `found`, captioned with their SSIM.
+
+    The originals are in the same order. Where SSIM is not defined, the caption has the MSE.
+    """
     if reconstruction_scores.supports_ssim(originals.shape[1:]):
         name, values = "SSIM", reconstruction_scores.structural_similarities(originals, found)
     else:
@@ -204,7 +216,7 @@ def _check_images(run: FinishedRun) -> None:
         )
     if run.inputs.num_classes is None:
         raise ConfigError(
-            "the run predicts numbers, and reconstruction needs class labels; choose a "
+            "the run predicts numbers, and reconstruction needs class labels; choose a run of a "
             "classification"
         )
     largest = float(np.abs(np.asarray(run.data.train_features[:1000])).max())
@@ -236,7 +248,9 @@ def _choose_images(
 def sender_of(run: FinishedRun) -> Sender:
     """Return how clients of the run send an update.
 
-    A client that would sample its records is assumed to use all of them.
+    A client that would sample its records is assumed to use all of them. If groups of clients have
+    different mechanisms, it is the first group's. Raise ConfigError if the channel does not reveal
+    single messages, or if updates depend on more than the client's records.
     """
     spec = run.spec
     channel = channel_of(spec, len(run.inputs.clients))
@@ -271,7 +285,10 @@ def sender_of(run: FinishedRun) -> Sender:
 
 
 def work_of(sender: Sender) -> Work:
-    """Return what clients compute, which the attacker knows because the spec is public."""
+    """Return what clients compute: local steps, or the mean of clipped gradients of the records.
+
+    The attacker knows it because the spec is public.
+    """
     algorithm = sender.algorithm
     assert isinstance(algorithm, SendsLocalWork), "sender_of has checked that"
     match algorithm.local_work:
@@ -329,11 +346,14 @@ def guess_from_outputs(
     *,
     seed: int,
 ) -> tuple[Images, Vector]:
-    """Return guesses of `originals`, and the squared errors of guesses of rows outside training.
+    """Return guesses of `originals`, and the mean squared errors of guesses of control rows.
 
+    `originals` and the guesses have the shape (images, 1, *image shape). Control rows were not used
+    in training; each has one error.
     A model's outputs on a row carry information about the row whether or not it was trained on.
     Only the part by which guesses are better on training rows has leaked in training. The control
-    rows are taken from `others`, and the decoder learns from the rest of them.
+    rows are the first of `others`, as many as `originals` but at most half; the decoder learns from
+    the rest.
     """
     count = min(len(originals), len(others) // 2)
     unseen = np.asarray(others[:count], dtype=np.float32)
@@ -373,7 +393,10 @@ def _describe_setting(run: FinishedRun, request: ReconstructionRequest) -> str:
 
 
 def check_drawable(spec: RunSpec, shape: tuple[int, ...]) -> None:
-    """Raise, before anything is computed, if the rows cannot be drawn as pictures."""
+    """Raise ParameterError, before anything is computed, if rows of `shape` cannot be drawn.
+
+    Images of 1 or 3 channels and flat rows that fill a square can be drawn.
+    """
     shape = _picture_shape(shape)
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise ParameterError(

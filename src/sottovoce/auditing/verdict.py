@@ -49,13 +49,13 @@ class Certificate:
 
     @cached_property
     def epsilon(self) -> float:
-        """The smallest sound epsilon at `delta`; infinite without a guarantee."""
+        """The smallest epsilon that accountants prove at `delta`; infinite without a guarantee."""
         if self._has_no_guarantee:
             return math.inf
         return privacy_spent(self.event, self.delta).epsilon
 
     def delta_at(self, epsilon: float) -> float:
-        """Return the smallest sound delta at an epsilon, over all accountants.
+        """Return the smallest delta that a built-in accountant proves at an epsilon.
 
         Args:
             epsilon: The epsilon, at least 0.
@@ -76,7 +76,11 @@ class Certificate:
 
     @cached_property
     def curve(self) -> tuple[tuple[float, float], ...]:
-        """The pairs (epsilon, certified delta) that an audit compares in addition to `delta`."""
+        """The pairs (epsilon, certified delta) that an audit compares in addition to `delta`.
+
+        The epsilons are 0, 1/8, 1/4, 1/2 and 3/4 of the certified one. Without a guarantee there
+        are no pairs.
+        """
         if not math.isfinite(self.epsilon):
             return ()
         epsilons = dict.fromkeys(fraction * self.epsilon for fraction in _FRACTIONS)
@@ -90,7 +94,13 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One epsilon of the curve, with its certified delta and a proven lower bound of its delta."""
+    """One epsilon, its certified delta, and a lower bound of the true delta that an audit measured.
+
+    Attributes:
+        epsilon: The epsilon.
+        certified_delta: The delta that the certificate claims at it.
+        measured_delta: The lower bound of the true delta at it.
+    """
 
     epsilon: float
     certified_delta: float
@@ -115,7 +125,7 @@ class Verdict:
         confidence: Probability with which all bounds hold; 1 for an exact computation.
         certified: The certified epsilon; infinite without a guarantee.
         lower_bound: The lower bound on epsilon.
-        points: Other points of the curve.
+        points: Other epsilons, each with its certified delta and a lower bound of the true delta.
         trials: What was counted, in words.
         law_refuted: What shows that the draws do not follow the certified law; None if nothing
             does.
@@ -142,7 +152,7 @@ class Verdict:
 
     @property
     def gap(self) -> float:
-        """The certified epsilon minus the lower bound."""
+        """The certified epsilon minus the lower bound; infinite if nothing is certified."""
         return self.certified - self.lower_bound
 
     @property
@@ -218,7 +228,10 @@ class ErrorShares:
 
     @classmethod
     def of(cls, confidence: float, points: int) -> "ErrorShares":
-        """Divide the error 1 - confidence; raise if the confidence is not in [0.5, 1)."""
+        """Divide the error 1 - confidence, for an audit that compares `points` other epsilons.
+
+        Raise ParameterError if the confidence is not in [0.5, 1).
+        """
         if not 0.5 <= confidence < 1.0:
             raise ParameterError(
                 f"confidence must be at least 0.5 and below 1, got {confidence!r}; use 0.999"

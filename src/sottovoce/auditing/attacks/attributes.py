@@ -62,7 +62,10 @@ class Interval:
 
 
 def choose_attribute(data: Dataset, wanted: str | None) -> str:
-    """Return the attribute's name, or the first attribute of the data set if `wanted` is None."""
+    """Return the attribute's name, or the first attribute of the data set if `wanted` is None.
+
+    Raise DataError if the data set has no attributes, and UnknownNameError if it has no `wanted`.
+    """
     known = list(data.train_attributes)
     if not known:
         raise DataError(
@@ -75,10 +78,10 @@ def choose_attribute(data: Dataset, wanted: str | None) -> str:
 
 
 def attribute_labels(data: Dataset, name: str) -> tuple[Labels, Labels]:
-    """Return the attribute of the training rows and of the test rows.
+    """Return the attribute `name` of the training rows and of the test rows, in this order.
 
-    Raise unless it varies and every value of the training rows also occurs among the test rows,
-    which the attacker learns from.
+    Raise DataError unless it varies and every value of the training rows also occurs among the test
+    rows, which the attacker learns from.
     """
     choose_attribute(data, name)
     own, others = data.train_attributes[name], data.test_attributes[name]
@@ -117,7 +120,11 @@ def infer(
     seed: int,
     device: str = "cpu",
 ) -> Labels:
-    """Return the predicted attribute of the records `asked`, learned from records `known`."""
+    """Return the predicted attribute of each record of `asked`, learned from records `known`.
+
+    `attribute` has the values of the known records; predictions are among them. `seed` determines
+    the initial weights and the order of the batches.
+    """
     values, targets = np.unique(attribute, return_inverse=True)
     center, spread = known.mean(axis=0), known.std(axis=0) + 1e-6
     x = torch.from_numpy((known - center) / spread).to(device)
@@ -144,7 +151,7 @@ def infer(
 
 
 def majority_guesses(attribute: Labels, count: int) -> Labels:
-    """Return the most frequent value `count` times: the guess that needs no model."""
+    """Return the most frequent value of `attribute`, `count` times: a guess without a model."""
     values, counts = np.unique(attribute, return_counts=True)
     return np.full(count, values[counts.argmax()], dtype=np.int64)
 

@@ -40,9 +40,10 @@ _TOGETHER = {"cpu": 1 << 24, "cuda": 1 << 31}
 
 
 def split_shadows(num_shadows: int) -> tuple[slice, slice]:
-    """Split the shadow models into those that make queries and those that judge the answers.
+    """Return two slices of the shadow models: the makers of queries, and the judges of answers.
 
-    Pairs of shadow models stay together, so each candidate is in half of either part.
+    Pairs of shadow models stay together, so each candidate is in half of either part. Raise
+    DataError if there are fewer than 8 shadow models.
     """
     if num_shadows < 2 * FEWEST_SHADOWS:
         raise DataError(
@@ -63,9 +64,12 @@ def search_queries(
     search: QuerySearch,
     seed: int,
 ) -> Tensor:
-    """Search queries for each candidate by projected sign-gradient ascent on the gap.
+    """Search records near each candidate for which its membership shows best.
 
-    Returns a tensor of shape (queries, candidates, *features).
+    Each query starts at a random point of the L_inf ball around the candidate. Projected
+    sign-gradient ascent increases the gap in confidence between the models that trained on the
+    candidate (`trained_on`) and those that did not. Return a tensor of shape (queries, candidates,
+    *features).
     """
     stack = task.tensor(models)
     inside = torch.from_numpy(trained_on).to(task.device)
@@ -101,7 +105,11 @@ def _gap_gradient(
 
 
 def standardized_gaps(phi: Tensor, inside: Tensor) -> Tensor:
-    """Return each candidate's gap in standard deviations, for phi (shadows, candidates)."""
+    """Return each candidate's gap between models that trained on it and those that did not.
+
+    The gap is (mean_in phi - mean_out phi)/sqrt((var_in + var_out)/2), where `phi` has the models'
+    confidences and `inside` says which trained on the candidate, both (shadows, candidates).
+    """
     moments = []
     for chosen in (inside, ~inside):
         weights = chosen.to(phi.dtype)
@@ -120,7 +128,11 @@ def seed_of(generator: np.random.Generator) -> int:
 
 @register("canary", summary="queries near a record that give its membership away best", turn=4)
 def canary(context: AttackContext, generator: np.random.Generator) -> MembershipScores:
-    """Score candidates by LiRA on queries that were searched with half of the shadow models."""
+    """Score candidates by online LiRA on queries that were searched with half of the shadow models.
+
+    The other half judges the target's answers to the candidate and to its queries. Scores above 0
+    mean "member". Raise DataError if there are fewer than 8 shadow models.
+    """
     makers, judges = split_shadows(len(context.shadows))
     made = search_queries(
         context.task,

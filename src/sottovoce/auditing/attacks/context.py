@@ -80,14 +80,18 @@ def _shift_by(axis: int, step: int) -> Query:
 
 
 def logit_confidences(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Return phi of the true class for outputs (..., classes) and labels (...)."""
+    """Return the confidence in the true class y on the logit scale, phi = log(p_y/(1 - p_y)).
+
+    `outputs` are the values before the softmax, (..., classes), and `labels` the true classes, of
+    the result's shape.
+    """
     true = torch.nn.functional.one_hot(labels, outputs.shape[-1]).bool()
     others = torch.logsumexp(outputs.masked_fill(true, -torch.inf), dim=-1)
     return outputs.gather(-1, labels[..., None])[..., 0] - others
 
 
 def check_classifies(task: Task) -> None:
-    """Raise unless the task is a classification, which phi is defined for."""
+    """Raise ParameterError unless the task is a classification, as confidences need classes."""
     if task.objective != "classification":
         raise ParameterError(
             "membership is inferred from the confidence in a class, and this model predicts "
@@ -99,7 +103,8 @@ def check_classifies(task: Task) -> None:
 def outputs_of(task: Task, models: Vector, features: Tensor) -> Tensor:
     """Return the outputs of every model for every record, (models, records, classes).
 
-    They are computed in blocks, so that memory does not grow with the number of models.
+    Outputs are the values before the softmax. They are computed in blocks, which bounds the memory
+    for activations. Raise DataError if an output is not finite, because a training diverged.
     """
     capacity = _TOGETHER.get(task.device.type, _TOGETHER["cpu"])
     records = max(1, min(len(features), capacity // task.elements_per_sample))
@@ -130,7 +135,11 @@ def _check_finite(outputs: Tensor) -> None:
 def confidences(
     task: Task, models: Vector, features: Tensor, labels: Tensor, asked: Sequence[Query]
 ) -> Confidences:
-    """Return phi of every model for every record and query: (models, records, queries)."""
+    """Return every model's confidence in the true class, (models, records, queries).
+
+    It is on the logit scale, log(p/(1 - p)). A query maps the records to those that the models are
+    asked about. Raise DataError if an output of a model is not finite.
+    """
     found = [_answers(outputs_of(task, models, query(features)), labels) for query in asked]
     return np.stack(found, axis=-1)
 
@@ -153,6 +162,8 @@ _SCORES_PER_ALARM = 10
 class Candidates:
     """The records whose membership is guessed, as row numbers of a pool that has the members first.
 
+    The pool has all training records of the attacked model, and then the non-members.
+
     Attributes:
         rows: Row numbers of the candidates.
         is_member: Whether each candidate was a training record of the target.
@@ -170,7 +181,11 @@ class Candidates:
 def choose_candidates(
     num_members: int, num_non_members: int, wanted: int, generator: np.random.Generator
 ) -> Candidates:
-    """Draw `wanted` candidates, half of them members, from a pool that has the members first."""
+    """Draw `wanted` candidates, half of them members, from a pool that has the members first.
+
+    Raise ParameterError unless `wanted` is even, at least 2, and at most twice the smaller of the
+    two numbers.
+    """
     each = wanted // 2
     most = 2 * min(num_members, num_non_members)
     if wanted % 2 or not 2 <= wanted <= most:
@@ -193,6 +208,7 @@ def draw_training_masks(
     """Draw which candidates each shadow model trains on: a mask of shape (shadows, candidates).
 
     Rows 2 i and 2 i + 1 are complements of each other, so every candidate is in half of the rows.
+    Raise ParameterError unless the number of shadow models is even and at least 4.
     """
     parameter_rules.integer(
         "shadows", num_shadows, low=FEWEST_SHADOWS, high=2**16, remedy="take more shadow models"
@@ -210,7 +226,7 @@ def draw_training_masks(
 
 
 def check_enough_shadows(num_shadows: int, num_candidates: int, fpr: float) -> None:
-    """Raise unless there are enough scores of non-members to place a threshold at rate `fpr`.
+    """Raise DataError if scores of non-members are too few for a threshold at the rate `fpr`.
 
     Each shadow model scores the candidates that it did not train on, which gives
     num_shadows num_candidates/2 scores of non-members; at least 10/fpr are required.
@@ -296,17 +312,23 @@ class AttackContext:
 
     @property
     def queries(self) -> list[Query]:
-        """The queries of `queries` for records of this shape."""
+        """The queries as functions of a batch: the records; of images also mirrored and shifted."""
         return list(queries(self.features.shape[1:]).values())
 
     @property
     def shadow_answers(self) -> Confidences:
-        """The confidences phi of the shadow models: (shadows, candidates, queries)."""
+        """The shadow models' confidences in the true class, (shadows, candidates, queries).
+
+        They are on the logit scale, log(p/(1 - p)), and computed once.
+        """
         return self._confidences_of("shadows", self.shadows)
 
     @property
     def target_answers(self) -> Confidences:
-        """The confidences phi of the targets: (targets, candidates, queries)."""
+        """The attacked models' confidences in the true class, (targets, candidates, queries).
+
+        They are on the logit scale, log(p/(1 - p)), and computed once.
+        """
         return self._confidences_of("targets", self.targets)
 
     def _confidences_of(self, whose: str, models: Vector) -> Confidences:
@@ -337,7 +359,7 @@ _RETURNS = instance(MembershipScores, "sottovoce.auditing.MembershipScores")
 def register(name: str, *, summary: str, turn: int = 100) -> Callable[[Attack], Attack]:
     """Return a decorator that registers a membership inference attack.
 
-    The attack is a function of a `AttackContext` and a NumPy generator that returns a
+    The attack is a function of an `AttackContext` and a NumPy generator that returns a
     `MembershipScores`.
 
     Args:
@@ -377,7 +399,11 @@ def run_attacks(
     generator: np.random.Generator,
     on_attack: OnAttack = _ignore,
 ) -> dict[str, MembershipScores]:
-    """Run some attacks and return their scores by name, in the order of `attacks`."""
+    """Run some attacks and return their scores by name, in the order of `attacks`.
+
+    `on_attack` is called with the name of each attack before it starts. Raise UnknownNameError if a
+    name is not registered, and DataError if an attack returns scores of a wrong shape or NaN.
+    """
     chosen = {name: ATTACKS.find(name).attack for name in attacks}
     found: dict[str, MembershipScores] = {}
     for name, attack in chosen.items():

@@ -109,13 +109,18 @@ class InversionTarget:
         )
         if not np.abs(self.observed).max(axis=1).all():
             raise ParameterError(
-                "an update is 0 in every coordinate and has no direction to match; remove it"
+                "an update is 0 in every coordinate and has no direction to match; leave it out, "
+                "or choose other images"
             )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstruction:
-    """Images (updates, images of each, *image_shape), and 1 - cosine of each update."""
+    """The reconstructed images, (updates, images of each, *image_shape), and their mismatch.
+
+    The mismatch of an update is 1 minus the cosine between it and the update that its reconstructed
+    images would give: 0 for the same direction.
+    """
 
     images: NDArray[np.float32]
     mismatch: Vector
@@ -129,7 +134,11 @@ def invert(
     *,
     on_step: OnStep | None = None,
 ) -> Reconstruction:
-    """Return images that explain the observed updates; `generator` draws the starting points."""
+    """Return images whose simulated updates have the directions of the observed ones.
+
+    `generator` draws the starting points. `on_step` is called after each iteration with the
+    iterations done and their number.
+    """
     starts = (attack.restarts, *target.labels.shape, *target.image_shape)
     draws = generator.normal(scale=_START_STDDEV, size=starts).astype(np.float32)
     x = torch.from_numpy(draws.clip(-_BOX, _BOX)).flatten(end_dim=1).to(task.device)
@@ -195,7 +204,8 @@ def _descent(
 def simulate_update(task: Task, model: Tensor, x: Tensor, y: Tensor, work: Work) -> Tensor:
     """Return the update that a client with these images would send before it is privatized.
 
-    It is differentiable by the images.
+    A single image's gradient is not clipped: only the direction is right then. The update is
+    differentiable by the images `x`; `y` has their labels.
     """
     if isinstance(work, LocalSteps):
         moved = model
@@ -224,11 +234,12 @@ def total_variation(images: Tensor) -> Tensor:
 
 
 def infer_labels(task: Task, observed: Vector, num_classes: int) -> NDArray[np.int64]:
-    """Infer the label of the single image behind each update from the biases of the last layer.
+    """Return the label of the single image behind each update, from the biases of the last layer.
 
     Under cross-entropy the gradient by these biases is softmax - onehot(label). An update is a step
-    against the gradient, so it is positive at the label and at no other class. Reference: Zhao,
-    Mopuri and Bilen 2020.
+    against the gradient, so it is positive at the label and at no other class; with noise, the
+    class with the largest entry is returned. Raise ParameterError if the model does not end in
+    biases, one for each class. Reference: Zhao, Mopuri and Bilen 2020.
     """
     name, shape = list(task.layout.items())[-1]
     if shape != (num_classes,):

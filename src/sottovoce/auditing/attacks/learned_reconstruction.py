@@ -63,7 +63,7 @@ class LearnedReconstruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconstructedRows:
-    """One reconstructed row for each target row, before and after refinement."""
+    """One reconstructed row for each target row, before (`decoded`) and after refinement."""
 
     decoded: NDArray[np.float32]
     refined: NDArray[np.float32]
@@ -78,7 +78,11 @@ def reconstruct_from_outputs(
     *,
     seed: int,
 ) -> ReconstructedRows:
-    """Return guesses of `rows`; the rows are used only to compute the model's outputs."""
+    """Return guesses of `rows` from the model's outputs on them, with entries in [-1/2, 1/2].
+
+    The rows are used only to compute these outputs. The decoder learns from `auxiliary`, the
+    attacker's own rows. Raise ParameterError if these are fewer than 10.
+    """
     if len(auxiliary) < _LEAST_ROWS:
         raise ParameterError(
             f"the attacker has {len(auxiliary)} rows to learn from but needs at least "

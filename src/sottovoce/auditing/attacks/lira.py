@@ -57,32 +57,41 @@ class Normal:
     log_determinant: float
 
     def standardize(self, phi: Confidences) -> Confidences:
-        """Return phi minus its mean, in standard deviations."""
+        """Return confidences minus their means, in standard deviations, in the same shape."""
         return (phi - self.mean) / self.stddev
 
     def log_density(self, phi: Confidences) -> Scores:
-        """Return the log density, without the constant that all distributions share."""
+        """Return each candidate's log density at its confidences `phi`, (..., candidates, queries).
+
+        The constant that all distributions share is left out.
+        """
         z = self.standardize(phi)
         squares = np.einsum("...i,ij,...j->...", z, self.precision, z)
         own: Scores = np.log(self.stddev).sum(axis=-1)
         return np.asarray(-0.5 * (squares + self.log_determinant) - own)
 
     def excess(self, phi: Confidences) -> Scores:
-        """Return how far all queries together lie above their means.
+        """Return how far a candidate's confidences in all queries together lie above their means.
 
-        This is a standard normal variable if phi follows the distribution.
+        It is in standard deviations, negative below: a standard normal variable if `phi`,
+        (..., candidates, queries), follows the distribution.
         """
         weights = self.precision.sum(axis=1)
         return np.asarray(self.standardize(phi) @ weights / np.sqrt(weights.sum()))
 
 
 def fit_normals(phi: Confidences, chosen: Mask) -> Normal:
-    """Fit a normal distribution to the phi of each candidate, over the shadow models in `chosen`.
+    """Fit a normal distribution to each candidate's confidences over the shadow models in `chosen`.
+
+    With fewer than 64 shadow models all candidates share the standard deviations.
 
     Args:
         phi: The confidences of the shadow models, (shadows, candidates, queries).
         chosen: Which shadow models count for a candidate, (shadows, candidates): either those that
             trained on it, or those that did not.
+
+    Raises:
+        DataError: A candidate has fewer than two shadow models in `chosen`.
     """
     check_shadows(chosen)
     weights = chosen[:, :, None]
@@ -133,10 +142,17 @@ def check_shadows(chosen: Mask) -> None:
 def online(shadows: Confidences, trained_on: Mask, target: Confidences) -> Scores:
     """Return the log likelihood ratio of each candidate, as the online attack computes it.
 
+    It compares the target's confidence with those of shadow models that trained on the candidate
+    and of those that did not. Scores above 0 mean "member".
+
     Args:
-        shadows: phi of the shadow models, (shadows, candidates, queries).
+        shadows: Confidences of the shadow models in the true class on the logit scale, (shadows,
+            candidates, queries).
         trained_on: Which shadow model trained on which candidate, (shadows, candidates).
-        target: phi of one or several attacked models, (..., candidates, queries).
+        target: Confidences of one or several attacked models, (..., candidates, queries).
+
+    Raises:
+        DataError: A candidate has fewer than two shadow models on one side.
     """
     inside, outside = fit_normals(shadows, trained_on), fit_normals(shadows, ~trained_on)
     return inside.log_density(target) - outside.log_density(target)
@@ -145,21 +161,27 @@ def online(shadows: Confidences, trained_on: Mask, target: Confidences) -> Score
 def offline(shadows: Confidences, trained_on: Mask, target: Confidences) -> Scores:
     """Return the score of each candidate in the offline attack, in standard deviations.
 
-    It is how far phi of the target lies above its mean over shadow models that did not train on the
-    candidate. The arguments are those of `online`.
+    It is how far the target's confidence lies above its mean over shadow models that did not train
+    on the candidate. Scores above 0 mean "member". Arguments and errors are those of `online`.
     """
     return fit_normals(shadows, ~trained_on).excess(target)
 
 
 @register("lira-offline", summary="how far above shadows without the record", turn=2)
 def lira_offline(context: AttackContext, _generator: np.random.Generator) -> MembershipScores:
-    """Score candidates by the offline attack."""
+    """Score candidates by how far the targets' confidence lies above that of shadow models.
+
+    Only shadow models that did not train on the candidate count. Scores above 0 mean "member".
+    """
     scores = offline(context.shadow_answers, context.trained_on, context.target_answers)
     return MembershipScores(scores=scores, threshold=OWN_THRESHOLD)
 
 
 @register("lira-online", summary="likelihood ratio of shadows with and without", turn=3)
 def lira_online(context: AttackContext, _generator: np.random.Generator) -> MembershipScores:
-    """Score candidates by the online attack."""
+    """Score candidates by the likelihood ratio of shadow models with and without the candidate.
+
+    Scores above 0 mean "member".
+    """
     scores = online(context.shadow_answers, context.trained_on, context.target_answers)
     return MembershipScores(scores=scores, threshold=OWN_THRESHOLD)

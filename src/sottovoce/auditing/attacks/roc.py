@@ -52,7 +52,11 @@ class ScoresByMembership:
 
     @classmethod
     def of(cls, scores: ArrayLike, is_member: ArrayLike) -> "ScoresByMembership":
-        """Split scores by membership."""
+        """Split one score for each candidate by membership.
+
+        Raise ParameterError if the shapes differ or a score is NaN, and DataError unless there are
+        both members and non-members.
+        """
         values = np.asarray(scores, dtype=np.float64)
         member = np.asarray(is_member, dtype=bool)
         if values.ndim != 1 or values.shape != member.shape:
@@ -70,7 +74,11 @@ class ScoresByMembership:
 
 
 def check_fpr(fpr: float, num_non_members: int) -> None:
-    """Raise unless `fpr` is a rate that so many non-members can show: at least 1/fpr of them."""
+    """Raise unless `fpr` is a rate that so many non-members can show: at least 1/fpr of them.
+
+    Raise ParameterError if it does not lie strictly between 0 and 1, and DataError if there are too
+    few non-members.
+    """
     parameter_rules.inner_fraction("fpr", fpr)
     needed = math.ceil(1.0 / fpr - 1e-9)
     if num_non_members < needed:
@@ -117,10 +125,10 @@ def _threshold(descending: Scores, allowed: int) -> float:
 
 
 def balanced_accuracy(verdicts: ScoresByMembership, threshold: float) -> IntervalEstimate:
-    """Return (TPR + TNR)/2 at a threshold that was fixed before the answers were seen.
+    """Return (TPR + TNR)/2 at a threshold that was fixed before the scores were seen.
 
-    The interval joins Clopper and Pearson's limits of both rates by square-and-add (Newcombe 1998,
-    method 10).
+    Scores above the threshold count as "member". The interval joins Clopper and Pearson's limits of
+    both rates by square-and-add (Newcombe 1998, method 10).
     """
     hits = int(np.sum(verdicts.members > threshold))
     rejections = int(np.sum(verdicts.non_members <= threshold))
@@ -197,7 +205,10 @@ def _bisect(far: Callable[[float], bool], outside: float, inside: float) -> floa
 
 
 def curve(verdicts: ScoresByMembership) -> tuple[list[float], list[float]]:
-    """Return the false and true positive rates at all thresholds, the highest one first."""
+    """Return the false positive rates and the true positive rates at all thresholds.
+
+    The highest threshold comes first. Scores that equal a threshold count as "member" here.
+    """
     values = np.concatenate([verdicts.members, verdicts.non_members])
     thresholds = np.unique(values)[::-1]
     members, others = np.sort(verdicts.members), np.sort(verdicts.non_members)

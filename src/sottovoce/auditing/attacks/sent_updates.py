@@ -48,7 +48,10 @@ class Sender:
 def true_updates(
     sender: Sender, task: Task, clients: Sequence[ClientData], step: ClientStepInput
 ) -> list[Vector]:
-    """Return each client's update before it is privatized; a real client never sends it."""
+    """Return each client's update as its algorithm computes it, in the order of `clients`.
+
+    It is not yet projected onto the mechanism's domain or privatized; a real client never sends it.
+    """
     rows: list[Vector] = []
     for block in sender.algorithm.client_steps(task, clients, step):
         for part in block.uplinks[0].blocks(64):

@@ -49,7 +49,9 @@ def scores(
 ) -> NDArray[np.float64]:
     """Return the probability of membership of each candidate, (targets, candidates).
 
-    `shadows` and `targets` are the outputs of the models, (models, candidates, classes).
+    For each class a logistic regression learns from the shadow models, whose membership is known.
+    `shadows` and `targets` are outputs before the softmax, (models, candidates, classes). Raise
+    DataError if a class has no examples of members or none of non-members.
     """
     known = features_of(shadows, labels.expand(len(shadows), -1))
     asked = features_of(targets, labels.expand(len(targets), -1))
