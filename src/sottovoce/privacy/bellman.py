@@ -63,7 +63,13 @@ _ORDERS = 1.0 + np.geomspace(1e-2, 1e4, 120)
 
 @register(summary="small finite cases, exactly, by dynamic programming", turn=7, slow=True)
 class BellmanAccountant:
-    """An accountant for tables, a few bits against fair ones, and secure sums of a few clients."""
+    """An accountant for tables, a few bits against fair ones, and secure sums of a few clients.
+
+    It bounds delta over all strategies of an adversary who chooses the inputs of each release by
+    the earlier outcomes, on a grid that rounds up. It supports a `FiniteTable` with few rows
+    (Poisson-sampled or not), and with at most 12 coordinates `OneBit` with `against_zero` and
+    `SummedBits` over 2 to 16 clients.
+    """
 
     name = "bellman"
 

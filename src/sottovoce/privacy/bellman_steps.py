@@ -185,7 +185,8 @@ class Coordinates:
     def pairs(self, move: float) -> tuple[Pair, ...]:
         """Return pairs of pmfs (P, Q) of a coordinate whose logit moves by at most `move`.
 
-        No other pair that is possible for it is worse than all of them.
+        No other pair that is possible for it is worse than all of them. If the event is against
+        zero, the law with the contribution is P; the other order is not covered.
         """
         match self.event:
             case OneBit():

@@ -81,9 +81,8 @@ def calibrate(
     quickly = meets(safe, quickly=True)
     if not quickly and not meets(safe):
         raise ParameterError(
-            f"not even the parameter {math.exp(safe):g} reaches epsilon {epsilon:g} at delta "
-            f"{delta:g}, and it is the most private one that is tried; ask for a larger epsilon or "
-            "fewer rounds"
+            f"not even the parameter {math.exp(safe):g}, the most private one tried, reaches "
+            f"epsilon {epsilon:g} at delta {delta:g}; ask for a larger epsilon or fewer rounds"
         )
     least_private = loose
     if meets(loose, quickly=quickly):

@@ -69,8 +69,9 @@ def _mixed(rate: float, present: Pmf, absent: Pmf) -> Pmf:
 def bit_pairs(move: float) -> tuple[Pair, ...]:
     """Return the pair of a bit with logit `move` and a fair bit, each as its P(0) and P(1).
 
-    No bit whose logit is within `move` of 0 is worse: smaller moves are mixtures of `move` and
-    -`move`, and -`move` gives the same pair with 0 and 1 exchanged.
+    No bit whose logit is within `move` of 0 is worse, against a fair bit that comes second: smaller
+    moves are mixtures of `move` and -`move`, and -`move` gives the same pair with 0 and 1
+    exchanged.
     """
     return ((_bit(move), (0.5, 0.5)),)
 
@@ -83,10 +84,10 @@ def sum_pairs(
 
     No pair that two neighbors may have is worse than all of these. All logits lie within
     `logit_bound` of 0, so each of the others' bits is a mixture of bits with logits at the ends of
-    the bound. The protected client's logit moves by at most `move`; its
-    probabilities of a 1 are (p, p') with p > p', and the other order is the same with 0 and 1
-    exchanged. With `against_zero` p' = 1/2. `spacing` is that of the tangents in `bit_corners`, in
-    logits.
+    the bound. The protected client's logit moves by at most `move`; its probabilities of a 1 are
+    (p, p') with p > p', and the other order is the same with 0 and 1 exchanged. With `against_zero`
+    p' = 1/2 is that of the law without the contribution, which comes second; pairs in which it
+    comes first are then not covered. `spacing` is that of the tangents in `bit_corners`, in logits.
     """
     corners = bit_corners(move, logit_bound, spacing, against_zero=against_zero)
     menu = []

@@ -85,7 +85,7 @@ def interpolated_renyi_bound(
             value. The bound is sound at every resolution.
 
     Returns:
-        The bound; infinity if it is infinite between two knots that neighbors may have.
+        The bound; infinity if no finite one holds.
 
     Raises:
         ParameterError: An argument is outside its range, or `center` outside the knots.

@@ -119,7 +119,8 @@ def connect_dots(pair: LossPair, dots: Vector) -> LossLaw:
 def loss_range(pair: LossPair, tail: float) -> tuple[float, float]:
     """Return losses (low, high) outside which the pair has P mass of about `tail` on each side.
 
-    Infinite losses are not counted. The range is only used to plan a grid.
+    Infinite losses are not counted. The range need not be exact: `grid_law` rounds up what lies
+    outside it.
     """
     low, high = -_LARGEST_LOSS, _LARGEST_LOSS
     edges = _SEARCH_EDGES

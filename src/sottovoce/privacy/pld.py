@@ -54,7 +54,12 @@ Parts = tuple[tuple[LossPair, int], ...]
     slow=True,
 )
 class PldAccountant:
-    """The PLD accountant: loss distributions on a grid, and the worse of the two directions."""
+    """The PLD accountant: loss distributions on a grid, and the worse of the two directions.
+
+    It needs a dominating pair of each part, which `SummedBits`, `ZeroConcentrated`, `RenyiCurve`
+    and `LaplaceNoise` of dimension 2 or more do not have. Gaussian noise alone and one random
+    allocation alone are left to their own accountants, which are exact.
+    """
 
     name = "pld"
 

@@ -108,9 +108,9 @@ class AntipodalPair:
     """Sampled Gaussian noise with center c against the same with center -c.
 
     P = (1-q) N(0, 1) + q N(c, 1) and Q = (1-q) N(0, 1) + q N(-c, 1), with c = `center` and
-    q = `rate`. The privacy loss log(dP/dQ) at x,
-    loss(x) = log(1-q+q e^(cx - c^2/2)) - log(1-q+q e^(-cx - c^2/2)) is odd and increases with x,
-    with the inverse x = (l/2 + asinh((1-q) e^(c^2/2) sinh(l/2)/q))/c. c is at most
+    q = `rate`. The privacy loss log(dP/dQ) at x is
+    loss(x) = log(1-q+q e^(cx - c^2/2)) - log(1-q+q e^(-cx - c^2/2)). It is odd and increases with
+    x, with the inverse x = (l/2 + asinh((1-q) e^(c^2/2) sinh(l/2)/q))/c. c is at most
     `LARGEST_CENTER`.
     """
 
@@ -331,9 +331,9 @@ _WIDTH = 0.02  # Width of a grid cell, in standard deviations.
 def sampled_gaussian_log_excess(mu: float, rate: float, order: float) -> float:
     """Return log(e^((a-1) D_a) - 1) of Poisson-sampled Gaussian noise under zero-out, rounded up.
 
-    D_a is the Renyi divergence of order a = `order` > 1 in the larger direction: that of
-    (1-q) N(0, 1) + q N(mu, 1) from N(0, 1), q = `rate`. Infinity outside the range of mu, rate and
-    order in which this is computed; there other bounds are used.
+    D_a is the Renyi divergence of order a = `order` > 1 in the larger of the two directions,
+    D_a((1-q) N(0, 1) + q N(mu, 1) || N(0, 1)), with q = `rate`. Infinity outside the range of mu,
+    rate and order in which this is computed; there other bounds are used.
     """
     inside = mu >= _LEAST_MU and order * mu <= _LARGEST_PLACE
     if not (inside and _LEAST_RATE <= rate <= MAX_SAMPLING_RATE):
