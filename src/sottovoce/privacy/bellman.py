@@ -155,8 +155,8 @@ def _direction_steps(event: PrivacyEvent, *, reverse: bool) -> list[tuple[Bellma
     parts = [(_step_of(part, reverse=reverse), count) for part, count in counts.items()]
     if len({type(part) for part, _ in parts}) > 1:
         raise UnsupportedEventError(
-            "the bellman accountant composes tables with tables and bits with bits; use the renyi "
-            "accountant for both together"
+            "the bellman accountant composes tables with tables and bits with bits; use renyi for "
+            "both together"
         )
     if all(isinstance(part, Menu) and len(part.pairs) == 1 for part, _ in parts):
         raise UnsupportedEventError(
