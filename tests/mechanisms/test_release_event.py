@@ -114,7 +114,7 @@ def test_sampled_clients_and_sampled_zeros_are_whole_clients_too() -> None:
         visibility=NoisySums(client_sampling_rate=0.5),
         sample=sample("central-noise"),
     )
-    with pytest.raises(ParameterError, match="cannot be sampled again"):
+    with pytest.raises(ParameterError, match="cannot be sampled too"):
         twice(SERVED[NoisySums()])
 
 

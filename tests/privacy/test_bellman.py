@@ -201,7 +201,7 @@ def test_fifty_sampled_responses_have_the_known_epsilon(
 def test_against_the_row_of_zero_the_order_is_fixed() -> None:
     event = sampled(FiniteTable(rows=ROWS, zero=0, adjacency=ZERO_OUT), 0.1, 50)
     assert 3.33919 <= privacy_spent(event, DELTA).epsilon <= 3.33919 * 1.0005
-    with pytest.raises(UnsupportedEventError, match="pld is exact"):
+    with pytest.raises(UnsupportedEventError, match="pld accountant is exact"):
         BELLMAN.epsilon(event, DELTA)
 
 

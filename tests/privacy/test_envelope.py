@@ -228,7 +228,7 @@ def test_bad_input_is_refused_with_a_remedy() -> None:
         pairwise_renyi(2.0 * table, table, 2.0)
     with pytest.raises(ParameterError, match="order must lie above 1"):
         pairwise_renyi(table, table, 1.0)
-    with pytest.raises(ParameterError, match="same outcomes"):
+    with pytest.raises(ParameterError, match="same number of outcomes"):
         pairwise_renyi(table, table[:, :2] / table[:, :2].sum(axis=1, keepdims=True), 2.0)
     with pytest.raises(ParameterError, match="cost and a value"):
         envelope_bound([1.0], [1.0, 2.0], 1.0, 1)

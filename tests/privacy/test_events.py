@@ -405,7 +405,7 @@ def test_every_promise_is_named_once() -> None:
 def test_amplifying_twice_is_refused() -> None:
     pure = PureDp(epsilon=1.0, adjacency=ZERO_OUT)
     shuffled = Shuffled(event=pure, clients=9)
-    with pytest.raises(ParameterError, match="no bound is proved for both"):
+    with pytest.raises(ParameterError, match="no bound is proved for two amplifications"):
         Sampled(event=shuffled, rate=0.1, scheme="poisson", hidden_by="own-records")
-    with pytest.raises(ParameterError, match="no bound is proved for both"):
+    with pytest.raises(ParameterError, match="no bound is proved for two amplifications"):
         Shuffled(event=Repeated(event=shuffled, count=2), clients=9)

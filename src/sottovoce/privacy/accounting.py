@@ -32,7 +32,8 @@ from sottovoce.privacy.events import PrivacyEvent, describe_assumption
 class Accountant(Protocol):
     """A sound upper bound on the privacy loss of events.
 
-    Both methods are pure functions and raise `UnsupportedEventError` for an event without a bound.
+    Both methods are pure functions. They raise `UnsupportedEventError` for an event that this
+    accountant does not handle.
 
     Attributes:
         name: The name by which the accountant is requested and reported.
@@ -48,10 +49,13 @@ class Accountant(Protocol):
 
         Args:
             event: The privacy event, for example a composition of all releases.
-            delta: The delta of the guarantee, between 0 and 1.
+            delta: The delta of the guarantee, strictly between 0 and 1.
 
         Returns:
             An upper bound on the smallest such epsilon; infinity if no finite bound is known.
+
+        Raises:
+            UnsupportedEventError: The accountant does not handle the event.
         """
         ...
 
@@ -64,6 +68,9 @@ class Accountant(Protocol):
 
         Returns:
             An upper bound on the smallest such delta; at most 1.
+
+        Raises:
+            UnsupportedEventError: The accountant does not handle the event.
         """
         ...
 
@@ -103,7 +110,9 @@ def register(*, summary: str, turn: int = 100, slow: bool = False) -> Callable[[
             show that the budget is met.
 
     Returns:
-        The decorator. It creates one accountant and returns the class unchanged.
+        The decorator. It creates one accountant, by calling the class without arguments, registers
+        it under its `name`, and returns the class unchanged. If another module has registered that
+        name, it raises `PluginError`.
     """
 
     def decorate(accountant_class: A) -> A:
@@ -119,9 +128,9 @@ def register(*, summary: str, turn: int = 100, slow: bool = False) -> Callable[[
 
 @cache
 def builtin_accountants(*, quick: bool = False) -> tuple[Accountant, ...]:
-    """Return the accountants of this package, without plug-ins, in their order; slow ones last.
+    """Return the accountants of this package, without plug-ins, in the order they are asked.
 
-    With `quick` the slow ones are left out.
+    That is the order of their `turn`, slow ones last. With `quick` the slow ones are left out.
     """
     known = sorted(ACCOUNTANTS.ours().values(), key=lambda one: (one.slow, one.turn))
     return tuple(one.accountant for one in known if not (quick and one.slow))
@@ -132,12 +141,13 @@ class PrivacySpent:
     """The privacy spent by an event: the smallest sound epsilon at a delta, and how it was found.
 
     Attributes:
-        epsilon: The smallest bound; infinity if none is finite.
+        epsilon: The smallest bound of this package's accountants or, if an accountant was requested
+            by name, its bound, whatever the others give. Infinity if no finite bound is known.
         delta: The delta of the guarantee.
         adjacency: The adjacency relation of the guarantee.
         accountant: Name of the accountant that gave epsilon, or "local" for the bound that holds if
             every single message is seen.
-        bounds: (name, epsilon) of every bound that was computed.
+        bounds: (accountant's name, epsilon) of every bound that was computed at this delta.
         assumptions: Sentences that must be true for the guarantee to hold, for printing with it.
     """
 
@@ -150,7 +160,7 @@ class PrivacySpent:
 
     @property
     def assumes(self) -> str | None:
-        """All assumptions in one line; None if there are none."""
+        """All assumptions in one line, separated by "; "; None if there are none."""
         return "; ".join(self.assumptions) or None
 
     def __str__(self) -> str:
@@ -169,11 +179,17 @@ def show_delta(value: float) -> str:
 
 @lru_cache(maxsize=4096)
 def privacy_spent(event: PrivacyEvent, delta: float, accountant: str | None = None) -> PrivacySpent:
-    """Return the smallest epsilon among the accountants that have a sound bound for the event.
+    """Return the smallest epsilon at `delta` among the accountants with a bound for the event.
 
-    If `accountant` is given, only its bound counts, and it is an error if it has none. A plug-in
-    accountant is asked only in this case: then the bounds of this package's accountants are
-    listed as well, and an assumption says that the epsilon depends on the plug-in's claim.
+    If `accountant`, a name, is given, only its bound counts. A plug-in accountant is asked only in
+    this case: then the bounds of this package's accountants are listed as well, and an assumption
+    says that the epsilon depends on the plug-in's claim.
+
+    Raises:
+        UnsupportedEventError: No accountant, or not the requested one, has a bound for the event.
+        UnknownNameError: There is no accountant of the requested name.
+        PluginError: The requested accountant cannot be used, or returned no number of at least 0.
+        ParameterError: `delta` does not lie strictly between 0 and 1.
     """
     parameter_rules.delta(delta)
     assumed = list(describe_assumptions(event))
@@ -235,12 +251,19 @@ def _bounds(
 
 
 def find_accountant(name: str) -> Accountant:
-    """Return the accountant of this name; the error for an unknown name suggests the nearest."""
+    """Return the accountant of this name, this package's or a plug-in's.
+
+    An unknown name raises `UnknownNameError`, which suggests the nearest one.
+    """
     return ACCOUNTANTS.find(name).accountant
 
 
 def epsilon(event: PrivacyEvent, delta: float) -> float:
-    """Return the smallest sound epsilon of the event at `delta`."""
+    """Return the smallest epsilon at `delta` that an accountant of this package shows.
+
+    It is an upper bound on the true epsilon of the event, infinity if no finite one is known. It
+    raises the errors of `privacy_spent`.
+    """
     return privacy_spent(event, delta).epsilon
 
 
@@ -253,12 +276,13 @@ def within(event: PrivacyEvent, delta: float, budget: float, *, quickly: bool = 
     Args:
         event: The privacy event.
         delta: The delta of the guarantee.
-        budget: The largest epsilon that is allowed.
+        budget: The largest epsilon that is allowed at `delta`.
         quickly: True to ask the quick accountants only. The answer may then be False for an event
             that is within the budget, never the other way round.
 
     Returns:
-        True if the event is (budget, delta)-DP by at least one accountant.
+        True if at least one of this package's accountants shows that the event is
+        (budget, delta)-DP. False otherwise, also if none of them handles the event.
     """
     parameter_rules.delta(delta)
     asked = builtin_accountants(quick=quickly)

@@ -71,7 +71,13 @@ _LOG_ROUNDING = 2.0**-40  # The sums are over logarithms of up to a few thousand
 
 
 def largest_loss_mass(epsilon: float, nu: float, shift: float) -> float:
-    """Return m(shift), the probability that the privacy loss is a whole step's, rounded up."""
+    """Return the probability that the privacy loss of staircase noise is `epsilon`, rounded up.
+
+    The density of the noise falls by the factor e^-epsilon at the distances nu, 1 + nu, 2 + nu, ...
+    from 0, in units of the step. For a shift by `shift` <= 1 steps the loss log(dP/dQ) is epsilon,
+    0 or -epsilon; the result is P(loss = epsilon), called m in this module. A shift outside [0, 1]
+    raises `ParameterError`.
+    """
     parameter_rules.step_epsilon("epsilon", epsilon)
     parameter_rules.inner_fraction("nu", nu)
     if not 0.0 <= shift <= 1.0:
@@ -87,9 +93,10 @@ def largest_loss_mass(epsilon: float, nu: float, shift: float) -> float:
 def staircase_pair(epsilon: float, nu: float, shift: float, adjacency: Adjacency) -> FinitePair:
     """Return the dominating pair of scalar staircase noise for a shift of at most `shift` steps.
 
-    Rounded toward privacy: m is rounded up, and so is the ratio of the two outer atoms, so that the
-    privacy profile sup P - x Q, which is m (1 - x b) for 1 <= x <= 1/b and symmetric, is nowhere
-    too low.
+    `epsilon` and `nu` are those of `largest_loss_mass`, which gives m. The three outcomes have the
+    losses epsilon, 0 and -epsilon, in this order. Rounded toward privacy: m is rounded up, and so
+    is the ratio of the two outer atoms, so that the privacy profile sup P - x Q, which is
+    m (1 - x b) for 1 <= x <= 1/b, b = e^-epsilon, and symmetric, is nowhere too low.
     """
     mass = largest_loss_mass(epsilon, nu, shift)
     least = mass * math.exp(-epsilon) * (1.0 - _STAIRCASE_ROUNDING)
@@ -98,7 +105,13 @@ def staircase_pair(epsilon: float, nu: float, shift: float, adjacency: Adjacency
 
 
 def staircase_renyi(order: float, epsilon: float, nu: float, shift: float) -> float:
-    """Return D_a of scalar staircase noise for a shift of `shift` steps: exact, rounded up."""
+    """Return D_a of scalar staircase noise for a shift of `shift` steps: exact, rounded up.
+
+    D_a is the Renyi divergence of order a = `order` > 1 between the noise and the shifted noise; it
+    is the same in both directions. `epsilon` is the logarithm of the ratio of adjacent steps of the
+    density, and `nu` the distance of the first step from 0 (`largest_loss_mass`). A shift outside
+    [0, 1] raises `ParameterError`.
+    """
     mass = largest_loss_mass(epsilon, nu, shift)
     if mass == 0.0:
         return 0.0
@@ -118,8 +131,11 @@ def product_staircase_renyi_l2(
 ) -> float:
     """Return D_a of staircase noise on every coordinate, for an L2 shift of at most one step.
 
-    The value d D_a(shift/sqrt d) is the worst case and is attained; it is about sqrt d times the
-    D_a of a single coordinate with that shift.
+    D_a is the Renyi divergence of order a = `order`, `shift` the largest Euclidean distance of
+    neighbors in steps, and d = `dimension`. The value d D_a(shift/sqrt d), where D_a(s) is that of
+    one coordinate shifted by s (`staircase_renyi`), is the worst case and is attained, the same in
+    both directions, and rounded up. For large d it grows like sqrt d. A shift outside [0, 1] raises
+    `ParameterError`.
     """
     if not 0.0 <= shift <= 1.0:
         raise ParameterError(f"shift must be between 0 and 1 step, got {shift!r}; widen the step")
@@ -133,10 +149,12 @@ def l2_staircase_event(
 ) -> RenyiCurve | PureDp:
     """Return the event of staircase noise on every coordinate with an L2 shift of `shift` steps.
 
-    Up to one step it is the Renyi curve of the worst split. Beyond one step the worst split is not
-    known, and every step that a coordinate begins is charged with epsilon: at most
-    sum ceil(s_i) <= sum (1 + s_i) <= d + sqrt d shift of them. So use steps at least as wide as the
-    L2 sensitivity.
+    `shift` is the largest Euclidean distance of neighbors, in steps; `epsilon` and `nu` are those
+    of `largest_loss_mass`. Up to one step the event is the Renyi curve of the worst split of the
+    shift over the d = `dimension` coordinates. Beyond one step the worst split is not known, and
+    every step that a coordinate begins is charged with epsilon, as `PureDp`: with shifts s_i of the
+    coordinates, at most sum ceil(s_i) <= sum (1 + s_i) <= d + sqrt d shift of them. So use steps at
+    least as wide as the L2 sensitivity.
     """
     if shift > 1.0:
         steps = dimension + math.ceil(math.sqrt(dimension) * shift * (1.0 + _STAIRCASE_ROUNDING))
@@ -152,9 +170,12 @@ _ROUNDING = 2.0**-50
 
 
 def laplace_renyi(shift: float, dimension: int, order: float) -> float:
-    """Return D_a of Laplace noise on `dimension` coordinates, for an L2 shift in scales.
+    """Return the worst D_a of Laplace noise on d = `dimension` coordinates, rounded up.
 
-    Rounded up, and never above a S^2/2 and S sqrt d, which hold as well.
+    D_a is the Renyi divergence of order a = `order` > 1 between the noise and the shifted noise, in
+    both directions, for all shifts of Euclidean norm S = `shift`, in units of the noise scale. The
+    worst shift moves all coordinates by S/sqrt d. The result is at most a S^2/2 and S sqrt d (up to
+    rounding), which are bounds as well.
     """
     each = shift / math.sqrt(dimension)
     zero_concentrated = order * shift * shift / 2.0
@@ -181,8 +202,9 @@ def laplace_event(
     """Return the event of Laplace noise on every coordinate, for neighbors in `domain`.
 
     The noise scale is noise_multiplier times radius/records for a ball, and noise_multiplier times
-    (upper - lower) for a box. The shift is enlarged by the fraction `headroom`. Every coordinate of
-    a box is charged as a release of its own.
+    (upper - lower) for a box. The shift of the event (sensitivity/scale) is multiplied by
+    1 + `headroom`. A ball gives one `LaplaceNoise`. Every coordinate of a box is charged as a
+    release of its own: `LaplaceNoise` repeated `domain.dimension` times.
     """
     match domain:
         case L1Ball() | L2Ball():

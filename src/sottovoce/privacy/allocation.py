@@ -237,7 +237,16 @@ def _bounded_moments(
 
 @lru_cache(maxsize=4096)
 def allocated_delta(mu: float, steps: int, direction: Direction, epsilon: float) -> float:
-    """Return an upper bound on delta at `epsilon` >= 0 in one direction."""
+    """Return an upper bound on the delta of one random allocation in one direction.
+
+    Args:
+        mu: Sensitivity divided by the standard deviation of the Gaussian noise of a step.
+        steps: The number of steps, of which the contribution takes part in one.
+        direction: Which delta = sup P - e^epsilon Q. "remove": the contribution is in the data of P
+            and not in those of Q. "add": only in those of Q. "replace": both have a contribution,
+            at most mu/2 standard deviations from zero.
+        epsilon: At least 0.
+    """
     # An allocation is a mixture of single releases, so the delta of one release is a bound.
     unallocated = gaussian_delta(mu, epsilon)
     if steps == 1 or epsilon > 200.0:
@@ -255,10 +264,11 @@ def allocated_delta(mu: float, steps: int, direction: Direction, epsilon: float)
 
 @dataclass(frozen=True, slots=True)
 class AllocatedPair:
-    """A dominating pair of one direction of a random allocation.
+    """A dominating pair (P, Q) of one direction of a random allocation.
 
-    Its privacy profile is computed at finitely many points; between them it is the chord, which
-    lies above the convex profile.
+    The fields are the arguments of `allocated_delta`. The privacy profile H(x) = sup P - x Q is
+    bounded from above at finitely many points x; between them it is the chord, which lies above the
+    convex profile.
     """
 
     mu: float
@@ -299,11 +309,12 @@ def _curve(mu: float, steps: int, direction: Direction) -> list[tuple[float, flo
 
 
 def curve_pair(points: list[tuple[float, float]]) -> AtomPair:
-    """Return a pair whose privacy profile lies above a convex profile, given points above that.
+    """Return a pair that dominates a convex privacy profile, given points above that profile.
 
-    The points (x, y) begin at (0, 1), and the convex profile is at most y at x. The lower convex
-    hull of the points then lies above it, and it is the profile of a pair: at a kink x where the
-    slope rises by q, Q has the mass q and P has x q.
+    A privacy profile is H(x) = sup P - x Q for x = e^epsilon. The points (x, y) begin at (0, 1), x
+    increases, and the given profile is at most y at x. The lower convex hull of the points then
+    lies above it, and it is the profile of the returned pair, up to rounding, which is upward: at a
+    kink x where the slope rises by q, Q has the mass q and P has x q.
     """
     hull: list[tuple[float, float]] = []
     for point in points:
@@ -326,7 +337,12 @@ def _slope(one: tuple[float, float], two: tuple[float, float]) -> float:
 
 
 def allocated_pairs(event: Allocated) -> tuple[LossPair, LossPair]:
-    """Return dominating pairs for the contribution in the first neighbor and in the second."""
+    """Return dominating pairs (P, Q) for the contribution in the first neighbor and in the second.
+
+    Under zero-out, in the first pair the law with the contribution is P, in the second pair it is
+    Q. Under replace-one both pairs are the same. `UnsupportedEventError` is raised if mu exceeds
+    `LARGEST_MU`, or under replace-one if the event is not zero-centered.
+    """
     first, second = _directions(event)
     mu = max(event.event.mu, _LEAST_MU)
     return AllocatedPair(mu, event.steps, first), AllocatedPair(mu, event.steps, second)
@@ -335,22 +351,28 @@ def allocated_pairs(event: Allocated) -> tuple[LossPair, LossPair]:
 def _directions(event: Allocated) -> tuple[Direction, Direction]:
     if event.event.mu > LARGEST_MU:
         raise UnsupportedEventError(
-            f"random allocation is accounted up to mu = {LARGEST_MU:g} (noise of an eighth of the "
-            f"sensitivity), got {event.event.mu:g}; use renyi, or more noise"
+            f"random allocation is accounted up to mu = {LARGEST_MU:g} (sensitivity / standard "
+            f"deviation of the noise), got {event.event.mu:g}; use the renyi accountant, or more "
+            "noise"
         )
     if event.adjacency is Adjacency.ZERO_OUT:
         return "remove", "add"
     if not event.event.zero_centered:
         raise UnsupportedEventError(
-            "random allocation under replace-one is accounted for contributions centered at zero "
-            "(zero_centered = true); set it if it holds, ask for zero-out, or use renyi"
+            "random allocation under replace-one is accounted only if no contribution lies farther "
+            "than mu/2 from zero; set zero_centered if that holds, ask for zero-out, or use the "
+            "renyi accountant"
         )
     return "replace", "replace"
 
 
 @register(summary="random allocation of one contribution to steps of Gaussian noise", turn=5)
 class AllocationAccountant:
-    """The exact profile of one random allocation, rounded up; the worse of the two directions."""
+    """An accountant for one random allocation: its exact delta, rounded up.
+
+    The worse of the two directions counts. Compositions, and events that `allocated_pairs` refuses,
+    are not supported.
+    """
 
     name = "allocation"
 

@@ -63,7 +63,13 @@ _ORDERS = 1.0 + np.geomspace(1e-2, 1e4, 120)
 
 @register(summary="small finite cases, exactly, by dynamic programming", turn=7, slow=True)
 class BellmanAccountant:
-    """An accountant for tables, a few bits against fair ones, and secure sums of a few clients."""
+    """An accountant for tables, a few bits against fair ones, and secure sums of a few clients.
+
+    It bounds delta over all strategies of an adversary who chooses the inputs of each release by
+    the earlier outcomes, on a grid that rounds up. It supports a `FiniteTable` with few rows
+    (Poisson-sampled or not), and with at most 12 coordinates `OneBit` with `against_zero` and
+    `SummedBits` over 2 to 16 clients.
+    """
 
     name = "bellman"
 
@@ -81,9 +87,11 @@ class BellmanAccountant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeltaCurve:
-    """Upper bounds of V_T at the points of a grid, read as delta as a function of epsilon.
+    """Upper bounds on the delta of a composition as a function of epsilon, from values on a grid.
 
-    With `reverse` the curve is that of the other direction: sup of Q - A P is 1 - A + A V(1/A).
+    `values` are upper bounds on V(A), the largest sup P - A Q over all strategies of the adversary,
+    at the points A = e^epsilon of `grid`. Without `reverse`, delta at epsilon is V(A). With
+    `reverse` it is that of the other direction: sup Q - A P = 1 - A + A V(1/A).
     """
 
     grid: BellmanGrid
@@ -110,7 +118,10 @@ class DeltaCurve:
         return min(1.0, max(0.0, value))
 
     def epsilon(self, delta: float) -> float:
-        """Return where the curve falls to `delta`, rounded up; infinity if not within the grid."""
+        """Return the smallest epsilon >= 0, rounded up, at which the bound is at most `delta`.
+
+        The result is infinity if there is none within the grid.
+        """
         low, high = 0.0, self.grid.step * (self.grid.below if self.reverse else self.grid.above)
         if self.delta(low) <= delta:
             return low
@@ -139,17 +150,18 @@ def _direction_steps(event: PrivacyEvent, *, reverse: bool) -> list[tuple[Bellma
     counts = basic_counts(event)
     if sum(counts.values()) > _MOST_RELEASES:
         raise UnsupportedEventError(
-            "the bellman accountant takes a limited number of releases; use pld or renyi"
+            f"the bellman accountant composes at most {_MOST_RELEASES} releases; use renyi"
         )
     parts = [(_step_of(part, reverse=reverse), count) for part, count in counts.items()]
     if len({type(part) for part, _ in parts}) > 1:
         raise UnsupportedEventError(
-            "the bellman accountant composes tables with tables and bits with bits; use pld or "
-            "renyi for both together"
+            "the bellman accountant composes tables with tables and bits with bits; use renyi for "
+            "both together"
         )
     if all(isinstance(part, Menu) and len(part.pairs) == 1 for part, _ in parts):
         raise UnsupportedEventError(
-            "the adversary has no choice between pairs here, so pld is exact; use pld"
+            "every release has only one possible pair of laws, so the pld accountant is exact; use "
+            "pld"
         )
     return parts
 
@@ -169,9 +181,10 @@ def _step_of(event: BasicEvent, *, reverse: bool) -> BellmanStep:
             return Coordinates(replace(event, clients=min(event.clients, MAX_CLIENTS)))
         case _:
             raise UnsupportedEventError(
-                "the bellman accountant supports small tables (Poisson-sampled or not), at most "
-                f"{MAX_BITS} bits against fair ones and secure sums of 2 to {MAX_REDUCED_CLIENTS} "
-                f"clients, got {type(event).__name__}; use pld or renyi"
+                "the bellman accountant supports small tables (Poisson-sampled or not) and, with "
+                f"at most {MAX_BITS} coordinates, OneBit with against_zero and SummedBits over 2 "
+                f"to {MAX_REDUCED_CLIENTS} clients, got {type(event).__name__} that is "
+                "none of these; use renyi"
             )
 
 
@@ -187,7 +200,7 @@ def _solve(parts: tuple[tuple[BellmanStep, int], ...], delta: float) -> DeltaCur
     if work > MAX_WORK:
         raise UnsupportedEventError(
             "the bellman accountant would take too long for so many releases, rows or clients; "
-            "use pld or renyi"
+            "use renyi"
         )
     return DeltaCurve(grid, _compose(parts, grid))
 
@@ -247,7 +260,8 @@ def _plan_grid(parts: Sequence[tuple[BellmanStep, int]], delta: float) -> Bellma
     below, _ = _chernoff(backward, tilts, 1e-3 * delta)
     if not reach + below < _LARGEST_REACH:
         raise UnsupportedEventError(
-            "the bellman accountant supports privacy losses of up to a few hundred; use renyi"
+            "the bellman accountant supports compositions whose privacy losses (log-likelihood "
+            f"ratios) mostly lie within a range of {_LARGEST_REACH:g}; use renyi"
         )
     draws = sum(count * part.draws for part, count in parts)
     if both_ways:  # A few losses with a few values each need more points than many losses.

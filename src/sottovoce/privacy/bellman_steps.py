@@ -24,7 +24,7 @@ _LEAST_CELLS = 16  # Fewest cells for each coordinate.
 
 @dataclass(frozen=True, slots=True)
 class BellmanGrid:
-    """The grid points A = e^(i step), i = -below, ..., above."""
+    """The grid points A = e^(i step), i = -below, ..., above, where A stands for e^epsilon."""
 
     step: float
     below: int
@@ -36,14 +36,18 @@ class BellmanGrid:
         return self.below + 1 + self.above
 
     def start(self) -> Vector:
-        """Return V_0 = (1 - A)_+ at the grid points; its kink A = 1 is one of them."""
+        """Return V_0(A) = (1 - A)_+, the delta without any release, at the grid points.
+
+        Its kink A = 1 is one of them.
+        """
         logs = np.arange(-self.below, self.above + 1) * self.step
         return np.asarray(np.maximum(0.0, -np.expm1(logs)))
 
     def padded(self, values: Vector) -> Vector:
-        """Return `values` extended on both sides of the grid by upper bounds.
+        """Return `values`, bounds on V(A) at the grid points, extended on both sides of the grid.
 
-        To the left by the chord to V(0) = 1, to the right by the last value.
+        The last axis gets `size` points on the left, on the chord to V(0) = 1, and `size` + 1 on
+        the right, with the last value. Both are upper bounds, because V is convex and decreases.
         """
         decay = np.exp(-self.step * np.arange(self.size, 0, -1))
         left = 1.0 - (1.0 - values[..., :1]) * decay * (1.0 - ROUNDING)
@@ -55,8 +59,9 @@ class BellmanGrid:
 class Letters:
     """One pair of laws on a grid.
 
-    For each outcome ("letter"): by how many grid points it moves A, and the weights of the two
-    neighboring grid points.
+    For each outcome x ("letter") of a pair (P, Q): the grid points between which A Q(x)/P(x) lies,
+    as an offset `places` into an array that `BellmanGrid.padded` extended, and the `weights`
+    (lower, upper) of these two points, which sum to P(x), rounded up.
     """
 
     places: tuple[int, ...]
@@ -65,7 +70,7 @@ class Letters:
 
     @classmethod
     def of(cls, pair: Pair, grid: BellmanGrid) -> "Letters":
-        """Return the outcomes of a pair (P, Q) on the grid, with all rounding upward."""
+        """Return the outcomes of a pair of pmfs (P, Q) on the grid; rounding can only raise V."""
         places, weights, infinite = [], [], 0.0
         for p, q in zip(*pair, strict=True):
             if not p > 0.0:
@@ -84,7 +89,10 @@ class Letters:
         return cls(tuple(places), tuple(weights), infinite * (1.0 + ROUNDING))
 
     def mean(self, padded: Vector, size: int) -> Vector:
-        """Return sum_x P(x) V(A Q(x)/P(x)) at all grid points; `BellmanGrid.padded` extends V."""
+        """Return an upper bound on sum_x P(x) V(A Q(x)/P(x)) at each of the `size` grid points A.
+
+        `padded` holds upper bounds on V, extended by `BellmanGrid.padded`.
+        """
         total = np.full((*padded.shape[:-1], size), self.infinite)
         buffer = np.empty_like(total)
         for place, (low, high) in zip(self.places, self.weights, strict=True):
@@ -98,26 +106,33 @@ class BellmanStep(Protocol):
     """One release of a composition in one direction, with the choices of the adversary."""
 
     def log_moment(self, order: float, *, reverse: bool) -> float:
-        """Return an upper bound on (a-1) D_a of the finite losses; it is used to plan the grid."""
+        """Return an upper bound on (a-1) D_a of the finite losses; it is used to plan the grid.
+
+        D_a is the Renyi divergence of order a = `order`: of (P || Q), with `reverse` of (Q || P),
+        the largest over the choices of the adversary.
+        """
         ...
 
     @property
     def draws(self) -> int:
-        """Number of roundings to the grid in one release."""
+        """Number of roundings to the grid in one release: one for each coordinate or table."""
         ...
 
     def work(self, grid: BellmanGrid) -> float:
-        """Return the approximate number of multiplications for one release."""
+        """Return the approximate number of multiplications for one release on this grid."""
         ...
 
     def value_before(self, values: Vector, grid: BellmanGrid) -> Vector:
-        """Return V before the release, given V after it."""
+        """Return upper bounds on V before the release, given those after it, on the grid.
+
+        V(A) is the largest sup P - A Q of all releases still to come.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Menu:
-    """A release whose pair of laws is one of finitely many."""
+    """A release for which the adversary picks one of finitely many pairs of pmfs (P, Q)."""
 
     pairs: tuple[Pair, ...]
     draws = 1
@@ -151,10 +166,11 @@ class Menu:
 
 @dataclass(frozen=True, slots=True)
 class Coordinates:
-    """Coordinates drawn one after another that share a budget.
+    """The coordinates of one release of bits or sums of bits, which share a budget.
 
-    A coordinate whose logit moves by s spends s^2, and all coordinates together spend at most
-    shift^2. A coordinate that spends nothing has two equal laws.
+    A coordinate whose logit moves by s between neighbors spends s^2, and all coordinates together
+    spend at most shift^2; the adversary divides this budget (not a privacy budget). A coordinate
+    that spends nothing has two equal laws.
     """
 
     event: OneBit | SummedBits
@@ -167,7 +183,11 @@ class Coordinates:
         return (order - 1.0) * one_bit_renyi(self.event.shift, self.event.dimension, order)
 
     def pairs(self, move: float) -> tuple[Pair, ...]:
-        """Return the pairs of laws of a coordinate whose logit moves by at most `move`."""
+        """Return pairs of pmfs (P, Q) of a coordinate whose logit moves by at most `move`.
+
+        No other pair that is possible for it is worse than all of them. If the event is against
+        zero, the law with the contribution is P; the other order is not covered.
+        """
         match self.event:
             case OneBit():
                 return bit_pairs(move)
@@ -181,7 +201,10 @@ class Coordinates:
                 )
 
     def cells(self, grid: BellmanGrid) -> int:
-        """Return the number of cells of the budget: fewer where more would take too long."""
+        """Return the number of cells into which the budget shift^2 is divided.
+
+        There are fewer where more would take too long; the bound is then less tight.
+        """
         dimension = self.event.dimension
         count = _CELLS[0] + _CELLS[1] * dimension
         while self._work(count, grid) > MAX_WORK and count > _LEAST_CELLS * dimension:

@@ -27,7 +27,11 @@ OUTSIDE = 2.0 * math.exp(-(_REACH**2) / 2.0)
 
 
 def binomial_cdf(counts: ArrayLike, coins: ArrayLike, chance: float) -> Vector:
-    """Return P(X <= k) for X ~ Bin(n, chance), with a relative error of at most `TAIL_ERROR`."""
+    """Return P(X <= k) for X ~ Bin(n, chance), with a relative error of at most `TAIL_ERROR`.
+
+    `counts` (k) and `coins` (n) are broadcast against each other. The result is 0 for k < 0 and 1
+    for k >= n.
+    """
     from scipy.special import betainc
 
     k, n = np.broadcast_arrays(
@@ -53,10 +57,11 @@ def _normal_bound(k: Vector, n: Vector, chance: float) -> Vector:
 
 
 def fair_pmf(coins: int) -> tuple[int, Vector]:
-    """Return the first count and the pmf of Bin(n, 1/2) on all counts but mass `OUTSIDE`.
+    """Return the first listed count and the pmf of Bin(n, 1/2), n = `coins`, from there on.
 
-    The pmf is normalized to 1. Its relative error is below 1e-9: ratios of adjacent values are
-    exact to the last place, and their errors add up.
+    Counts of a total mass of at most `OUTSIDE` are not listed, the same number at both ends. The
+    pmf is normalized to 1. Its relative error is below 1e-9: ratios of adjacent values are exact to
+    the last place, and their errors add up.
     """
     first = max(0, math.floor((coins - _REACH * math.sqrt(coins)) / 2.0))
     counts = np.arange(first, coins - first, dtype=np.float64)
@@ -71,10 +76,11 @@ def fair_pmf(coins: int) -> tuple[int, Vector]:
 
 
 def pmf_window(coins: int, chance: float, rest: float, log_outside: float) -> tuple[int, Vector]:
-    """Return the first count and the pmf of Bin(n, chance) on all counts but mass e^-log_outside.
+    """Return the first listed count and the pmf of Bin(n, chance), n = `coins`, from there on.
 
-    The pmf is normalized to 1. `rest` is 1 - chance, which the caller knows to full precision. The
-    relative error is below 1e-8.
+    Counts of a total mass of at most e^-log_outside are not listed. The pmf is normalized to 1.
+    `rest` is 1 - chance, above 0, which the caller knows to full precision. The relative error is
+    below 1e-8.
     """
     if chance <= 0.0 or coins == 0:
         return 0, np.ones(1)
@@ -95,8 +101,9 @@ def pmf_window(coins: int, chance: float, rest: float, log_outside: float) -> tu
 def lower_buckets(coins: int, chance: float) -> tuple[Vector, Vector]:
     """Return the lower ends of buckets of X ~ Bin(n, chance), and upper bounds on P(X < end).
 
-    For a function that decreases with X: evaluated at the lower ends, with the weights that these
-    bounds give, its mean can only be larger than the true mean.
+    n is `coins`. The ends increase from 0, where the bound is 0; both arrays are read-only. The
+    weight of a bucket is the next bound (1 after the last) minus its own. For a function that
+    decreases with X, the mean over the lower ends with these weights is at least the true mean.
     """
     # Rounding `chance` down makes X stochastically smaller, which is the safe side.
     chance = max(0.0, 1.0 - math.nextafter(1.0 - chance * (1.0 - 2.0**-48), 2.0))

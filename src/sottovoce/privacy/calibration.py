@@ -36,20 +36,24 @@ def calibrate(
     The result is the safe end of a bracket: its event itself was checked to meet the budget.
 
     Args:
-        event_at: Function from the parameter to its event. The event must become more private as
-            the parameter becomes larger (or smaller, according to `more_private`).
+        event_at: Function from the parameter, above 0, to its event. The event must become more
+            private as the parameter becomes larger (or smaller, according to `more_private`).
         epsilon: The epsilon of the budget, above 0.
-        delta: The delta of the budget, between 0 and 1.
+        delta: The delta of the budget, strictly between 0 and 1.
         more_private: "larger" or "smaller", the direction in which the event is more private.
-        ends: The ends of the search, the least private one first. None for a wide default.
-        relative_tolerance: The search stops when the parameter, or epsilon, is this close.
-        initial_guess: A first guess of the parameter, which can make the search faster.
+        ends: The ends of the search, the least private one first. None for 1e-4 to 1e8 ("larger")
+            or 999 to 1e-9 ("smaller").
+        relative_tolerance: The search stops when the parameter is known to this fraction, or when
+            its epsilon is below the budget by at most this fraction.
+        initial_guess: A first guess of the parameter, which can make the search faster. None to
+            search from the ends.
 
     Returns:
         The parameter. If the least private end meets the budget, that end.
 
     Raises:
-        ParameterError: If even the most private end exceeds the budget.
+        ParameterError: If even the most private end exceeds the budget, or if `epsilon` or `delta`
+            is outside its range.
 
     Examples:
         >>> from sottovoce.core.adjacency import Adjacency
@@ -77,8 +81,8 @@ def calibrate(
     quickly = meets(safe, quickly=True)
     if not quickly and not meets(safe):
         raise ParameterError(
-            f"not even the parameter {math.exp(safe):g} reaches epsilon {epsilon:g} at delta "
-            f"{delta:g}; ask for a larger epsilon or fewer rounds"
+            f"not even the parameter {math.exp(safe):g}, the most private one tried, reaches "
+            f"epsilon {epsilon:g} at delta {delta:g}; ask for a larger epsilon or fewer rounds"
         )
     least_private = loose
     if meets(loose, quickly=quickly):
@@ -184,12 +188,12 @@ def rounds_within(event: PrivacyEvent, *, epsilon: float, delta: float) -> int:
 
     Args:
         event: The event of one round.
-        epsilon: The epsilon of the budget.
-        delta: The delta of the budget.
+        epsilon: The epsilon of the budget, above 0.
+        delta: The delta of the budget, strictly between 0 and 1.
 
     Returns:
         The largest number of rounds that some accountant shows to meet the budget: 0 if even one
-        round exceeds it, at most 10^12.
+        round exceeds it or no accountant handles the event, at most 10^12.
 
     Examples:
         >>> from sottovoce.core.adjacency import Adjacency

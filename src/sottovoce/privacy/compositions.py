@@ -41,13 +41,20 @@ SAMPLE_ASSUMPTIONS: dict[HiddenBy, str] = {
 
 
 def compose_repeated(events: Iterable[tuple[PrivacyEvent, int]]) -> PrivacyEvent:
-    """Return the composition in which each event is repeated as often as its count says."""
+    """Return the composition in which each event is repeated as often as its count says.
+
+    At least one (event, count) is needed, else `ParameterError` is raised; events under different
+    adjacencies raise `AdjacencyMismatchError`.
+    """
     parts = tuple(Repeated(event=event, count=count) for event, count in events)
     return parts[0] if len(parts) == 1 else Composed(events=parts)
 
 
 def assumptions(event: PrivacyEvent) -> tuple[str, ...]:
-    """Return the assumptions of the event's parts, each once, in alphabetical order."""
+    """Return the assumptions of all `Conditional` parts, each once, in alphabetical order.
+
+    They are names as stored in the event, such as "chacha20"; `describe_assumption` gives the text.
+    """
     found: set[str] = set()
     pending: list[PrivacyEvent] = [event]
     while pending:
@@ -70,11 +77,11 @@ def assumptions(event: PrivacyEvent) -> tuple[str, ...]:
 
 
 def describe_assumptions(event: PrivacyEvent) -> tuple[str, ...]:
-    """Return every sentence that must be true for the event to hold, each once.
+    """Return every clause that must be true for the event to hold, each once, as text to print.
 
     First come the assumptions of its parts (`assumptions`), then those of its amplification: a
-    sample, a shuffle or a secure sum does not protect against an observer who sees the sample, the
-    order or single messages.
+    sample, a shuffle, a secure sum or a random allocation does not protect against an observer who
+    sees the sample, the order, single messages or the clients' steps. Empty if there are none.
     """
     named = map(describe_assumption, assumptions(event))
     amplified = sorted(filter(None, map(_amplification_assumption, basic_counts(event))))
@@ -100,10 +107,13 @@ def _amplification_assumption(part: PrivacyEvent) -> str | None:
 
 
 def drop_zero_reference(event: PrivacyEvent) -> PrivacyEvent:
-    """Return the event if the message also contains the contributions of others.
+    """Return the event to charge if the message also contains the contributions of others.
 
     Then the neighbor without the contribution need not have fair bits, nor the table's row of zero,
-    so the stronger bounds for a zero reference do not apply.
+    so the stronger bounds for a zero reference do not apply: `against_zero` becomes False (for
+    `SeededBits` `largest_loss` doubles), and a `FiniteTable` becomes `PureDp` with the epsilon
+    between any two rows, or `NonPrivate` if that is infinite. Parts of compositions are changed
+    alike; all other events, `Sampled` and `Shuffled` ones included, are returned unchanged.
     """
     match event:
         case OneBit() | SummedBits():
@@ -127,10 +137,11 @@ def drop_zero_reference(event: PrivacyEvent) -> PrivacyEvent:
 
 
 def without_trust(event: PrivacyEvent) -> PrivacyEvent:
-    """Return what the clients' messages reveal by themselves, without trust in any other party.
+    """Return the event of the clients' messages by themselves, without trust in any other party.
 
-    Central noise, which a trusted party adds once to a sum, is in no message: such an event becomes
-    `NonPrivate`.
+    Samples, shuffles and secure sums are counted as if they were seen (`reveal_messages`). Central
+    noise, which a trusted party adds once to a sum, is in no message: if a part has such noise (a
+    sample hidden by it, or a random allocation), the whole event becomes `NonPrivate`.
     """
     if any(
         isinstance(part, Allocated)
@@ -175,11 +186,12 @@ def as_replace_one(event: PrivacyEvent) -> PrivacyEvent:
     """Return an event under replace-one that holds wherever this event holds under zero-out.
 
     Two contributions are compared by way of zero: distances (mu, shift) and pure epsilons double,
-    rho quadruples (docs/explanation/privacy.md, section 34). That is more than two events of the
-    same kind. Samples, shuffles and secure sums are counted as if they were seen.
+    rho quadruples (docs/explanation/privacy.md, section 34). That can cost more than two such
+    events in composition. Samples, shuffles, secure sums and random allocations are counted as if
+    they were seen. Parts that are under replace-one already are kept.
 
     Raises:
-        UnsupportedEventError: If nothing is proved for a part of the event.
+        UnsupportedEventError: If nothing is proved for a part of the event, such as a `RenyiCurve`.
     """
     counts: dict[PrivacyEvent, int] = {}
     for part, count in basic_counts(event).items():

@@ -23,7 +23,12 @@ _GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
 
 
 def epsilon_at_order(divergence: float, order: float, delta: float) -> float:
-    """Return the epsilon that one order gives; infinity if the divergence is infinite."""
+    """Return an epsilon at `delta` of a release whose Renyi divergence is at most `divergence`.
+
+    With a = `order` > 1 and D_a <= `divergence` in both directions it is
+    D_a + log((a - 1)/a) - (log delta + log a)/(a - 1), not rounded up and possibly negative;
+    infinity if the divergence is infinite or NaN.
+    """
     if not math.isfinite(divergence):
         return math.inf
     excess = order - 1.0
@@ -32,7 +37,11 @@ def epsilon_at_order(divergence: float, order: float, delta: float) -> float:
 
 
 def log_delta_at_order(divergence: float, order: float, epsilon: float) -> float:
-    """Return the logarithm of the delta that one order gives."""
+    """Return log delta at `epsilon` of a release whose Renyi divergence is at most `divergence`.
+
+    The formula of `epsilon_at_order`, solved for delta and rounded up. The result may be above 0,
+    where it says nothing; infinity if the divergence is infinite or NaN.
+    """
     if not math.isfinite(divergence):
         return math.inf
     excess = order - 1.0
@@ -41,7 +50,13 @@ def log_delta_at_order(divergence: float, order: float, epsilon: float) -> float
 
 
 def epsilon_from_renyi(renyi: RenyiFunction, delta: float, orders: Iterable[float] = ()) -> float:
-    """Return the smallest epsilon, at least 0, over a refined set of real orders and `orders`."""
+    """Return the smallest epsilon, at least 0, over a refined set of real orders and `orders`.
+
+    `renyi` returns, for an order a > 1, an upper bound on the Renyi divergence D_a in both
+    directions; orders at which it overflows or is NaN are left out. `orders` are further orders to
+    try. The result, `epsilon_at_order` at the best order and rounded up, is an epsilon of the
+    release at `delta`; infinity if no order gives a finite one.
+    """
 
     def cannot_improve(order: float, epsilon: float, best: float) -> bool:
         # D_a does not decrease with a, and beyond order 2 the formula subtracts at most log 4
@@ -56,7 +71,12 @@ def epsilon_from_renyi(renyi: RenyiFunction, delta: float, orders: Iterable[floa
 
 
 def delta_from_renyi(renyi: RenyiFunction, epsilon: float, orders: Iterable[float] = ()) -> float:
-    """Return the smallest delta, at most 1, over a refined set of real orders and `orders`."""
+    """Return the smallest delta, at most 1, over a refined set of real orders and `orders`.
+
+    `renyi` returns, for an order a > 1, an upper bound on the Renyi divergence D_a in both
+    directions. The result, from `log_delta_at_order` at the best order, is a delta of the release
+    at `epsilon`; 1 if no order gives less.
+    """
     log_delta = _minimum(
         lambda order: log_delta_at_order(renyi(order), order, epsilon), orders, lambda *_: False
     )
@@ -92,7 +112,11 @@ def _minimum(
 def golden_section(
     function: Callable[[float], float], left: float, right: float, tolerance: float = 1e-10
 ) -> tuple[float, float]:
-    """Return a place near a minimum, and the smallest value that was evaluated."""
+    """Return a place near a minimum of `function`, and the smallest value that was evaluated.
+
+    The place is the middle of the last interval, at most `tolerance` wide, within [`left`,
+    `right`]; the function need not have been evaluated there. It finds a local minimum.
+    """
     low, high = right - _GOLDEN * (right - left), left + _GOLDEN * (right - left)
     at_low, at_high = function(low), function(high)
     least = min(at_low, at_high)

@@ -58,7 +58,13 @@ _ROUNDING = 2.0**-40  # Relative rounding of the bound, added on the private sid
 
 @register(summary="tilted fair bits, compared with Gaussian noise", turn=4)
 class CubicAccountant:
-    """The cubic accountant, for bits against fair bits, with or without Gaussian noise."""
+    """The cubic accountant, for bits against fair bits, with or without Gaussian noise.
+
+    It bounds delta by a comparison of the privacy loss with that of Gaussian noise (`power_delta`
+    with power 3). It supports `OneBit` and `SeededBits` with `against_zero`, so zero-out only, also
+    composed with `GaussianNoise`. Sampling at a rate of at least 1/2 is ignored, which is sound;
+    lower rates are not supported.
+    """
 
     name = "cubic"
 
@@ -73,7 +79,12 @@ class CubicAccountant:
 
 @register(summary="bits of any logits and Laplace noise, compared with Gaussian noise", turn=4)
 class QuinticAccountant:
-    """The quintic accountant, for bits with any logits, Laplace noise and Gaussian noise."""
+    """The quintic accountant, for bits with any logits, Laplace noise and Gaussian noise.
+
+    It bounds delta by a comparison of the privacy loss with that of Gaussian noise (`power_delta`
+    with power 5), under both adjacencies. Sampling at a rate of at least 1/2 is ignored, which is
+    sound; lower rates are not supported. Events that the cubic accountant supports are left to it.
+    """
 
     name = "quintic"
 
@@ -94,7 +105,11 @@ def _cubic_delta(mu: float, excess: float, epsilon: float) -> float:
 
 
 def power_delta(mu: float, epsilon: float, power: int) -> float:
-    """Return the smallest b mu^k I(z) over y, at most 1."""
+    """Return an upper bound on delta at `epsilon`, at most 1, by comparison with Gaussian noise.
+
+    It holds for every privacy loss L with E (L - t)_+^k <= E (N(mu^2/2, mu^2) - t)_+^k at all t,
+    where k = `power`, 3 or 5: the smallest bound of `log_bound` over y. It is 1 if mu is infinite.
+    """
     if not math.isfinite(mu):
         return 1.0
 
@@ -109,7 +124,12 @@ def power_delta(mu: float, epsilon: float, power: int) -> float:
 
 
 def log_bound(mu: float, epsilon: float, y: float, power: int) -> float:
-    """Return log(b mu^k I(z)) at one y, rounded up."""
+    """Return the logarithm of an upper bound on delta at `epsilon`, for one y > 0, rounded up.
+
+    The bound is b mu^k I(z), with k = `power` (3 or 5), b = e^-y (e^y - 1)^(1-k)/k^k,
+    z = (epsilon + y - k (e^y - 1))/mu - mu/2 and I(z) = E (Z - z)_+^k for a standard normal Z. It
+    holds for the losses of `power_delta` at every y, and may exceed 1.
+    """
     growth = math.expm1(y)
     z = (epsilon + y - power * growth) / mu - mu / 2.0
     # Rounding moves z by a fraction of the terms that cancel in it, and log I by at most |z| + 3
@@ -195,7 +215,8 @@ def _fair_mu(event: BasicEvent) -> float:
         case _:
             raise UnsupportedEventError(
                 "the cubic accountant supports bits against fair ones (OneBit or SeededBits with "
-                f"against_zero) and GaussianNoise, got {type(event).__name__}; use quintic or renyi"
+                f"against_zero) and GaussianNoise, got {type(event).__name__} that is none of "
+                "these; use renyi"
             )
 
 

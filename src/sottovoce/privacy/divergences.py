@@ -76,7 +76,7 @@ def _softplus(value: float) -> float:
 
 
 def log_sum_exp(logs: Vector) -> float:
-    """Return log sum exp(logs), for logs that may be -inf."""
+    """Return log sum exp(logs), without overflow; -inf if all logs are -inf."""
     top = float(np.max(logs))
     if not math.isfinite(top):
         return top
@@ -86,7 +86,8 @@ def log_sum_exp(logs: Vector) -> float:
 def finite_renyi(first: ArrayLike, second: ArrayLike, order: float) -> float:
     """Return D_a(first || second) = log( sum p^a q^(1-a) ) / (a - 1), for pmfs p, q and a > 1.
 
-    Infinite where `first` has mass that `second` does not. Rounded up.
+    This is the Renyi divergence of order a = `order`, with p = `first` and q = `second` over the
+    same outcomes. Infinite where `first` has mass that `second` does not. Rounded up.
     """
     if isinstance(first, tuple) and isinstance(second, tuple):
         q, ratios, largest = _known_log_ratios(first, second)
@@ -127,7 +128,11 @@ _known_log_ratios = lru_cache(maxsize=256)(_log_ratios)
 
 
 def finite_hockey_stick(first: ArrayLike, second: ArrayLike, epsilon: float) -> float:
-    """Return the exact delta at `epsilon` for this ordered pair: sum max(0, p - e^eps q)."""
+    """Return the delta at `epsilon` of an ordered pair of pmfs: sum max(0, p - e^epsilon q).
+
+    p is `first` and q is `second`, over the same outcomes. Exact up to float64 rounding, which is
+    not upward.
+    """
     p, q = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     with np.errstate(divide="ignore"):
         # e^eps alone could overflow, so the product is formed in logarithms.
@@ -138,7 +143,9 @@ def finite_hockey_stick(first: ArrayLike, second: ArrayLike, epsilon: float) -> 
 def gaussian_delta(mu: float, epsilon: float) -> float:
     """Return the exact delta of Gaussian noise with means mu standard deviations apart, rounded up.
 
-        delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu)
+        delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu),
+
+    where eps is `epsilon` and Phi the standard normal cdf; it is the same in both directions.
 
     Reference: Balle and Wang 2018, theorem 8.
     """

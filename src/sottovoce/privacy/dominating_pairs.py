@@ -65,7 +65,13 @@ CountedPairs = tuple[LossPair, LossPair, int]
 
 
 def dominating_pairs(event: PrivacyEvent) -> list[CountedPairs]:
-    """Return pairs whose composition dominates the event; all Gaussian parts become one pair."""
+    """Return pairs whose composition dominates the event; all Gaussian parts become one pair.
+
+    Each item has a pair (P, Q) in which the law with the contribution is P, a pair in which it is
+    Q, and how often the part occurs. The first pairs together dominate one direction, the second
+    pairs the other; under replace-one they are the same. Several bits (`OneBit` of dimension 2 or
+    more) count as Gaussian. `UnsupportedEventError` is raised if a part has no known pair.
+    """
     mus, found = [], []
     for part, count in basic_counts(event).items():
         mu = _gaussian_mu(part)

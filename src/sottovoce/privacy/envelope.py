@@ -53,12 +53,12 @@ def pairwise_renyi(first_rows: ArrayLike, second_rows: ArrayLike, order: float) 
     """Return the matrix of D_a(P_i || Q_k) for the rows P_i and Q_k of two tables, rounded up.
 
     D_a is the Renyi divergence of order a = `order`; see `rowwise_renyi`. Each row must be a
-    probability mass function (pmf).
+    probability mass function (pmf), all over the same outcomes, else `ParameterError` is raised.
     """
     first, second = pmf_rows("first_rows", first_rows), pmf_rows("second_rows", second_rows)
     if first.shape[1] != second.shape[1]:
         raise ParameterError(
-            "both tables must have the same outcomes, got rows of "
+            "both tables must have the same number of outcomes (columns), got "
             f"{first.shape[1]} and {second.shape[1]}"
         )
     block = max(1, _BLOCK_CELLS // second.size)
@@ -74,7 +74,9 @@ def rowwise_renyi(
 ) -> Vector:
     """Return D_a(p || q) = log( sum_j p_j^a q_j^(1-a) ) / (a - 1) along the last axis, rounded up.
 
-    See `RowPairs.renyi`.
+    This is the Renyi divergence of order a = `order` of rows p of `first` and q of `second`, which
+    are broadcast against each other. Infinite where p has mass that q does not. The result covers
+    relative errors of the probabilities of up to `cell_error`.
     """
     return RowPairs.of(first, second).renyi(order, cell_error)
 
@@ -103,9 +105,10 @@ class RowPairs:
             return cls(p, q, log_q, ratios, np.expm1(ratios))
 
     def renyi(self, order: float, cell_error: Vector | float = 2.0**-50) -> Vector:
-        """Return D_a(p || q) along the last axis, rounded up.
+        """Return the Renyi divergences D_a(p || q) of order a = `order`, rounded up.
 
-        While every a log(p/q) <= 600 it is computed as log1p( sum q (r^a - 1 - a (r - 1)) ), with
+        There is one for each pair of rows; outcomes are on the last axis. While every
+        a log(p/q) <= 600 it is computed as log1p( sum q (r^a - 1 - a (r - 1)) )/(a - 1), with
         r = p/q. No term is negative, so there is no cancellation, also for orders near 1 and rows
         that are close together. Beyond that it is computed as a sum of logarithms. The result is
         infinite where p has mass that q does not, and never NaN. It covers a relative error of the
@@ -134,17 +137,20 @@ class RowPairs:
 
 
 def greedy_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension: int) -> float:
-    """Return the bound K max v/c on the divergence of a vector of `dimension` coordinates.
+    """Return the bound K max v/c on the Renyi divergence of a vector of `dimension` coordinates.
 
-    The price is the largest ratio of value to cost, so no option is worth more than it costs.
+    An option is an ordered pair of inputs that one coordinate of two neighbors may have; c is its
+    cost and v its value. The price is the largest ratio of value to cost, so no option is worth
+    more than it costs. If options without cost have a value, `dimension` times the largest of these
+    is added. Infinite if K > 0 and an option has an infinite value.
 
     Args:
-        costs: The cost of each option.
-        values: The divergence of each option.
-        budget: The largest sum K of the costs of all coordinates.
+        costs: The cost of each option, at least 0: the distance of its inputs to the power p.
+        values: The divergence of each option, at least 0; all of one order.
+        budget: The largest sum K of the costs of all coordinates: the sensitivity to the power p.
         dimension: The number of coordinates.
 
-    Reference: MVU, lemma 7.
+    Reference: Chaudhuri, Guo and Rabbat 2022 (MVU), lemma 7.
     """
     cost, value, budget = _options(costs, values, budget, dimension)
     return _priced(cost, value, budget, dimension, _best_ratio(cost, value))
@@ -153,10 +159,12 @@ def greedy_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension: 
 def linear_program_bound(
     costs: ArrayLike, values: ArrayLike, budget: float, dimension: int
 ) -> float:
-    """Return the optimum of the linear relaxation, program (4) of the MVU paper.
+    """Return the optimum of the linear relaxation, program (4) of the MVU paper, rounded up.
 
-    scipy's HiGHS solves it, and the result is certified at the price that the solver returns. The
-    arguments are those of `greedy_bound`.
+    It is an upper bound on the Renyi divergence of the vector. scipy's HiGHS solves it, and the
+    result is certified at the price (dual variable) that the solver returns, so an inexact solution
+    gives a larger bound, never one that is too small. If the solver fails, it is `greedy_bound`,
+    whose arguments these are.
     """
     from scipy.optimize import linprog
 
@@ -179,8 +187,9 @@ def linear_program_bound(
 def envelope_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension: int) -> float:
     """Return d h(K/d), where h is the nondecreasing concave envelope of the options through (0, 0).
 
-    Beyond the largest cost h is constant. The result equals `linear_program_bound`. The arguments
-    are those of `greedy_bound`; d is `dimension` and K is `budget`.
+    It is an upper bound on the Renyi divergence of the vector, rounded up. Beyond the largest cost
+    h is constant. The result equals `linear_program_bound` up to rounding. The arguments are those
+    of `greedy_bound`; d is `dimension` and K is `budget`.
     """
     cost, value, budget = _options(costs, values, budget, dimension)
     price = envelope_price(cost, value, budget / dimension)
@@ -188,7 +197,12 @@ def envelope_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension
 
 
 def envelope_price(cost: Vector, value: Vector, share: float) -> float:
-    """Return the best price: the slope of the envelope to the right of the cost `share` = K/d."""
+    """Return the best price: the slope of the envelope to the right of the cost `share` = K/d.
+
+    The envelope is the nondecreasing concave function above all options (cost, value); its slope is
+    0 beyond the largest cost. The price is the largest value/cost instead if a value is infinite or
+    `share` is 0. Every price gives a sound bound; the best one gives the smallest.
+    """
     if not np.isfinite(value).all() or share == 0.0:
         return _best_ratio(cost, value)
     order = np.argsort(cost, kind="stable")
@@ -219,8 +233,10 @@ def renyi_curve(
 ) -> RenyiCurve:
     """Return the event of a mechanism with D_a <= bound_at_order(a) in both directions.
 
-    A bound is raised to that of a smaller order where it lies below it, so that the bounds do not
-    decrease with the order. A failed bound (NaN) becomes infinity.
+    D_a is the Renyi divergence of order a between neighbors under `adjacency`. The bound is taken
+    at `orders` (increasing; None for `ORDERS`, from 1.01 to 10^4). A bound is raised to that of a
+    smaller order where it lies below it, so that the bounds do not decrease with the order. A
+    failed bound (NaN) becomes infinity.
     """
     orders = tuple(orders or ORDERS)
     bounds = np.array([bound_at_order(order) for order in orders], dtype=np.float64)
@@ -243,17 +259,22 @@ ORDERS = _orders()
 
 
 def check_order(order: float) -> float:
-    """Return the order of a Renyi divergence; raise unless it is above 1 and at most 1e6."""
+    """Return the order of a Renyi divergence; raise `ParameterError` unless 1 < order <= 1e6."""
     if not 1.0 < order <= MAX_ORDER:
         raise ParameterError(f"order must lie above 1 and be at most {MAX_ORDER:g}, got {order!r}")
     return order
 
 
 def pmf_rows(name: str, rows: ArrayLike) -> Vector:
-    """Return `rows` as a matrix; raise unless each row is a pmf."""
+    """Return `rows` as a float64 matrix; raise `ParameterError` unless each row is a pmf.
+
+    The sums may differ from 1 by 1e-12. `name` stands for the table in the error's message.
+    """
     table = np.asarray(rows, dtype=np.float64)
     if table.ndim != 2 or table.size == 0:
-        raise ParameterError(f"{name} must be a matrix with a pmf in each row, got {table.shape}")
+        raise ParameterError(
+            f"{name} must be a matrix with a pmf in each row, got an array of shape {table.shape}"
+        )
     if not (np.all(table >= 0.0) and np.all(np.abs(table.sum(axis=1) - 1.0) <= 1e-12)):
         raise ParameterError(
             f"each row of {name} must hold probabilities that sum to 1 within 1e-12; "

@@ -67,7 +67,8 @@ _ELEMENTS: dict[Any, Any] = {
 def to_json(event: PrivacyEvent) -> str:
     """Return the canonical JSON text of an event.
 
-    Equal events give equal text, and floats stay exact.
+    Equal events give equal text, and floats stay exact: `from_json` returns an equal event.
+    `LedgerError` is raised if a class has no name in `STORED_NAMES`.
     """
 
     def plain(value: Any, kind: Any = None) -> Any:
@@ -96,7 +97,10 @@ def _stored_name(shape: type[Any]) -> str:
 
 
 def from_json(text: str | None) -> PrivacyEvent:
-    """Return the event of a text that `to_json` wrote; raise `LedgerError` for any other text."""
+    """Return the event of a text that `to_json` wrote.
+
+    `LedgerError` is raised if the text is no privacy event, or is None: the event is missing.
+    """
     if text is None:
         raise LedgerError(
             "a charge refers to an event that is missing; restore the ledger from a backup"

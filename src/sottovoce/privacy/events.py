@@ -81,8 +81,9 @@ class GaussianNoise:
     Attributes:
         mu: Sensitivity divided by the standard deviation of the noise.
         adjacency: The adjacency relation.
-        zero_centered: For replace-one only. True if no contribution lies farther than mu/2 from
-            zero, where zero is what counts for a contribution that was not sampled.
+        zero_centered: For replace-one only. True if no contribution lies farther than mu/2 standard
+            deviations of the noise from zero, where zero is what counts for a contribution that was
+            not sampled.
 
     Examples:
         >>> from sottovoce.core.adjacency import Adjacency
@@ -109,7 +110,7 @@ class LaplaceNoise:
     norm: there a shift of a single coordinate is the worst case (see `privacy.additive_noise`).
 
     Attributes:
-        shift: Sensitivity divided by the scale of the noise.
+        shift: L2 sensitivity (with dimension 1 also L1) divided by the scale of the noise.
         dimension: Number of coordinates.
         adjacency: The adjacency relation.
     """
@@ -127,6 +128,8 @@ class LaplaceNoise:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ZeroConcentrated:
     """A rho-zCDP release: D_a <= rho a for every order a > 1, in both directions.
+
+    D_a is the Renyi divergence of order a between the laws of the release on two neighbors.
 
     Reference: Bun and Steinke 2016, definition 1.1.
 
@@ -153,7 +156,7 @@ class PureDp:
     """A release that is (epsilon, 0)-DP: likelihood ratios of neighbors are at most e^epsilon.
 
     Attributes:
-        epsilon: The pure epsilon.
+        epsilon: The pure epsilon, above 0.
         adjacency: The adjacency relation.
     """
 
@@ -201,6 +204,9 @@ class MetricDp:
 class FinitePair:
     """A release that one pair of pmfs dominates; accountants count the pair in both orders.
 
+    For any two neighbors in a given order, one of the two orders of the pair has at least their
+    delta at every epsilon.
+
     Attributes:
         first: Probabilities of the outcomes for one neighbor.
         second: Probabilities of the same outcomes for the other neighbor.
@@ -220,7 +226,7 @@ class FinitePair:
             )
         for pmf in (self.first, self.second):
             if any(not 0.0 <= p <= 1.0 for p in pmf) or abs(math.fsum(pmf) - 1.0) > 1e-12:
-                raise ParameterError("each pmf must hold probabilities that sum to 1")
+                raise ParameterError("each pmf must hold probabilities that sum to 1 within 1e-12")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,7 +253,7 @@ class FiniteTable:
             raise ParameterError("rows must be at least two pmfs of the same, positive length")
         for row in self.rows:
             if any(not 0.0 <= p <= 1.0 for p in row) or abs(math.fsum(row) - 1.0) > 1e-12:
-                raise ParameterError("each row must hold probabilities that sum to 1")
+                raise ParameterError("each row must hold probabilities that sum to 1 within 1e-12")
         if self.zero is None:
             if self.adjacency == Adjacency.ZERO_OUT:
                 raise ParameterError(
@@ -264,12 +270,13 @@ class FiniteTable:
 class RenyiCurve:
     """Bounds on Renyi divergences: D_a <= divergences[i] at a = orders[i], in both directions.
 
-    D_a does not decrease with a, so between two orders the bound of the next larger order holds.
-    Beyond the last order nothing is known.
+    D_a is the Renyi divergence of order a between the laws of the release on two neighbors. It does
+    not decrease with a, so between two orders, and below the first, the bound of the next larger
+    order holds. Beyond the last order nothing is known.
 
     Attributes:
         orders: Increasing Renyi orders above 1.
-        divergences: The bound at each order.
+        divergences: The bound at each order; infinity where none is known.
         adjacency: The adjacency relation.
     """
 
@@ -305,7 +312,7 @@ class OneBit:
         against_zero: For zero-out only. True if the message contains nothing but this contribution,
             so that all bits of the neighbor without it are fair (logit 0).
         zero_centered: For replace-one only. True if each contribution moves the logits that result
-            without it by at most shift/2.
+            without it by at most shift/2 in Euclidean norm.
     """
 
     shift: float
@@ -333,15 +340,16 @@ class SeededBits:
     """The bits of `OneBit`, sent as seeds that rejection sampling chose with truncated odds.
 
     The client sends a seed from which the server expands the bits. Truncating the odds of the
-    rejection sampler raises D_a of the bits by at most `excess` a/(a - 1). With `against_zero`, for
-    every h that the cubic comparison covers, E h(loss) <= e^excess E h(loss of the bits + excess).
-    Proof: docs/explanation/privacy.md, section 27.
+    rejection sampler raises the Renyi divergence D_a of the bits by at most `excess` a/(a - 1), in
+    both directions. With `against_zero`, E h(loss) <= e^excess E h(loss of the bits + excess) for
+    every sum h of functions (l - t)_+^3 with nonnegative coefficients. Proof:
+    docs/explanation/privacy.md, section 27.
 
     Attributes:
         shift: Largest Euclidean distance between the logits of neighbors.
         dimension: Number of bits.
         excess: Bound on the logarithm of the distortion by truncation.
-        largest_loss: Bound on the logarithm of every likelihood ratio.
+        largest_loss: Bound on the logarithm of every likelihood ratio of neighbors: a pure epsilon.
         adjacency: The adjacency relation.
         against_zero: For zero-out only. True if the bits of the neighbor without the contribution
             are fair.
@@ -437,7 +445,7 @@ class Sampled:
 
     Attributes:
         event: One release without amplification: a basic event or a composition of basic events.
-        rate: Probability that a contribution is in the sample.
+        rate: Probability that a contribution is in the sample, above 0 and at most 1.
         scheme: "poisson" or "fixed-size".
         hidden_by: What keeps the sample secret: "own-records" (a client samples its own records),
             "central-noise" or "secure-sum".
@@ -478,7 +486,7 @@ class Shuffled:
     pure epsilon; see `privacy.shuffling`.
 
     Attributes:
-        event: The local guarantee of one message.
+        event: The local guarantee of one message, without amplification.
         clients: Number of clients that follow the protocol, the protected one included.
         ratios: (lo, hi) such that lo <= dR/dQ <= hi for the law R of every client's message,
             whatever its input, against one common law Q. Q may depend on earlier messages but on
@@ -516,8 +524,8 @@ class Allocated:
     steps of the others.
 
     Attributes:
-        event: Gaussian noise of one step.
-        steps: Number of steps.
+        event: Gaussian noise of one step, with the mu of a contribution to that step.
+        steps: Number of steps, at least 1.
     """
 
     event: GaussianNoise
@@ -543,12 +551,12 @@ def _check_local(event: "PrivacyEvent", verb: str) -> None:
     Amplifying an amplified event would need a theorem of its own.
     """
     if not isinstance(event, PrivacyEvent):
-        raise ParameterError(f"event must be a privacy event to be {verb}, got {event!r}")
+        raise ParameterError(f"what is {verb} must be a privacy event, got {event!r}")
     for part in basic_counts(event):
         if isinstance(part, Sampled | Shuffled | SummedBits | Allocated):
             raise ParameterError(
-                f"{type(part).__name__} cannot be {verb} again: no bound is proved for both "
-                "together; use one of them"
+                f"an event with a part {type(part).__name__} cannot be {verb} too: no bound is "
+                "proved for two amplifications together; use only one of them"
             )
 
 
@@ -558,7 +566,7 @@ class Repeated:
 
     Attributes:
         event: The event that is repeated.
-        count: Number of repetitions, at least 1.
+        count: Number of repetitions, from 1 to 2^53.
     """
 
     event: "PrivacyEvent"
@@ -580,6 +588,8 @@ class Repeated:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Composed:
     """Adaptive composition of several events under one adjacency.
+
+    Events under different adjacencies raise `AdjacencyMismatchError`.
 
     Attributes:
         events: The events, at least one.
@@ -613,7 +623,10 @@ _LONGEST_NAME = 300
 
 
 def describe_assumption(assumption: str) -> str:
-    """Return the clause that states an assumption, for printing next to an epsilon."""
+    """Return the clause that states an assumption, for printing next to an epsilon.
+
+    `assumption` is that of a `Conditional` event: "chacha20", or "plug-in ..." with its name.
+    """
     if assumption.startswith(_PLUG_IN):
         return f"the privacy claims of {assumption} hold (not verified)"
     return ASSUMPTIONS[assumption]
@@ -644,8 +657,8 @@ class Conditional:
             raise ParameterError(f"event must be a privacy event, got {self.event!r}")
         if not _is_assumption(self.assumption):
             raise ParameterError(
-                f"assumption must be one of {', '.join(ASSUMPTIONS)}, or '{_PLUG_IN}' and its "
-                f"name, got {self.assumption!r}"
+                f"assumption must be one of {', '.join(ASSUMPTIONS)}, or '{_PLUG_IN}' followed by "
+                f"the name of a plug-in, got {self.assumption!r}"
             )
 
     @property
@@ -676,7 +689,12 @@ PrivacyEvent = BasicEvent | Repeated | Composed | Conditional
 
 
 def basic_counts(event: PrivacyEvent) -> dict[BasicEvent, int]:
-    """Return how often each basic event occurs in a composition."""
+    """Return how often each basic event occurs in a composition.
+
+    Basic events are all but `Repeated`, `Composed` and `Conditional`, which are resolved: counts
+    multiply, and assumptions are left out. A `Sampled`, `Shuffled` or `Allocated` event is basic;
+    the event inside it is not counted. A basic event alone has the count 1.
+    """
     counts: dict[BasicEvent, int] = {}
     pending: list[tuple[PrivacyEvent, int]] = [(event, 1)]
     while pending:
@@ -694,7 +712,10 @@ def basic_counts(event: PrivacyEvent) -> dict[BasicEvent, int]:
 
 
 def table_pairs(table: FiniteTable) -> list[tuple[tuple[float, ...], tuple[float, ...]]]:
-    """Return every ordered pair of different rows that two neighbors may have."""
+    """Return every ordered pair of rows, of different indices, that two neighbors may have.
+
+    Zero-out: the row of zero with each other row, in both orders. Replace-one: any two rows.
+    """
     pairs = []
     for i, first in enumerate(table.rows):
         for j, second in enumerate(table.rows):

@@ -1,7 +1,7 @@
 """A privacy filter: which charges are allowed if each may depend on all earlier answers.
 
 An accountant bounds a composition whose events were fixed beforehand. A server that chooses its
-next order by earlier answers needs more: whatever its strategy, no admitted order may take the
+next request by earlier answers needs more: whatever its strategy, no admitted request may take the
 whole interaction beyond (epsilon, delta). A history is admitted by one of three rules, among which
 delta is divided:
 
@@ -12,7 +12,8 @@ delta is divided:
     renyi    The Renyi divergences of one order a add up to a sum that converts to at most epsilon
              at the rest of delta.
 
-`first_delta` and a depend on the limits and the first order only: before it, nothing was answered.
+`first_delta` and a depend on the limits and the first request only: before it, nothing was
+answered.
 Proof: docs/explanation/privacy.md, section 33.
 
 References: Feldman and Zrnic 2021, theorem 3.1, and Lecuyer 2021 (one order). That filters can be
@@ -43,9 +44,15 @@ _MOST = 2**40  # Longer plans count as this many repetitions.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivacyFilter:
-    """The limits of a whole interaction, and the share of `delta` reserved for the first event.
+    """The limits of a whole interaction, and the part of `delta` reserved for the first event.
 
-    A history is a sequence of (event, count); the event that was charged first comes first.
+    A history is a sequence of (event, count); the event that was charged first comes first. Each
+    event may have been chosen by the answers to all earlier ones.
+
+    Attributes:
+        epsilon: The epsilon that the whole interaction must not exceed at `delta`.
+        delta: The delta of the whole interaction.
+        first_delta: The delta, out of `delta`, for histories that only repeat the first event.
     """
 
     epsilon: float
@@ -53,7 +60,13 @@ class PrivacyFilter:
     first_delta: float
 
     def admits(self, history: History) -> bool:
-        """Return whether one of the rules admits a history, which must not be empty."""
+        """Return whether a history, which must not be empty, stays within (epsilon, delta).
+
+        One of three rules has to show it: pure epsilons add up to at most `epsilon` (plus a small
+        part of `delta`); or all events equal the first one, and an accountant shows `epsilon` at
+        `first_delta` for their number; or Renyi divergences of one order, fixed by the first event,
+        convert to at most `epsilon` at the rest of `delta`. False if none of them does.
+        """
         whole = compose_repeated(history)
         if self._pure(whole) <= self.epsilon:
             return True
@@ -62,7 +75,11 @@ class PrivacyFilter:
         return self._renyi(whole, history[0][0]) <= self.epsilon
 
     def spent(self, history: History) -> float:
-        """Return the smallest epsilon at which rules set up for these limits admit a history."""
+        """Return the smallest epsilon that one of the three rules of `admits` shows for a history.
+
+        The parts of delta and the Renyi order are those of this filter's own limits. 0 for an empty
+        history; infinity if no rule shows a finite epsilon.
+        """
         if not history:
             return 0.0
         whole = compose_repeated(history)
@@ -73,7 +90,10 @@ class PrivacyFilter:
 
     @property
     def admits_other_events(self) -> bool:
-        """Whether events that are neither the first event nor pure can ever be admitted."""
+        """Whether events that neither equal the first one nor have a pure epsilon can be admitted.
+
+        False if the reserved parts use up `delta`, so that nothing is left for the Renyi rule.
+        """
         return self._renyi_delta > 0.0
 
     @property
@@ -103,11 +123,12 @@ class PrivacyFilter:
 
 
 def first_delta(event: PrivacyEvent, count: int, *, epsilon: float, delta: float) -> float:
-    """Return the share of delta to reserve for a first order that plans `count` repetitions.
+    """Return the part of `delta` to reserve for a first request that plans `count` repetitions.
 
-    It is no more than needed to admit the whole plan: all of delta for a plan that was calibrated
-    for exactly these limits, a small fraction for a small plan, and half for a plan that does not
-    fit.
+    The result is a delta, for `PrivacyFilter.first_delta`: the smallest of a few fractions of
+    `delta` at which the whole plan costs at most `epsilon`. That is all of `delta` for a plan that
+    was calibrated for exactly these limits, a small fraction for a small plan, and half of `delta`
+    for a plan that exceeds `epsilon` even at the whole `delta`.
     """
     plan = Repeated(event=event, count=min(max(count, 1), _MOST))
     if not within(plan, delta, epsilon):

@@ -24,7 +24,10 @@ _MAX_TANGENTS = 65
 
 
 def is_small(table: FiniteTable) -> bool:
-    """Return whether the pairs of the table's rows are few enough to be listed."""
+    """Return whether the pairs of the table's rows are few enough to be listed.
+
+    They are if all pairs of `sampled_table_pairs` together have at most 20,000 outcomes.
+    """
     rows = len(table.rows)
     absent = rows if table.zero is None else 1
     others = rows if table.adjacency == Adjacency.REPLACE_ONE else 1
@@ -33,11 +36,12 @@ def is_small(table: FiniteTable) -> bool:
 
 @lru_cache(maxsize=64)
 def sampled_table_pairs(table: FiniteTable, rate: float) -> tuple[Pair, ...]:
-    """Return the pairs of a table's rows, Poisson-sampled at `rate`.
+    """Return the pairs of pmfs of two neighbors: a table's rows, Poisson-sampled at `rate`.
 
-    Zero-out: each row against the row of zero, in this order. Replace-one: any two rows in both
+    A row that is sampled is mixed with the row of zero: rate row + (1 - rate) zero. Zero-out: each
+    such mixture against the row of zero, in this order. Replace-one: any two mixtures in both
     orders. If the row of zero is not known, each row in turn takes its place, because it is a
-    mixture of the rows.
+    mixture of the rows. Pairs of equal pmfs are left out unless there are no others.
     """
     if table.zero is None:
         absent = table.rows if rate < 1.0 else table.rows[:1]
@@ -63,9 +67,10 @@ def _mixed(rate: float, present: Pmf, absent: Pmf) -> Pmf:
 
 @lru_cache(maxsize=4096)
 def bit_pairs(move: float) -> tuple[Pair, ...]:
-    """Return the pair of a bit with logit `move` and a fair bit.
+    """Return the pair of a bit with logit `move` and a fair bit, each as its P(0) and P(1).
 
-    Smaller moves are mixtures of `move` and -`move`, and -`move` gives the same pair with 0 and 1
+    No bit whose logit is within `move` of 0 is worse, against a fair bit that comes second: smaller
+    moves are mixtures of `move` and -`move`, and -`move` gives the same pair with 0 and 1
     exchanged.
     """
     return ((_bit(move), (0.5, 0.5)),)
@@ -75,13 +80,14 @@ def bit_pairs(move: float) -> tuple[Pair, ...]:
 def sum_pairs(
     move: float, logit_bound: float, clients: int, *, spacing: float, against_zero: bool
 ) -> tuple[Pair, ...]:
-    """Return pairs for the sum of a protected bit and the bits of `clients` - 1 others.
+    """Return pairs of pmfs for the sum of a protected bit and the bits of `clients` - 1 others.
 
-    All logits lie within `logit_bound`, so each of the others' bits is a mixture of bits with
-    logits at the ends of the bound. The protected client's logit moves by at most `move`; its
-    probabilities of a 1 are (p, p') with p > p', and the other order is the same with 0 and 1
-    exchanged. With `against_zero` p' = 1/2. `spacing` is that of the tangents in `bit_corners`, in
-    logits.
+    No pair that two neighbors may have is worse than all of these. All logits lie within
+    `logit_bound` of 0, so each of the others' bits is a mixture of bits with logits at the ends of
+    the bound. The protected client's logit moves by at most `move`; its probabilities of a 1 are
+    (p, p') with p > p', and the other order is the same with 0 and 1 exchanged. With `against_zero`
+    p' = 1/2 is that of the law without the contribution, which comes second; pairs in which it
+    comes first are then not covered. `spacing` is that of the tangents in `bit_corners`, in logits.
     """
     corners = bit_corners(move, logit_bound, spacing, against_zero=against_zero)
     menu = []
@@ -91,7 +97,10 @@ def sum_pairs(
 
 
 def sums_of_others(logit_bound: float, clients: int) -> list[Vector]:
-    """Return the laws of the sum of `clients` - 1 bits with logits at the ends of the bound."""
+    """Return the pmfs of the sum of `clients` - 1 bits with logits at the ends of the bound.
+
+    The i-th pmf is that of i bits with logit `logit_bound` and the others with -`logit_bound`.
+    """
     laws = []
     for ups in range(clients):
         law = np.ones(1)
@@ -110,6 +119,11 @@ def bit_corners(
     move: float, bound: float, spacing: float, *, against_zero: bool
 ) -> list[tuple[Bit, Bit]]:
     """Return the corners (p, p') of a polygon around all p >= p' that two neighbors may have.
+
+    p and p' are the neighbors' probabilities of a 1; each is returned as (P(0), P(1)). Both logits
+    lie within `bound` of 0 and differ by at most `move`; with `against_zero` p' = 1/2, and there is
+    one corner. `spacing` is that of the tangents, in logits; fewer tangents give a larger polygon,
+    which is sound.
 
     Logits that differ by `move` have odds that differ by the factor r = e^move, so the region is
     bounded by p = r p'/(1 + (r-1) p'), which is concave in p'. The polygon consists of tangents to

@@ -20,7 +20,10 @@ _LARGEST_EPSILON = 1e3 * MAX_EPSILON
 
 
 def total_mu(event: PrivacyEvent) -> float:
-    """Return the mu of a composition that consists of Gaussian noise only."""
+    """Return the mu of a composition of Gaussian noise: sqrt(sum mu_i^2) over all releases.
+
+    Any other event raises `UnsupportedEventError`.
+    """
     mus = []
     for part, count in basic_counts(event).items():
         if not isinstance(part, GaussianNoise):
@@ -36,7 +39,10 @@ def total_mu(event: PrivacyEvent) -> float:
 
 @register(summary="exact for Gaussian noise", turn=1)
 class GaussianAccountant:
-    """The Gaussian accountant: the exact (epsilon, delta) of Gaussian noise."""
+    """The Gaussian accountant: the exact (epsilon, delta) of Gaussian noise.
+
+    It supports compositions of `GaussianNoise` only, under both adjacencies, and rounds up.
+    """
 
     name = "gaussian"
 
@@ -48,7 +54,11 @@ class GaussianAccountant:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return the smallest epsilon, rounded up, at which the delta of mu-GDP is at most `delta`."""
+    """Return the smallest epsilon, rounded up, at which the delta of mu-GDP is at most `delta`.
+
+    mu-GDP is Gaussian noise with means mu standard deviations apart. Infinity for an infinite mu,
+    or if epsilon would exceed 2^19.
+    """
     parameter_rules.delta(delta)
     if math.isinf(mu):
         return math.inf
@@ -58,7 +68,11 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 def least_epsilon(
     delta_at: Callable[[float], float], delta: float, precision: float = 1e-12
 ) -> float:
-    """Return where a delta that decreases with epsilon falls to `delta`, rounded up."""
+    """Return the smallest epsilon >= 0, rounded up, with delta_at(epsilon) <= `delta`.
+
+    `delta_at` must not increase. `precision` is the relative width at which the bisection stops.
+    Infinity if there is no such epsilon up to 2^19.
+    """
     if delta_at(0.0) <= delta:
         return 0.0
     low, high = 0.0, 1.0

@@ -65,12 +65,30 @@ def interpolated_renyi_bound(
     center: float | None = None,
     resolution: float = 1e-3,
 ) -> float:
-    """Return a bound on D_a of a vector of interpolated laws at L_p distance `radius_distance`.
+    """Return an upper bound on D_a of a vector whose coordinates pass an interpolated table.
 
-    `power` is p, from 1 to 2. If `center` is given, one of the two inputs is that point in every
-    coordinate (zero-out adjacency), and the two directions are bounded separately. Refinement stops
-    when the bound is within the fraction `resolution` of the best attained value; the bound is
-    sound at every resolution. No coordinate moves farther than the length of the interval.
+    D_a is the Renyi divergence between the messages of two neighbors, in both directions. The
+    coordinates pass independently: an input x between two knots has the linear interpolation of
+    their rows as its law. No input lies outside the knots.
+
+    Args:
+        knots: The inputs of the rows, increasing, at least two.
+        rows: The pmf of each knot, all over the same outcomes.
+        order: The order a of the divergence, above 1 and at most 1e6.
+        power: The p, from 1 to 2, of the L_p norm in which neighbors are close.
+        radius_distance: The largest L_p distance between the input vectors of two neighbors, in
+            units of the knots.
+        dimension: The number of coordinates.
+        center: If given, one of the two neighbors has this input in every coordinate (zero-out
+            adjacency). None if both may have any inputs.
+        resolution: Refinement stops when the bound is within this fraction of the best attained
+            value. The bound is sound at every resolution.
+
+    Returns:
+        The bound; infinity if no finite one holds.
+
+    Raises:
+        ParameterError: An argument is outside its range, or `center` outside the knots.
     """
     check_order(order)
     points, table = _checked_table(knots, rows)

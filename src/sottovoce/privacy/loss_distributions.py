@@ -34,7 +34,8 @@ _LARGEST_TRANSFORM = 2**22
 class LossLaw:
     """The law of a privacy loss under P: masses at finite losses, and one at an infinite loss.
 
-    The mass of a finite loss under Q is e^-loss times the mass under P.
+    The loss is log(dP/dQ). The mass of a finite loss under Q is e^-loss times the mass under P.
+    Masses may sum to more than 1, because they are rounded up.
     """
 
     losses: Vector
@@ -42,16 +43,19 @@ class LossLaw:
     infinite: float
 
     def log_moment(self, tilt: float) -> float:
-        """Return K(t) = log sum mass e^(t loss) = t D_(1+t) of the finite losses."""
+        """Return K(t) = log sum mass e^(t loss), over the finite losses, at t = `tilt`.
+
+        Without an infinite loss it is t D_(1+t)(P || Q), D the Renyi divergence.
+        """
         return self.log_moments([tilt])[0]
 
     def log_moments(self, tilts: Iterable[float]) -> list[float]:
-        """Return K at each tilt."""
+        """Return K(t) = log sum mass e^(t loss), over the finite losses, at each t of `tilts`."""
         logs = self.logs()
         return [log_sum_exp(logs + tilt * self.losses) for tilt in tilts]
 
     def logs(self) -> Vector:
-        """Return the logarithms of the masses."""
+        """Return the natural logarithms of the masses of the finite losses; -inf for mass 0."""
         with np.errstate(divide="ignore"):
             logs: Vector = np.log(self.masses)
         return logs
@@ -62,7 +66,10 @@ class LossLaw:
         return LossLaw(self.losses[some], self.masses[some], self.infinite)
 
     def variance(self) -> float:
-        """Return the variance of the finite losses."""
+        """Return the variance, under P, of the finite losses, given that the loss is finite.
+
+        0 if no finite loss has mass.
+        """
         total = float(np.sum(self.masses))
         if not total > 0.0:
             return 0.0
@@ -73,12 +80,14 @@ class LossLaw:
 def connect_dots(pair: LossPair, dots: Vector) -> LossLaw:
     """Return the smallest law on `dots` that dominates the pair, up to rounding, which is upward.
 
-    The P and Q masses p, q of a bin (y, y'] become masses a at y and b at y' with the same sums,
+    `dots` are increasing losses log(dP/dQ). A law dominates the pair (P, Q) if its privacy profile
+    H(x) = sup P - x Q, x = e^epsilon, is nowhere below that of the pair. The P and Q masses p, q of
+    a bin (y, y'] become masses a at y and b at y' with the same sums,
 
         a + b = p,  a e^-y + b e^-y' = q,   so   a = (q e^y' - p)/(e^(y'-y) - 1).
 
-    The profile H(x) of the result is the chord of the old profile between dots, so it lies above
-    it, because profiles are convex. Mass below the first dot moves up to it; mass above the last
+    The profile of the result is the chord of the old profile between dots, so it lies above it,
+    because profiles are convex. Mass below the first dot moves up to it; mass above the last
     dot counts as an infinite loss.
 
     Rounding. Mass at a higher loss, and more mass, only raise the profile. So it is enough that
@@ -108,9 +117,10 @@ def connect_dots(pair: LossPair, dots: Vector) -> LossLaw:
 
 @lru_cache(maxsize=256)
 def loss_range(pair: LossPair, tail: float) -> tuple[float, float]:
-    """Return losses outside which the pair has P mass of about `tail` on each side.
+    """Return losses (low, high) outside which the pair has P mass of about `tail` on each side.
 
-    Infinite losses are not counted.
+    Infinite losses are not counted. The range need not be exact: `grid_law` rounds up what lies
+    outside it.
     """
     low, high = -_LARGEST_LOSS, _LARGEST_LOSS
     edges = _SEARCH_EDGES
@@ -132,7 +142,10 @@ def loss_range(pair: LossPair, tail: float) -> tuple[float, float]:
 
 @lru_cache(maxsize=256)
 def coarse_law(pair: LossPair, tail: float) -> LossLaw:
-    """Return the law on a few thousand dots, spaced evenly and geometrically, for planning."""
+    """Return a law on a few thousand dots that dominates the pair, for planning a finer grid.
+
+    The dots are spaced evenly and geometrically, over the range that `loss_range` gives for `tail`.
+    """
     low, high = loss_range(pair, tail)
     reach = max(abs(low), abs(high), 1e-12)
     powers = np.geomspace(1e-7 * reach, reach, 600)
@@ -147,7 +160,7 @@ def coarse_law(pair: LossPair, tail: float) -> LossLaw:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GridLaw:
-    """A law at the losses (start + i) * step."""
+    """A law of the privacy loss at (start + i) * step, where i is the index of a mass in `law`."""
 
     start: int
     step: float
@@ -156,7 +169,11 @@ class GridLaw:
 
 @lru_cache(maxsize=64)
 def grid_law(pair: LossPair, step: float, tail: float) -> GridLaw:
-    """Return the law of the pair on the grid of integer multiples of `step`."""
+    """Return the smallest law on integer multiples of `step` that dominates the pair.
+
+    The grid reaches over the range that `loss_range` gives for `tail`: losses below it move up to
+    its first point, and those above it count as infinite.
+    """
     low, high = loss_range(pair, tail)
     start, stop = math.floor(low / step), math.ceil(high / step) + 1
     law = connect_dots(pair, np.arange(start, stop + 1, dtype=np.float64) * step)
@@ -168,14 +185,17 @@ def grid_law(pair: LossPair, step: float, tail: float) -> GridLaw:
 
 
 def grid_step(wanted: float) -> float:
-    """Return the next smaller step with three significant bits: its multiples are exact floats."""
+    """Return the largest step, at most `wanted`, with three significant bits.
+
+    Its integer multiples are exact floats.
+    """
     mantissa, exponent = math.frexp(wanted)
     return math.ldexp(math.floor(8.0 * mantissa), exponent - 3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompositionTilts:
-    """The tilts of a composition.
+    """The tilts of a composition: the exponents t in masses e^(t loss) and in Chernoff bounds.
 
     Attributes:
         low: Tilt whose Chernoff bound gives the lower end of the window.
@@ -192,9 +212,10 @@ class CompositionTilts:
     top_mass: float
 
     def window(self, parts: Sequence[tuple[GridLaw, int]]) -> tuple[float, float]:
-        """Return the ends of a window, by Chernoff bounds.
+        """Return the ends (low, high) of a window of composed losses, by Chernoff bounds.
 
-        Outside it lies little of the tilted mass, and above it at most `top_mass` of the P mass.
+        Outside it lies little of the tilted mass, and above it at most `top_mass` of the P mass of
+        the composition of `parts`, each a law and how often it is composed.
         """
         low, middle, high, top = (
             math.fsum(count * part.law.log_moment(tilt) for part, count in parts)
@@ -274,7 +295,7 @@ class TiltedComposition:
 
 
 class ComposedLaw(TiltedComposition):
-    """A composition of which delta is asked.
+    """The law of the privacy loss of a composition, for upper bounds on its delta.
 
     Mass above the window (at most e^(K(s) - s top) of the P mass, for any s > 0) is added to delta.
     Mass below it does not contribute at the epsilons of the window. Both also appear elsewhere
@@ -311,7 +332,10 @@ class ComposedLaw(TiltedComposition):
         return math.exp(-_NEGLIGIBLE) * math.sqrt(len(self.tilted))
 
     def delta(self, epsilon: float) -> float:
-        """Return at least the delta of the composition at `epsilon`; 1 below the window."""
+        """Return an upper bound on the delta of the composition at `epsilon`.
+
+        It is 1 below the window, and if the window is too large to be computed.
+        """
         if epsilon >= self.most:
             return self.infinite  # No finite loss is larger.
         epsilon = min(epsilon, self.top)  # Delta does not increase with epsilon.
@@ -338,7 +362,7 @@ class ComposedLaw(TiltedComposition):
 
 
 def transform_size(least: int) -> int:
-    """Return the next size that is a power of 2, or 3 or 5 times a power of 2.
+    """Return the smallest even FFT length >= `least` that is 1, 3 or 5 times a power of 2.
 
     A factor of 3 or 5 makes butterflies of 3 or 5 points, whose error is at most 13 or 23 times
     2^-53 if summed directly, (r + 2) sqrt(2 r). That is less than FFT_ROUNDING allows for log2(3)
@@ -349,10 +373,10 @@ def transform_size(least: int) -> int:
 
 
 def polar_power(values: NDArray[np.complex128], exponent: float) -> NDArray[np.complex128]:
-    """Return the powers in polar form, for large exponents; powers below 2^-100 become 0.
+    """Return values**exponent, computed in polar form; powers of modulus below 2^-100 become 0.
 
-    The omitted powers are below the rounding error, because the largest power is that of the sum,
-    which is 1.
+    The values are the transform of masses whose sum is about 1. The omitted powers are below the
+    rounding error, because the largest power is that of the sum.
     """
     squares = values.real**2 + values.imag**2
     counts = np.flatnonzero(squares > 2.0 ** (-200.0 / exponent))
@@ -363,7 +387,11 @@ def polar_power(values: NDArray[np.complex128], exponent: float) -> NDArray[np.c
 
 
 def chernoff(parts: Sequence[tuple[GridLaw, int]], tilt: float, loss: float) -> float:
-    """Return at least the P mass of the composed finite losses above `loss`: e^(K(s) - s loss)."""
+    """Return an upper bound on the P mass of the composed finite losses above `loss`.
+
+    It is Chernoff's bound e^(K(s) - s loss), at most 1, with s = `tilt` > 0 and K(s) the sum of the
+    log moments of `parts`, each a law and how often it is composed.
+    """
     moments = [count * part.law.log_moment(tilt) for part, count in parts]
     reach = [
         count * tilt * float(np.max(np.abs(part.law.losses), initial=0.0)) for part, count in parts

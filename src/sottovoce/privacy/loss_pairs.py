@@ -37,10 +37,9 @@ class LossPair(Protocol):
     def masses(self, edges: Vector) -> tuple[Vector, Vector]:
         """Return the P and Q masses of the loss in (-inf, e_0], (e_0, e_1], ..., (e_last, inf].
 
-        The edges increase; there may be none. There is one more mass than edges. Infinite losses
-        are
-        included: +inf (outcomes of P only) in the last bin, -inf (outcomes of Q only) in the first,
-        so that each law has all of its mass.
+        The loss is log(dP/dQ). The edges e_i increase; there may be none. There is one more mass
+        than edges. Infinite losses are included: +inf (outcomes of P only) in the last bin, -inf
+        (outcomes of Q only) in the first, so that each law has all of its mass.
         """
         ...
 
@@ -51,7 +50,10 @@ class LossPair(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GaussianPair:
-    """N(mu, 1) and N(0, 1): the loss is N(mu^2/2, mu^2) under P and N(-mu^2/2, mu^2) under Q."""
+    """The pair P = N(mu, 1), Q = N(0, 1), which is its own reverse.
+
+    The loss log(dP/dQ) is N(mu^2/2, mu^2) under P and N(-mu^2/2, mu^2) under Q.
+    """
 
     mu: float
     accuracy: ClassVar[float] = PAIR_ACCURACY
@@ -70,9 +72,10 @@ class GaussianPair:
 def normal_masses(edges: Vector, shift: float) -> Vector:
     """Return masses of a standard normal between edges + shift, each accurate relative to itself.
 
-    A bin that is narrow compared with the scale of the density is integrated (8-point
-    Gauss-Legendre, exact to 2^-50 for exponents that change by at most 1), because the difference
-    of two cdf values would cancel.
+    There is one more mass than edges, of which there must be at least one: the first and the last
+    mass are those below and above all edges. A bin that is narrow compared with the scale of the
+    density is integrated (8-point Gauss-Legendre, exact to 2^-50 for exponents that change by at
+    most 1), because the difference of two cdf values would cancel.
     """
     from scipy.special import ndtr
 
@@ -105,10 +108,11 @@ def _integrate_normal(middle: Vector, width: Vector) -> Vector:
 
 @dataclass(frozen=True, slots=True)
 class LogisticBitPair:
-    """The dominating pair of one bit whose logit moves by at most s, over all logits.
+    """The dominating pair of one bit whose logit moves by at most s = `shift`, over all logits.
 
-    H(x) = (e^(s/2) - sqrt x)^2/(e^s - 1), the supremum over z of sigma(z + s) - x sigma(z). Under P
-    the loss has density e^(l/2)/(4 sinh(s/2)) on [-s, s], under Q e^-l times that.
+    Its profile H(x) = sup P - x Q is (e^(s/2) - sqrt x)^2/(e^s - 1) for e^-s <= x <= e^s, the
+    supremum over z of sigma(z + s) - x sigma(z), sigma(z) = 1/(1 + e^-z). Under P the loss l has
+    density e^(l/2)/(4 sinh(s/2)) on [-s, s], under Q e^-l times that. It is its own reverse.
     """
 
     shift: float
@@ -128,10 +132,11 @@ class LogisticBitPair:
 
 @dataclass(frozen=True, slots=True)
 class LaplacePair:
-    """Laplace(0, 1) and Laplace(s, 1): the loss is s - 2x for x in [0, s], and -+s outside.
+    """The pair P = Laplace(0, 1), Q = Laplace(s, 1), s = `shift`, which is its own reverse.
 
-    H(x) = 1 - min(1, x, sqrt(x e^-s)). Under P the loss has density e^((l-s)/2)/4 between -s and s,
-    mass 1/2 at s and e^-s/2 at -s; under Q the same with the sign of the loss reversed.
+    The loss of an outcome y is s for y < 0, s - 2y for y in [0, s], and -s for y > s. The profile
+    sup P - x Q is 1 - min(1, x, sqrt(x e^-s)). Under P the loss l has density e^((l-s)/2)/4 between
+    -s and s, mass 1/2 at s and e^-s/2 at -s; under Q the same with the sign of the loss reversed.
     """
 
     shift: float
@@ -155,7 +160,13 @@ class LaplacePair:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AtomPair:
-    """Finitely many losses (increasing, possibly infinite) with their masses under P and Q."""
+    """A pair (P, Q) with finitely many losses log(dP/dQ).
+
+    Attributes:
+        losses: The losses, increasing; the first may be -inf, the last +inf.
+        first: Their masses under P.
+        second: Their masses under Q.
+    """
 
     losses: Vector
     first: Vector
@@ -179,6 +190,8 @@ class AtomPair:
 def randomized_response(epsilon: float) -> AtomPair:
     """Return binary randomized response, which dominates every epsilon-DP pair in both orders.
 
+    Its losses are -epsilon and epsilon, with P masses 1/(1 + e^epsilon) and 1/(1 + e^-epsilon).
+
     Reference: Kairouz, Oh and Viswanath 2015, theorem 2.3.
     """
     lie = math.exp(-epsilon) / (1.0 + math.exp(-epsilon))
@@ -189,8 +202,9 @@ def randomized_response(epsilon: float) -> AtomPair:
 def symmetric_pair(first: tuple[float, ...], second: tuple[float, ...]) -> AtomPair:
     """Return the smallest pair that dominates both (P, Q) and (Q, P), for two pmfs.
 
-    It is needed because an adaptive composition may use P for one neighbor in one step and for the
-    other neighbor in a later step, which neither order alone covers.
+    P is `first` and Q is `second`, over the same outcomes. The pair is needed because an adaptive
+    composition may use P for one neighbor in one step and for the other neighbor in a later step,
+    which neither order alone covers.
     """
     return upper_pair(((first, second), (second, first)))
 
@@ -199,9 +213,9 @@ def symmetric_pair(first: tuple[float, ...], second: tuple[float, ...]) -> AtomP
 def upper_pair(pairs: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]) -> AtomPair:
     """Return the smallest pair that dominates each of several pairs of pmfs.
 
-    Its profile is the maximum of their profiles, which is convex, so it is the profile of a pair:
-    at a kink x where the slope rises by q, Q has mass q and P has x q. Computed in rational
-    numbers; only the last step rounds.
+    Its profile H(x) = sup P - x Q is the maximum of their profiles, which is convex, so it is the
+    profile of a pair: at a kink x where the slope rises by q, Q has mass q and P has x q. Computed
+    in rational numbers; only the last step rounds (to nearest). `pairs` must not be empty.
     """
     points = _corners(*pairs[0])
     for pair in pairs[1:]:
@@ -276,8 +290,9 @@ def _log(x: Fraction) -> float:
 class SampledPair:
     """((1-q) Q + q P, Q): a contribution with law P is sampled at rate q, otherwise the law is Q.
 
-    loss = log(1 - q + q e^l), which increases with the loss l of (P, Q), from log(1 - q) up. The
-    profile at 1 - q + q x is q H(x), so sampling preserves domination.
+    (P, Q) is `base` and q is `rate`. loss = log(1 - q + q e^l), which increases with the loss l of
+    (P, Q), from log(1 - q) up. The profile at 1 - q + q x is q H(x), where H(x) = sup P - x Q, so
+    sampling preserves domination.
     """
 
     base: LossPair
@@ -300,9 +315,10 @@ class SampledPair:
 class SampledAwayPair:
     """(P, (1-q) P + q Q): the other direction, where the second neighbor has the contribution.
 
-    The contribution has law Q and is sampled at rate q. loss = -log(1 - q + q e^-l), from -inf up
-    to -log(1 - q). The profile at x is (1 - (1-q) x) H(z) at z = q x/(1 - (1-q) x), so sampling
-    preserves domination.
+    (P, Q) is `base`; the contribution has law Q and is sampled at rate q = `rate`, otherwise the
+    law is P. loss = -log(1 - q + q e^-l), where l is the loss of (P, Q), from -inf up to -log(1-q).
+    With H(x) = sup P - x Q the profile at x < 1/(1-q) is (1 - (1-q) x) H(z) at
+    z = q x/(1 - (1-q) x), beyond it 0, so sampling preserves domination.
     """
 
     base: LossPair
@@ -333,14 +349,15 @@ def _unsampled(losses: Vector, rate: float) -> Vector:
 class SwappedPair:
     """The pair of a sampled release under replace-one adjacency: both laws are mixtures.
 
-    Let N be the law without the contribution and A, B the laws with the two contributions, all
-    pairs of which have profiles of at most H. With M = (1-q) N + q A, M' = (1-q) N + q B, x >= 1,
-    x' = 1 + q (x - 1) and b = x'/x,
+    `base` is a symmetric pair (its own reverse, up to rounding) with the profile
+    H(x) = sup P - x Q, and q is `rate`. Let N be the law without the contribution and A, B the laws
+    with the two contributions, all pairs of which have profiles of at most H. With
+    M = (1-q) N + q A, M' = (1-q) N + q B, x >= 1, x' = 1 + q (x - 1) and b = x'/x,
 
         M - x' M' = q [(1-b) (A - x N) + b (A - x B)],    so  sup M - x' M' <= q H(x).
 
     The same holds for M' and M, and for x' < 1 it follows from h(x') = 1 - x' + x' h(1/x') between
-    every profile h and that of the reverse. For a symmetric base this is the profile of
+    every profile h and that of the reverse. Because the base is symmetric, this is the profile of
     `SampledPair` for x' >= 1 and of `SampledAwayPair` for x' < 1: losses above 0 come from the
     first, losses below 0 from the second. The rest, P(l=0) + (1-q) (P(l>0) - Q(l>0)) >= 0, is the
     same for both laws and has loss 0.

@@ -1,8 +1,8 @@
 """The moments accountant: bits on a secret sample, compared with sampled Gaussian noise.
 
 Setting: Poisson sampling at rate q, zero-out. A = e^eps, and W is the likelihood ratio of all
-releases with the contribution to those without it. If the contribution is in the first neighbor
-(forward), then for every s >= 0
+releases with the contribution to those without it; expectations are under the law without it. If
+the contribution is in the first neighbor (forward), then for every s with 0 <= s < A
 
     delta <= c_k (A - s)^(1-k) E (W_G - s)_+^k,    c_k = (k-1)^(k-1)/k^k,
 
@@ -65,7 +65,13 @@ _COARSER = 3.0  # Factor to the grid step of the PLD accountant; it costs 1e-4 o
 
 @register(summary="sampled bits, compared with sampled Gaussian noise", turn=5, slow=True)
 class MomentsAccountant:
-    """The moments accountant, for Poisson-sampled bits under zero-out, also with Gaussian noise."""
+    """The moments accountant, for Poisson-sampled bits under zero-out, also with Gaussian noise.
+
+    In each direction it takes the smallest of three bounds: moments of the likelihood ratio
+    compared with those of sampled Gaussian noise or of a two-point law, the Renyi bound, and that
+    of the privacy loss distribution. The worse direction counts. At most 3 kinds of sampled
+    releases are supported.
+    """
 
     name = "moments"
 

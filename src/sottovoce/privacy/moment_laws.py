@@ -53,7 +53,10 @@ class Rounds:
     count: int
 
     def gaussian_pair(self) -> LossPair:
-        """Return the pair of sampled Gaussian noise; its likelihood ratio is one factor of W_G."""
+        """Return the pair of Gaussian noise of mu = `size`, sampled at `rate`, for one round.
+
+        The law with the contribution is P. dP/dQ is one factor of W_G (`ForwardLaw`).
+        """
         noise = GaussianPair(self.size)
         return noise if self.rate == 1.0 else SampledPair(noise, self.rate)
 
@@ -61,8 +64,10 @@ class Rounds:
 class ForwardLaw(TiltedComposition):
     """The distribution of the loss log W_G on a grid, for bounds on E (W_G - s)_+^k with s >= 0.
 
-    `power` is k, 3 or 5. Rounding to the grid can only raise the expectation: it is an f-divergence
-    with f(0) = 0, hence no smaller for a distribution with a larger privacy profile.
+    W_G is the product over `rounds` of 1 - q + q e^(mu g - mu^2/2), with independent standard
+    normal g, sampling rate q and mu = `size`. `power` is k, 3 or 5. Rounding to the grid can only
+    raise the expectation: it is an f-divergence with f(0) = 0, hence no smaller for a distribution
+    with a larger privacy profile.
 
     Mass beyond a grid must not count as an infinite loss, because its moment would be infinite.
     Two terms are added to the expectation instead:
@@ -166,7 +171,10 @@ def _grid(rounds: Rounds, power: int, step: float, reach: float) -> GridLaw:
 
 
 def fits_grid(rounds: Rounds, step: float) -> bool:
-    """Return whether the losses of one round fit a grid of this step with at most 2^20 points."""
+    """Return whether the losses of one round fit a grid of this step with at most 2^20 points.
+
+    The losses are those of `Rounds.gaussian_pair`, without tails of P mass 1e-40.
+    """
     reach = loss_range(rounds.gaussian_pair(), 1e-40)
     return (reach[1] - reach[0]) / step <= _LARGEST_GRID
 
@@ -221,8 +229,9 @@ _LARGEST_SQUARE = 600.0
 class ReverseLaw:
     """The distribution of W* times an independent e^(mu g - mu^2/2), as a list of values of W*.
 
-    The second factor is the likelihood ratio of the Gaussian noise that bounds the releases without
-    sampling. `mu` is 0 if there are none.
+    W* is the product over `rounds` of 1 - q + q X*, with sampling rate q; X* is e^(m^2) with
+    probability e^(-m^2) and 0 otherwise, m = `size`. The second factor is the likelihood ratio of
+    the Gaussian noise that bounds the releases without sampling. `mu` is 0 if there are none.
     """
 
     def __init__(self, rounds: Sequence[Rounds], mu: float) -> None:
@@ -235,7 +244,7 @@ class ReverseLaw:
         self._values, self._masses = np.exp(np.minimum(logs, 700.0)), masses
 
     def moment(self, s: float) -> float:
-        """Return an upper bound on E (s - W)_+^2, where W is the product of both factors."""
+        """Return an upper bound on E (s - W)_+^2, where W is W* e^(mu g - mu^2/2) and s > 0."""
         from scipy.special import ndtr
 
         if self.mu == 0.0:
@@ -252,7 +261,11 @@ class ReverseLaw:
 
 
 def countable(rounds: Sequence[Rounds], mu: float) -> bool:
-    """Return whether the values of W* can be listed: at most 2^24 rounds, and no overflow."""
+    """Return whether `ReverseLaw` can be computed for these arguments without overflow.
+
+    It can if each kind of rounds has a count of at most 2^24, and if the squares of all sizes and
+    of `mu` are at most 600.
+    """
     sizes = [one.size for one in rounds] + [mu]
     few = all(one.count <= _LARGEST_COUNT for one in rounds)
     return few and all(size * size <= _LARGEST_SQUARE for size in sizes)

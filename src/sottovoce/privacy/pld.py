@@ -54,7 +54,12 @@ Parts = tuple[tuple[LossPair, int], ...]
     slow=True,
 )
 class PldAccountant:
-    """The PLD accountant: loss distributions on a grid, and the worse of the two directions."""
+    """The PLD accountant: loss distributions on a grid, and the worse of the two directions.
+
+    It needs a dominating pair of each part, which `SummedBits`, `ZeroConcentrated`, `RenyiCurve`
+    and `LaplaceNoise` of dimension 2 or more do not have. Gaussian noise alone and one random
+    allocation alone are left to their own accountants, which are exact.
+    """
 
     name = "pld"
 
@@ -69,7 +74,12 @@ class PldAccountant:
 def direction_epsilon(
     event: PrivacyEvent, delta: float, direction: Literal["towards", "away"]
 ) -> float:
-    """Return the epsilon with the contribution in the first neighbor ("towards") or the second."""
+    """Return the PLD accountant's epsilon in one direction only, an upper bound.
+
+    It is an epsilon with sup P - e^epsilon Q <= `delta`, where the law with the contribution is P
+    ("towards") or Q ("away"). Infinity if no finite one can be shown; `UnsupportedEventError` is
+    raised for events that the accountant does not handle.
+    """
     found = _directions(event)
     return _epsilon(found[0 if direction == "towards" else -1], delta) if found else math.inf
 
@@ -77,7 +87,12 @@ def direction_epsilon(
 def direction_delta(
     event: PrivacyEvent, epsilon: float, direction: Literal["towards", "away"]
 ) -> float:
-    """Return the delta with the contribution in the first neighbor ("towards") or the second."""
+    """Return the PLD accountant's delta at `epsilon` in one direction only, an upper bound.
+
+    It bounds sup P - e^epsilon Q, where the law with the contribution is P ("towards") or Q
+    ("away"). 1 if nothing less can be shown; `UnsupportedEventError` is raised for events that the
+    accountant does not handle.
+    """
     found = _directions(event)
     return _delta(found[0 if direction == "towards" else -1], epsilon) if found else 1.0
 
@@ -194,7 +209,15 @@ def _compose(parts: Parts, plan: "CompositionPlan", reach_down_to: float) -> Com
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompositionPlan:
-    """The grid and the tilts of a composition; the result is sound whatever they are."""
+    """The grid and the tilts of a composition; the result is sound whatever they are.
+
+    Attributes:
+        step: The distance of grid points, in units of the privacy loss.
+        tail: The P mass of each release that its grid may leave out on each side.
+        tilts: The exponents of the tilted masses and Chernoff bounds.
+        epsilon: The epsilon that was asked for, or the Renyi bound on it.
+        delta: The delta that was asked for, or the Renyi bound on it.
+    """
 
     step: float
     tail: float
@@ -209,9 +232,12 @@ def plan_composition(
 ) -> CompositionPlan | None:
     """Return a plan for the epsilon at `delta`, or for the delta at `epsilon` if that is given.
 
-    The tilt is the best order (minus 1) of the Renyi bound, because delta is decided there.
-    Rounding up to a grid of step h adds variance h^2/6 to each of n losses, so a h^2/12 to D_a, but
-    never more than h. The result is None if the mass of infinite losses alone exceeds delta.
+    `parts` are (pair, count), one direction of a composition; with `epsilon` given, `delta` is a
+    guess of the result. The tilt is the best order (minus 1) of the Renyi bound, because delta is
+    decided there. Rounding up to a grid of step h adds variance h^2/6 to each of n losses, so
+    a h^2/12 to D_a, the Renyi divergence of order a, but never more than h. The result is None if
+    the mass of infinite losses leaves nothing of `delta` (only without `epsilon`), or if a pair has
+    no finite loss.
     """
     count = sum(times for _, times in parts)
     tail = max(1e-306, 10.0 ** math.floor(math.log10(1e-6 * delta / count)))

@@ -39,6 +39,10 @@ from sottovoce.privacy.shuffling import local_epsilon
 def renyi_divergence(event: PrivacyEvent, order: float) -> float:
     """Return an upper bound on D_a of the event in both directions; over a composition it adds.
 
+    D_a is the Renyi divergence of order a = `order` > 1 between the laws P and Q of two neighbors:
+    the bound holds for D_a(P || Q) and D_a(Q || P). Infinity if no finite bound is known at this
+    order. `UnsupportedEventError` is raised for a `Shuffled` event without a finite pure epsilon.
+
     Reference: Mironov 2017, proposition 1 (adaptive composition).
     """
     return _total(basic_counts(event), order)
@@ -120,7 +124,10 @@ def _randomized_response(epsilon: float, order: float) -> float:
 
 @register(summary="Rényi divergences, added up and converted", turn=2)
 class RenyiAccountant:
-    """The Renyi accountant: divergences added up and converted at the best real order."""
+    """The Renyi accountant: divergences added up and converted at the best real order.
+
+    It handles every event except `Shuffled` ones without a finite pure epsilon.
+    """
 
     name = "renyi"
 

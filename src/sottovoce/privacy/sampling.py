@@ -107,8 +107,10 @@ _LEAST_SWAP_RATE = 1e-9
 class AntipodalPair:
     """Sampled Gaussian noise with center c against the same with center -c.
 
-    loss(x) = log(1-q+q e^(cx - c^2/2)) - log(1-q+q e^(-cx - c^2/2)) is odd and increases with x,
-    with the inverse x = (l/2 + asinh((1-q) e^(c^2/2) sinh(l/2)/q))/c. c is at most
+    P = (1-q) N(0, 1) + q N(c, 1) and Q = (1-q) N(0, 1) + q N(-c, 1), with c = `center` and
+    q = `rate`. The privacy loss log(dP/dQ) at x is
+    loss(x) = log(1-q+q e^(cx - c^2/2)) - log(1-q+q e^(-cx - c^2/2)). It is odd and increases with
+    x, with the inverse x = (l/2 + asinh((1-q) e^(c^2/2) sinh(l/2)/q))/c. c is at most
     `LARGEST_CENTER`.
     """
 
@@ -117,7 +119,7 @@ class AntipodalPair:
     accuracy: ClassVar[float] = PAIR_ACCURACY
 
     def masses(self, edges: Vector) -> tuple[Vector, Vector]:
-        """Return the P and Q masses of the loss between the edges; see `LossPair`."""
+        """Return the P and Q masses of the loss between the edges; see `LossPair.masses`."""
         if not len(edges):
             return np.ones(1), np.ones(1)
         places = self._inverse_loss(edges)
@@ -151,12 +153,17 @@ class AntipodalPair:
 
 
 def centered_square(event: Sampled) -> float | None:
-    """Return v of a sampled release, the sum over its parts; None if a part is not supported.
+    """Return v = M t^2 of a sampled release under replace-one, summed over its parts.
+
+    M bounds the Fisher information of the laws at every tilt, and a contribution tilts them by at
+    most t; for Gaussian noise M = 1 and t is in standard deviations. None if a part is not
+    zero-centered or not supported.
 
     If one sampling decision covers several parts, the later ones may depend on the outcomes of the
     earlier ones. For this the theorem is proved for Gaussian noise only, where the worst step is
-    always the same. On a Poisson sample half the distance of neighbors counts. On a sample of fixed
-    size a contribution takes the place of another one, so the whole distance counts.
+    always the same; None for other parts. On a Poisson sample t is half the distance of neighbors.
+    On a sample of fixed size a contribution takes the place of another one, so t is the whole
+    distance.
     """
     total, parts = 0.0, basic_counts(event.event)
     if sum(parts.values()) > 1 and not all(isinstance(part, GaussianNoise) for part in parts):
@@ -183,9 +190,12 @@ def _square_distance(event: PrivacyEvent) -> float | None:
 
 
 def swapped_log_excess(square: float, rate: float, order: int) -> float:
-    """Return the smallest log(e^((a-1) D_a) - 1) over some majorants p.
+    """Return an upper bound on log(e^((a-1) D_a) - 1), rounded up, for an integer order a >= 2.
 
-    Infinity if the tilts are too large for float64.
+    D_a is the Renyi divergence, in both directions, of a sampled zero-centered release under
+    replace-one with v = `square` (`centered_square`), at the sampling rate `rate`. The smallest
+    bound over a few functions p of this module's docstring is taken. Infinity at rate 1, or if the
+    tilts are too large for float64.
     """
     if not order * square <= _LARGEST_GROWTH or not rate < 1.0:
         return math.inf
@@ -319,7 +329,12 @@ _WIDTH = 0.02  # Width of a grid cell, in standard deviations.
 
 
 def sampled_gaussian_log_excess(mu: float, rate: float, order: float) -> float:
-    """Return log(e^((a-1) D_a) - 1), rounded up; infinity where another bound is better."""
+    """Return log(e^((a-1) D_a) - 1) of Poisson-sampled Gaussian noise under zero-out, rounded up.
+
+    D_a is the Renyi divergence of order a = `order` > 1 in the larger of the two directions,
+    D_a((1-q) N(0, 1) + q N(mu, 1) || N(0, 1)), with q = `rate`. Infinity outside the range of mu,
+    rate and order in which this is computed; there other bounds are used.
+    """
     inside = mu >= _LEAST_MU and order * mu <= _LARGEST_PLACE
     if not (inside and _LEAST_RATE <= rate <= MAX_SAMPLING_RATE):
         return math.inf
@@ -371,7 +386,12 @@ _KNOWN = _known_orders()
 
 
 def sampled_renyi(event: Sampled, order: float, curve: EventDivergence) -> float:
-    """Return D_a of the sampled event in both directions; `curve` gives D_a of an event."""
+    """Return an upper bound on D_a of the sampled event in both directions.
+
+    D_a is the Renyi divergence of order a = `order`; an order of at most 1 raises `ParameterError`.
+    `curve` returns such a bound for an event and an order; it is asked about the event without
+    sampling, whose bound the result never exceeds.
+    """
     if not order > 1.0:
         raise ParameterError(f"the Renyi order must lie above 1, got {order!r}")
     unsampled = curve(event.event, order)

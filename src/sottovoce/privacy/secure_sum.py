@@ -100,7 +100,11 @@ def _menu(event: SummedBits) -> _Menu:
 
 
 def small_sum_renyi(event: SummedBits, order: float) -> float:
-    """Return D_a of the sums over at most `MAX_CLIENTS` clients, both directions, rounded up."""
+    """Return an upper bound on D_a of the sums over a few clients, in both directions.
+
+    D_a is the Renyi divergence of order a = `order` between the vectors of sums on two neighbors.
+    `event.clients` must be at most `MAX_CLIENTS` (not checked): time grows with it.
+    """
     menu = _menu(event)
     costs, values = [menu.ends[0]], [order * menu.ends[0] / 8.0 * (1.0 + _SMALL_SUM_ROUNDING)]
     if len(menu.starts):
@@ -131,7 +135,13 @@ NODES: tuple[float, ...] = tuple(
 
 
 def secure_sum_renyi(event: SummedBits, order: float) -> float:
-    """Return D_a of the sums in both directions: the smaller bound of the sums and of the bits."""
+    """Return an upper bound on D_a of the sums in both directions.
+
+    D_a is the Renyi divergence of order a = `order` between the vectors of sums on two neighbors;
+    an order of at most 1 raises `ParameterError`. The result is never above the bound of the
+    protected client's bits themselves, which is used where sums do not help (one client, a logit
+    bound above `MAX_LOGIT_BOUND`, orders above about 10^5).
+    """
     if not order > 1.0:
         raise ParameterError(f"the Renyi order must lie above 1, got {order!r}")
     local = one_bit_renyi(event.shift, event.dimension, order)

@@ -83,7 +83,11 @@ _LEAST_MARGIN = 2.0**-20  # Smallest hi + lo - 2, so that 1 - 2p keeps many digi
 
 @dataclass(frozen=True, slots=True)
 class BlanketPair:
-    """The dominating pair of the privacy blanket, by its loss; it is its own reverse."""
+    """The dominating pair of the privacy blanket, by its loss; it is its own reverse.
+
+    It is for one shuffled release of n = `clients` messages in which one client's input is
+    replaced: every client's message has a law R with lo <= dR/dQ <= hi against one common law Q.
+    """
 
     lo: float
     hi: float
@@ -211,14 +215,22 @@ _NO_CLONES = 60.0
 def shuffled_event(
     event: PrivacyEvent, clients: int, ratios: tuple[float, float] | None = None
 ) -> Shuffled:
-    """Return the event of shuffling `clients` messages; raise if shuffling does not amplify it."""
+    """Return the event of shuffling `clients` messages, each with the local guarantee `event`.
+
+    `ratios` are those of `Shuffled`. `UnsupportedEventError` is raised if the local guarantee has
+    no finite pure epsilon.
+    """
     result = Shuffled(event=event, clients=clients, ratios=ratios)
     local_epsilon(result)
     return result
 
 
 def local_epsilon(event: Shuffled) -> float:
-    """Return eps0, the pure epsilon of one message between any two inputs."""
+    """Return eps0, a pure epsilon of one message between any two inputs; at least 1e-12.
+
+    For an event under zero-out it is twice the event's pure epsilon, because two inputs are
+    compared by way of zero. `UnsupportedEventError` is raised if the pure epsilon is infinite.
+    """
     epsilon = pure_epsilon(event.event)
     if math.isinf(epsilon):
         names = sorted(
@@ -237,9 +249,11 @@ def local_epsilon(event: Shuffled) -> float:
 
 
 def shuffled_delta(eps0: float, clients: int, epsilon: float) -> float:
-    """Return a delta at `epsilon` for n shuffled messages of eps0-DP randomizers.
+    """Return an upper bound on delta at `epsilon` for n shuffled messages of eps0-DP randomizers.
 
-    It holds in both directions.
+    n is `clients`. `eps0` is the pure epsilon of one message between any two inputs, and delta is
+    that of replacing one client's input, in both directions, by the clones bound; 0 if `epsilon` is
+    at least `eps0`. Arguments outside their range raise `ParameterError`.
     """
     parameter_rules.positive("eps0", eps0)
     parameter_rules.integer("clients", clients, low=1, high=MAX_CLIENTS)
@@ -258,7 +272,10 @@ def shuffled_delta(eps0: float, clients: int, epsilon: float) -> float:
 
 
 def shuffled_epsilon(eps0: float, clients: int, delta: float) -> float:
-    """Return the smallest epsilon, at most eps0 and rounded up, at which delta is met."""
+    """Return the smallest epsilon, rounded up, at which `shuffled_delta` is at most `delta`.
+
+    It is at least 0 and at most `eps0`, and holds in both directions.
+    """
     parameter_rules.delta(delta)
     if shuffled_delta(eps0, clients, 0.0) <= delta:
         return 0.0
@@ -301,7 +318,11 @@ def _clone_buckets(eps0: float, clients: int) -> tuple[Vector, Vector]:
 
 @dataclass(frozen=True, slots=True)
 class ClonesPair:
-    """The dominating pair of the clones bound, by its loss; it is its own reverse."""
+    """The dominating pair of the clones bound, by its loss; it is its own reverse.
+
+    It is for one shuffled release of `clients` messages, each eps0-DP between any two inputs, in
+    which one client's input is replaced.
+    """
 
     eps0: float
     clients: int
@@ -359,8 +380,10 @@ def _sums_between(pmf: Vector, bounds: NDArray[np.int64]) -> Vector:
 def shuffled_pair(event: Shuffled) -> LossPair:
     """Return the dominating pair of one shuffled release, for composition over rounds.
 
-    Both pairs are sound. With many clients the loss of one message has a standard deviation of
-    about sqrt(blanket_spread/n) or sqrt(clones_spread/n); the pair with the smaller one is used.
+    It is a `BlanketPair` if the event has `ratios` and that is expected to be tighter, else a
+    `ClonesPair`; both are sound and dominate in both directions. With many clients (n) the privacy
+    loss has a standard deviation of about sqrt(blanket_spread/n) or sqrt(clones_spread/n); the pair
+    with the smaller one is used.
     """
     eps0 = local_epsilon(event)
     if event.ratios is not None:
@@ -374,7 +397,11 @@ def shuffled_pair(event: Shuffled) -> LossPair:
 
 @register(summary="amplification by shuffling", turn=5)
 class ShufflingAccountant:
-    """The clones bound for one shuffled release, computed without a grid of losses."""
+    """The clones bound for one shuffled release, computed without a grid of losses.
+
+    The accountant named "clones". Its bound is never above the guarantee of one message without
+    shuffling. Compositions are not supported.
+    """
 
     name = "clones"
 

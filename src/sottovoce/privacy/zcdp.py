@@ -32,7 +32,12 @@ from sottovoce.privacy.events import (
 
 
 def total_rho(event: PrivacyEvent) -> float:
-    """Return the rho of a composition, the sum over its parts (Bun and Steinke 2016, lemma 2.3)."""
+    """Return the rho of a composition, the sum over its parts (Bun and Steinke 2016, lemma 2.3).
+
+    The event is rho-zCDP: its Renyi divergences are D_a <= rho a at every order a > 1, in both
+    directions. Infinity if a part has no finite rho; `UnsupportedEventError` is raised for a part
+    whose rho is not known, such as a sample.
+    """
     try:
         return math.fsum(count * _basic(event) for event, count in basic_counts(event).items())
     except OverflowError:  # The count is beyond the range of float64.
@@ -70,7 +75,10 @@ def _basic(event: BasicEvent) -> float:
 
 @register(summary="zero-concentrated privacy, one number (rho) added up", turn=3)
 class ZcdpAccountant:
-    """The zCDP accountant: rho added up and converted at the best real order."""
+    """The zCDP accountant: rho added up and converted at the best real order.
+
+    It is never tighter than the Renyi accountant, and supports fewer events.
+    """
 
     name = "zcdp"
 

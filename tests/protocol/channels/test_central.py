@@ -168,7 +168,7 @@ def test_sampled_records_are_charged_behind_central_noise_and_never_sampled_twic
     assert isinstance(event, Sampled)
     assert (event.rate, event.hidden_by) == (0.25, "central-noise")
     both = terms_of(Central(client_sampling_rate=0.5), ZERO_OUT, record_sampling_rate=0.25)
-    with pytest.raises(ParameterError, match="cannot be sampled again"):
+    with pytest.raises(ParameterError, match="cannot be sampled too"):
         both(a_gaussian())
 
 
