@@ -540,9 +540,7 @@ def locate_data(
         data = spec.data.model_copy(update={"dataset": f"{kind}:{os.path.abspath(found)}"})
         return spec.model_copy(update={"data": data})
     places = " or in ".join(dict.fromkeys(os.path.abspath(folder) for folder in folders))
-    raise DataError(
-        f"there is no {text} in {places}; check the path in data.dataset = '{written}'"
-    )
+    raise DataError(f"there is no {text} in {places}; check the path in data.dataset = '{written}'")
 
 
 def _dataset_of(header: Mapping[str, Any]) -> object:

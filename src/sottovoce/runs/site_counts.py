@@ -17,7 +17,7 @@ from sottovoce.core.printable_text import format_reasons
 
 
 def idle_reason(row: Mapping[str, Any]) -> str:
-    """Return why a round asked no client, from its row of metrics; do not call it for others.
+    """Return why a round asked no client, from the row of metrics of such a round.
 
     Unreachable clients are named as the reason before missing budgets.
     """

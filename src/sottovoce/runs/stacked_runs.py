@@ -31,8 +31,8 @@ OnRound = Callable[[int, int], None]  # The number of models, and of their finis
 def as_simulation(spec: RunSpec, seed: int) -> RunSpec:
     """Return a resolved spec as a seeded simulation from another seed, without budgets.
 
-    It runs in this process and, where the channel shows each message with its sender, draws decoded
-    values instead of encoding messages.
+    It runs in this process and draws decoded values instead of encoding messages, unless the
+    channel reveals only sums or hides senders.
 
     The noise that budgets asked for is already in the spec. A client with other records might spend
     a little more with it and stop before the others. An epsilon that is not a budget, but from

@@ -171,7 +171,7 @@ class TensorBoardTracker:
         self._writer: Any = None
 
     def log(self, row: Row) -> None:
-        """Log the figures of a round, and before the first one the spec and earlier rounds."""
+        """Log the figures of a round; before the first one, log the spec and any missing rounds."""
         if self._writer is None:
             self._open(int(row["round"]))
         self._write(row)
