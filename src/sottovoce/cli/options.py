@@ -65,7 +65,7 @@ PersonEpsilon = Annotated[
     float, typer.Option(help="Epsilon of each person's answer: pure, local DP.")
 ]
 PersonBits = Annotated[
-    int | None, typer.Option(help="The most bits a person sends [as the mechanism needs].")
+    int | None, typer.Option(help="The most bits a person sends [the default of the statistic].")
 ]
 AnswerMechanism = Annotated[
     str, typer.Option(help="The mechanism that privatizes answers [least variance].")
