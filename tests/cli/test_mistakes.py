@@ -74,7 +74,7 @@ def test_a_spec_that_is_not_there_lists_those_that_are(
         ("run {} --set privacy.groups.a=1", "'privacy.groups' must be a list, got {{'a': 1}}"),
         (
             "run {} --resume --out absent --set mechanism.noise_multiplier=9.0",
-            "leave out --resume to start a run, or name the folder",
+            "leave out --resume (in Python resume=True) to start a run, or name the folder",
         ),
         ("report absent", "there is no folder absent; name the folder of a run"),
         ("attack membership absent", "there is no such folder; name the folder that 'sottovoce ru"),

@@ -38,7 +38,7 @@ def test_refusals_are_printed_with_status_2(
     (tmp_path / "taken" / "file").touch()
     taken = cli("run", "--check", ONE_BIT, *QUICK, "--out", "taken")
     assert taken.code == 2
-    assert "choose another --out" in taken.out
+    assert "choose another folder (--out" in taken.out
     resumed = cli("run", "--check", ONE_BIT, "--resume")
     assert resumed.code == 2
     assert "leave out --resume" in resumed.err

@@ -25,7 +25,8 @@ def membership(
     fpr: Annotated[
         list[float] | None,
         typer.Option(
-            help="False-positive rate at which to report the TPR; repeatable [0.01, 0.001]."
+            help="False-positive rate at which to report the true-positive rate (TPR); repeatable "
+            "[0.01, and 0.001 if there are enough candidates]."
         ),
     ] = None,
     attack: Annotated[
@@ -45,7 +46,7 @@ def membership(
     """Guess who was in the training data: Shokri's attack, LiRA and canaries, with intervals.
 
     Shadow models are trained as the run was and kept in RUN/attack; after an interruption, run the
-    same command to continue.
+    same command to continue. The result is also written to RUN/attack-membership.json.
     """
     check_plot(plot)
     set_data_folder(data_dir)
@@ -100,14 +101,15 @@ def reconstruction(
     method: Annotated[
         Literal["inversion", "learned"],
         typer.Option(
-            help="Reconstruct from the update that a client sends, or from the model's outputs."
+            help="inversion: from the update that a client sends; learned: from the outputs of "
+            "the final model, by a decoder."
         ),
     ] = "inversion",
     images: Annotated[int, typer.Option(help="Training images to attack.")] = 8,
     batch: Annotated[int, typer.Option(help="Number of images in each update, at most 100.")] = 1,
     model_at: Annotated[
         Literal["initial", "final"],
-        typer.Option(help="The model from which the update is computed."),
+        typer.Option(help="With inversion, the model from which the update is computed."),
     ] = "initial",
     labels: Annotated[
         Literal["known", "inferred"], typer.Option(help="Whether the attacker knows the labels.")
@@ -117,9 +119,11 @@ def reconstruction(
         int, typer.Option(help="Random starts of the inversion; the best result is kept.")
     ] = 1,
     total_variation: Annotated[
-        float, typer.Option(help="Weight of the total variation penalty.")
+        float, typer.Option(help="Weight of the inversion's total variation penalty.")
     ] = 1e-3,
-    epochs: Annotated[int, typer.Option(help="Epochs for which the decoder is trained.")] = 30,
+    epochs: Annotated[
+        int, typer.Option(help="With learned, epochs for which the decoder is trained.")
+    ] = 30,
     seed: Annotated[int, typer.Option(help="Seed that selects images and starts.")] = 1,
     plot: Annotated[
         Path | None, typer.Option(help="Draw originals and guesses into this SVG file.")

@@ -58,7 +58,10 @@ def mechanism_(
     plot: Plot = None,
     as_json: Json = False,
 ) -> None:
-    """Audit one release: enumerate its distribution, and sample two neighboring inputs."""
+    """Audit one release: enumerate its distribution, and sample two neighboring inputs.
+
+    Exit with 1 if more leaks than the certified epsilon allows.
+    """
     import os
     import secrets
 
@@ -106,7 +109,8 @@ def run_(
         ),
     ] = None,
     canaries: Annotated[
-        int | None, typer.Option(help="Number of canaries [by their cost].")
+        int | None,
+        typer.Option(help="Number of canaries [as many as train in reasonable time]."),
     ] = None,
     rounds: Annotated[int | None, typer.Option(help="Number of rounds to train [all].")] = None,
     confidence: Confidence = 0.999,
@@ -116,7 +120,10 @@ def run_(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Train a run again with canaries, and write the finding to audit.json in its folder."""
+    """Train a run again with canaries, and write the finding to audit.json in its folder.
+
+    Exit with 1 if more leaks than the certified epsilon allows.
+    """
     check_plot(plot)
     set_data_folder(data_dir)
     from sottovoce.auditing.finished_run import open_run
@@ -212,7 +219,9 @@ def _draw(path: Path, title: str, result: dict[str, Any]) -> None:
 
     audits = result.get("audits", [result])
     if not audits[0]["profile"]:
-        raise ParameterError("nothing is certified, so there is no curve to draw; leave out --plot")
+        raise ParameterError(
+            "no finite epsilon is certified, so there is no curve to draw; leave out --plot"
+        )
     epsilons = [point["epsilon"] for point in audits[0]["profile"]]
 
     def line(name: str, key: str, audit: dict[str, Any]) -> ChartLine:

@@ -55,7 +55,10 @@ class CommandGroup(typer.core.TyperGroup):
         return [*own, *(name for name in COMMANDS.names() if name not in own)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command for the help text; for a plug-in, its name and distribution only."""
+        """Return a command for the help text; None if there is none of that name.
+
+        Of a plug-in's command, only its name and its distribution are known: it is not imported.
+        """
         found = super().get_command(ctx, cmd_name)
         if found is not None or cmd_name not in COMMANDS.names():
             return found

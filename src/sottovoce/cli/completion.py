@@ -38,7 +38,11 @@ def completion(
 
 
 def print_completions(app: typer.Typer) -> None:
-    """Print what can stand at the shell's cursor, and end the process."""
+    """Print the words that complete the command line at the shell's cursor, and end the process.
+
+    Args:
+        app: The command line; the shell passes what is typed in environment variables.
+    """
     from typer.completion import completion_init  # type: ignore[attr-defined]
 
     completion_init()

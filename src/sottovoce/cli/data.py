@@ -24,7 +24,7 @@ DataDir = Annotated[
     typer.Option(help="The folder of data sets [$SOTTOVOCE_DATA, else the user's cache folder]."),
 ]
 DatasetName = Annotated[
-    str, typer.Argument(metavar="NAME", help="A data set, as 'data list' shows it.")
+    str, typer.Argument(metavar="NAME", help="A data set, as 'sottovoce data list' shows it.")
 ]
 
 
@@ -68,7 +68,7 @@ def _where(files: list[str], folder: Path) -> str:
 
 
 def set_data_folder(data_dir: Path | None) -> None:
-    """Set the data folder of this process and of those that it starts.
+    """Set the data folder of this process and of those that it starts, in $SOTTOVOCE_DATA.
 
     Args:
         data_dir: The folder; None leaves it as it is.
@@ -83,7 +83,10 @@ def fetch_missing(name: str, bars: ProgressReporter, data_dir: Path | None = Non
     Args:
         name: The data set.
         bars: What reports the progress.
-        data_dir: The data folder; None for the usual one.
+        data_dir: The data folder; None for $SOTTOVOCE_DATA, else the user's cache folder.
+
+    Raises:
+        DataError: The files are missing and cannot be downloaded, or have wrong digests.
     """
     from sottovoce.learning import datasets
 

@@ -9,13 +9,16 @@ from sottovoce.cli.output import Json, print_json, print_table, report_progress,
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="The folder for runs and report.html.")] = Path(
-        "demo-run"
-    ),
+    out: Annotated[
+        Path, typer.Option(help="The folder for runs and report.html; an earlier demo is replaced.")
+    ] = Path("demo-run"),
     seeds: Annotated[int, typer.Option(help="Runs of every variant, each with its own seed.")] = 8,
     as_json: Json = False,
 ) -> None:
-    """Train on the bundled digits without privacy and at one (epsilon, delta), and compare."""
+    """Train on the bundled digits without privacy and at one (epsilon, delta), and compare.
+
+    The results are printed and written to report.html in the folder.
+    """
     with report_progress() as bars:
         from sottovoce.runs.demo import run_demo  # torch takes a while to load
 

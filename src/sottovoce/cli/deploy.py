@@ -26,7 +26,8 @@ def check(
 ) -> None:
     """Check clock, disk, ledger, policy, key, certificates, data and the connection to the link.
 
-    Nothing is changed. Exit with 1 if a check fails; its remedy is printed.
+    The link is the operator's server process, to which sites connect. Nothing is changed. Exit with
+    1 if a check fails; its remedy is printed.
     """
     from sottovoce.deployment.machines.federation import FILE_NAME as FEDERATION_FILE
     from sottovoce.deployment.machines.federation import Federation
@@ -65,17 +66,20 @@ def init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create.")],
     site: Annotated[list[str], typer.Option(help="A site's name; repeatable.")],
     address: Annotated[
-        str | None, typer.Option(help="HOST:PORT at which sites reach the link.")
+        str | None,
+        typer.Option(help="HOST:PORT at which sites reach the link, the operator's server."),
     ] = None,
     host: Annotated[
         list[str] | None,
-        typer.Option(help="A further name or IP address of the link; repeatable."),
+        typer.Option(help="A further name or IP address for the link's certificate; repeatable."),
     ] = None,
     days: Days = _LINK_DAYS,
     rehearsal: Annotated[
         bool,
         typer.Option(
-            "--rehearsal", help=f"Also create the sites, on this machine [{_REHEARSAL_ADDRESS}]."
+            "--rehearsal",
+            help="Also create the sites, on this machine; --address is then optional "
+            f"[{_REHEARSAL_ADDRESS}].",
         ),
     ] = False,
     as_json: Json = False,
@@ -88,7 +92,8 @@ def init(
 
     if address is None and not rehearsal:
         raise ParameterError(
-            "--address is missing; give the HOST:PORT at which sites reach the link"
+            "--address is missing; give the HOST:PORT at which sites reach the link, the "
+            "operator's server"
         )
     federation = create_federation(
         folder,
@@ -112,7 +117,9 @@ def init(
 @app.command()
 def join(
     folder: Annotated[Path, typer.Argument(metavar="SITE_DIR", help="The folder to create.")],
-    link_: Annotated[str, typer.Option("--link", help="HOST:PORT of the link.")],
+    link_: Annotated[
+        str, typer.Option("--link", help="HOST:PORT of the link, the operator's server.")
+    ],
     name: Annotated[str, typer.Option("--as", help="This site's name in the federation.")],
     root_certificate: Annotated[Path, typer.Option(help="The operator's ca.crt.")],
     as_json: Json = False,
@@ -281,7 +288,11 @@ def stop(
         Path, typer.Argument(metavar="DIR", help="The folder of a federation or of a site.")
     ],
     run: Annotated[
-        int | None, typer.Option(help="Stop only this run; the link keeps running.")
+        int | None,
+        typer.Option(
+            help="Stop only the run with this number, as 'deploy status' shows it; the link keeps "
+            "running."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:

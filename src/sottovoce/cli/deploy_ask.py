@@ -14,7 +14,6 @@ from sottovoce.cli.options import (
     FederationFolder,
     LowerIfAny,
     PersonBits,
-    PersonEpsilon,
     UpperIfAny,
     parse_numbers,
     parse_words,
@@ -32,13 +31,19 @@ def ask(
     about: Annotated[
         str, typer.Option(help="The column: a name in [columns] of the sites' files.")
     ],
-    epsilon: PersonEpsilon,
+    epsilon: Annotated[
+        float,
+        typer.Option(
+            help="Epsilon of each person's answer: pure, local DP; for location, per km between "
+            "two places."
+        ),
+    ],
     lower: LowerIfAny = None,
     upper: UpperIfAny = None,
     bins: Bins = None,
     categories: Categories = None,
     quantiles: Annotated[
-        str | None, typer.Option(help="Levels between 0 and 1 [0.25,0.5,0.75].")
+        str | None, typer.Option(help="Levels of quantiles, between 0 and 1 [0.25,0.5,0.75].")
     ] = None,
     center: Annotated[
         str | None,

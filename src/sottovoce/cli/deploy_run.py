@@ -29,7 +29,9 @@ def run(
     out: Annotated[
         Path | None, typer.Option(help="The run folder to write [DIR/runs/NAME].")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the interrupted run in its run folder.")
+    ] = False,
     allow_code: AllowCode = False,
     log: Log = None,
     as_json: Json = False,

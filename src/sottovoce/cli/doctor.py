@@ -33,8 +33,8 @@ class Package:
     Attributes:
         name: Its distribution.
         version: The version; None if it is not installed.
-        needed: Whether nothing works without it.
-        purpose: What needs it.
+        needed: Whether nothing works without it; the others are optional.
+        purpose: What it is needed for.
         install: The command that installs it.
     """
 
@@ -47,13 +47,14 @@ class Package:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernels:
-    """The kernels that encode and decode.
+    """The implementations of encoding and decoding; all give the same bits.
 
     Attributes:
-        in_use: The level that is used.
-        levels: All levels that this machine can run, the slowest first.
+        in_use: The implementation ("level") that is used: "numpy", or one of the C kernels, named
+            by instruction set; "none" if $SOTTOVOCE_KERNELS names one that cannot run here.
+        levels: All levels that this machine can run, the slowest ("numpy") first.
         cuda: Whether Triton kernels can run on a GPU.
-        threads: The number of threads.
+        threads: The number of threads that the kernels use.
         compiler: The path of a C compiler; None if there is none.
     """
 
@@ -102,7 +103,22 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """The state of an installation."""
+    """The state of an installation: versions, packages, folders, self tests and problems.
+
+    Attributes:
+        version: The version of Sottovoce.
+        python: The version of Python.
+        executable: The path of the Python interpreter.
+        platform: The operating system and its version.
+        installed_at: The folder of the package.
+        packages: The needed and optional packages, installed or not.
+        kernels: The implementations of encoding and decoding.
+        places: The folders of data, designs and temporary files.
+        programs: The paths of Flower's programs; None for one that is not found, and empty if
+            Flower is not installed.
+        checks: The results of the self test.
+        problems: What is wrong or missing, with remedies.
+    """
 
     version: str
     python: str
@@ -122,12 +138,15 @@ class Diagnosis:
         return all(check.ok for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the diagnosis as plain data."""
+        """Return the diagnosis as plain data, with the key `usable`."""
         return {"usable": self.usable, **asdict(self)}
 
 
 def diagnose() -> Diagnosis:
-    """Return the state of this installation; only core packages are needed."""
+    """Return the state of this installation, with the results of a self test that is run now.
+
+    It works where only core packages are installed; a failed check is a result, not an error.
+    """
     packages, problems = _packages(), []
     kernels, more = _kernels()
     problems += more
@@ -320,7 +339,10 @@ _UNUSABLE = 1
 
 
 def doctor(as_json: Json = False) -> None:
-    """Show what is installed, which kernels run and where data is, and run a self test."""
+    """Show what is installed, which kernels run and where data is, and run a self test.
+
+    Exit with 1 if a self test fails.
+    """
     with report_progress():
         found = diagnose()
     if as_json:

@@ -53,7 +53,11 @@ class FileEstimate:
         typer.Option(help="Words that mean a missing value, such as 99,unknown; repeatable."),
     ] = None
     ledger: Annotated[
-        Path | None, typer.Option(help="The ledger in which to charge the people's account.")
+        Path | None,
+        typer.Option(
+            help="The ledger file in which to charge the people's account; it is created if there "
+            "is none [nothing is charged]."
+        ),
     ] = None
     budget: Annotated[
         float | None, typer.Option(help="The account's budget: total epsilon over all questions.")
@@ -87,12 +91,18 @@ class FileEstimate:
     ) -> None:
         """Estimate a statistic of the people in a file and print it.
 
+        With --ledger, the people's account is charged before any value is privatized.
+
         Args:
-            statistic: The name of the statistic.
-            data: The csv file.
+            statistic: The name of the statistic: mean, variance, histogram, quantiles or location.
+            data: The csv file, with one person in each row.
             column: The column, or several; None for the only one.
-            plot: The file into which to draw a map.
-            options: The options of the question.
+            plot: The file into which to draw the map of locations; None draws none.
+            options: The options of the question, such as its epsilon and bounds.
+
+        Raises:
+            ParameterError: An option is wrong, or --ledger and --account are not given together.
+            BudgetExhaustedError: The account's budget does not allow the question.
         """
         from sottovoce.analytics import intervals
         from sottovoce.analytics.estimates import question_for, takes_people
@@ -280,7 +290,9 @@ def quantiles(
     *,
     data: Data,
     bounds: Bounds,
-    quantiles: Annotated[str, typer.Option(help="Levels between 0 and 1.")] = "0.25,0.5,0.75",
+    quantiles: Annotated[
+        str, typer.Option(help="Levels of the quantiles, between 0 and 1.")
+    ] = "0.25,0.5,0.75",
     answer: Answer,
     file: FileEstimate,
 ) -> None:

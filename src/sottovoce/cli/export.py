@@ -14,7 +14,10 @@ def export(
     model: Annotated[Path, typer.Argument(help="The file to write, such as model.safetensors.")],
     as_json: Json = False,
 ) -> None:
-    """Write a run's model as a safetensors file, with its guarantee in the metadata."""
+    """Write a run's model as a safetensors file, with its guarantee and epsilon in the metadata.
+
+    It is the model of the newest checkpoint; the run may be unfinished, but must have a ledger.
+    """
     from sottovoce.runs.opened import export_model
 
     written = export_model(run, model)

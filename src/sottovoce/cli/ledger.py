@@ -139,13 +139,19 @@ def _check_seal(path: Path, ledger: "LedgerReader") -> None:
 
 
 def open_verified(path: Path) -> "LedgerReader":
-    """Open a ledger after checking that it was not altered and is the site's own.
+    """Open a ledger for reading after checking that it was not altered.
+
+    In a site's folder, check also that it is the ledger that the site's seal records.
 
     Args:
         path: The folder of a run or a site, or a ledger file.
 
+    Returns:
+        The open ledger; the caller closes it.
+
     Raises:
-        LedgerError: If the ledger was altered or is not the one that the site's seal records.
+        LedgerError: If there is no ledger, or it was altered or is not the one that the site's
+            seal records.
     """
     ledger = _open(path)
     try:
@@ -285,7 +291,9 @@ def _row(
     # Without any delta, the sum of pure charges is the only epsilon.
     is_pure = (is_pure or at is None) and math.isfinite(pure)
     if at is None and not is_pure:
-        raise ParameterError(f"client '{client}' has no budget to take delta from; give --delta")
+        raise ParameterError(
+            f"client '{client}' has no budget whose delta could be used; give --delta"
+        )
     spent = spending_of_charges(history, None if is_pure else at, pure) if history else None
     epsilon = spent.epsilon if spent else 0.0
     private = math.isfinite(epsilon)

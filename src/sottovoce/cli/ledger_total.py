@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 def check_one_ledger(expected: Path, path: Path) -> None:
     """Raise LedgerError for a folder that has no ledger while folders in it have.
 
+    Nothing is raised for other paths, even if there is no ledger.
+
     Args:
         expected: Where the ledger would be.
-        path: The folder that was named.
+        path: The path that was named.
 
     Raises:
-        LedgerError: With the names of the folders that have a ledger.
+        LedgerError: The message names the folders that have a ledger.
     """
     from sottovoce.core.errors import LedgerError
 

@@ -168,7 +168,7 @@ def options(
 
 
 def parser() -> commands.CommandGroup:
-    """Return the parser of all commands except those of plug-ins."""
+    """Return the parser of all commands of Sottovoce and sottovoce-papers, without plug-ins'."""
     group = typer.main.get_command(app)
     assert isinstance(group, commands.CommandGroup)
     group.add_own_commands()
@@ -194,7 +194,7 @@ def _in_one_line(
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command that `sys.argv` names, and end the process with its exit status."""
     reopen_closed_streams()
     warnings.formatwarning = _in_one_line
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]

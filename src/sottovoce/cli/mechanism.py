@@ -88,10 +88,10 @@ def show_(kind: MechanismKind, as_json: Json = False) -> None:
 
 @app.command()
 def check(kind: MechanismKind, as_json: Json = False) -> None:
-    """Check that a mechanism, also a plug-in's, keeps the contract; exit with 1 if it does not.
+    """Check that a mechanism keeps the contract that accounting relies on; exit with 1 if not.
 
-    Every example is checked on each of its domains: samples, declared privacy, codes, keys, input
-    and calibration.
+    Every registered example, also a plug-in's, is checked on each of its domains: samples, declared
+    privacy, codes, keys, input and calibration.
     """
     from sottovoce.auditing.contract import CHECKS, cases
     from sottovoce.auditing.contract import check as checked
@@ -153,7 +153,10 @@ def design(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Design the unbiased table of least variance on [0, 1], and certify it."""
+    """Design the unbiased table of least variance on [0, 1], and certify its epsilon.
+
+    A table gives the probability of each output value (letter) for each input.
+    """
     from sottovoce.core.errors import ParameterError, UnknownNameError
     from sottovoce.mechanisms.design import store
 

@@ -102,8 +102,9 @@ def explain(error: Exception, *, is_output: bool = False) -> str | None:
         return _missing(error.name or "")
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
         return (
-            "error: out of memory; train fewer clients in a round or a smaller model, or set "
-            "runtime.device = 'cpu'. To continue a run from its last checkpoint use --resume"
+            "error: out of memory; use less data, fewer coordinates or fewer clients in a round, "
+            "or, on a GPU, the device 'cpu'. To continue a run from its last checkpoint use "
+            "--resume"
         )
     if isinstance(error, UnicodeEncodeError):  # a lone surrogate in an argument
         return f"error: {error.object!r} cannot be encoded as text; correct that argument"
@@ -189,7 +190,11 @@ def _given(error: Any, message: str) -> str:
 
 
 def missing_spec_message(path: Path) -> str:
-    """Return the message for a spec file that does not exist, with those that do."""
+    """Return the message for a spec file that does not exist; it names some that do.
+
+    Args:
+        path: The file that was named.
+    """
     specs = _specs(path.parent)
     near = _near(path.name, [one.name for one in specs])
     nearest = next((f", did you mean '{one}'?" for one in specs if near and one.name == near), "")

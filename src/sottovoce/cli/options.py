@@ -14,7 +14,9 @@ import typer
 if TYPE_CHECKING:
     from sottovoce.planning.release import PlannedRelease
 
-FinishedRun = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+FinishedRun = Annotated[
+    Path, typer.Argument(metavar="RUN", help="The folder that 'sottovoce run' wrote.")
+]
 FederationFolder = Annotated[
     Path, typer.Argument(metavar="DIR", help="The folder of a federation.")
 ]
@@ -35,7 +37,7 @@ AllowCode = Annotated[
 ]
 Log = Annotated[
     list[str] | None,
-    typer.Option("--log", help="Log rounds to tensorboard or mlflow; repeatable."),
+    typer.Option("--log", help="Log each round's figures to tensorboard or mlflow; repeatable."),
 ]
 Device = Annotated[
     Literal["auto", "cpu", "cuda"] | None,
@@ -62,7 +64,9 @@ UpperIfAny = Annotated[
 PersonEpsilon = Annotated[
     float, typer.Option(help="Epsilon of each person's answer: pure, local DP.")
 ]
-PersonBits = Annotated[int | None, typer.Option(help="The most bits a person sends.")]
+PersonBits = Annotated[
+    int | None, typer.Option(help="The most bits a person sends [the default of the statistic].")
+]
 AnswerMechanism = Annotated[
     str, typer.Option(help="The mechanism that privatizes answers [least variance].")
 ]
@@ -87,7 +91,10 @@ Missing = Annotated[
 Delta = Annotated[float, typer.Option(help="The failure probability, such as 1e-5.")]
 Rounds = Annotated[int, typer.Option(help="The number of rounds in which a client takes part.")]
 TotalEpsilon = Annotated[float, typer.Option(help="The privacy budget over all rounds.")]
-ClipGeometry = Annotated[str | None, typer.Option(help="l2, l1 or linf [as the mechanism needs].")]
+ClipGeometry = Annotated[
+    str | None,
+    typer.Option(help="The norm that is clipped: l2, l1 or linf [as the mechanism needs]."),
+]
 Records = Annotated[
     int,
     typer.Option(
@@ -95,7 +102,9 @@ Records = Annotated[
         "at sample level."
     ),
 ]
-AdjacencyName = Annotated[str, typer.Option(help="zero-out or replace-one.")]
+AdjacencyName = Annotated[
+    str, typer.Option(help="Which data sets are neighbors: zero-out or replace-one.")
+]
 SamplingRate = Annotated[
     float | None,
     typer.Option(
@@ -103,7 +112,9 @@ SamplingRate = Annotated[
         "of each."
     ),
 ]
-Sampling = Annotated[str, typer.Option(help="poisson or fixed-size.")]
+Sampling = Annotated[
+    str, typer.Option(help="How the sample of --sampling-rate is drawn: poisson or fixed-size.")
+]
 SamplingHiddenBy = Annotated[
     str,
     typer.Option(
@@ -157,7 +168,7 @@ class ReleaseOptions:
 
 
 def option(name: str) -> str:
-    """Return the name of an argument as it is typed, such as --sampling-rate."""
+    """Return the option for an argument, such as --sampling-rate for sampling_rate."""
     return f"--{name.replace('_', '-')}"
 
 
@@ -190,7 +201,8 @@ def spread_dataclasses(command: Callable[..., None]) -> Callable[..., None]:
     Several commands can so share options, which are listed in the order of the fields.
 
     Args:
-        command: A function some of whose parameters are annotated with dataclasses.
+        command: A function some of whose parameters are annotated with dataclasses. It is called
+            with objects of these classes, made from the options.
     """
     own = inspect.signature(command).parameters
     groups: dict[str, Any] = {

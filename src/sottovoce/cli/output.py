@@ -36,7 +36,7 @@ def say(text: str, *, err: bool = False) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON; infinite numbers are refused."""
+    """Print a value as indented JSON on stdout; raise ValueError for infinite numbers and NaN."""
     say(json.dumps(value, indent=2, allow_nan=False))
 
 
@@ -141,7 +141,7 @@ def draw(path: Path, chart: Drawable, *, mode: int = PUBLIC) -> None:
     Args:
         path: The file.
         chart: What to draw.
-        mode: The file's permissions.
+        mode: The file's permissions, such as 0o600.
     """
     from sottovoce.core.charts.style import standalone
 

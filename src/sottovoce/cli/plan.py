@@ -37,7 +37,9 @@ class PlanOptions:
     dimension: Annotated[int, typer.Option(help="Coordinates of an update.")]
     rounds: Rounds = 1
     clip_norm: Annotated[float, typer.Option(help="The clipping norm of an update.")] = 1.0
-    clip_geometry: Annotated[str, typer.Option(help="l2, l1 or linf.")] = "l2"
+    clip_geometry: Annotated[
+        str, typer.Option(help="The norm that is clipped: l2, l1 or linf.")
+    ] = "l2"
     records: Records = 1
     adjacency: AdjacencyName = "zero-out"
     sampling_rate: SamplingRate = None

@@ -53,7 +53,7 @@ def spend(
     accountant: AccountantName = None,
     as_json: Json = False,
 ) -> None:
-    """Compute the epsilon that a client spends over some rounds."""
+    """Compute the epsilon, at a delta, that a client spends over some rounds."""
     from sottovoce.core import parameter_rules
     from sottovoce.planning.spending import check_rounds, spending_of_mechanism
 
@@ -83,7 +83,10 @@ def calibrate(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Find the parameter, or the number of rounds, that just keeps within (epsilon, delta)."""
+    """Find the noise parameter, or the number of rounds, that just keeps within (epsilon, delta).
+
+    The parameter is found if it is not among --param; otherwise the rounds, unless they are given.
+    """
     from sottovoce.planning.calibrate import calibrate_release
     from sottovoce.planning.spending import check_rounds, spending_of_mechanism
 
@@ -179,7 +182,8 @@ def _rounds(event: "PrivacyEvent", epsilon: float, delta: float) -> int:
     if not rounds:
         spent = privacy_spent(event, delta)
         raise ParameterError(
-            f"one round alone spends {spent}, more than the budget; raise epsilon or the noise"
+            f"one round alone spends {spent}, more than the budget of epsilon {epsilon:g}; raise "
+            "--epsilon or the noise"
         )
     return rounds
 

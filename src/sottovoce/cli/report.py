@@ -7,7 +7,7 @@ import typer
 
 from sottovoce.cli.output import Json, print_json, print_table, print_wrapped, report_progress, say
 
-_RUNS = "Folders of runs; for a folder of runs or of a federation, all runs in it."
+_RUNS = "Run folders; a folder of runs or of a federation stands for all runs in it."
 
 
 def report(
@@ -17,7 +17,7 @@ def report(
 ) -> None:
     """Write a page about the privacy, accuracy and traffic of runs, which needs no network.
 
-    A run that has not ended is reported up to its last round.
+    A run that has not ended is reported up to its last round. An existing page is replaced.
     """
     import jinja2 as jinja2  # if it is missing, say so before reading runs
 

@@ -39,7 +39,7 @@ _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(KeyboardInterrupt):
-    """The error that a signal raises to end the work."""
+    """The error that SIGINT or SIGTERM raises to end the work; `number` is the signal's number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -47,7 +47,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Interruption:
-    """The signal that has arrived, if any."""
+    """The number of the signal that has arrived; None before one has."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -92,7 +92,7 @@ def interruptible() -> Iterator[Interruption]:
 def end_interrupted_run(
     interrupt: KeyboardInterrupt, folder: Path | None, rounds: int, *, as_json: bool
 ) -> NoReturn:
-    """Print how far an interrupted run has come and how to continue it, and exit.
+    """Print how far an interrupted run has come and how to continue it; exit with 128 + signal.
 
     Args:
         interrupt: The exception that ended the work; its signal gives the exit status.
@@ -130,7 +130,9 @@ def run(
     spec: SpecFile,
     set_: Overrides = None,
     out: Annotated[Path | None, typer.Option(help="The run folder to write [runs/NAME].")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue the interrupted run in its run folder.")
+    ] = False,
     check: Annotated[
         bool,
         typer.Option(

@@ -40,7 +40,10 @@ class SelfTestCheck:
 
 
 def self_test() -> tuple[SelfTestCheck, ...]:
-    """Return the results of all checks; a failed check does not stop the others."""
+    """Run all checks of an installation and return their results.
+
+    A check that fails or raises is a result with `ok` false, and does not stop the others.
+    """
     return tuple(_tried(name, check) for name, check in _checks())
 
 

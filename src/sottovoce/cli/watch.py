@@ -26,12 +26,15 @@ _STATE_COLORS = {"finished": "green", "running": "cyan", "waiting": "yellow", "s
 
 
 def sparkline(values: Sequence[float | None], width: int = _SPARK_WIDTH) -> str:
-    """Return values as block characters, from the lowest to the highest value.
+    """Return values as block characters, whose height goes from the lowest to the highest value.
 
     Args:
-        values: The values; None where there is none.
+        values: The values; entries that are None are left out.
         width: The most characters; where there are more values, each character shows the last of
             an equal share of them.
+
+    Returns:
+        The characters; empty if there are no values.
     """
     known = [value for value in values if value is not None]
     if len(known) > width:
@@ -44,7 +47,7 @@ def sparkline(values: Sequence[float | None], width: int = _SPARK_WIDTH) -> str:
 
 
 def show_bytes(count: float) -> str:
-    """Return a number of bytes with its unit, in powers of a thousand."""
+    """Return a number of bytes as a text with its unit, in powers of a thousand: "1.5 kB"."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5:
             return f"{count:.3g} {unit}"
@@ -53,7 +56,7 @@ def show_bytes(count: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """Return a time in its two largest units."""
+    """Return a time as a text in its two largest units, such as "2 h 05 min" or "40 s"."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -65,7 +68,14 @@ def show_seconds(seconds: float) -> str:
 
 
 def epsilon_note(state: Mapping[str, Any]) -> str:
-    """Return what was spent, of what budget, and what is left."""
+    """Return a text that says what was spent, of what budget, and what is left.
+
+    Args:
+        state: The state of a run, as `live.describe` returns it.
+
+    Returns:
+        The text; "no privacy" without a guarantee, and only what was spent without a budget.
+    """
     from sottovoce.core.display import show_epsilon, show_remaining
     from sottovoce.runs.site_counts import BY_SERVER
 
@@ -82,13 +92,21 @@ def epsilon_note(state: Mapping[str, Any]) -> str:
 
 
 def replies_note(state: Mapping[str, Any]) -> str:
-    """Return how many clients answered in the last round."""
+    """Return how many clients answered in the last round, as a text; empty before the first.
+
+    Args:
+        state: The state of a run, as `live.describe` returns it.
+    """
     last = state["last_round"]
     return f"{last['clients_received']} of {last['clients_asked']} answered" if last else ""
 
 
 def line(state: Mapping[str, Any]) -> str:
-    """Return the state in one line, for logs and pipes."""
+    """Return the state of a run in one line, for logs and pipes.
+
+    Args:
+        state: The state, as `live.describe` returns it.
+    """
     of = f" of {state['rounds']}" if state["rounds"] else ""
     parts = [f"round {state['rounds_done']}{of}"]
     if state["accuracy"] is not None:
@@ -105,7 +123,12 @@ def line(state: Mapping[str, Any]) -> str:
 
 
 def ending(state: Mapping[str, Any]) -> str:
-    """Return one line that says how a run ended."""
+    """Return one line that says how a run ended, after how many rounds.
+
+    Args:
+        state: The state of a run that has ended, as `live.describe` returns it, perhaps with a
+            `detail` from the federation.
+    """
     if state["state"] == "halted":
         return f"halted after {state['rounds_done']} of {state['rounds']} rounds: {state['halted']}"
     detail = f": {state['detail']}" if state.get("detail") else ""
@@ -113,7 +136,7 @@ def ending(state: Mapping[str, Any]) -> str:
 
 
 def panel(state: Mapping[str, Any], accuracies: Sequence[float | None]) -> "RenderableType":
-    """Return the view of a run for a terminal.
+    """Return the view of a run for a terminal, to be printed by rich.
 
     Args:
         state: The state, as `live.describe` returns it.
@@ -251,7 +274,9 @@ def watch(
     run: Annotated[
         Path,
         typer.Argument(
-            metavar="RUN", help="The folder of a run, or of a federation for its last run."
+            metavar="RUN",
+            help="The folder of a run, which may not exist yet, or of a federation for its last "
+            "run.",
         ),
     ],
     once: Annotated[bool, typer.Option("--once", help="Print the state and exit.")] = False,
@@ -260,7 +285,10 @@ def watch(
     ] = 1.0,
     as_json: Json = False,
 ) -> None:
-    """Show rounds, accuracy, epsilon, bytes and missing replies of a run; nothing is changed."""
+    """Show rounds, accuracy, epsilon, bytes and missing replies of a run; nothing is changed.
+
+    The view is updated until the run ends; Ctrl-C ends the view only.
+    """
     watched = _Watched(run)
     with contextlib.suppress(KeyboardInterrupt):  # ends the view; the run continues
         if once:

@@ -12,14 +12,14 @@ from sottovoce.reporting.interactive import line_figure, script, templates
 
 
 def write_report(demo: Mapping[str, Any], path: Path) -> Path:
-    """Write the page of the demo.
+    """Write the page about the demo as one HTML file.
 
     Args:
         demo: The demo's result, as `runs.demo.run_demo` returns it.
-        path: The HTML file to write.
+        path: The HTML file to write; an existing one is replaced.
 
     Returns:
-        The path.
+        `path`.
     """
     environment = templates()
     environment.filters["epsilon"] = lambda value: show_epsilon(value, 3)

@@ -16,14 +16,14 @@ _LIGHT, _DARK = np.array([253.0, 252.0, 249.0]), np.array([29.0, 111.0, 184.0])
 
 
 def draw(path: Path, density: Sequence[Sequence[float]], *, side_km: float, title: str) -> None:
-    """Draw a density map into an SVG or PNG file.
+    """Draw a density map into an SVG or PNG file, with north up.
 
     Args:
-        path: The file; its ending chooses the format.
-        density: The share of people; density[i][k] is the cell i-th from the west and k-th from
-            the south.
+        path: The file; a name that ends in .png gives a PNG, any other an SVG.
+        density: The share of people in each cell; density[i][k] is the cell i-th from the west and
+            k-th from the south.
         side_km: The side of the map in km.
-        title: The title of the SVG.
+        title: The title of the SVG; a PNG has none.
     """
     from_north = np.asarray(density, dtype=np.float64).T[::-1]
     if path.suffix == ".png":
@@ -46,11 +46,15 @@ _CONTINUOUS_ROWS = 33  # inputs that are drawn where the inputs are an interval
 
 
 def matrix_panel(name: str, design: Design) -> Panel:
-    """Return the panel of a design on [0, 1], with the letters in increasing order.
+    """Return the panel that shows the table of a designed mechanism with inputs in [0, 1].
+
+    Its columns are the letters (the decoded values of codes) in increasing order, its rows the
+    design's inputs, or 33 evenly spaced ones if any input is accepted; a cell is the probability of
+    the letter given the input.
 
     Args:
         name: The panel's title.
-        design: The design; the rows are its inputs, or evenly spaced ones if it is continuous.
+        design: The design.
     """
     channel = design.channel
     order = np.argsort(channel.letters)
@@ -64,7 +68,10 @@ def matrix_panel(name: str, design: Design) -> Panel:
 
 
 def matrix_chart(design: Design) -> HeatMap:
-    """Return the chart of one design's matrix and alphabet."""
+    """Return the chart of one design: the probability of each letter given each input.
+
+    A letter is the decoded value of a code; see `matrix_panel`.
+    """
     name = f"epsilon = {design.spec.epsilon:g}"
     return HeatMap(
         title="Probability of each letter (columns) given the input (rows, 0 on top)",

@@ -27,7 +27,10 @@ def templates(*folders: Path) -> "Environment":
     Values are escaped unless they are marked safe.
 
     Args:
-        folders: Further folders with templates.
+        folders: Further folders with templates, which are searched first.
+
+    Raises:
+        ModuleNotFoundError: jinja2, of the extra `report`, is not installed.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -50,13 +53,18 @@ def script() -> str:
 def line_figure(
     chart: LineChart, *, identity: str, caption: str = "", log_switch: bool = False
 ) -> dict[str, Any]:
-    """Return a line chart for `figure.html`.
+    """Return the data from which the template `figure.html` draws a line chart.
 
     Args:
         chart: The chart.
         identity: The id of the figure on the page.
         caption: The text below.
-        log_switch: Whether to offer a logarithmic axis, if all values are positive.
+        log_switch: Whether to offer a logarithmic vertical axis in addition, if all values are
+            positive.
+
+    Returns:
+        The drawings as SVG, one for each axis, the legend, the table of numbers, and the data that
+        the page's script reads.
     """
     charts = [chart]
     if log_switch and all(y > 0.0 for line in chart.lines for y in line.y):
@@ -98,12 +106,16 @@ def line_figure(
 
 
 def scatter_figure(chart: ScatterChart, *, identity: str, caption: str = "") -> dict[str, Any]:
-    """Return a scatter chart for `figure.html`; the pointer finds each point.
+    """Return the data from which the template `figure.html` draws a scatter chart.
 
     Args:
         chart: The chart.
         identity: The id of the figure on the page.
         caption: The text below.
+
+    Returns:
+        The drawing as SVG, the legend, the table of numbers, and the data with which the page's
+        script shows the values of the point under the pointer.
     """
     series = []
     for number, (one, points) in enumerate(zip(chart.series, chart.pixels(), strict=True)):

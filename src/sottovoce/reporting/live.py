@@ -35,10 +35,12 @@ class Reading:
     Attributes:
         folder: The run's folder.
         header: What run.json has; None if the run has not begun.
-        rows: The rounds so far.
+        rows: The metrics of the finished rounds, in order.
         result: What result.json has; None before the run's end.
-        seconds_at_work: From the creation of the folder to the last round; None before that.
-        quiet_seconds: Since the last round.
+        seconds_at_work: The seconds from the creation of the folder to the last round; None before
+            the first round.
+        quiet_seconds: The seconds since the last round, or before it since the creation of the
+            folder; 0 if the run has not begun.
         is_held: Whether a process of this machine has the run locked; None if unknown.
     """
 
@@ -52,7 +54,11 @@ class Reading:
 
     @property
     def state(self) -> State:
-        """The state: 'silent' if no process has the run and no round came for a while."""
+        """The state of the run: waiting, running, silent, halted or finished.
+
+        waiting: it has not begun. silent: no process of this machine has it locked, and no round
+        came for more than 10 seconds. halted: it stopped because too few clients had budget left.
+        """
         if self.header is None:
             return "waiting"
         if self.result is None:
@@ -62,23 +68,23 @@ class Reading:
 
     @property
     def has_ended(self) -> bool:
-        """Whether there is a result."""
+        """Whether the run has finished or halted, so that there is a result."""
         return self.result is not None
 
     @property
     def rounds_done(self) -> int:
-        """The number of the last finished round."""
+        """The number of the last finished round; 0 before it."""
         return int(self.rows[-1]["round"]) if self.rows else 0
 
 
 def read(folder: Path) -> Reading:
-    """Return what the files of a run say now.
+    """Return what the files of a run say now; nothing is locked or written.
 
     Args:
-        folder: The run's folder, which may not exist yet.
+        folder: The run's folder, which may not exist yet; the state is then 'waiting'.
 
     Raises:
-        OutputError: If the folder has something else, or is damaged.
+        OutputError: If the folder has other files but no run, or the run's files are damaged.
     """
     run_folder = RunFolder(folder)
     if not run_folder.exists:
@@ -109,13 +115,16 @@ def read(folder: Path) -> Reading:
 def describe(reading: Reading, *, rounds_per_second: float | None = None) -> dict[str, Any]:
     """Return the state of a run as plain data.
 
-    Epsilon is the largest over clients, and null if there is no guarantee. What is left of the
-    budget is null if clients have different budgets or none. In a federation both are the server's
-    count, and `sites` has what each site answered and says it charged.
+    `epsilon` is the largest over clients after the last finished round, and None if there is no
+    guarantee; charges for a round that is not finished are in the ledger only. `epsilon_left`, what
+    is left of the budget, is None if clients have different budgets or none. In a federation both
+    are the server's count, and `sites` has what each site answered and says it charged. Sums such
+    as `bytes_up` are over all finished rounds.
 
     Args:
         reading: What the files say.
-        rounds_per_second: The speed; None for the mean since the folder was created.
+        rounds_per_second: The speed, from which `seconds_left` is estimated; None for the mean
+            since the folder was created.
     """
     spec = _section((reading.header or {}).get("spec"))
     privacy, rows = _section(spec.get("privacy")), reading.rows

@@ -19,14 +19,19 @@ from sottovoce.runs.folder import ATTRIBUTES_NAME, AUDIT_NAME, MEMBERSHIP_NAME, 
 from sottovoce.runs.loading import toml_text
 from sottovoce.runs.record import RunRecord, read_finding, read_record
 
-Finding = dict[str, Any]  # title, verdict, alarm, columns, rows, notes
+# A table for the report: title, verdict, alarm (is it a violation?), columns, rows, notes.
+Finding = dict[str, Any]
 
 
 def findings(folder: Path) -> list[Finding]:
-    """Return the findings of audits and attacks in a run's folder.
+    """Return the findings of audits and attacks in a run's folder, each as a table for the report.
 
     Args:
         folder: The run's folder.
+
+    Returns:
+        For each finding its title, a sentence (`verdict`), whether it is a violation (`alarm`), the
+        headings and rows of a table, and notes; empty if no audit or attack was made.
 
     Raises:
         OutputError: If a file is damaged.
@@ -153,7 +158,12 @@ def compare_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return why runs are not comparable, notes about them, and those on the Pareto frontier.
 
     Args:
-        runs: The data of each run, as `run_data` returns it, with its label.
+        runs: The data of each run, as `run_data` returns it, with its `label`.
+
+    Returns:
+        `obstacles`: sentences that say in what guarantees or data differ; `notes`: sentences;
+        `frontier`: the labels of runs that no other beats in accuracy, epsilon and bytes at once,
+        empty if there are obstacles.
     """
     figures = [run["figures"] for run in runs]
     obstacles = [
@@ -180,9 +190,10 @@ def compare_runs(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def frontier(points: Sequence[tuple[float | None, float | None, float | None]]) -> list[int]:
-    """Return the numbers of the points on the Pareto frontier.
+    """Return the indices of the points on the Pareto frontier, in increasing order.
 
-    A point is not on it if another one is at least as good in all three and better in one.
+    A point is not on it if another one is at least as good in all three and better in one. A larger
+    accuracy, a smaller epsilon and fewer bytes are better.
 
     Args:
         points: (accuracy, epsilon, bytes); an epsilon of None is infinite, and a point without
@@ -210,15 +221,19 @@ def report_of(folders: Sequence[Path], on_run: OnRun | None = None) -> dict[str,
     """Return the data of a report about one run or several.
 
     Args:
-        folders: The folders of the runs.
-        on_run: Called before each run is read.
+        folders: The folders of the runs, finished or not.
+        on_run: Called before each run is read with the number of runs read, the number of all, and
+            the name of the next folder.
 
     Returns:
-        The runs, the sentences that the page opens with, and how several runs compare; the same
-        folders give the same data.
+        `runs`: the data of each, see `run_data`; `statement`: the three texts that the page opens
+        with; `comparison`: see `compare_runs`, None for one run. The same folders give the same
+        data.
 
     Raises:
         ParameterError: If a folder is named twice.
+        OutputError: If a folder holds no run, or its files are damaged or contradict each other.
+        LedgerError: If a ledger is damaged or lacks charges.
     """
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise ParameterError("a run folder is named twice; name each once")
@@ -250,8 +265,14 @@ def _statement(runs: Sequence[Mapping[str, Any]]) -> list[str]:
 def run_data(folder: Path) -> dict[str, Any]:
     """Return the data of one run: state, text, figures, rounds, clients, findings and spec.
 
+    What was spent is computed again from the run's ledger, if it has one.
+
     Args:
         folder: The run's folder.
+
+    Raises:
+        OutputError: If the folder holds no run, or its files are damaged or contradict each other.
+        LedgerError: If the ledger is damaged or lacks charges.
     """
     record = read_record(folder)
     accounts = accounts_of(record)

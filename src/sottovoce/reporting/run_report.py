@@ -23,10 +23,12 @@ _WIDE_RANGE = 8.0  # ratio of the largest to the smallest value above which an a
 
 
 def privacy_figure(run: Run, identity: str) -> Figure | None:
-    """Return the chart of every accountant's bound by round; None if nothing is guaranteed.
+    """Return the chart of every accountant's bound on epsilon by round, and of the budget.
+
+    It is None if there is no finite bound: before the first round, or without a guarantee.
 
     Args:
-        run: The run's data.
+        run: The run's data, as `run_data` returns it.
         identity: The id of the figure on the page.
     """
     accounts = run["accounts"]
@@ -60,10 +62,10 @@ def privacy_figure(run: Run, identity: str) -> Figure | None:
 
 
 def training_figures(run: Run, identity: str) -> list[Figure]:
-    """Return charts of accuracy and loss on test data, if they were measured.
+    """Return charts of accuracy and loss on test data; empty if they were not measured.
 
     Args:
-        run: The run's data.
+        run: The run's data, as `run_data` returns it.
         identity: The beginning of the figures' ids.
     """
     found = []
@@ -80,8 +82,10 @@ def training_figures(run: Run, identity: str) -> list[Figure]:
 def traffic_figures(run: Run, identity: str) -> list[Figure]:
     """Return charts of the bytes of each round, and of the bytes per client so far.
 
+    There are none before the first round.
+
     Args:
-        run: The run's data.
+        run: The run's data, as `run_data` returns it.
         identity: The beginning of the figures' ids.
     """
     rows, clients = run["rows"], run["figures"]["clients"]
@@ -128,10 +132,10 @@ def traffic_figures(run: Run, identity: str) -> list[Figure]:
 
 
 def audit_figure(profile: Sequence[Mapping[str, float]], identity: str) -> Figure | None:
-    """Return the chart of the certified delta of an audit and its measured lower bound.
+    """Return the chart of an audit: certified delta, and its measured lower bound, by epsilon.
 
     Args:
-        profile: The points of both curves.
+        profile: The points of both curves: `epsilon`, `certified_delta` and `measured_delta`.
         identity: The id of the figure on the page.
 
     Returns:
@@ -161,9 +165,11 @@ def audit_figure(profile: Sequence[Mapping[str, float]], identity: str) -> Figur
 def comparison_figures(runs: Sequence[Run], comparison: Mapping[str, Any]) -> list[Figure]:
     """Return charts that compare runs: the frontiers, then accuracy and epsilon by round.
 
+    A frontier is drawn of accuracy against epsilon, and against bytes, if runs are comparable.
+
     Args:
-        runs: The data of the runs.
-        comparison: What `compared` returns for them.
+        runs: The data of the runs, as `run_data` returns it, each with its `label`.
+        comparison: What `compare_runs` returns for them.
     """
     found = [
         figure
@@ -253,11 +259,11 @@ def _bounds_explained() -> dict[str, str]:
 
 
 def write_report(report: Mapping[str, Any], path: Path) -> int:
-    """Write the page about runs.
+    """Write the page about runs as one HTML file.
 
     Args:
         report: The data, as `report_of` returns it.
-        path: The HTML file to write.
+        path: The HTML file to write; an existing one is replaced.
 
     Returns:
         The size of the page in bytes.
@@ -268,7 +274,7 @@ def write_report(report: Mapping[str, Any], path: Path) -> int:
 
 
 def render(report: Mapping[str, Any]) -> str:
-    """Return the page as text, in one file without links to others.
+    """Return the page about runs as HTML text that loads no other file.
 
     Args:
         report: The data, as `report_of` returns it; the same data gives the same text.

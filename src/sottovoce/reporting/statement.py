@@ -34,7 +34,7 @@ class PrivacyStatement:
     assumes: str
 
     def sentences(self) -> list[str]:
-        """Return the three sentences in the order in which they are read."""
+        """Return the three sentences: what is protected, what was spent, what is assumed."""
         return [self.protected, self.spent, self.assumes]
 
 
@@ -62,13 +62,14 @@ def statement_of(
 
 
 def summary_of(statements: Mapping[str, PrivacyStatement]) -> list[str]:
-    """Return three sentences about several runs.
+    """Return three texts about several runs.
 
     Args:
         statements: The statement of each run, by its label.
 
     Returns:
-        What is protected in which runs, what each spent, and that spending adds up.
+        What is protected in which runs, what each spent, and a note that what runs on the same
+        people's data spent adds up; the first two have a sentence for each run or group of runs.
     """
     protected: dict[str, list[str]] = {}
     for label, one in statements.items():
@@ -94,7 +95,13 @@ def _labels(labels: Sequence[str]) -> str:
 
 
 def channel_facts(record: RunRecord, *, private: bool = True) -> ChannelFacts:
-    """Return what the channel says about itself; for a plug-in, from the run's header."""
+    """Return what a run's channel says about itself: what it hides, and from whom.
+
+    Args:
+        record: The run. If its run.json describes the channel, as for a plug-in, that is returned;
+            otherwise the channel is built from the spec.
+        private: Whether messages have noise at all.
+    """
     told = ChannelFacts.read(record.header.get("channel"))
     return told or record.spec.channel.build().facts(private=private)
 
@@ -262,7 +269,10 @@ def _assumes(record: RunRecord) -> str:
 
 
 def clip_bound(record: RunRecord) -> str:
-    """Return to which norm a client clips; one number only where all its vectors have it."""
+    """Return to which norm a client clips, such as "to norm 2".
+
+    It is "as the spec says" where a client sends two vectors, which may have different norms.
+    """
     sends = algorithm_facts(record.header).sends
     if record.spec.privacy.level == "client" and "control variate" in sends:
         return "as the spec says"

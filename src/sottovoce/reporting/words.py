@@ -17,6 +17,10 @@ def facts(record: RunRecord, accounts: dict[str, Any]) -> list[tuple[str, str]]:
     Args:
         record: The run as its folder has it.
         accounts: What was spent, as `runs.accounts.accounts_of` returns it.
+
+    Returns:
+        (question, answer) for: what was released, who sees it, what is protected, how well, and
+        what this assumes.
     """
     return [
         ("What was released", _released(record, private=accounts["epsilon"] is not None)),

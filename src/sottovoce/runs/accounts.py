@@ -19,19 +19,28 @@ _SLACK = 1e-9  # Relative; accountants reproduce their numbers up to rounding.
 
 
 def accounts_of(record: RunRecord) -> dict[str, Any]:
-    """Return what every client has spent, the bounds by round, and whether the ledger agrees.
+    """Return what every client has spent, and the bounds on epsilon by round.
 
     Where the run stores messages, everything is computed again from its ledger. Otherwise charges
-    were counted in memory, and the metrics that were written after each round are all there is.
+    were counted in memory, and the figures are those in result.json and metrics.jsonl.
 
     Args:
         record: The run, as its folder holds it.
 
     Returns:
-        A dictionary. `client` is the client with the largest epsilon at the run's delta, or None;
-        `bounds` is a list of {round, bounds: {accountant: epsilon or null}} for that client, or,
-        without a ledger, for the client with the largest epsilon after each round; `clients` has a
-        row for each client; `warnings` names values of result.json that are too small.
+        A dictionary. An epsilon of None is infinite.
+
+        client    the client with the largest epsilon at the run's delta; None without charges or
+                  without a ledger
+        budget    that client's budget (without a ledger: of every client); None if there is none,
+                  if it has another delta, or if budgets differ
+        bounds    a list of {round, bounds: {accountant: epsilon}} for that client, or, without a
+                  ledger, for the client with the largest epsilon after each round
+        epsilon   the largest epsilon of any client at the run's delta
+        clients   a row for each client; without a ledger empty before the end of the run
+        sites     sums of `site_counts` over all clients; None if sites are not recorded
+        ledger    the numbers of charges and clients in the ledger; None without one
+        warnings  sentences about epsilons in result.json that are smaller than the ledger's
 
     Raises:
         LedgerError: The ledger is damaged, or lacks charges that the run recorded.
@@ -137,7 +146,15 @@ def _common_budget(record: RunRecord) -> float | None:
 
 
 def spread_rounds(rounds: int, most: int = _MARKS) -> list[int]:
-    """Return the first, the last and evenly spread rounds in between, at most `most` + 1."""
+    """Return the first, the last and evenly spread rounds in between, at most `most` + 1.
+
+    Args:
+        rounds: The number of the last round; the first is 1.
+        most: How many rounds to spread evenly.
+
+    Returns:
+        The numbers of the rounds in increasing order; empty if `rounds` is 0.
+    """
     count = min(rounds, most)
     return sorted({1, *(-(-(i + 1) * rounds // count) for i in range(count))}) if rounds else []
 

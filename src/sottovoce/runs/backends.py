@@ -4,10 +4,10 @@
     def run_on_cluster(spec, folder, *, resume=False, on_round=None, on_resume=None): ...
 
 A backend runs a spec to its end in a folder and returns the result, as `runner.run` does. A backend
-that reaches clients on other machines calls `runner.run` with its own `backend_of`, so that folder,
-ledger and result are the same as those of any run. List its module in `BACKENDS` below, or register
-it under the entry point group `backends` (see `core.registry`); nothing else changes. Every backend
-except "fast" has its specs checked as for a federation of machines (`runs.resolve`).
+that reaches clients on other machines calls `runner.run` with its own `make_backend`, so that
+folder, ledger and result are the same as those of any run. List its module in `BACKENDS` below, or
+register it under the entry point group `backends` (see `core.registry`); nothing else changes.
+Every backend except "fast" has its specs checked as for a federation of machines (`runs.resolve`).
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class RunBackend(Protocol):
-    """A function that runs a spec to its end in a folder and returns the result."""
+    """A function that runs a spec to its end in a run folder and returns the result."""
 
     def __call__(
         self,
@@ -38,13 +38,13 @@ class RunBackend(Protocol):
 
         Args:
             spec: What to run.
-            folder: The run folder.
-            resume: Continue from the last checkpoint in `folder`.
+            folder: The run folder; new or empty, unless the run is resumed.
+            resume: Continue the interrupted run in `folder` from its last checkpoint.
             on_round: Called with the metrics of each finished round.
             on_resume: Called with a sentence that says where a resumed run continues.
 
         Returns:
-            The result, as `runner.run` returns it.
+            The content of result.json, as `runner.run` returns it.
         """
 
 
@@ -67,7 +67,7 @@ _RESULT = ReturnCondition(
 
 
 def register_backend(name: str) -> Callable[[B], B]:
-    """Return a decorator that registers a backend.
+    """Return a decorator that registers a function (see `RunBackend`) as a backend of runs.
 
     Args:
         name: The value of `runtime.backend` that selects it.

@@ -21,16 +21,18 @@ BackendFactory = Callable[[Resolved, Ledger], RoundBackend]
 def build(
     resolved: Resolved, ledger: Ledger | None = None, make_backend: BackendFactory | None = None
 ) -> Training:
-    """Return the training of a run, with its budgets set; nothing is checked or charged.
+    """Return the training of a run, with its clients' budgets set; nothing is charged yet.
 
     Args:
         resolved: The run, checked and calibrated.
-        ledger: Where messages are charged and stored; None to count charges in memory.
-        make_backend: Makes the backend that collects the rounds from a ledger; by default all
-            clients are in this process.
+        ledger: Where messages are charged and stored, and where the budgets are written; None to
+            count charges in memory and store no message.
+        make_backend: A function of the run and its ledger that returns the object which collects
+            the messages of each round; only with a ledger. By default all clients are in this
+            process.
 
     Returns:
-        The training, at its start.
+        The training; its methods train round by round.
     """
     backend: RoundBackend
     if ledger is None:
@@ -55,7 +57,7 @@ def build(
 
 @contextlib.contextmanager
 def temporary_training(resolved: Resolved) -> Iterator[Training]:
-    """Yield a training of which nothing is kept.
+    """Yield the training of a run (see `build`) of which nothing is kept.
 
     Where the run stores messages, they go to a ledger that exists only within the context.
     """
@@ -65,7 +67,7 @@ def temporary_training(resolved: Resolved) -> Iterator[Training]:
 
 
 def make_stored_backend(resolved: Resolved, ledger: Ledger) -> RoundBackend:
-    """Return the backend that stores every message, with all clients in this process."""
+    """Return the backend that stores all messages in a ledger; all clients are in this process."""
     assert not resolved.channel.noise_at_server  # Such a channel has no messages to store.
     spec = resolved.spec
     return StoredMessages(
@@ -106,7 +108,7 @@ def _counted_here(resolved: Resolved) -> RoundBackend:
 
 
 def tally_of(resolved: Resolved) -> Tally:
-    """Return a record in memory of what each client is charged for a message."""
+    """Return an empty record of charges in memory; it knows what a message costs each client."""
     made: dict[int, PrivacyEvent] = {}
     charged = []
     for part in resolved.parts:

@@ -78,10 +78,11 @@ def check(
         overrides: Values by dotted key, such as {"privacy.epsilon": 2.0}.
         allow_code: Import and run the code that a file or a dictionary names.
         timed: Train and encode for a few clients, to estimate time and memory; the results are
-            discarded.
+            discarded. Otherwise the estimates are None.
 
     Returns:
-        Epsilons, bytes and estimates; or the problems, where the run would be refused.
+        Epsilons, bytes and estimates; or the problems, where the run would be refused. An invalid
+        spec raises no error: it is a problem, too.
 
     Raises:
         ParameterError: `model` is not a module or function.
@@ -124,7 +125,14 @@ def check(
 def check_read(
     read: ReadSpec, *, allow_code: bool, how: str = "--allow-code", timed: bool = True
 ) -> CheckResult:
-    """Return the costs of a spec that could be read, or all of its problems."""
+    """Return the costs of a spec that `read_with_problems` has read, or all of its problems.
+
+    Args:
+        read: The spec, and the problems that were found while reading it.
+        allow_code: Whether code that the spec names may be run.
+        how: The option that allows it, for the message.
+        timed: Whether to estimate time and memory by training and encoding for a few clients.
+    """
     spec = read.spec
     if spec is None:
         return CheckResult(problems=read.problems)

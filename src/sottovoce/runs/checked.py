@@ -36,9 +36,9 @@ class ClientCost:
         budget: The largest epsilon that each may spend; None without a budget.
         delta: The failure probability of all epsilons of the row.
         rounds: The number of rounds in which each is asked.
-        epsilon: What each spends under the channel's assumptions.
-        local_epsilon: What each spends if every message and its sender were seen; infinite where
-            messages have no noise of their own.
+        epsilon: What each spends under the channel's assumptions; infinite without a guarantee.
+        local_epsilon: What each spends if every message, its sender and the sampled records were
+            seen; infinite where messages have no noise of their own.
         payload_bytes_up: The bytes of the codes that each sends.
         total_bytes_up: The same with message headers.
         payload_bytes_down: The bytes of the models that each receives.
@@ -67,9 +67,10 @@ class CheckResult:
     Attributes:
         problems: Every reason for a refusal that was found; empty if the spec would run.
         notes: What to know before the run: its warnings, and what only sites know.
-        costs: One row for all clients with equal costs.
+        costs: One row for all clients with equal costs; empty if the spec was refused.
         clients: For each client's name, the index of its row in `costs`.
-        details: The mechanism, the epsilons of the client that spends most, bytes and estimates.
+        details: The mechanism, the epsilons of the client that spends most, the bytes of all
+            clients together, and estimates of time and memory; empty if the spec was refused.
     """
 
     problems: tuple[str, ...] = ()
@@ -91,6 +92,9 @@ class CheckResult:
 
         Returns:
             Its row of `costs`.
+
+        Raises:
+            KeyError: The run has no such client, or the spec was refused.
         """
         return self.costs[self.clients[client]]
 
@@ -113,10 +117,10 @@ class CheckResult:
         return found
 
     def fields(self) -> dict[str, Any]:
-        """Return names and values as they are printed.
+        """Return the names and values that are printed for the check.
 
         Returns:
-            `details`, after a line that says whether the spec would run.
+            `details`, after an entry `would run` that says whether the run would finish.
         """
         shown = dict(self.details)
         if shown and not shown["private"]:
@@ -153,10 +157,13 @@ class CheckResult:
 
 
 def table_of(costs: Sequence[ClientCost]) -> Table[ClientCost]:
-    """Return costs as a table with headings."""
+    """Return the costs of clients as a table with headings, for printing and notebooks."""
     return Table(costs, caption="what each client would spend and send", columns=_COLUMNS)
 
 
 def problems_of(error: SottovoceError) -> tuple[str, ...]:
-    """Return all problems that an error reports; an unreadable spec may have several."""
+    """Return the messages of all problems that an error reports.
+
+    A `SpecError` may have several; of any other error it is the error's own message.
+    """
     return tuple(getattr(error, "problems", (str(error),)))

@@ -36,9 +36,11 @@ def client_table(
         most_rounds: The largest number of rounds in which one client can be asked.
 
     Returns:
-        A row for each client. `ran_out` is true for a client without budget for the last round,
-        unless it has already paid for `most_rounds`, as in an epoch in which it is asked once.
-        `group` counts the tables of `privacy.groups` from 1; 0 is for clients that no table names.
+        A row for each client, in the run's order. `budget` is None without a budget, and `epsilon`
+        is None if it is infinite. `rounds` counts the rounds that were charged. `ran_out` is true
+        for a client without budget for the last round, unless it has already paid for
+        `most_rounds`, as in an epoch in which it is asked once. `group` counts the tables of
+        `privacy.groups` from 1; 0 is for clients that no table names.
     """
     rounds = record.rounds_charged(resolved.run)
     rows = {}
@@ -59,7 +61,16 @@ def client_table(
 
 
 def group_table(resolved: Resolved, clients: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the same for each group: the largest epsilon that one of its clients has spent."""
+    """Return budget and spending of each group of clients that share a budget and a mechanism.
+
+    Args:
+        resolved: The run.
+        clients: The rows of its clients, as `client_table` returns them.
+
+    Returns:
+        A row for each group. `clients` and `ran_out` are numbers of clients; `epsilon` and `rounds`
+        are the largest of any of them, and an epsilon of None is infinite.
+    """
     found = []
     for group in resolved.groups:
         rows = [row for row in clients if row["group"] == group.number]
@@ -99,7 +110,8 @@ def store_clients(path: Path, table: Mapping[str, Any]) -> dict[str, Any]:
         table: The table, with an entry `clients`.
 
     Returns:
-        The table as `path` is to store it; unchanged if the list is short.
+        The table as `path` is to store it, which the caller writes; unchanged, and no list is
+        written, if there are at most `MOST_INLINE` clients or the list has more than 1 GiB.
     """
     rows = table.get("clients", ())
     if len(rows) <= MOST_INLINE:
@@ -133,7 +145,7 @@ def restore_clients(path: Path, table: dict[str, Any]) -> dict[str, Any]:
         table: The table as stored, perhaps with a summary of the clients.
 
     Returns:
-        The table as it was given to `store_clients`.
+        The table as it was given to `store_clients`; unchanged if it has no summary.
 
     Raises:
         OutputError: The file with the list is missing, damaged, or belongs to another table.
@@ -143,12 +155,17 @@ def restore_clients(path: Path, table: dict[str, Any]) -> dict[str, Any]:
         return table
     stored = _list_path(path)
     if not stored.is_file():
-        raise OutputError(f"{stored} is missing, which {path.name} refers to; restore it")
+        raise OutputError(
+            f"{stored}, the list of clients of {path.name}, is missing; restore it from a backup"
+        )
     with files.explain_os_errors("read", stored):
         packed = stored.read_bytes()
     rows = _rows(packed, summary.get("sha256"), summary.get("count"))
     if rows is None or len(rows) != summary.get("count"):
-        raise OutputError(f"{stored} is damaged, or belongs to another {path.name}; restore it")
+        raise OutputError(
+            f"{stored} (a list of clients) is damaged, or belongs to another {path.name}; restore "
+            "it from a backup"
+        )
     return {**table, "clients": rows}
 
 

@@ -30,7 +30,7 @@ OnRound = Callable[[str, int, int, dict[str, Any]], None]
 
 
 def variant_spec(variant: str, seed: int) -> RunSpec:
-    """Return the demo's spec with a variant's mechanism and a seed.
+    """Return the demo's spec with the mechanism of a variant (a key of `VARIANTS`) and a seed.
 
     The variant without privacy has no budget.
     """
@@ -46,14 +46,18 @@ def run_demo(out: Path, *, num_seeds: int, on_round: OnRound | None = None) -> d
     """Train every variant with every seed under `out`, and summarize the results.
 
     Args:
-        out: A folder that is empty or holds an earlier demo, which is replaced.
-        num_seeds: The number of seeds, at least 2, from 1.
+        out: A folder that is new, empty, or holds an earlier demo, whose runs are deleted.
+        num_seeds: The number of seeds, from 2 to 1000; the seeds are 1, 2, ...
         on_round: Called after each round with the variant, its finished rounds over all seeds,
             their total, and the round's metrics.
 
     Returns:
         The number of seeds, a summary of each variant with its learning curve, and the comparison
-        of the one-bit variant with the reference.
+        of the one-bit variant with the reference; the same is written to demo.json in `out`.
+
+    Raises:
+        ParameterError: `num_seeds` is out of range.
+        OutputError: `out` holds something else, or cannot be written.
     """
     parameter_rules.integer(
         "seeds", num_seeds, low=2, high=1000, remedy="give at least 2, since one seed has no spread"

@@ -62,7 +62,7 @@ class RunFolder:
 
     @property
     def exists(self) -> bool:
-        """Whether the folder holds a run."""
+        """Whether the folder holds a run: it has a run.json, whose content is not checked."""
         return (self.path / "run.json").is_file()
 
     def check_new(self) -> None:
@@ -72,7 +72,10 @@ class RunFolder:
             OutputError: The path is a file, or a folder that is not empty.
         """
         if self.path.exists() and not self.path.is_dir():
-            raise OutputError(f"cannot create {self.path}: it is a file; choose another --out")
+            raise OutputError(
+                f"cannot create {self.path}: it is a file; choose another folder (--out, in Python "
+                "out=)"
+            )
         if self.exists:
             if (self.path / "result.json").is_file():
                 raise OutputError(
@@ -85,16 +88,18 @@ class RunFolder:
             )
         with files.explain_os_errors("create", self.path):
             if self.path.exists() and any(self.path.iterdir()):
-                raise OutputError(f"{self.path} is not empty; choose another --out")
+                raise OutputError(
+                    f"{self.path} is not empty; choose another folder (--out, in Python out=)"
+                )
 
     def create(self, header: dict[str, Any], *, with_ledger: bool) -> None:
-        """Create a new run; a folder with any content is refused.
+        """Create the folder of a new run, with run.json and perhaps an empty ledger.
 
         The ledger is created before run.json, so that every run that can be resumed has one.
 
         Args:
             header: The content of run.json.
-            with_ledger: Whether messages are charged in a ledger.
+            with_ledger: Whether to create a ledger: the run stores messages and charges them there.
 
         Raises:
             OutputError: The path is a file, or a folder that is not empty, or cannot be written.
@@ -108,10 +113,11 @@ class RunFolder:
         files.write_json(path, client_lists.store_clients(path, header), mode=files.PRIVATE)
 
     def header(self) -> dict[str, Any]:
-        """Return the content of run.json; of many clients it has a summary, see `full_header`.
+        """Return the content of run.json; of more than 100 clients it has only a summary.
 
         Returns:
-            The header, whose keys and types have been checked.
+            The header, with the keys and types that readers rely on; `full_header` adds the list
+            of all clients.
 
         Raises:
             OutputError: The folder holds no run, or run.json is damaged.
@@ -131,7 +137,7 @@ class RunFolder:
         return header
 
     def full_header(self) -> dict[str, Any]:
-        """Return the header with the list of all clients, however many they are.
+        """Return the content of run.json with the list of all clients, however many they are.
 
         Returns:
             The header.
@@ -143,43 +149,57 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from running in this folder; a killed one leaves no lock."""
+        """Keep other processes from running in this folder while the `with` block runs.
+
+        A killed process leaves no lock. On Windows nothing is locked.
+
+        Raises:
+            OutputError: Another process is running in the folder, or run.json cannot be opened.
+        """
         with files.locked(self.path / "run.json"):
             yield
 
     @property
     def has_ledger(self) -> bool:
-        """Whether the folder holds a ledger."""
+        """Whether the folder holds a ledger file; without one, charges were counted in memory."""
         return (self.path / LEDGER_NAME).is_file()
 
     def ledger(self) -> Ledger:
         """Open the ledger of the run.
 
         Returns:
-            The ledger, to be closed by the caller.
+            The ledger, for reading and charging; the caller closes it.
+
+        Raises:
+            LedgerError: There is no ledger, or the file cannot be read as one.
         """
         return Ledger(self.path / LEDGER_NAME)
 
     # -- metrics ---------------------------------------------------------------------------
 
     def append_metrics(self, row: dict[str, Any]) -> None:
-        """Append the metrics of a round.
+        """Append the metrics of a round to metrics.jsonl, as one line.
 
         Args:
-            row: The metrics.
+            row: The metrics; `round` is the number of the round.
+
+        Raises:
+            OutputError: The file cannot be written.
         """
         path = self.path / "metrics.jsonl"
         with files.explain_os_errors("write", path), files.open_private(path, append=True) as file:
             file.write((json.dumps(row, sort_keys=True) + "\n").encode())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics of all rounds; a line that a crash cut off is ignored.
+        """Return the metrics of the rounds, up to the first line that a crash may have cut off.
 
         Returns:
-            One row for each round.
+            One row for each round, in the order of the file; empty if there is no file. The first
+            line that is not a JSON object with `round`, and all lines after it, are left out.
 
         Raises:
-            OutputError: A line is damaged in a way that no crash explains.
+            OutputError: The file cannot be read, a line exceeds the limits of size and nesting, or
+                its `round` is not an integer.
         """
         path = self.path / "metrics.jsonl"
         if not path.exists():
@@ -204,10 +224,10 @@ class RunFolder:
         return rows
 
     def keep_metrics_up_to(self, last_round: int) -> None:
-        """Delete the metrics of rounds after the checkpoint: they will be run again, bit for bit.
+        """Delete the metrics of later rounds from metrics.jsonl, because they will be run again.
 
         Args:
-            last_round: The last round to keep.
+            last_round: The last round to keep: that of the checkpoint, or 0 for none.
         """
         rows = [row for row in self.metrics() if row["round"] <= last_round]
         text = "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows)
@@ -216,11 +236,12 @@ class RunFolder:
     # -- checkpoints -----------------------------------------------------------------------
 
     def save_checkpoint(self, progress: Progress, num_charges: int) -> None:
-        """Save the model, and the number of charges in the ledger, which can only grow.
+        """Replace checkpoint.npz by one of the last finished round, readable by the owner only.
 
         Args:
             progress: The model and the state of the algorithm after the last finished round.
-            num_charges: The number of charges in the ledger.
+            num_charges: The number of charges in the ledger. It can only grow, so a resumed run
+                that finds fewer knows that charges are missing.
         """
         metrics = self.path / "metrics.jsonl"
         with (
@@ -240,10 +261,13 @@ class RunFolder:
         files.write_atomic(self.path / "checkpoint.npz", buffer.getvalue(), mode=0o600)
 
     def charges_at_checkpoint(self) -> int:
-        """Return the number of charges at the last checkpoint.
+        """Return the number of charges that the ledger had at the last checkpoint.
 
         Returns:
             The number; 0 without a checkpoint.
+
+        Raises:
+            OutputError: The checkpoint is damaged.
         """
         stored = self._read_checkpoint()
         return int(stored["num_charges"]) if stored else 0
@@ -252,7 +276,11 @@ class RunFolder:
         """Return which round the last checkpoint holds, and when it was saved.
 
         Returns:
-            The round, and seconds since 1970; None without a checkpoint.
+            (number of finished rounds, time of saving in seconds since 1970); None without a
+            checkpoint.
+
+        Raises:
+            OutputError: The checkpoint is damaged.
         """
         stored = self._read_checkpoint()
         if stored is None:
@@ -262,10 +290,13 @@ class RunFolder:
             return int(stored["rounds_done"]), path.stat().st_mtime
 
     def load_checkpoint(self) -> Progress | None:
-        """Return the progress that the last checkpoint holds.
+        """Return the model and the state of the algorithm at the last checkpoint.
 
         Returns:
-            The progress; None without a checkpoint.
+            These, with the number of finished rounds; None without a checkpoint.
+
+        Raises:
+            OutputError: The checkpoint is damaged.
         """
         stored = self._read_checkpoint()
         if stored is None:
@@ -307,7 +338,7 @@ class RunFolder:
         An attacker who guesses all records could confirm the guess with it.
 
         Args:
-            digest: The digest, from `inputs.digest_of`.
+            digest: The digest, as `inputs.digest_of` returns it.
         """
         files.write_atomic(self.path / DIGEST_NAME, f"{digest}\n".encode(), mode=0o600)
 
@@ -329,7 +360,8 @@ class RunFolder:
         """Write result.json, which marks the run as finished.
 
         Args:
-            result: The result.
+            result: The result, as `outcome.result_of` returns it. A list of more than 100 clients
+                goes to result-clients.json.gz.
         """
         path = self.path / "result.json"
         stored = client_lists.store_clients(path, result)
@@ -340,6 +372,9 @@ class RunFolder:
 
         Returns:
             The content of result.json with all clients; None if the run is not finished.
+
+        Raises:
+            OutputError: result.json or its list of clients is damaged or missing.
         """
         path = self.path / "result.json"
         if not path.is_file():
@@ -400,6 +435,13 @@ class Checkpoints:
     """The saving of finished rounds: every few rounds, once a minute, at the end, on interruption.
 
     The times of saving do not change the result of a run: the last round is always saved.
+
+    Args:
+        folder: The run folder.
+        resolved: The run, which says after how many rounds to save.
+        record: The ledger of the run, or its record in memory.
+        done: The progress at the start: that of the last checkpoint, or of a new run.
+        clock: Returns seconds; by default a clock of this process.
     """
 
     def __init__(
@@ -419,7 +461,7 @@ class Checkpoints:
         self._done, self._saved, self._saved_at = done, done.rounds_done, self._clock()
 
     def after_round(self, progress: Progress) -> None:
-        """Record that a round is finished and its metrics written; save it if that is due."""
+        """Take note of a round whose metrics are written; save a checkpoint if one is due."""
         self._done = progress
         number = progress.rounds_done
         overdue = self._clock() - self._saved_at >= SECONDS_BETWEEN
@@ -427,17 +469,17 @@ class Checkpoints:
             self.save()
 
     def save(self) -> None:
-        """Save the last finished round and discard its stored messages."""
+        """Save a checkpoint of the last finished round; discard stored messages up to it."""
         self._folder.save_checkpoint(self._done, self._record.num_charges)
         self._record.discard_messages(self._run, before_round=self._done.rounds_done + 1)
         self._saved, self._saved_at = self._done.rounds_done, self._clock()
 
     @contextlib.contextmanager
     def save_on_interrupt(self) -> Iterator[None]:
-        """Save the finished rounds if the user or a signal ends the work inside.
+        """Save the finished rounds if KeyboardInterrupt or SystemExit ends the `with` block.
 
-        The current round is abandoned: its charges stay, and a resumed run sends the messages that
-        it has stored.
+        The exception is raised again. The current round is abandoned: its charges stay, and a
+        resumed run sends the messages that it has stored.
         """
         try:
             yield

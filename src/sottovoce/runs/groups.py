@@ -37,12 +37,25 @@ class Group:
 
     @property
     def where(self) -> str:
-        """The table of the spec that defines the group, for messages."""
+        """The spec's table of the group, for messages: "privacy" or "privacy.groups[0]", ..."""
         return f"privacy.groups[{self.number - 1}]" if self.number else "privacy"
 
 
 def groups_of(spec: RunSpec, clients: Sequence[str]) -> tuple[Group, ...]:
-    """Return the groups, each client in exactly one, beginning with those that no table names."""
+    """Return the groups of clients that a spec describes; each client is in exactly one.
+
+    Args:
+        spec: The spec, whose tables `privacy.groups` describe groups.
+        clients: The names of all clients of the run.
+
+    Returns:
+        First the clients that no table names, as group 0 (unless there are none), then a group for
+        each table. Mechanisms are not yet calibrated.
+
+    Raises:
+        ConfigError: A table names an unknown client, one that another names, more clients than
+            there are, or another adjacency than the run's.
+    """
     tables = spec.privacy.groups
     members = _members(tables, clients)
     taken = {name for names in members for name in names}
@@ -78,7 +91,19 @@ def groups_of(spec: RunSpec, clients: Sequence[str]) -> tuple[Group, ...]:
 def calibrate_group(
     group: Group, domains: Sequence[Domain], *, rounds: int, terms: ReleaseTerms
 ) -> Group:
-    """Return the group with the calibrated and automatic parameters of its mechanism filled in."""
+    """Return the group with the calibrated and automatic parameters of its mechanism filled in.
+
+    Args:
+        group: The group.
+        domains: The input domains of its clients; the noise keeps the budget on each of them.
+        rounds: The number of messages that a client sends, over which the budget must last.
+        terms: What an observer sees of a message, and the adjacency.
+
+    Raises:
+        ConfigError: A noise parameter is missing and there is no budget to calibrate it to; or, in
+            a group other than 0, no noise keeps the budget.
+        ParameterError: A parameter is out of range, or in group 0 no noise keeps the budget.
+    """
     kind, given = group.mechanism.kind, group.mechanism.parameters
     registration = registry.find(kind)
     registration.check_names(given)
@@ -116,6 +141,9 @@ def check_private(groups: Sequence[Group], open_groups: Sequence[Group]) -> None
     Args:
         groups: All groups of the run.
         open_groups: Those whose mechanism gives no privacy.
+
+    Raises:
+        ConfigError: There is such a group, and it has a budget or is not the only group.
     """
     for group in open_groups:
         kind = group.mechanism.kind
@@ -142,7 +170,7 @@ def budget(group: Group, spec: RunSpec, unit: Unit) -> Budget | None:
 
 
 def write_groups_into(spec: RunSpec, groups: Sequence[Group]) -> RunSpec:
-    """Return the spec with every group's mechanism, epsilon and delta filled in."""
+    """Return a copy of the spec with the mechanism, epsilon and delta of every group filled in."""
     tables = list(spec.privacy.groups)
     for group in groups:
         if group.number == 0:
@@ -193,7 +221,23 @@ def _members(tables: Sequence[GroupSpec], clients: Sequence[str]) -> list[tuple[
 def choose_mechanism(
     group: Group, spec: RunSpec, domain: L2Ball, terms: ReleaseTerms, *, rounds: int
 ) -> tuple[Group, str]:
-    """Return the group with the best mechanism at its budget, uncalibrated, and the reason."""
+    """Choose the mechanism of a group that says "auto": that of least error at its budget.
+
+    Args:
+        group: The group, with a budget.
+        spec: The spec; with `randomness = "system"` exactly sampled mechanisms are preferred.
+        domain: The input domain of the group's client with the most records.
+        terms: What an observer sees of a message, and the adjacency.
+        rounds: The number of messages that a client sends, over which the budget must last.
+
+    Returns:
+        The group with the chosen mechanism, whose noise is not yet calibrated, and a text that says
+        why it was chosen.
+
+    Raises:
+        ConfigError: The group has no budget.
+        UnknownNameError: The mechanism has a parameter other than `bits`.
+    """
     given = group.mechanism.parameters
     for name in given.keys() - {"bits"}:
         raise UnknownNameError.among("parameter of mechanism 'auto'", name, ["bits"])
@@ -218,7 +262,11 @@ def choose_mechanism(
 
 
 def join_reasons(reasons: Mapping[str, str]) -> str | None:
-    """Return the reasons of all groups in one text; None if no group had 'auto'."""
+    """Return in one text why each group's mechanism was chosen; None if no group had 'auto'.
+
+    Args:
+        reasons: The reason for each group with 'auto', by the name of its table in the spec.
+    """
     if len(reasons) <= 1:
         return next(iter(reasons.values()), None)
     return "; ".join(f"in {where}: {reason}" for where, reason in reasons.items())

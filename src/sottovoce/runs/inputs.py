@@ -69,10 +69,10 @@ def load_inputs(spec: RunSpec, data: Dataset | None = None) -> Inputs:
 
     Args:
         spec: What to run.
-        data: Data that replace those of the spec.
+        data: Data that replace those of the spec; None to load these, downloading them if needed.
 
     Returns:
-        The inputs, not yet calibrated.
+        The inputs; the noise of mechanisms is not yet calibrated.
 
     Raises:
         UnknownNameError: Something that the spec names is not registered.
@@ -119,10 +119,15 @@ T = TypeVar("T", bound=OpenSection)
 
 
 def with_every_key(spec: RunSpec) -> RunSpec:
-    """Return the spec with the defaults of plug-ins filled in, because its hash includes them.
+    """Return the spec with all defaults of five tables filled in, because its hash includes them.
+
+    The tables are the partition, the model, features, sampling and channel; plug-ins that they name
+    are imported.
 
     Raises:
         UnknownNameError: Nothing of that kind is registered, or it has no such key.
+        ConfigError: A key without a default is missing.
+        ParameterError: A value is out of range.
     """
     features = tuple(_written(table, table.build()) for table in spec.features)
     partition = _written(spec.data.partition, spec.data.partition.build())
@@ -143,12 +148,18 @@ def _written(table: T, section: object) -> T:
 
 
 def section_of(spec: RunSpec) -> AlgorithmSection:
-    """Return the algorithm's own keys as an object; import a plug-in of that name."""
+    """Return the keys of the table [algorithm] as an object; import a plug-in of that name.
+
+    Raises:
+        UnknownNameError: No such algorithm is registered, or it has no such key.
+        ConfigError: A key without a default is missing.
+        ParameterError: A value is out of range.
+    """
     return section_from(ALGORITHMS, "algorithm", spec.algorithm.kind, spec.algorithm.parameters)
 
 
 def traits_of(spec: RunSpec) -> AlgorithmTraits:
-    """Return the properties of the algorithm that channels and backends depend on."""
+    """Return the properties of the spec's algorithm that channels and backends depend on."""
     return section_of(spec).traits(Unit(spec.privacy.level))
 
 
@@ -167,7 +178,10 @@ def facts_of(spec: RunSpec, clients: Clients) -> Facts:
 
 
 def adjust_mechanism(spec: RunSpec, section: AlgorithmSection, clients: Clients) -> RunSpec:
-    """Return the spec with those parameters of the mechanism that its algorithm prescribes."""
+    """Return the spec with those parameters of the mechanism that its algorithm prescribes.
+
+    Most algorithms prescribe none; the spec is then returned unchanged.
+    """
     kind, given = spec.mechanism.kind, spec.mechanism.parameters
     wanted = section.adjust(kind, given, facts_of(spec, clients))
     if wanted == given:
@@ -187,6 +201,15 @@ def algorithm_of(
     public: PublicRows | None,
 ) -> Algorithm:
     """Build the algorithm from its keys and the rest of the spec.
+
+    Args:
+        spec: The spec.
+        section: The keys of its table [algorithm].
+        task: The model, the loss and the test data.
+        clients: The clients and their data.
+        groups: The groups of clients that share a budget.
+        randomness: The source of keys for secret randomness, such as samples of records.
+        public: Training rows that are public, for algorithms that hold some out; otherwise None.
 
     Raises:
         ConfigError: The algorithm does not protect what `privacy.level` says, or does not sample
@@ -219,7 +242,7 @@ def algorithm_of(
 
 
 def with_section(spec: RunSpec, section: AlgorithmSection) -> RunSpec:
-    """Return the spec with every key of the algorithm filled in, because its hash includes them."""
+    """Return the spec with all keys of its algorithm, from `section`; its hash includes them."""
     every = {"kind": spec.algorithm.kind, **section.written()}
     return spec.model_copy(update={"algorithm": AlgorithmSpec.model_validate(every)})
 
@@ -238,8 +261,8 @@ class DataRequest:
         num_owners: The number of owners to keep; None for all.
         num_train: The number of training rows to keep; None for all.
         num_test: The number of test rows to keep; None for all.
-        steps: The transformations into features.
-        device: Where they are computed.
+        steps: The transformations into features, in the order in which they are applied.
+        device: Where they are computed: "cpu" or "cuda".
         folder: The data folder.
     """
 
@@ -268,7 +291,12 @@ class DataRequest:
 
 
 def prepare_data(wanted: DataRequest, generator: np.random.Generator) -> Dataset:
-    """Read the data, take the requested part of them and transform it into features."""
+    """Read the data, take the requested part of them and transform it into features.
+
+    Args:
+        wanted: The data set, the part of it and the transformations; missing files are downloaded.
+        generator: Draws what depends on the seed, such as a test split; not the part.
+    """
     return _shaped(wanted, _loaded(wanted, generator))
 
 
@@ -290,9 +318,12 @@ def _shaped(wanted: DataRequest, data: Dataset) -> Dataset:
 
 
 def cached_data(wanted: DataRequest) -> Dataset | None:
-    """Return the prepared data from the cache; None if they depend on the seed or on a user's file.
+    """Return the prepared data, kept in memory for the next call with an equal request.
 
-    Only for files of the data folder is it known well enough when they have changed.
+    Returns:
+        The data, prepared now if they are not in memory or their files have changed. None, so that
+        the caller prepares them, if they do not come from files in the data folder, if a
+        transformation reads a file of its own, or if reading them draws random numbers.
     """
     files = datasets.where_found(wanted.dataset, wanted.folder)
     if not files or any(files_of(step) for step in wanted.steps):
@@ -302,7 +333,10 @@ def cached_data(wanted: DataRequest) -> Dataset | None:
 
 
 def stamps_of(dataset: str) -> tuple[Stamp, ...]:
-    """Return path, time of change and size of each existing file of a data set."""
+    """Return path, time of change (ns) and size (bytes) of each existing file of a data set.
+
+    The list is empty for data that come with the package, and if files are missing.
+    """
     own = Path(dataset.partition(":")[2]).expanduser()
     files = datasets.where_found(dataset) or ([own] if own.is_file() else [])
     return tuple(_stamp(path) for path in files)
@@ -323,7 +357,11 @@ def _without_chance(wanted: DataRequest, stamps: tuple[Stamp, ...]) -> Dataset |
 
 
 def device_of(spec: RunSpec) -> str:
-    """Return the device on which the spec trains: "cpu" or "cuda"."""
+    """Return the device on which the spec trains: "cpu" or "cuda".
+
+    Raises:
+        ConfigError: The spec says "cuda", and torch finds no GPU.
+    """
     wanted = spec.runtime.device
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return "cpu"
@@ -346,7 +384,11 @@ def load_data(spec: RunSpec, schedule: SeededRandomness) -> Dataset:
 
 
 def clients_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Clients:
-    """Split the training data among clients."""
+    """Split the training data among clients; clients with `data.sites` have no records here.
+
+    Raises:
+        ConfigError: `data.names` has another number of names than there are clients.
+    """
     if spec.data.sites:
         return RemoteClients(spec.data.sites)
     shares = partition.split(
@@ -364,6 +406,9 @@ def clients_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Clie
 
 def digest_of(spec: RunSpec, clients: Clients, task: Task) -> str:
     """Return a digest that reveals whether the clients' data or the test data have changed.
+
+    It is two groups of sixteen hex digits, of the clients' data and of the test data. It covers all
+    labels and, unless the spec computes features, the features of some rows.
 
     Attacks use test rows as records that no model has seen: other rows in their place could hide a
     leak.
@@ -384,7 +429,7 @@ def _names(spec: RunSpec, num_clients: int) -> list[str]:
 
 
 def task_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Task:
-    """Create the model, with the spec's initial weights, and its test data."""
+    """Create the model, with initial weights from the spec's seed, and its loss and test data."""
     module = models.create(
         spec.model.build(),
         data.input_shape,

@@ -46,7 +46,10 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def toml_text(table: Mapping[str, Any]) -> str:
-    """Return plain data as TOML: values first, then tables; null values are left out."""
+    """Return plain data as TOML: values first, then tables, in which nested tables are inline.
+
+    Null values and empty tables of the outermost level are left out.
+    """
     lines = [f"{_key(key)} = {_value(value)}" for key, value in table.items() if _is_value(value)]
     for key, value in table.items():
         if isinstance(value, dict) and value:
@@ -125,7 +128,16 @@ def load(
 def read_table(
     path: Path, overrides: Sequence[str] = (), *, values: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the content of a TOML file after overrides; it need not be a valid spec."""
+    """Return the content of a TOML file after overrides; it need not be a valid spec.
+
+    Args:
+        path: The file.
+        overrides: Texts of the form `key.path=value`, as `--set` takes them.
+        values: Values by dotted key path, which are set after `overrides`.
+
+    Raises:
+        ConfigError: The file cannot be read or is not TOML, or an override is invalid.
+    """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -194,7 +206,7 @@ def read_with_problems(
             is not looked up.
 
     Returns:
-        The spec as far as it could be read, and its problems.
+        The spec as far as it could be read, and its problems; an invalid spec raises no error.
     """
     example = tomllib.loads((files("sottovoce.runs") / "example.toml").read_text("utf-8"))
     table, problems, broken = dict(table), list[str](), frozenset[str]()
@@ -346,6 +358,9 @@ def parse_value(text: str) -> Any:
     A text that is a TOML value is read as such (1e5, true, "a", [1, 2]). So are numbers that only
     Python accepts, such as .5 and 5. (TOML requires digits on both sides of the point). Any other
     text is a string, so that words need no quotes.
+
+    Raises:
+        ConfigError: Lists or tables are nested too deep to be read.
     """
     try:
         return tomllib.loads(f"value = {text}")["value"]
@@ -360,7 +375,15 @@ def parse_value(text: str) -> Any:
 
 
 def parse_assignment(text: str, option: str) -> tuple[str, Any]:
-    """Return the key and the value of a text `key=value`; `option` is named in the error."""
+    """Return the key and the value of a text `key=value`, the value as `parse_value` reads it.
+
+    Args:
+        text: The text; spaces around key and value are ignored.
+        option: The option that takes it, such as "--set", for the message.
+
+    Raises:
+        ConfigError: The text has no equals sign, or no key or value.
+    """
     key, equals, value = text.partition("=")
     if not equals or not key.strip() or not value.strip():
         raise ConfigError(
@@ -370,7 +393,11 @@ def parse_assignment(text: str, option: str) -> tuple[str, Any]:
 
 
 def parse_assignments(texts: Sequence[str], option: str) -> dict[str, Any]:
-    """Return several texts `key=value` as a dictionary.
+    """Return several texts `key=value` as a dictionary, with values as `parse_value` reads them.
+
+    Args:
+        texts: The texts.
+        option: The option that takes them, such as "--set", for messages.
 
     Raises:
         ConfigError: A text has another form, or a key is given twice.
@@ -449,6 +476,10 @@ def load_for_run(
 
     Returns:
         The spec.
+
+    Raises:
+        ConfigError: The file cannot be read, or has invalid keys or values.
+        DataError: The file of the data is in none of these folders.
     """
     folders = data_folders(path, parse_assignments(overrides, "--set"))
     return locate_data(
@@ -457,7 +488,16 @@ def load_for_run(
 
 
 def data_folders(path: Path, overrides: Iterable[str]) -> list[Path]:
-    """Return the folders in which a relative path to the spec's data is looked up."""
+    """Return the folders in which a relative path to the spec's data is looked up, in this order.
+
+    Args:
+        path: The file of the spec.
+        overrides: The dotted keys that are overridden.
+
+    Returns:
+        The folder of the file and the current folder; only the latter if `data.dataset` is
+        overridden.
+    """
     return [Path()] if "data.dataset" in overrides else [path.parent, Path()]
 
 
@@ -477,7 +517,9 @@ def locate_data(
         resumed_header: The header of a run to resume, whose path stays as it was.
 
     Returns:
-        The spec; unchanged where its data are not a file, or found as they are.
+        The spec with an absolute path. It is unchanged if the data set is not a relative path, if
+        the path is that of `resumed_header`, or if, without `absolute`, the file that was found is
+        the one that the path names in the current folder.
 
     Raises:
         DataError: No folder has the data.
@@ -498,7 +540,7 @@ def locate_data(
         data = spec.data.model_copy(update={"dataset": f"{kind}:{os.path.abspath(found)}"})
         return spec.model_copy(update={"data": data})
     places = " or in ".join(dict.fromkeys(os.path.abspath(folder) for folder in folders))
-    raise DataError(f"there is no {text} in {places}; check the path in '{written}'")
+    raise DataError(f"there is no {text} in {places}; check the path in data.dataset = '{written}'")
 
 
 def _dataset_of(header: Mapping[str, Any]) -> object:

@@ -43,7 +43,7 @@ class MlflowTracker:
             self._connect(self._uri)  # Fails before training if the server does not answer.
 
     def log(self, row: Row) -> None:
-        """Log the figures of a round."""
+        """Log the figures of a round, unless it is already in the log."""
         self._open()
         self._write(row)
 

@@ -24,18 +24,20 @@ if TYPE_CHECKING:
 
 
 def export_model(folder: Path, destination: Path) -> dict[str, object]:
-    """Write the model of the newest checkpoint as a .safetensors file.
+    """Write the model of the newest checkpoint as a .safetensors file of float32 tensors.
 
     Args:
-        folder: The run folder.
-        destination: The file to write.
+        folder: The run folder, with a ledger.
+        destination: The file to write; an existing one is replaced.
 
     Returns:
-        The file, the number of tensors and parameters, and the metadata, which say what was spent.
+        The file, the number of tensors and parameters, and the metadata that were written: what is
+        guaranteed, and the largest epsilon of any client in the whole ledger, as a text.
 
     Raises:
-        OutputError: There is no checkpoint yet, a file is damaged, or the name has another suffix.
-        LedgerError: The ledger is damaged.
+        OutputError: There is no checkpoint yet, a file is damaged, the name has another suffix, or
+            a parameter is too large for float32.
+        LedgerError: The ledger is damaged or missing, as in a run that does not store messages.
     """
     from safetensors.numpy import save
 
@@ -113,8 +115,9 @@ class Round:
 
     Attributes:
         round: The number of the round, from 1.
-        accuracy: The test accuracy; for regression 1 - mean absolute error.
-        loss: The test loss.
+        accuracy: The test accuracy after the round; for regression 1 - mean absolute error; None
+            where the model was not tested.
+        loss: The test loss; None where the model was not tested.
         epsilon: The largest epsilon that any client has spent so far; None without a guarantee.
         clients_asked: The number of clients that were asked, and charged.
         clients_received: The number of clients whose replies counted.
@@ -124,8 +127,9 @@ class Round:
         payload_bytes_down: The bytes of the models that clients received.
         total_bytes_down: The same with message headers.
         clients_unreachable: The number of sampled clients that could not be reached.
-        replies_dropped: The number of replies that were not what was announced.
-        others: Figures that only some algorithms have.
+        replies_dropped: The number of replies that arrived in time but were not the messages that
+            were asked for.
+        others: All other figures of the round by name, such as those of some algorithms only.
     """
 
     round: int
@@ -156,10 +160,10 @@ class ClientSpending:
         epsilon: What it has spent; None without a guarantee.
         rounds: The number of rounds in which it was charged.
         ran_out: Whether its budget did not cover the last round.
-        answered: In a federation, the number of its replies that counted.
-        refused: In a federation, the number of its replies without a message.
+        answered: In a federation, the number of its replies that counted; otherwise None.
+        refused: In a federation, the number of its replies without a message; otherwise None.
         site_charged: The rounds that the site's own ledger was charged, as the site reports; None
-            if it does not report.
+            if it does not report, or without a federation.
     """
 
     client: str
@@ -180,12 +184,14 @@ _KEYS = ("spec.name", "spec.rounds", "spec.mechanism", "guarantee", "bits_per_co
 class Run:
     """A run folder, opened for reading: no data are needed, and nothing is changed.
 
-    A run that is not finished has the values of its rounds so far; see `finished`.
+    The files are read once, when the object is created, so a run that is not finished has the
+    values of its finished rounds up to then; see `finished`.
 
     Args:
         folder: The run folder.
         keep_alive: Objects to keep alive as long as the run, such as a model in memory.
-        temporary: Whether the folder is deleted together with the run.
+        temporary: Whether the caller deletes the folder together with this object; only for the
+            text that is printed.
     """
 
     def __init__(
@@ -211,12 +217,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the run."""
+        """The name of the run, from its spec."""
         return str(self._header["spec"]["name"])
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The resolved spec, as plain data."""
+        """The spec as plain data, with defaults and calibrated noise filled in."""
         return dict(self._header["spec"])
 
     @property
@@ -226,7 +232,10 @@ class Run:
 
     @property
     def halted(self) -> str | None:
-        """Why the run stopped before its last round; None if it did not."""
+        """Why the run stopped before its last round: too few clients had budget left.
+
+        It is None for a run that has all of its rounds, was interrupted or has not ended.
+        """
         return self._result["halted"] if self._result else None
 
     def _last(self, name: str) -> Any:
@@ -241,19 +250,26 @@ class Run:
 
     @property
     def accuracy(self) -> float | None:
-        """The share of correct test labels; for regression 1 - mean absolute error."""
+        """The share of correct test labels; for regression 1 - mean absolute error.
+
+        It is that of the final model, or after the last finished round; None before the first.
+        """
         value: float | None = self._last("accuracy")
         return value
 
     @property
     def loss(self) -> float | None:
-        """The test loss."""
+        """The test loss of the final model, or after the last finished round; None without one."""
         value: float | None = self._last("loss")
         return value
 
     @property
     def epsilon(self) -> float:
-        """The largest epsilon that any client has spent; infinite without a guarantee."""
+        """The largest epsilon that any client has spent; infinite without a guarantee.
+
+        For a run that has not ended it covers the finished rounds, and is 0 before the first. What
+        was charged for a round that is not finished is counted in the ledger only.
+        """
         if self._result is None and not self._metrics:
             return 0.0
         value: float | None = self._last("epsilon")
@@ -276,7 +292,10 @@ class Run:
 
     @property
     def warnings(self) -> list[str]:
-        """What to know before relying on the result."""
+        """Sentences to read before relying on the result; empty if there are none.
+
+        A run that has not ended has one: how many of its rounds are finished.
+        """
         if self._result is None:
             done, wanted = len(self._metrics), self._header["spec"]["rounds"]
             return [f"not finished: {done} of {wanted} rounds; resume the run with the same spec"]
@@ -284,7 +303,7 @@ class Run:
 
     @cached_property
     def rounds(self) -> Table[Round]:
-        """The rounds, one row each."""
+        """The finished rounds, one row each, in order."""
         known = set(Round.__dataclass_fields__) - {"others"}
         rows = [
             Round(
@@ -303,7 +322,7 @@ class Run:
 
     @cached_property
     def clients(self) -> Table[ClientSpending]:
-        """The clients, one row each, once the run is finished."""
+        """What each client has spent, one row each; empty before the end of the run."""
         rows = self._result["clients"] if self._result else []
         shown = {name: name for name in (rows[0] if rows else ())}
         return Table(
@@ -317,7 +336,7 @@ class Run:
         """The parameters of the newest checkpoint as one vector.
 
         Raises:
-            OutputError: There is no checkpoint yet.
+            OutputError: There is no checkpoint yet, or it is damaged.
         """
         progress = self._folder.load_checkpoint()
         if progress is None:
@@ -332,6 +351,9 @@ class Run:
 
         Returns:
             A float32 array for each tensor of the model.
+
+        Raises:
+            OutputError: There is no checkpoint yet, or it is damaged.
         """
         found, start = {}, 0
         for name, shape in self._header["layout"]:
@@ -347,7 +369,10 @@ class Run:
         A module with buffers needs `strict=False`, because buffers are not trained.
 
         Returns:
-            A torch tensor for each name.
+            A float32 torch tensor for each name.
+
+        Raises:
+            OutputError: There is no checkpoint yet, or it is damaged.
         """
         import torch
 
@@ -357,17 +382,17 @@ class Run:
         """Return the result as plain data.
 
         Returns:
-            The same as `run --json` prints; empty before the end of the run.
+            The content of result.json with all clients; empty before the end of the run.
         """
         return dict(self._result or {})
 
     # -- how it looks ----------------------------------------------------------------------
 
     def figures(self) -> dict[str, object]:
-        """Return the key figures of the run.
+        """Return the key figures of the run, such as accuracy, epsilon, guarantee and rounds.
 
         Returns:
-            Names and values, as they are printed.
+            The names and values that are printed for the run.
         """
         result = self._result or {}
         up = result.get("total_bytes_up_per_message")

@@ -42,7 +42,7 @@ _SILENT_CLIENTS_TOLD = 5
 
 
 def header(resolved: Resolved) -> dict[str, Any]:
-    """Return the content of run.json."""
+    """Return the content of run.json: the spec, its hash, all clients and what is guaranteed."""
     spec = resolved.spec
     return {
         "sottovoce": __version__,
@@ -220,9 +220,22 @@ def warnings_of(
     spending: dict[str, Any],
     halted: str | None,
 ) -> list[str]:
-    """Return what to know before relying on the result."""
+    """Return the sentences to read before relying on the result, each with a remedy.
+
+    Args:
+        resolved: The run.
+        rows: The metrics of its rounds.
+        spending: What was spent, as `spending_of` returns it.
+        halted: Why the run stopped before its last round; None if it did not.
+
+    Returns:
+        The sentences; empty if there is nothing to warn of.
+    """
     found = []
-    remedy = "remove the mechanism's noise parameter to calibrate it, or ask for fewer rounds"
+    remedy = (
+        "remove the mechanism's noise parameter, so that it is calibrated to the budget, or ask "
+        "for fewer rounds"
+    )
     if halted:
         found.append(
             f"halted after {len(rows)} of {resolved.spec.rounds} rounds: {halted}; {remedy}"
@@ -294,7 +307,7 @@ def metrics_row(
         A row of metrics.jsonl.
 
     Raises:
-        ConfigError: The model has diverged.
+        ConfigError: The model was tested and has diverged: its test loss is not finite.
     """
     evaluation = resolved.task.evaluate(progress.model) if evaluated else None
     if evaluation is not None and not math.isfinite(evaluation.loss):
@@ -332,7 +345,15 @@ def _score(resolved: Resolved) -> dict[str, str]:
 
 
 def spending_of(resolved: Resolved, record: SpendingRecord) -> dict[str, Any]:
-    """Return what the clients were charged in total, and what that assumes."""
+    """Return what the clients were charged in total, and what that assumes.
+
+    Returns:
+        Entries of result.json. `epsilon` is the largest of any client at the run's delta, under the
+        channel's assumptions; `local_epsilon` is that against an observer of every message, its
+        sender and the sampled records, and `central_epsilon` repeats `epsilon` where the channel
+        hides something. None stands for an infinite epsilon, for the `local_epsilon` of messages
+        without noise of their own, and for the `central_epsilon` of a channel that hides nothing.
+    """
     spec = resolved.spec
     spent = record.largest_spent(spec.privacy.delta)
     charged = _charged(resolved, record)
@@ -362,7 +383,15 @@ def result_of(
     progress: Progress,
     halted: str | None,
 ) -> dict[str, Any]:
-    """Return the content of result.json: accuracy, privacy spent, bytes sent, and warnings."""
+    """Return the content of result.json: accuracy, privacy spent, bytes sent, and warnings.
+
+    Args:
+        resolved: The run.
+        training: Its training, whose record has the charges.
+        rows: The metrics of its rounds.
+        progress: The model after the last round; it is tested once more.
+        halted: Why the run stopped before its last round; None if it did not.
+    """
     spec = resolved.spec
     asked = sum(row["clients_asked"] for row in rows)
     received = sum(row["clients_received"] for row in rows)
@@ -411,7 +440,9 @@ def result_of(
 
 
 def algorithm_plug_ins(spec: RunSpec, section: AlgorithmSection) -> list[str]:
-    """Return the names of plug-ins in the algorithm, whose claims the run's privacy relies on.
+    """Return descriptions of the algorithm's plug-ins, whose claims the run's privacy relies on.
+
+    The list is empty if the algorithm and its parts are Sottovoce's own.
 
     Messages are projected onto the algorithm's domain here, but how much of them one sample can
     change is the algorithm's own claim.
@@ -421,13 +452,18 @@ def algorithm_plug_ins(spec: RunSpec, section: AlgorithmSection) -> list[str]:
 
 
 def channel_plug_ins(spec: RunSpec) -> list[str]:
-    """Return the name of the channel if it is a plug-in: what is visible is its own claim."""
+    """Return a list with a description of the channel if it is a plug-in; otherwise an empty one.
+
+    The run's privacy then relies on the plug-in's claim about what the server sees.
+    """
     word = CHANNELS.describe_plugin(spec.channel.kind)
     return [] if word is None else [word]
 
 
 def feature_plug_ins(spec: RunSpec) -> list[str]:
-    """Return the names of plug-in transformations, which claim that they learn from no record.
+    """Return descriptions of the transformations that are plug-ins.
+
+    The run's privacy relies on their claim that they learn from no record.
 
     Models need no such claim: gradients are computed and clipped for each sample, whatever the
     module does.
@@ -437,6 +473,6 @@ def feature_plug_ins(spec: RunSpec) -> list[str]:
 
 
 def backend_plug_in(spec: RunSpec) -> str | None:
-    """Return the name of the backend if it is a plug-in that was imported; otherwise None."""
+    """Return a description of the backend if it is a plug-in that was imported; otherwise None."""
     name = spec.runtime.backend
     return BACKENDS.describe_plugin(name) if name in BACKENDS.imported() else None

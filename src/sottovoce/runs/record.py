@@ -120,12 +120,12 @@ class RunRecord:
 
     @property
     def has_sites(self) -> bool:
-        """Whether clients keep their own ledgers, so that this one is only the server's count."""
+        """Whether clients keep their own ledgers; the run's ledger is then the server's count."""
         return self.spec.runtime.backend != "fast"
 
     @property
     def stores_messages(self) -> bool:
-        """Whether there is a ledger; without one, charges were counted in memory."""
+        """Whether the run charges messages in a ledger; otherwise they were counted in memory."""
         return self.spec.runtime.messages == "stored"
 
 
@@ -200,7 +200,15 @@ def read_record(path: Path) -> RunRecord:
 
 
 def read_finding(path: Path, keys: tuple[str, ...]) -> dict[str, Any] | None:
-    """Return what an audit or an attack has written to the folder; None if it has not."""
+    """Return the content of a file that an audit or an attack has written; None if there is none.
+
+    Args:
+        path: The JSON file.
+        keys: The keys that it must have.
+
+    Raises:
+        OutputError: The file is damaged, or lacks one of the keys.
+    """
     if not path.is_file():
         return None
     finding = files.read_json(path)
@@ -227,7 +235,13 @@ def _spec(path: Path, header: Mapping[str, Any]) -> RunSpec:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Return the metrics of all rounds; only the last line may be cut off, as by a crash."""
+    """Return the metrics of all rounds from a metrics.jsonl; empty if there is no such file.
+
+    A last line that is cut off, as by a crash, is left out.
+
+    Raises:
+        OutputError: Another line is damaged, or the rounds are not numbered 1, 2, ...
+    """
     if not path.exists():
         return []
     with files.explain_os_errors("read", path):
@@ -250,7 +264,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def check_result(path: Path, result: Any) -> None:
-    """Refuse a result.json with missing keys or values of wrong types."""
+    """Raise OutputError if a result.json lacks keys or has values of wrong types.
+
+    Args:
+        path: The file, for the message.
+        result: Its content.
+    """
     _check(_Result, path, result)
 
 

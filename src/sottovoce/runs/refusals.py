@@ -59,13 +59,13 @@ def refusals(
     """Return why each part of a spec is refused, whatever the other parts are.
 
     Args:
-        spec: The spec, with any values in place of what is broken.
-        broken: The keys of the spec that could not be read.
+        spec: The spec, with any valid values in place of what is broken.
+        broken: The top-level keys of the spec that could not be read; they are not checked again.
         allow_code: Whether code that the spec names may be run.
         how: The option that allows it, for the message.
 
     Returns:
-        The messages, each once.
+        The messages, each once; empty if nothing is refused.
     """
     found = _Refusals(broken)
     found.attempt(

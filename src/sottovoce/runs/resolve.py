@@ -83,7 +83,10 @@ class Resolved:
 
     @property
     def terms(self) -> ReleaseTerms:
-        """The terms of a release: what an observer sees, the secret sample, and the adjacency."""
+        """The terms under which a message is charged.
+
+        They are what an observer sees of it, the secret sample of records, and the adjacency.
+        """
         return _terms(self.spec, self.channel, self.algorithm)
 
 
@@ -301,7 +304,11 @@ def check_gathering(spec: RunSpec, algorithm: Algorithm, dimension: int, num_cli
 
 
 def rounds_per_client(spec: RunSpec, num_clients: int) -> int:
-    """Return the most rounds in which one client can be asked; noise is calibrated for them."""
+    """Return the most rounds in which one client can be asked; noise is calibrated for them.
+
+    Raises:
+        ConfigError: The sampling asks more clients than there are.
+    """
     return _sampling(spec, num_clients).most_participations(num_clients, spec.rounds)
 
 
@@ -314,7 +321,7 @@ def _sampling(spec: RunSpec, num_clients: int) -> ClientSampling:
 
 
 def channel_of(spec: RunSpec, num_clients: int) -> Channel:
-    """Return the channel of a run with `num_clients` clients.
+    """Return the channel of a run with `num_clients` clients, checked against the rest of the spec.
 
     Raises:
         ConfigError: The channel cannot serve this run.
@@ -381,9 +388,9 @@ def check_federation(spec: RunSpec) -> None:
 
 
 def oversampled(spec: RunSpec) -> ClientSampling:
-    """Return the sampling that asks `deployment.oversampling` times as many clients.
+    """Return the sampling that asks `deployment.oversampling` times as many clients a round.
 
-    A sampling that cannot ask more clients is returned unchanged.
+    It asks no more clients than there are. A sampling that cannot ask more is returned unchanged.
     """
     sampling = spec.sampling.build()
     most = spec.data.clients or len(spec.data.names) or len(spec.data.sites) or None

@@ -38,26 +38,31 @@ def run(
     """Run a spec to its end in a folder, and return the result.
 
     A resumed run continues from its last checkpoint. Seeded runs continue bit for bit; rounds that
-    were already charged send their stored messages again, without another charge. On a
-    KeyboardInterrupt the finished rounds are saved before it is raised.
+    were already charged send their stored messages again, without another charge. A run that has
+    ended is evaluated again, without training. On a KeyboardInterrupt the finished rounds are saved
+    before it is raised.
 
     Args:
         spec: What to run.
-        folder: The run folder. It must not exist or be empty, unless the run is resumed.
+        folder: The run folder. It must be empty or not exist, unless the run is resumed.
         resume: Continue the interrupted run in `folder`.
         on_round: Called with the metrics of each finished round.
         on_resume: Called with a sentence that says where a resumed run continues.
-        make_backend: Makes the backend that collects the rounds from a ledger; by default all
-            clients are in this process.
+        make_backend: A function of the run and its ledger that returns the object which collects
+            the messages of each round; by default all clients are in this process.
 
     Returns:
-        The content of result.json.
+        The content of result.json. If too few clients had budget for a round, the run stops before
+        it and `halted` says why; otherwise `halted` is None.
 
     Raises:
-        ConfigError: Parts of the spec do not fit together, or differ from the run to resume.
+        ConfigError: Parts of the spec do not fit together, or differ from the run to resume; or the
+            model has diverged.
+        ParameterError: A parameter is out of range, or no noise keeps the budget.
         DataError: The data are missing or damaged, or differ from those of the run to resume.
         OutputError: The folder cannot be used.
         LedgerError: The ledger of the run to resume is damaged or lacks charges.
+        DeploymentError: With `make_backend`: no round had enough replies to change the model.
     """
     run_folder = RunFolder(folder)
     with limit_threads(spec):
@@ -77,7 +82,10 @@ def _ignore(_: object) -> None:
 
 @contextlib.contextmanager
 def limit_threads(spec: RunSpec) -> Iterator[None]:
-    """Use one thread where `runtime.deterministic` asks for the same bits everywhere."""
+    """Let torch use one thread in the `with` block if `runtime.deterministic` is true.
+
+    Results then have the same bits on every machine.
+    """
     before = torch.get_num_threads()
     if spec.runtime.deterministic:
         torch.set_num_threads(1)
@@ -183,7 +191,13 @@ def _check_ledger(run_folder: RunFolder, ledger: Ledger, run_name: str) -> None:
 
 
 def check_can_resume(run_folder: RunFolder, resolved: Resolved) -> None:
-    """Refuse to resume with another spec, model or data than the run was started with."""
+    """Refuse to resume with another spec, model or data than the run was started with.
+
+    Raises:
+        OutputError: The folder holds no run, or run.json is damaged.
+        ConfigError: The spec or the model differs.
+        DataError: The data differ; data at remote sites are not compared.
+    """
     _check_same_spec(run_folder, resolved.spec)
     _check_same_parts(run_folder, resolved)
 
@@ -191,8 +205,9 @@ def check_can_resume(run_folder: RunFolder, resolved: Resolved) -> None:
 def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
     if not run_folder.exists:
         raise OutputError(
-            f"nothing to resume: {run_folder.path} is not a run folder; leave out --resume to "
-            "start a run, or name the folder of an interrupted run with --out"
+            f"nothing to resume: {run_folder.path} is not a run folder; leave out --resume (in "
+            "Python resume=True) to start a run, or name the folder of an interrupted run with "
+            "--out (in Python out=)"
         )
     header = run_folder.header()
     found = header["spec_hash"]
@@ -200,7 +215,7 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
     if isinstance(header["spec"], dict) and "rotation" not in header["spec"]:
         raise ConfigError(
             f"{run_folder.path} was started by version {begun}, which had no rotations; resume it "
-            "with that version, or choose another --out"
+            "with that version, or choose another folder (--out, in Python out=)"
         )
     if found != spec.hash:
         versions = f"it was started by version {begun}, and this is {__version__}"
@@ -209,7 +224,7 @@ def _check_same_spec(run_folder: RunFolder, spec: RunSpec) -> None:
             f"{run_folder.path} was started with another spec "
             f"({spec.changes_since(header['spec'])}){other}; resume with the same spec and "
             "version, set the mechanism's parameters to those in its run.json (--set "
-            "mechanism.noise_multiplier=...), or choose another --out"
+            "mechanism.noise_multiplier=...), or choose another folder (--out, in Python out=)"
         )
 
 
@@ -222,7 +237,8 @@ def _check_same_parts(run_folder: RunFolder, resolved: Resolved) -> None:
     if run_folder.header()["layout"] != layout:
         raise ConfigError(
             f"the model of {run_folder.path} has other parameters than the model that the spec "
-            "now describes; resume with the model of the start, or choose another --out"
+            "now describes; resume with the model of the start, or choose another folder (--out, "
+            "in Python out=)"
         )
     if resolved.spec.data.sites:
         return
@@ -232,7 +248,7 @@ def _check_same_parts(run_folder: RunFolder, resolved: Resolved) -> None:
     ):
         raise DataError(
             f"{run_folder.path} was started on other data: '{resolved.spec.data.dataset}' has "
-            "changed since; restore it, or choose another --out"
+            "changed since; restore it, or choose another folder (--out, in Python out=)"
         )
 
 
@@ -244,7 +260,14 @@ def launch(
     on_round: OnRound | None = None,
     on_resume: OnResume | None = None,
 ) -> dict[str, Any]:
-    """Run a spec to its end in a folder, on the backend that it names."""
+    """Run a spec to its end in a folder, on the backend that it names.
+
+    The arguments, the result and the errors are those of `run`.
+
+    Raises:
+        UnknownNameError: There is no such backend.
+        ConfigError: The backend is "flower", which only `sottovoce deploy run` can use.
+    """
     backend = BACKENDS.find(spec.runtime.backend)
     return backend(spec, folder, resume=resume, on_round=on_round, on_resume=on_resume)
 

@@ -24,12 +24,24 @@ class Section(BaseModel):
 
 
 def problem_in(error: ValidationError, model: Model = None) -> str:
-    """Return the first problem that `model` found: the key, the rule and the value."""
+    """Return the first problem of a validation as one line: the key, the rule and the value.
+
+    Args:
+        error: What pydantic raised.
+        model: The class that was validated, to name keys as they are written and to propose the
+            nearest; None proposes none.
+    """
     return problems_in(error, model)[0]
 
 
 def problems_in(error: ValidationError, model: Model = None) -> list[str]:
-    """Return all problems that `model` found; missing keys are reported together."""
+    """Return all problems of a validation, one line each; missing keys are reported together.
+
+    Args:
+        error: What pydantic raised.
+        model: The class that was validated, to name keys as they are written and to propose the
+            nearest; None proposes none.
+    """
     # A misspelled key is often why another is missing, so it is named first.
     misspelled = ("extra_forbidden", UNKNOWN_KEY)
     causes = sorted(error.errors(), key=lambda detail: detail["type"] not in misspelled)
@@ -136,7 +148,7 @@ class OpenSection(Section):
     kind: str
 
     def check_kind(self) -> None:
-        """Refuse a kind that is not registered; import no plug-in."""
+        """Raise UnknownNameError if the table's `kind` is not registered; import no plug-in."""
         if self.kind not in self.register.names():
             raise self.register.unknown(self.kind)
 
@@ -186,7 +198,11 @@ def _error(kind: Any, sentence: str, table: dict[str, Any], *location: str) -> I
 
 
 def as_toml_data(value: Any) -> Any:
-    """Return free data of a spec as a TOML file has them: lists for tuples; refuse null."""
+    """Return free data of a spec as a TOML file has them: a copy with lists for tuples.
+
+    Raises:
+        ValueError: A value, also a nested one, is None.
+    """
     match value:
         case None:
             raise ValueError("null is not allowed here; leave the key out")

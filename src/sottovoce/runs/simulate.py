@@ -75,13 +75,16 @@ def simulate(
             notebook.
 
     Returns:
-        The finished run: its result, rounds, guarantee and model.
+        The finished run: its result, rounds, guarantee and model. It may have `halted` before its
+        last round because too few clients had budget left.
 
     Raises:
         ParameterError: `resume` without `out`, or `model` is not a module or function.
-        ConfigError: The spec is invalid, or differs from that of the run to resume.
+        ConfigError: The spec is invalid, differs from that of the run to resume, or names code
+            without `allow_code`; or the model has diverged.
         DataError: The data are missing or damaged, or differ from those of the run to resume.
-        OutputError: `out` cannot be used.
+        OutputError: `out` cannot be used: without `resume` it is not empty, with it there is no
+            run.
 
     Examples:
         >>> import numpy as np
@@ -144,7 +147,18 @@ def read_given_spec(
     parts: tuple[InMemoryObject, ...],
     resumed_header: dict[str, Any] | None = None,
 ) -> RunSpec:
-    """Return the spec of a caller, with overrides and with what is in memory."""
+    """Return the spec that a caller gave as a file, dictionary or `RunSpec`.
+
+    Args:
+        spec: The spec.
+        overrides: Values by dotted key.
+        parts: A model and data in memory, as `collect_parts` returns them; the spec names them.
+        resumed_header: The header of a run to resume, whose path to the data stays as it was.
+
+    Raises:
+        ConfigError: The spec cannot be read, or has invalid keys or values.
+        DataError: A file of data that a spec file names does not exist.
+    """
     if isinstance(spec, str | Path):
         path = Path(spec).expanduser()
         values = {**overrides, **_in_memory(parts)}
@@ -159,7 +173,16 @@ def read_given_table(
     overrides: Mapping[str, Any],
     parts: tuple[InMemoryObject, ...],
 ) -> dict[str, Any]:
-    """Return the plain data of a caller's spec, with overrides and with what is in memory."""
+    """Return the plain data of the spec that a caller gave; its keys are not checked yet.
+
+    Args:
+        spec: The spec: a file, a dictionary (which is not changed) or a `RunSpec`.
+        overrides: Values by dotted key.
+        parts: A model and data in memory, as `collect_parts` returns them; the spec names them.
+
+    Raises:
+        ConfigError: The file cannot be read, an override is invalid, or `spec` is something else.
+    """
     values = {**overrides, **_in_memory(parts)}
     if isinstance(spec, str | Path):
         return read_table(Path(spec).expanduser(), values=values)
@@ -188,7 +211,17 @@ def _in_memory(parts: tuple[InMemoryObject, ...]) -> dict[str, Any]:
 
 
 def collect_parts(model: object, data: object, spec: object) -> tuple[InMemoryObject, ...]:
-    """Return the model and data that are given in memory, with their labels in the spec."""
+    """Return the model and data that are given in memory, with the labels that a spec names.
+
+    Args:
+        model: A torch.nn.Module or a function that creates one; None if not in memory.
+        data: Arrays, as for `simulate`; None if not in memory.
+        spec: The spec, whose `data.dataset` may name the data ("memory:LABEL").
+
+    Raises:
+        ParameterError: `model` is neither a module nor a function.
+        DataError: `data` cannot be read as arrays.
+    """
     parts = []
     if data is not None:
         given = spec.get("data") if isinstance(spec, Mapping) else None

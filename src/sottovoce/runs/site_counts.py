@@ -17,7 +17,7 @@ from sottovoce.core.printable_text import format_reasons
 
 
 def idle_reason(row: Mapping[str, Any]) -> str:
-    """Return why a round asked no client, from its row of metrics.
+    """Return why a round asked no client, from the row of metrics of such a round.
 
     Unreachable clients are named as the reason before missing budgets.
     """
@@ -29,7 +29,11 @@ def idle_reason(row: Mapping[str, Any]) -> str:
 
 
 def idle_warnings(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a warning for each reason why rounds asked no client."""
+    """Return a warning for each reason why rounds asked no client; empty if all asked some.
+
+    Args:
+        rows: The metrics of the rounds.
+    """
     causes = Counter(idle_reason(row) for row in rows if not row["clients_asked"])
     return [
         f"in {count} of {len(rows)} rounds {cause}: no client was asked or charged, and the model "
@@ -43,6 +47,10 @@ def check_any_round_counted(rows: Sequence[Mapping[str, Any]], *, minimum_replie
 
     Rounds for which no client was sampled say nothing about the sites, and are ignored.
 
+    Args:
+        rows: The metrics of all rounds.
+        minimum_replies: The fewest replies with which a round changes the model.
+
     Raises:
         DeploymentError: No round had `minimum_replies` replies.
     """
@@ -53,7 +61,7 @@ def check_any_round_counted(rows: Sequence[Mapping[str, Any]], *, minimum_replie
     for row in drawn:
         reasons |= row.get("unanswered", {})
     raise DeploymentError(
-        f"none of {len(rows)} rounds had the {minimum_replies} replies that it needs, so the "
+        f"none of {len(rows)} rounds had the {minimum_replies} replies that a round needs, so the "
         f"model has not changed since the start; {format_reasons(reasons)}if sites refused, lower "
         "privacy.epsilon or ask the sites to allow more; if they did not answer, check their logs. "
         "Then resume the run, or start another with a new --out"
@@ -113,7 +121,16 @@ def site_counts(
 
 
 def totals(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the sums over all clients; `sites_reporting` of them report what they charged."""
+    """Return the sums of counts over all sites.
+
+    Args:
+        counts: The counts of each site, as `site_counts` returns them.
+
+    Returns:
+        The sums of `rounds`, `answered`, `refused` and `site_charged`, the number of `sites`, and
+        how many of them report what they charged (`sites_reporting`); `site_charged` is None if
+        none does.
+    """
     counts = list(counts)
     told = [one["site_charged"] for one in counts if one["site_charged"] is not None]
     sums = {name: sum(one[name] for one in counts) for name in ("rounds", "answered", "refused")}
@@ -128,9 +145,17 @@ def totals(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 def site_table_rows(
     counts: Mapping[str, Mapping[str, Any]], most: int
 ) -> tuple[list[list[str]], str | None]:
-    """Return rows under 'site' and HEADINGS for at most `most` sites, and how many are left out.
+    """Return the rows of a table of sites, and a text that says how many are left out.
 
-    Sites whose three counts differ come first.
+    Sites for which the server's count, the replies and the site's own count differ come first.
+
+    Args:
+        counts: The counts of each site by name, as `site_counts` returns them.
+        most: The largest number of rows.
+
+    Returns:
+        Rows of cells, the site's name and then those of HEADINGS; and a text such as "and 3 more
+        sites", None if no site is left out.
     """
     ranked = sorted(
         counts.items(),
@@ -142,13 +167,16 @@ def site_table_rows(
 
 
 def cells(counts: Mapping[str, Any]) -> list[str]:
-    """Return the counts as texts, in the order of HEADINGS."""
+    """Return the counts of one site, or of `totals`, as texts in the order of HEADINGS."""
     figures = [str(counts[name]) for name in HEADINGS if name != "site_charged"]
     return [*figures, show_charged(counts)]
 
 
 def show_charged(counts: Mapping[str, Any]) -> str:
-    """Return what a site, or all sites together, report as charged."""
+    """Return as a text how many rounds a site, or all sites together, report as charged.
+
+    It is "not reported" if none reports; if only some do, it says how many.
+    """
     if counts["site_charged"] is None:
         return NOT_REPORTED
     partly = counts.get("sites_reporting", 1) < counts.get("sites", 1)
@@ -157,7 +185,11 @@ def show_charged(counts: Mapping[str, Any]) -> str:
 
 
 def round_note(row: Mapping[str, Any]) -> str:
-    """Return the text of a line of progress after a round."""
+    """Return a line of progress after a round: accuracy, epsilon, and replies if some are missing.
+
+    Args:
+        row: The metrics of the round, in which the model was tested.
+    """
     spent = row["epsilon"]
     epsilon = "no privacy" if spent is None else f"epsilon {show_epsilon(spent, 2)}"
     if row.get("sites") and spent is not None:

@@ -60,15 +60,15 @@ class CsvSpec(Section):
 
     Attributes:
         header: Whether the first line names the columns; otherwise they are numbered from 0.
-        label_columns: The columns to predict.
-        label: Whether labels are classes or numbers.
-        classes: The public list of classes.
-        owner_column: The column that names the owner of a row.
-        bounds: Public limits of features, which are mapped to [-1/2, 1/2]; "*" is for all features
-            without limits of their own.
-        test_fraction: The part of the rows to test on.
+        label_columns: The columns to predict; by default the last one.
+        label: Whether labels are classes ("class") or numbers ("number").
+        classes: The public list of classes; by default those that occur in the file.
+        owner_column: The column that names the owner of a row; None if rows have no owners.
+        bounds: Public limits (low, high) of features, which are mapped to [-1/2, 1/2]; "*" is for
+            all features without limits of their own. Features without limits are not scaled.
+        test_fraction: The part of the rows to test on, between 0 and 1.
         decimal: The decimal separator.
-        missing: Whether rows with missing values are refused or skipped.
+        missing: Whether rows with missing values are an error ("refuse") or left out ("skip").
         ignore_columns: Columns that are not used.
         categories: The public list of words for each feature that has words as values.
     """
@@ -99,7 +99,11 @@ class CsvSpec(Section):
         return found
 
     def options(self) -> CsvOptions:
-        """Return the same options for the loader, which checks that they fit together."""
+        """Return the same options for the loader of data sets.
+
+        Raises:
+            ParameterError: The options do not fit together.
+        """
         return CsvOptions(
             header=self.header,
             label_columns=self.label_columns,
@@ -123,11 +127,12 @@ class DataSpec(Section):
         clients: The number of clients. It may be omitted where the partition determines it (one
             client per owner or per sample), or where `names` are given.
         partition: How rows are split among clients.
-        num_owners: Keep this many owners of training rows, drawn at random, with all of their rows.
-        num_train: Keep this many training rows, drawn at random.
-        num_test: Keep this many test rows, drawn at random.
+        num_owners: Keep this many owners of training rows, drawn at random, with all of their rows;
+            None keeps all. The draw is the same for every seed, as are the next two.
+        num_train: Keep this many training rows, drawn at random; None keeps all.
+        num_test: Keep this many test rows, drawn at random; None keeps all.
         validation_fraction: Hold out this part of the training data and test on it instead of the
-            test set; for tuning.
+            test set, for tuning; None tests on the test set.
         csv: How a table 'csv:PATH' is read.
         names: The names of the clients; client-0000, client-0001, ... by default.
         sites: For a federation whose sites train on their own records: the names of the clients and
@@ -341,7 +346,7 @@ class GroupSpec(Section):
 
     Attributes:
         clients: A list of names, or a number n: the next n of the clients that no group names.
-        epsilon: The budget of each client.
+        epsilon: The budget of each client, over all rounds.
         delta: The failure probability of that budget.
         adjacency: May only repeat that of the run, since a run has one adjacency.
         mechanism: The mechanism of these clients.
@@ -361,8 +366,9 @@ class PrivacySpec(Section):
 
     Attributes:
         level: What is protected: one training "sample", or a "client" with all of its data.
-        adjacency: "zero-out" or "replace-one".
-        clip_norm: The largest norm of a sample's gradient, or of a client's update.
+        adjacency: Which data sets count as neighbors: "zero-out" (a contribution is replaced by
+            zero) or "replace-one" (by any other).
+        clip_norm: The norm to which a sample's gradient, or a client's update, is clipped.
         epsilon: The budget of each client, which the ledger enforces; None for no budget. The
             mechanism's noise is calibrated so that all rounds together stay within it, unless the
             spec gives the noise. Exception: an algorithm with a published analysis of its own,
@@ -397,7 +403,8 @@ class RuntimeSpec(Section):
             a deployment. "packed": the same codes, packed and unpacked, with charges counted in
             memory. "none": values drawn from the same laws with torch's generator, in float32; for
             sweeps.
-        device: Where models train; "auto" is the GPU if there is one.
+        device: Where models train; "auto" is the GPU if there is one, else the CPU. "cuda" without
+            a GPU is refused.
         downlink: The format in which clients receive the model they start from: "float32",
             "float16", "bfloat16", or "int8" with a scale for each 256 coordinates. It costs no
             privacy; the server's own model is not rounded.
@@ -468,7 +475,8 @@ class RunSpec(Section):
         rounds: The number of rounds.
         randomness: "system": the noise comes from the operating system. "seeded": it comes from
             `seed`, so that the run can be repeated; for simulation only.
-        checkpoint_every: Save a checkpoint after this many rounds, and once a minute.
+        checkpoint_every: Save a checkpoint after this many rounds, once a minute, and at the end;
+            backends other than "fast" save one after every round.
         rotation: Whether updates are rotated at random before they are encoded: "on", "off", or
             "auto" for "on" where a mechanism sends one of finitely many codes for each coordinate
             of an L2 ball.
@@ -529,7 +537,8 @@ class RunSpec(Section):
             earlier: The spec in the header of the run.
 
         Returns:
-            The keys with their old and new values, as a text for a message.
+            The keys with their old and new values, as a text for a message. At most ten are
+            listed, and `runtime.backend` is not compared.
         """
         before, now = dict(_leaves(earlier)), dict(_leaves(self._computed()))
         before.pop("runtime.backend", None)

@@ -29,7 +29,10 @@ OnRound = Callable[[int, int], None]  # The number of models, and of their finis
 
 
 def as_simulation(spec: RunSpec, seed: int) -> RunSpec:
-    """Return a resolved spec as a simulation from another seed, without budgets.
+    """Return a resolved spec as a seeded simulation from another seed, without budgets.
+
+    It runs in this process and draws decoded values instead of encoding messages, unless the
+    channel reveals only sums or hides senders.
 
     The noise that budgets asked for is already in the spec. A client with other records might spend
     a little more with it and stop before the others. An epsilon that is not a budget, but from
@@ -50,16 +53,18 @@ def as_simulation(spec: RunSpec, seed: int) -> RunSpec:
 def train_many(
     spec: RunSpec, data: Dataset, runs: Sequence[tuple[int, Rows]], on_round: OnRound | None = None
 ) -> Vector:
-    """Train several runs and return their last models as rows.
+    """Train several runs as simulations (see `as_simulation`) and return their last models.
 
     Args:
         spec: The resolved spec of all runs.
         data: The data from which they take their records.
-        runs: For each run its seed and the rows of `data` that it trains on.
-        on_round: Called with the number of models and the number of rounds they have finished.
+        runs: For each run its seed and the indices of the training rows of `data` that it uses; at
+            least one run.
+        on_round: Called after each round with the number of models that are trained together and
+            the number of rounds that they have finished.
 
     Returns:
-        The parameters of each model as a row.
+        The parameters of each model as a row, in the order of `runs`.
 
     Raises:
         ConfigError: The spec needs the owners of rows, or public samples, which are not known here.
@@ -147,7 +152,7 @@ def _side_by_side(
 
 
 def pool_of(data: Dataset, device: torch.device) -> Pool:
-    """Return the training data as tensors on the device."""
+    """Return the training data (float32 features, and labels) as tensors on the device."""
     features = torch.from_numpy(np.array(data.train_features, dtype=np.float32))
     labels = torch.from_numpy(np.array(data.train_labels))
     return Pool(features=features.to(device), labels=labels.to(device))

@@ -68,7 +68,7 @@ class TrackedRun:
 
     @property
     def name(self) -> str:
-        """The name of the run."""
+        """The name of the run: the spec's `name`, else the name of its folder."""
         return str(self.spec.get("name", self.folder.name))
 
 
@@ -79,11 +79,11 @@ class Tracker(Protocol):
     """
 
     def log(self, row: Row) -> None:
-        """Log the figures of a round."""
+        """Log the figures of a round, from its row of metrics."""
         ...
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Log the result of the run."""
+        """Log the result of the run, the content of its result.json."""
         ...
 
     def close(self, *, finished: bool) -> None:
@@ -92,22 +92,31 @@ class Tracker(Protocol):
 
 
 def without_secrets(text: str) -> str:
-    """Return a text whose addresses have no user, password or query."""
+    """Return a text with user, password and query removed from the URLs in it."""
     return re.sub(r"\?\S+", "", re.sub(r"://[^/\s]*@", "://", text))
 
 
 def round_figures(row: Row) -> dict[str, float]:
-    """Return the logged figures of a round, by name; those that are not finite are left out."""
+    """Return the figures of a round that are logged, by name, from its row of metrics.
+
+    Those that are missing or not finite numbers are left out.
+    """
     return _finite(row, _ROUND_FIGURES)
 
 
 def final_figures(result: Mapping[str, Any]) -> dict[str, float]:
-    """Return the logged figures of the result, by name; those that are not finite are left out."""
+    """Return the figures of a result that are logged, by name, such as "final/accuracy".
+
+    Those that are missing or not finite numbers are left out.
+    """
     return {f"final/{name}": value for name, value in _finite(result, _FINAL_FIGURES).items()}
 
 
 def final_texts(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return the logged texts of the result, by name; all warnings are joined to one text."""
+    """Return the texts of a result that are logged, by name; missing ones are left out.
+
+    All warnings are joined to one text.
+    """
     words = {name: str(result[name]) for name in _FINAL_WORDS if result.get(name) is not None}
     warnings = result.get("warnings")
     if isinstance(warnings, list) and warnings:
@@ -162,14 +171,17 @@ class TensorBoardTracker:
         self._writer: Any = None
 
     def log(self, row: Row) -> None:
-        """Log the figures of a round."""
+        """Log the figures of a round; before the first one, log the spec and any missing rounds."""
         if self._writer is None:
             self._open(int(row["round"]))
         self._write(row)
         self._writer.flush()  # A killed run keeps what it has logged.
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Log the texts of the result, and the spec together with the final figures."""
+        """Log the texts of the result, and the spec together with the final figures.
+
+        Do nothing if no round was run and an earlier attempt has logged.
+        """
         if self._writer is None:  # No round was left to run.
             if self._folder.is_dir():
                 return
@@ -245,7 +257,7 @@ class Trackers:
         self._each(lambda tracker: tracker.log(row))
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Log the result with every tracker."""
+        """Log the result with every tracker that has not failed."""
         self._each(lambda tracker: tracker.finish(result))
         self._finished = True
 
@@ -268,8 +280,15 @@ class Trackers:
 def open_trackers(names: Sequence[str], run: TrackedRun, *, warn: Warn) -> Iterator[Trackers]:
     """Create the named trackers before training starts, and close them however the run ends.
 
+    Args:
+        names: The names of the trackers: "tensorboard", "mlflow".
+        run: The run to log.
+        warn: A function that is called with a sentence for each tracker that fails.
+
     Raises:
         UnknownNameError: There is no tracker of that name.
+        ModuleNotFoundError: A package that a tracker needs is not installed.
+        OutputError: The MLflow server of MLFLOW_TRACKING_URI cannot be used.
     """
     for name in names:
         if name not in TRACKERS:
@@ -293,7 +312,8 @@ def track_run(
         warn: A function that is called with a sentence for each tracker that fails.
 
     Returns:
-        The context manager, whose value is the `Trackers` object.
+        The context manager, whose value is the `Trackers` object: call it with the metrics of each
+        round. Entering it raises the errors of `open_trackers`.
     """
     run = TrackedRun(
         folder=folder, spec=spec.plain(), rounds_so_far=lambda: RunFolder(folder).metrics()

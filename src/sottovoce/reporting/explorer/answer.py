@@ -32,14 +32,15 @@ from sottovoce.reporting.explorer.question import ExplorerQuestion
 
 
 def recipe(question: ExplorerQuestion, parameters: Parameters) -> dict[str, Any]:
-    """Return a spec, commands and Python code that use the mechanism.
+    """Return a spec, commands and Python code that use the mechanism of a question.
 
     Args:
         question: The question.
-        parameters: The calibrated parameters.
+        parameters: The mechanism's parameters, with the calibrated one.
 
     Returns:
-        The texts; the spec is None, with a reason, if runs cannot use the mechanism.
+        The texts `spec`, `plan`, `calibrate` and `python`. If runs cannot use the mechanism, `spec`
+        is None and `no_spec` says why; otherwise `no_spec` is None.
     """
     return {
         "spec": spec(question) if _can_be_run(question) else None,
@@ -51,7 +52,7 @@ def recipe(question: ExplorerQuestion, parameters: Parameters) -> dict[str, Any]
 
 
 def spec(question: ExplorerQuestion) -> str:
-    """Return a spec at this budget, with a bundled data set and model to be replaced.
+    """Return a spec (TOML) with a question's mechanism and budget; data and model are examples.
 
     The calibrated parameter is left out: the run computes it for the dimension of its model.
     """
@@ -89,12 +90,15 @@ def spec(question: ExplorerQuestion) -> str:
 
 
 def plan(question: ExplorerQuestion) -> str:
-    """Return the command that ranks every mechanism at this budget."""
+    """Return the command `sottovoce plan`, which ranks all mechanisms at a question's budget."""
     return _command("plan", question, ["--rounds", str(question.rounds)])
 
 
 def calibrate(question: ExplorerQuestion) -> str:
-    """Return the command that calibrates this mechanism to seven digits."""
+    """Return the command `sottovoce privacy calibrate` for a question's mechanism and budget.
+
+    It calibrates at least as precisely as the explorer does.
+    """
     words = ["--mechanism", question.mechanism, "--rounds", str(question.rounds)]
     for name, value in question.free.items():
         words += ["--param", f"{name}={value}"]
@@ -114,11 +118,11 @@ def _command(name: str, question: ExplorerQuestion, more: list[str]) -> str:
 
 
 def python(question: ExplorerQuestion, parameters: Parameters) -> str:
-    """Return Python code that builds the mechanism.
+    """Return Python code that builds the mechanism of a question.
 
     Args:
         question: The question.
-        parameters: The calibrated parameters.
+        parameters: The mechanism's parameters, with the calibrated one.
     """
     domain = question.domain
     where = f'"{geometry_of(domain)}", {domain.dimension}, {clip_norm_of(domain)!r}'
@@ -149,14 +153,20 @@ _NEGLIGIBLE = 1e-4  # the largest probability of letters that are not drawn
 
 
 def table_of(inputs: Vector, laws: Sequence[Law]) -> dict[str, Any] | None:
-    """Return the probability of each letter given each input; None if outputs are not finite.
+    """Return the probability of each letter given each input, for a chart.
 
-    Letters at both ends with negligible probability are left out. Where there are too many letters,
-    adjacent ones are merged: the probability is their sum, and the letter their mean.
+    A letter is the decoded value of a code. Where there are more than `MOST_COLUMNS` letters, those
+    at both ends with negligible probability are left out, and adjacent ones are merged: the
+    probability is their sum, and the letter their mean.
 
     Args:
-        inputs: The inputs.
+        inputs: The inputs, one coordinate each.
         laws: The output distribution of each input.
+
+    Returns:
+        `letters` in increasing order, and `matrix` with a row of probabilities for each input; also
+        how many letters there are, how many are drawn and merged, and the lowest and highest. None
+        if there are infinitely many outputs.
     """
     rows = [law.table[0] for law in laws if isinstance(law, FiniteLaw)]
     first = laws[0]
@@ -197,7 +207,14 @@ _REFERENCE = "gaussian"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """A mechanism that is calibrated to a budget, and what it spends."""
+    """A mechanism that is calibrated to a budget, and what it spends.
+
+    Attributes:
+        registration: The mechanism's registration.
+        parameters: All of its parameters.
+        mechanism: The mechanism.
+        spent: What all rounds of the question spend; at most the budget.
+    """
 
     registration: Registration
     parameters: Parameters
@@ -214,7 +231,16 @@ class Calibrated:
 
 @lru_cache(maxsize=256)
 def answer(question: ExplorerQuestion) -> dict[str, Any]:
-    """Return the answer to a question as plain data; infinite numbers are null."""
+    """Return the answer to a question as plain data; infinite numbers are None.
+
+    It has the calibrated parameters, what all rounds spend, the bytes of a message, the predicted
+    mean squared error of a coordinate and its ratio to that of the Gaussian mechanism at the same
+    budget, bias and variance by input, and code that repeats it.
+
+    Raises:
+        ParameterError: No parameter keeps the budget, or calibration would take minutes and the
+            question does not allow it (`slow`).
+    """
     found = _calibrated_for(question)
     mse = predict(found.registration, found.parameters, found.mechanism, question.updates)
     described = {
@@ -244,7 +270,14 @@ def answer(question: ExplorerQuestion) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def curve(question: ExplorerQuestion) -> dict[str, Any]:
-    """Return how epsilon grows with the rounds, by every accountant that has a bound."""
+    """Return how epsilon grows with the rounds, by every accountant that has a bound.
+
+    The mechanism is calibrated to the question's budget. All lists have an entry for each number in
+    `rounds`; `bounds` has a list for each accountant. Infinite numbers are None.
+
+    Raises:
+        ParameterError: As for `answer`.
+    """
     found = _calibrated_for(question)
     event = _terms(question)(found.mechanism)
     last = max(question.rounds, _SHORTEST_CURVE)

@@ -22,7 +22,7 @@ GEOMETRIES = ("l2", "l1", "linf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplorerQuestion:
-    """A question about one mechanism at a privacy budget.
+    """A question about one mechanism at a privacy budget; values out of range are refused.
 
     Attributes:
         mechanism: The mechanism's name.
@@ -85,13 +85,14 @@ class ExplorerQuestion:
 
     @classmethod
     def from_plain(cls, given: Any) -> Self:
-        """Return the question in plain data; integers are accepted as numbers.
+        """Return the question that plain data describe; integers are accepted as numbers.
 
         Args:
-            given: The fields by name, as JSON has them.
+            given: The fields by name, as JSON has them; only `mechanism` is required.
 
         Raises:
-            ParameterError: If the data has another form.
+            ParameterError: If the data has another form, or a value is out of range.
+            UnknownNameError: If there is no such field or mechanism.
         """
         if not isinstance(given, Mapping):
             raise ParameterError("a question must be an object of names and values")
@@ -113,7 +114,7 @@ class ExplorerQuestion:
 
     @property
     def updates(self) -> Domain:
-        """The domain of the updates."""
+        """The set of clipped updates: an l2 or l1 ball, or a box for 'linf'."""
         return clipped_domain(self.clip_geometry, self.dimension, self.clip_norm)
 
     @property
@@ -123,7 +124,7 @@ class ExplorerQuestion:
 
     @property
     def free(self) -> dict[str, Any]:
-        """Every parameter except the one that is calibrated."""
+        """Every parameter of the mechanism, by name, except the one that is calibrated."""
         registration = self.registration
         chosen = dict(variants(registration)[self.variant])
         if bits_parameter(registration):
@@ -159,7 +160,10 @@ def _as(kind: Any, value: Any) -> Any:
 
 
 def bits_parameter(registration: Registration) -> str | None:
-    """Return the parameter that sets the bits per coordinate, if there is one."""
+    """Return the name of the parameter that sets the bits or levels per coordinate; None if none.
+
+    It is "bits", "output_bits" or "levels".
+    """
     return next((name for name in _BITS_NAMES if name in registration.parameters), None)
 
 
@@ -170,7 +174,10 @@ def _with_bits(registration: Registration, bits: int) -> dict[str, int]:
 
 
 def variants(registration: Registration) -> tuple[Parameters, ...]:
-    """Return the settings that planning tries, without bits and the calibrated parameter."""
+    """Return the settings that planning tries, each once, without the parameter of bits or levels.
+
+    The calibrated parameter is not part of them.
+    """
     found: list[Parameters] = []
     for setting in registration.settings:
         rest = {name: value for name, value in setting.items() if name not in _BITS_NAMES}
@@ -180,7 +187,7 @@ def variants(registration: Registration) -> tuple[Parameters, ...]:
 
 
 def describe_mechanisms() -> list[dict[str, Any]]:
-    """Return a description of every mechanism that can be calibrated."""
+    """Return descriptions of all mechanisms that can be calibrated, as plain data for the page."""
     return [
         {
             "kind": one.kind,

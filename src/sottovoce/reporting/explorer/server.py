@@ -28,7 +28,7 @@ _HTML, _CSS, _JS = "text/html; charset=utf-8", "text/css; charset=utf-8", "text/
 
 @cache
 def files() -> dict[str, tuple[str, bytes]]:
-    """Return the files that are served, by path, with their content types."""
+    """Return the files of the page: (content type, content) by the path of the URL."""
     own = {name: (_FOLDER / name).read_bytes() for name in ("explore.html", "explore.css")}
     scripts = ("explore.js", "charts.js", "controls.js")
     return {
@@ -52,11 +52,14 @@ _POLICY = (
 
 
 class Superseded(Exception):
-    """The error that a question is outdated, because the page has asked a newer one."""
+    """The error that a question is not answered, because its page has asked a newer one."""
 
 
 class ComputationQueue:
-    """A queue of one computation at a time, in which a page's newest question replaces others."""
+    """A queue of one computation at a time, in which a page's newest question replaces others.
+
+    A computation that has begun is not interrupted.
+    """
 
     def __init__(self) -> None:
         self._computing = threading.Lock()
@@ -65,16 +68,17 @@ class ComputationQueue:
     def compute(
         self, path: str, page_name: str, number: int, question: ExplorerQuestion
     ) -> dict[str, Any]:
-        """Wait for the turn and return the answer.
+        """Wait until no other question is being computed, and return the answer.
 
         Args:
-            path: Which answer is asked for.
-            page_name: The page that asks.
+            path: Which answer is asked for: "/api/answer" or "/api/curve".
+            page_name: A name of the page that asks, of its own choice.
             number: The number of the question, which grows with each one of the page.
             question: The question.
 
         Raises:
-            Superseded: If the page has asked a newer question.
+            Superseded: If the page has asked a newer question for the same path meanwhile.
+            SottovoceError: If the question cannot be answered.
         """
         key = (page_name, path)
         if len(self._newest) > _MOST_PAGES:
@@ -107,11 +111,11 @@ class Explorer(ThreadingHTTPServer):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names of this server that a request may have."""
+        """The values of the header `Host` (HOST:PORT) with which a request is answered."""
         return (f"{LOOPBACK}:{self.port}", f"localhost:{self.port}")
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Report an error, unless the browser has closed the connection."""
+        """Print an error of a request on stderr, unless the connection was closed or timed out."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -213,7 +217,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def open_server(port: int) -> Explorer:
-    """Return a server that listens at a port.
+    """Return the explorer's server, which listens at a port of this machine.
+
+    Requests are answered when its `serve_forever` is called.
 
     Args:
         port: The port; 0 for any free one.
