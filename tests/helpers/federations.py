@@ -27,9 +27,10 @@ _COMMAND_SECONDS = 240.0
 
 # Puts the modules in its own folder before those of the package: stubs for what a test leaves out.
 _SITECUSTOMIZE = """\
+import importlib
 from pathlib import Path
-import sottovoce
-sottovoce.__path__.insert(0, str(Path(__file__).parent / "sottovoce_stubs"))
+for stubs in (Path(__file__).parent / "sottovoce_stubs").iterdir():
+    importlib.import_module(f"sottovoce.{stubs.name}").__path__.insert(0, str(stubs))
 """
 _IDLE_WORKER = """\
 import signal, sys, time

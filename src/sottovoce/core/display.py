@@ -142,9 +142,9 @@ def _quantized(value: decimal.Decimal, decimals: int, rounding: str) -> str:
 def show_lower(value: float) -> str:
     """Return a lower bound in 4 decimals, rounded down so that the printed bound holds too.
 
-    A value that is not finite gives "infinite".
+    As in `show_epsilon`, the shortest decimal of the float is rounded. Infinity gives "infinite".
     """
-    return f"{math.floor(value * 1e4) / 1e4:.4f}" if math.isfinite(value) else "infinite"
+    return "infinite" if value == math.inf else show_remaining(value)
 
 
 # These override a notebook's own alignment and padding; no style here sets a text color.

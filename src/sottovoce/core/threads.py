@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core import parameter_rules
+from sottovoce.core.errors import ParameterError
 
 VARIABLE: Final = "SOTTOVOCE_THREADS"
 _TILE: Final = 1024  # Coordinates whose 16-bit draws come from the same 32 keystream blocks.
@@ -40,10 +41,13 @@ def thread_count(asked: int | None = None) -> int:
         given = os.environ.get(VARIABLE)
         if given is None:
             return _cores()
-        asked = int(given) if given.isdecimal() else 0
-    return parameter_rules.integer(
-        "threads", asked, low=1, high=_MOST, remedy=f"correct {VARIABLE}, or leave it unset"
-    )
+        if not given.isdecimal() or not 1 <= int(given) <= _MOST:
+            raise ParameterError(
+                f"{VARIABLE} must be an integer from 1 to {_MOST}, got '{given}'; correct it, or "
+                "leave it unset"
+            )
+        return int(given)
+    return parameter_rules.integer("threads", asked, low=1, high=_MOST)
 
 
 @cache  # Every encoding asks for it, and the system call is slow.

@@ -269,7 +269,7 @@ class FixedSize(ClientSampling):
 
     def oversampled(self, factor: float, most: int | None) -> Self:
         wanted = math.ceil(round(self.size * factor, 9))  # Rounded: 50 times 1.1 is 55, not 56.
-        return dataclasses.replace(self, size=min(most or self.size, wanted))
+        return dataclasses.replace(self, size=min(most or wanted, wanted))
 
 
 @register_sampling(

@@ -158,6 +158,7 @@ def _client(
 _STATES = {"registered": "never seen", "online": "online", "offline": "offline"}
 
 
+_ALL = 2**31 - 1  # runs; the most that the link's database takes as a limit
 _SILENT = "No heartbeat"  # Flower's text for a process that was silent for a minute.
 
 
@@ -237,9 +238,10 @@ class Control:
             return int(self._client.RegisterNode(request).node_id)
 
     def runs(self) -> list[RunStatus]:
-        """Return the newest runs that the link has stored, at most 20, the oldest of them first."""
+        """Return all runs that the link has stored, the oldest first."""
         with _explain_errors():
-            found = self._client.ListRuns(ListRunsRequest()).run_dict.values()
+            # Without a limit Flower returns the newest 20 only.
+            found = self._client.ListRuns(ListRunsRequest(limit=_ALL)).run_dict.values()
         runs = sorted((run_from_proto(run) for run in found), key=lambda run: run.pending_at)
         return [_run_status(run) for run in runs]
 

@@ -79,14 +79,21 @@ def submit(order: RunSubmission, federation: Federation) -> int:
     """
     with tempfile.TemporaryDirectory(prefix="sottovoce-") as folder:
         write_app(Path(folder), order, federation)
-        found = subprocess.run(  # noqa: S603  (our own list, and no shell)
-            [processes.program("flwr"), "run", folder, CONNECTION, "--format", "json"],
-            capture_output=True,
-            text=True,
-            env=processes.environment(flower_home(federation)),
-            timeout=_SUBMIT_SECONDS,
-            check=False,
-        )
+        try:
+            found = subprocess.run(  # noqa: S603  (our own list, and no shell)
+                [processes.program("flwr"), "run", folder, CONNECTION, "--format", "json"],
+                capture_output=True,
+                text=True,
+                env=processes.environment(flower_home(federation)),
+                timeout=_SUBMIT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise DeploymentError(
+                f"the link has not answered within {_SUBMIT_SECONDS:.0f} seconds whether it takes "
+                "the run; look whether it did with 'sottovoce deploy status' before you submit it "
+                "again"
+            ) from error
     answer = _json_in(found.stdout)
     if not answer.get("success"):
         reason = answer.get("error-message") or found.stderr or found.stdout
