@@ -10,12 +10,14 @@ from registered import IN_TURN
 from scipy.integrate import quad
 
 from sottovoce.auditing.enumeration import audit_by_enumeration, delta_of, table_delta, table_rows
+from sottovoce.auditing.law_divergences import renyi_of
+from sottovoce.auditing.laws import log_ratio
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, L2Ball
 from sottovoce.mechanisms import randomized_response, registry
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
-from sottovoce.mechanisms.mechanism import LaplaceLaw, StaircaseLaw
+from sottovoce.mechanisms.mechanism import GaussianLaw, LaplaceLaw, StaircaseLaw
 from sottovoce.mechanisms.mvu import Mvu
 from sottovoce.mechanisms.noise.laws import ScalarStaircase
 from sottovoce.mechanisms.randomized_response import GeneralizedRandomizedResponse
@@ -34,6 +36,14 @@ def test_laplace_noise_on_one_coordinate(epsilon: float) -> None:
 
     expected, _ = quad(excess, -60.0, 60.0, points=[0.0, 0.75 + epsilon, 1.5], limit=500)
     assert delta_of(first, second, epsilon) == pytest.approx(expected, abs=1e-8)
+
+
+def test_noise_whose_size_depends_on_the_input_is_not_taken_for_private() -> None:
+    small, large = (GaussianLaw(center=np.zeros(2), stddev=stddev) for stddev in (1.0, 2.0))
+    assert delta_of(small, small, 1.0) == 0.0
+    assert delta_of(small, large, 1.0) == 1.0
+    assert renyi_of(small, large, [2.0]) == [math.inf]
+    assert log_ratio(small, large, np.zeros((1, 2))) is None
 
 
 @pytest.mark.parametrize("shift", [0.3, 1.0, 1.7])

@@ -18,6 +18,8 @@ from torch import nn
 import sottovoce
 from sottovoce.auditing.finished_run import open_run as open_with_data
 from sottovoce.core.errors import ConfigError, DataError, OutputError, ParameterError
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import Release, Unit
 from sottovoce.runs import tracking
 
 RNG = np.random.default_rng(5)
@@ -257,6 +259,11 @@ def test_an_interrupted_run_goes_on_with_the_same_parts_only(
     assert half.model.size == whole.model.size  # saved before the interrupt went on
     assert half.accuracy is not None
     assert half.epsilon <= whole.epsilon
+    with Ledger(tmp_path / "run" / "ledger.sqlite") as ledger:  # A charge of round 4, not finished.
+        client = ledger.clients()[0]
+        release = Release(unit=Unit.CLIENT, run="other", client=client, round=4, uplink=0)
+        ledger.charge(release, 0, ledger.history(client)[0][0])
+    assert sottovoce.open_run(tmp_path / "run").epsilon > half.epsilon
     assert "not finished: 3 of 6 rounds" in str(half)
     assert "not finished" in half._repr_html_()
     for change, error in (

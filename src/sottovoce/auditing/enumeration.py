@@ -19,7 +19,7 @@ from functools import partial
 
 import numpy as np
 
-from sottovoce.auditing.laws import cache_laws
+from sottovoce.auditing.laws import cache_laws, have_same_noise
 from sottovoce.auditing.verdict import Certificate, Point, Verdict
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, Vector
@@ -164,11 +164,13 @@ def delta_function(first: Law, second: Law) -> Callable[[float], float]:
     """Return the exact delta of two laws as a function of epsilon; outcomes are enumerated once.
 
     delta(epsilon) = sum max(0, p - e^epsilon q) over all outcomes, with p the probability under
-    `first` and q under `second`, in float64. The noise of both laws is assumed to be the same, so
-    with equal means the function is constant 0. It is constant 1, the trivial bound, where delta is
-    not computed: for Laplace or staircase noise with means that differ in more than one coordinate,
-    and for laws of different kinds or with moments only whose means differ.
+    `first` and q under `second`, in float64. With equal means and the same noise the function is
+    constant 0. It is constant 1, the trivial bound, where delta is not computed: for noise of
+    different sizes, for Laplace or staircase noise with means that differ in more than one
+    coordinate, and for laws of different kinds or with moments only whose means differ.
     """
+    if not have_same_noise(first, second):
+        return lambda epsilon: 1.0  # noqa: ARG005
     match first, second:
         case FiniteLaw(), FiniteLaw():
             return partial(finite_hockey_stick, *_product(first, second))

@@ -14,7 +14,7 @@ from scipy import stats
 from scipy.spatial.distance import cdist
 from scipy.special import chdtrc
 
-from sottovoce.auditing.laws import nearest
+from sottovoce.auditing.laws import have_same_noise, nearest
 from sottovoce.core.domains import Vector
 from sottovoce.mechanisms.mechanism import (
     FiniteLaw,
@@ -115,13 +115,17 @@ def _chi_square(outcomes: NDArray[np.intp], pmf: Vector) -> float:
 def renyi_of(first: Law, second: Law, orders: Sequence[float]) -> list[float]:
     """Return the exact Renyi divergences D_a(first || second), one for each order a > 1.
 
-    For product laws they add up over coordinates. Noise is assumed to be the same in both laws. The
-    divergences are infinite if `first` has an outcome that `second` does not have, and where they
-    are not computed: for laws of different kinds, for joint laws with different points, and for
-    laws that give moments or a single point only.
+    For product laws they add up over coordinates. The divergences are infinite if `first` has an
+    outcome that `second` does not have, and where they are not computed: for noise of different
+    sizes, for laws of different kinds, for laws with different points, and for laws that give
+    moments or a single point only.
     """
+    if not have_same_noise(first, second):
+        return [math.inf] * len(orders)
     match first, second:
         case FiniteLaw(), FiniteLaw():
+            if not np.array_equal(first.points, second.points):
+                return [math.inf] * len(orders)
             return _renyi_of_product(first.table, second.table, orders)
         case JointLaw(), JointLaw():
             if not np.array_equal(first.points, second.points):

@@ -119,13 +119,32 @@ def _tails(noise: Noise, errors: Vector) -> Iterator[Cell]:
             yield f"noise below {-threshold:.4g} on coordinate {i}", tail, int(below)
 
 
+def have_same_noise(first: Law, second: Law) -> bool:
+    """Return whether two laws differ in their centers only, as far as their noise is declared.
+
+    It is False for Gaussian, Laplace or staircase noise of different sizes, such as noise that
+    depends on the input, and True for all laws that declare no noise.
+    """
+    match first, second:
+        case GaussianLaw(), GaussianLaw():
+            return first.stddev == second.stddev
+        case LaplaceLaw(), LaplaceLaw():
+            return first.scale == second.scale
+        case StaircaseLaw(), StaircaseLaw():
+            return first.noise == second.noise
+        case _:
+            return True
+
+
 def log_ratio(first: Law, second: Law, decoded: Vector) -> Vector | None:
     """Return log p/q of each row of `decoded`, with p under the first law and q under the second.
 
     p and q are probabilities or densities. A row that is impossible under one law has a very large
-    positive or negative value. Noise is assumed to be the same in both laws. Return None if the
-    laws are of different kinds, or give moments or a single point only.
+    positive or negative value. Return None if the laws are of different kinds, have noise of
+    different sizes, or give moments or a single point only.
     """
+    if not have_same_noise(first, second):
+        return None
     match first, second:
         case FiniteLaw(), FiniteLaw():
             total = np.zeros(len(decoded))

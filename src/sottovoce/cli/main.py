@@ -251,7 +251,7 @@ def _report_error(error: Exception, arguments: list[str], *, debug: bool) -> int
 
 
 def _how_to_go_on(arguments: list[str]) -> str:
-    if arguments[:1] in (["experiment"], ["attack"]):
+    if arguments[:1] == ["experiment"] or arguments[:2] == ["attack", "membership"]:
         again = shlex.join(["sottovoce", *arguments])
         return f"finished models are kept; run the same command to continue: {again}"
     if arguments[:1] == ["report"]:

@@ -87,9 +87,10 @@ def _next_commands(folder: Path) -> list[str]:
 
     named = shlex.quote(str(folder))
     commands = [f"sottovoce report {named}"]
-    if RunFolder(folder).has_ledger:
+    if RunFolder(folder).has_ledger:  # Both of these commands read it.
         commands.append(f"sottovoce ledger show {named}")
-    return [*commands, f"sottovoce export {named} model.safetensors"]
+        commands.append(f"sottovoce export {named} model.safetensors")
+    return commands
 
 
 def _print_sites(clients: list[dict[str, Any]]) -> None:

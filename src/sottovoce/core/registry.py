@@ -40,7 +40,12 @@ OUR_SOURCES = (OURS, PAPERS)
 _PAPERS_PACKAGE = "sottovoce_papers"
 # Groups whose entries claim a privacy cost or a protection. sottovoce-papers registers none, so an
 # entry of these groups in its name is treated as a plug-in's.
-_CLAIMS = ("sottovoce.mechanisms", "sottovoce.channels", "sottovoce.samplings")
+_CLAIMS = (
+    "sottovoce.accountants",
+    "sottovoce.channels",
+    "sottovoce.mechanisms",
+    "sottovoce.samplings",
+)
 
 # The names that sottovoce-papers registers, for the error message if it is not installed.
 _IN_PAPERS: Mapping[str, tuple[str, ...]] = {

@@ -15,6 +15,8 @@ from sottovoce.core.charts.style import standalone
 from sottovoce.core.display import Table, show_epsilon, text_fields
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import OutputError
+from sottovoce.ledger.ledger import LEDGER_NAME
+from sottovoce.ledger.reader import LedgerReader
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.record import check_result, read_rows
 from sottovoce.runs.site_counts import has_sites
@@ -263,17 +265,22 @@ class Run:
         value: float | None = self._last("loss")
         return value
 
-    @property
+    @cached_property
     def epsilon(self) -> float:
         """The largest epsilon that any client has spent; infinite without a guarantee.
 
-        For a run that has not ended it covers the finished rounds, and is 0 before the first. What
-        was charged for a round that is not finished is counted in the ledger only.
+        For a run that has not ended it covers everything in its ledger, also what was charged for
+        a round that is not finished. A run without a ledger counts charges in memory, so there it
+        covers the finished rounds.
         """
-        if self._result is None and not self._metrics:
-            return 0.0
-        value: float | None = self._last("epsilon")
-        return math.inf if value is None else value
+        value: float | None = self._last("epsilon") if self._result or self._metrics else 0.0
+        if value is None:
+            return math.inf
+        if self._result is not None or not self._folder.has_ledger:
+            return value
+        with LedgerReader(self._folder.path / LEDGER_NAME) as ledger:
+            charged = ledger.largest_spent(self.delta)
+        return max(value, charged.epsilon if charged else 0.0)
 
     @property
     def delta(self) -> float:
