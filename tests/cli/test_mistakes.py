@@ -92,7 +92,8 @@ def test_a_mistake_is_told_with_what_to_do(
     shown = cli(*line.format(ROOT / "examples" / "one_bit.toml").split())
     assert shown.code == 2
     assert message.format() in shown.err
-    assert shown.err.count("\n") == 1
+    # On a busy machine a line of progress may come first.
+    assert len([line for line in shown.err.splitlines() if "preparing" not in line]) == 1
 
 
 def test_there_is_a_spec_to_begin_with_and_it_is_the_example(cli: Any) -> None:

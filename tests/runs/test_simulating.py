@@ -2,6 +2,7 @@
 
 import gc
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -259,11 +260,12 @@ def test_an_interrupted_run_goes_on_with_the_same_parts_only(
     assert half.model.size == whole.model.size  # saved before the interrupt went on
     assert half.accuracy is not None
     assert half.epsilon <= whole.epsilon
-    with Ledger(tmp_path / "run" / "ledger.sqlite") as ledger:  # A charge of round 4, not finished.
+    copied = shutil.copytree(tmp_path / "run", tmp_path / "copied")
+    with Ledger(copied / "ledger.sqlite") as ledger:  # A charge of a round that is not finished.
         client = ledger.clients()[0]
-        release = Release(unit=Unit.CLIENT, run="other", client=client, round=4, uplink=0)
+        release = Release(unit=Unit.SAMPLE, run="run", client=client, round=4, uplink=0)
         ledger.charge(release, 0, ledger.history(client)[0][0])
-    assert sottovoce.open_run(tmp_path / "run").epsilon > half.epsilon
+    assert sottovoce.open_run(copied).epsilon > half.epsilon
     assert "not finished: 3 of 6 rounds" in str(half)
     assert "not finished" in half._repr_html_()
     for change, error in (
