@@ -18,9 +18,10 @@ from torch import nn
 
 import sottovoce
 from sottovoce.auditing.finished_run import open_run as open_with_data
+from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ConfigError, DataError, OutputError, ParameterError
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.ledger.records import Release, Unit
+from sottovoce.ledger.records import Release
 from sottovoce.runs import tracking
 
 RNG = np.random.default_rng(5)
