@@ -97,7 +97,7 @@ def noise_multiplier_of(mechanism: Mechanism) -> float | None:
 def without_noise_multiplier(kinds: Iterable[str]) -> list[str]:
     """Return those kinds of mechanisms that have no parameter `noise_multiplier`.
 
-    Raises UnknownNameError for a kind that is not registered.
+    They stay in order. Raises UnknownNameError for a kind that is not registered.
     """
     return [kind for kind in kinds if _NOISE_MULTIPLIER not in registry.find(kind).parameters]
 

@@ -89,8 +89,8 @@ class Rotation:
 
         Args:
             run: The name of the run.
-            round_number: The number of the round.
-            dimension: The number of coordinates.
+            round_number: The number of the round; runs count from 1.
+            dimension: The number of coordinates; it need not be a power of two.
 
         Returns:
             The rotation, the same for the same arguments on every machine.

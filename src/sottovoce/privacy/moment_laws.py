@@ -64,16 +64,18 @@ class Rounds:
 class ForwardLaw(TiltedComposition):
     """The distribution of the loss log W_G on a grid, for bounds on E (W_G - s)_+^k with s >= 0.
 
-    W_G is the product over `rounds` of 1 - q + q e^(mu g - mu^2/2), with independent standard
-    normal g, sampling rate q and mu = `size`. `power` is k, 3 or 5. Rounding to the grid can only
-    raise the expectation: it is an f-divergence with f(0) = 0, hence no smaller for a distribution
-    with a larger privacy profile.
+    W_G is the product over `rounds` of 1 - q + q e^(mu g - mu^2/2), with sampling rate q = `rate`,
+    mu = `size` and, under Q, independent standard normal g. E is under Q. P is the law with density
+    W_G relative to Q; the grid has its masses, tilted (`TiltedComposition`). `power` is k, 3 or 5.
+    Rounding to the grid can only raise the expectation: it is an f-divergence with f(0) = 0, hence
+    no smaller for a distribution with a larger privacy profile.
 
     Mass beyond a grid must not count as an infinite loss, because its moment would be infinite.
     Two terms are added to the expectation instead:
 
-    * (S + r)^T - S^T for the losses of single rounds beyond their grid. T is the number of rounds,
-      S the k-th moment of one round within its grid, and r at least its k-th moment beyond it.
+    * prod (S + r)^T - prod S^T for the losses of single rounds beyond their grid. Each entry of
+      `rounds` is a factor: T is its `count`, S the k-th moment of a round's factor of W_G within
+      its grid, and r at least the k-th moment beyond it.
     * e^(K(t) - (t - k + 1) top) for composed losses above the largest loss of the window, `top`.
       It holds for every t > k - 1, where K(t) is the log of the mean of e^(t loss) under P.
     """

@@ -169,8 +169,9 @@ def another_attempt(event: PrivacyEvent, release: Release, earlier: Charge) -> P
         reveal_messages(one, reveal_samples=True) != one for one in (event, earlier.event)
     ):
         raise LedgerError(
-            f"{release} was charged under another plan, and a channel or a secret sample hides its "
-            "messages; retry with the plan under which it was charged"
+            f"{release} was charged under another plan (such as another mechanism, channel or "
+            "sampling rate), and a channel or a secret sample hides its messages; retry with the "
+            "plan under which it was charged"
         )
     attempt = earlier.attempt + 1
     return PendingCharge(release=release, attempt=attempt, event=_charged_for(event, attempt))

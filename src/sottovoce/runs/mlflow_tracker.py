@@ -43,7 +43,11 @@ class MlflowTracker:
             self._connect(self._uri)  # Fails before training if the server does not answer.
 
     def log(self, row: Row) -> None:
-        """Log the figures of a round, unless it is already in the log."""
+        """Log the figures of a round to the MLflow run, unless that or a later round is there.
+
+        The first call starts or continues the MLflow run, and logs all finished rounds after the
+        last one there.
+        """
         self._open()
         self._write(row)
 

@@ -257,7 +257,8 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         _check(_Row, path, row, where=f"line {number}: ")
         if row["round"] != number:
             raise OutputError(
-                f"{path} is damaged: line {number} belongs to round {row['round']}; restore it"
+                f"{path} is damaged: line {number} belongs to round {row['round']}, not {number}; "
+                "restore it from a backup"
             )
         rows.append(row)
     return rows

@@ -128,7 +128,8 @@ def _correlations(standardized: Confidences) -> Confidences:
 def check_shadows(chosen: Mask) -> None:
     """Raise DataError if some candidate has fewer than two shadow models in `chosen`.
 
-    A variance needs two. `chosen` is that of `fit_normals`, (shadows, candidates).
+    A variance needs two. `chosen` says which shadow models count for a candidate, (shadows,
+    candidates), as in `fit_normals`.
     """
     fewest = int(chosen.sum(axis=0).min())
     if fewest < FEWEST_SHADOWS // 2:

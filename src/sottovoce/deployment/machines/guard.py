@@ -91,7 +91,7 @@ def began_at(pid: int) -> str | None:
 
 
 def command_of(pid: int) -> str:
-    """Return the command line of a process; an empty text if it has ended or cannot be read."""
+    """Return a process's command line, joined by spaces; "" if it has ended or cannot be read."""
     if not _LINUX:
         return _ps("-o", "command=", "-p", str(pid))
     try:

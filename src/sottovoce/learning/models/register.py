@@ -214,6 +214,8 @@ class Mlp:
 class Linear:
     """Multinomial logistic regression, or linear regression, whose weights start at zero.
 
+    The task's objective, "classification" or "regression", decides which.
+
     Attributes:
         bias: Whether each output has a bias. Set it to False if the features contain a small
             constant: the input of a bias is 1, so its gradient would take up most of a small

@@ -592,14 +592,15 @@ def terms_of(
     Args:
         channel: The channel.
         adjacency: The adjacency of the guarantee.
-        record_sampling_rate: The probability with which each record secretly takes part in a round.
+        record_sampling_rate: The probability with which each record secretly takes part in a round;
+            1 if all do.
 
     Returns:
-        The terms, from which the event of a mechanism follows.
+        The terms. Called with a mechanism, they return the privacy event of one of its messages.
 
     Raises:
-        ParameterError: `record_sampling_rate` is below 1, and no cost is proved for that on this
-            channel.
+        ParameterError: `record_sampling_rate` is not above 0. Or it is below 1, and the channel's
+            visibility is neither EveryMessage nor NoisySums: only for these is its cost proved.
     """
     sample = None
     if record_sampling_rate < 1.0:
