@@ -91,7 +91,7 @@ def submit(order: RunSubmission, federation: Federation) -> int:
         except subprocess.TimeoutExpired as error:
             raise DeploymentError(
                 f"the link has not answered within {_SUBMIT_SECONDS:.0f} seconds whether it takes "
-                "the run; look whether it did with 'sottovoce deploy status' before you submit it "
+                "the run; see with 'sottovoce deploy status' whether it did before you submit it "
                 "again"
             ) from error
     answer = _json_in(found.stdout)

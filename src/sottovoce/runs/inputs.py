@@ -387,12 +387,23 @@ def clients_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Clie
     """Split the training data among clients; clients with `data.sites` have no records here.
 
     Raises:
-        ConfigError: `data.names` has another number of names than there are clients.
+        ConfigError: `data.names` has another number of names than there are clients, or the user's
+            own data name owners whom the partition would ignore.
     """
     if spec.data.sites:
         return RemoteClients(spec.data.sites)
+    chosen = spec.data.partition.build()
+    own = spec.data.dataset.startswith(("csv:", "memory:", "npz:"))
+    unused = data.train_owners is not None and not (chosen.needs_owners or spec.data.num_owners)
+    if own and unused:
+        raise ConfigError(
+            f"'data.partition' = '{spec.data.partition.kind}' would split the rows of one owner "
+            "among several clients, although the data name an owner for each row: no owner would "
+            "be protected; set data.partition.kind = 'by_owner', or leave the owners out (csv: "
+            "owner_column; arrays: 'owner')"
+        )
     shares = partition.split(
-        spec.data.partition.build(),
+        chosen,
         data.train_labels,
         len(spec.data.names) or spec.data.clients,
         schedule.generator("partition"),

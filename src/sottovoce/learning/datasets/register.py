@@ -306,10 +306,9 @@ def missing_data_error(
         where = address(files[0]).rpartition("/")[0]
         fetching = f"fetch it with 'sottovoce data fetch {name}' (from {where})"
         remedy = f"{fetching}; {remedy}" if remedy else fetching
-    or_else = f"{remedy}, or set" if remedy else "set"
     return DataError(
-        f"dataset '{name}' is not in {folder}: it needs {wanted}; {or_else} SOTTOVOCE_DATA or "
-        "data_dir to a folder that has it"
+        f"dataset '{name}' is not in {folder}: it needs {wanted}; set SOTTOVOCE_DATA or data_dir "
+        "to a folder that has it" + (f", or {remedy}" if remedy else "")
     )
 
 
