@@ -190,7 +190,7 @@ def test_owners_come_in_a_dictionary() -> None:
         spec, model=network, data={"x": FEATURES, "y": LABELS, "owner": owners}
     )
     assert len(run.clients) == 5
-    with pytest.raises(ConfigError, match="no owner would be protected; set data.partition.kind"):
+    with pytest.raises(ConfigError, match="no owner would be protected"):
         sottovoce.simulate(
             table(rounds=1), model=network, data={"x": FEATURES, "y": LABELS, "owner": owners}
         )
