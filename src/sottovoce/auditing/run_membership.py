@@ -470,10 +470,12 @@ def roc_chart(
 ) -> LineChart:
     """Return a chart with the ROC curve of each attack, both axes logarithmic.
 
-    The chart also shows the diagonal, which random guessing would give.
+    The chart also shows the diagonal, which random guessing would give. Points with a rate of 0 are
+    left out, and at most 200 points of each curve are kept.
 
     Args:
-        verdicts: For each attack, by its name, its scores of members and of non-members.
+        verdicts: For each attack, by its name, its scores of members and of non-members, at least
+            one attack; higher scores mean "member".
         title: The title of the chart.
 
     Returns:
@@ -497,7 +499,10 @@ def roc_chart(
 
 
 def _thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return at most 200 points, evenly spaced on the log axis, with both ends."""
+    """Return all of up to 200 points; of more, at most 200, about evenly spaced in log x.
+
+    Of those with the same x only the first is then kept.
+    """
     if len(points) <= _POINTS:
         return list(points)
     logs = np.log([x for x, _ in points])

@@ -197,8 +197,11 @@ def _train(
         raise DeploymentError(
             f"the app replied with an error: {reply.error.reason}; correct the app"
         )
-    if len(reply.content.array_records) != 1:
-        raise ParameterError("the app must reply with one ArrayRecord, the trained model")
+    if (count := len(reply.content.array_records)) != 1:
+        raise ParameterError(
+            f"the app must reply with exactly one ArrayRecord, the trained model, got {count}; put "
+            "all arrays of the model, and no others, into one ArrayRecord"
+        )
     (trained,) = reply.content.array_records.values()
     # The site sends zero for an update that is not finite.
     with np.errstate(invalid="ignore", over="ignore"):

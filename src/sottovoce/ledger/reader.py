@@ -112,7 +112,7 @@ class LedgerReader:
 
     @property
     def path(self) -> Path:
-        """The ledger file."""
+        """The absolute path of the ledger file."""
         return self._db.path
 
     def snapshot(self) -> contextlib.AbstractContextManager[None]:

@@ -41,14 +41,16 @@ from sottovoce.runs.spec import AlgorithmSpec, CsvSpec, MechanismSpec, RunSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """The data of each client, the model and the algorithm of a run.
+    """The clients, the model and the algorithm of a run, built from its spec.
 
     Attributes:
-        spec: The spec with every key filled in.
+        spec: The spec with all defaults filled in, except those of mechanisms, which `resolve`
+            chooses and calibrates later.
         task: The model, the loss and the test data.
-        clients: The clients and their data.
-        groups: The groups of clients, not yet calibrated.
-        section: The algorithm's own keys.
+        clients: The clients and their data. With `data.sites` the data are elsewhere: there are
+            only names and sizes, and reading a client raises DataError.
+        groups: The groups of clients, whose noise is not yet calibrated to their budgets.
+        section: The algorithm's own keys, those of the table [algorithm].
         algorithm: The algorithm, built from these keys.
         num_classes: The number of classes; None for regression.
         note: A remark about the data for the user; empty if there is none.

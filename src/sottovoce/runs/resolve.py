@@ -54,7 +54,7 @@ class Resolved:
             run the same spec twice and must charge it twice.
         task: The model, the loss and the test data.
         num_classes: The number of classes; None for regression.
-        clients: The clients and their data.
+        clients: The clients and their data; with `data.sites` only their names and sizes.
         parts: The mechanism and the weight of each client.
         section: The keys of the spec's [algorithm] table.
         algorithm: The algorithm.

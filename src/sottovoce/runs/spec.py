@@ -296,9 +296,11 @@ class AlgorithmSpec(Section):
 
 
 class ChannelSpec(OpenSection):
-    """A registered channel.
+    """The table [channel] of a spec; a spec without it has the kind "direct".
 
-    `kind` names it, and the other keys of the table are its parameters.
+    `kind` names a registered channel, and the other keys are its parameters. A key that the kind
+    lacks is refused on creation, or by `build` if the kind is a plug-in's. An unknown kind is
+    refused by `check_kind` and `build`.
     """
 
     register: ClassVar[Register[Any]] = CHANNELS

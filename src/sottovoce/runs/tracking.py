@@ -243,9 +243,13 @@ TRACKERS: Mapping[str, Callable[[TrackedRun], Tracker]] = {
 class Trackers:
     """All trackers of a run; call it with the metrics of each round to log them with all.
 
-    A tracker that fails is reported once and not used again.
+    A tracker that fails is reported once, by a call of `warn`, and not used again.
 
     A run spends privacy that cannot be recovered, so a failing log must not stop it.
+
+    Args:
+        trackers: The trackers by name.
+        warn: A function that is called with a sentence for each tracker that fails.
     """
 
     def __init__(self, trackers: Mapping[str, Tracker], warn: Warn) -> None:

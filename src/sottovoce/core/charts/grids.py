@@ -89,7 +89,8 @@ class PictureRow:
 
     Attributes:
         name: The name of the row, drawn at its left.
-        pictures: The pictures from left to right, one for each column of the grid.
+        pictures: The pictures (`Picture`) from left to right, exactly one for each column of the
+            grid; with another number `ImageGrid.svg` raises ValueError.
     """
 
     name: str

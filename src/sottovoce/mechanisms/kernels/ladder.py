@@ -129,8 +129,8 @@ class NarrowLadder:
         """Build a narrow ladder from the arguments of `Ladder.between`.
 
         Returns:
-            The ladder; None if there are more than 32 cells or 16 codes, or if thresholds rise too
-            steeply or have errors too large for 16 bits.
+            The ladder; None if there are more than 32 cells or 16 codes, or if a threshold changes
+            by almost 1 over a cell or may be off by about 1/8 or more, too much for 16 bits.
         """
         cells, count = len(thresholds) - 1, thresholds.shape[1]
         rises = HALF_DRAW * np.diff(thresholds, axis=0)

@@ -331,10 +331,11 @@ class Channel:
 
         Args:
             dimension: The number of coordinates of the mean.
-            cohort: Mechanism and weight of each client.
+            cohort: The pair (mechanism, weight) of each client.
 
         Returns:
-            A new collector for one round and one uplink (one of the vectors that clients send).
+            A new collector, an object with `add` and `result` as in `Collector`, for one round and
+            one uplink (one of the vectors that clients send).
         """
         assert not self.only_sums, "check_channel refuses it"
         return create_mean(dimension, cohort)
@@ -514,7 +515,9 @@ def check_channel(channel: Channel, context: ChannelContext) -> Channel:
     if isinstance(visibility, OnlySums) and type(found).collector is Channel.collector:
         raise PluginError(
             f"the channel '{channel.kind}' shows only sums but does not say how bits are added; "
-            "define the method collector(dimension, cohort)"
+            "define the method collector(dimension, cohort), where cohort has the pair (mechanism, "
+            "weight) of each client; help(sottovoce.protocol.Channel.collector) says what it "
+            "returns"
         )
     if isinstance(visibility, NoisySums):
         _check_one_noise(channel.kind, visibility, context)
@@ -647,7 +650,7 @@ class Direct(Channel):
 
     @property
     def visibility(self) -> EveryMessage:
-        """Every message is seen with its sender."""
+        """What the server sees of the messages: each of them, with its sender."""
         return EveryMessage()
 
     def serves(self, clients: int) -> bool:  # noqa: ARG002

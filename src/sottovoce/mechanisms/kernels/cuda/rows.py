@@ -125,9 +125,10 @@ def square_sums(rows: torch.Tensor) -> torch.Tensor:
 
 
 def norms(rows: torch.Tensor) -> list[float]:
-    """Return the Euclidean norm of each row, as `L2Ball.norm` gives it.
+    """Return the Euclidean norm of each row, the same number that `L2Ball.norm` gives.
 
-    It is NaN or infinity for a row with a value that is not finite.
+    It is NaN for a row with a NaN. It is infinity for another row with an infinite value, or with a
+    norm beyond the range of float64; that squares overflow does not matter.
     """
     found: list[float] = []
     for row, total in zip(rows, square_sums(rows).tolist(), strict=True):
