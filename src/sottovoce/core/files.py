@@ -226,15 +226,16 @@ def locked(path: Path) -> Iterator[None]:
     """Hold the lock of the folder of `path` while the `with` block runs, or raise at once.
 
     The lock is one of the operating system on the file `path`. It is advisory: it keeps out only
-    processes that lock the same file. The operating system releases it when the process that holds
-    it ends, even if that process is killed. On Windows nothing is locked.
+    processes, and other blocks of this process, that lock the same file. The operating system
+    releases it when the process that holds it ends, even if that process is killed. On Windows
+    nothing is locked.
 
     Args:
         path: An existing file in the folder, such as a run's run.json.
 
     Raises:
-        OutputError: The file cannot be opened, or another process holds the lock. On Linux the
-            message names that process and the command that ends it.
+        OutputError: The file cannot be opened, or another process or block holds the lock. Where
+            Linux shows the process, the message names it and the command that ends it.
     """
     with contextlib.ExitStack() as opened:
         with explain_os_errors("open", path):

@@ -11,8 +11,9 @@ point is the name of the thing that its module enters.
     [project.entry-points."sottovoce.mechanisms"]
     my_mechanism = "my_package.my_mechanism"
 
-A plug-in is imported when its name is requested, so a broken plug-in affects nothing else. A name
-belongs to one source: if two claim it, a request for it raises an error that names both.
+A plug-in is imported when its name is requested, or when all are listed; a broken plug-in affects
+nothing else. A name belongs to one source: if two claim it, a request for it raises an error that
+names both.
 
 The distribution sottovoce-papers (package `sottovoce_papers`) is written and tested together with
 this one. It registers by entry points like any other, but is not treated as a plug-in: its claims

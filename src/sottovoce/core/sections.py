@@ -194,9 +194,11 @@ def section_from(
 
     Raises:
         UnknownNameError: The kind is not registered, or `given` has a key that this kind lacks.
-        ConfigError: A key without a default is missing, or a value is null.
+        ConfigError: A key without a default is missing, a value is null although null is not the
+            key's default, or a nested table is invalid.
         ParameterError: A value breaks the rule of its key.
-        PluginError: The kind is a plug-in's that cannot be imported.
+        PluginError: The kind is a plug-in's that does not work, or two sources claim it.
+        ModuleNotFoundError: The kind is Sottovoce's own and needs a package that is not installed.
     """
     return _checked(register.find(kind).section, where, given)
 
@@ -221,7 +223,8 @@ def complete_table(
 
     Raises:
         UnknownNameError: `given` has a key that this kind lacks.
-        ConfigError: A key without a default is missing, or a value is null.
+        ConfigError: A key without a default is missing, a value is null although null is not the
+            key's default, or a nested table is invalid.
         ParameterError: A value breaks the rule of its key.
     """
     try:

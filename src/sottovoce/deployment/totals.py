@@ -263,8 +263,8 @@ def _account(
         if name not in one.clients:
             found = UnknownNameError.among("client", name, one.clients)
             raise UnknownNameError(
-                f"{one.path}: {found}; name the account there with --client '{one.path}=NAME', or "
-                "leave this ledger out"
+                f"{one.path}: {found}; name the account there with --client '{one.path}=NAME' (in "
+                "Python, the argument names), or leave this ledger out"
             )
     if chosen:
         return chosen

@@ -158,8 +158,9 @@ class SeedLayout:
         words = level_indices(messages, 2**32)
         if words.ndim != 2 or words.shape[1] != _CODES * self.blocks:
             raise DomainError(
-                f"expected {self.blocks} seeds of {SEED_BYTES} bytes ({_CODES} codes each) in a "
-                f"message, got codes of shape {words.shape[1:]}; pass whole messages"
+                f"a message must be a flat array of {_CODES * self.blocks} codes ({_CODES} for "
+                f"each of its seeds of {SEED_BYTES} bytes), got shape {words.shape[1:]}; pass "
+                "whole messages"
             )
         octets = words.astype("<u4").view(np.uint8)
         return octets.reshape(len(words), self.blocks, SEED_BYTES)

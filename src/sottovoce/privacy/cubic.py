@@ -126,9 +126,11 @@ def power_delta(mu: float, epsilon: float, power: int) -> float:
 def log_bound(mu: float, epsilon: float, y: float, power: int) -> float:
     """Return the logarithm of an upper bound on delta at `epsilon`, for one y > 0, rounded up.
 
-    The bound is b mu^k I(z), with k = `power` (3 or 5), b = e^-y (e^y - 1)^(1-k)/k^k,
-    z = (epsilon + y - k (e^y - 1))/mu - mu/2 and I(z) = E (Z - z)_+^k for a standard normal Z. It
-    holds for the losses of `power_delta` at every y, and may exceed 1.
+    The logarithm is natural. The bound is b mu^k I(z), with k = `power` (3 or 5),
+    b = e^-y (e^y - 1)^(1-k)/k^k, z = (epsilon + y - k (e^y - 1))/mu - mu/2 and
+    I(z) = E (Z - z)_+^k for a standard normal Z. At every y it holds for each privacy loss L with
+    E (L - t)_+^k <= E (N(mu^2/2, mu^2) - t)_+^k at all t; N(mu^2/2, mu^2) is the loss of Gaussian
+    noise with mu = sensitivity / standard deviation. The bound may exceed 1.
     """
     growth = math.expm1(y)
     z = (epsilon + y - power * growth) / mu - mu / 2.0

@@ -273,7 +273,8 @@ def pmf_rows(name: str, rows: ArrayLike) -> Vector:
     table = np.asarray(rows, dtype=np.float64)
     if table.ndim != 2 or table.size == 0:
         raise ParameterError(
-            f"{name} must be a matrix with a pmf in each row, got an array of shape {table.shape}"
+            f"{name} must be a nonempty matrix with a pmf in each row, got an array of shape "
+            f"{table.shape}"
         )
     if not (np.all(table >= 0.0) and np.all(np.abs(table.sum(axis=1) - 1.0) <= 1e-12)):
         raise ParameterError(

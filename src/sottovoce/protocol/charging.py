@@ -62,21 +62,26 @@ def charge_round(
 ) -> list[Refused]:
     """Charge all messages of a round in one durable commit and return the refusals.
 
-    Messages that an earlier charge covers are not charged again.
+    A message is not charged again if its bytes are stored, or if it was charged with the same event
+    and may be encoded under that charge (see `required_charge`). Any other message that was charged
+    before is charged as a new attempt.
 
     Args:
         plan: The plan of the round.
         ledger: The ledger to charge.
-        randomness: The clients' randomness, which decides whether an earlier charge still covers a
-            message that was discarded.
+        randomness: The clients' randomness. Only if it is seeded can an earlier charge still cover
+            a message that was discarded, because it can then be drawn again.
         uplinks: The number of messages of each client.
 
     Returns:
         One entry for each message that a client's budget does not cover; all others are charged.
 
     Raises:
-        LedgerError: A message was charged before under another plan (see `another_attempt`), or the
-            ledger was altered. Nothing is charged then.
+        LedgerError: A new attempt has another event than the one before, and a channel or a secret
+            sample hides the message (see `another_attempt`); or the ledger was altered. Nothing is
+            charged then.
+        AdjacencyMismatchError: A client's account has another unit or adjacency. Nothing is charged
+            then.
     """
     asked = [
         (part, event, plan.release(part.client, uplink))

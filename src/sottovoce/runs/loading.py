@@ -242,7 +242,8 @@ def parse_text(text: str, source: str) -> dict[str, Any]:
         source: Where it comes from, for messages.
 
     Raises:
-        ConfigError: The text is not valid TOML, is nested too deep, or has a huge number.
+        ConfigError: The text is not valid TOML, is nested too deep for Python's parser (hundreds of
+            levels), or has a whole number of thousands of digits.
     """
     try:
         return tomllib.loads(text)

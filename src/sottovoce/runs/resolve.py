@@ -85,7 +85,8 @@ class Resolved:
     def terms(self) -> ReleaseTerms:
         """The terms under which a message is charged.
 
-        They are what an observer sees of it, the secret sample of records, and the adjacency.
+        They are what an observer sees of it, the secret sample of records (None if all are used),
+        and the adjacency. Called with a mechanism, they return the event that is charged.
         """
         return _terms(self.spec, self.channel, self.algorithm)
 

@@ -33,7 +33,8 @@ class Address:
             where: A prefix for the error message that says where the text comes from.
 
         Returns:
-            The address, with the host in lower case.
+            The address. Its host is a DNS name in lower case, or an IP address in short form and
+            without brackets.
 
         Raises:
             ParameterError: The text has another form.

@@ -172,11 +172,18 @@ def register_model(kind: str, *, summary: str) -> Callable[[M], M]:
 
 
 def model_of(kind: str, given: dict[str, Any]) -> Model:
-    """Return the model of a [model] table; an unknown kind or key raises UnknownNameError.
+    """Return the model that a [model] table describes.
 
     Args:
         kind: The value of the key `kind`. If a plug-in registers it, the plug-in is imported.
         given: All other keys of the table, with their values.
+
+    Raises:
+        UnknownNameError: The kind is not registered, or `given` has a key that this kind lacks.
+        ConfigError: A key without a default is missing, or a value is null although null is not the
+            key's default.
+        ParameterError: A value is invalid.
+        PluginError: The kind is a plug-in's that does not work, or two sources claim it.
     """
     model: Model = section_from(MODELS, "model", kind, given)
     return model
