@@ -15,6 +15,7 @@ from sottovoce.auditing.attacks.context import (
     own_attacks,
 )
 from sottovoce.auditing.attacks.roc import ScoresByMembership
+from sottovoce.auditing.run_membership import roc_chart
 from sottovoce.core.errors import DataError
 from sottovoce.learning.task import Task
 
@@ -113,3 +114,13 @@ def test_a_class_that_shadows_never_saw_is_an_error() -> None:
     unseen = siege.trained_on & (siege.labels.numpy() != 2)
     with pytest.raises(DataError, match="class 2 has 0 examples of members"):
         shokri.scores(outputs, unseen, outputs[:1], siege.labels, np.random.default_rng(0))
+
+
+def test_a_chart_of_many_points_shows_the_attack_at_its_height() -> None:
+    scores = np.random.default_rng(0).normal(size=5020)
+    verdicts = ScoresByMembership.of(scores, np.arange(5020) >= 20)  # 20 are no members.
+    highest = {x: y for x, y in zip(*roc.curve(verdicts), strict=True) if x > 0.0}
+    (line, _) = roc_chart({"attack": verdicts}, title="").lines
+    assert len(line.x) < 5000
+    assert all(y == highest[x] for x, y in zip(line.x, line.y, strict=True))
+    assert (line.x[-1], line.y[-1]) == (1.0, 1.0)

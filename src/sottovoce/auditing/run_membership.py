@@ -501,11 +501,11 @@ def roc_chart(
 def _thin(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Return all of up to 200 points; of more, at most 200, about evenly spaced in log x.
 
-    Of those with the same x only the first is then kept.
+    Of those with the same x only the last, the highest of the curve, is then kept.
     """
     if len(points) <= _POINTS:
         return list(points)
     logs = np.log([x for x, _ in points])
     wanted = np.linspace(logs[0], logs[-1], _POINTS)
-    places = np.unique(np.searchsorted(logs, wanted - 1e-12).clip(0, len(points) - 1))
+    places = np.unique(np.searchsorted(logs, wanted + 1e-12, side="right") - 1)
     return [points[i] for i in places]
