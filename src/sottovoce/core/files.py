@@ -256,6 +256,8 @@ def _holders(path: Path) -> tuple[str, str]:
     pids = lock_holders(path)
     if not pids:
         return "", "wait for it to end"
+    if os.getpid() in pids:
+        return ": this process itself", "end the other use of the folder in this program first"
     named = [f"process {pid} ({_command(pid)})" for pid in pids]
     end = " ".join(map(str, pids))
     return f": {', '.join(named)}", f"wait for it to end, or end it with: kill {end}"

@@ -22,6 +22,7 @@ from functools import cached_property
 import numpy as np
 
 from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError
 from sottovoce.privacy.divergences import log_sum_exp
 from sottovoce.privacy.loss_distributions import (
     LOG_OUTSIDE,
@@ -90,6 +91,8 @@ class ForwardLaw(TiltedComposition):
         reach_down_to: float,
         reach: float = LEAST_REACH,
     ) -> None:
+        if power not in (3, 5):
+            raise ParameterError(f"the power must be 3 or 5, got {power}; use one of these")
         self.power = power
         parts, beyond = [], []
         for one in rounds:

@@ -43,7 +43,7 @@ class Address:
         bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
         # Brackets are required around an IPv6 host and forbidden around any other.
         is_valid = (":" in bare) == (bare != host) and port.isascii() and port.isdecimal()
-        if not is_valid or not 0 < int(port) < 65536:
+        if not is_valid or len(port) > 5 or not 0 < int(port) < 65536:
             raise ParameterError(
                 f"{where}an address must be HOST:PORT, such as link.example.org:9443, got '{text}'"
             )

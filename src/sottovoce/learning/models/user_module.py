@@ -155,7 +155,7 @@ def _import_factory(path: str) -> Callable[..., Any]:
 def _check_call(path: str, factory: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
     try:
         inspect.signature(factory).bind(**arguments)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # Some builtins have no signature.
         raise ParameterError(
             f"factory '{path}' cannot be called with {', '.join(arguments)}: {error}; it must take "
             "input_shape and num_outputs by name, and the model's arguments"
