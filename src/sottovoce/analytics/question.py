@@ -97,7 +97,7 @@ class Question(Protocol):
             if the noise is too large (variance, quantiles).
 
         Raises:
-            ParameterError: Nobody answered, or the confidence is not from 0.5 to 0.9999.
+            ParameterError: There are no answers, or the confidence is not from 0.5 to 0.9999.
         """
         ...
 

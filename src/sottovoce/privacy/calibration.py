@@ -54,7 +54,8 @@ def calibrate(
     Raises:
         ParameterError: If not even the most private end is shown to meet the budget, also because
             no accountant handles its event, or if `epsilon` or `delta` is outside its range.
-        UnsupportedEventError: If no accountant handles the event at the initial guess.
+        UnsupportedEventError: If no accountant handles an event that the search compares closely,
+            such as that of the initial guess.
 
     Examples:
         >>> from sottovoce.core.adjacency import Adjacency
