@@ -45,7 +45,8 @@ def question_for(statistic: str, *, public_seed: int | None = None, **options: A
 
     Args:
         statistic: "mean", "variance", "histogram", "quantiles" or "location".
-        public_seed: Seed of the public assignment of sub-questions to people; None draws one.
+        public_seed: Seed of the public assignment of sub-questions to people; None draws one. Mean
+            and location ignore it.
         **options: The parameters of the question. All need `epsilon`. Mean, variance and quantiles
             need `lower` and `upper`; a histogram needs `lower` and `upper`, or `categories`; a
             location needs `center` and `side_km`. Others are `bits`, `mechanism`, `bins`,
@@ -55,7 +56,7 @@ def question_for(statistic: str, *, public_seed: int | None = None, **options: A
         The question, which can be sent to clients as JSON (`to_json`).
 
     Raises:
-        UnknownNameError: The statistic, or an option, is not known.
+        UnknownNameError: The statistic, an option or a mechanism is not known.
         ParameterError: A parameter is missing or out of range.
 
     Examples:
@@ -128,8 +129,9 @@ def estimate(
         ledger.
 
     Raises:
-        UnknownNameError: The statistic, or an option, is not known.
-        ParameterError: A parameter is missing or out of range, or there are no values.
+        UnknownNameError: The statistic, an option or a mechanism is not known.
+        ParameterError: A parameter is missing or out of range, or there are no values, or too few
+            for a variance.
         DomainError: A value is missing or no finite number.
 
     Examples:

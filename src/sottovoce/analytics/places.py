@@ -156,6 +156,10 @@ def mechanism_for(
 
     Returns:
         The mechanism on the map's domain.
+
+    Raises:
+        ParameterError: A parameter is out of range: epsilon_per_km * side_km / sqrt(2), the epsilon
+            across one coordinate, must lie from 0.001 to 60.
     """
     return MetricMvu(
         input_domain=area.domain,
@@ -171,7 +175,8 @@ def privatize_places(
 ) -> NDArray[np.uint8]:
     """Encode places: two codes for each place.
 
-    Each place has its own keystream, which is derived from the batch's name and the place's number.
+    Each place has its own keystream; a seeded source derives it from the batch's name and the
+    place's number.
 
     Args:
         mechanism: The mechanism, from `mechanism_for`.
@@ -247,8 +252,8 @@ def density_of_counts(
 
     `counts` is that of `code_counts`. Return an array of shape (cells, cells) with sum 1; entry [i,
     k] is the cell i-th from the west and k-th from the south, counted from 0. Iterations stop when
-    no cell's share changes by more than 1e-6. The estimate has converged to the data by then; many
-    more iterations would fit the noise.
+    no cell's share changes by 1e-6 or more, or after `max_iterations`. The estimate has usually
+    converged to the data by then; many more iterations would fit the noise.
     """
     parameter_rules.integer("cells", cells, low=1, high=256)
     parameter_rules.integer("max_iterations", max_iterations, low=1, high=10**6)

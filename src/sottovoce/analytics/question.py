@@ -93,7 +93,11 @@ class Question(Protocol):
             confidence: Confidence level of the intervals.
 
         Returns:
-            The estimate with its interval; no interval if there are fewer than `least_people`.
+            The estimate with its interval; no interval if there are fewer than `least_people`, or
+            if the noise is too large (variance, quantiles).
+
+        Raises:
+            ParameterError: There are no answers, or the confidence is not from 0.5 to 0.9999.
         """
         ...
 

@@ -27,9 +27,12 @@ class Number:
     """One estimated number.
 
     Attributes:
-        label: Its name among the numbers of the estimate. estimate: The estimate. interval: The
-        confidence interval; None if too few people answered or the noise is too large. caveat: Why
-        this interval may cover more or less often than stated; None if it does not.
+        label: Its name among the numbers of the estimate.
+        estimate: The estimate.
+        interval: The confidence interval; None if too few people answered or the noise is too
+            large.
+        caveat: Why this interval may cover more or less often than stated; None if no such reason
+            is known.
     """
 
     label: str

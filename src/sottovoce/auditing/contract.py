@@ -195,6 +195,7 @@ def check(kind: str) -> Iterator[Finding]:
 
     Raises:
         UnknownNameError: No mechanism has this name; raised when the first finding is requested.
+        PluginError: The plug-in of this name does not work; raised then, too.
 
     Examples:
         >>> finding = next(check("laplace"))
@@ -218,8 +219,8 @@ def samples_follow_the_law(mechanism: Mechanism, values: Vector, num_samples: in
 
     Raise ContractError if their mean is 7 or more standard errors from the declared one, or if a
     test of their distribution has a p-value of at most 1e-9. The first 100 samples are separate
-    messages. Where coordinates are drawn independently, the others
-    are drawn as blocks of one long vector, which is about a hundred times faster.
+    messages. Where coordinates are drawn independently, the others are drawn as blocks of one long
+    vector, which is about a hundred times faster.
     """
     law = mechanism.law(values)
     randomness, alone = SeededRandomness(20), min(num_samples, _MESSAGES)

@@ -153,7 +153,7 @@ class MechanismAudit:
 
     @property
     def violated(self) -> bool:
-        """Whether one of the audits found a violation of the certificate."""
+        """Whether an audit found a violation of the certificate, or refuted the declared law."""
         return any(verdict.violated for verdict in self.verdicts)
 
     @property
@@ -190,7 +190,7 @@ def audit_mechanism(
 
     Args:
         mechanism: The mechanism.
-        adjacency: "zero_out" or "replace_one".
+        adjacency: "zero-out" or "replace-one"; an underscore may stand for the hyphen.
         delta: The delta at which epsilon is compared.
         draws: Samples of each of two neighboring inputs.
         confidence: Probability with which the bounds of the sampling hold.
@@ -200,10 +200,13 @@ def audit_mechanism(
 
     Returns:
         Both verdicts. A verdict that is violated shows that the mechanism is not as private as its
-        event claims (by sampling: with the stated confidence); one that holds proves nothing.
+        event claims, or that its output does not follow the law that it declares (by sampling: with
+        the stated confidence); one that holds proves nothing.
 
     Raises:
-        ParameterError: The number of draws, the confidence or delta is out of range.
+        ParameterError: The number of draws (200 to 10^9), the confidence (from 0.5, below 1) or
+            delta is out of range, or the domain is not a Box, an L1Ball or an L2Ball.
+        UnknownNameError: There is no such adjacency.
 
     Examples:
         >>> from sottovoce.core import L2Ball

@@ -82,8 +82,9 @@ def audit_run(
         finished: The run, from `open_run`.
         method: "clients" or "one-run"; None chooses "clients" if the channel reveals each message.
         canaries: Number of canaries; None chooses what can be trained in reasonable time.
-        rounds: Number of rounds to audit; None audits as many as one client takes part in.
-        confidence: Probability with which the lower bounds hold.
+        rounds: Number of rounds to audit; None audits as many as one client takes part in at most,
+            or with central noise all of them.
+        confidence: Probability with which the lower bounds hold, at least 0.5 and below 1.
         seed: Seed of the canaries and the noise; None draws one, which the result records.
         on_round: Called after each round with the rounds done and their total number.
 

@@ -187,7 +187,8 @@ class MembershipPlan:
     Attributes:
         shadows: Number of shadow models.
         candidates: Number of candidates; None is 2000, or as many as there are.
-        fprs: False positive rates; None is 0.01 and, if there are enough candidates, 0.001.
+        fprs: False positive rates; None is 0.01 and, if there are enough candidates and shadow
+            models, 0.001.
         attacks: Names of the attacks.
         device: Device for shadow models and attacks; None is the run's.
     """
@@ -206,8 +207,9 @@ def attack(
 
     Shadow models are trained first and saved in the run's folder; a later call uses them again.
     `on_step` is called with (what is being done, steps done, steps in all, note). Raise
-    ParameterError if the model is no classification, UnknownNameError for an unknown attack, and
-    DataError if there are too few candidates or shadow models for a false positive rate.
+    ParameterError if the model is no classification or a setting is out of range, UnknownNameError
+    for an unknown attack, DataError if there are too few candidates or shadow models for a false
+    positive rate, and OutputError if the result cannot be written.
     """
     check_classifies(run.inputs.task)
     for name in plan.attacks:  # An unknown name is an error before hours of training.

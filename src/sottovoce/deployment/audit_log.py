@@ -7,7 +7,8 @@ gets the stored bytes. Every line has `time` (UTC) and `what`:
 charged          run, round, mechanism; epsilon, the cost of the round at the policy's delta; total
                  and left, by the site's privacy filter; charges, the number in the ledger, and
                  link, their digest. `late`: the line was written afterwards, because the process
-                 ended between the charge and the line
+                 ended between the charge and the line; it has no mechanism, and total and left
+                 only if no charge came after it
 answered again   stored bytes, or a charge that had released nothing: nothing new was charged
 refused          reason, which is public
 policy changed   changes: the old and the new value of each key of [policy]
@@ -90,8 +91,8 @@ class AuditLog:
     def check(self, ledger: LedgerReader, pending: Sequence[PendingCharge]) -> None:
         """Raise if the charges would exceed the policy's `rounds_per_day`; nothing is charged here.
 
-        Called inside the transaction that charges. Rounds in the ledger that have no line yet count
-        as charged now.
+        Called before training and again inside the transaction that charges. Rounds in the ledger
+        that have no line yet count as charged now.
 
         Args:
             ledger: The site's ledger.

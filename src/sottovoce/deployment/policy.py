@@ -179,8 +179,8 @@ class Policy:
             `epsilon_per_round` if that is larger.
         smallest_sampling_rate: Smallest probability with which a round may sample a record.
             Default: 100 delta, at most 1.
-        smallest_noise_multiplier: Smallest noise multiplier of mechanisms that have one. Default:
-            no limit.
+        smallest_noise_multiplier: Smallest noise multiplier of mechanisms that have one; it does
+            not apply to questions. Default: no limit.
         rounds_per_day: Most rounds that are charged within 24 hours, questions included. Default:
             no limit.
         warn_at: Fraction of `epsilon_total` from which on the site is warned.

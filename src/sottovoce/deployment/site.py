@@ -160,7 +160,7 @@ class Site:
         keys: Keys of its federation, if the federation uses keys.
         seal: File with the identity and position of the ledger. None for simulated sites, whose
             ledger is created at the first charge.
-        log: The site's audit log; None for simulated sites.
+        log: File of the site's audit log; None for simulated sites.
     """
 
     name: str
@@ -176,7 +176,10 @@ class Site:
     log: Path | None = None
 
     def open_ledger(self) -> Ledger:
-        """Open the site's ledger for charging; without a seal it is created if it is missing.
+        """Open the site's ledger for charging; raise if it is missing.
+
+        The ledger of a simulated site (`seal` is None) is created if it is missing, and not checked
+        against a seal or a receipt.
 
         Returns:
             The ledger, which the caller closes.
@@ -313,6 +316,7 @@ class Site:
             PolicyError: The policy does not allow the round, or `train` returned another number of
                 vectors.
             BudgetExhaustedError: The ledger has a budget that does not cover the round.
+            AdjacencyMismatchError: The ledger has charges under another level or adjacency.
             LedgerError: The ledger was altered, lost or rolled back.
             OutputError: The audit log cannot be written.
         """
@@ -392,6 +396,7 @@ class Site:
 
         Raises:
             PolicyError: The policy does not allow the charges.
+            AdjacencyMismatchError: The ledger has charges under another level or adjacency.
             LedgerError: The ledger was altered.
             OutputError: The audit log cannot be opened.
         """

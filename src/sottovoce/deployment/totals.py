@@ -83,11 +83,13 @@ class LedgerTotal:
     Attributes:
         epsilon: The smallest sound bound for events that were fixed beforehand; infinite without a
             guarantee.
-        delta: Delta of the bound.
-        adjacency: Adjacency of the guarantee; None without charges.
+        delta: Delta of the bound; 0 if epsilon is the sum of the pure epsilons.
+        adjacency: Adjacency of the guarantee; without charges the one that was asked for, or None.
         unit: What is protected, a sample or a client; None without charges.
-        accountant: The accountant that gave the smallest bound.
-        bounds: Epsilon by every accountant that applies.
+        accountant: The accountant that gave the smallest bound; "pure" for the sum of the pure
+            epsilons, None without charges.
+        bounds: Epsilon by every accountant that applies; only "pure" for the sum of the pure
+            epsilons, empty without charges.
         assumptions: What else the bound relies on, in sentences.
         local_epsilon: Epsilon if no channel or sampling hides anything, where something was charged
             as hidden; never below `epsilon`. None where nothing was.
@@ -95,9 +97,10 @@ class LedgerTotal:
             of any statement about a unit by a factor of at most e^pure_epsilon, even if questions
             were chosen after seeing earlier answers. Infinite if a charge has no pure epsilon.
         limits: (epsilon, delta), the sums of the limits in the sites' policies. This guarantee
-            holds even if questions were chosen after seeing earlier answers. None unless all
-            ledgers belong to sites, no two are copies of one another, and every charge is counted
-            with the amplification with which it was charged.
+            holds even if questions were chosen after seeing earlier answers. None unless there are
+            charges, all ledgers belong to sites whose policies admit them and have the total's
+            adjacency and unit, no two are copies of one another, and every charge is counted with
+            the amplification with which it was charged.
         ledgers: The part of each ledger.
         notes: What was counted once, what twice, and what was converted.
     """
@@ -179,18 +182,22 @@ def ledger_total(
         ledgers: Folders of runs, sites and questions, and ledger files.
         delta: Delta at which the total is computed. None if all charges are pure, whose sum needs
             none.
-        client: Name of the account in every ledger that `names` does not mention.
+        client: Name of the account in every ledger that `names` does not mention, sites' folders
+            excepted; if all ledgers are sites' folders, a name is refused.
         names: The account's names in a ledger, by its path as in `ledgers`.
-        adjacency: 'replace-one' converts charges under zero-out, so that both can be added.
+        adjacency: 'replace-one' converts charges under zero-out, so that both can be added. None if
+            all charges are under one adjacency.
 
     Returns:
         The total, with the part of each ledger.
 
     Raises:
-        ParameterError: No ledger is named, or a delta is needed and missing.
-        UnknownNameError: A name or path does not occur.
-        LedgerError: A ledger is missing or was altered, or the account in it is ambiguous.
+        ParameterError: No ledger is named, or a delta is out of range, or needed and missing.
+        UnknownNameError: A name or path does not occur, or the adjacency is unknown.
+        LedgerError: A ledger is missing or was altered, the account in it is ambiguous, or a name
+            is given for a site's folder.
         AdjacencyMismatchError: Charges do not add up.
+        UnsupportedEventError: A charge under zero-out cannot be converted to replace-one.
     """
     paths = [str(path) for path in ledgers]
     if not paths:
@@ -226,9 +233,11 @@ def ledger_totals(
         The total by name.
 
     Raises:
-        ParameterError: A delta is needed and missing.
+        ParameterError: A delta is out of range, or needed and missing.
+        UnknownNameError: The adjacency is unknown.
         LedgerError: A ledger is missing or was altered.
         AdjacencyMismatchError: Charges do not add up.
+        UnsupportedEventError: A charge under zero-out cannot be converted to replace-one.
     """
     opened = compare_ledgers([open_ledger(str(path), ()) for path in ledgers])
     found: dict[str, None] = {}

@@ -313,7 +313,8 @@ def back_up(ledger: LedgerReader, path: Path) -> LedgerPosition:
         The position of the copy: its number of charges and messages, and their chain links.
 
     Raises:
-        LedgerError: The ledger or its copy is damaged, or `path` exists.
+        LedgerError: `verify` finds a problem in the ledger or its copy (a budget that is exceeded
+            is one), or `path` exists.
         OutputError: `path` cannot be written.
     """
     check_whole(ledger)

@@ -2,8 +2,8 @@
 
 The ledger stores events, never epsilons; the installed accountants recompute epsilon from them. A
 charge is identified by (run, client, round, uplink, attempt). The sealed message is stored with its
-charge before it is sent, so a retry sends the same bytes again and releases nothing new. A charge
-without a stored message has released nothing and may still be used.
+charge before it is sent, so a retry sends the same bytes again and releases nothing new. So the
+charge of a client's message that has no stored message has released nothing and may still be used.
 
 Charges, budgets and stored messages carry digests that are chained from row to row. A row that was
 edited, removed or reordered by hand is detected by `verify` and before anything is written. The
@@ -34,7 +34,8 @@ class Ledger(LedgerReader):
     """A ledger file that can be charged; use it as a context manager.
 
     Several processes may share the file. It must exist, since a new file in its place would omit
-    what was spent; with `create` an empty ledger is made if the path does not exist.
+    what was spent; with `create` an empty ledger is made if the path does not exist. A file of an
+    earlier version is converted when it is opened.
 
     Args:
         path: The ledger file.
@@ -81,7 +82,7 @@ class Ledger(LedgerReader):
             budgets: The budget of each client.
 
         Raises:
-            LedgerError: A client already has another budget.
+            LedgerError: A client already has another budget, or the ledger was altered.
             AdjacencyMismatchError: A client was charged under another unit or adjacency.
         """
         with self.transaction():
@@ -96,7 +97,7 @@ class Ledger(LedgerReader):
             budget: The most that it may spend.
 
         Raises:
-            LedgerError: The client already has another budget.
+            LedgerError: The client already has another budget, or the ledger was altered.
             AdjacencyMismatchError: The client was charged under another unit or adjacency.
         """
         with self._writing():
@@ -191,7 +192,7 @@ class Ledger(LedgerReader):
                 again; else None.
 
         Raises:
-            LedgerError: Another message is stored for the charge.
+            LedgerError: Another message is stored for the charge, or the ledger was altered.
         """
         self.store_messages([(charge, message, commitment)])
 
@@ -206,7 +207,8 @@ class Ledger(LedgerReader):
             sealed: (charge, message, commitment) of each message; see `store_message`.
 
         Raises:
-            LedgerError: Another message is stored for a charge. Nothing is stored then.
+            LedgerError: Another message is stored for a charge, or the ledger was altered. Nothing
+                is stored then.
         """
         with self._writing():
             stored = {

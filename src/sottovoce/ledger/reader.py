@@ -583,10 +583,12 @@ class LedgerReader:
         return found is not None
 
     def verify(self) -> list[str]:
-        """Return everything that is wrong with the ledger, budgets that are exceeded included.
+        """Return everything found to be wrong with the ledger, budgets that are exceeded included.
+
+        The chain has no key: rows of someone who has recomputed it are not found.
 
         Returns:
-            One sentence for each problem; empty if the ledger is intact.
+            One sentence for each problem; empty if none was found.
         """
         return verification.problems(self._db)
 

@@ -226,9 +226,11 @@ class LedgerPosition:
 class Charge:
     """A charge in the ledger, and what became of it.
 
-    If it is not sealed, nothing encoded under it has left, since messages are stored before they
-    are sent. If it is sealed and has a message, these bytes may have left. If it is sealed without
-    a message, the bytes may have left and were discarded.
+    A client's message is stored under its charge before it is sent. So if such a charge is not
+    sealed, nothing encoded under it has left. If it is sealed and has a message, these bytes may
+    have left. If it is sealed without a message, the bytes may have left and were discarded.
+    Charges of a question that is answered from a file, and those in a server's own ledger, never
+    have a message.
 
     Attributes:
         id: Number of the charge's row in the ledger, from 1.

@@ -95,7 +95,7 @@ class Tally:
 
         Args:
             number: The round.
-            clients: Indices of the clients.
+            clients: Indices of the clients, each once.
         """
         self._last_number = number
         self._last_charged = np.asarray(clients, dtype=np.int64)

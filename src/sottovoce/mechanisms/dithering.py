@@ -68,6 +68,7 @@ def dither(
     Raises:
         DomainError: A coordinate is not in [lower, upper], or `values` is no vector.
         ParameterError: `levels`, `lower` or `upper` is out of range, or the vector is empty.
+        RandomnessError: The keystream was used before.
     """
     vector = np.asarray(values, dtype=np.float64)
     dimension = vector.size if vector.ndim == 1 else 1
@@ -218,6 +219,8 @@ def dither_within(
 
     Raises:
         DomainError: If no try stays in the ball (nothing is clamped), or the vector is not in it.
+        ParameterError: If another argument is out of range, or the vector is empty.
+        RandomnessError: If the keystream was used before.
     """
     _checked_levels(levels)
     parameter_rules.integer("max_tries", max_tries, low=1, high=2**20)

@@ -400,8 +400,8 @@ def prepare(
         values: A vector, or a matrix with a vector in each row: an array or a torch tensor. A
             tensor on a CUDA device stays there if the mechanism has kernels for it and Triton is
             installed; else the CPU does the work, with the same result.
-        rotation: A rotation to apply to the clipped rows. It must map the domain into itself, as it
-            does for an L2Ball.
+        rotation: A rotation to apply to the clipped rows, of the domain's dimension (not checked).
+            It must map the domain into itself, as it does for an L2Ball.
 
     Returns:
         The rows, ready for `encode_packed`. `values` is not changed, but the result may share its
@@ -411,6 +411,7 @@ def prepare(
         DomainError: If the rows have another dimension, contain NaN or infinity, or cannot be
             projected (means of several records outside an L1 ball), or if a rotated row leaves a
             domain that is no L2Ball (on a CUDA device this is not checked).
+        ParameterError: If a tensor that stays on a CUDA device has no floating-point type.
     """
     if _has_kernels(mechanism, values):
         return prepare_on_device(mechanism, values, rotation=rotation)
@@ -471,6 +472,7 @@ def encode_packed(prepared: Prepared, keystreams: Sequence[Keystream]) -> Packed
 
     Raises:
         ParameterError: If the number of keystreams differs from the number of rows.
+        RandomnessError: If a keystream was used before.
     """
     mechanism = prepared.mechanism
     if len(keystreams) != len(prepared):
@@ -634,7 +636,7 @@ class Privatizing(Mechanism, Protocol):
 
         Raises:
             DomainError: If the update has another size, is not an array of floating-point numbers,
-                or is not finite.
+                is not finite, or cannot be clipped (a mean of several records outside an L1 ball).
             RandomnessError: If `randomness` is seeded and no keystream, or a keystream that was
                 used before.
         """
@@ -667,7 +669,7 @@ class WithPrivatize:
 
         Raises:
             DomainError: If the update has another size, is not an array of floating-point numbers,
-                or is not finite.
+                is not finite, or cannot be clipped (a mean of several records outside an L1 ball).
             RandomnessError: If `randomness` is seeded and no keystream, or a keystream that was
                 used before.
         """

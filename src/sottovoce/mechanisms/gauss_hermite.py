@@ -83,7 +83,7 @@ class GaussHermite(WithPrivatize):
         P(j | u) proportional to w_j exp(y_j u/sigma),        code j decodes to sigma y_j
 
     with sigma = noise_multiplier * radius / records, and y_j, w_j the Gauss-Hermite nodes and
-    weights of N(0, 1). The bias is below 1% of u for |u|/sigma up to .17/.70/1.23/2.99/5.5 at
+    weights of N(0, 1). The bias is below 1% of u for |u|/sigma up to .17/.69/1.23/2.99/5.5 at
     2/3/4/8/16 levels. Rotate updates first (`Rotation`), so that no coordinate is large.
 
     Privacy: for neighbors at L2 distance Delta the release is rho-zCDP with
@@ -93,8 +93,8 @@ class GaussHermite(WithPrivatize):
     where M is a certified bound on the Fisher information of one coordinate about u/sigma. M is 1
     up to the slack of the certificate, so rho is that of the Gaussian mechanism. With two levels
     the message is a sign, P(+ | u) = 1/(1 + e^(-2u/sigma)), with mean sigma tanh(u/sigma). It is
-    charged with the exact Renyi curve of logistic bits, which lies below rho a at every order a.
-    Sampling is exact, so the claim holds for deployment.
+    charged as `OneBit`, whose Renyi divergence is at most rho a at every order a. Sampling is
+    exact, so the claim holds for deployment.
 
     Cost: ceil(log2(levels)) bits per coordinate.
 

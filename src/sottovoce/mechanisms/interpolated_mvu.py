@@ -135,8 +135,8 @@ class InterpolatedMvu(WithPrivatize):
     Attributes:
         input_domain: The L2 ball that updates are clipped to.
         epsilon: The epsilon of the two-row MVU table, from 0.001 to 60.
-        beta: The scale of the input: 1 maps the ball onto [0, 1] in each coordinate, less is more
-            private.
+        beta: The scale of the input, from 1e-10 to 1e6: 1 maps the ball onto [0, 1] in each
+            coordinate, less is more private.
         output_bits: The number of bits per coordinate, from 1 to 8.
     """
 

@@ -302,7 +302,8 @@ class Mechanism(Protocol):
 
         Raises:
             DomainError: The vector is not in the input domain.
-            RandomnessError: The keystream was used before.
+            RandomnessError: The keystream was used before. A mechanism that draws nothing
+                (`sampling` "none") may accept it.
         """
         ...
 

@@ -83,8 +83,8 @@ class MetricMvu(DesignedTable):
 
     * "l1": P(x) <= e^(epsilon |x - x'|_1) P(x') for vectors. On an L1 ball of radius C that is
       epsilon C under zero-out and 2 epsilon C under replace-one (lemma 6), divided by `records`. On
-      an L2 ball the exact Renyi divergences of the table are accounted (section 4.3, by the concave
-      envelope).
+      an L2 ball the Renyi divergences of the table are accounted, bounded by the concave envelope
+      (section 4.3).
     * "euclidean": P(x) <= e^(epsilon |x - x'|_2) P(x') on a box, such as a map. Each of the d
       coordinates gets epsilon/sqrt(d), and the Cauchy-Schwarz inequality gives the claim
       (geo-indistinguishability).
@@ -102,7 +102,8 @@ class MetricMvu(DesignedTable):
 
     Attributes:
         input_domain: A box, an L1 ball or an L2 ball.
-        epsilon: The privacy loss per unit of the metric.
+        epsilon: The privacy loss per unit of the metric, such that the table's own epsilon over the
+            whole interval of a coordinate lies from 0.001 to 60.
         metric: "l1", "euclidean" (boxes only) or "l2_squared" (not for L1 balls).
         input_bits: The binary logarithm of the number of rows of the table, from 1 to 10.
         output_bits: The number of bits per coordinate, from 1 to 8.

@@ -172,7 +172,8 @@ class Registration:
             The mechanism, an instance of `factory`.
 
         Raises:
-            UnknownNameError: If there is no parameter of one of the names.
+            UnknownNameError: If there is no parameter of one of the names, or a parameter that is a
+                name, such as a metric, has an unknown one.
             ParameterError: If a parameter is missing or out of range, is "auto" but cannot be, or
                 the domain does not suit the mechanism.
         """
@@ -233,8 +234,10 @@ class Registration:
             `given` with the calibrated parameter, and "auto" resolved.
 
         Raises:
-            ParameterError: If the mechanism has no parameter to calibrate, it is already given, or
-                no value in its range keeps the budget.
+            ParameterError: If the mechanism has no parameter to calibrate, it is already given,
+                another one is missing or out of range, or no value in its range keeps the budget.
+            UnknownNameError: If there is no parameter of one of the names.
+            PrivacyError: If `event_of` raises it, because no bound is proved for its terms.
         """
         if self.calibrated_parameter is None:
             raise ParameterError(
@@ -281,7 +284,8 @@ class Registration:
         the budget on the domains that were checked before.
 
         Args:
-            domains: The input domains, for instance of clients with different numbers of records.
+            domains: The input domains, at least one, for instance of clients with different numbers
+                of records.
             given: Every parameter except the calibrated one.
             rounds: The number of releases that compose.
             epsilon: The epsilon that all of them may spend together.
@@ -293,6 +297,7 @@ class Registration:
 
         Raises:
             ParameterError: As for `calibrated`, on any of the domains.
+            UnknownNameError: As for `calibrated`.
         """
 
         def calibrated(domain: Domain, fixed: Parameters) -> dict[str, Any]:
@@ -437,7 +442,11 @@ def find(kind: str) -> Registration:
         kind: The registered name, such as "gauss_hermite".
 
     Returns:
-        The registration. An unknown name raises UnknownNameError, which names the nearest one.
+        The registration.
+
+    Raises:
+        UnknownNameError: The name is unknown; the message suggests the nearest one.
+        PluginError: The plug-in of that name does not work, or two sources claim the name.
 
     Examples:
         >>> find("gauss_hermite").summary

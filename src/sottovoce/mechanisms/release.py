@@ -179,10 +179,14 @@ def release_event(
             all of them.
 
     Returns:
-        The event. It is marked as conditional on a plug-in's claim if the mechanism is a plug-in.
+        The event. Unless it is `NonPrivate`, it is marked as conditional on a plug-in's claim if
+        the mechanism or its domain is a plug-in's.
 
     Raises:
         PrivacyError: If no bound is proved for the combination.
+        ParameterError: If the sample's scheme is unknown, or is "fixed-size" under zero-out; with
+            `NoisySums` also if it samples clients and there is a `sample`, or if the mechanism's
+            noise is not independent between coordinates.
 
     Examples:
         >>> from sottovoce import Adjacency, GaussHermite, L2Ball
@@ -228,6 +232,7 @@ def local_event(
 
     Raises:
         PrivacyError: If no bound is proved for such a sample.
+        ParameterError: If the sample's scheme is unknown, or is "fixed-size" under zero-out.
     """
     if sample is not None and sample.hidden_by == "central-noise":
         return NonPrivate(adjacency=adjacency)
@@ -261,7 +266,8 @@ class ReleaseTerms:
 
         Raises:
             PrivacyError: No bound is proved for the combination.
-            ParameterError: The dimension is unknown, and the event depends on it.
+            ParameterError: The dimension is unknown, and the event depends on it; or as for
+                `release_event`.
         """
         event = self._event(mechanism)
         if self.any_dimension:

@@ -159,8 +159,9 @@ class SeededSign(WithPrivatize):
 
     Privacy: `SeededBits`, that is the one-bit mechanism's curve plus the cost of truncation, under
     the assumption that ChaCha20 is a pseudorandom generator. Sampling is exact. With timing
-    "constant" all tries are made, so that their number is not visible. With "variable" the search
-    stops at the seed that is sent, and `privacy` charges what the number of tries reveals.
+    "constant" all tries are made, so that their number is not visible (with a seeded keystream,
+    which is for simulations, they are not). With "variable" the search stops soon after the seed
+    that is sent, and `privacy` charges what the number of tries reveals.
 
     Cost: 16 bytes per block.
 
@@ -172,8 +173,9 @@ class SeededSign(WithPrivatize):
         noise_multiplier: sigma in units of radius/records.
         blocks: The number of seeds, from 1 to 128. In specs and commands it may be "auto": the
             fewest that are each found in a few hundred tries.
-        generator: The function that expands a seed, "chacha20-1" (or "auto").
-        timing: "constant" or "variable" ("auto" is "constant").
+        generator: The function that expands a seed, "chacha20-1" (in specs and commands also
+            "auto").
+        timing: "constant" or "variable" (in specs and commands "auto" is "constant").
 
     Examples:
         >>> from sottovoce import L2Ball

@@ -69,8 +69,8 @@ class SeededStep(WithPrivatize):
 
         (C/G) b,        C the radius, G the mean of <b, z>.
 
-    An update is as noisy as with Gaussian noise of standard deviation C/G on each coordinate:
-    G = .79, 1.51, 1.85 at epsilon = 2, 4, 5.
+    An update is as noisy as with Gaussian noise of standard deviation C/G on each coordinate: G is
+    about .79, 1.51, 1.85 at epsilon = 2, 4, 5.
 
     z must have norm 1, and no coordinate beyond 5/sqrt(D). `length` says how the norm of an update
     is treated:
@@ -86,8 +86,9 @@ class SeededStep(WithPrivatize):
 
     Privacy: under the assumption that ChaCha20 is a pseudorandom generator, epsilon between any two
     updates; less against the zero update. Sampling is exact. With timing "constant" all tries are
-    made, so that their number is not visible. With "variable" the search stops at the seed that is
-    sent, and `privacy` charges what the number of tries reveals.
+    made, so that their number is not visible (with a seeded keystream, which is for simulations,
+    they are not). With "variable" the search stops soon after the seed that is sent, and `privacy`
+    charges what the number of tries reveals.
 
     Cost: 16 bytes per message.
 
@@ -96,10 +97,12 @@ class SeededStep(WithPrivatize):
 
     Attributes:
         input_domain: The L2 ball that updates are clipped to.
-        epsilon: The pure epsilon between any two updates, with timing "constant".
-        length: "scaled" or "kept" ("auto" is "kept").
-        generator: The function that expands a seed, "chacha20-1" (or "auto").
-        timing: "constant" or "variable" ("auto" is "constant").
+        epsilon: The pure epsilon between any two updates, with timing "constant"; refused where a
+            seed would take more than 20,000 tries on average (above about 12).
+        length: "scaled" or "kept" (in specs and commands "auto" is "kept").
+        generator: The function that expands a seed, "chacha20-1" (in specs and commands also
+            "auto").
+        timing: "constant" or "variable" (in specs and commands "auto" is "constant").
     """
 
     input_domain: L2Ball

@@ -75,10 +75,9 @@ class Staircase(WithPrivatize):
     """The staircase mechanism: x plus noise whose density falls by e^-step_epsilon with each step.
 
     One step is step_multiplier * radius / records wide, or step_multiplier * (upper - lower) on a
-    box. The fraction nu of each step lies on its higher level; nu = "auto" is the choice of least
-    variance. On a ball, step_multiplier = 1 makes one step equal to the sensitivity under zero-out,
-    and 2 under replace-one; on a box, 1 does so under replace-one. Other values are allowed, and
-    the accounting covers them.
+    box. The fraction nu of each step lies on its higher level. On a ball, step_multiplier = 1 makes
+    one step equal to the sensitivity under zero-out, and 2 under replace-one; on a box, 1 does so
+    under replace-one. Other values are allowed, and the accounting covers them.
 
     Privacy by domain:
 
@@ -96,8 +95,9 @@ class Staircase(WithPrivatize):
       comparison only. Wider steps cost even more, and steps narrower than the distance of neighbors
       are charged one by one; see `privacy.additive_noise`.
 
-    Float64 noise has gaps in its last bits that the real-valued law does not have. On vectors it
-    also never has an L1 norm that is e^-45 times as likely as the likeliest one. So the claim holds
+    Float64 noise has gaps in its last bits that the real-valued law does not have. In an L1 ball of
+    several dimensions it also never has an L1 norm that is e^-45 times as likely as the likeliest
+    one. So the claim holds
     in simulations only (sampling "float"); to deploy staircase noise use `DiscreteStaircase`.
 
     Cost: 32 bits per coordinate.
@@ -108,7 +108,8 @@ class Staircase(WithPrivatize):
     Attributes:
         input_domain: The L1 ball, L2 ball or box that updates are clipped to.
         step_epsilon: The privacy loss of one step.
-        nu: The fraction of a step on its higher level, strictly between 0 and 1.
+        nu: The fraction of a step on its higher level, strictly between 0 and 1. In specs and
+            commands it may be "auto": the choice of least variance.
         step_multiplier: The width of a step in units of radius/records of a ball, or of the width
             of a box.
     """

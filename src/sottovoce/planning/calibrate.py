@@ -80,7 +80,7 @@ def calibrate(
 
     Raises:
         ParameterError: A parameter is missing or out of range, or no value keeps the budget.
-        UnknownNameError: There is no such mechanism, or it has no such parameter.
+        UnknownNameError: There is no such mechanism, parameter, adjacency, geometry or sampling.
         PrivacyError: No bound is proved for this combination of sampling, shuffling and sums.
 
     Examples:

@@ -463,8 +463,10 @@ def plan(
         recommended, and why.
 
     Raises:
-        ParameterError: A parameter is out of range, or no mechanism keeps the budget.
-        PrivacyError: No bound is proved for such a sample.
+        ParameterError: A parameter is out of range, or no mechanism keeps the budget, also because
+            no bound is proved for such a sample.
+        UnknownNameError: There is no such adjacency, geometry or sampling.
+        PrivacyError: `sampling_hidden_by` is "nothing", so sampling does not amplify privacy.
 
     Examples:
         >>> import sottovoce

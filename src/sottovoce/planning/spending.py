@@ -31,14 +31,16 @@ class SpendResult:
         epsilon: The bound of `accountant`; infinite where there is no guarantee.
         delta: The failure probability of that epsilon; 0 for pure differential privacy.
         adjacency: Which data sets count as neighbors.
-        accountant: The accountant that was asked for, else the one with the smallest bound.
+        accountant: The accountant that was asked for, else the one with the smallest bound; "local"
+            is the smallest bound that ignores shuffling, secure sums and random allocation.
         assumes: What epsilon rests on in addition to its proof, in a sentence; None for nothing.
         rounds: The number of rounds.
         bounds: The bounds by accountant: of all built-in ones that have a bound, or only of the
             built-in one that was asked for. Each of them holds. A plug-in that was asked for is
             listed in addition to them; its bound holds if its claim is true.
-        local_epsilon: Where messages or samples are hidden, the epsilon against an observer who
-            sees every message and every sample; otherwise None.
+        local_epsilon: Where a mechanism was given and its messages or samples are hidden, the
+            epsilon against an observer who sees every message and every sample; otherwise None,
+            also for a privacy event.
         details: The mechanism, its parameters, clipping and bits, where a mechanism was given.
     """
 
@@ -156,7 +158,8 @@ def spend(
 
     Raises:
         ParameterError: A parameter is missing, out of range, or already part of `mechanism`.
-        UnknownNameError: There is no such mechanism, parameter or accountant.
+        UnknownNameError: There is no such mechanism, parameter, accountant, adjacency, geometry or
+            sampling.
         PrivacyError: No bound is proved for this combination of sampling, shuffling and sums.
 
     Examples:

@@ -283,6 +283,9 @@ def within(event: PrivacyEvent, delta: float, budget: float, *, quickly: bool = 
     Returns:
         True if at least one of this package's accountants shows that the event is
         (budget, delta)-DP. False otherwise, also if none of them handles the event.
+
+    Raises:
+        ParameterError: `delta` does not lie strictly between 0 and 1.
     """
     parameter_rules.delta(delta)
     asked = builtin_accountants(quick=quickly)

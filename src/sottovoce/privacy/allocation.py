@@ -368,10 +368,10 @@ def _directions(event: Allocated) -> tuple[Direction, Direction]:
 
 @register(summary="random allocation of one contribution to steps of Gaussian noise", turn=5)
 class AllocationAccountant:
-    """An accountant for one random allocation: its exact delta, rounded up.
+    """An accountant for one random allocation: its delta, computed on a grid that rounds up.
 
     The worse of the two directions counts. Compositions, and events that `allocated_pairs` refuses,
-    are not supported.
+    raise `UnsupportedEventError`.
     """
 
     name = "allocation"

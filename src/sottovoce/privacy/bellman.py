@@ -68,7 +68,9 @@ class BellmanAccountant:
     It bounds delta over all strategies of an adversary who chooses the inputs of each release by
     the earlier outcomes, on a grid that rounds up. It supports a `FiniteTable` with few rows
     (Poisson-sampled or not), and with at most 12 coordinates `OneBit` with `against_zero` and
-    `SummedBits` over 2 to 16 clients.
+    `SummedBits` over 2 to 16 clients. `UnsupportedEventError` is raised for other events, for
+    tables composed with bits, for tables with a single possible pair of laws, and for compositions
+    that would take too long.
     """
 
     name = "bellman"

@@ -52,8 +52,10 @@ def calibrate(
         The parameter. If the least private end meets the budget, that end.
 
     Raises:
-        ParameterError: If even the most private end exceeds the budget, or if `epsilon` or `delta`
-            is outside its range.
+        ParameterError: If not even the most private end is shown to meet the budget, also because
+            no accountant handles its event, or if `epsilon` or `delta` is outside its range.
+        UnsupportedEventError: If no accountant handles an event that the search compares closely,
+            such as that of the initial guess.
 
     Examples:
         >>> from sottovoce.core.adjacency import Adjacency
@@ -194,6 +196,9 @@ def rounds_within(event: PrivacyEvent, *, epsilon: float, delta: float) -> int:
     Returns:
         The largest number of rounds that some accountant shows to meet the budget: 0 if even one
         round exceeds it or no accountant handles the event, at most 10^12.
+
+    Raises:
+        ParameterError: If `epsilon` or `delta` is outside its range.
 
     Examples:
         >>> from sottovoce.core.adjacency import Adjacency

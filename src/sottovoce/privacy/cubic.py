@@ -62,8 +62,8 @@ class CubicAccountant:
 
     It bounds delta by a comparison of the privacy loss with that of Gaussian noise (`power_delta`
     with power 3). It supports `OneBit` and `SeededBits` with `against_zero`, so zero-out only, also
-    composed with `GaussianNoise`. Sampling at a rate of at least 1/2 is ignored, which is sound;
-    lower rates are not supported.
+    composed with `GaussianNoise`, but not `GaussianNoise` alone. Sampling at a rate of at least 1/2
+    is ignored, which is sound; lower rates are not supported.
     """
 
     name = "cubic"
@@ -83,7 +83,8 @@ class QuinticAccountant:
 
     It bounds delta by a comparison of the privacy loss with that of Gaussian noise (`power_delta`
     with power 5), under both adjacencies. Sampling at a rate of at least 1/2 is ignored, which is
-    sound; lower rates are not supported. Events that the cubic accountant supports are left to it.
+    sound; lower rates are not supported. Events that the cubic accountant supports are left to it,
+    and `GaussianNoise` alone to the Gaussian one: both raise `UnsupportedEventError`.
     """
 
     name = "quintic"

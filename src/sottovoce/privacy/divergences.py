@@ -38,7 +38,7 @@ def one_bit_renyi(shift: float, dimension: int, order: float) -> float:
     Bit i is 1 with probability 1/(1 + e^-z_i). The bound holds for all vectors z of logits and all
     neighbors z' with ||z - z'|| <= shift, in both directions. It is d g_a(shift^2/d), the worst
     case, or a shift^2/8 where that is the smaller number or (for a shift/sqrt(d) < 0.01) nearly
-    equal; see this module's docstring.
+    equal, or shift sqrt(d) where shift/sqrt(d) exceeds 300; see this module's docstring.
 
     Args:
         shift: The largest Euclidean distance between the logits of neighbors.

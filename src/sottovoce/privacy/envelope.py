@@ -142,7 +142,7 @@ def greedy_bound(costs: ArrayLike, values: ArrayLike, budget: float, dimension: 
     An option is an ordered pair of inputs that one coordinate of two neighbors may have; c is its
     cost and v its value. The price is the largest ratio of value to cost, so no option is worth
     more than it costs. If options without cost have a value, `dimension` times the largest of these
-    is added. Infinite if K > 0 and an option has an infinite value.
+    is added. Infinite if an option has an infinite value and K > 0 or that option costs nothing.
 
     Args:
         costs: The cost of each option, at least 0: the distance of its inputs to the power p.

@@ -26,7 +26,8 @@ _MAX_TANGENTS = 65
 def is_small(table: FiniteTable) -> bool:
     """Return whether the pairs of the table's rows are few enough to be listed.
 
-    They are if all pairs of `sampled_table_pairs` together have at most 20,000 outcomes.
+    They are if all pairs of `sampled_table_pairs`, with those of equal pmfs that it leaves out,
+    together have at most 20,000 outcomes.
     """
     rows = len(table.rows)
     absent = rows if table.zero is None else 1

@@ -72,7 +72,7 @@ def interpolated_renyi_bound(
     their rows as its law. No input lies outside the knots.
 
     Args:
-        knots: The inputs of the rows, increasing, at least two.
+        knots: The inputs of the rows, increasing, at least two; each gap above 1e-9 of the span.
         rows: The pmf of each knot, all over the same outcomes.
         order: The order a of the divergence, above 1 and at most 1e6.
         power: The p, from 1 to 2, of the L_p norm in which neighbors are close.

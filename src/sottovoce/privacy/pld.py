@@ -1,7 +1,9 @@
 """The PLD accountant: dominating pairs, composed by their privacy loss distributions.
 
-The result is exact up to the grid, whose error is on the private side. It is tighter than the Renyi
-accountant, which loses in the conversion to (epsilon, delta): about 15% for sampled Gaussians.
+For the dominating pairs the result is exact up to the grid, whose error is on the private side.
+Where these pairs are tight it is tighter than the Renyi accountant, which loses in the conversion
+to (epsilon, delta): about 15% for sampled Gaussians. Several bits count as Gaussian noise; for them
+it is not.
 """
 
 import math
@@ -57,8 +59,9 @@ class PldAccountant:
     """The PLD accountant: loss distributions on a grid, and the worse of the two directions.
 
     It needs a dominating pair of each part, which `SummedBits`, `ZeroConcentrated`, `RenyiCurve`
-    and `LaplaceNoise` of dimension 2 or more do not have. Gaussian noise alone and one random
-    allocation alone are left to their own accountants, which are exact.
+    and `LaplaceNoise` of dimension 2 or more do not have, nor `Shuffled` events without a finite
+    pure epsilon and events that `allocated_pairs` refuses. Gaussian noise alone and one random
+    allocation alone are left to their own accountants. All of these raise `UnsupportedEventError`.
     """
 
     name = "pld"

@@ -140,7 +140,7 @@ def secure_sum_renyi(event: SummedBits, order: float) -> float:
     D_a is the Renyi divergence of order a = `order` between the vectors of sums on two neighbors;
     an order of at most 1 raises `ParameterError`. The result is never above the bound of the
     protected client's bits themselves, which is used where sums do not help (one client, a logit
-    bound above `MAX_LOGIT_BOUND`, orders above about 10^5).
+    bound above `MAX_LOGIT_BOUND`, orders above about 8 * 10^4).
     """
     if not order > 1.0:
         raise ParameterError(f"the Renyi order must lie above 1, got {order!r}")

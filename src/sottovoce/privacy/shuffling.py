@@ -399,8 +399,9 @@ def shuffled_pair(event: Shuffled) -> LossPair:
 class ShufflingAccountant:
     """The clones bound for one shuffled release, computed without a grid of losses.
 
-    The accountant named "clones". Its bound is never above the guarantee of one message without
-    shuffling. Compositions are not supported.
+    The accountant named "clones". Its epsilon is never above the pure epsilon of one message
+    without shuffling. Compositions, and messages without a finite pure epsilon, raise
+    `UnsupportedEventError`.
     """
 
     name = "clones"

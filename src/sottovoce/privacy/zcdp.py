@@ -1,6 +1,6 @@
 """The zCDP accountant: one number (rho) for each event, added up.
 
-It is never tighter than the Renyi accountant. It exists because rho is often quoted.
+Up to rounding it is never tighter than the Renyi accountant. It exists because rho is often quoted.
 """
 
 import math
@@ -77,7 +77,7 @@ def _basic(event: BasicEvent) -> float:
 class ZcdpAccountant:
     """The zCDP accountant: rho added up and converted at the best real order.
 
-    It is never tighter than the Renyi accountant, and supports fewer events.
+    Up to rounding it is never tighter than the Renyi accountant, and it supports fewer events.
     """
 
     name = "zcdp"

@@ -365,10 +365,11 @@ def register(name: str, *, summary: str, turn: int = 100) -> Callable[[Attack], 
     Args:
         name: The name for `sottovoce attack membership RUN --attack NAME`.
         summary: What the attack does, in a few words.
-        turn: Position among the attacks; smaller comes first.
+        turn: Position among the built-in attacks; smaller comes first.
 
     Returns:
-        The decorator. It returns the function unchanged.
+        The decorator. It returns the function unchanged, or raises PluginError if another source
+        has registered the name.
     """
 
     def enter(attack: Attack) -> Attack:
