@@ -197,7 +197,7 @@ def make_private(folder: Path) -> None:
     """Remove the rights of the group and of other users on a folder and everything in it.
 
     Symbolic links are left alone, and so are files whose mode this user may not change. Raises
-    OutputError if the folder cannot be read.
+    OutputError if the folder does not exist, or if the disk refuses a change for another reason.
     """
     with explain_os_errors("change the mode of", folder):
         for path in (folder, *folder.rglob("*")):
@@ -233,8 +233,8 @@ def locked(path: Path) -> Iterator[None]:
         path: An existing file in the folder, such as a run's run.json.
 
     Raises:
-        OutputError: The file cannot be opened, or another process holds the lock. On Linux the
-            message names that process and the command that ends it.
+        OutputError: The file cannot be opened, or another process holds the lock. If Linux
+            shows that process to this user, the message names it and the command that ends it.
     """
     with contextlib.ExitStack() as opened:
         with explain_os_errors("open", path):

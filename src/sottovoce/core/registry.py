@@ -11,7 +11,8 @@ point is the name of the thing that its module enters.
     [project.entry-points."sottovoce.mechanisms"]
     my_mechanism = "my_package.my_mechanism"
 
-A plug-in is imported when its name is requested, so a broken plug-in affects nothing else. A name
+A plug-in is imported when its name is requested or all plug-ins are listed, so a broken one affects
+nothing else. A name
 belongs to one source: if two claim it, a request for it raises an error that names both.
 
 The distribution sottovoce-papers (package `sottovoce_papers`) is written and tested together with
@@ -177,7 +178,7 @@ class Register(Generic[T]):
             The value.
 
         Raises:
-            UnknownNameError: No source claims the name; the message suggests the nearest one.
+            UnknownNameError: No source claims the name; the message suggests a similar one, if any.
             PluginError: The plug-in does not work, or two sources claim the name.
             ModuleNotFoundError: Sottovoce's own of that name needs a package that is not installed.
         """
@@ -228,7 +229,8 @@ class Register(Generic[T]):
         """Return everything of Sottovoce and sottovoce-papers that can be used here, by name.
 
         Returns:
-            The values by name; those whose packages are not installed are left out.
+            The values by name; those whose packages are not installed are left out. What Sottovoce
+            itself has entered is there even if a plug-in claims its name too.
         """
         found = {name: self.find_ours(name) for name in self.names() if self.is_ours(name)}
         found |= {name: entry.value for name, entry in self._entries.items() if entry.ours}
@@ -329,7 +331,8 @@ class Register(Generic[T]):
             name: A name that was entered.
 
         Returns:
-            'sottovoce', 'sottovoce-papers', 'distribution NAME VERSION' or 'module NAME'.
+            'sottovoce', 'sottovoce-papers', 'distribution NAME VERSION', 'an unnamed distribution'
+            or 'module NAME'.
 
         Raises:
             KeyError: The name was not entered (yet).

@@ -194,9 +194,10 @@ def section_from(
 
     Raises:
         UnknownNameError: The kind is not registered, or `given` has a key that this kind lacks.
-        ConfigError: A key without a default is missing, or a value is null.
+        ConfigError: A key without a default is missing, or a value is null whose default is not.
         ParameterError: A value breaks the rule of its key.
-        PluginError: The kind is a plug-in's that cannot be imported.
+        PluginError: The kind is a plug-in's that cannot be imported, or two sources claim it.
+        ModuleNotFoundError: The kind needs a package that is not installed.
     """
     return _checked(register.find(kind).section, where, given)
 
@@ -221,7 +222,7 @@ def complete_table(
 
     Raises:
         UnknownNameError: `given` has a key that this kind lacks.
-        ConfigError: A key without a default is missing, or a value is null.
+        ConfigError: A key without a default is missing, or a value is null whose default is not.
         ParameterError: A value breaks the rule of its key.
     """
     try:

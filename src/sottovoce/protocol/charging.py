@@ -1,4 +1,4 @@
-"""Charging a round before anything of it is encoded, and never charging the same release twice.
+"""Charging a round before anything of it is encoded; what an earlier charge covers is not charged.
 
 Messages are stored before they are sent, so the ledger knows what became of each charge:
 
@@ -75,8 +75,9 @@ def charge_round(
         One entry for each message that a client's budget does not cover; all others are charged.
 
     Raises:
-        LedgerError: A message was charged before under another plan (see `another_attempt`), or the
-            ledger was altered. Nothing is charged then.
+        LedgerError: A message that a channel or a secret sample hides was charged before under
+            another plan (see `another_attempt`), or the ledger was altered. Nothing is charged
+            then.
     """
     asked = [
         (part, event, plan.release(part.client, uplink))
@@ -155,10 +156,10 @@ def first_attempt(event: PrivacyEvent, release: Release) -> PendingCharge:
 def another_attempt(event: PrivacyEvent, release: Release, earlier: Charge) -> PendingCharge:
     """Return the charge of one more attempt after `earlier`, the newest one; it is not yet made.
 
-    `event` is the event of a single message. Where a channel hides messages, the second attempt is
-    charged for two messages that the server sees, and later ones for one. Where a channel or
-    a secret sample hides messages, the earlier event must be the same: what later attempts pay for
-    earlier ones is computed from it.
+    `event` is the event of a single message. Where a channel or a secret sample hides
+    messages, the second attempt is charged for two messages that the server sees, and later ones
+    for one. The earlier event must then be the same: what later attempts pay for earlier ones is
+    computed from it.
 
     Raises:
         LedgerError: A channel or a secret sample hides messages, and the earlier attempt had

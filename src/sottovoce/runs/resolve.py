@@ -390,7 +390,8 @@ def check_federation(spec: RunSpec) -> None:
 def oversampled(spec: RunSpec) -> ClientSampling:
     """Return the sampling that asks `deployment.oversampling` times as many clients a round.
 
-    It asks no more clients than there are. A sampling that cannot ask more is returned unchanged.
+    It asks no more clients than the spec names; if their number follows from the data only, it may.
+    A sampling that cannot ask more is returned unchanged.
     """
     sampling = spec.sampling.build()
     most = spec.data.clients or len(spec.data.names) or len(spec.data.sites) or None
