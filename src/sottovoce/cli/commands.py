@@ -5,8 +5,9 @@
 
 A command is a typer app, or a function whose parameters typer reads. Name its module under the
 entry point group `sottovoce.commands` (see `sottovoce.core.registry`). Import large modules inside
-functions: the module is imported whenever one of its commands is called. `sottovoce --help` and
-shell completion import no plug-in except sottovoce-papers.
+functions: the module is imported whenever one of its commands is called. `sottovoce --help`
+imports no plug-in except sottovoce-papers, and shell completion imports one only for the words
+after its command.
 """
 
 from collections.abc import Callable
@@ -29,6 +30,9 @@ def register_command(name: str, command: Command, *, module: str) -> None:
         name: The word after `sottovoce`.
         command: A typer app, or a function whose parameters typer reads.
         module: The module that registers it, `__name__`.
+
+    Raises:
+        PluginError: Another module has registered the name.
     """
     COMMANDS.enter(name, command, module=module)
 

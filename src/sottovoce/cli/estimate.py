@@ -102,6 +102,7 @@ class FileEstimate:
 
         Raises:
             ParameterError: An option is wrong, or --ledger and --account are not given together.
+            DataError: The file cannot be read; nothing is charged.
             BudgetExhaustedError: The account's budget does not allow the question.
         """
         from sottovoce.analytics import intervals

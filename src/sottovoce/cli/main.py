@@ -1,8 +1,8 @@
 """The entry point of the command `sottovoce`.
 
-An error that the user can correct is printed in one line and ends with exit status 2; `--debug`
-adds the traceback. Plug-ins add commands, see `commands`. Closed standard streams, and pipes whose
-reader has ended, cause no traceback.
+An error that the user can correct is printed, mostly in one line, and ends with exit status 2;
+`--debug` adds the traceback. Plug-ins add commands, see `commands`. Closed standard streams, and
+pipes whose reader has ended, cause no traceback.
 """
 
 import os
@@ -64,8 +64,8 @@ def reopen_closed_streams() -> None:
 def is_output_error(error: Exception) -> bool:
     """Return whether an error was raised by writing to standard output or standard error.
 
-    Only click, typer and rich write to them, and only this module flushes them, so the module that
-    raised tells such an error from one about a file or a socket.
+    Commands write to them through click, typer and rich, and this module flushes them, so the
+    module that raised tells such an error from one about a file or a socket.
 
     Args:
         error: The error, with its traceback.

@@ -86,7 +86,8 @@ def explain(error: Exception, *, is_output: bool = False) -> str | None:
         is_output: Whether it was raised by writing to standard output.
 
     Returns:
-        One line, which starts with 'error: '; None for a bug in this package.
+        A text that starts with 'error: ', one line unless it quotes a log; the help of a command
+        that was given no arguments; None for a bug in this package.
     """
     if type(error).__name__ == "NoArgsIsHelpError":
         return str(error)

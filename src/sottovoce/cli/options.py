@@ -223,7 +223,7 @@ def spread_dataclasses(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def check_plot(plot: Path | None, *others: str) -> None:
-    """Check before the computation that --plot names a file that can be written.
+    """Check before the computation the ending and the folder of the file that --plot names.
 
     Args:
         plot: The file, or None.

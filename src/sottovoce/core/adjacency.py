@@ -42,7 +42,8 @@ class Adjacency(StrEnum):
     """The change of the protected data that the guarantee hides.
 
     Attributes:
-        ZERO_OUT: One contribution is replaced by the zero vector; counts do not change.
+        ZERO_OUT: One contribution is replaced by the zero vector (in a `Box` without it, by the
+            point nearest to it); counts do not change.
         REPLACE_ONE: One contribution is replaced by any other; counts do not change.
     """
 

@@ -40,7 +40,8 @@ def loads(
     Args:
         text: The JSON.
         most_bytes: The longest text that is parsed, in bytes; None for no bound.
-        most_values: The most members of lists and objects, all together; None for no bound.
+        most_values: The most members of lists and objects, all together; an empty one counts as if
+            it had one member. None for no bound.
         most_nested: How deep lists and objects may be nested.
         finite: Whether NaN, Infinity and numbers that overflow a float64 raise JsonError.
 

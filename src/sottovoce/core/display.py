@@ -103,8 +103,8 @@ def show_epsilon(value: float, decimals: int = 4) -> str:
         decimals: The number of decimals.
 
     Returns:
-        The text; "infinite" for infinity. An epsilon below 10^-decimals is written with an
-        exponent.
+        The text; "infinite" for infinity. An epsilon above 0 and below 10^-decimals is written with
+        an exponent, unless `decimals` is 1 or less.
 
     Examples:
         >>> show_epsilon(0.1), show_epsilon(1.23456), show_epsilon(1.2e-7)
@@ -268,7 +268,8 @@ class Table(Sequence[Row], Generic[Row]):
         """Return the rows as dictionaries.
 
         Returns:
-            A dictionary for each row, with the values of all fields by their names.
+            A dictionary for each row, with the values of all fields by their names. A field
+            `others`, a mapping, is replaced by its entries.
         """
         return [_plain(row) for row in self._rows]
 

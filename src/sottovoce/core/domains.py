@@ -110,8 +110,9 @@ class Domain(Protocol):
             rounding.
 
         Raises:
-            DomainError: The values are not finite, have another dimension, or lie outside a domain
-                that cannot be clipped to (`Categories`, and an `L1Ball` of several records).
+            DomainError: The values are not finite, have another dimension, or cannot be clipped: a
+                value is no category (`Categories`), or an `L1Ball` of several records would have to
+                move them.
         """
         ...
 
@@ -130,7 +131,7 @@ class Domain(Protocol):
 def finite_vector(values: ArrayLike, dimension: int) -> Vector:
     """Return the values as a float64 vector of this dimension.
 
-    DomainError is raised for another shape, for NaN and for infinity.
+    DomainError is raised for another shape, for no numbers, for NaN and for infinity.
     """
     vector = _vector(values, dimension)
     _check_finite(vector)
@@ -591,7 +592,7 @@ def enclosing_ball(domain: Domain) -> L2Ball:
     """Return the smallest Euclidean ball around 0 that contains the domain, rounded up.
 
     An `L2Ball` is returned as it is. A ball's number of records is kept. ParameterError is raised
-    unless the domain is an `L2Ball`, an `L1Ball` or a `Box`.
+    unless the domain is an `L2Ball`, an `L1Ball` or a `Box`, and if the radius would exceed 1e12.
     """
     match domain:
         case L2Ball():

@@ -197,7 +197,7 @@ def make_private(folder: Path) -> None:
     """Remove the rights of the group and of other users on a folder and everything in it.
 
     Symbolic links are left alone, and so are files whose mode this user may not change. Raises
-    OutputError if the folder cannot be read.
+    OutputError if the folder does not exist, or if the disk refuses a change for another reason.
     """
     with explain_os_errors("change the mode of", folder):
         for path in (folder, *folder.rglob("*")):

@@ -61,9 +61,9 @@ class Contract:
 def enforce_contract(register: Register[Any], name: str, owner: type, contract: Contract) -> None:
     """Check the class that is registered under `name` against its contract, if it is a plug-in.
 
-    The class is changed in place: the methods named in `contract.returns` are wrapped, so that
-    each call checks its result and raises PluginError if it does not fit. A class of Sottovoce is
-    neither checked nor changed.
+    The class is changed in place: the methods named in `contract.returns` that plug-ins define are
+    wrapped, so that each call checks its result and raises PluginError if it does not fit. A class
+    of the package `sottovoce` is neither checked nor changed; one of `sottovoce_papers` is.
 
     Args:
         register: The register of the class.

@@ -60,7 +60,10 @@ def printable_data(value: Any) -> Any:
 
 
 def logger() -> logging.Logger:
-    """Return the logger "sottovoce", which escapes what is not printable in every log record."""
+    """Return the logger "sottovoce", which makes each record that is logged to it printable.
+
+    What is not printable is escaped, except line ends. Records of child loggers are not changed.
+    """
     found = logging.getLogger(LOGGER)
     if not any(isinstance(one, _Printable) for one in found.filters):
         found.addFilter(_Printable())

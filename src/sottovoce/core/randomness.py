@@ -378,7 +378,8 @@ class SeededRandomness:
     key(label) = BLAKE2b-256(length-prefixed label parts, key = seed)
 
     Args:
-        seed: An integer from 0 to 2^128 - 1. All who know it can compute every key.
+        seed: An integer from 0 to 2^128 - 1, else ParameterError is raised. All who know it can
+            compute every key.
 
     Examples:
         >>> one, other = (SeededRandomness(7).stream("client", 3) for _ in range(2))

@@ -178,7 +178,7 @@ class Register(Generic[T]):
             The value.
 
         Raises:
-            UnknownNameError: No source claims the name; the message suggests the nearest one.
+            UnknownNameError: No source claims the name; the message suggests a similar one, if any.
             PluginError: The plug-in does not work, or two sources claim the name.
             ModuleNotFoundError: Sottovoce's own of that name needs a package that is not installed.
         """
@@ -229,7 +229,8 @@ class Register(Generic[T]):
         """Return everything of Sottovoce and sottovoce-papers that can be used here, by name.
 
         Returns:
-            The values by name; those whose packages are not installed are left out.
+            The values by name; those whose packages are not installed are left out. What Sottovoce
+            itself has entered is there even if a plug-in claims its name too.
         """
         found = {name: self.find_ours(name) for name in self.names() if self.is_ours(name)}
         found |= {name: entry.value for name, entry in self._entries.items() if entry.ours}
@@ -330,7 +331,8 @@ class Register(Generic[T]):
             name: A name that was entered.
 
         Returns:
-            'sottovoce', 'sottovoce-papers', 'distribution NAME VERSION' or 'module NAME'.
+            'sottovoce', 'sottovoce-papers', 'distribution NAME VERSION', 'an unnamed distribution'
+            or 'module NAME'.
 
         Raises:
             KeyError: The name was not entered (yet).

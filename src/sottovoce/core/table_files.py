@@ -136,8 +136,8 @@ class CsvColumns:
         encoding: The encoding of the text.
         missing: What to do about a missing cell. "refuse" raises an error, "skip" leaves the person
             out. With "keep" no cell is an error: one without a number gives NaN, and an empty word
-            stays, so that whether a file is read does not depend on, and so does not reveal, any
-            cell.
+            stays, so that whether valid csv is read does not depend on, and so does not reveal,
+            any cell.
         missing_words: Words that mean a missing cell, in addition to an empty cell and, where
             numbers are read, to NA, N/A, NaN, null, none and -.
         decimal: The decimal sign, a point or a comma.

@@ -113,8 +113,8 @@ class ClientSampling:
 
         Args:
             factor: How many times as many, at least 1.
-            most: Number of all clients, which the cohort never exceeds; None if it is not known,
-                and then "fixed_size" does not ask more.
+            most: Number of all clients, which bounds the cohort; None if it is not known, and then
+                a "fixed_size" may exceed it, which `check` refuses.
 
         Returns:
             The larger sampling; None if this kind cannot ask more clients, which is the default.

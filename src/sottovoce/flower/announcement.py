@@ -170,8 +170,8 @@ class NodeNames:
 
         A message of the same type is sent, because an app answers no other; the mod does not pass
         it to the app. A node that gives no name, or one that another node has, is left out. The
-        wait is at most `timeout_seconds` and 120 s, and a node that was silent is not asked again
-        for 600 s. Raises DeploymentError if nodes were asked and no node has a name then.
+        wait ends after `timeout_seconds`, at most 120 s, and a node that was silent is not asked
+        again for 600 s. Raises DeploymentError if nodes were asked and no node has a name then.
         """
         names = self.names
         asked = {

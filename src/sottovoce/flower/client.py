@@ -84,9 +84,9 @@ def make_order_handler(compute: Compute, site_of: SiteOf = site_of) -> Handler:
     """Return a message handler that answers orders with the messages that `compute` returns.
 
     An order is the server's request to train one round; `compute` trains, charges and encodes. An
-    answer and a refusal both tell in how many rounds of the run the site was charged, and state
-    how far its ledger has come. A site whose ledger is older than the order's receipt does not
-    answer.
+    answer, and a refusal of an order that could be read, tell in how many rounds of the run the
+    site was charged and state how far its ledger has come, unless the ledger is lost. A site whose
+    ledger is older than the order's receipt refuses.
     """
 
     def reply(message: Message, site: Site) -> dict[str, bytes]:
@@ -186,7 +186,8 @@ def refusal(
 ) -> Message:
     """Return an error reply whose reason is the text of `error`, which must be public.
 
-    The refusal is written to the site's audit log, if it has one, and to the node's log.
+    The refusal is written to the site's audit log, if it has one, and to the node's log, unless
+    there are too many to list.
     """
     _note(site, error, name or OrderName())
     code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION

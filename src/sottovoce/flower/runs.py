@@ -112,7 +112,7 @@ def submit(order: RunSubmission, federation: Federation) -> int:
 def run_row(federation: Federation, run: RunStatus) -> dict[str, Any]:
     """Return the state of a run as plain data, with its folder and completed rounds.
 
-    Name, rounds and folder are None if the run was not submitted by `submit`.
+    Name, rounds, completed rounds and folder are None if the run was not submitted by `submit`.
     """
     path = _records(federation) / f"{run.run_id}.json"
     known = _record(path) if path.exists() else None  # Other tools may submit runs too.
@@ -180,7 +180,7 @@ _UNREGISTERED = "its key is not registered; restart the link, which prints the r
 
 
 def status_of(federation: Federation) -> dict[str, Any]:
-    """Return the state of the link, its sites and its newest runs as plain data.
+    """Return the state of the link, its sites and its runs, the oldest first, as plain data.
 
     If the link is not up, sites with a key are "unknown" and no runs are listed.
     """

@@ -120,12 +120,12 @@ class PrivateStrategy(Strategy):
     """A Flower strategy whose clients send charged, differentially private messages.
 
     It wraps another strategy from `flwr.serverapp.strategy`. Each round it adds the plan to the
-    messages of the wrapped strategy, charges the clients in a ledger before anything is sent,
-    decodes the replies of `private_mod`, and passes the decoded models on. Each client is protected
-    as a whole: its update is clipped to `sottovoce.clip-norm`, and the noise is calibrated so that
-    a client that takes part in all rounds spends at most `sottovoce.epsilon` at `sottovoce.delta`.
-    A client does not rely on the server for this: it checks the plan against its own policy and
-    charges its own ledger.
+    messages of the wrapped strategy, charges the clients in a ledger before they are asked to
+    train, decodes the replies of `private_mod`, and passes the decoded models on. Each client is
+    protected as a whole: its update is clipped to `sottovoce.clip-norm`, and the noise is
+    calibrated so that a client that takes part in all rounds spends at most `sottovoce.epsilon` at
+    `sottovoce.delta`. A client does not rely on the server for this: it checks the plan against its
+    own policy and charges its own ledger.
 
     The settings come from the run config:
 
@@ -147,7 +147,9 @@ class PrivateStrategy(Strategy):
         ConfigError: If the strategy cannot be wrapped (Flower's own differential privacy wrappers,
             `QFedAvg`, gradient-boosted trees, legacy strategies), or a setting is missing or
             invalid.
-        UnknownNameError: If the run config has an unknown key that starts with `sottovoce.`.
+        ParameterError: If a setting is outside its range.
+        UnknownNameError: If the run config has an unknown key that starts with `sottovoce.`, or
+            names an unknown mechanism or adjacency.
 
     Examples:
         The server app:
@@ -195,12 +197,12 @@ class PrivateStrategy(Strategy):
             timeout: Seconds to wait for the replies of a round.
             train_config: Config that the wrapped strategy sends to clients.
             evaluate_config: Not used, because clients are not asked to evaluate.
-            evaluate_fn: Evaluates the model at the server after each round.
+            evaluate_fn: Evaluates the model at the server, before the first round and after each.
 
         Returns:
-            The result of Flower's `Strategy.start`. The training metrics of each round contain
-            "epsilon" (the largest that any client has spent), "clients-asked", "clients-answered",
-            "replies-dropped" and "bytes-up".
+            The result of Flower's `Strategy.start`. The training metrics of each round in which
+            a client was asked contain "epsilon" (the largest that any client has spent),
+            "clients-asked", "clients-answered", "replies-dropped" and "bytes-up".
 
         Raises:
             ParameterError: If the model has no floating-point array, or no noise keeps the budget.
@@ -272,8 +274,8 @@ class PrivateStrategy(Strategy):
             One message per client that is asked; none if no client can pay.
 
         Raises:
-            ConfigError: If the wrapped strategy addresses a node twice in a round, or sends another
-                model than the initial one.
+            ConfigError: If the wrapped strategy addresses a node twice in a round, or does not send
+                one ArrayRecord with the names, shapes and types of the initial model.
             DeploymentError: If no node gives the name of its site.
         """
         run = self._running()

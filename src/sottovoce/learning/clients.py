@@ -146,8 +146,8 @@ Rows = DenseRows | OuterRows | LayeredRows
 def clip_rows(rows: Rows, limit: float) -> Rows:
     """Return the rows, each scaled down to Euclidean norm `limit` if its norm is larger.
 
-    Norms are at most `limit` up to rounding in the rows' type. A row that is not finite becomes
-    zero. The given rows stay unchanged.
+    Norms are at most `limit` up to rounding in the rows' type. A row whose norm is not finite
+    becomes zero. The given rows stay unchanged.
     """
     finite, factors = clipping_factors(rows, limit)
     return finite.scaled(factors)
@@ -157,8 +157,8 @@ def clipping_factors(rows: Rows, limit: float) -> tuple[Rows, Tensor]:
     """Return the rows, not yet clipped, and the factors that clip each of them to norm `limit`.
 
     Code that sums rows can use the factors as weights of the sum instead of scaling the rows first.
-    A factor is min(1, limit/norm), with the Euclidean norm. A row that is not finite is replaced by
-    zero, and its factor is 0.
+    A factor is min(1, limit/norm), with the Euclidean norm. A row whose norm is not finite is
+    replaced by zero, and its factor is 0.
     """
     norms = rows.norms()
     factors = limit / torch.clamp(norms, min=limit)

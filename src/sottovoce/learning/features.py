@@ -8,7 +8,7 @@
         def prepare(self, setting: FeatureContext) -> Transform:
             return lambda _part, features: Features.of(features.values - self.constant)
 
-Each step transforms each sample on its own, and may learn from public data only. So no step spends
+A step must transform each sample on its own, and may learn from public data only. Then it spends no
 privacy budget.
 
 A step's fields are the keys that are allowed next to its `kind` in [[features]]; `__post_init__`
@@ -109,7 +109,8 @@ class FeatureCache:
             shape: The shape of the array.
             dtype: The type of its values.
             fill: Is called to write the values into an empty array, if the file is missing, damaged
-                or has another shape or type. The file appears only when it is complete.
+                (64 blocks spread over it are compared) or has another shape or type. The file
+                appears only when it is complete.
 
         Raises:
             OutputError: The file cannot be read or written.

@@ -85,8 +85,8 @@ class Chain:
 def chain_of(module: nn.Module, sample_shape: Sequence[int]) -> Chain | None:
     """Return a module as a chain, or None unless every layer is known to keep samples apart.
 
-    None also if a layer or a parameter is used twice, or the input of a linear layer is not flat.
-    `sample_shape` is the shape of one sample.
+    None also if a layer with parameters or a parameter is used twice, or the input of a linear
+    layer is not flat. `sample_shape` is the shape of one sample.
     """
     layers = tuple(_layers(module, ""))
     if not all(_is_known(layer.module) for layer in layers):
@@ -299,7 +299,7 @@ class GradientStack:
     def clipped_totals(self, limit: float, shares: Tensor) -> Tensor:
         """Return each client's sum of clipped gradients, (models, clients, parameters).
 
-        Gradients are clipped to norm `limit`; one that is not finite counts as zero. `shares`
+        Gradients are clipped to norm `limit`; one whose norm is not finite counts as zero. `shares`
         (models, clients, samples) is 1 where a sample belongs to a client, else 0.
         """
         norms = self.norms()

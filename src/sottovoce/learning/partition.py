@@ -114,8 +114,8 @@ def register_partition(kind: str, *, summary: str) -> Callable[[P], P]:
         The decorator.
 
     Raises:
-        PluginError: When the decorator is applied: the class is not a `Partition`, or lacks
-            `shares`.
+        PluginError: When the decorator is applied: the class is not a `Partition`, is no dataclass
+            or lacks `shares`, or another module has registered the name.
     """
 
     def enter(partition: P) -> P:
@@ -156,8 +156,8 @@ def split(
         Disjoint arrays of row numbers, one for each client, none of them empty.
 
     Raises:
-        ParameterError: A client has no samples, or the partition cannot divide these data: it
-            lacks the number of clients or the owners, or needs class labels.
+        ParameterError: A client has no samples, or the partition cannot divide these data: for
+            example, it lacks the number of clients or the owners, or needs class labels.
         PluginError: A plug-in's partition gives a sample to two clients, or one that does not
             exist.
 

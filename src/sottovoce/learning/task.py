@@ -66,7 +66,8 @@ class Task:
     Args:
         module: The torch module to train. It is moved to the device.
         test_features: Features of the test data, one row for each sample.
-        test_labels: Labels of the test data.
+        test_labels: Labels of the test data: classes, or for a regression a row of targets for each
+            sample.
         objective: "classification" (cross-entropy loss) or "regression" (squared loss, averaged
             over the outputs).
         device: The torch device to compute on.
@@ -194,7 +195,8 @@ class Task:
             One row for each sample.
 
         Raises:
-            ParameterError: The module does not end in a linear layer.
+            ParameterError: The module has no linear layer, or its last one has another number of
+                outputs than the module.
         """
         calls: list[tuple[nn.Linear, Tensor]] = []
 

@@ -83,7 +83,8 @@ def pack(vector: Vector, number_format: DownlinkFormat) -> bytes:
         The payload, `payload_bytes(len(vector), number_format)` bytes long.
 
     Raises:
-        WireError: A number is not finite or does not fit the format, or `vector` is no vector.
+        WireError: A number is not finite or does not fit the format, or `vector` is empty or no
+            vector.
         UnknownNameError: There is no such format.
 
     Examples:
@@ -122,6 +123,7 @@ def unpack(payload: bytes | memoryview, dimension: int, number_format: DownlinkF
 
     Raises:
         WireError: The length is wrong, or a number, a step or a code is out of range.
+        ParameterError: The dimension is below 1 or too large.
         UnknownNameError: There is no such format.
     """
     expected = payload_bytes(dimension, number_format)
@@ -221,8 +223,8 @@ class Start:
 
     Attributes:
         model: The parameters that clients start from.
-        state: The algorithm's state that clients read, by name; each is a vector of the model's
-            size.
+        state: The algorithm's state that clients read, by name, each a vector of the model's size;
+            in a simulation also the rest of the state, of any size.
     """
 
     model: Vector

@@ -1,4 +1,4 @@
-"""Charging a round before anything of it is encoded, and never charging the same release twice.
+"""Charging a round before anything of it is encoded; what an earlier charge covers is not charged.
 
 Messages are stored before they are sent, so the ledger knows what became of each charge:
 
@@ -160,10 +160,10 @@ def first_attempt(event: PrivacyEvent, release: Release) -> PendingCharge:
 def another_attempt(event: PrivacyEvent, release: Release, earlier: Charge) -> PendingCharge:
     """Return the charge of one more attempt after `earlier`, the newest one; it is not yet made.
 
-    `event` is the event of a single message. Where a channel hides messages, the second attempt is
-    charged for two messages that the server sees, and later ones for one. Where a channel or
-    a secret sample hides messages, the earlier event must be the same: what later attempts pay for
-    earlier ones is computed from it.
+    `event` is the event of a single message. Where a channel or a secret sample hides
+    messages, the second attempt is charged for two messages that the server sees, and later ones
+    for one. The earlier event must then be the same: what later attempts pay for earlier ones is
+    computed from it.
 
     Raises:
         LedgerError: A channel or a secret sample hides messages, and the earlier attempt had

@@ -110,8 +110,9 @@ def privatize(
     Raises:
         DomainError: Values are not finite or have the wrong dimension. Nothing is charged.
         ParameterError: Two requests name the same uplink of a client. Nothing is charged.
-        LedgerError: A message was charged or sent under another plan, and nothing is charged; or
-            another process has stored another message under the same charge.
+        LedgerError: A message was stored under another plan, or charged under another plan where a
+            channel or a secret sample hides messages, and nothing is charged; or another process
+            has stored another message under the same charge.
     """
     prepared = _prepare(plan, requests)
     if len({one.release for one in prepared}) < len(prepared):

@@ -54,6 +54,10 @@ class Envelope:
         uplink: The index of the vector among those that a client sends in the round, 0 to 255.
         dimension: The number of coordinates of the encoded vector.
         code_format: How the codes are packed: integer levels or float32.
+
+    Raises:
+        ParameterError: A number is outside its range.
+        WireError: The hash does not have 16 bytes.
     """
 
     parameter_hash: bytes
@@ -88,7 +92,7 @@ class Envelope:
 def seal_packed(payload: bytes, envelope: Envelope) -> bytes:
     """Return the message that carries a packed payload.
 
-    Such messages are the only data that leave a client.
+    A client sends nothing of its updates but such messages.
 
     Args:
         payload: The packed codes.
@@ -147,7 +151,8 @@ def open_sealed(message: bytes, envelope: Envelope) -> Codes:
 
     Raises:
         WireError: The message is damaged, or differs from the envelope in round, uplink, dimension,
-            format, length or parameter hash, or holds a value that is not finite.
+            format, length or parameter hash, or holds a code that the format lacks or a value that
+            is not finite.
     """
     return codes_of(open_packed(message, envelope))
 

@@ -69,8 +69,10 @@ class Client:
         ledger: The ledger in which messages are charged.
 
     Raises:
-        ParameterError: An argument has the wrong type, the adjacency differs from the budget's, or
-            the budget protects a unit that the mechanism does not protect.
+        ParameterError: An argument has the wrong type, the adjacency differs from the budget's, the
+            budget protects a unit that the mechanism does not protect, or `rotation` is "on"
+            without Euclidean clipping.
+        UnknownNameError: `adjacency` or `rotation` is not one of the words above.
         LedgerError: The ledger refuses the budget, for example because another one is in force.
 
     Examples:
@@ -139,7 +141,8 @@ class Client:
             DomainError: The update has the wrong size or is not finite. Nothing is charged.
             BudgetExhaustedError: One more message would exceed the budget. Nothing is charged.
             ParameterError: The round is not an integer from 1 to 2^32 - 1.
-            LedgerError: The round was charged or sent under other parameters of the mechanism.
+            LedgerError: The stored message of this round was made with other parameters, or the
+                ledger cannot be used.
         """
         plan = _plan(self._run, round, (self._part,), self._rotated, self._adjacency, self._unit)
         values = flatten_update(update, self.mechanism.input_domain.dimension)
@@ -167,8 +170,10 @@ class Server:
         mechanism: The mechanism that decodes messages.
 
     Raises:
-        ParameterError: No client is named, a name is empty or occurs twice, or an argument has the
-            wrong type.
+        ParameterError: No client is named, a name is empty or occurs twice, a weight is not
+            positive, `rotation` is "on" without Euclidean clipping, or an argument has the wrong
+            type.
+        UnknownNameError: `rotation` is not "auto", "on" or "off".
 
     Examples:
         >>> from sottovoce import GaussHermite, L2Ball, Server

@@ -2,8 +2,8 @@
 
     write_report(report_of([Path("runs/first")]), Path("report.html"))
 
-Pages are single files that load nothing from the network. They need the extra `report`. This
-package imports `sottovoce.runs` and the packages below it.
+Pages of reports are single files that load nothing from the network; they need the extra `report`.
+This package imports `sottovoce.runs` and the packages below it.
 """
 
 from typing import TYPE_CHECKING

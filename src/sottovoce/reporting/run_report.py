@@ -267,6 +267,10 @@ def write_report(report: Mapping[str, Any], path: Path) -> int:
 
     Returns:
         The size of the page in bytes.
+
+    Raises:
+        OutputError: The file cannot be written.
+        ModuleNotFoundError: jinja2, of the extra `report`, is not installed.
     """
     content = render(report).encode()
     write_atomic(path, content)

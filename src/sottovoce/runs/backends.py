@@ -6,8 +6,9 @@
 A backend runs a spec to its end in a folder and returns the result, as `runner.run` does. A backend
 that reaches clients on other machines calls `runner.run` with its own `make_backend`, so that
 folder, ledger and result are the same as those of any run. List its module in `BACKENDS` below, or
-register it under the entry point group `backends` (see `core.registry`); nothing else changes.
-Every backend except "fast" has its specs checked as for a federation of machines (`runs.resolve`).
+register it under the entry point group `sottovoce.backends` (see `core.registry`); nothing else
+changes. Every backend except "fast" has its specs checked as for a federation of machines
+(`runs.resolve`).
 """
 
 from collections.abc import Callable
@@ -74,6 +75,9 @@ def register_backend(name: str) -> Callable[[B], B]:
 
     Returns:
         The decorator, which returns its function unchanged.
+
+    Raises:
+        PluginError: When the decorator is applied: another module has registered the name.
     """
 
     def enter(backend: B) -> B:

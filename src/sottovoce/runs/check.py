@@ -66,10 +66,10 @@ def check(
     allow_code: bool = False,
     timed: bool = True,
 ) -> CheckResult:
-    """Return what a run would cost each client, or every reason why it would be refused.
+    """Return what a run would cost each client, or the reasons why it would be refused.
 
-    Nothing is charged or downloaded, and no run folder is written. Only the cache of calibrated
-    parameters may be updated.
+    Nothing is charged or downloaded, and no run folder is written. Only caches, of
+    calibrated parameters and of computed features, may be updated.
 
     Args:
         spec: The path of a TOML file, the same as a dictionary, or a `RunSpec`, as for `simulate`.
@@ -78,7 +78,7 @@ def check(
         overrides: Values by dotted key, such as {"privacy.epsilon": 2.0}.
         allow_code: Import and run the code that a file or a dictionary names.
         timed: Train and encode for a few clients, to estimate time and memory; the results are
-            discarded. Otherwise the estimates are None.
+            discarded. Otherwise, and where clients train on other machines, the estimates are None.
 
     Returns:
         Epsilons, bytes and estimates; or the problems, where the run would be refused. An invalid

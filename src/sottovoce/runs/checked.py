@@ -62,15 +62,15 @@ class ClientCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What a run would cost, or why it would be refused; nothing was charged or written.
+    """What a run would cost, or why it would be refused; nothing was charged.
 
     Attributes:
         problems: Every reason for a refusal that was found; empty if the spec would run.
         notes: What to know before the run: its warnings, and what only sites know.
-        costs: One row for all clients with equal costs; empty if the spec was refused.
+        costs: One row for all clients with equal costs; empty if they could not be computed.
         clients: For each client's name, the index of its row in `costs`.
         details: The mechanism, the epsilons of the client that spends most, the bytes of all
-            clients together, and estimates of time and memory; empty if the spec was refused.
+            clients together, and estimates of time and memory; empty if `costs` is.
     """
 
     problems: tuple[str, ...] = ()
@@ -94,7 +94,7 @@ class CheckResult:
             Its row of `costs`.
 
         Raises:
-            KeyError: The run has no such client, or the spec was refused.
+            KeyError: The run has no such client, or `costs` is empty.
         """
         return self.costs[self.clients[client]]
 

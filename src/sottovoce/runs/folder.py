@@ -374,7 +374,7 @@ class RunFolder:
             The content of result.json with all clients; None if the run is not finished.
 
         Raises:
-            OutputError: result.json or its list of clients is damaged or missing.
+            OutputError: result.json is damaged, or its list of clients is damaged or missing.
         """
         path = self.path / "result.json"
         if not path.is_file():

@@ -79,6 +79,7 @@ def load_inputs(spec: RunSpec, data: Dataset | None = None) -> Inputs:
     Raises:
         UnknownNameError: Something that the spec names is not registered.
         ConfigError: Parts of the spec do not fit together.
+        ParameterError: A value is out of range.
         DataError: The data are missing or damaged.
     """
     section = section_of(spec)  # Refuses an unknown name, or one that two plug-ins register.

@@ -115,7 +115,8 @@ def load(
         values: Values by dotted key path, as `simulate` takes them.
 
     Returns:
-        The spec. Keys of plug-ins are checked later, when the run is built.
+        The spec. Names of data set, algorithm, mechanism and backend, parameters of the mechanism
+        and keys of plug-ins are checked later, when the run is built.
 
     Raises:
         ConfigError: The file cannot be read, or has invalid keys or values.
@@ -275,10 +276,12 @@ def parse(table: Mapping[str, Any], source: str = "spec") -> RunSpec:
         source: Where they come from, for messages.
 
     Returns:
-        The spec. Keys of plug-ins are checked later, when the run is built.
+        The spec. Whether its names are registered, the parameters of the mechanism, and keys of
+        plug-ins are checked later, when the run is built.
 
     Raises:
-        ConfigError: A key or a value is invalid; `SpecError` lists all problems.
+        ConfigError: A key or a value is invalid; if it is a `SpecError`, `problems` lists all that
+            were found.
 
     Examples:
         >>> from sottovoce.runs import parse

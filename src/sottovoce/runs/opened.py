@@ -125,9 +125,9 @@ class Round:
         clients_received: The number of clients whose replies counted.
         clients_out_of_budget: The number of sampled clients without budget, who were not asked.
         payload_bytes_up: The bytes of the codes that clients sent.
-        total_bytes_up: The same with message headers.
+        total_bytes_up: The same with message headers and, over a network, transport.
         payload_bytes_down: The bytes of the models that clients received.
-        total_bytes_down: The same with message headers.
+        total_bytes_down: The same with message headers and, over a network, transport.
         clients_unreachable: The number of sampled clients that could not be reached.
         replies_dropped: The number of replies that arrived in time but were not the messages that
             were asked for.
@@ -161,7 +161,8 @@ class ClientSpending:
         delta: The failure probability of budget and epsilon.
         epsilon: What it has spent; None without a guarantee.
         rounds: The number of rounds in which it was charged.
-        ran_out: Whether its budget did not cover the last round.
+        ran_out: Whether its budget did not cover the last round, unless it had already taken part
+            as often as the sampling can ask it.
         answered: In a federation, the number of its replies that counted; otherwise None.
         refused: In a federation, the number of its replies without a message; otherwise None.
         site_charged: The rounds that the site's own ledger was charged, as the site reports; None
@@ -186,14 +187,18 @@ _KEYS = ("spec.name", "spec.rounds", "spec.mechanism", "guarantee", "bits_per_co
 class Run:
     """A run folder, opened for reading: no data are needed, and nothing is changed.
 
-    The files are read once, when the object is created, so a run that is not finished has the
-    values of its finished rounds up to then; see `finished`.
+    Header, metrics and result are read once, when the object is created, so a run that is not
+    finished has the values of its finished rounds up to then; see `finished`. Its ledger and its
+    checkpoint are read when `epsilon` and `model` are first used.
 
     Args:
         folder: The run folder.
         keep_alive: Objects to keep alive as long as the run, such as a model in memory.
         temporary: Whether the caller deletes the folder together with this object; only for the
             text that is printed.
+
+    Raises:
+        OutputError: The folder holds no run, or its files are damaged.
     """
 
     def __init__(

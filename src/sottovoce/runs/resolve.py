@@ -50,8 +50,8 @@ class Resolved:
 
     Attributes:
         spec: The resolved spec, with every key filled in.
-        run: The name of the run in ledgers: the spec's hash, unless a federation of machines may
-            run the same spec twice and must charge it twice.
+        run: The name of the run in ledgers: the spec's hash, to which `runner.run` adds a random
+            part if `randomness` is "system", since another run may have the same spec.
         task: The model, the loss and the test data.
         num_classes: The number of classes; None for regression.
         clients: The clients and their data; with `data.sites` only their names and sizes.
@@ -109,6 +109,7 @@ def resolve(inputs: Inputs) -> Resolved:
         The run, ready to be built.
 
     Raises:
+        UnknownNameError: There is no such backend, mechanism or parameter of it.
         ConfigError: Parts of the spec do not fit together.
         ParameterError: A parameter is out of range, or no noise keeps the budget.
         PrivacyError: No bound is proved for this combination.
@@ -391,7 +392,8 @@ def check_federation(spec: RunSpec) -> None:
 def oversampled(spec: RunSpec) -> ClientSampling:
     """Return the sampling that asks `deployment.oversampling` times as many clients a round.
 
-    It asks no more clients than there are. A sampling that cannot ask more is returned unchanged.
+    It asks no more clients than the spec names; if their number follows from the data only, it may.
+    A sampling that cannot ask more is returned unchanged.
     """
     sampling = spec.sampling.build()
     most = spec.data.clients or len(spec.data.names) or len(spec.data.sites) or None

@@ -56,6 +56,7 @@ def run(
         it and `halted` says why; otherwise `halted` is None.
 
     Raises:
+        UnknownNameError: Something that the spec names is not registered.
         ConfigError: Parts of the spec do not fit together, or differ from the run to resume; or the
             model has diverged.
         ParameterError: A parameter is out of range, or no noise keeps the budget.
@@ -84,7 +85,7 @@ def _ignore(_: object) -> None:
 def limit_threads(spec: RunSpec) -> Iterator[None]:
     """Let torch use one thread in the `with` block if `runtime.deterministic` is true.
 
-    Results then have the same bits on every machine.
+    Results then do not depend on the number of cores.
     """
     before = torch.get_num_threads()
     if spec.runtime.deterministic:

@@ -52,8 +52,8 @@ def simulate(
 
     Privacy is charged and messages are encoded as in a deployment, unless `runtime.messages` says
     otherwise. The stored spec names a model and data in memory by a label only. A digest of the
-    data is stored with it (of the labels and of some rows' features), so that other data are
-    noticed when the run is resumed, attacked or audited.
+    data is stored with it (of the labels and, unless the spec computes features, of some rows'
+    features), so that other data are noticed when the run is resumed, attacked or audited.
 
     Args:
         spec: The path of a TOML file, the same as a dictionary, or a `RunSpec`. In a dictionary
@@ -79,12 +79,15 @@ def simulate(
         last round because too few clients had budget left.
 
     Raises:
-        ParameterError: `resume` without `out`, or `model` is not a module or function.
+        ParameterError: `resume` without `out`, `model` is not a module or function, a parameter is
+            out of range, or no noise keeps the budget.
+        UnknownNameError: Something that the spec or `log` names is not registered.
         ConfigError: The spec is invalid, differs from that of the run to resume, or names code
             without `allow_code`; or the model has diverged.
         DataError: The data are missing or damaged, or differ from those of the run to resume.
         OutputError: `out` cannot be used: without `resume` it is not empty, with it there is no
             run.
+        LedgerError: The ledger of the run to resume is damaged or lacks charges.
 
     Examples:
         >>> import numpy as np

@@ -60,7 +60,8 @@ class CsvSpec(Section):
 
     Attributes:
         header: Whether the first line names the columns; otherwise they are numbered from 0.
-        label_columns: The columns to predict; by default the last one.
+        label_columns: The columns to predict; by default the last one that is neither the owner's
+            nor ignored.
         label: Whether labels are classes ("class") or numbers ("number").
         classes: The public list of classes; by default those that occur in the file.
         owner_column: The column that names the owner of a row; None if rows have no owners.
@@ -237,8 +238,8 @@ class ModelSpec(OpenSection):
     The kind "module" is the user's own model: `factory` is "package.module:function", a function
     that is called with `arguments` and returns the model. Warning: the module is imported and the
     function called, so a spec with a factory can do whatever a program can do. Commands refuse it
-    without `--allow-code`, and `simulate` without `allow_code=True`; a site calls only what its own
-    file lists under `factories`.
+    without `--allow-code`, and `simulate` without `allow_code=True` unless it is given a `RunSpec`;
+    a site calls only what its own file lists under `factories`.
 
     The kind "in_memory" is a module that a Python program passed to `sottovoce.simulate`; it exists
     in that program only.
@@ -400,7 +401,8 @@ class RuntimeSpec(Section):
     Attributes:
         backend: "fast": all clients in this process. "flower-sim": Flower's simulation engine, with
             a process for each worker. "flower": a federation of machines, see `sottovoce deploy`.
-            Or the name of a plug-in. All compute the same, so it is not part of the spec's hash.
+            Or the name of a plug-in. All compute the same if every client answers, so it is not
+            part of the spec's hash.
         messages: "stored": each message is charged in the ledger, sealed, stored and opened, as in
             a deployment. "packed": the same codes, packed and unpacked, with charges counted in
             memory. "none": values drawn from the same laws with torch's generator, in float32; for
@@ -411,7 +413,7 @@ class RuntimeSpec(Section):
             "float16", "bfloat16", or "int8" with a scale for each 256 coordinates. It costs no
             privacy; the server's own model is not rounded.
         deterministic: Use one thread and train one client at a time, as a site does: the same bits
-            wherever the run is computed.
+            on every backend.
     """
 
     backend: str = "fast"

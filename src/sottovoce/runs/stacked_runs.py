@@ -1,7 +1,8 @@
 """Train several specs that differ only in seed and records, at the same time where possible.
 
 What cannot be stacked (client level, other algorithms and channels, modules that `torch.func`
-refuses) is trained one run after another by the ordinary engine, with the same result.
+refuses) is trained one run after another by the ordinary engine, with the same result up to
+rounding.
 """
 
 from collections.abc import Callable, Sequence

@@ -90,7 +90,7 @@ class LineChart:
     def shown(self, value: float) -> str:
         """Return a y value as the table writes it.
 
-        4 significant digits for a number, 4 decimals rounded up for an epsilon, and whole bytes.
+        4 significant digits for a number, whole bytes, and an epsilon as `show_epsilon` writes it.
         """
         match self.quantity:
             case "number":

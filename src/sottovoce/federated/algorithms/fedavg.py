@@ -115,7 +115,7 @@ class SampleClippedGradient:
     number of records. More records than expected may take part; the projection onto the domain
     bounds the norm then, and a projection brings no two inputs further apart.
 
-    A gradient that is not finite counts as zero.
+    A gradient that is not finite counts as zero; with "float" also one whose norm overflows.
 
     Attributes:
         clip_norm: The clipping norm C of a sample's gradient.
@@ -125,7 +125,7 @@ class SampleClippedGradient:
             contribution only. "float" adds in float32, for simulations that send no messages.
 
     Raises:
-        ParameterError: If the clipping norm is not positive, or the rate not in (0, 1].
+        ParameterError: If the clipping norm is not in [1e-100, 1e12], or the rate not in (0, 1].
 
     Examples:
         >>> work = SampleClippedGradient(clip_norm=1.0, sampling_rate=0.25)
@@ -485,13 +485,13 @@ class FedAvg:
         return update_domain(self.local_work, dimension, num_samples)
 
     def weight(self, num_samples: int) -> float:
-        """Return the client's weight: its public number of records, or 1 at client level.
+        """Return the client's weight: the records behind its mean, or 1 at client level.
 
         Args:
             num_samples: Number of the client's records.
 
         Returns:
-            The number of records behind the client's mean.
+            At sample level the public number by which the client's sum of gradients is divided.
         """
         return float(self.local_work.records(num_samples))
 

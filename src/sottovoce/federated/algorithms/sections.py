@@ -1,7 +1,7 @@
 """The `[algorithm]` tables of federated averaging and SCAFFOLD, and the aggregations; no torch.
 
-Every aggregation except the mean needs each message and so the channel 'direct'. With Gaussian
-noise the median has pi/2 times the variance of the mean, so robust aggregation costs accuracy.
+The median and the trimmed mean need each message and so the channel 'direct'. With Gaussian noise
+the median has pi/2 times the variance of the mean, so robust aggregation costs accuracy.
 
 Reference: Yin et al. 2018.
 """

@@ -2,7 +2,7 @@
 
     data = datasets.load("mnist", generator, data_dir="~/data", download=True)
 
-Every loader scales by public constants only, so loading spends no privacy budget.
+The loaders here scale by public constants only, so loading spends no privacy budget.
 """
 
 from sottovoce.learning.datasets.dataset import (

@@ -84,7 +84,7 @@ class Dataset:
 
     Attributes:
         name: The name of the data set.
-        train_features: float32 (or float16 on disk), of shape (rows, *input_shape). An image is
+        train_features: float32 or float16, of shape (rows, *input_shape). An image is
             (channels, height, width), with values in [-1/2, 1/2].
         train_labels: int64 classes, of shape (rows,); or float32 numbers of shape (rows, outputs)
             if `num_classes` is None.
@@ -98,7 +98,8 @@ class Dataset:
         note: License, citation and known bias, for reports.
 
     Raises:
-        DataError: Types or shapes are not as described.
+        DataError: Types or shapes are not as described, a part has no rows, a class is not in 0 to
+            num_classes - 1, or a target is not finite.
     """
 
     name: str

@@ -185,8 +185,8 @@ def fetch(file: DataFile, folder: Path, *, on_bytes: OnBytes | None = None) -> P
 
     Raises:
         ParameterError: The file has no address or no published digest.
-        DataError: The server cannot be reached, is not https, or sends less than announced; or the
-            digest is another one.
+        DataError: The server cannot be reached, is neither https nor on this machine, or sends less
+            than announced; or the digest is another one.
         OutputError: The file cannot be read or written.
     """
     target = folder / file.path
@@ -464,6 +464,9 @@ def register(
 
     Returns:
         The decorator.
+
+    Raises:
+        PluginError: When the decorator is applied: another module has registered the name.
     """
     fixed = () if callable(sources) else tuple(sources)
 
@@ -497,7 +500,7 @@ def find(name: str) -> tuple[DatasetEntry, str]:
         The data set, which is not loaded, and the argument; empty if there is no colon.
 
     Raises:
-        UnknownNameError: There is none; the error suggests the nearest name.
+        UnknownNameError: There is none; the error suggests a similar name, if any.
         ParameterError: The argument is missing.
         PluginError: The data set is a plug-in's that does not work, or two sources claim the name.
     """
@@ -540,9 +543,11 @@ def load(
         Training and test data.
 
     Raises:
-        UnknownNameError: There is no such data set.
+        UnknownNameError: There is no such data set, or no such column in the csv file.
         ParameterError: The name lacks its argument, or has one that is not valid.
-        DataError: Files are missing or damaged; the error says how to get them.
+        DataError: Files are missing or damaged, or cannot be downloaded; the error says what to do.
+        OutputError: A download cannot be written.
+        PluginError: A plug-in's loader cannot be imported, or does not return finite data.
 
     Examples:
         >>> import numpy as np

@@ -246,9 +246,9 @@ def create(
 ) -> "nn.Module":
     """Return the module of a model with its initial weights, drawn from `generator`.
 
-    There is no other source of randomness: the same model, shape and state of the generator give
-    the same weights. A model with `initial_weights` "own" draws them from torch's generator, which
-    is seeded from `generator` for it and restored afterwards.
+    The same model, shape and state of the generator give the same weights. A model with
+    `initial_weights` "own" must draw them from torch's generator for the CPU, which is seeded from
+    `generator` for it and restored afterwards.
     """
     if _rule(model) == "own":
         seed = int(generator.integers(2**63))

@@ -446,8 +446,9 @@ def register_channel(kind: str, *, summary: str) -> Callable[[C], C]:
         The decorator.
 
     Raises:
-        PluginError: When the decorator is applied: the class does not inherit from `Channel`, or a
-            plug-in is no dataclass, lacks `visibility`, or defines a trait that follows from it.
+        PluginError: When the decorator is applied: the class does not inherit from `Channel`, a
+            plug-in is no dataclass, lacks `visibility`, or defines a trait that follows from it, or
+            another module has registered the name.
     """
 
     def enter(channel: C) -> C:

@@ -124,7 +124,7 @@ class ExplorerQuestion:
 
     @property
     def free(self) -> dict[str, Any]:
-        """Every parameter of the mechanism, by name, except the one that is calibrated."""
+        """The parameters that the question sets, by name, without the one that is calibrated."""
         registration = self.registration
         chosen = dict(variants(registration)[self.variant])
         if bits_parameter(registration):
