@@ -199,12 +199,13 @@ def test_rotated_rows_lie_in_the_ball_and_in_float64(
             mechanism.input_domain.check(found)
 
 
-def test_what_a_rotation_moves_out_of_its_domain_is_refused() -> None:
-    mechanism = registry.find("mvu").build(
-        domain_of("box", 64), {"epsilon": 5.0, "input_bits": 3, "output_bits": 3}
-    )
-    with pytest.raises(DomainError, match="outside"):
-        prepare(mechanism, np.ones(64), rotation=Rotation(bytes(32), 64))
+@pytest.mark.parametrize(("kind", "dimension"), [("box", 64), ("l2", 63), ("l2", 128)])
+def test_a_rotation_needs_a_euclidean_ball_of_its_dimension(kind: str, dimension: int) -> None:
+    made = {"box": ("mvu", {"epsilon": 5.0, "input_bits": 3, "output_bits": 3})}
+    name, parameters = made.get(kind, ("gauss_hermite", {"levels": 2, "noise_multiplier": 1.0}))
+    mechanism = registry.find(name).build(domain_of(kind, dimension), parameters)
+    with pytest.raises(ParameterError, match="a rotation of 64 coordinates needs the domain"):
+        prepare(mechanism, np.ones(dimension), rotation=Rotation(bytes(32), 64))
 
 
 def test_only_what_was_prepared_is_encoded_each_row_from_its_own_stream() -> None:

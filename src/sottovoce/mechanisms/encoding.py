@@ -400,8 +400,8 @@ def prepare(
         values: A vector, or a matrix with a vector in each row: an array or a torch tensor. A
             tensor on a CUDA device stays there if the mechanism has kernels for it and Triton is
             installed; else the CPU does the work, with the same result.
-        rotation: A rotation to apply to the clipped rows, of the domain's dimension (not checked).
-            It must map the domain into itself, as it does for an L2Ball.
+        rotation: A rotation to apply to the clipped rows. The domain must be an L2Ball of its
+            dimension, which it maps into itself.
 
     Returns:
         The rows, ready for `encode_packed`. `values` is not changed, but the result may share its
@@ -409,22 +409,27 @@ def prepare(
 
     Raises:
         DomainError: If the rows have another dimension, contain NaN or infinity, or cannot be
-            projected (means of several records outside an L1 ball), or if a rotated row leaves a
-            domain that is no L2Ball (on a CUDA device this is not checked).
-        ParameterError: If a tensor that stays on a CUDA device has no floating-point type.
+            projected (means of several records outside an L1 ball).
+        ParameterError: If a tensor that stays on a CUDA device has no floating-point type, or the
+            domain is no L2Ball of the rotation's dimension.
     """
+    domain = mechanism.input_domain
+    if rotation is not None and not (
+        isinstance(domain, L2Ball) and domain.dimension == rotation.dimension
+    ):
+        raise ParameterError(
+            f"a rotation of {rotation.dimension} coordinates needs the domain L2Ball(dimension="
+            f"{rotation.dimension}, ...), got {domain}; give the rotation the mechanism's "
+            "dimension, or leave it out for domains that are no Euclidean ball"
+        )
     if _has_kernels(mechanism, values):
         return prepare_on_device(mechanism, values, rotation=rotation)
-    domain = mechanism.input_domain
     rows = _matrix(values, domain.dimension)
     if rotation is None:
         rows, scales = _clipped(domain, rows)
         return Prepared(mechanism=mechanism, rows=rows, scales=scales)
     turned = _projected(domain, rows)
     rotation.rotate_rows(turned)
-    if not isinstance(domain, L2Ball):
-        for row in turned:
-            domain.check(row)
     # Rotated rows stay in an L2 ball: the projection leaves headroom for the rotation's rounding.
     return Prepared(mechanism=mechanism, rows=turned)
 
@@ -445,8 +450,8 @@ def prepare_on_device(
 ) -> Prepared:
     """Check, clip and rotate rows for `encode_packed`, on their CUDA device.
 
-    The prepared rows equal those of the CPU, bit for bit. A rotation needs an L2Ball as domain; the
-    caller ensures it, since rotated rows are not checked here.
+    The prepared rows equal those of the CPU, bit for bit. A rotation needs an L2Ball of its
+    dimension as domain, which `prepare` checks.
     """
     from sottovoce.mechanisms.kernels.cuda import rows as device_rows
 
