@@ -397,8 +397,7 @@ def clients_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Clie
         return RemoteClients(spec.data.sites)
     chosen = spec.data.partition.build()
     own = spec.data.dataset.startswith(("csv:", "memory:", "npz:"))
-    unused = data.train_owners is not None and not (chosen.needs_owners or spec.data.num_owners)
-    if own and unused:
+    if own and data.train_owners is not None and not chosen.needs_owners:
         raise ConfigError(
             f"'data.partition' = '{spec.data.partition.kind}' would split the rows of one owner "
             "among several clients, although the data name an owner for each row: no owner would "
