@@ -275,7 +275,7 @@ def test_a_result_reads_well(values: Vector) -> None:
         ("histogram", {**RANGE, "bins": 1}, "bins"),
         ("quantiles", {**RANGE, "quantiles": [1.5]}, "level"),
         ("quantiles", {**RANGE, "quantiles": []}, "at least one"),
-        ("quantiles", {**RANGE, "quantiles": 0.5}, "a list of levels"),
+        ("quantiles", {**RANGE, "quantiles": 0.5}, "a list of levels between 0 and 1"),
         ("variance", {**RANGE, "mechanism": "mvv"}, "did you mean 'mvu'"),
     ],
 )

@@ -683,7 +683,7 @@ def test_another_schema_version_is_refused_by_number(path: Path, version: int) -
     Ledger(path, create=True).close()
     by_hand(path, f"UPDATE meta SET schema_version = {version}")
     with pytest.raises(
-        LedgerError, match=f"ledger version {version}.*reads version {SCHEMA_VERSION}"
+        LedgerError, match=f"ledger version {version}.*reads versions 1 to {SCHEMA_VERSION}"
     ):
         Ledger(path)
 

@@ -424,6 +424,6 @@ def _single_release(event: PrivacyEvent) -> Shuffled:
     if not isinstance(part, Shuffled) or sum(counts.values()) != 1:
         raise UnsupportedEventError(
             "the clones accountant bounds one shuffled release only; use pld or renyi for "
-            "compositions"
+            "compositions and other events"
         )
     return part
