@@ -774,7 +774,7 @@ def test_a_checkpoint_that_a_reader_holds_up_is_an_error(
 
 
 def test_a_folder_that_does_not_exist_is_a_ledger_error(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match="cannot open the ledger"):
+    with pytest.raises(LedgerError, match="cannot create the ledger"):
         Ledger(tmp_path / "nowhere" / "ledger.db", create=True)
 
 

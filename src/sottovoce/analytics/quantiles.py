@@ -255,8 +255,8 @@ class QuantilesQuestion(RandomizedQuestion):
         notes = [f"values are rounded to {self.cells} cells of width {width / self.cells:.4g}"]
         if has_interval and not 0.9 <= confidence <= 0.99:
             notes.append(
-                "the coverage of quantiles' intervals was measured at 95%; at other levels it may "
-                "be higher"
+                "the coverage of quantiles' intervals was measured at 95%; at another confidence "
+                "it may be higher"
             )
         if noisy:
             notes.append(

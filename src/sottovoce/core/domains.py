@@ -174,7 +174,7 @@ def _vector(values: ArrayLike, dimension: int) -> Vector:
     if vector.shape != (dimension,):
         remedy = "pass one contribution in each call" if vector.ndim == 1 else "flatten it first"
         raise DomainError(
-            f"expected a flat vector of {dimension} numbers, got shape {vector.shape}; {remedy}"
+            f"expected a vector of dimension {dimension}, got shape {vector.shape}; {remedy}"
         )
     return vector
 
