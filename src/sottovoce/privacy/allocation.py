@@ -390,8 +390,8 @@ def _single_curve(event: PrivacyEvent) -> Callable[[float], float]:
     part = next(iter(counts))
     if not isinstance(part, Allocated) or sum(counts.values()) != 1:
         raise UnsupportedEventError(
-            "the allocation accountant bounds one random allocation only; use pld or renyi for "
-            "compositions and other events"
+            "the allocation accountant bounds one random allocation only; use renyi, or pld for "
+            "compositions"
         )
     directions = sorted(set(_directions(part)))
 
