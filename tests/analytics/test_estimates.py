@@ -275,7 +275,7 @@ def test_a_result_reads_well(values: Vector) -> None:
         ("histogram", {**RANGE, "bins": 1}, "bins"),
         ("quantiles", {**RANGE, "quantiles": [1.5]}, "level"),
         ("quantiles", {**RANGE, "quantiles": []}, "at least one"),
-        ("quantiles", {**RANGE, "quantiles": 0.5}, "a list of levels"),
+        ("quantiles", {**RANGE, "quantiles": 0.5}, "a list of levels between 0 and 1"),
         ("variance", {**RANGE, "mechanism": "mvv"}, "did you mean 'mvu'"),
     ],
 )
@@ -317,7 +317,7 @@ def test_what_is_no_list_of_people_is_named(single: Any) -> None:
 @pytest.mark.parametrize("missing", [None, math.nan, pd.NA, pd.NaT])
 def test_a_missing_word_is_no_category(missing: Any) -> None:
     for values in (["a", missing], pd.Series(["a", missing], dtype=object)):
-        with pytest.raises(DomainError, match="value 1 is missing"):
+        with pytest.raises(DomainError, match=r"value 1 .*is missing"):
             estimate("histogram", values, categories=["a"], epsilon=1.0)
     assert estimate("histogram", ["a", "nan", 1], categories=["a"], epsilon=1.0).people == 3
 

@@ -159,7 +159,7 @@ def test_total_variation_of_known_pictures() -> None:
 def test_bad_targets_are_refused() -> None:
     task = _task()
     ones = np.ones((2, task.dimension))
-    with pytest.raises(ParameterError, match="a row of labels for each update"):
+    with pytest.raises(ParameterError, match="a row of labels for each"):
         _target(task, ones, np.array([1, 2]), ClippedMean(clip_norm=1.0))
     with pytest.raises(ParameterError, match="from 1 to 100"):
         _target(task, ones, np.zeros((2, 101), dtype=np.int64), ClippedMean(clip_norm=1.0))

@@ -85,5 +85,5 @@ def test_bad_input_is_refused() -> None:
         ScoresByMembership.of([1.0, 2.0], [True, True])
     with pytest.raises(ParameterError, match="a score is NaN"):
         ScoresByMembership.of([1.0, math.nan], [True, False])
-    with pytest.raises(ParameterError, match="give one score for each candidate"):
+    with pytest.raises(ParameterError, match="one score and one truth value for each candidate"):
         ScoresByMembership.of([1.0], [True, False])

@@ -323,7 +323,7 @@ def test_no_federation_runs_an_algorithm_from_outside(cli: Any, tmp_path: Path) 
     place = spec_file(tmp_path, runtime={"backend": "flower-sim"})
     found = cli("run", place, "--out", tmp_path / "run")
     assert found.code == 2
-    assert "sites cannot verify the algorithm 'sign_descent'" in found.err
+    assert "sites cannot verify others, and algorithm 'sign_descent'" in found.err
 
 
 def test_an_aggregation_from_outside_is_named_and_no_federation_runs_it(

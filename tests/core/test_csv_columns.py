@@ -96,7 +96,7 @@ def test_words_that_stand_for_nothing_are_named(tmp_path: Path) -> None:
         ("name;age\na;1,5\n", "decimal sign"),
         ("name,age\na,1\nb\n", "data row 2: expected 2 cells, got 1"),
         ("name,years\na,1\n", "no column 'age'.*choose one of: name, years"),
-        ("age,age\n1,2\n", "two columns 'age'"),
+        ("age,age\n1,2\n", "has 2 columns 'age'"),
         ("1,2\n3,4\n", "--no-header"),
         ('name,age\na,"1\n', "data row 1|not csv"),
     ],

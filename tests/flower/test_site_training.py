@@ -258,7 +258,7 @@ def test_a_file_of_the_servers_choice_is_not_read(
     order: Order, site: Site, monkeypatch: pytest.MonkeyPatch, dataset: str
 ) -> None:
     monkeypatch.setattr(site_training, "load_data", forbidden)
-    with pytest.raises(PolicyError, match="is a file, and a site reads no file"):
+    with pytest.raises(PolicyError, match="such as a file, and a site reads no data set"):
         compute(changed(order, data={"dataset": dataset, "clients": 4}), site)
 
 

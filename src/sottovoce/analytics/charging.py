@@ -97,7 +97,10 @@ def _remedy(budget: float, charges: Sequence[tuple[PrivacyEvent, int]]) -> str:
     left = remaining_pure_epsilon(budget, spent)
     if left < _LEAST_EPSILON:
         return "No budget is left; ask this account no more questions"
-    return f"Lower epsilon to {show_remaining(left)} or less to ask within the budget"
+    return (
+        f"To ask within the budget, lower epsilon to {show_remaining(left)} or less (for a "
+        "location, whose epsilon is per kilometer: that between opposite corners of the map)"
+    )
 
 
 def _check_same_budget(ledger: Ledger, path: Path, account: str, epsilon: float) -> None:

@@ -72,7 +72,9 @@ def question_for(statistic: str, *, public_seed: int | None = None, **options: A
         raise UnknownNameError.among("statistic", statistic, _QUESTIONS)
     if statistic == "location" and "centre" in options:  # the spelling of version 0.1
         if "center" in options:
-            raise ParameterError("give 'center' only once; an old spelling of it is given, too")
+            raise ParameterError(
+                "'center' is given twice, once in its old British spelling; leave that one out"
+            )
         options = {"center" if name == "centre" else name: one for name, one in options.items()}
     make = _QUESTIONS[statistic]
     parameters = inspect.signature(make).parameters

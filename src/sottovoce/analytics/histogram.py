@@ -345,7 +345,10 @@ def _count_bins(
             "categories have no bounds and no bins; leave out lower, upper and bins, or categories"
         )
     if not isinstance(names, tuple) or not all(isinstance(name, str) and name for name in names):
-        raise ParameterError(f"categories must be words that are not empty, got {list(names)!r}")
+        raise ParameterError(
+            "categories must be a tuple (in JSON a list) of words that are not empty, got "
+            f"{names!r}"
+        )
     if len(set(names)) < len(names) or OTHER in names:
         raise ParameterError(
             f"categories must differ, and none may be '{OTHER}', which stands for words that are "
@@ -363,7 +366,7 @@ def _choose_mechanism(mechanism: str, epsilon: float, num: int, bits: int | None
     needed = (num - 1).bit_length()
     if mechanism == K_ARY and needed > most:
         raise ParameterError(
-            f"'{K_ARY}' over {num} bins sends {needed} bits, and {most} are allowed; use "
+            f"'{K_ARY}' over {num} bins sends {needed} bits, and bits allows {most}; use "
             f"'{HADAMARD}', which sends one bit"
         )
     if mechanism != AUTO:

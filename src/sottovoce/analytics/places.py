@@ -78,11 +78,13 @@ class SquareMap:
     def __post_init__(self) -> None:
         if not abs(parameter_rules.finite("latitude", self.latitude)) <= 80.0:
             raise ParameterError(
-                f"latitude must lie between -80 and 80 degrees, got {self.latitude!r}"
+                "latitude (of the map's center) must lie between -80 and 80 degrees, got "
+                f"{self.latitude!r}"
             )
         if not abs(parameter_rules.finite("longitude", self.longitude)) <= 180.0:
             raise ParameterError(
-                f"longitude must lie between -180 and 180 degrees, got {self.longitude!r}"
+                "longitude (of the map's center) must lie between -180 and 180 degrees, got "
+                f"{self.longitude!r}"
             )
         parameter_rules.positive(
             "side_km", self.side_km, at_most=1000.0, remedy="use a smaller map"
@@ -193,7 +195,10 @@ def privatize_places(
     """
     rows = np.asarray(places, dtype=np.float64)
     if rows.ndim != 2 or rows.shape[1] != 2:
-        raise DomainError(f"places must be rows of two coordinates, got shape {rows.shape}")
+        raise DomainError(
+            "places must be a matrix with a row (east, north) in kilometers for each place, got "
+            f"shape {rows.shape}"
+        )
     for place in rows:
         mechanism.input_domain.check(place)
     streams = [randomness.stream("place", batch, number) for number in range(len(rows))]
@@ -209,7 +214,10 @@ def code_counts(codes: ArrayLike, levels: int) -> NDArray[np.int64]:
     """
     pairs = np.asarray(codes)
     if pairs.ndim != 2 or pairs.shape[1] != 2 or len(pairs) == 0:
-        raise DomainError(f"codes must be rows of two codes, at least one, got shape {pairs.shape}")
+        raise DomainError(
+            "codes must be a matrix with a row of two codes (east, north) for each place, at least "
+            f"one, got shape {pairs.shape}"
+        )
     if pairs.min() < 0 or pairs.max() >= levels:
         raise DomainError(
             f"codes must lie between 0 and {levels - 1}, got {pairs.min()} to {pairs.max()}"
@@ -332,7 +340,9 @@ class PlacesQuestion:
             ParameterError: A parameter is out of range.
         """
         if len(center) != 2:
-            raise ParameterError(f"center must be latitude and longitude, got {center!r}")
+            raise ParameterError(
+                f"center must be two numbers, latitude and longitude in degrees, got {center!r}"
+            )
         return cls(
             latitude=float(center[0]),
             longitude=float(center[1]),
@@ -457,7 +467,8 @@ def degrees(values: ArrayLike) -> Vector:
         raise DomainError("places must be rows of latitude and longitude in degrees") from None
     if rows.ndim != 2 or rows.shape[1] != 2 or len(rows) == 0:
         raise DomainError(
-            f"places must be rows of latitude and longitude, at least one, got shape {rows.shape}"
+            "places must be a matrix with a row (latitude, longitude) in degrees for each person, "
+            f"at least one, got shape {rows.shape}"
         )
     if not np.isfinite(rows).all():
         raise DomainError("latitudes and longitudes must be finite numbers; leave others out")

@@ -104,7 +104,10 @@ class QuantilesQuestion(RandomizedQuestion):
         check_seed(self.public_seed)
         table_epsilon(self.epsilon)
         if not isinstance(self.quantiles, tuple) or not self.quantiles:
-            raise ParameterError("there are no quantiles; give at least one level, such as 0.5")
+            raise ParameterError(
+                "quantiles must be a tuple (in JSON a list) of at least one level, such as 0.5, "
+                f"got {self.quantiles!r}"
+            )
         for level in self.quantiles:
             parameter_rules.inner_fraction("a quantile's level", level)
         if self.mechanism not in MECHANISMS:
@@ -149,7 +152,9 @@ class QuantilesQuestion(RandomizedQuestion):
         """
         table_epsilon(epsilon)
         if not isinstance(quantiles, Iterable):
-            raise ParameterError(f"quantiles must be a list of levels, got {quantiles!r}")
+            raise ParameterError(
+                f"quantiles must be a list of levels between 0 and 1, got {quantiles!r}"
+            )
         chosen, cells_depth = _choose_mechanism(
             mechanism, epsilon, bits, depth, people or _GUESSED_PEOPLE
         )
@@ -250,8 +255,8 @@ class QuantilesQuestion(RandomizedQuestion):
         notes = [f"values are rounded to {self.cells} cells of width {width / self.cells:.4g}"]
         if has_interval and not 0.9 <= confidence <= 0.99:
             notes.append(
-                "the coverage of quantiles' intervals was measured at 95%; at other levels it may "
-                "be higher"
+                "the coverage of quantiles' intervals was measured at 95%; at another confidence "
+                "it may be higher"
             )
         if noisy:
             notes.append(

@@ -180,8 +180,8 @@ def check_tables(found: Question, plain: Mapping[str, Any]) -> None:
     if plain.get("digest") != found.digest:
         raise ParameterError(
             f"the question about the {found.kind} was made with other tables than this version's "
-            f"(digest {plain.get('digest')!r}, here {found.digest!r}); use the same version on "
-            "both sides"
+            f"(digest {plain.get('digest')!r}, here {found.digest!r}); use the same version of "
+            "Sottovoce on both sides"
         )
 
 

@@ -57,13 +57,14 @@ def numbers(values: ArrayLike) -> Vector:
         ) from None
     if vector.ndim != 1 or len(vector) == 0:
         raise DomainError(
-            f"values must be one number for each person, at least one, got shape {vector.shape}"
+            "values must be a flat list with one number for each person, at least one, got shape "
+            f"{vector.shape}"
         )
     if not np.isfinite(vector).all():
         where = int(np.flatnonzero(~np.isfinite(vector))[0])
         raise DomainError(
-            f"values must be finite, and value {where} is {vector[where]}; if it is missing, leave "
-            "the person out"
+            f"values must be finite, and value {where} (counted from 0, in estimate() within each "
+            f"million) is {vector[where]}; if it is missing, leave the person out"
         )
     return vector
 
@@ -76,13 +77,17 @@ def words(values: Any) -> list[str]:
     array = np.asarray(values)
     if array.ndim != 1 or len(array) == 0:
         raise DomainError(
-            f"values must be one word for each person, at least one, got shape {array.shape}"
+            "values must be a flat list with one word for each person, at least one, got shape "
+            f"{array.shape}"
         )
     found = array.tolist()
     if array.dtype.kind not in "USbiu":
         for where, value in enumerate(found):
             if _is_missing(value):
-                raise DomainError(f"value {where} is missing; leave the person out")
+                raise DomainError(
+                    f"value {where} (counted from 0, in estimate() within each million) is "
+                    "missing; leave the person out"
+                )
     return [str(value) for value in found]
 
 

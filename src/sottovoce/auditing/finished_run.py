@@ -80,9 +80,9 @@ def open_run(folder: Path, *, allow_code: bool = False) -> FinishedRun:
     inputs = load_inputs(spec, data)
     if inputs.task.dimension != len(progress.model):
         raise DataError(
-            f"the model of {folder} has {len(progress.model)} parameters, but on the present data "
-            f"it would have {inputs.task.dimension}; restore the data set '{spec.data.dataset}' of "
-            "the run"
+            f"the model of {folder} has {len(progress.model)} parameters, but with the present "
+            f"data and code it would have {inputs.task.dimension}; restore the data set "
+            f"'{spec.data.dataset}' of the run, or the code of its model.factory"
         )
     _check_same_data(run_folder, inputs)
     private, _ = inputs.section.hold_out(data, schedule.generator("proxy"))

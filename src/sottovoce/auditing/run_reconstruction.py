@@ -99,7 +99,7 @@ class ReconstructionRequest:
         if not self.known_labels and self.batch > 1:
             raise ParameterError(
                 "labels can be inferred only from the update of a single image; set --batch 1, or "
-                "let the attacker know the labels"
+                "let the attacker know the labels (--labels known)"
             )
 
 

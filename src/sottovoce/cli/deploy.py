@@ -246,7 +246,8 @@ def _start_in_background(
 
     if state_of(keeper_folder):
         raise DeploymentError(
-            f"it is already running; to end it run: sottovoce deploy stop {folder}"
+            f"the {what} of {folder} is already running; to end it run: sottovoce deploy stop "
+            f"{folder}"
         )
     command = [sys.executable, "-m", "sottovoce", "deploy", what, str(folder)]
     return start_in_background(command, keeper_folder, timeout_seconds=seconds)

@@ -69,7 +69,9 @@ def ask(
 
     intervals.check_confidence(confidence)
     if minimum_sites < 1 or not deadline > 0.0:
-        raise ParameterError("--minimum-sites must be at least 1 and --deadline must be positive")
+        raise ParameterError(
+            "--minimum-sites must be at least 1, and --deadline a positive number of seconds"
+        )
     given: dict[str, Any] = {
         "lower": lower,
         "upper": upper,
@@ -112,7 +114,7 @@ def _asked(
     name = f"{question.kind}-{about}"
     path = (out or _free(federation.runs_folder, name)).absolute()
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise OutputError(f"{path} is not empty; choose another --out")
+        raise OutputError(f"{path} is not an empty folder; choose another --out")
     task = {"question": to_json(question), "about": about, **waiting}
     with running_link(federation) as control, report_progress() as bars:
         run_id = submit(RunSubmission(name=name, task=task, rounds=1, out=path), federation)

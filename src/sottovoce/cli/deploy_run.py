@@ -109,7 +109,10 @@ def _check_folder(run_folder: "RunFolder", federation: Path, *, resume: bool) ->
                 f"killed, end its remaining processes with 'sottovoce deploy stop {federation}'"
             ) from None
     if not resume and path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise OutputError(f"{path} is not empty; continue with --resume or choose another --out")
+        raise OutputError(
+            f"{path} is not an empty folder; use --resume to continue a run of this spec in it, or "
+            "choose another --out"
+        )
 
 
 def _check_clients(spec: "RunSpec", federation: "Federation") -> None:
@@ -128,9 +131,9 @@ def _check_clients(spec: "RunSpec", federation: "Federation") -> None:
         )
     if ":" in data.dataset and not data.sites:
         raise ConfigError(
-            f"the dataset '{data.dataset}' is a file, and sites read no file that a run names; "
-            "state in 'data.sites' how many records each site has, or name a data set that all "
-            "sites have"
+            f"the dataset '{data.dataset}' has an argument after the colon, such as a file, and "
+            "sites read no data set that a run describes so; state in 'data.sites' how many "
+            "records each site has, or name a data set without a colon that all sites have"
         )
 
 

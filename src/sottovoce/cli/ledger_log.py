@@ -45,7 +45,10 @@ def log(
         )
     start = None if since is None else audit_file.seconds_of(since)
     if since is not None and start is None:
-        raise ParameterError(f"--since must be a time such as 2026-05-31T12:00, got {since!r}")
+        raise ParameterError(
+            "--since must be a time such as 2026-05-31T12:00 (in UTC, if it names no zone), got "
+            f"{since!r}"
+        )
     entries, problems = audit_file.verify_lines(file)
     missing = _without_line(file.parent, entries)
     shown = [entry for entry in entries if _is_wanted(entry, run_name, refused, start)]

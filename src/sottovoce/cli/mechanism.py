@@ -166,7 +166,7 @@ def design(
         metric = "l1"
     check_plot(plot)
     if (input_bits is None) != continuous:
-        raise ParameterError("give one of --input-bits and --continuous, not both")
+        raise ParameterError("give exactly one of --input-bits and --continuous")
     spec = store.spec_of(epsilon, input_bits, output_bits, metric)
     with report_progress() as bars:
         bars.update("solving", 0, 1, "some seconds, unless the design is stored")

@@ -246,7 +246,8 @@ def locked(path: Path) -> Iterator[None]:
             except BlockingIOError:
                 holders, remedy = _holders(path)
                 raise OutputError(
-                    f"another process is running in {path.parent}{holders}; {remedy}"
+                    f"another process, or another part of this one, is running in {path.parent}"
+                    f"{holders}; {remedy}"
                 ) from None
         yield
 

@@ -274,7 +274,8 @@ class CsvColumns:
             return self.path.open("rb")
         except OSError as error:
             raise DataError(
-                f"cannot read {self.path}: {error.strerror or error}; check the path"
+                f"cannot read {self.path}: {error.strerror or error}; check the path and that you "
+                "may read it"
             ) from None
 
     def _batches(
@@ -283,7 +284,10 @@ class CsvColumns:
         total = self.path.stat().st_size
         first_line = text.readline()
         if not first_line.strip():
-            raise DataError(f"{self.path} is empty; add a row for each person")
+            raise DataError(
+                f"{self.path} is empty, or its first line is; start it with the header or the "
+                "first person's row"
+            )
         delimiter = self.delimiter or detect_delimiter(first_line, self.decimal)
         lines = itertools.chain([first_line], text)
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -338,7 +342,9 @@ class CsvColumns:
                 f"{self.path} has no column '{column}'{hint}; choose one of: {_listed(names)}"
             )
         if names.count(column) > 1:
-            raise DataError(f"{self.path} has two columns '{column}'; rename one of them")
+            raise DataError(
+                f"{self.path} has {names.count(column)} columns '{column}'; rename all but one"
+            )
         return names.index(column)
 
     def _check_width(self, rows: Sequence[Row], width: int, start: int) -> None:

@@ -76,8 +76,9 @@ def check_sampled(
     if not min(rates) >= smallest_sampling_rate:
         raise PolicyError(
             f"each record is sampled with probability {min(rates):g}, but "
-            f"'smallest_sampling_rate' is {smallest_sampling_rate:g}: at delta {delta:g} a record "
-            "that is sampled would get almost no guarantee; raise the sampling rate"
+            f"'smallest_sampling_rate' is {smallest_sampling_rate:g} at this site: the smaller the "
+            f"rate, the weaker at delta {delta:g} is the guarantee of a record that is sampled; "
+            "raise the sampling rate"
         )
     seen = reveal_messages(event, reveal_samples=True)
     if not within(seen, delta, epsilon_if_sampled):
@@ -306,8 +307,8 @@ class Policy:
             )
         if not self.seeded_randomness and terms.grade == "seeded":
             raise PolicyError(
-                "keys would come from a seed, but 'seeded_randomness' is false at this site; use "
-                "the system's randomness"
+                "the noise would come from a seed, but 'seeded_randomness' is false at this site; "
+                "use the system's randomness (in a spec, randomness = 'system')"
             )
         least, noise = self.smallest_noise_multiplier, terms.noise_multiplier
         if least is not None and noise is not None and not noise >= least:

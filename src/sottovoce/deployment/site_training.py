@@ -197,8 +197,9 @@ def _check_harmless(spec: RunSpec, site: Site) -> None:
                 )
     if ":" in spec.data.dataset and not spec.data.sites:
         raise PolicyError(
-            f"the dataset '{spec.data.dataset}' is a file, and a site reads no file that an order "
-            "names; use 'data.sites', for which the site reads what [data] of its own file names"
+            f"the dataset '{spec.data.dataset}' has an argument after the colon, such as a file, "
+            "and a site reads no data set that an order describes so; use 'data.sites', for which "
+            "the site reads what [data] of its own file names"
         )
     if not spec.data.sites and datasets.where_found(spec.data.dataset) is None:
         raise PolicyError(
@@ -248,7 +249,8 @@ def _on_own_records(spec: RunSpec, order: Order, site: Site) -> RunSpec:
     table = found.data.csv
     if table is not None and spec.data.csv not in (None, table):
         raise PolicyError(
-            "'data.csv' of the run differs from [data.csv] of the site's file; make both equal"
+            "'data.csv' of the run differs from [data.csv] of the site's file; make both equal, or "
+            "remove it from the run"
         )
     by_list = table is not None and table.label == "class"
     classes = len(table.classes) if table is not None and by_list else own.classes

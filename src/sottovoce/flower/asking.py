@@ -76,7 +76,7 @@ def ask_on_grid(
             estimate = ask_on_grid(grid, question, about="age", folder=Path("ages"))
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise OutputError(f"{folder} is not empty; name a new folder for each question")
+        raise OutputError(f"{folder} is not an empty folder; name a new folder for each question")
     folder.mkdir(mode=files.PRIVATE_FOLDER, parents=True, exist_ok=True)
     directory: NodeDirectory = (
         KeyedDirectory(grid, name_of_key) if name_of_key else ReportedNameDirectory(grid)

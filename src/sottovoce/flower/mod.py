@@ -151,8 +151,8 @@ def _own_record(message: Message) -> ConfigRecord:
     category = message.metadata.message_type.split(".")[0]
     if category != MessageType.TRAIN:
         raise PolicyError(
-            f"the reply to a message of type '{category}' would be private data in the clear; use "
-            "evaluate_fn to evaluate at the server"
+            f"a site answers only messages of type 'train': the reply to type '{category}' would "
+            "be private data in the clear; to evaluate at the server, use evaluate_fn"
         )
     if _LEGACY_RECORD in message.content.array_records:
         raise PolicyError(

@@ -462,8 +462,9 @@ class PrivateStrategy(Strategy):
             arrays, metrics = self.strategy.aggregate_train(server_round, replies)
         except KeyError as error:
             raise ConfigError(
-                f"{type(self.strategy).__name__} reads the metric {error}, but clients' metrics "
-                "are private and are not sent; use its default train_metrics_aggr_fn"
+                f"{type(self.strategy).__name__} looks for {error}, which the replies do not have: "
+                "clients' metrics are private and are not sent; use its default "
+                "train_metrics_aggr_fn"
             ) from error
         if arrays is not None:
             arrays = self._running().layout.typed(arrays)

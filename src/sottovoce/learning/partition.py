@@ -314,8 +314,8 @@ class OneSample(Partition):
 def _number_given(num_clients: int | None, labels: NDArray[Any]) -> int:
     if num_clients is None:
         raise ParameterError(
-            "this partition needs the number of clients; give it, or use the partition 'by_owner' "
-            "or 'one_sample', which determine it from the data"
+            "this partition needs the number of clients; give it (in a spec, data.clients), or use "
+            "the partition 'by_owner' or 'one_sample', which determine it from the data"
         )
     return parameter_rules.integer(
         "clients",
@@ -351,7 +351,8 @@ def _by_owner(labels: NDArray[Any], owners: NDArray[np.int64] | None) -> list[In
         )
     if owners.shape != labels.shape[:1]:
         raise ParameterError(
-            f"owners must have one entry for each of the {len(labels)} samples, got {len(owners)}"
+            f"owners must be a vector with one entry for each of the {len(labels)} samples, got "
+            f"shape {owners.shape}"
         )
     order = np.argsort(owners, kind="stable")
     cuts = np.flatnonzero(np.diff(owners[order])) + 1

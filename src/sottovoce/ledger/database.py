@@ -393,8 +393,8 @@ class Database:
         if version != SCHEMA_VERSION:
             raise LedgerError(
                 f"{self.path} has ledger version {version}, but this version of Sottovoce reads "
-                f"version {SCHEMA_VERSION}; nothing was changed. Use the version of Sottovoce "
-                "that wrote it"
+                f"versions {min(EARLIER_VERSIONS)} to {SCHEMA_VERSION}; nothing was changed. Use "
+                "the version of Sottovoce that wrote it"
             )
         # FULL: a commit is on disk before the caller continues, so it survives a power failure.
         self.execute("PRAGMA synchronous = FULL")
@@ -441,8 +441,8 @@ class Database:
             files.rename_if_absent(temporary, self.path)
         except OSError as error:
             raise LedgerError(
-                f"cannot open the ledger {self.path}: {error.strerror or error}; check the disk's "
-                "free space and the folder's permissions"
+                f"cannot create the ledger {self.path}: {error.strerror or error}; check the "
+                "disk's free space and the folder's permissions"
             ) from error
         finally:
             temporary.unlink(missing_ok=True)

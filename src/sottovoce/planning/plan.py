@@ -252,8 +252,8 @@ def _nothing_fits(setting: PlanSetting, left_out: list[ExcludedCandidate]) -> st
     if needs:
         bits, kind = min(needs)
         return (
-            f"no mechanism sends at most {setting.bits:g} bits per coordinate here; allow at least "
-            f"{_bits(bits)}, which '{kind}' needs"
+            f"no mechanism that sends at most {setting.bits:g} bits per coordinate fits; allow at "
+            f"least {_bits(bits)}, which '{kind}' needs"
         )
     reasons = dict.fromkeys(one.reason for one in left_out if one.fits)
     return (

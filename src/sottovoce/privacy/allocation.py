@@ -360,8 +360,8 @@ def _directions(event: Allocated) -> tuple[Direction, Direction]:
     if not event.event.zero_centered:
         raise UnsupportedEventError(
             "random allocation under replace-one is accounted only if no contribution lies farther "
-            "than mu/2 from zero; set zero_centered if that holds, ask for zero-out, or use the "
-            "renyi accountant"
+            "than half the sensitivity from zero; set zero_centered if that holds, ask for "
+            "zero-out, or use the renyi accountant"
         )
     return "replace", "replace"
 
@@ -390,7 +390,7 @@ def _single_curve(event: PrivacyEvent) -> Callable[[float], float]:
     part = next(iter(counts))
     if not isinstance(part, Allocated) or sum(counts.values()) != 1:
         raise UnsupportedEventError(
-            "the allocation accountant bounds one random allocation only; use pld or renyi for "
+            "the allocation accountant bounds one random allocation only; use renyi, or pld for "
             "compositions"
         )
     directions = sorted(set(_directions(part)))

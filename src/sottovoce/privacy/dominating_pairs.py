@@ -131,7 +131,7 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             return _both_directions(randomized_response(event.largest_loss))
         case LaplaceNoise() | GaussianNoise() | SummedBits() | ZeroConcentrated() | RenyiCurve():
             raise UnsupportedEventError(
-                f"the pld accountant needs a dominating pair, and none is known for "
+                f"the pld accountant needs a dominating pair, and has none for this "
                 f"{type(event).__name__}; use renyi"
             )
         case _:

@@ -291,7 +291,7 @@ def _options(
     cost, value = cost.ravel(), value.ravel()
     if cost.shape != value.shape or cost.size == 0:
         raise ParameterError(
-            "each option must have a cost and a value, got "
+            "each option must have a cost and a value, and there must be an option, got "
             f"{cost.size} costs and {value.size} values"
         )
     if not (np.all(cost >= 0.0) and np.isfinite(cost).all() and np.all(value >= 0.0)):

@@ -503,7 +503,8 @@ class Shuffled:
         if self.ratios is not None:
             if len(self.ratios) != 2 or not 0.0 < self.ratios[0] <= 1.0 <= self.ratios[1]:
                 raise ParameterError(
-                    f"ratios must be (lo, hi) with 0 < lo <= 1 <= hi, got {self.ratios!r}"
+                    "ratios (bounds on the density of a message relative to one common law) must "
+                    f"be (lo, hi) with 0 < lo <= 1 <= hi, got {self.ratios!r}"
                 )
             if not math.isfinite(self.ratios[1]):
                 raise ParameterError(f"ratios must be finite, got {self.ratios!r}")

@@ -424,7 +424,7 @@ def _single_release(event: PrivacyEvent) -> Shuffled:
     part = next(iter(counts))
     if not isinstance(part, Shuffled) or sum(counts.values()) != 1:
         raise UnsupportedEventError(
-            "the clones accountant bounds one shuffled release only; use pld or renyi for "
+            "the clones accountant bounds one shuffled release only; use renyi, or pld for "
             "compositions"
         )
     return part

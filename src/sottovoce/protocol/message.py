@@ -135,7 +135,7 @@ def seal(codes: Codes, envelope: Envelope) -> bytes:
         [1, 0, 0, 1, 1, 0, 1, 0]
     """
     if codes.shape != (envelope.num_codes,):
-        raise WireError(f"expected {envelope.num_codes} codes, got shape {codes.shape}")
+        raise WireError(f"expected a vector of {envelope.num_codes} codes, got shape {codes.shape}")
     return seal_packed(pack_codes(codes, envelope.code_format), envelope)
 
 
@@ -206,7 +206,8 @@ def open_packed(message: bytes, envelope: Envelope) -> MessageContent:
         raise WireError(
             f"message has hash of the public parameters {digest.hex()}, expected "
             f"{envelope.parameter_hash.hex()}: another client sent it, or the two sides differ in "
-            "the mechanism's parameters, the run's name or the rotation; make them the same"
+            "the mechanism's parameters, the run's name, the channel or the rotation; make them "
+            "the same"
         )
     _expect("payload length", len(payload), envelope.payload_bytes)
     return _from_payload(payload, envelope.code_format, envelope.num_codes)

@@ -96,7 +96,8 @@ class RoundServer(_Accumulator):
         if keeps_each and not plan.channel.shows_each:
             raise ParameterError(
                 f"the channel '{plan.channel.kind}' does not show single messages "
-                f"({plan.channel.describe()}); use the mean, or the channel 'direct'"
+                f"({plan.channel.describe()}); use the mean (keeps_each=False), or the channel "
+                "'direct'"
             )
         self._waiting = {part.client: part for part in plan.clients}
         self._answered: set[str] = set()

@@ -113,8 +113,8 @@ class LevelCounts:
         """
         if points.shape != (self._levels,):
             raise ParameterError(
-                f"points must have one value for each of the {self._levels} levels, got shape "
-                f"{points.shape}"
+                f"points must be a vector with one value for each of the {self._levels} levels, "
+                f"got shape {points.shape}"
             )
         self._flush()
         values = np.ascontiguousarray(points, dtype=np.float64)

@@ -104,9 +104,9 @@ def _check_nothing_is_missing(record: RunRecord, rounds_charged: Mapping[str, in
     short = any(rounds_charged.get(row["client"], 0) < row["rounds"] for row in told)
     if short or sum(rounds_charged.values()) < noted:
         raise LedgerError(
-            f"the ledger of {record.folder.path} lacks charges: it has "
-            f"{sum(rounds_charged.values())}, but the run recorded at least {noted}; restore it "
-            "from a backup, together with its -wal file if there is one"
+            f"the ledger of {record.folder.path} lacks charges of rounds that the run recorded: it "
+            f"has {sum(rounds_charged.values())} for all clients, the run at least {noted}; "
+            "restore it from a backup, together with its -wal file if there is one"
         )
 
 

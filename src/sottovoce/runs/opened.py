@@ -62,8 +62,9 @@ def export_model(folder: Path, destination: Path) -> dict[str, object]:
         flat = progress.model[start : start + size]
         if not np.all(np.abs(flat) <= np.finfo(np.float32).max):
             raise OutputError(
-                f"{folder}: tensor '{name}' of the newest checkpoint has numbers too large for "
-                "float32, so the training has diverged; train again with a smaller learning rate"
+                f"{folder}: tensor '{name}' of the newest checkpoint has NaN or numbers too large "
+                "for float32, so the training has diverged; train again with a smaller learning "
+                "rate"
             )
         tensors[name] = np.ascontiguousarray(flat.reshape(shape).astype(np.float32))
         start += size

@@ -368,8 +368,9 @@ def check_federation(spec: RunSpec) -> None:
     if ALGORITHMS.find_ours(spec.algorithm.kind) is None or not section_of(spec).is_ours():
         raise ConfigError(
             f"runtime.backend = '{backend}' runs only algorithms and aggregations that Sottovoce "
-            f"provides, because sites cannot verify the algorithm '{spec.algorithm.kind}'; set "
-            "runtime.backend = 'fast' to simulate"
+            "provides, because sites cannot verify others, and algorithm "
+            f"'{spec.algorithm.kind}' or its aggregation is a plug-in's; set runtime.backend = "
+            "'fast' to simulate"
         )
     if section_of(spec).traits(Unit(spec.privacy.level)).keeps_client_state:
         raise ConfigError(

@@ -101,8 +101,8 @@ class InversionTarget:
         rows = len(self.observed)
         if self.labels.ndim != 2 or len(self.labels) != rows or not rows:
             raise ParameterError(
-                f"labels of shape {self.labels.shape} do not fit {rows} updates; give a row of "
-                "labels for each update"
+                f"labels of shape {self.labels.shape} do not fit {rows} updates; give at least one "
+                "update, and a matrix with a row of labels for each"
             )
         parameter_rules.integer(
             "images of an update", self.labels.shape[1], low=1, high=MOST_IMAGES
@@ -245,6 +245,7 @@ def infer_labels(task: Task, observed: Vector, num_classes: int) -> NDArray[np.i
     if shape != (num_classes,):
         raise ParameterError(
             f"labels are inferred from the biases of the last layer, but the model ends in "
-            f"'{name}' of shape {shape}, not in {num_classes} biases; give the labels"
+            f"'{name}' of shape {shape}, not in {num_classes} biases; give the labels "
+            "(--labels known)"
         )
     return np.asarray(observed[:, -num_classes:].argmax(axis=1), dtype=np.int64)

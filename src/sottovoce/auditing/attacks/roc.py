@@ -62,7 +62,7 @@ class ScoresByMembership:
         if values.ndim != 1 or values.shape != member.shape:
             raise ParameterError(
                 f"scores of shape {values.shape} do not fit candidates of shape {member.shape}; "
-                "give one score for each candidate"
+                "give two flat lists, with one score and one truth value for each candidate"
             )
         if np.isnan(values).any():
             raise ParameterError("a score is NaN; an attack must give every candidate a number")

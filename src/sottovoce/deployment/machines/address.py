@@ -45,7 +45,8 @@ class Address:
         is_valid = (":" in bare) == (bare != host) and port.isascii() and port.isdecimal()
         if not is_valid or len(port) > 5 or not 0 < int(port) < 65536:
             raise ParameterError(
-                f"{where}an address must be HOST:PORT, such as link.example.org:9443, got '{text}'"
+                f"{where}an address must be HOST:PORT, such as link.example.org:9443 or "
+                f"[2001:db8::1]:9443, with a port from 1 to 65535, got '{text}'"
             )
         return cls(host=host_name(bare, where=where), port=int(port))
 

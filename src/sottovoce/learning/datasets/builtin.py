@@ -31,7 +31,8 @@ def blobs(request: LoadRequest) -> Dataset:
     if not 0 < rows * features <= _MOST_VALUES or classes < 2 or rows < 5:
         raise ParameterError(
             f"'blobs:{request.argument}' must be blobs:ROWSxFEATURESxCLASSES with at least 5 rows, "
-            f"2 classes and at most {_MOST_VALUES:.0e} values, for example blobs:10000x100x10"
+            f"2 classes and at most {_MOST_VALUES:.0e} values (rows times features), for example "
+            "blobs:10000x100x10"
         )
     generator = request.generator
     centers = generator.standard_normal((classes, features), dtype=np.float32)

@@ -63,7 +63,8 @@ def own_folder(request: LoadRequest) -> Dataset:
     if "test" not in numbered or train_name == "test":
         if int(TEST_FRACTION * len(labels)) == 0:
             raise DataError(
-                f"{folder} has {len(labels)} rows, too few to hold out a fifth; add rows"
+                f"{folder} has {len(labels)} rows, too few to hold out a fifth for testing; add "
+                "rows"
             )
         return with_random_test_part(
             request.name, features, labels, request.generator, num_classes=num_classes, note=note

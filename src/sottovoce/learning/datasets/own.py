@@ -316,7 +316,10 @@ def _class_numbers(
                 f"among the classes {', '.join(number)}; add it to them or correct the row"
             )
     if len(number) < 2:
-        raise DataError(f"{table.path} has only one class; check label_columns")
+        raise DataError(
+            f"{'data.csv.classes' if public else table.path} has only one class; name at least two "
+            "in data.csv.classes, or check data.csv.label_columns"
+        )
     return np.array([number[cell] for cell in cells], dtype=np.int64), len(number)
 
 

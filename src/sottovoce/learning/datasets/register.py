@@ -360,7 +360,9 @@ class CsvOptions:
             raise ParameterError(f"decimal must be '.' or ',', got {self.decimal!r}")
         for name, words in self.categories.items():
             if not words or len(set(words)) < len(words):
-                raise ParameterError(f"categories of '{name}' must be a list of different words")
+                raise ParameterError(
+                    f"categories of '{name}' must be a list of at least one word, all different"
+                )
             if name in self.bounds:
                 raise ParameterError(
                     f"'{name}' has both categories and bounds, but bounds are for numbers; remove "

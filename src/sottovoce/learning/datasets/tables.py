@@ -191,7 +191,8 @@ def features_of(
     """
     if not columns:
         raise DataError(
-            f"{table.path} has no columns of features, only label and owner; add a feature"
+            f"{table.path} has no columns of features: each is a label, the owner or in "
+            "ignore_columns; add a feature"
         )
     bounds, categories = options.bounds, options.categories
     for what, names in (("bounded feature", bounds), ("feature of words", categories)):

@@ -259,8 +259,8 @@ def _unbiased(table: IntegerTable) -> IntegerTable:
     bias = table.bias() / table.channel.scale()
     if not bias <= _LARGEST_BIAS:
         raise DesignError(
-            f"rounding within epsilon would bias the table by {bias:.2g}, so it is not used; "
-            "choose a slightly different epsilon"
+            f"rounding within epsilon would bias the table by {bias:.2g} times its largest output, "
+            "so it is not used; choose a slightly different epsilon"
         )
     return table
 

@@ -234,8 +234,9 @@ def tilted_seeds(reach: float, rho: float) -> TiltedSeeds:
     found = TiltedSeeds(reach=reach, tail=tail)
     if found.log_limit > math.log(MAX_TRIES):
         raise ParameterError(
-            f"a seed for an update {reach:.4g} noise widths long takes e^{found.log_limit:.3g} "
-            f"tries on average, and {MAX_TRIES} are the limit; use more blocks or more noise"
+            f"a seed for a block whose norm is {reach:.4g} times the noise standard deviation "
+            f"takes e^{found.log_limit:.3g} tries on average, and {MAX_TRIES} are the limit; use "
+            "more blocks or more noise"
         )
     return found
 

@@ -62,8 +62,9 @@ def table_epsilon(value: float) -> float:
     number = parameter_rules.finite("epsilon", value)
     if not low <= number <= high:
         raise ParameterError(
-            f"epsilon over the whole interval must lie between {low:g} and {high:g}, got "
-            f"{value!r}; a smaller one transmits nothing, a larger one hides nothing"
+            f"epsilon between any two inputs must lie between {low:g} and {high:g}, got {value!r}; "
+            "a smaller one transmits nothing, a larger one hides nothing. For a metric it is that "
+            "between the ends of the interval"
         )
     return float(number)
 
@@ -308,7 +309,10 @@ def certify(spec: DesignSpec, channel: ChannelMatrix, solve_seconds: float) -> D
         )
     ends = channel.knots[0], channel.knots[-1]
     if ends != (0.0, 1.0) or not (np.diff(channel.knots) > 0.0).all():
-        raise DesignError(f"design {spec.name} must have ascending knots from 0 to 1, got {ends}")
+        raise DesignError(
+            f"design {spec.name} must have ascending knots from 0 to 1, got knots that do not "
+            f"ascend, or the ends {ends}"
+        )
     excess = _epsilon(spec.family, channel) - spec.epsilon
     for what, value in (
         ("bias", channel.bias()),

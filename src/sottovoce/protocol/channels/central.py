@@ -196,7 +196,7 @@ def noise_of_sum(cohort: Iterable[tuple[Mechanism, float]]) -> CentralNoise | No
         ):
             raise ParameterError(
                 f"a sum has one noise, but clients need {noise} and {largest}; give all clients "
-                "the same mechanism and budget (remove 'privacy.groups')"
+                "the same mechanism, budget (remove 'privacy.groups') and weight"
             )
     return largest
 

@@ -629,7 +629,7 @@ def _records_hidden_by(channel: Channel) -> HiddenBy:
         case OnlySums() | ShuffledMessages():
             raise ParameterError(
                 "sampling of records is accounted for on the channels 'direct' and 'central' only, "
-                f"got '{channel.kind}'; set the record sampling rate to 1"
+                f"got '{channel.kind}'; remove 'privacy.record_sampling_rate'"
             )
         case _:
             assert_never(channel.visibility)

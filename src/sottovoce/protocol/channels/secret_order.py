@@ -149,7 +149,7 @@ def _check_rounds(context: ChannelContext) -> None:
     if each is None:
         raise ConfigError(
             "the channel 'secret_order' needs every client to be asked once per epoch, but with "
-            f"sampling '{context.sampling.kind}' some are asked more often than others; set "
+            f"sampling '{context.sampling.kind}' some may be asked more often than others; set "
             "sampling.kind = 'epochs', or use the channel 'shuffler'"
         )
     if context.rounds % each:
@@ -176,7 +176,7 @@ def _check_clients(context: ChannelContext) -> None:
         )
     if not context.plain_mean():
         raise ConfigError(
-            f"clients of the algorithm '{context.algorithm}' keep state or send more than one "
-            "message per epoch, which a secret order does not hide; use the algorithm 'fedavg', "
-            "or the channel 'shuffler'"
+            f"clients of the algorithm '{context.algorithm}' may keep state or send more than one "
+            "message per epoch, which a secret order does not hide; use the algorithm 'fedavg' "
+            "with aggregation 'mean', or the channel 'shuffler'"
         )

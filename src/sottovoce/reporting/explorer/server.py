@@ -183,7 +183,9 @@ class _Handler(BaseHTTPRequestHandler):
         )  # int() refuses very long strings of digits
         if not length.isdecimal() or not short or int(length) > _MOST_BODY_BYTES:
             self.close_connection = True
-            raise ParameterError(f"a question must have at most {_MOST_BODY_BYTES} bytes")
+            raise ParameterError(
+                f"a question must state its Content-Length, at most {_MOST_BODY_BYTES} bytes"
+            )
         try:
             found = bounded_json.loads(self.rfile.read(int(length)))
             int(found.get("number", 0))

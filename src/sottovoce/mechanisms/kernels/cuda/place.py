@@ -25,7 +25,10 @@ def check_values(tensor: torch.Tensor, *, dimensions: int) -> None:
             "them with .to(torch.float32)"
         )
     if tensor.ndim != dimensions:
-        raise ParameterError(f"the tensor must have {dimensions} dimensions, got {tensor.ndim}")
+        raise ParameterError(
+            f"the tensor must have {dimensions} dimensions (1: a vector, 2: rows), got shape "
+            f"{tuple(tensor.shape)}"
+        )
     if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
         raise ParameterError("values must be contiguous in memory; use .contiguous()")
 
