@@ -109,7 +109,9 @@ def test_a_folder_that_holds_a_run_is_left_alone_unless_resumed(
     )
     running.deploy("run", running.folder, spec, "--out", out)
     runs = len(running.status()["runs"])
-    assert "is not an empty folder" in running.deploy("run", running.folder, spec, "--out", out, code=2)
+    assert "is not an empty folder" in running.deploy(
+        "run", running.folder, spec, "--out", out, code=2
+    )
     assert len(running.status()["runs"]) == runs
     again = subprocess.run(
         running.command("run", running.folder, spec, "--out", out, "--resume"),
