@@ -139,7 +139,10 @@ def _mechanism(order: Order) -> tuple[str, dict[str, Any]]:
     given = dict(order.mechanism)
     kind = given.pop("kind", None)
     if not isinstance(kind, str):
-        raise ConfigError("the mechanism of an order must have a 'kind'")
+        raise ConfigError(
+            "the mechanism of an order must have a 'kind', the name of a mechanism as text; "
+            "correct it at the server"
+        )
     return kind, given
 
 

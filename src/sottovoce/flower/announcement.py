@@ -159,7 +159,8 @@ class NodeNames:
 
     Attributes:
         names: The name of each node that gave one.
-        silent_since: When each node that did not answer was asked, in monotonic seconds.
+        silent_since: When the last wait for each node that did not answer ended, in seconds of
+            `time.monotonic`. A node that answers later stays listed.
     """
 
     names: dict[int, str] = field(default_factory=dict)

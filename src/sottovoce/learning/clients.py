@@ -347,10 +347,13 @@ class Clients(Sequence[ClientData]):
 
 
 class RemoteClients(Clients):
-    """Clients whose rows are at other sites, with the number of rows that each reports.
+    """Clients whose rows are at other sites; their numbers of rows are given, not counted.
+
+    Reading a client raises DataError.
 
     Args:
-        sizes: The number of rows by the name of the client. Reading a client raises DataError.
+        sizes: The number of rows by the name of the client: `data.sites` of a spec, which at client
+            level need not be true.
     """
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
@@ -371,7 +374,7 @@ class RemoteClients(Clients):
 
     @property
     def sizes(self) -> list[int]:
-        """The number of samples that each client reports."""
+        """The number of samples that was given for each client, in the order of the clients."""
         return self._sizes
 
 

@@ -331,7 +331,7 @@ def back_up(ledger: LedgerReader, path: Path) -> LedgerPosition:
             standing = copy.position()
         with files.explain_os_errors("write", path):
             if not files.rename_if_absent(temporary, path):
-                raise LedgerError(f"{path} exists; choose another name")
+                raise LedgerError(f"{path} exists; choose another name for the copy")
     finally:
         temporary.unlink(missing_ok=True)
     return standing

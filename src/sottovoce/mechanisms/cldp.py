@@ -84,8 +84,8 @@ class Cldp(WithPrivatize):
             )
         if isinstance(domain, Box) and domain.lower != -domain.upper:
             raise ParameterError(
-                f"the box must be symmetric about 0, got [{domain.lower:g}, {domain.upper:g}]; "
-                "subtract the middle of the box from the data"
+                f"the box must be symmetric about 0, got [{domain.lower}, {domain.upper}]; "
+                "subtract the middle of the box from the box and the data, and add it to the result"
             )
         parameter_rules.integer(
             "dimension",

@@ -25,7 +25,7 @@ Sampling = Literal["exact", "float", "none"]
 class LevelCodes:
     """A code format: integers 0 ... levels - 1, packed into ceil(log2(levels)) bits each.
 
-    In memory the codes have the smallest unsigned type that holds every level.
+    In memory the codes have the smallest unsigned type that holds levels - 1.
 
     Attributes:
         levels: The number of different codes, from 2 to 2^32.

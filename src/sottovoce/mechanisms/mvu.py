@@ -78,7 +78,8 @@ class Mvu(DesignedTable, IntervalTable):
         self.check()
         if isinstance(self.input_bits, str) and self.input_bits != CONTINUOUS:
             raise ParameterError(
-                f"input_bits must be an integer or '{CONTINUOUS}', got {self.input_bits!r}"
+                f"input_bits must be an integer from 1 to {store.MAX_INPUT_BITS} or "
+                f"'{CONTINUOUS}', got {self.input_bits!r}"
             )
         self.design_spec()  # raises for parameters that no design can have
 

@@ -238,8 +238,10 @@ def algorithm_of(
         )
     if algorithm.record_sampling_rate != setting.record_sampling_rate:
         raise ConfigError(
-            f"algorithm '{kind}' does not sample records; remove 'privacy.record_sampling_rate', "
-            "or use another algorithm"
+            f"algorithm '{kind}' uses a record in a round with probability "
+            f"{algorithm.record_sampling_rate}, but 'privacy.record_sampling_rate' is "
+            f"{setting.record_sampling_rate}; set it to {algorithm.record_sampling_rate}, or use "
+            "another algorithm"
         )
     return algorithm
 

@@ -214,12 +214,17 @@ def _in_memory(parts: tuple[InMemoryObject, ...]) -> dict[str, Any]:
 
 
 def collect_parts(model: object, data: object, spec: object) -> tuple[InMemoryObject, ...]:
-    """Return the model and data that are given in memory, with the labels that a spec names.
+    """Return the model and data that are given in memory, with labels to name them in a spec.
 
     Args:
         model: A torch.nn.Module or a function that creates one; None if not in memory.
         data: Arrays, as for `simulate`; None if not in memory.
-        spec: The spec, whose `data.dataset` may name the data ("memory:LABEL").
+        spec: The spec. If it is a dictionary whose `data.dataset` is "memory:LABEL", the data have
+            this label; otherwise (also for a file or a `RunSpec`) their label is "arrays".
+
+    Returns:
+        The data, as arrays by name, and then the model, as a function that creates it; what is None
+        is left out. The label of the model is its own name or that of its class.
 
     Raises:
         ParameterError: `model` is neither a module nor a function.

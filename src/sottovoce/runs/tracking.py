@@ -83,7 +83,10 @@ class Tracker(Protocol):
         ...
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Log the result of the run, the content of its result.json."""
+        """Log the result of a run that ended normally, given as the content of its result.json.
+
+        The log stays open until `close`.
+        """
         ...
 
     def close(self, *, finished: bool) -> None:

@@ -382,7 +382,9 @@ def stepped_seeds(epsilon: float, num_signs: int) -> SteppedSeeds:
 def peak(num_signs: int) -> float:
     """Return m, the largest |z_i|/|z| that a coordinate z_i of an input z may have.
 
-    It is the smaller of 1 and 5/sqrt(num_signs); an input has a coordinate for each sign.
+    It is the smaller of 1 and 5/sqrt(num_signs); an input has a coordinate for each sign, and |z|
+    is its Euclidean norm. The epsilon of a `SteppedSeeds` is certified only for such inputs; the
+    mechanism must ensure that its inputs are.
     """
     return min(1.0, _PEAK / math.sqrt(num_signs))
 
