@@ -312,8 +312,8 @@ def _check_bias(randomizer: ScalarRandomizer) -> None:
             f"'{randomizer.mechanism}' in {randomizer.bits} bits at epsilon "
             f"{randomizer.epsilon:g} has a bias of {bias:.1e} standard deviations of an answer, "
             f"above {_LARGEST_BIAS:g}; use 'mvu', which is unbiased and has up to "
-            f"{_MOST_BITS['mvu']} bits. More bits, of which '{randomizer.mechanism}' has at most "
-            f"{_MOST_BITS[randomizer.mechanism]}, may also help"
+            f"{_MOST_BITS['mvu']} bits, or try more bits ('{randomizer.mechanism}' has at most "
+            f"{_MOST_BITS[randomizer.mechanism]})"
         )
 
 
