@@ -93,7 +93,7 @@ def test_targets_that_would_be_broadcast_over_samples_are_refused() -> None:
     module = nn.Linear(6, 1)
     made = Task(module, torch.zeros(2, 6), torch.zeros(2, 1), objective="regression")
     bad = ClientData(name="a", features=torch.ones(3, 6), labels=torch.ones(3))
-    with pytest.raises(ParameterError, match="row of targets"):
+    with pytest.raises(ParameterError, match="row for each sample"):
         list(made.sample_gradients(made.initial_model(), [bad]))
 
 

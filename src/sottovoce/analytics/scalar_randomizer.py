@@ -311,8 +311,9 @@ def _check_bias(randomizer: ScalarRandomizer) -> None:
         raise ParameterError(
             f"'{randomizer.mechanism}' in {randomizer.bits} bits at epsilon "
             f"{randomizer.epsilon:g} has a bias of {bias:.1e} standard deviations of an answer, "
-            f"above {_LARGEST_BIAS:g}; give more bits (up to {_MOST_BITS[randomizer.mechanism]}), "
-            "or use 'mvu', which is unbiased"
+            f"above {_LARGEST_BIAS:g}; use 'mvu', which is unbiased and has up to "
+            f"{_MOST_BITS['mvu']} bits, or try more bits ('{randomizer.mechanism}' has at most "
+            f"{_MOST_BITS[randomizer.mechanism]})"
         )
 
 

@@ -291,7 +291,8 @@ def _explain_errors() -> Iterator[None]:
     except httpx.HTTPStatusError as error:
         said = FlowerError.from_json(error.response.text)
         raise DeploymentError(
-            f"the link refused: {said.message if said else error}; see the link's logs"
+            f"the link refused: {said.message if said else error}; see the .log "
+            "files in link/ of the federation's folder"
         ) from None
     except httpx.HTTPError as error:
         raise DeploymentError(

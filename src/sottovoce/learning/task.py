@@ -431,8 +431,8 @@ class Task:
         if labels.shape != outputs.shape:  # Broadcasting would mix samples.
             raise ParameterError(
                 f"targets of shape {tuple(labels.shape)} do not fit outputs of shape "
-                f"{tuple(outputs.shape)}; give a row of targets for each sample, with one number "
-                "for each output"
+                f"{tuple(outputs.shape)}; targets and the model's outputs must both have a row for "
+                "each sample, with one target for each output"
             )
         return mse_loss(outputs, labels, reduction="none").mean(dim=-1)
 

@@ -346,9 +346,11 @@ class Database:
 
     def _check_file(self, given: Path) -> None:
         """Raise LedgerError for an absent or empty file, which SQLite would initialize."""
-        remedy = "restore it from a backup, because a new ledger would omit what was spent"
         if self.path.is_symlink() and not self.path.exists():
-            raise LedgerError(f"{self.path} is a link to a missing file; {remedy}")
+            raise LedgerError(
+                f"{self.path} is a link to a missing file; restore it from a backup, because a new "
+                "ledger would omit what was spent"
+            )
         if not self.path.is_file():
             raise LedgerError(
                 f"no ledger at {given}; name a run folder or a ledger file. If a ledger was there, "
@@ -356,7 +358,8 @@ class Database:
             )
         if not self.path.stat().st_size:
             raise LedgerError(
-                f"{self.path} is empty; {remedy}. Remove the file if it never held a ledger"
+                f"{self.path} is empty; restore it from a backup, because a new ledger would omit "
+                "what was spent. Remove the file if it never held a ledger"
             )
 
     def _is_archived(self) -> bool:

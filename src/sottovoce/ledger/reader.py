@@ -367,7 +367,7 @@ class LedgerReader:
             delta: Delta at which epsilon is computed.
 
         Returns:
-            The composed guarantee; None without a charge.
+            The composed guarantee; None without a charge, also for an unknown name.
         """
         history = self.history(client)
         return privacy_spent(compositions.compose_repeated(history), delta) if history else None

@@ -121,13 +121,14 @@ class Tally:
         return self._spending(int(self._kind_of[number]), count, delta) if count else None
 
     def history(self, client: str) -> list[tuple[PrivacyEvent, int]]:
-        """Return every event charged to a client, with its count.
+        """Return the event charged to a client, with the number of its charges.
 
         Args:
-            client: Name of the client.
+            client: Name of one of the clients.
 
         Returns:
-            (event, count), or an empty list.
+            One pair (event, number of charges), or an empty list without a charge. A round makes as
+            many charges as the client sends vectors in it (`uplinks`).
         """
         number = self._names[client]
         event, _ = self._kinds[int(self._kind_of[number])]

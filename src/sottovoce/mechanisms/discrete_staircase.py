@@ -111,9 +111,9 @@ class DiscreteStaircase(RoundedNoise):
     radius / records wide, or step_multiplier * (upper - lower) on a box, plus a fraction 2^-26 for
     the rounding before the noise. The fraction nu of each stair lies on its higher level. The grid
     has step = radius / steps_per_radius, or (upper - lower) / steps_per_radius on a box, where
-    codes count from the middle of the box. A code decodes to step times its residue in
-    [-2^(bits-1), 2^(bits-1)). A grid that is coarse compared with the stairs biases the mean, as
-    `law` declares.
+    x is counted from the middle of the box. A code decodes to step times its residue in
+    [-2^(bits-1), 2^(bits-1)), plus the middle on a box. A grid that is coarse compared with the
+    stairs biases the mean, as `law` declares.
 
     Privacy: rounding and the modulus are post-processing, so the privacy is that of `Staircase`:
 
@@ -131,7 +131,8 @@ class DiscreteStaircase(RoundedNoise):
     References: docs/explanation/privacy.md, "Noise on a grid"; Geng and Viswanath 2016.
 
     Attributes:
-        input_domain: A box, or a ball of dimension 1.
+        input_domain: A box, or a ball of dimension 1, where x is the mean of
+            the ball's `records`.
         step_epsilon: The privacy loss of one stair.
         nu: The fraction of a stair on its higher level, strictly between 0 and 1. In specs and
             commands it may be "auto": the choice of least variance.

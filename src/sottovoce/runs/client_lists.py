@@ -32,15 +32,16 @@ def client_table(
     Args:
         resolved: The run.
         record: What the clients were charged.
-        able: The clients that have budget for the last round.
+        able: The clients that had budget for the last round that was run; if the run halted, for
+            the next one, which too few clients could pay for.
         most_rounds: The largest number of rounds in which one client can be asked.
 
     Returns:
-        A row for each client, in the run's order. `budget` is None without a budget, and `epsilon`
-        is None if it is infinite. `rounds` counts the rounds that were charged. `ran_out` is true
-        for a client without budget for the last round, unless it has already paid for
-        `most_rounds`, as in an epoch in which it is asked once. `group` counts the tables of
-        `privacy.groups` from 1; 0 is for clients that no table names.
+        A row for each client, in the run's order. `budget` is None without a budget. `epsilon` is
+        0 without a charge, and None if it is infinite. `rounds` counts the rounds of this run that
+        were charged. `ran_out` is true for a client that is not in `able`, unless it has already
+        paid for `most_rounds`, as in an epoch in which it is asked once. `group` counts the tables
+        of `privacy.groups` from 1; 0 is for clients that no table names.
     """
     rounds = record.rounds_charged(resolved.run)
     rows = {}

@@ -169,10 +169,11 @@ def find_recorded(records: Sequence[Path]) -> list[Process]:
 
 
 def end_recorded(records: Sequence[Path], *, seconds: float) -> list[Process]:
-    """End the processes in these records, by SIGTERM and after `seconds` by SIGKILL.
+    """End the processes in these records and their descendants, by SIGTERM and then by SIGKILL.
 
-    A record is a file in which a guard lists processes. Waits until all have ended, removes the
-    records, and returns the processes that were still running.
+    A record is a file in which a guard lists processes. SIGKILL follows after `seconds`; processes
+    that start after the call get only SIGKILL. Waits until all have ended, removes the records, and
+    returns the processes that were running at the call or have started since.
     """
     found = alive = find_recorded(records)
     deadline = time.monotonic() + seconds

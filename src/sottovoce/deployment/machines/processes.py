@@ -118,7 +118,8 @@ class Child:
 def stop_children_at_exit() -> Iterator[list[Child]]:
     """Yield a list for children, which are stopped in reverse order when the block ends.
 
-    Inside the block SIGTERM and SIGINT end this process by SystemExit.
+    Inside the block SIGTERM and SIGINT raise SystemExit(0). They are ignored while the children are
+    stopped, and have their earlier handlers afterwards.
     """
     children: list[Child] = []
     before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGINT)}

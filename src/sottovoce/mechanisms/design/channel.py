@@ -192,7 +192,11 @@ class IntegerTable:
         return math.nextafter(float(largest), math.inf)
 
     def bias(self) -> float:
-        """Return the largest |E letter - x| over all inputs x, exactly, in the units of x."""
+        """Return the largest |E letter - x| over all inputs x, in the units of x.
+
+        It is computed exactly and then rounded to a float. Rows are interpolated between knots, so
+        the largest value is at a knot.
+        """
         letters = [Fraction(float(a)) for a in self.letters]
         largest = Fraction(0)
         for knot, row in zip(self.knots, self.rows, strict=True):

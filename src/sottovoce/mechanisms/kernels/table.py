@@ -123,10 +123,14 @@ def cached_ladders(table: ThresholdTable) -> Ladders:
 def ladders_of(knots: Vector, thresholds: Vector) -> Ladders:
     """Return a `Ladder` for a table, and a `NarrowLadder` or None if the table does not allow one.
 
+    `thresholds` has a row for each knot and a column for each code: the cumulative probabilities,
+    with 1 in the last column. A NarrowLadder is a ladder in 16-bit integers, which is tried first;
+    `NarrowLadder.between` says which tables allow one.
+
     A ladder holds approximations of all thresholds of the table, which are functions of the input.
     It divides the range of inputs into cells of equal width. In each cell a threshold is
     approximated by the straight line between its values at the cell's two edges, and the cell has a
-    bound on the error of these lines.
+    bound on the error of these lines. Draws within the bound are decided by exact thresholds.
 
     If the knots are evenly spaced, they are the edges, and the bound covers rounding only.
     Otherwise there are 1024 cells and no NarrowLadder. The exact thresholds are linear between
