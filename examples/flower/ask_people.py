@@ -59,7 +59,8 @@ server_app = ServerApp()
 def main(grid: Grid, context: Context) -> None:  # noqa: ARG001
     question = question_for("mean", lower=0.0, upper=120.0, epsilon=2.0)
     folder = Path(os.environ["SOTTOVOCE_EXAMPLE"]) / "answer"
-    print(ask_on_grid(grid, question, about="age", folder=folder))
+    # Flower's simulation starts its processes first, which takes a while on a busy machine.
+    print(ask_on_grid(grid, question, about="age", folder=folder, wait_seconds=120.0))
 
 
 if __name__ == "__main__":

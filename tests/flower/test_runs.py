@@ -50,9 +50,10 @@ def main(grid, context):
     begun = _header(json.loads(given)) if given.startswith("{") else {}
     (out / "run.json").write_text(json.dumps(begun))
     (out / "told.json").write_text(json.dumps(told))
-    row = {"round": 1, "accuracy": 0.5, "epsilon": 1.0, "clients_asked": 1, "clients_received": 1}
-    with (out / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps(row) + "\\n")
+    row = {"round": 1, "accuracy": 0.5, "loss": 1.0, "epsilon": 1.0, "clients_asked": 1,
+           "clients_received": 1, "clients_out_of_budget": 0, "payload_bytes_up": 1,
+           "total_bytes_up": 1, "payload_bytes_down": 1, "total_bytes_down": 1}
+    (out / "metrics.jsonl").write_text(json.dumps(row) + "\\n")
     while name == "endless":
         time.sleep(0.2)
     result = {"name": name, "epsilon": 1.0, "private": True, "warnings": [], "groups": [{}],
@@ -127,7 +128,9 @@ def test_a_folder_that_holds_a_run_is_left_alone_unless_resumed(
 def test_the_servers_error_is_one_line(running: RunningFederation, spec: Path) -> None:
     error = running.deploy("run", running.folder, _named(spec, "fails"), code=2)
     last = error.splitlines()[-1]
-    assert last.startswith("error: the run failed: no site allows this; ask for less (its log: ")
+    assert last.startswith(
+        "error: the run failed: no site allows this; ask for less; to read its log run: FLWR_HOME="
+    )
 
 
 def test_a_bad_spec_never_reaches_the_link(running: RunningFederation, spec: Path) -> None:

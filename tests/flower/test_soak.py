@@ -144,7 +144,7 @@ class Soak:
         self._kill(workers_of(self.running, site))
 
     def kill_flower_node(self, site: str) -> None:
-        self._kill(self._in_family(self._node(site), "machines.supernode"))
+        self._kill(self._in_family(self._node(site), "flower.supernode"))
 
     def kill_guard(self, site: str) -> None:
         """What watches over a program dies; the program must not run on unwatched."""
@@ -182,7 +182,7 @@ class Soak:
         eventually(lambda: self.run.status().has_ended)
 
     def kill_gate(self, _: str) -> None:
-        self._kill(self._in_family(self._link, "machines.gate"))
+        self._kill(self._in_family(self._link, "flower.gate"))
         eventually(lambda: state_of(self._link) is None)
 
     def kill_link_keeper(self, _: str) -> None:
@@ -240,7 +240,7 @@ def is_alive(pid: int) -> bool:
 
 def role_of(pid: int) -> str:
     line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    roles = ("guard.py", "machines.supernode", "flower_app.worker")
+    roles = ("guard.py", "flower.supernode", "flower.worker")
     return next((role for role in roles if role in line), "keeper")
 
 

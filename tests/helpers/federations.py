@@ -125,15 +125,13 @@ def rehearsal(
 
 def idle_worker() -> dict[str, str]:
     """A stub for the node's worker, which takes no task."""
-    return {"flower_app/__init__.py": "", "flower/worker.py": _IDLE_WORKER}
+    return {"flower/worker.py": _IDLE_WORKER}
 
 
 def mischievous_worker() -> dict[str, str]:
     """A stub for the node's worker: the real one, but for the rounds that a test names."""
     text = (Path(__file__).parent / "mischievous_worker.py").read_text(encoding="utf-8")
-    rest = SRC / "sottovoce" / "flower_app"
-    app = f"__path__.append({str(rest)!r})\n"  # the rest is the package's own
-    return {"flower_app/__init__.py": app, "flower/worker.py": text}
+    return {"flower/worker.py": text}
 
 
 def processes_of(folder: Path) -> list[str]:

@@ -162,7 +162,9 @@ def test_the_command_line_says_what_it_cannot_find(tmp_path: Path) -> None:
     )
     assert shown.returncode == 2
     assert "this process does not have them" in shown.stderr
-    assert len(shown.stderr.strip().splitlines()) == 1
+    lines = shown.stderr.strip().splitlines()
+    # A slow machine sees its progress first.
+    assert len([line for line in lines if not line.startswith("preparing ")]) == 1
 
 
 @pytest.mark.parametrize("model", [network, sized, nn.Linear(6, 3), lambda: nn.Linear(6, 3)])
