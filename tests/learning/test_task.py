@@ -95,6 +95,10 @@ def test_targets_that_would_be_broadcast_over_samples_are_refused() -> None:
     bad = ClientData(name="a", features=torch.ones(3, 6), labels=torch.ones(3))
     with pytest.raises(ParameterError, match="row for each sample"):
         list(made.sample_gradients(made.initial_model(), [bad]))
+    flat = nn.Sequential(nn.Linear(6, 1), nn.Flatten(0))  # outputs of shape (samples,)
+    made = Task(flat, torch.zeros(2, 6), torch.zeros(2), objective="regression")
+    with pytest.raises(ParameterError, match="row for each sample"):
+        made.evaluate(made.initial_model())
 
 
 class _Bent(nn.Linear):

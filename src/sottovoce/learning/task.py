@@ -428,7 +428,7 @@ class Task:
         """Return the loss of each sample."""
         if self.objective == "classification":
             return cross_entropy(outputs, labels, reduction="none")
-        if labels.shape != outputs.shape:  # Broadcasting would mix samples.
+        if labels.shape != outputs.shape or outputs.ndim < 2:  # Else samples would be mixed.
             raise ParameterError(
                 f"targets of shape {tuple(labels.shape)} do not fit outputs of shape "
                 f"{tuple(outputs.shape)}; targets and the model's outputs must both have a row for "
