@@ -78,12 +78,12 @@ class SquareMap:
     def __post_init__(self) -> None:
         if not abs(parameter_rules.finite("latitude", self.latitude)) <= 80.0:
             raise ParameterError(
-                "latitude (of the map's center) must lie between -80 and 80 degrees, got "
+                "latitude (of the map's center) must be from -80 to 80 degrees, got "
                 f"{self.latitude!r}"
             )
         if not abs(parameter_rules.finite("longitude", self.longitude)) <= 180.0:
             raise ParameterError(
-                "longitude (of the map's center) must lie between -180 and 180 degrees, got "
+                "longitude (of the map's center) must be from -180 to 180 degrees, got "
                 f"{self.longitude!r}"
             )
         parameter_rules.positive(

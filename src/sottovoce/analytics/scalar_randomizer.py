@@ -138,9 +138,10 @@ class ScalarRandomizer(Randomizer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contributions:
-    """The number, mean and sample variance of independent unbiased values, one per person.
+    """The number, mean and variance of independent values, one per person.
 
-    `uncommon` people sent another code than the most frequent one.
+    The variance is the sample variance, or that of the noise alone if it is larger. `uncommon`
+    people sent another code than the most frequent one.
     """
 
     people: int
@@ -181,7 +182,10 @@ class Contributions:
 
     @property
     def squared_error(self) -> float:
-        """The variance of the mean: the sample variance divided by the number of people."""
+        """An estimate of the variance of the mean: `variance` divided by the number of people.
+
+        Without people it is `variance`.
+        """
         return self.variance / max(self.people, 1)
 
 

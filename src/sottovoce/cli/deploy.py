@@ -154,7 +154,12 @@ def certificates(
     days: Days = _LINK_DAYS,
     as_json: Json = False,
 ) -> None:
-    """Show certificates and keys; add a site's public key; renew the link's certificate."""
+    """Show certificates and keys; add a site's public key; renew the link's certificate.
+
+    The link is the operator's server process, to which sites connect. Of certificates the names and
+    expiry dates are shown, of keys only which sites have one. A running link uses an added key at
+    once; a site's existing key is not replaced. --days is for --renew only.
+    """
     from sottovoce.core.errors import DeploymentError
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.deployment.machines.processes import state_of

@@ -42,7 +42,11 @@ _LINK = re.compile(r"[0-9a-f]{32}")  # a chain link, or a ledger's identity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerState(LedgerPosition):
-    """The position of a ledger as it is stated to others; both chains only grow."""
+    """The position of a ledger as it is stated to others.
+
+    It has the ledger's identity, and the length and last link of two hash chains, of charges and of
+    messages. Both only grow.
+    """
 
     @classmethod
     def of(cls, ledger: LedgerReader) -> Self:
@@ -89,7 +93,10 @@ class LedgerState(LedgerPosition):
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> Self:
-        """Return the state in JSON data from elsewhere; raise WireError if it is not one."""
+        """Return the state in JSON data from elsewhere; raise WireError if a value is not valid.
+
+        The caller checks that all of `STATE_KEYS` are there (else KeyError); others are ignored.
+        """
         links = [plain["identity"]]
         for key in ("charges", "messages"):
             if type(plain[key]) is not int or not 0 <= plain[key] <= _MOST_COUNT:

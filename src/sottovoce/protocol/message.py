@@ -142,6 +142,8 @@ def seal(codes: Codes, envelope: Envelope) -> bytes:
 def open_sealed(message: bytes, envelope: Envelope) -> Codes:
     """Return the codes of a message that agrees with its envelope in every field.
 
+    A sealed message has a checksum, which detects damage but not forgery; it is not encrypted.
+
     Args:
         message: The bytes that arrived.
         envelope: What the receiver expects, computed from its own plan.
@@ -150,9 +152,9 @@ def open_sealed(message: bytes, envelope: Envelope) -> Codes:
         The codes: integers, or float32 values if that is the format.
 
     Raises:
-        WireError: The message is damaged, or differs from the envelope in round, uplink, dimension,
-            format, length or parameter hash, or holds a code that the format lacks or a value that
-            is not finite.
+        WireError: The message is damaged or of another version, or differs from the envelope in
+            round, uplink, dimension, bits per code, length or parameter hash, or holds a code that
+            the format lacks or a value that is not finite.
     """
     return codes_of(open_packed(message, envelope))
 

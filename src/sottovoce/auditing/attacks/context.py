@@ -289,11 +289,12 @@ class AttackContext:
     Attributes:
         task: The model architecture and loss.
         shadows: Parameters of the shadow models, one row each.
-        trained_on: Which candidates each shadow model trained on, (shadows, candidates).
+        trained_on: Whether each shadow model trained on each candidate, bool (shadows, candidates).
         targets: Parameters of the models under attack, one row each.
         features: The candidates' features, one row each.
         labels: The candidates' class labels.
-        query_search: Settings of the query search of the canary attack.
+        query_search: For the canary attack only: how it searches for inputs near each candidate
+            to ask the models about.
     """
 
     task: Task

@@ -202,7 +202,9 @@ def _codes_by_draws(
 def check_width(noise: Noise, step: float) -> None:
     """Raise ParameterError if `noise.quantile_slope` is more than 2^24 grid steps.
 
-    With noise that wide, float64 would leave too many coordinates undecided.
+    The slope is the largest P(noise > t)/density(t), in the unit of `step`. With wider noise, 32
+    random bits in float64 would leave too many coordinates undecided between two grid points, and
+    each of these takes more bits and time.
     """
     if not noise.quantile_slope <= MAX_STEPS * step:
         raise ParameterError(

@@ -377,10 +377,11 @@ class Channel:
         """Return what a user should know before relying on a result.
 
         Args:
-            local_epsilon: The epsilon spent if every message were seen with its sender; None if
-                that is infinite or messages have no noise of their own.
-            central_epsilon: The epsilon spent given what the channel hides; None if that is
-                infinite or the channel hides nothing.
+            local_epsilon: The largest epsilon that a client has spent in all rounds so far if every
+                message, its sender and the sampled records were seen; None if that is infinite or
+                messages have no noise of their own.
+            central_epsilon: The same given what the channel hides and that samples stay secret;
+                None if that is infinite or the channel hides nothing.
 
         Returns:
             Warnings, one clause each; by default none.
