@@ -108,14 +108,14 @@ def test_a_folder_that_holds_a_run_is_left_alone_unless_resumed(
     assert "nothing to resume" in running.deploy(
         "run", running.folder, spec, "--out", out, "--resume", code=2
     )
-    running.deploy("run", running.folder, spec, "--out", out)
+    running.deploy("run", running.folder, spec, "--out", out, "--json")  # a stub has no summary
     runs = len(running.status()["runs"])
     assert "is not an empty folder" in running.deploy(
         "run", running.folder, spec, "--out", out, code=2
     )
     assert len(running.status()["runs"]) == runs
     again = subprocess.run(
-        running.command("run", running.folder, spec, "--out", out, "--resume"),
+        running.command("run", running.folder, spec, "--out", out, "--resume", "--json"),
         capture_output=True,
         text=True,
         env=running.environment,
