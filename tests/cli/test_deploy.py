@@ -331,7 +331,7 @@ _NAMES = 'data.names=["a", "b"]'
     ("overrides", "reason"),
     [
         (["data.dataset=csv:nothere.csv"], "there is no nothere.csv in"),
-        (["data.dataset=csv:/nowhere.csv"], "sites read no file that a run names"),
+        (["data.dataset=csv:/nowhere.csv"], "sites read no data set that a run describes"),
         (["mechanism.kind=mvu"], "unknown parameter of 'mvu' 'levels'"),
         (["privacy.level=client"], "needs 'algorithm.local_learning_rate'"),
         (["data.partition.kind=by_owner"], "'by_owner' needs data that name the owner"),

@@ -283,7 +283,7 @@ def test_a_message_holds_as_many_codes_as_its_format_says(count: int) -> None:
     assert len(message) == envelope.total_bytes == 44 + math.ceil(10 * count / 8)
     assert int.from_bytes(message[12:20], "little") == 5  # the dimension is still the vector's
     assert open_sealed(message, envelope).tolist() == codes.tolist()
-    with pytest.raises(WireError, match=f"expected {count} codes"):
+    with pytest.raises(WireError, match=f"expected a vector of {count} codes"):
         seal(np.zeros(count + 1, dtype=np.uint16), envelope)
     longer = an_envelope(LevelCodes(levels=600, count=count + 1))
     with pytest.raises(WireError, match="payload length"):
@@ -379,7 +379,7 @@ def test_sealing_refuses_another_shape(code_format: CodeFormat, shape: tuple[int
     codes: Codes = np.zeros(shape, dtype=np.uint8)
     if isinstance(code_format, Float32Codes):
         codes = np.zeros(shape, dtype=np.float32)
-    with pytest.raises(WireError, match="expected 5 codes"):
+    with pytest.raises(WireError, match="expected a vector of 5 codes"):
         seal(codes, an_envelope(code_format))
 
 

@@ -557,7 +557,7 @@ def test_an_older_copy_of_the_ledger_is_refused(ended: bool, copied: Path, tmp_p
     shutil.copy(tmp_path / "shorter" / "ledger.sqlite", copied)
     if not ended:
         (copied / "result.json").unlink()
-    with pytest.raises(LedgerError, match="it has 8, but the run recorded at least 24"):
+    with pytest.raises(LedgerError, match="it has 8 for all clients, the run at least 24"):
         run_data(copied)
 
 
