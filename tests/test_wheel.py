@@ -120,7 +120,7 @@ def package_files() -> set[str]:
 
 def test_the_wheel_holds_every_file_of_the_package(wheels: dict[str, Path]) -> None:
     expected = package_files()
-    assert {"sottovoce/py.typed", "sottovoce/design/shipped.npz"} < expected
+    assert {"sottovoce/py.typed", "sottovoce/mechanisms/design/shipped.npz"} < expected
     for wheel in wheels.values():
         found = names_in(wheel)
         assert expected - found == set()

@@ -102,7 +102,7 @@ def test_reconstruction_from_end_to_end_and_again_from_what_was_kept(
     assert len({tuple(row) for row in first.rows}) == 1
     for row in first.rows:
         assert float(row["mse_low"]) <= float(row["mse"]) <= float(row["mse_high"])  # type: ignore[arg-type]
-    assert "the staircase's MSE less the Gaussian's" in first.verdict
+    assert "the staircase's MSE minus the Gaussian's" in first.verdict
     assert [figure.name for figure in first.figures] == [
         "pictures-inversion-1",
         "pictures-inversion-2",
