@@ -373,11 +373,11 @@ def test_a_damaged_header_is_one_clear_error(tmp_path: Path, content: bytes) -> 
         run(spec, tmp_path / "run", resume=True)
 
 
-def test_two_processes_cannot_run_in_one_folder(tmp_path: Path) -> None:
+def test_two_runs_cannot_use_one_folder_at_once(tmp_path: Path) -> None:
     spec = begun(tmp_path / "run")
     with (
         RunFolder(tmp_path / "run").locked(),
-        pytest.raises(OutputError, match="another process"),
+        pytest.raises(OutputError, match="another part of this program"),
     ):
         run(spec, tmp_path / "run", resume=True)
     run(spec, tmp_path / "run", resume=True)

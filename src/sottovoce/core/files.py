@@ -244,24 +244,25 @@ def locked(path: Path) -> Iterator[None]:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holders, remedy = _holders(path)
-                raise OutputError(
-                    f"another process, or another part of this one, is running in {path.parent}"
-                    f"{holders}; {remedy}"
-                ) from None
+                raise OutputError(_in_use(path)) from None
         yield
 
 
-def _holders(path: Path) -> tuple[str, str]:
-    """Return a description of the processes that lock `path`, and what to do about them."""
+def _in_use(path: Path) -> str:
+    """Return which processes lock `path`, and what to do about them."""
     pids = lock_holders(path)
-    if not pids:
-        return "", "wait for it to end"
     if os.getpid() in pids:
-        return ": this process itself", "end the other use of the folder in this program first"
-    named = [f"process {pid} ({_command(pid)})" for pid in pids]
-    end = " ".join(map(str, pids))
-    return f": {', '.join(named)}", f"wait for it to end, or end it with: kill {end}"
+        return (
+            f"another part of this program is running in {path.parent}; wait for it to end, or "
+            "take another folder"
+        )
+    if not pids:
+        return f"another process is running in {path.parent}; wait for it to end"
+    named = ", ".join(f"process {pid} ({_command(pid)})" for pid in pids)
+    return (
+        f"another process is running in {path.parent}: {named}; wait for it to end, or end it "
+        f"with: kill {' '.join(map(str, pids))}"
+    )
 
 
 def lock_holders(path: Path) -> list[int]:
