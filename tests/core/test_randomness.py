@@ -21,6 +21,7 @@ from sottovoce.core.randomness import (
     SeededRandomness,
     SystemRandomness,
     permutation,
+    spend_all,
     uniform_below,
 )
 
@@ -365,3 +366,22 @@ def test_every_permutation_is_as_likely_as_any_other() -> None:
     assert len(counts) == 24
     chi_square = sum((count - draws / 24) ** 2 / (draws / 24) for count in counts.values())
     assert chi_square < 57.1  # 23 degrees of freedom: once in 10^4
+
+
+def test_many_keystreams_are_those_of_each_label() -> None:
+    seeded, labels = SeededRandomness(7), [("client", i, 3) for i in range(5)]
+    many = seeded.streams(labels)
+    assert [many[i].spend() for i in range(5)] == [seeded.stream(*one).spend() for one in labels]
+
+
+def test_many_keystreams_can_be_spent_only_once_together_or_one_by_one() -> None:
+    together = SystemRandomness().streams([(i,) for i in range(3)])
+    one = together[1]
+    assert spend_all(together)[1].tobytes() == one._key
+    for again in (together.spend, one.spend, together[2].spend):
+        with pytest.raises(RandomnessError, match="already used"):
+            again()
+    apart = SystemRandomness().streams([("a",), ("b",)])
+    apart[0].spend()
+    with pytest.raises(RandomnessError, match="already used"):
+        apart.spend()

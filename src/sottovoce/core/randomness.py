@@ -16,8 +16,9 @@ reads the little-endian 64-bit words of the stream with nonce 0.
 
 import hashlib
 import os
+from collections.abc import Sequence
 from enum import Enum
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, overload
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -272,6 +273,87 @@ class Keystream:
             cipher.update_into(_ZEROS[:size], view[start : start + size])
 
 
+class Keystreams(Sequence[Keystream]):
+    """The keystreams of several inputs, whose keys are the rows of one matrix.
+
+    It is a sequence of `Keystream` objects that are created only when they are asked for, so that
+    kernels which take many keys at once need no Python object for each.
+
+    Args:
+        keys: The keys, uint8 of shape (inputs, 32).
+        grade: The source of the keys.
+
+    Raises:
+        ParameterError: The keys have another shape or type.
+    """
+
+    __slots__ = ("_keys", "_made", "_spent", "grade")
+
+    def __init__(self, keys: NDArray[np.uint8], *, grade: Grade = "system") -> None:
+        if keys.dtype != np.uint8 or keys.ndim != 2 or keys.shape[1] != _KEY_BYTES:
+            raise ParameterError(
+                f"keys must be uint8 of shape (inputs, {_KEY_BYTES}), got {keys.dtype} of shape "
+                f"{keys.shape}"
+            )
+        self._keys, self.grade = np.ascontiguousarray(keys), grade
+        self._made: dict[int, Keystream] = {}
+        self._spent = False
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @overload
+    def __getitem__(self, index: int) -> Keystream: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Keystream]: ...
+    def __getitem__(self, index: int | slice) -> Keystream | list[Keystream]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        place = range(len(self))[index]
+        if place not in self._made:
+            made = Keystream(self._keys[place].tobytes(), grade=self.grade)
+            if self._spent:
+                made.spend()
+            self._made[place] = made
+        return self._made[place]
+
+    def spend(self) -> NDArray[np.uint8]:
+        """Return all keys, once, for kernels that compute the streams themselves.
+
+        Returns:
+            The keys, uint8 of shape (inputs, 32).
+
+        Raises:
+            RandomnessError: One of the keystreams was used before.
+        """
+        if self._spent:
+            raise RandomnessError(
+                "these keystreams were already used for inputs; take fresh ones with streams()"
+            )
+        for made in self._made.values():
+            made.spend()
+        self._spent = True
+        return self._keys
+
+
+def spend_all(keystreams: Sequence[Keystream]) -> NDArray[np.uint8]:
+    """Return the keys of several keystreams, and use all of them up.
+
+    Args:
+        keystreams: The keystreams, as a list or as `Keystreams`, which is faster.
+
+    Returns:
+        The keys, uint8 of shape (inputs, 32).
+
+    Raises:
+        RandomnessError: One of them was used before.
+    """
+    if isinstance(keystreams, Keystreams):
+        return keystreams.spend()
+    keys = b"".join([one.spend() for one in keystreams])
+    return np.frombuffer(keys, dtype=np.uint8).reshape(len(keystreams), _KEY_BYTES)
+
+
 def _tile_draws(bits: int) -> int:
     if bits not in (16, 32):
         raise ParameterError(f"bits of a draw must be 16 or 32, got {bits!r}")
@@ -371,6 +453,18 @@ class SystemRandomness:
     def stream(self, *label: str | int) -> Keystream:
         return Keystream(os.urandom(_KEY_BYTES))
 
+    def streams(self, labels: Sequence[Sequence[str | int]]) -> Keystreams:
+        """Return a keystream for each of several inputs.
+
+        Args:
+            labels: The label of each input; only their number matters here.
+
+        Returns:
+            Unused keystreams with fresh keys.
+        """
+        keys = np.frombuffer(os.urandom(_KEY_BYTES * len(labels)), dtype=np.uint8)
+        return Keystreams(keys.reshape(len(labels), _KEY_BYTES), grade=self.grade)
+
 
 class SeededRandomness:
     """A source of keys derived from a seed and a label, for simulations and tests only.
@@ -401,6 +495,22 @@ class SeededRandomness:
                 "pass what identifies the input, such as client and round"
             )
         return Keystream(self._derive("keystream", *label), grade=self.grade)
+
+    def streams(self, labels: Sequence[Sequence[str | int]]) -> Keystreams:
+        """Return a keystream for each of several inputs.
+
+        Args:
+            labels: The label of each input, as the arguments of `stream`.
+
+        Returns:
+            Unused keystreams, the same that `stream` returns for each label.
+
+        Raises:
+            RandomnessError: A label is empty or has an enumeration.
+        """
+        keys = b"".join([self.stream(*label).spend() for label in labels])
+        matrix = np.frombuffer(keys, dtype=np.uint8).reshape(len(labels), _KEY_BYTES)
+        return Keystreams(matrix, grade=self.grade)
 
     def generator(self, *label: str | int) -> np.random.Generator:
         """Return a numpy generator for public choices: partitions, initial weights, cohorts.

@@ -1,0 +1,94 @@
+"""The time that each stage of a round takes, for `run --profile` and for benchmarks.
+
+    with measure_stages() as times:
+        ...  # code with `with stage("train"):` around its parts
+    times.seconds["train"]
+
+Outside `measure_stages` a stage costs next to nothing. Times are exclusive: a stage inside another
+one is not counted in the outer one. On a GPU the device is synchronized at every border, so that
+its work is counted where it belongs; a profiled run is therefore a little slower.
+"""
+
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass
+class StageTimes:
+    """The seconds of each stage so far, by its name, without the stages inside it."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    _open: list[str] = field(default_factory=list)
+    _since: float = 0.0
+
+    def _switch(self) -> None:
+        """Count the time since the last border for the innermost open stage."""
+        _wait_for_device()
+        now = time.perf_counter()
+        if self._open:
+            name = self._open[-1]
+            self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
+        self._since = now
+
+    def enter(self, name: str) -> None:
+        """Begin a stage inside the current one."""
+        self._switch()
+        self._open.append(name)
+
+    def leave(self) -> None:
+        """End the current stage."""
+        self._switch()
+        self._open.pop()
+
+
+_active: StageTimes | None = None
+
+
+@contextmanager
+def measure_stages() -> Iterator[StageTimes]:
+    """Measure the stages that this thread passes inside a `with` block."""
+    global _active
+    before, _active = _active, StageTimes()
+    try:
+        yield _active
+    finally:
+        _active = before
+
+
+@contextmanager
+def stage(name: str) -> Iterator[None]:
+    """Count the time of a `with` block for the stage `name`, if stages are measured."""
+    times = _active
+    if times is None:
+        yield
+        return
+    times.enter(name)
+    try:
+        yield
+    finally:
+        times.leave()
+
+
+def staged(name: str, items: Iterable[T]) -> Iterator[T]:
+    """Yield the items, and count the time that it takes to make each of them for a stage."""
+    iterator = iter(items)
+    while True:
+        with stage(name):
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+        yield item
+
+
+def _wait_for_device() -> None:
+    """Wait until a CUDA device has done its work, if this process uses one."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
