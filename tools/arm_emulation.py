@@ -192,7 +192,7 @@ def main() -> int:
     if chosen.compile:
         _compile_only()
         return 0
-    given = arguments if any(not one.startswith("-") for one in arguments) else [*TESTS, *arguments]
+    given = arguments or ["-m", "not slow", *TESTS]
     return run_python(["-m", "pytest", "-p", "no:cacheprovider", *given])
 
 
