@@ -29,6 +29,11 @@ INLINE void prepare(struct streams *streams, const struct sv_seeds *seeds, size_
     start_streams(streams);
 }
 
+#if defined(SV_NEON)
+#include "seeded_neon.h"
+#else
+#define REGISTERS 1
+
 struct sums {
     int32_t of[16][SPANS][SUMS];
 } __attribute__((aligned(64)));
@@ -88,7 +93,7 @@ static void fill_sums(const int16_t weights[SV_BLOCK_BITS], struct sums *sums)
 }
 
 /* In each lane, the sum of a block's weights with its signs, at most 2^24. */
-INLINE vi looked_up(const struct sums *sums, const vu x[16])
+INLINE vi lane_sums(const struct sums *sums, const vu x[16])
 {
 #if defined(SV_AVX512) || defined(SV_AVX2)
     vi total = {0};
@@ -117,6 +122,14 @@ INLINE vi looked_up(const struct sums *sums, const vu x[16])
 #endif
 }
 
+INLINE void add_sums(const struct sums *sums, vu x[REGISTERS][16], int64_t *totals)
+{
+    const vi found = lane_sums(sums, x[0]);
+    for (int l = 0; l < LANES; l++)
+        totals[l] += found[l];
+}
+#endif
+
 static void score_signs(const struct sv_seeds *seeds, const int16_t *weights, size_t count,
                         int64_t *out)
 {
@@ -126,7 +139,7 @@ static void score_signs(const struct sv_seeds *seeds, const int16_t *weights, si
     int16_t padded[SV_BLOCK_BITS];
     for (size_t first = 0; first < seeds->count; first += TOGETHER) {
         const size_t left = seeds->count - first, some = left < TOGETHER ? left : TOGETHER;
-        const size_t groups = (some + LANES - 1) / LANES;
+        const size_t groups = (some + REGISTERS * LANES - 1) / (REGISTERS * LANES) * REGISTERS;
         memset(totals, 0, sizeof totals);
         for (size_t g = 0; g < groups; g++)
             prepare(&streams[g], seeds, first + LANES * g);
@@ -138,12 +151,11 @@ static void score_signs(const struct sv_seeds *seeds, const int16_t *weights, si
                 here = padded;
             }
             fill_sums(here, &sums);
-            for (size_t g = 0; g < groups; g++) {
-                vu x[16];
-                chacha_blocks(&streams[g], all((uint32_t)(at / SV_BLOCK_BITS)), x);
-                const vi found = looked_up(&sums, x);
-                for (int l = 0; l < LANES; l++)
-                    totals[LANES * g + (size_t)l] += found[l];
+            for (size_t g = 0; g < groups; g += REGISTERS) {
+                vu x[REGISTERS][16];
+                for (size_t r = 0; r < REGISTERS; r++)
+                    chacha_blocks(&streams[g + r], all((uint32_t)(at / SV_BLOCK_BITS)), x[r]);
+                add_sums(&sums, x, totals + LANES * g);
             }
         }
         memcpy(out + first, totals, some * sizeof *totals);
@@ -175,6 +187,10 @@ INLINE void exchange(vu *a, vu *b, int by)
         *a = (vu)_mm256_blend_epi32(x, _mm256_slli_epi64(y, 32), 0xaa);
         *b = (vu)_mm256_blend_epi32(_mm256_srli_epi64(x, 32), y, 0xaa);
     }
+#elif defined(SV_NEON)
+    const uint64x2_t x = (uint64x2_t)first, y = (uint64x2_t)second;
+    *a = by == 2 ? (vu)vtrn1q_u64(x, y) : (vu)vtrn1q_u32((uint32x4_t)first, (uint32x4_t)second);
+    *b = by == 2 ? (vu)vtrn2q_u64(x, y) : (vu)vtrn2q_u32((uint32x4_t)first, (uint32x4_t)second);
 #else
     if (by == 2) {
         *a = (vu){first[0], first[1], second[0], second[1]};
