@@ -2,7 +2,7 @@
 
     python tools/arm_emulation.py                     the tests of kernels and of what uses them
     python tools/arm_emulation.py tests/core -k sums  other arguments of pytest
-    python tools/arm_emulation.py --compile           only compile, with gcc (and clang if it is there)
+    python tools/arm_emulation.py --compile           only compile, with gcc and clang (if there is one)
 
 The extension is compiled for 64-bit ARM with a cross compiler, and an ARM Python runs the tests in
 the emulator of QEMU. That Python, its libraries (Debian packages) and wheels of the dependencies
@@ -53,12 +53,13 @@ _LIMITED: Final = "-DPy_LIMITED_API=0x030B0000"
 _ARCHIVE: Final = "https://deb.debian.org/debian"
 _INDEX: Final = f"{_ARCHIVE}/dists/bookworm/main/binary-arm64/Packages.xz"
 _PACKAGES: Final = (
-    "libbz2-1.0 libc6 libcrypt1 libexpat1 libffi8 libgcc-s1 liblzma5 libpython3.11-dev "
-    "libpython3.11-minimal libpython3.11-stdlib libsqlite3-0 libssl3 libstdc++6 libuuid1 "
-    "python3.11-minimal zlib1g"
-).split()
+    *("libbz2-1.0", "libc6", "libcrypt1", "libexpat1", "libffi8", "libgcc-s1", "liblzma5"),
+    *("libpython3.11-dev", "libpython3.11-minimal", "libpython3.11-stdlib", "libsqlite3-0"),
+    *("libssl3", "libstdc++6", "libuuid1", "python3.11-minimal", "zlib1g"),
+)
 _WHEELS: Final = (
-    "numpy scipy cryptography pydantic typer rich mpmath hypothesis pytest pytest-xdist".split()
+    *("numpy", "scipy", "cryptography", "pydantic", "typer", "rich"),
+    *("mpmath", "hypothesis", "pytest", "pytest-xdist"),
 )
 
 
@@ -179,7 +180,7 @@ def run_tests(arguments: list[str]) -> int:
 
 
 def _fetched(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=120) as answer:
+    with urllib.request.urlopen(url, timeout=120) as answer:  # noqa: S310 - https only, see above
         return bytes(answer.read())
 
 

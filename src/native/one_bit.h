@@ -3,8 +3,8 @@ precision.
 
 With E = e^(2z) and the halfword w, the uniform number lies in [w, w + 1) 2^-16 and the threshold is
 1/(1 + E): the bit is surely 1 if w (1 + E) >= 2^16 (1 + margin), surely 0 if (w + 1)(1 + E) <= 2^16
-(1 - margin), and otherwise decided in double precision with 64 more bits. docs/explanation/kernels.md proves
-the margin. Every coordinate takes the same steps, whatever its value. */
+(1 - margin), and otherwise decided in double precision with 64 more bits. (one_bit_neon.h compares
+differently.) docs/explanation/kernels.md proves both. Every coordinate takes the same steps, whatever its value. */
 
 #define ODDS_MARGIN 0x1p-16f
 

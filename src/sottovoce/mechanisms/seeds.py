@@ -220,10 +220,10 @@ def quantize(values: Vector, grid: WeightGrid) -> QuantizedTilts:
 def _log_cosh_sum(levels: Weights, step: float) -> float:
     """Return sum log cosh(step * level); equal levels of a long vector make one term."""
     if len(levels) <= LARGEST_WEIGHT:
-        return float(np.sum(_log_cosh(levels * step)))
+        return float(np.sum(_log_cosh(levels.astype(np.float64) * step)))
     counts = np.bincount(levels)
     found = np.flatnonzero(counts)
-    return float(np.sum(counts[found] * _log_cosh(found * step)))
+    return float(np.sum(counts[found] * _log_cosh(found.astype(np.float64) * step)))
 
 
 def _log_cosh(tilts: Vector) -> Vector:

@@ -35,8 +35,8 @@ Singles = NDArray[np.float32]
 
 def coefficients() -> Vector:
     """Of the polynomial for 2^f, the highest power first, as the C source has them."""
-    found = np.array(re.findall(r"FOUR\(([\d.]+)f\)", SOURCE.read_text()), dtype=np.float32)
-    found = found.astype(np.float64)
+    singles = np.array(re.findall(r"FOUR\(([\d.]+)f\)", SOURCE.read_text()), dtype=np.float32)
+    found = singles.astype(np.float64)
     assert len(found) == 5
     return found
 
