@@ -2,7 +2,7 @@
 
     python tools/arm_emulation.py                     the tests of kernels and of what uses them
     python tools/arm_emulation.py tests/core -k sums  other arguments of pytest
-    python tools/arm_emulation.py --compile           only compile, with gcc and clang (if there is one)
+    python tools/arm_emulation.py --compile           only compile (with clang, too, if there)
 
 The extension is compiled for 64-bit ARM with a cross compiler, and an ARM Python runs the tests in
 the emulator of QEMU. That Python, its libraries (Debian packages) and wheels of the dependencies
