@@ -29,6 +29,7 @@ setup(
                     "portable",
                     "avx2",
                     "avx512",
+                    "neon",
                 )
             ],
             depends=sorted(glob("src/native/*.h")),

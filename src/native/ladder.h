@@ -58,6 +58,18 @@ INLINE uint32_t count_few(const float *row, size_t width, float word, float high
                           int *differs)
 {
     const vf words = spread(word), highs = spread(high), places = spread(place);
+#if defined(SV_NEON)
+    int32x4_t counts[2] = {vdupq_n_s32(0), vdupq_n_s32(0)}; /* A true comparison is -1. */
+    for (int j = 0; j < LADDER_STEP; j += LANES) {
+        const vf start = *(const vf_any *)(row + j), rise = *(const vf_any *)(row + width + j);
+        const vf threshold = fused(rise, places, start);
+        counts[0] -= (int32x4_t)(words >= threshold);
+        counts[1] -= (int32x4_t)(highs >= threshold);
+    }
+    const int32x4_t pairs = vpaddq_s32(counts[0], counts[1]), both = vpaddq_s32(pairs, pairs);
+    *differs = vgetq_lane_s32(both, 0) != vgetq_lane_s32(both, 1);
+    return (uint32_t)vgetq_lane_s32(both, 0);
+#else
     uint32_t passed = 0, maybe = 0;
     for (int j = 0; j < LADDER_STEP; j += LANES) {
         const vf start = *(const vf_any *)(row + j), rise = *(const vf_any *)(row + width + j);
@@ -67,6 +79,7 @@ INLINE uint32_t count_few(const float *row, size_t width, float word, float high
     }
     *differs = passed != maybe;
     return (uint32_t)__builtin_popcount(passed);
+#endif
 }
 
 /* Counts all thresholds that are passed: up to 16 at once; if there are more, first every 16th,
@@ -131,7 +144,7 @@ INLINE void ladder_tile(const struct sv_ladder *job, const void *tile, int is_do
     struct ladder_tile t;
     int after_narrow = 0;
     draws16(job->key, (uint32_t)(first / SV_TILE_DRAWS), 1, t.draws);
-#ifdef SV_AVX512
+#if defined(SV_AVX512) || defined(SV_NEON)
     if (job->narrow_cells) {
         narrow_pass(job, tile, is_double, t.draws, codes, t.differing);
         after_narrow = 1;
