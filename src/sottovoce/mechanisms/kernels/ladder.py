@@ -247,28 +247,32 @@ def sample(
     Raises:
         RandomnessError: The keystream was used before.
     """
-    per_unit = affine.scale / affine.divisor
     if is_far(affine, ladder):
         values = values.astype(np.float64, copy=False)
     key = keystream.spend()
     codes = np.empty(len(values), dtype=np.uint8)
-    wide = values.dtype == np.float64
-    per_x = ladder.cells_per_unit * per_unit
-    first_pass: tuple[Any, ...]
-    if narrow is None:
-        first_pass = (b"", 0, 0.0, 0.0, 0)
-    else:
-        narrow_per_x = narrow.cells_per_unit * per_unit
-        first_pass = (narrow.rows, narrow.cells, narrow_per_x, narrow.origin, narrow.gap)
+    wide, parts = values.dtype == np.float64, kernel_parts(affine, ladder, narrow, law)
 
     def work(start: int, stop: int, undecided: NDArray[np.int64]) -> int:
-        return int(
-            kernels.library.ladder(
-                kernels.level, key, start, affine.shift, affine.scale, affine.divisor, per_x,
-                ladder.origin, ladder.levels, ladder.rows.shape[2], ladder.rows, ladder.gaps,
-                law.is_table, law.first, law.second, values[start:stop], wide, codes[start:stop],
-                undecided, *first_pass,
-            )
-        )  # fmt: skip
+        found = kernels.library.ladder(
+            kernels.level, key, start, parts, values[start:stop], wide, codes[start:stop], undecided
+        )
+        return int(found)
 
     return codes, collect_undecided(len(values), work)
+
+
+def kernel_parts(
+    affine: Affine, ladder: Ladder, narrow: NarrowLadder | None, law: Law
+) -> tuple[Any, ...]:
+    """Return a ladder as the C kernels take it; its arrays must outlive the call."""
+    first_pass: tuple[Any, ...] = (b"", 0, 0.0, 0.0, 0)
+    if narrow is not None:
+        first_pass = (
+            narrow.rows, narrow.cells, narrow.cells_per_unit, narrow.origin, narrow.gap
+        )  # fmt: skip
+    return (
+        affine.shift, affine.scale, affine.divisor, ladder.cells_per_unit, ladder.origin,
+        ladder.levels, ladder.rows.shape[2], ladder.rows, ladder.gaps, law.is_table, law.first,
+        law.second, *first_pass,
+    )  # fmt: skip
