@@ -29,6 +29,7 @@ setup(
                     "ladder_tables",
                     "row_source",
                     "rows",
+                    "row_sums",
                     "keys",
                     "portable",
                     "avx2",

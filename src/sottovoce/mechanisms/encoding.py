@@ -20,7 +20,7 @@ ledger: `sottovoce.Client` does.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, assert_never, runtime_checkable
 
 import numpy as np
@@ -188,12 +188,26 @@ def check_rows(payloads: NDArray[np.uint8], *, count: int, levels: int) -> None:
             f"expected uint8 payloads of shape (clients, {size}) for {count} codes of {bits} bits, "
             f"got {payloads.dtype} of shape {payloads.shape}"
         )
-    if levels < 1 << bits:
-        for row in payloads:
-            PackedCodes(row, count=count, levels=levels)
+    if levels < 1 << bits and (largest := _largest_in_rows(payloads, count, bits)) >= levels:
+        raise WireError(f"expected codes below {levels}, got code {largest}")
     used = 8 - (8 * size - count * bits)
     if used < 8 and (payloads[:, -1] >> used).any():
         raise WireError("expected zero padding bits after the last code, got other bits")
+
+
+def _largest_in_rows(payloads: NDArray[np.uint8], count: int, bits: int) -> int:
+    """Return the largest code of all rows of a matrix; 0 if there is none."""
+    kernels = native()
+    if kernels is None or bits > _BYTE_BITS:
+        return max((int(unpack(row, count, bits).max(initial=0)) for row in payloads), default=0)
+    rows, found = np.ascontiguousarray(payloads), [0]
+
+    def work(begin: int, end: int) -> None:
+        found.append(kernels.library.largest_in_rows(kernels.level, rows, count, bits, begin, end))
+
+    if rows.size:
+        over_rows(work, len(rows), count)
+    return max(found)
 
 
 def _view(payload: Octets) -> memoryview:
@@ -373,6 +387,10 @@ class PackedRows:
         """
         found: Payloads = self.payloads.cpu().numpy() if self.on_device else self.payloads
         return found
+
+    def take(self, begin: int, end: int) -> "PackedRows":
+        """Return the rows begin ... end - 1."""
+        return replace(self, payloads=self.payloads[begin:end])
 
     def codes(self) -> list[Codes]:
         """Unpack the codes of each row.
