@@ -95,7 +95,7 @@ int sv_hold_rows(struct sv_row_source *source, PyObject *args)
     PyObject *layers, *factors, *signs;
     Py_ssize_t rows, dimension;
     int is_double;
-    source->num_held = source->count = source->is_wide = 0, source->doubles = NULL;
+    source->num_held = source->count = 0, source->doubles = NULL;
     if (!PyTuple_Check(args) || !PyArg_ParseTuple(args, "OnniOO", &layers, &rows, &dimension,
                                                   &is_double, &factors, &signs))
         return -1;
@@ -122,14 +122,30 @@ static int is_dense(const struct sv_row_source *source)
     return source->doubles || (source->count == 1 && !source->layers[0].right);
 }
 
-int sv_make_scratch(struct sv_row_scratch *scratch, const struct sv_row_source *source)
+/* Returns memory for doubles, the one at `place` aligned to a cache line; NULL if there is none. */
+static double *aligned_doubles(size_t count, size_t place, void **memory)
 {
-    scratch->singles = NULL, scratch->doubles = NULL;
+    *memory = malloc((count + 16) * sizeof(double));
+    if (!*memory)
+        return NULL;
+    const uintptr_t line = ((uintptr_t)*memory + 63) / 64 * 64;
+    return (double *)line + (8 - place % 8) % 8;
+}
+
+int sv_make_scratch(struct sv_row_scratch *scratch, const struct sv_row_source *source, int is_wide)
+{
+    const size_t d = source->dimension, rest = d - source->block;
+    *scratch = (struct sv_row_scratch){.singles = NULL};
+    scratch->is_wide = is_wide || source->passes;
+    int fine = 1;
     if (!is_dense(source))
-        scratch->singles = malloc(source->dimension * sizeof(float));
-    if (source->passes)
-        scratch->doubles = malloc(source->dimension * sizeof(double));
-    if ((is_dense(source) || scratch->singles) && (!source->passes || scratch->doubles))
+        fine = (scratch->singles = malloc(d * sizeof(float))) != NULL;
+    if (fine && scratch->is_wide)
+        fine = (scratch->row = aligned_doubles(d, source->passes > 1 ? rest : 0,
+                                               &scratch->memory[0])) != NULL;
+    if (fine && source->passes > 1)
+        fine = (scratch->doubles = aligned_doubles(source->block, 0, &scratch->memory[1])) != NULL;
+    if (fine)
         return 0;
     sv_free_scratch(scratch);
     return -1;
@@ -138,18 +154,9 @@ int sv_make_scratch(struct sv_row_scratch *scratch, const struct sv_row_source *
 void sv_free_scratch(struct sv_row_scratch *scratch)
 {
     free(scratch->singles);
-    free(scratch->doubles);
-}
-
-int sv_make_wide(struct sv_row_source *source, struct sv_row_scratch *scratch)
-{
-    source->is_wide = source->factors != NULL;
-    if (source->is_wide && !scratch->doubles)
-        scratch->doubles = malloc(source->dimension * sizeof(double));
-    if (!source->is_wide || scratch->doubles)
-        return 0;
-    PyErr_NoMemory();
-    return -1;
+    free(scratch->memory[0]);
+    free(scratch->memory[1]);
+    *scratch = (struct sv_row_scratch){.singles = NULL};
 }
 
 struct sv_values sv_given_row(const struct sv_row_source *source, int level, size_t i,
@@ -194,39 +201,55 @@ static void rotate_small(double *block, size_t size, const uint8_t *signs)
         block[i] *= 1.0 / sqrt((double)size);
 }
 
-static void rotate_block(double *block, size_t size, const uint8_t *signs, int level)
+/* Rotates the block of a row that begins at `from`, into `to`, which may be the same place. */
+static void rotate_block(double *from, size_t size, const uint8_t *signs, int level, double *to)
 {
-    if (size < LEAST_FAST_BLOCK) {
-        rotate_small(block, size, signs);
+    if (size >= LEAST_FAST_BLOCK) {
+        SV_PICK(sv_rows, level)->rotated(from, size, signs, to);
         return;
     }
-    const struct sv_server *kernels = SV_PICK(sv_server, level);
-    const size_t eighth = size / 8;
-    for (size_t e = 0; e < 8; e++)
-        kernels->hadamard(block + e * eighth, eighth, signs + e * eighth / 8);
-    kernels->hadamard_end(block, size, 0, eighth, 1.0 / sqrt((double)size), NULL);
+    rotate_small(from, size, signs);
+    if (to != from)
+        memcpy(to, from, size * sizeof(double));
+}
+
+/* Makes row i in the scratch memory, clipped and rotated. If there are two blocks, each is
+   transformed where it is aligned: the first one moves to its place in the row with its last level.
+   */
+static double *make_row(const struct sv_row_source *source, int level, size_t i,
+                        struct sv_row_scratch *scratch)
+{
+    const struct sv_values given = sv_given_row(source, level, i, scratch);
+    const struct sv_rows *kernels = SV_PICK(sv_rows, level);
+    const double factor = source->factors ? source->factors[i] : 1.0;
+    const size_t size = source->block, rest = source->dimension - size;
+    double *row = scratch->row;
+    if (source->passes < 2) {
+        kernels->widened(given.start, given.count, given.is_double, factor, row);
+        if (source->passes)
+            rotate_block(row, size, source->signs, level, row);
+        return row;
+    }
+    const size_t width = given.is_double ? sizeof(double) : sizeof(float);
+    kernels->widened(given.start, size, given.is_double, factor, scratch->doubles);
+    kernels->widened((const char *)given.start + size * width, rest, given.is_double, factor,
+                     row + size);
+    rotate_block(scratch->doubles, size, source->signs, level, row);
+    rotate_block(row + rest, size, source->signs + (size + 7) / 8, level, row + rest);
+    return row;
 }
 
 void sv_write_row(const struct sv_row_source *source, int level, size_t i,
                   struct sv_row_scratch *scratch, double *out)
 {
-    const struct sv_values given = sv_given_row(source, level, i, scratch);
-    const size_t size = source->block;
-    SV_PICK(sv_rows, level)
-        ->widened(given.start, given.count, given.is_double,
-                  source->factors ? source->factors[i] : 1.0, out);
-    if (source->passes > 0)
-        rotate_block(out, size, source->signs, level);
-    if (source->passes > 1)
-        rotate_block(out + source->dimension - size, size, source->signs + (size + 7) / 8, level);
+    memcpy(out, make_row(source, level, i, scratch), source->dimension * sizeof(double));
 }
 
 struct sv_row sv_prepared_row(const struct sv_row_source *source, int level, size_t i,
                               struct sv_row_scratch *scratch)
 {
-    if (!source->passes && !source->is_wide)
+    if (!scratch->is_wide)
         return (struct sv_row){sv_given_row(source, level, i, scratch),
                                source->factors ? source->factors[i] : 1.0};
-    sv_write_row(source, level, i, scratch, scratch->doubles);
-    return (struct sv_row){{scratch->doubles, source->dimension, 1}, 1.0};
+    return (struct sv_row){{make_row(source, level, i, scratch), source->dimension, 1}, 1.0};
 }

@@ -26,13 +26,14 @@ struct sv_row_source {
     const uint8_t *signs;
     int passes;
     size_t block;
-    int is_wide; /* Whether factors are applied when a row is made. */
 };
 
 /* Memory in which a row is made. */
 struct sv_row_scratch {
     float *singles;
-    double *doubles;
+    double *row, *doubles;
+    void *memory[2];
+    int is_wide; /* Whether rows are made in double precision, their factors applied. */
 };
 
 /* A row of clipped and rotated values: `values`, still to be multiplied with `factor`. */
@@ -46,10 +47,10 @@ struct sv_row {
 int sv_hold_rows(struct sv_row_source *source, PyObject *args);
 void sv_release_rows(struct sv_row_source *source);
 
-int sv_make_scratch(struct sv_row_scratch *scratch, const struct sv_row_source *source);
+/* Returns -1 if there is no memory. With `is_wide` factors are applied when a row is made. */
+int sv_make_scratch(struct sv_row_scratch *scratch, const struct sv_row_source *source,
+                    int is_wide);
 void sv_free_scratch(struct sv_row_scratch *scratch);
-/* Makes every later row in double precision, its factor applied; -1 if there is no memory. */
-int sv_make_wide(struct sv_row_source *source, struct sv_row_scratch *scratch);
 
 /* Returns row i as it was given. */
 struct sv_values sv_given_row(const struct sv_row_source *source, int level, size_t i,

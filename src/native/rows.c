@@ -36,15 +36,16 @@ static PyObject *refused(struct call *call, const char *why)
 }
 
 /* Reads the rows and their range; returns -1 with an exception set if they do not fit. */
-static int begin_call(struct call *call, PyObject *rows, Py_ssize_t begin, Py_ssize_t end)
+static int begin_call(struct call *call, PyObject *rows, Py_ssize_t begin, Py_ssize_t end,
+                      int is_wide)
 {
-    call->scratch.singles = NULL, call->scratch.doubles = NULL, call->source.num_held = 0;
+    call->source.num_held = 0;
     if (sv_checked_level(call->level) < 0 || sv_hold_rows(&call->source, rows) < 0)
         return -1;
     if (begin < 0 || begin > end || (size_t)end > call->source.rows)
         return -1;
     call->begin = (size_t)begin, call->end = (size_t)end;
-    if (sv_make_scratch(&call->scratch, &call->source) == 0)
+    if (sv_make_scratch(&call->scratch, &call->source, is_wide) == 0)
         return 0;
     PyErr_NoMemory();
     return -1;
@@ -66,7 +67,7 @@ static PyObject *clip_factors(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "iOnndddw*", &call.level, &rows, &begin, &end, &limit, &least, &most,
                           out))
         return NULL;
-    if (begin_call(&call, rows, begin, end) < 0 || !holds(out, 8, call.source.rows))
+    if (begin_call(&call, rows, begin, end, 0) < 0 || !holds(out, 8, call.source.rows))
         return refused(&call, "a range of the rows, and a factor for each of them");
     Py_BEGIN_ALLOW_THREADS
     double *factors = out->buf;
@@ -89,7 +90,7 @@ static PyObject *prepared_rows(PyObject *self, PyObject *args)
     Py_ssize_t begin, end;
     if (!PyArg_ParseTuple(args, "iOnnw*", &call.level, &rows, &begin, &end, out))
         return NULL;
-    if (begin_call(&call, rows, begin, end) < 0 ||
+    if (begin_call(&call, rows, begin, end, 1) < 0 ||
         !holds(out, 8, (call.end - call.begin) * call.source.dimension))
         return refused(&call, "a range of the rows, and memory for them");
     Py_BEGIN_ALLOW_THREADS
@@ -148,7 +149,7 @@ static PyObject *one_bit_rows(PyObject *self, PyObject *args)
     if (!PyArg_ParseTuple(args, "iOnny*ddw*w*", &call.level, &rows, &begin, &end, keys, &job.stddev,
                           &slope, out, open))
         return NULL;
-    if (begin_call(&call, rows, begin, end) < 0 || !fits_codes(&call, keys, out, open, 1))
+    if (begin_call(&call, rows, begin, end, 0) < 0 || !fits_codes(&call, keys, out, open, 1))
         return refused(&call, "a range of the rows, and a key and a payload for each of them");
     struct open_pairs pairs = pairs_in(open);
     const size_t size = (call.source.dimension + 7) / 8;
@@ -181,7 +182,7 @@ static void ladder_row(struct call *call, const struct sv_ladder_tables *tables,
 static PyObject *ladder_rows(PyObject *self, PyObject *args)
 {
     (void)self;
-    struct call call = {.num_views = 3};
+    struct call call = {.num_views = 3, .source.num_held = 0};
     Py_buffer *keys = &call.views[0], *out = &call.views[1], *open = &call.views[2];
     PyObject *rows, *parts;
     Py_ssize_t begin, end;
@@ -192,11 +193,11 @@ static PyObject *ladder_rows(PyObject *self, PyObject *args)
         return NULL;
     struct sv_ladder job = {.first = 0};
     uint8_t *codes = NULL;
-    int fine = begin_call(&call, rows, begin, end) == 0 && bits >= 1 && bits <= 8 &&
-               fits_codes(&call, keys, out, open, bits) && sv_hold_ladder(&tables, &job, parts) == 0 &&
-               job.levels <= (size_t)1 << bits;
     /* A table's values are shifted after they are clipped. */
-    fine = fine && (!job.num_knots || sv_make_wide(&call.source, &call.scratch) == 0);
+    int fine = sv_hold_ladder(&tables, &job, parts) == 0 &&
+               begin_call(&call, rows, begin, end, job.num_knots > 0) == 0 && bits >= 1 &&
+               bits <= 8 && job.levels <= (size_t)1 << bits &&
+               fits_codes(&call, keys, out, open, bits);
     if (fine && !(codes = malloc(call.source.dimension))) {
         PyErr_NoMemory();
         fine = 0;
