@@ -66,7 +66,7 @@ def sample_exponential_family(
         return reference.sample_exponential_family(tilts, points, weights, keystream)
     ladder = ladder_of(points, weights, fisher_bound, reach)
     family = (points.tobytes(), weights.tobytes(), float(fisher_bound))
-    narrow = _narrow(*family, _usual_reach(float(reach), len(vector)))
+    narrow = _narrow(*family, min(usual_reach(reach, len(vector)), _NARROW_REACH))
     law = Law(is_table=False, first=np.array(points), second=np.array(weights))
     codes, left = sample(vector, affine, ladder, narrow, law, keystream, kernels)
     for i in left:
@@ -95,13 +95,16 @@ def ladder_of(points: Vector, weights: Vector, fisher_bound: float, reach: float
     return _ladder(points.tobytes(), weights.tobytes(), float(fisher_bound), float(reach))
 
 
-def _usual_reach(reach: float, count: int) -> float:
-    """Return a bound on most tilts if many share a norm, a power of two for the cache."""
+def usual_reach(reach: float, count: int) -> float:
+    """Return a bound on most of `count` tilts of this norm, `reach` or a power of two below.
+
+    At most one in 64 is larger.
+    """
     share = 8.0 * reach / math.sqrt(max(count, 1))
-    return min(reach, _NARROW_REACH, 2.0 ** math.ceil(math.log2(share)))
+    return min(float(reach), 2.0 ** math.ceil(math.log2(share)))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _ladder(points: bytes, weights: bytes, fisher_bound: float, reach: float) -> Ladder:
     wanted = 2.0 * reach / math.sqrt(8.0 * _CHORD_ERROR / fisher_bound)
     most = max(_FEWEST_CELLS, 8 * _MOST_NUMBERS // len(points))
