@@ -138,10 +138,8 @@ def wheels() -> Path:
     return target
 
 
-def package_with_extension(root: Path) -> Path:
-    """Return a folder with the package's sources, linked, and the extension compiled for ARM."""
-    tree = CACHE / "tree"
-    shutil.rmtree(tree, ignore_errors=True)
+def link_package(tree: Path, root: Path) -> None:
+    """Fill a folder with links to the package's sources, and the extension compiled for ARM."""
     package = tree / "sottovoce"
     package.mkdir(parents=True)
     for entry in (ROOT / "src" / "sottovoce").iterdir():
@@ -156,21 +154,23 @@ def package_with_extension(root: Path) -> Path:
         subprocess.run(
             [COMPILER, "-shared", *map(str, objects), "-o", str(library), "-lm"], check=True
         )
-    return tree
 
 
 def run_python(arguments: list[str]) -> int:
     """Run the ARM Python with these arguments and the package's sources; return its exit status."""
-    root = system_root()
-    path = [package_with_extension(root), wheels(), ROOT / "papers" / "src"]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, path)),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [EMULATOR, "-L", str(root), str(root / "usr" / "bin" / "python3.11"), *arguments]
-    return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+    root, dependencies = system_root(), wheels()
+    with tempfile.TemporaryDirectory() as tree:
+        link_package(Path(tree), root)
+        path = [tree, dependencies, ROOT / "papers" / "src"]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(map(str, path)),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        python = str(root / "usr" / "bin" / "python3.11")
+        command = [EMULATOR, "-L", str(root), python, *arguments]
+        return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 
 def run_tests(arguments: list[str]) -> int:

@@ -125,7 +125,8 @@ INLINE vu counters_from(uint32_t first)
 }
 
 /* Stores the words of a tile, as draws of 32 bits. */
-INLINE void tile_words(const struct streams *streams, uint32_t tile, uint32_t *out)
+static __attribute__((noinline)) void tile_words(const struct streams *streams, uint32_t tile,
+                                                 uint32_t *out)
 {
     vu x[16];
     for (uint32_t group = 0; group < SV_TILE_BLOCKS; group += LANES) {
@@ -143,19 +144,25 @@ static void draws32(const uint32_t key[8], uint32_t first, size_t count, uint32_
         tile_words(&streams, first + (uint32_t)tile, out);
 }
 
+/* Stores the draws of 16 bits of a tile. */
+static __attribute__((noinline)) void tile_draws(const struct streams *streams, uint32_t tile,
+                                                 uint16_t *out)
+{
+    vu x[16];
+    for (uint32_t group = 0; group < SV_TILE_BLOCKS; group += LANES) {
+        chacha_blocks(streams, counters_from(tile * SV_TILE_BLOCKS + group), x);
+        for (int w = 0; w < 16; w++) {
+            uint16_t *low = out + 2 * SV_TILE_BLOCKS * w + group, *high = low + SV_TILE_BLOCKS;
+            for (int l = 0; l < LANES; l++)
+                low[l] = (uint16_t)x[w][l], high[l] = (uint16_t)(x[w][l] >> 16);
+        }
+    }
+}
+
 static void draws16(const uint32_t key[8], uint32_t first, size_t count, uint16_t *out)
 {
     struct streams streams;
-    vu x[16];
     start_stream(&streams, key);
     for (size_t tile = 0; tile < count; tile++, out += 2 * SV_TILE_WORDS)
-        for (uint32_t group = 0; group < SV_TILE_BLOCKS; group += LANES) {
-            const uint32_t block = (first + (uint32_t)tile) * SV_TILE_BLOCKS + group;
-            chacha_blocks(&streams, counters_from(block), x);
-            for (int w = 0; w < 16; w++) {
-                uint16_t *low = out + 2 * SV_TILE_BLOCKS * w + group, *high = low + SV_TILE_BLOCKS;
-                for (int l = 0; l < LANES; l++)
-                    low[l] = (uint16_t)x[w][l], high[l] = (uint16_t)(x[w][l] >> 16);
-            }
-        }
+        tile_draws(&streams, first + (uint32_t)tile, out);
 }

@@ -119,10 +119,10 @@ INLINE vb byte_masks(const uint8_t *bits)
     const uint8x16_t weights = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u));
     return (vb)vtstq_u8(vqtbl1q_u8(vreinterpretq_u8_u16(vdupq_n_u16(two)), places), weights);
 #else
-    vb copies, weights;
-    for (size_t i = 0; i < WIDE; i++)
-        copies[i] = bits[i / 8], weights[i] = (uint8_t)(1u << i % 8);
-    return (vb)((copies & weights) != 0);
+    vq copies;
+    for (size_t i = 0; i < WIDE / 8; i++)
+        copies[i] = bits[i] * EACH_BYTE;
+    return (vb)((vb)(copies & 0x8040201008040201u) != 0);
 #endif
 }
 
