@@ -162,6 +162,10 @@ class Rotation:
         size = block_size(self.dimension)
         return [(start, _unpack_signs(signs, size)) for start, signs in self.packed_passes()]
 
+    def packed_signs(self) -> Signs:
+        """Return the signs of all passes, one pass after the other, each from a new byte on."""
+        return np.concatenate([signs for _, signs in self.packed_passes()])
+
     def packed_passes(self) -> list[tuple[int, Signs]]:
         """Return the passes with one bit per sign, lowest bit first; 1 is a minus."""
         size = block_size(self.dimension)
