@@ -11,6 +11,7 @@ fused with an addition.
 
 import math
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +30,27 @@ _LEAST_ROWS = 132  # if there are at least so many rows.
 _MOST_ROWS = 65535
 
 
+def _lane_levels() -> str:
+    """Return the assembler for five levels between lanes, of number $1 in lane $2."""
+    lines = [".reg .b32 low, high, sign;", ".reg .f64 other, mine;", "mov.f64 $0, $1;"]
+    for level in range(_LANE_LEVELS):
+        lines += [
+            "mov.b64 {low, high}, $0;",
+            f"shl.b32 sign, $2, {31 - level};",
+            "and.b32 sign, sign, 0x80000000;",
+            "xor.b32 sign, sign, high;",
+            "mov.b64 mine, {low, sign};",
+            f"shfl.sync.bfly.b32 low, low, {1 << level}, 0x1f, 0xffffffff;",
+            f"shfl.sync.bfly.b32 high, high, {1 << level}, 0x1f, 0xffffffff;",
+            "mov.b64 other, {low, high};",
+            "add.rn.f64 $0, other, mine;",
+        ]
+    return "{ " + " ".join(lines) + " }"
+
+
+_ALL_LANES = tl.constexpr(_lane_levels())
+
+
 @triton.jit
 def _between_registers(x, levels: tl.constexpr):
     """Do the levels between the numbers of a tuple, the lowest first."""
@@ -44,84 +66,66 @@ def _between_registers(x, levels: tl.constexpr):
 
 
 @triton.jit
-def _between_lanes(x, index, level: tl.constexpr, asm: tl.constexpr):
-    """Do one level between the lanes of a warp: the higher one of a pair gets the difference."""
-    high = (index >> level) & 1
-    if asm:
-        found = tl.inline_asm_elementwise(
-            """
-            {
-            .reg .b32 low, high;
-            .reg .f64 other, mine;
-            mov.b64 {low, high}, $1;
-            xor.b32 high, high, $3;
-            mov.b64 mine, {low, high};
-            mov.b64 {low, high}, $1;
-            shfl.sync.bfly.b32 low, low, $2, 0x1f, 0xffffffff;
-            shfl.sync.bfly.b32 high, high, $2, 0x1f, 0xffffffff;
-            mov.b64 other, {low, high};
-            add.rn.f64 $0, other, mine;
-            }
-            """,
-            "=d,d,r,r",
-            [x, tl.full(x.shape, 1 << level, tl.int32), high << 31],
-            dtype=tl.float64,
-            is_pure=False,
-            pack=1,
-        )
+def _between_lanes(x, index, levels: tl.constexpr, asm: tl.constexpr):
+    """Do the levels between the lanes of a warp: the higher one of a pair gets the difference."""
+    if asm and levels == 5:
+        x = tl.inline_asm_elementwise(_ALL_LANES, "=d,d,r", [x, index], tl.float64, False, 1)
     else:
-        other = tl.gather(x, index ^ (1 << level), axis=0)
-        found = tl.where(high == 0, x + other, other - x)
-    return found
+        for level in tl.static_range(levels):
+            other = tl.gather(x, index ^ (1 << level), axis=0)
+            x = tl.where((index >> level) & 1 == 0, x + other, other - x)
+    return x
+
+
+@triton.jit
+def _signed(number, words, at, place, real):
+    """Return a number, or its negative where the bit at `place` of the word is 1."""
+    word = tl.load(words + at, mask=real, other=0)
+    return tl.where((word >> place) & 1 == 0, number, number * -1.0)
 
 
 @triton.jit
 def _low_levels(
-    source, out, words, tile, index, scale, start,
-    k: tl.constexpr, registers: tl.constexpr, factor: tl.constexpr, mixed: tl.constexpr,
-    before: tl.constexpr, after: tl.constexpr, asm: tl.constexpr,
+    source, out, words, tile, index, scale, start, done,
+    k: tl.constexpr, registers: tl.constexpr, factor: tl.constexpr, inverse: tl.constexpr,
+    asm: tl.constexpr,
 ):  # fmt: skip
     """Do the lowest levels of a block of a row, for one tile of 32 * 2^registers in each warp.
 
-    `source` and `out` point to the row, whose block begins at coordinate `start`. With `mixed` the
-    numbers up to the first 2^k of the row are read from `out`, where they are scaled already.
+    `source` and `out` point to the row, whose block begins at coordinate `start`. The numbers up to
+    the first `done` of the row are read from `out`, where they are scaled already.
     """
     lane = index % 32
     tile = tile + index // 32
     first = tile.to(tl.int64) * (32 << registers) + lane
     real = first < (1 << k)
+    p = start + first
     x = ()
     for j in tl.static_range(1 << registers):
-        p = start + first + 32 * j
-        if mixed:
-            old = tl.load(out + p, mask=real & (p < (1 << k)), other=0.0)
-            new = tl.load(source + p, mask=real & (p >= (1 << k)), other=0.0).to(tl.float64)
-            number = tl.where(p < (1 << k), old, new * scale)
-        else:
-            number = tl.load(source + p, mask=real, other=0.0).to(tl.float64) * scale
-        if before:
-            at = (tile << registers) + j
-            word = tl.load(words + at, mask=real, other=0)
-            number = tl.where((word >> lane) & 1 == 0, number, number * -1.0)
-        for level in tl.static_range(min(k, 5)):
-            number = _between_lanes(number, index, level, asm)
-        x = x + (number,)
-    x = _between_registers(x, registers)
+        old = tl.load(out + p + 32 * j, mask=real & (p + 32 * j < done), other=0.0)
+        new = tl.load(source + p + 32 * j, mask=real & (p + 32 * j >= done), other=0.0)
+        x = x + (tl.where(p + 32 * j < done, old, new.to(tl.float64) * scale),)
+    y = ()
     for j in tl.static_range(1 << registers):
         number = x[j]
+        if not inverse:
+            number = _signed(number, words, (tile << registers) + j, lane, real)
+        y = y + (_between_lanes(number, index, min(k, 5), asm),)
+    y = _between_registers(y, registers)
+    for j in tl.static_range(1 << registers):
+        number = y[j]
         if k == min(k, 5) + registers:
             number = number * tl.full((), factor, tl.float64)
-            if after:
-                word = tl.load(words + (tile << registers) + j, mask=real, other=0)
-                number = tl.where((word >> lane) & 1 == 0, number, number * -1.0)
-        tl.store(out + start + first + 32 * j, number, mask=real)
+            if inverse:
+                number = _signed(number, words, (tile << registers) + j, lane, real)
+        tl.store(out + p + 32 * j, number, mask=real)
 
 
 @triton.jit
 def _high_levels(
     out, words, unit,
     k: tl.constexpr, below: tl.constexpr, levels: tl.constexpr, factor: tl.constexpr,
-    after: tl.constexpr,
+    inverse: tl.constexpr,
 ):  # fmt: skip
     """Do `levels` levels of a block from level `below` on, in each lane for one unit of 2^levels.
 
@@ -138,29 +142,27 @@ def _high_levels(
         number = x[j]
         if below + levels == k:
             number = number * tl.full((), factor, tl.float64)
-            if after:
+            if inverse:
                 at = (first >> 5) + (j << (below - 5))
-                word = tl.load(words + at, mask=real, other=0)
-                number = tl.where((word >> (column & 31)) & 1 == 0, number, number * -1.0)
+                number = _signed(number, words, at, column & 31, real)
         tl.store(out + first + (j << below), number, mask=real)
 
 
-_RUN_TIME = ["dimension", "stride", "start"]
+_RUN_TIME = ["dimension", "stride", "start", "done"]
 
 
 @triton.jit(do_not_specialize=_RUN_TIME)
 def _low(
-    source, out, words, scales, dimension, stride, start,
+    source, out, words, scales, dimension, stride, start, done,
     k: tl.constexpr, registers: tl.constexpr, factor: tl.constexpr, scaled: tl.constexpr,
-    mixed: tl.constexpr, before: tl.constexpr, after: tl.constexpr, warps: tl.constexpr, asm: tl.constexpr,
+    inverse: tl.constexpr, warps: tl.constexpr, asm: tl.constexpr,
 ):  # fmt: skip
     """Do the lowest levels of row r in the programs (p, r)."""
     row = tl.program_id(1).to(tl.int64)
-    index = tl.arange(0, 32 * warps)
     scale = tl.load(scales + row) if scaled else 1.0
     _low_levels(
-        source + row * stride, out + row * dimension, words, tl.program_id(0) * warps, index,
-        scale, start, k, registers, factor, mixed, before, after, asm,
+        source + row * stride, out + row * dimension, words, tl.program_id(0) * warps,
+        tl.arange(0, 32 * warps), scale, start, done, k, registers, factor, inverse, asm,
     )  # fmt: skip
 
 
@@ -168,48 +170,60 @@ def _low(
 def _high(
     out, words, dimension, start,
     k: tl.constexpr, below: tl.constexpr, levels: tl.constexpr, factor: tl.constexpr,
-    after: tl.constexpr, warps: tl.constexpr,
+    inverse: tl.constexpr, warps: tl.constexpr,
 ):  # fmt: skip
     """Do higher levels of row r in the programs (p, r)."""
     row = tl.program_id(1).to(tl.int64)
     unit = tl.program_id(0) * (32 * warps) + tl.arange(0, 32 * warps)
-    _high_levels(out + row * dimension + start, words, unit, k, below, levels, factor, after)
+    _high_levels(out + row * dimension + start, words, unit, k, below, levels, factor, inverse)
 
 
 @triton.jit(do_not_specialize=_RUN_TIME)
 def _whole_rows(
-    source, out, words, more_words, scales, dimension, stride, start,
+    source, out, words, scales, dimension, stride,
     k: tl.constexpr, registers: tl.constexpr, factor: tl.constexpr, scaled: tl.constexpr,
     warps: tl.constexpr, asm: tl.constexpr,
 ):  # fmt: skip
-    """Rotate row r in program r: one pass, and with `start` > 0 another one, which begins there."""
+    """Rotate row r in program r: a pass from the first coordinate, and one up to the last."""
     row = tl.program_id(0).to(tl.int64)
     index = tl.arange(0, 32 * warps)
     scale = tl.load(scales + row) if scaled else 1.0
     here, target = source + row * stride, out + row * dimension
     low: tl.constexpr = min(k, 5) + registers
-    for tile in range(0, 1 << (k - low), warps):
-        _low_levels(
-            here, target, words, tile, index, scale, 0,
-            k, registers, factor, False, True, False, asm,
-        )  # fmt: skip
-    if k > low:
-        tl.debug_barrier()
-        for unit in range(0, 1 << low, 32 * warps):
-            _high_levels(target, words, unit + index, k, low, k - low, factor, False)
-    if start > 0:
-        tl.debug_barrier()
+    size: tl.constexpr = 1 << k
+    done = dimension * 0
+    for start in range(0, dimension - size + 1, tl.maximum(dimension - size, 1)):
         for tile in range(0, 1 << (k - low), warps):
             _low_levels(
-                here, target, more_words, tile, index, scale, start,
-                k, registers, factor, True, True, False, asm,
+                here, target, words, tile, index, scale, start, done,
+                k, registers, factor, False, asm,
             )  # fmt: skip
+        tl.debug_barrier()
         if k > low:
-            tl.debug_barrier()
             for unit in range(0, 1 << low, 32 * warps):
                 _high_levels(
-                    target + start, more_words, unit + index, k, low, k - low, factor, False
+                    target + start, words, unit + index, k, low, k - low, factor, False
                 )
+            tl.debug_barrier()
+        done += size
+        words += (size + 31) // 32
+
+
+class _Signs(NamedTuple):
+    """The passes of a rotation on a device.
+
+    Attributes:
+        starts: The first coordinate of the block of each pass.
+        words: The packed signs of all passes, 32 in each word, each pass from a new word on.
+    """
+
+    starts: tuple[int, ...]
+    words: torch.Tensor
+
+    def of(self, number: int) -> torch.Tensor:
+        """Return the words of one pass."""
+        each = len(self.words) // len(self.starts)
+        return self.words[number * each :]
 
 
 def rotate_rows(
@@ -231,15 +245,16 @@ def rotate_rows(
     check_values(rows, dimensions=2)
     out = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
     signs = _signs_on(rotation, rows.device)
-    whole = block_size(rotation.dimension).bit_length() - 1 <= _ROW_LEVELS
+    short = block_size(rotation.dimension).bit_length() - 1 <= _ROW_LEVELS
     with on_device(rows):
         for first in range(0, len(rows), _MOST_ROWS):
             part = slice(first, first + _MOST_ROWS)
             own = None if scales is None else scales[part]
-            if whole and len(rows) >= _LEAST_ROWS:
+            if short and len(rows) >= _LEAST_ROWS:
                 _rotate_whole(rows[part], out[part], signs, own)
             else:
-                _rotate_by_levels(rows[part], out[part], signs, own)
+                for number in range(len(signs.starts)):
+                    _pass(rows[part], out[part], signs, number, own, inverse=False)
     return out
 
 
@@ -251,21 +266,22 @@ def rotate_back(vector: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     """
     check_values(vector, dimensions=1)
     out = vector.to(torch.float64, copy=True)[None]
+    signs = _signs_on(rotation, vector.device)
     with on_device(vector):
-        for start, words in reversed(_signs_on(rotation, vector.device)):
-            _pass(out, out, words, None, start, mixed=False, inverse=True)
+        for number in reversed(range(len(signs.starts))):
+            _pass(out, out, signs, number, None, inverse=True)
     return out[0]
 
 
 @lru_cache(maxsize=2)
-def _signs_on(rotation: Rotation, device: torch.device) -> list[tuple[int, torch.Tensor]]:
-    """Return the first coordinate of each pass and its packed signs, in words on the device."""
-    found = []
-    for start, octets in rotation.packed_passes():
-        padded = np.zeros(-(-len(octets) // 4) * 4, dtype=np.uint8)
-        padded[: len(octets)] = octets
-        found.append((start, torch.from_numpy(padded.view("<i4").astype(np.int32)).to(device)))
-    return found
+def _signs_on(rotation: Rotation, device: torch.device) -> _Signs:
+    passes = rotation.packed_passes()
+    each = -(-len(passes[0][1]) // 4)
+    padded = np.zeros((len(passes), 4 * each), dtype=np.uint8)
+    for row, (_, octets) in zip(padded, passes, strict=True):
+        row[: len(octets)] = octets
+    words = padded.reshape(-1).view("<i4").astype(np.int32, copy=False)
+    return _Signs(tuple(start for start, _ in passes), torch.from_numpy(words).to(device))
 
 
 def _split(k: int) -> tuple[int, list[int]]:
@@ -276,63 +292,49 @@ def _split(k: int) -> tuple[int, list[int]]:
     return registers, [(left + i) // kernels for i in range(kernels)]
 
 
-def _rotate_by_levels(
-    rows: torch.Tensor,
-    out: torch.Tensor,
-    signs: list[tuple[int, torch.Tensor]],
-    scales: torch.Tensor | None,
-) -> None:
-    for start, words in signs:
-        _pass(rows, out, words, scales, start, mixed=start > 0, inverse=False)
-
-
 def _pass(
     rows: torch.Tensor,
     out: torch.Tensor,
-    words: torch.Tensor,
+    signs: _Signs,
+    number: int,
     scales: torch.Tensor | None,
-    start: int,
     *,
-    mixed: bool,
     inverse: bool,
 ) -> None:
-    """Do one pass of the rotation: signs, then levels; or levels, then signs for the inverse."""
+    """Do one pass: signs, then levels; for the inverse in place, levels, then signs."""
     count, dimension = rows.shape
     size = block_size(dimension)
     k, factor = size.bit_length() - 1, 1.0 / math.sqrt(size)
+    start, words = signs.starts[number], signs.of(number)
     registers, further = _split(k)
     tiles = max(1, size >> (_LANE_LEVELS + registers))
     warps = min(_WARPS, tiles)
     _low[(tiles // warps, count)](
         rows, out, words, out if scales is None else scales, dimension, rows.stride(0), start,
-        k=k, registers=registers, factor=factor, scaled=scales is not None, mixed=mixed,
-        before=not inverse, after=inverse, warps=warps, asm=rows.is_cuda,
-        num_warps=warps, enable_fp_fusion=False,
+        0 if inverse else number * size,
+        k=k, registers=registers, factor=factor, scaled=scales is not None, inverse=inverse,
+        warps=warps, asm=rows.is_cuda, num_warps=warps, enable_fp_fusion=False,
     )  # fmt: skip
     below = _LANE_LEVELS + registers
     for levels in further:
         _high[(max(1, (size >> levels) // (32 * _WARPS)), count)](
             out, words, dimension, start,
-            k=k, below=below, levels=levels, factor=factor, after=inverse, warps=_WARPS,
+            k=k, below=below, levels=levels, factor=factor, inverse=inverse, warps=_WARPS,
             num_warps=_WARPS, enable_fp_fusion=False,
         )  # fmt: skip
         below += levels
 
 
 def _rotate_whole(
-    rows: torch.Tensor,
-    out: torch.Tensor,
-    signs: list[tuple[int, torch.Tensor]],
-    scales: torch.Tensor | None,
+    rows: torch.Tensor, out: torch.Tensor, signs: _Signs, scales: torch.Tensor | None
 ) -> None:
     count, dimension = rows.shape
     size = block_size(dimension)
     k = size.bit_length() - 1
     registers, _ = _split(k)
     warps = max(1, min(_ROW_WARPS, size >> (_LANE_LEVELS + registers)))
-    (_, words), (start, more) = signs[0], signs[-1]
     _whole_rows[(count,)](
-        rows, out, words, more, out if scales is None else scales, dimension, rows.stride(0),
-        start, k=k, registers=registers, factor=1.0 / math.sqrt(size), scaled=scales is not None,
+        rows, out, signs.words, out if scales is None else scales, dimension, rows.stride(0),
+        k=k, registers=registers, factor=1.0 / math.sqrt(size), scaled=scales is not None,
         warps=warps, asm=rows.is_cuda, num_warps=warps, enable_fp_fusion=False,
     )  # fmt: skip
