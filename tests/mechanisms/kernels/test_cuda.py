@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
+from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, square_sum
 from sottovoce.core.errors import DomainError, ParameterError, RandomnessError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import encoding, registry
@@ -32,7 +32,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not cuda.available():
     pytest.skip("no CUDA device: the CUDA kernels are not tested", allow_module_level=True)
 
-from sottovoce.mechanisms.kernels.cuda import ladder, level_counts, norm  # noqa: E402
+from sottovoce.mechanisms.kernels.cuda import ladder, level_counts, norm, rotation  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import packing as cuda_packing  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import rows as device_rows  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import seeded as cuda_seeded  # noqa: E402
@@ -120,27 +120,91 @@ def tree(values: NDArray[np.float64]) -> float:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("size", [0, 1, 33, 1024, 1025, 40_000])
-def test_sum_of_squares_is_that_of_the_tree(size: int, dtype: object) -> None:
-    given = values_like(size, 1.0, dtype)
-    found = norm.sum_of_squares(torch.from_numpy(given).to(DEVICE, dtype))
-    assert float(found) == tree(given)
+@pytest.mark.parametrize("size", [1, 2, 33, 1024, 1025, 10_000])
+def test_sums_of_squares_are_those_of_the_tree(size: int, dtype: object) -> None:
+    given = np.stack([values_like(size, spread, dtype, 1) for spread in (1.0, 0.03, 40.0)])
+    found = norm.square_sums(torch.from_numpy(given).to(DEVICE, dtype))
+    assert found.tolist() == [tree(row) for row in given] == [square_sum(row) for row in given]
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("spread", [1e-30, 1.0, 1e20])
-def test_norms_and_projections_are_those_of_the_ball(spread: float, dtype: Any) -> None:
-    if dtype is torch.float16:
-        spread = min(max(spread, 1e-3), 1e3)
-    if dtype is torch.float64:
-        spread **= 7.0  # beyond what squares hold
-    given = values_like(1500, spread, dtype)
-    ball = L2Ball(dimension=1500, radius=2.0)
-    tensor = torch.from_numpy(given).to(DEVICE, dtype)
-    assert norm.norm(tensor) == ball.norm(given)
-    found = norm.project(tensor, ball).double().cpu().numpy()
-    np.testing.assert_array_equal(found, ball.project(given))
-    assert norm.norm(0.0 * tensor) == 0.0
+def test_sums_of_squares_of_a_long_row_are_added_by_more_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(norm, "_LAST", 4)
+    given = np.stack([values_like(35_000, 1.0, torch.float32, seed) for seed in range(2)])
+    found = norm.square_sums(torch.from_numpy(given).to(DEVICE))
+    assert found.tolist() == [square_sum(row) for row in given]
+
+
+@pytest.mark.parametrize("size", [1, 33, 1025, 5003])
+@pytest.mark.parametrize("rotated", [False, True])
+def test_clipped_and_rotated_rows_are_those_of_the_cpu(size: int, rotated: bool) -> None:
+    ball = L2Ball(dimension=size, radius=1.5)
+    turn = Rotation(bytes(range(32)), size)
+    for dtype, spreads in (
+        (torch.float32, (1.0, 1e-4, 0.0, 3e19)),
+        (torch.float64, (1e-3, 1e-200, 1e90, 1e200, 1.0)),
+        (torch.bfloat16, (1.0, 0.01)),
+    ):
+        given = np.stack([values_like(size, spread, dtype, size) for spread in spreads])
+        rows, scales = device_rows.clipped(torch.from_numpy(given).to(DEVICE, dtype), ball)
+        expected = np.stack([ball.project(row) for row in given])
+        if rotated:
+            rows, scales = rotation.rotate_rows(rows, turn, scales), None
+            turn.rotate_rows(expected)
+        found = rows.double() if scales is None else device_rows.scaled(rows, scales)
+        assert found.cpu().numpy().tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_that_are_not_finite_become_zeros_on_request(dtype: Any) -> None:
+    ball = L2Ball(dimension=3000, radius=1.5)
+    given = np.stack([values_like(3000, 1.0, dtype, seed) for seed in range(4)])
+    given[1, 7], given[3, 2999] = np.nan, np.inf
+    rows = torch.from_numpy(given).to(DEVICE, dtype)
+    with pytest.raises(DomainError, match=r"coordinate 7 .* finite"):
+        device_rows.clipped(rows, ball)
+    found, scales = device_rows.clipped(rows, ball, zero_nonfinite=True)
+    given[[1, 3]] = 0.0
+    expected = np.stack([ball.project(row) for row in given])
+    np.testing.assert_array_equal(device_rows.scaled(found, scales).cpu().numpy(), expected)
+
+
+def turned(rows: NDArray[np.float64], turn: Rotation) -> NDArray[np.float64]:
+    found = rows.copy()
+    turn.rotate_rows(found)
+    return found
+
+
+@pytest.mark.parametrize("least_rows", [1, 1000])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 31, 32, 33, 100, 1024, 1500, 5003])
+def test_rotated_rows_are_those_of_the_cpu(
+    size: int, least_rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At least so many short rows are taken whole, others level by level."""
+    monkeypatch.setattr(rotation, "_LEAST_ROWS", least_rows)
+    turn = Rotation(bytes(range(32)), size)
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        given = np.stack([values_like(size, 1.0, dtype, seed) for seed in range(2)])
+        scales = np.array([0.3, 1.0])
+        rows = torch.from_numpy(given).to(DEVICE, dtype)
+        found = rotation.rotate_rows(rows, turn, torch.from_numpy(scales).to(DEVICE))
+        expected = turned(given * scales[:, None], turn)
+        assert found.cpu().numpy().tobytes() == expected.tobytes()
+        rotation.rotate_back(found[0], turn)
+        assert found[0].cpu().numpy().tobytes() == turn.inverse(expected[0]).tobytes()
+
+
+@pytest.mark.skipif(INTERPRETED, reason="no CUDA device: the interpreter takes minutes for it")
+@pytest.mark.parametrize("size", [20_000, 95_000, 262_144, 3_000_001])
+def test_long_rotated_rows_are_those_of_the_cpu(size: int) -> None:
+    turn = Rotation(bytes(range(32)), size)
+    given = np.stack([values_like(size, 1.0, torch.float32, seed) for seed in range(2)])
+    rows = torch.from_numpy(given).to(DEVICE, torch.float32)
+    found = rotation.rotate_rows(rows, turn)
+    assert found.cpu().numpy().tobytes() == turned(given, turn).tobytes()
+    rotation.rotate_back(found[1], turn)
+    assert found[1].cpu().numpy().tobytes() == turn.inverse(turned(given, turn)[1]).tobytes()
 
 
 @pytest.mark.parametrize("padding", [0, 3, 8])
@@ -441,15 +505,6 @@ def test_many_rows_are_those_of_the_cpu(
 
 def streams_for(rows: Any) -> list[Keystream]:
     return [Keystream(key_of(i)) for i in range(len(rows))]
-
-
-def test_one_row_has_the_norm_of_many() -> None:
-    """One by a Triton kernel, many by torch: both are the CPU's."""
-    ball = L2Ball(dimension=5003, radius=1.5)
-    rows = torch.stack([update_for("l2", 5003, reach, torch.float32) for reach in (1.0, 4.0)])
-    expected = [ball.norm(row.cpu().numpy()) for row in rows]
-    assert device_rows.norms(rows) == expected
-    assert [norm.norm(row) for row in rows] == expected
 
 
 def test_mechanisms_without_a_kernel_are_served_by_the_cpu() -> None:
