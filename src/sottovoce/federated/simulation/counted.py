@@ -222,6 +222,8 @@ class PortionedBackend(InMemoryBackend):
 
 def positions_by_mechanism(parts: Sequence[ClientPlan]) -> list[list[int]]:
     """Return the positions of the clients with the same mechanism, for each mechanism."""
+    if len({id(part.mechanism) for part in parts}) == 1:
+        return [list(range(len(parts)))]
     owners: dict[int, list[int]] = {}
     for position, part in enumerate(parts):
         owners.setdefault(id(part.mechanism), []).append(position)

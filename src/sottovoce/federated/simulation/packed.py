@@ -15,21 +15,17 @@ import torch
 from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.randomness import Keystreams
 from sottovoce.core.stages import stage
-from sottovoce.core.threads import thread_count
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, ClientVectors
 from sottovoce.federated.simulation.counted import InMemoryBackend, positions_by_mechanism
 from sottovoce.learning.clients import Rows, clip_rows, factored
 from sottovoce.mechanisms.encoding import PackedRows, encode_packed, prepare
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.mechanisms.row_batches import rows_at_once
 from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.plan import ClientPlan
 from sottovoce.protocol.sums import add_in_order, create_row_sums, shared_mechanism
 
-# The most coordinates and rows that each thread encodes at once. They are many because switching
-# threads at the interpreter lock costs more than arrays that exceed a core's cache.
-_MAX_COORDINATES = 1 << 21
-_MAX_ROWS = 256
 _MAX_COORDINATES_ON_DEVICE = 1 << 26
 _MAX_ROWS_ON_DEVICE = 4096
 
@@ -77,9 +73,9 @@ class PackedMessages(InMemoryBackend):
 
     def _rows_together(self) -> int:
         """Return how many clients are encoded at once."""
-        capacity, most = _MAX_COORDINATES * thread_count(), _MAX_ROWS * thread_count()
-        if self._device.type == "cuda":
-            capacity, most = _MAX_COORDINATES_ON_DEVICE, _MAX_ROWS_ON_DEVICE
+        if self._device.type != "cuda":
+            return rows_at_once(self.task.dimension)
+        capacity, most = _MAX_COORDINATES_ON_DEVICE, _MAX_ROWS_ON_DEVICE
         return max(1, min(most, capacity // self.task.dimension))
 
     def _given(self, rows: Rows, mechanism: Mechanism) -> Any:
@@ -118,37 +114,34 @@ class _UplinkSum:
     ) -> None:
         self._rotation, self._weight = rotation, 0.0
         shared = shared_mechanism((part.mechanism, part.weight) for part in cohort)
-        # Equal weights cancel in the mean.
-        self._equal, self._total = shared is not None, np.zeros(dimension)
-        self._sums = None
-        if shared is not None:
+        self._sums, self._total = None, np.zeros(dimension)
+        if shared is not None:  # Equal weights cancel in the mean.
             self._sums = create_row_sums(dimension, shared, equal_weights=True)
         self._each: list[tuple[ClientPlan, Vector]] | None = [] if gathers else None
 
     def add(self, parts: Sequence[ClientPlan], groups: Sequence[_Group]) -> None:
         """Add the messages of consecutive clients."""
-        weights = [1.0 if self._equal else part.weight for part in parts]
-        for weight in weights:  # One after the other, with the roundings of the server's mean.
-            self._weight += weight
-        order = sorted(
-            (position, group, row)
-            for group, one in enumerate(groups)
-            for row, position in enumerate(one.positions)
-        )
         with stage("sum"):
             if self._sums is not None:
+                self._weight += len(parts)
                 for one in groups:
-                    self._sums.add(one.packed, [weights[i] for i in one.positions])
+                    self._sums.add(one.packed, [1.0] * len(one.packed))
             else:
-                messages = [(one.mechanism, one.packed) for one in groups]
-                places = [(group, row) for _, group, row in order]
-                add_in_order(self._total, messages, weights, places)
+                self._add_in_order(parts, groups)
             if self._each is not None:
                 codes = [one.packed.codes() for one in groups]
                 self._each += [
-                    (parts[i], self._decoded(groups[group].mechanism.decode(codes[group][row])))
-                    for i, group, row in order
+                    (part, self._decoded(part.mechanism.decode(codes[group][row])))
+                    for part, (group, row) in zip(parts, _places(groups), strict=True)
                 ]
+
+    def _add_in_order(self, parts: Sequence[ClientPlan], groups: Sequence[_Group]) -> None:
+        """Add the messages one after the other, with the roundings of the server's mean."""
+        weights = [part.weight for part in parts]
+        for weight in weights:
+            self._weight += weight
+        messages = [(one.mechanism, one.packed) for one in groups]
+        add_in_order(self._total, messages, weights, _places(groups))
 
     def combined(self) -> AggregatedUplink:
         """Return the weighted mean, rotated back, and all vectors if they were kept."""
@@ -167,6 +160,16 @@ class _UplinkSum:
         """Return a decoded vector, rotated back."""
         with stage("rotate back"):
             return vector if self._rotation is None else self._rotation.inverse(vector)
+
+
+def _places(groups: Sequence[_Group]) -> list[tuple[int, int]]:
+    """Return the group of each client, and its row there, in the order of the clients."""
+    places = [
+        (position, group, row)
+        for group, one in enumerate(groups)
+        for row, position in enumerate(one.positions)
+    ]
+    return [(group, row) for _, group, row in sorted(places)]
 
 
 def _index(positions: list[int]) -> Any:
