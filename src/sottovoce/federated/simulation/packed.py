@@ -12,19 +12,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
+from sottovoce.core.domains import Vector
 from sottovoce.core.randomness import Keystreams
 from sottovoce.core.stages import stage
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, ClientVectors
 from sottovoce.federated.simulation.counted import InMemoryBackend, positions_by_mechanism
-from sottovoce.learning.clients import Rows, clip_rows, factored
+from sottovoce.learning.clients import Rows, factored
 from sottovoce.mechanisms.encoding import PackedRows, encode_packed, prepare
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.mechanisms.row_batches import rows_at_once
 from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.plan import ClientPlan
-from sottovoce.protocol.sums import add_in_order, create_row_sums, shared_mechanism
+from sottovoce.protocol.sums import OrderedSum, RowSums, create_row_sums, shared_mechanism
 
 _MAX_COORDINATES_ON_DEVICE = 1 << 26
 _MAX_ROWS_ON_DEVICE = 4096
@@ -64,9 +64,8 @@ class PackedMessages(InMemoryBackend):
                 chosen = rows.select(_index([first + i for i in positions]))
                 mechanism = some[positions[0]].mechanism
                 prepared = prepare(
-                    mechanism, self._given(chosen, mechanism), rotation=rotation,
-                    zero_nonfinite=True,
-                )  # fmt: skip
+                    mechanism, self._given(chosen), rotation=rotation, zero_nonfinite=True
+                )
                 streams = self._keystreams([some[i].client for i in positions], number, uplink)
                 groups.append(_Group(mechanism, positions, encode_packed(prepared, streams)))
             yield some, groups
@@ -78,13 +77,10 @@ class PackedMessages(InMemoryBackend):
         capacity, most = _MAX_COORDINATES_ON_DEVICE, _MAX_ROWS_ON_DEVICE
         return max(1, min(most, capacity // self.task.dimension))
 
-    def _given(self, rows: Rows, mechanism: Mechanism) -> Any:
-        """Return rows as `prepare` takes them; on a device, rows that are not finite become 0."""
+    def _given(self, rows: Rows) -> Any:
+        """Return rows as `prepare` takes them."""
         if self._device.type == "cpu":
             return factored(rows)
-        domain = mechanism.input_domain
-        if isinstance(domain, L2Ball):
-            rows = clip_rows(rows, domain.radius * (1.0 - ROUNDING_HEADROOM))
         (matrix,) = rows.blocks(len(rows))
         return matrix
 
@@ -114,9 +110,10 @@ class _UplinkSum:
     ) -> None:
         self._rotation, self._weight = rotation, 0.0
         shared = shared_mechanism((part.mechanism, part.weight) for part in cohort)
-        self._sums, self._total = None, np.zeros(dimension)
+        self._sums: RowSums | None = None
         if shared is not None:  # Equal weights cancel in the mean.
             self._sums = create_row_sums(dimension, shared, equal_weights=True)
+        self._ordered = OrderedSum(dimension)
         self._each: list[tuple[ClientPlan, Vector]] | None = [] if gathers else None
 
     def add(self, parts: Sequence[ClientPlan], groups: Sequence[_Group]) -> None:
@@ -141,12 +138,11 @@ class _UplinkSum:
         for weight in weights:
             self._weight += weight
         messages = [(one.mechanism, one.packed) for one in groups]
-        add_in_order(self._total, messages, weights, _places(groups))
+        self._ordered.add(messages, weights, _places(groups))
 
     def combined(self) -> AggregatedUplink:
         """Return the weighted mean, rotated back, and all vectors if they were kept."""
-        total = self._total if self._sums is None else self._sums.total()
-        mean = self._decoded(total / self._weight)
+        mean = (self._sums or self._ordered).mean(self._weight, self._rotation)
         if self._each is None:
             return AggregatedUplink(mean=mean)
         each = ClientVectors(
