@@ -19,7 +19,6 @@ from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import encoding, registry
 from sottovoce.mechanisms.encoding import encode_packed, prepare, prepare_on_device, take_clipped
 from sottovoce.mechanisms.kernels import cuda, seeded
-from sottovoce.mechanisms.kernels.ladder import Affine, Ladder
 from sottovoce.mechanisms.kernels.one_bit import sample_payload
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
@@ -32,7 +31,23 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not cuda.available():
     pytest.skip("no CUDA device: the CUDA kernels are not tested", allow_module_level=True)
 
-from sottovoce.mechanisms.kernels.cuda import ladder, level_counts, norm, rotation  # noqa: E402
+
+@pytest.fixture(autouse=True)
+def _loops_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a scalar argument bound a loop: numpy 2.4 makes no number of an array of shape (1,)."""
+    if INTERPRETED:
+        from triton.runtime import interpreter
+
+        patch = interpreter._patch_lang_tensor
+
+        def patched(tensor: Any, scope: Any) -> None:
+            patch(tensor, scope)
+            scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+        monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+
+
+from sottovoce.mechanisms.kernels.cuda import level_counts, norm, rotation  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import packing as cuda_packing  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import rows as device_rows  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import seeded as cuda_seeded  # noqa: E402
@@ -61,7 +76,7 @@ def key_of(seed: int) -> bytes:
 def test_bits_are_those_of_the_cpu(size: int, dtype: object) -> None:
     given = np.stack([values_like(size, 1.0, dtype, seed) for seed in range(2)])
     rows = torch.from_numpy(given).to(DEVICE, dtype)
-    found = sample_rows(rows, 1.3, [Keystream(key_of(i)) for i in range(2)], scale=0.7)
+    found = sample_rows(rows, 1.3, [Keystream(key_of(i)) for i in range(2)], scales=(0.7, 0.7))
     for i in range(2):
         expected = sample_payload(given[i], 1.3, Keystream(key_of(i)), scale=0.7)
         np.testing.assert_array_equal(found[i].cpu().numpy(), expected)
@@ -80,7 +95,7 @@ def test_bits_at_any_scale_whatever_the_options(spread: float) -> None:
 def test_bits_where_float32_cannot_hold_the_slope(scale: float, stddev: float) -> None:
     given = values_like(1500, 1.0, torch.float32)
     rows = torch.from_numpy(given).to(DEVICE, torch.float32)[None]
-    found = sample_rows(rows, stddev, [Keystream(key_of(4))], scale=scale)
+    found = sample_rows(rows, stddev, [Keystream(key_of(4))], scales=(scale,))
     expected = sample_payload(given, stddev, Keystream(key_of(4)), scale=scale)
     np.testing.assert_array_equal(found[0].cpu().numpy(), expected)
 
@@ -310,36 +325,6 @@ def test_counts_of_levels_are_those_of_the_cpu(dimension: int, clients: int, lev
             _ = counted.counts
     with pytest.raises(ParameterError, match=r"torch\.stack"):
         counted.add(wide)
-
-
-@pytest.mark.parametrize("levels", [2, 3, 4, 16, 17])
-def test_codes_are_those_of_every_threshold_that_the_gap_allows(levels: int) -> None:
-    centres = np.linspace(-2.0, 2.0, levels - 1)
-    edges = np.linspace(-3.0, 3.0, 129)
-
-    def thresholds(u: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(1.0 / (1.0 + np.exp(u[:, None] - centres[None, :])))
-
-    # The second derivative of the logistic function is below .1: a chord is off by .1 h^2/8.
-    errors = np.full(128, 0.1 * (6.0 / 128.0) ** 2 / 8.0)
-    steps = Ladder.between(-3.0, 3.0, thresholds(edges), errors, 0.25)
-    given = np.append(values_like(2500, 1.2, torch.float32), [-9.0, 9.0, 3.0])
-    affine = Affine(shift=0.5, scale=2.0, divisor=2.5)
-    tensor = torch.from_numpy(given).to(DEVICE, torch.float32)
-    codes, rest = ladder.sample_codes(tensor, affine, steps, Keystream(key_of(7)), clamp=False)
-    left, found = rest.spelled.coordinates, codes.cpu().numpy()
-    np.testing.assert_array_equal(rest.values, given[left])
-    keystream = Keystream(key_of(7))
-    draws = np.array([keystream.draw(16, i) for i in range(len(given))]) / 65536.0
-    exact = thresholds(affine(given))
-    lowest = (draws[:, None] >= exact).sum(axis=1)
-    highest = (draws[:, None] + 2.0**-16 > exact).sum(axis=1)
-    decided = np.setdiff1d(np.arange(len(given)), left)
-    beyond = np.flatnonzero(np.abs(affine(given)) > 3.0)
-    assert set(beyond) <= set(left)
-    assert len(left) - len(beyond) < 100
-    np.testing.assert_array_equal(found[decided], lowest[decided])
-    np.testing.assert_array_equal(found[decided], highest[decided])
 
 
 @pytest.mark.parametrize("bits", [*range(1, 13), 16, 20, 31])
