@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball, square_sum
+from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import DomainError, ParameterError, RandomnessError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import encoding, registry
@@ -31,23 +31,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not cuda.available():
     pytest.skip("no CUDA device: the CUDA kernels are not tested", allow_module_level=True)
 
-
-@pytest.fixture(autouse=True)
-def _loops_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a scalar argument bound a loop: numpy 2.4 makes no number of an array of shape (1,)."""
-    if INTERPRETED:
-        from triton.runtime import interpreter
-
-        patch = interpreter._patch_lang_tensor
-
-        def patched(tensor: Any, scope: Any) -> None:
-            patch(tensor, scope)
-            scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-        monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
-
-
-from sottovoce.mechanisms.kernels.cuda import level_counts, norm, rotation  # noqa: E402
+from sottovoce.mechanisms.kernels.cuda import level_counts  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import packing as cuda_packing  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import rows as device_rows  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import seeded as cuda_seeded  # noqa: E402
@@ -121,105 +105,6 @@ def test_what_the_kernels_cannot_read_is_refused() -> None:
     sample_rows(rows, 1.0, streams)
     with pytest.raises(RandomnessError):
         sample_rows(rows, 1.0, streams)
-
-
-def tree(values: NDArray[np.float64]) -> float:
-    """The sum of squares, lane by lane, then by adjacent pairs."""
-    tiles = max(1, -(-len(values) // 1024))
-    padded = np.zeros(1024 * (1 << (tiles - 1).bit_length()))
-    padded[: len(values)] = values * values
-    nodes = padded.reshape(-1, 32, 32).transpose(0, 2, 1).reshape(-1)
-    while len(nodes) > 1:
-        nodes = nodes[::2] + nodes[1::2]
-    return float(nodes[0])
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("size", [1, 2, 33, 1024, 1025, 10_000])
-def test_sums_of_squares_are_those_of_the_tree(size: int, dtype: object) -> None:
-    given = np.stack([values_like(size, spread, dtype, 1) for spread in (1.0, 0.03, 40.0)])
-    found = norm.square_sums(torch.from_numpy(given).to(DEVICE, dtype))
-    assert found.tolist() == [tree(row) for row in given] == [square_sum(row) for row in given]
-
-
-def test_sums_of_squares_of_a_long_row_are_added_by_more_kernels(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(norm, "_LAST", 4)
-    given = np.stack([values_like(35_000, 1.0, torch.float32, seed) for seed in range(2)])
-    found = norm.square_sums(torch.from_numpy(given).to(DEVICE))
-    assert found.tolist() == [square_sum(row) for row in given]
-
-
-@pytest.mark.parametrize("size", [1, 33, 1025, 5003])
-@pytest.mark.parametrize("rotated", [False, True])
-def test_clipped_and_rotated_rows_are_those_of_the_cpu(size: int, rotated: bool) -> None:
-    ball = L2Ball(dimension=size, radius=1.5)
-    turn = Rotation(bytes(range(32)), size)
-    for dtype, spreads in (
-        (torch.float32, (1.0, 1e-4, 0.0, 3e19)),
-        (torch.float64, (1e-3, 1e-200, 1e90, 1e200, 1.0)),
-        (torch.bfloat16, (1.0, 0.01)),
-    ):
-        given = np.stack([values_like(size, spread, dtype, size) for spread in spreads])
-        rows, scales = device_rows.clipped(torch.from_numpy(given).to(DEVICE, dtype), ball)
-        expected = np.stack([ball.project(row) for row in given])
-        if rotated:
-            rows, scales = rotation.rotate_rows(rows, turn, scales), None
-            turn.rotate_rows(expected)
-        found = rows.double() if scales is None else device_rows.scaled(rows, scales)
-        assert found.cpu().numpy().tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_rows_that_are_not_finite_become_zeros_on_request(dtype: Any) -> None:
-    ball = L2Ball(dimension=3000, radius=1.5)
-    given = np.stack([values_like(3000, 1.0, dtype, seed) for seed in range(4)])
-    given[1, 7], given[3, 2999] = np.nan, np.inf
-    rows = torch.from_numpy(given).to(DEVICE, dtype)
-    with pytest.raises(DomainError, match=r"coordinate 7 .* finite"):
-        device_rows.clipped(rows, ball)
-    found, scales = device_rows.clipped(rows, ball, zero_nonfinite=True)
-    given[[1, 3]] = 0.0
-    expected = np.stack([ball.project(row) for row in given])
-    np.testing.assert_array_equal(device_rows.scaled(found, scales).cpu().numpy(), expected)
-
-
-def turned(rows: NDArray[np.float64], turn: Rotation) -> NDArray[np.float64]:
-    found = rows.copy()
-    turn.rotate_rows(found)
-    return found
-
-
-@pytest.mark.parametrize("least_rows", [1, 1000])
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 31, 32, 33, 100, 1024, 1500, 5003])
-def test_rotated_rows_are_those_of_the_cpu(
-    size: int, least_rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At least so many short rows are taken whole, others level by level."""
-    monkeypatch.setattr(rotation, "_LEAST_ROWS", least_rows)
-    turn = Rotation(bytes(range(32)), size)
-    for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        given = np.stack([values_like(size, 1.0, dtype, seed) for seed in range(2)])
-        scales = np.array([0.3, 1.0])
-        rows = torch.from_numpy(given).to(DEVICE, dtype)
-        found = rotation.rotate_rows(rows, turn, torch.from_numpy(scales).to(DEVICE))
-        expected = turned(given * scales[:, None], turn)
-        assert found.cpu().numpy().tobytes() == expected.tobytes()
-        rotation.rotate_back(found[0], turn)
-        assert found[0].cpu().numpy().tobytes() == turn.inverse(expected[0]).tobytes()
-
-
-@pytest.mark.skipif(INTERPRETED, reason="no CUDA device: the interpreter takes minutes for it")
-@pytest.mark.parametrize("size", [20_000, 95_000, 262_144, 3_000_001])
-def test_long_rotated_rows_are_those_of_the_cpu(size: int) -> None:
-    turn = Rotation(bytes(range(32)), size)
-    given = np.stack([values_like(size, 1.0, torch.float32, seed) for seed in range(2)])
-    rows = torch.from_numpy(given).to(DEVICE, torch.float32)
-    found = rotation.rotate_rows(rows, turn)
-    assert found.cpu().numpy().tobytes() == turned(given, turn).tobytes()
-    rotation.rotate_back(found[1], turn)
-    assert found[1].cpu().numpy().tobytes() == turn.inverse(turned(given, turn)[1]).tobytes()
 
 
 @pytest.mark.parametrize("padding", [0, 3, 8])
@@ -525,41 +410,47 @@ def test_tensors_on_a_device_stay_there() -> None:
 
 
 @pytest.mark.skipif(INTERPRETED, reason="no CUDA device: the simulator has nothing to run there")
-@pytest.mark.parametrize("rotation", ["on", "off"])
-@pytest.mark.parametrize("levels", [2, 4])
-def test_simulated_sums_of_the_same_rows_are_those_of_the_cpu(levels: int, rotation: str) -> None:
-    """Training rounds differently there, so the rows are given."""
+@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("levels", [2, 4, 32])
+def test_simulated_means_of_the_same_rows_are_those_of_the_cpu(
+    levels: int, equal: bool, rotated: bool
+) -> None:
+    """Training rounds differently there, so the rows are given; one of them is not finite."""
     from sottovoce.core.randomness import SeededRandomness
-    from sottovoce.federated.simulation.counted import Portion, UplinkAccumulator
     from sottovoce.federated.simulation.packed import PackedMessages
     from sottovoce.learning.clients import DenseRows
     from sottovoce.protocol.plan import ClientPlan
 
     given = {"levels": levels, "noise_multiplier": 1.0}
     mechanism = built("gauss_hermite", given, "l2", 700)
-    parts = [ClientPlan(client=f"c{i}", mechanism=mechanism, weight=2.0) for i in range(40)]
+    weights = [2.0 if equal else 1.0 + i / 7.0 for i in range(40)]
+    parts = [
+        ClientPlan(client=f"c{i}", mechanism=mechanism, weight=weight)
+        for i, weight in enumerate(weights)
+    ]
     made = np.stack([values_like(700, 0.05, torch.float32, seed) for seed in range(40)])
-    totals = []
+    made[3, 5] = np.nan
+    nothing: Any = None
+    means = []
     for device in ("cpu", "cuda"):
-        rows = torch.from_numpy(made).to(device, torch.float32)
-        nothing: Any = None
-        task: Any = SimpleNamespace(dimension=700, device=torch.device(device))
-        algorithm: Any = SimpleNamespace(gathers=False)
-        backend = PackedMessages(
+        rows = DenseRows(torch.from_numpy(made).to(device, torch.float32))
+
+        class Given(PackedMessages):
+            def _blocks(self, *_: Any, rows: Any = rows) -> Any:
+                yield 0, parts, rows
+
+        backend = Given(
             run="r",
-            task=task,
+            task=SimpleNamespace(dimension=700, device=torch.device(device)),  # type: ignore[arg-type]
             clients=nothing,
             parts=parts,
-            algorithm=algorithm,
+            algorithm=SimpleNamespace(gathers=False, uplinks=1),  # type: ignore[arg-type]
             randomness=SeededRandomness(1),
             tally=nothing,
-            rotated=rotation == "on",
+            rotated=rotated,
             channel=nothing,
         )
-        backend.begin(1)
-        gathering = UplinkAccumulator(torch.zeros(700, dtype=torch.float64, device=device))
-        weights = torch.full((40,), 2.0, device=device)
-        portion = Portion(mechanism=mechanism, clients=parts, weights=weights, rows=DenseRows(rows))
-        backend.add(gathering, portion, 1, 0)
-        totals.append(gathering.total.cpu().numpy())
-    np.testing.assert_array_equal(totals[0], totals[1])
+        (combined,) = backend.combine(1, range(40), nothing)
+        means.append(combined.mean)
+    np.testing.assert_array_equal(means[0], means[1])

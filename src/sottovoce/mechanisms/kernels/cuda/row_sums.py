@@ -77,7 +77,7 @@ def _add_in_order(
             codes = codes + (_code(row, i, bits, real & there),)
         values = ()
         for e in tl.static_range(together):
-            at = (first + e).to(tl.int64) * width + codes[e]
+            at = width.to(tl.int64) * (first + e) + codes[e]
             values = values + (tl.load(tables + at, mask=real & (first + e < count), other=0.0),)
         for e in tl.static_range(together):
             total = tl.where(first + e < count, total + values[e], total)
