@@ -160,7 +160,7 @@ class _Job:
         self._errors: dict[int, BaseException] = {}
 
     def run(self) -> None:
-        """Work on ranges until none is left."""
+        """Take ranges until none is left, and call the work for each."""
         while True:
             with self._lock:
                 begin = next(self._ranges, None)
@@ -168,7 +168,7 @@ class _Job:
                 return
             try:
                 self._work(begin, min(self._size, begin + self._share))
-            except BaseException as error:  # noqa: BLE001  # Raised by the thread that waits.
+            except BaseException as error:  # Raised by the thread that waits.
                 self._errors[begin] = error
             with self._lock:
                 self._left -= 1
@@ -208,7 +208,7 @@ _workers = _Workers()
 
 
 def _forget_workers() -> None:
-    """Start anew in a forked child, which inherits no threads."""
+    """Forget the threads in a forked child, which does not inherit them."""
     global _workers
     _workers = _Workers()
 

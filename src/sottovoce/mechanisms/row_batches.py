@@ -66,7 +66,7 @@ class FactoredRows:
 
     def __len__(self) -> int:
         first = self.parts[0]
-        return len(first.left if isinstance(first, OuterProducts) else first)
+        return int((first.left if isinstance(first, OuterProducts) else first).shape[0])
 
     def select(self, positions: Any) -> "FactoredRows":
         """Return the rows at these positions, which numpy accepts as an index."""
@@ -87,7 +87,7 @@ class FactoredRows:
 
 def _width(part: Singles | OuterProducts) -> int:
     if isinstance(part, OuterProducts):
-        return part.left.shape[1] * (part.right.shape[1] + part.has_bias)
+        return int(part.left.shape[1] * (part.right.shape[1] + part.has_bias))
     return int(part.shape[1])
 
 
@@ -179,9 +179,7 @@ class RowBatch:
         """Whether threads work on rows of their own, rather than together on one row."""
         return self.dimension <= _LARGE_ROW or len(self) >= thread_count()
 
-    def encode(
-        self, bits: int, kernel: RowKernel
-    ) -> tuple[NDArray[np.uint8], list[Undecided]]:
+    def encode(self, bits: int, kernel: RowKernel) -> tuple[NDArray[np.uint8], list[Undecided]]:
         """Return the packed codes that a kernel draws, and what it left undecided.
 
         Args:
@@ -284,4 +282,3 @@ def clip_factors(source: Floats | FactoredRows, ball: L2Ball) -> Vector:
 
 def _is_double(source: Floats | FactoredRows) -> bool:
     return not isinstance(source, FactoredRows) and source.dtype == np.float64
-
