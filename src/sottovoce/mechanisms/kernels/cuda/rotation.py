@@ -201,9 +201,7 @@ def _whole_rows(
         tl.debug_barrier()
         if k > low:
             for unit in range(0, 1 << low, 32 * warps):
-                _high_levels(
-                    target + start, words, unit + index, k, low, k - low, factor, False
-                )
+                _high_levels(target + start, words, unit + index, k, low, k - low, factor, False)
             tl.debug_barrier()
         done += size
         words += (size + 31) // 32
