@@ -1,4 +1,4 @@
-"""What a kernel reads besides the rows, copied to the device at once, and what it leaves open.
+"""What a kernel reads in addition to the rows, in one copy, and what it leaves open.
 
 A first kernel decides nearly all coordinates and lists the blocks of the keystream with others; a
 second one decides those by further random bits, and lists the few, about one in 2^40, that float64
@@ -80,13 +80,13 @@ class Batch:
             given += scales
         head = np.array([0.0, *given])
         content = head.tobytes() + spend_all(keystreams).tobytes()
-        placed = torch.from_numpy(np.frombuffer(bytearray(content), dtype=np.float64))
-        self.floats = placed.to(rows.device, non_blocking=True)
-        self.words = self.floats.view(torch.int32)
+        placed = torch.from_numpy(np.frombuffer(bytearray(content), dtype=np.int64))
+        self._counts = placed.to(rows.device, non_blocking=True)
+        self.floats, self.words = self._counts.view(torch.float64), self._counts.view(torch.int32)
         self.key_at = 2 * len(head)
-        self.scales = (
-            scales if isinstance(scales, torch.Tensor) else self.floats[1 + len(numbers) :]
-        )
+        self.scales = scales if isinstance(scales, torch.Tensor) else self.floats
+        if isinstance(scales, tuple):
+            self.scales = self.floats[1 + len(numbers) :]
         self._make_lists(_LEAST_CAPACITY + listed)
 
     def _make_lists(self, capacity: int) -> None:
@@ -108,12 +108,12 @@ class Batch:
         """
         while True:
             launch()
-            counts = int(self.words[:2].view(torch.int64))
+            counts = int(self._counts[0])
             listed, found = counts & 0xFFFFFFFF, counts >> 32
             if max(listed, found) <= self.capacity:
                 break
             self._make_lists(max(listed, found))
-            self.words[:2].zero_()
+            self._counts[0] = 0
         if not found:
             return []
         left = self._lists[2:, :found].cpu().numpy()

@@ -84,10 +84,8 @@ def _search(x, draw, pairs, scale, shift, per_x, origin, limit, gap,
         passed = found <= w
         code = tl.where(passed, code + half, code)
         above = tl.where(passed, above, found)
-    if even:
-        high = w + gap
-    else:
-        high = w + _threshold(pairs, cell + ((1 << bits) - 1), 0.0)
+    last = (1 << bits) - 1
+    high = w + gap if even else w + _threshold(pairs, cell + last, 0.0)
     sure = above > high
     if not is_table:
         sure = sure & (p == place)
@@ -141,16 +139,15 @@ def _eight_codes(
 
 @triton.jit
 def _appended(r, first, second, width: tl.constexpr):
-    """Shift the registers, as one number, by eight codes, and put these at the upper end."""
+    """Return the registers, as one number, shifted by eight codes, with these at the upper end."""
     if width == 1:
-        moved = ((r[0] >> 8) | (first << 24),)
-    elif width == 2:
-        moved = ((r[0] >> 16) | (r[1] << 16), (r[1] >> 16) | (first << 16))
+        return ((r[0] >> 8) | (first << 24),)
+    elif width == 2:  # noqa: RET505
+        return (r[0] >> 16) | (r[1] << 16), (r[1] >> 16) | (first << 16)
     elif width == 4:
-        moved = (r[1], r[2], r[3], first)
+        return r[1], r[2], r[3], first
     else:
-        moved = (r[2], r[3], r[4], r[5], r[6], r[7], first, second)
-    return moved
+        return r[2], r[3], r[4], r[5], r[6], r[7], first, second
 
 
 _COUNTS = [
@@ -195,9 +192,7 @@ def _encode(
         left = tl.minimum(dimension - first, 2048).to(tl.int32)
         draws = main_block((tile * 32 + lane).to(tl.uint32), key)
         open_ = tl.zeros((32 * warps,), tl.uint32)
-        registers = ()
-        for _ in tl.static_range(width):
-            registers = registers + (tl.zeros((32 * warps,), tl.uint32),)
+        registers = (tl.zeros((32 * warps,), tl.uint32),) * width
         # Four times, to keep the program small; then all words are back in their places.
         for fourth in range(4):
             registers, open_ = _eight_codes(
@@ -310,7 +305,7 @@ def sample_exponential_family(
     fisher_bound: float,
     scales: Scales = None,
 ) -> torch.Tensor:
-    """Return the packed codes that `mechanisms.kernels.family` gives on the CPU, a row for each row.
+    """Return the packed codes that `mechanisms.kernels.family` gives on the CPU for each row.
 
     The arguments are those of its function of the same name, with rows on a CUDA device, each
     with a keystream and a factor. Values must be finite, which is not checked.
@@ -341,7 +336,7 @@ def sample_table(
     *,
     scales: Scales = None,
 ) -> torch.Tensor:
-    """Return the packed codes that `mechanisms.kernels.table` gives on the CPU, a row for each row.
+    """Return the packed codes that `mechanisms.kernels.table` gives on the CPU for each row.
 
     The arguments are those of its function of the same name with `clamp`, with rows on a CUDA
     device, each with a keystream and a factor: an input outside the table counts as the nearer
