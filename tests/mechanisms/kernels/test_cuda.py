@@ -31,9 +31,24 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not cuda.available():
     pytest.skip("no CUDA device: the CUDA kernels are not tested", allow_module_level=True)
 
-from sottovoce.mechanisms.kernels.cuda import level_counts  # noqa: E402
+
+@pytest.fixture(autouse=True)
+def _loops_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a scalar argument bound a loop: numpy 2.4 makes no number of an array of shape (1,)."""
+    if INTERPRETED:
+        from triton.runtime import interpreter
+
+        patch = interpreter._patch_lang_tensor
+
+        def patched(tensor: Any, scope: Any) -> None:
+            patch(tensor, scope)
+            scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+        monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
+
+
+from sottovoce.mechanisms.kernels.cuda import batch, level_counts, one_bit  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import packing as cuda_packing  # noqa: E402
-from sottovoce.mechanisms.kernels.cuda import rows as device_rows  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import seeded as cuda_seeded  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda.counts import OneCounts  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda.one_bit import Options, sample_rows  # noqa: E402
@@ -108,7 +123,9 @@ def test_what_the_kernels_cannot_read_is_refused() -> None:
 
 
 @pytest.mark.parametrize("padding", [0, 3, 8])
-@pytest.mark.parametrize(("dimension", "clients"), [(1, 1), (33, 9), (300, 70), (64, 130 if INTERPRETED else 1100)])
+@pytest.mark.parametrize(
+    ("dimension", "clients"), [(1, 1), (33, 9), (300, 70), (64, 130 if INTERPRETED else 1100)]
+)
 def test_counts_of_ones_over_batches(dimension: int, clients: int, padding: int) -> None:
     width = -(-dimension // 8)
     generator = np.random.default_rng(dimension)
@@ -187,7 +204,9 @@ def test_seeds_and_weights_that_are_none_are_refused() -> None:
 
 
 @pytest.mark.parametrize("levels", [3, 4, 5, 8, 9, 16])
-@pytest.mark.parametrize(("dimension", "clients"), [(1, 1), (37, 9), (300, 70), (5, 1100 if not INTERPRETED else 90)])
+@pytest.mark.parametrize(
+    ("dimension", "clients"), [(1, 1), (37, 9), (300, 70), (5, 1100 if not INTERPRETED else 90)]
+)
 def test_counts_of_levels_are_those_of_the_cpu(dimension: int, clients: int, levels: int) -> None:
     generator = np.random.default_rng([dimension, levels])
     codes = generator.integers(0, levels, size=(clients, dimension), dtype=np.uint8)
@@ -222,6 +241,8 @@ def test_packing_is_that_of_the_cpu(size: int, bits: int) -> None:
     for form in forms:
         found = cuda_packing.pack(torch.from_numpy(form).to(DEVICE), bits)
         assert found.cpu().numpy().tobytes() == expected
+    rows = torch.from_numpy(np.stack([codes, codes, codes])).to(DEVICE)[1:, :]
+    assert [row.cpu().numpy().tobytes() for row in cuda_packing.pack(rows, bits)] == [expected] * 2
 
 
 MECHANISMS: list[tuple[str, dict[str, Any], str]] = [
@@ -371,6 +392,34 @@ def test_many_rows_are_those_of_the_cpu(
         )
         assert found.on_device
         np.testing.assert_array_equal(found.on_cpu(), expected.on_cpu())
+
+
+@pytest.mark.parametrize("levels", [2, 4, 9])
+def test_lists_that_are_too_short_are_made_longer(
+    levels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Coordinates far above the root mean square are all undecided at first."""
+    monkeypatch.setattr(batch, "_LEAST_CAPACITY", 1)
+    monkeypatch.setattr(one_bit, "SMALL", 0)
+    mechanism = built("gauss_hermite", {"levels": levels, "noise_multiplier": 0.7}, "l2", 2051)
+    rows = torch.full((2, 2051), 1e-5, device=DEVICE)
+    rows[:, ::20] = torch.tensor([[0.1], [-0.1]], device=DEVICE)
+    if levels == 2:
+        rows *= 1e38  # beyond the slopes of float32, so that nothing is decided at first
+    found = encode_packed(prepare_on_device(mechanism, rows), streams_for(rows))
+    expected = encode_packed(prepare(mechanism, rows.cpu()), streams_for(rows))
+    np.testing.assert_array_equal(found.on_cpu(), expected.on_cpu())
+
+
+@pytest.mark.parametrize("kind", ["mvu", "discrete_laplace"])
+def test_values_at_the_ends_of_a_box(kind: str) -> None:
+    given = {
+        "mvu": {"epsilon": 1.0, "input_bits": 3, "output_bits": 3},
+        "discrete_laplace": {"noise_multiplier": 1.0, "bits": 12, "steps_per_radius": "auto"},
+    }[kind]
+    mechanism = built(kind, given, "box", 600)
+    update = torch.tensor([1.0, -1.0, 0.0, 1.0 - 2.0**-24], device=DEVICE).repeat(150)
+    same_payload(mechanism, update, key_of(5))
 
 
 def streams_for(rows: Any) -> list[Keystream]:

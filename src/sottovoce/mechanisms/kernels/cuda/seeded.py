@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.kernels.cuda.chacha import key_words, load_key, main_block
+from sottovoce.mechanisms.kernels.cuda.chacha import load_key, main_block
 from sottovoce.mechanisms.kernels.cuda.place import check_on_cuda, on_device
 from sottovoce.mechanisms.kernels.seeded import MAX_SIGNS, SEED_BYTES, TAG, check_seeds
 
@@ -94,9 +94,7 @@ def _expand(keys, rows, count, blocks, lanes: tl.constexpr):
     block = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     counter = block.to(tl.uint32)
     key = load_key(keys + row * 8, counter)
-    w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
-        counter, key
-    )
+    w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(counter, key)
     left = count - block * 512
     here = rows + row * blocks * 16
     _store_four(here, w0, w1, w2, w3, 0, block, left, lanes)
@@ -248,7 +246,7 @@ def signs(seed: bytes, count: int, device: torch.device | str = "cuda") -> torch
 
 def _keys(seeds: NDArray[np.uint8], device: torch.device) -> torch.Tensor:
     tags = np.broadcast_to(np.frombuffer(TAG, dtype=np.uint8), (len(seeds), len(TAG)))
-    return torch.from_numpy(key_words(np.hstack([seeds, tags]))).to(device)
+    return torch.from_numpy(np.hstack([seeds, tags]).view(np.int32)).to(device)
 
 
 def _whole_blocks(weights: torch.Tensor) -> torch.Tensor:
