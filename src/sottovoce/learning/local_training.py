@@ -6,6 +6,7 @@ tensors into the features of the group, padded to one width, and padded places h
 A client whose minibatches are used up keeps its model. Both give the same models up to the rounding
 of float32.
 
+On a CPU clients are trained one after the other if their steps are large, because that is faster.
 On a CUDA device a step of a group is captured as a CUDA graph, so that its many small kernels are
 launched by one call. Graphs are kept for the shapes that come again.
 
@@ -41,6 +42,8 @@ from sottovoce.learning.stacking_check import why_not_stacked
 if TYPE_CHECKING:  # Tasks use this module.
     from sottovoce.learning.task import Task
 
+# On a CPU a step with more numbers than this takes longer than the calls that it saves.
+_LARGE_STEP = 1 << 17
 _INDEXED_STEPS = 64  # Index tensors of this many steps are on the device at once.
 
 
@@ -77,16 +80,18 @@ class LocalTrainer:
             features, labels = samples_of(group)
             features, labels = features.to(self._task.device), labels.to(self._task.device)
             pool = _Pool(features=features, labels=labels, sizes=sizes_of(group))
-            alone = self._trains_alone(len(group))
+            alone = self._trains_alone(len(group), steps.minibatches.width)
             with _in_float32(self._task.device):
                 own = steps.part(part)
                 models = _one_by_one(self._task, pool, own) if alone else self._at_once(pool, own)
             yield start, models
 
-    def _trains_alone(self, clients: int) -> bool:
+    def _trains_alone(self, clients: int, width: int) -> bool:
         """Return whether a group is trained one by one; warn the first time that it has to be."""
-        if not self._alone and clients == 1 and self._task.device.type == "cpu":
-            return True  # As a site trains.
+        if self._task.device.type == "cpu" and (
+            clients == 1 or width * self._task.elements_in_layers > _LARGE_STEP
+        ):
+            return True
         if not self._checked:
             self._checked = True
             reason = why_not_stacked(self._task)

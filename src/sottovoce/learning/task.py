@@ -344,8 +344,12 @@ class Task:
         Returns:
             At least one.
         """
-        samples = width * (self._chain.elements_per_sample if self._chain else 0)
-        return self._chunk_rows(5 * self.dimension + samples)
+        return self._chunk_rows(5 * self.dimension + width * self.elements_in_layers)
+
+    @property
+    def elements_in_layers(self) -> int:
+        """How many numbers the layers hold for one sample; 0 unless the module is a chain."""
+        return self._chain.elements_per_sample if self._chain else 0
 
     # -- several models at once ------------------------------------------------------------
 

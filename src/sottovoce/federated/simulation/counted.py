@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
+from sottovoce.core.stages import staged
 from sottovoce.federated.algorithms.algorithm import (
     AggregatedUplink,
     Algorithm,
@@ -178,7 +179,8 @@ class InMemoryBackend(ABC):
         together = max(1, capacity // self.task.dimension)
         for first in range(0, len(cohort), together):
             group = cohort[first : first + together]
-            for block in self.algorithm.client_steps(self.task, self.clients.take(group), step):
+            blocks = self.algorithm.client_steps(self.task, self.clients.take(group), step)
+            for block in staged("train", blocks):
                 for uplink, rows in enumerate(block.uplinks):
                     parts = [self.parts[group[block.start + i]] for i in range(len(rows))]
                     for portion in self._by_mechanism(parts, rows):
