@@ -32,6 +32,7 @@ from sottovoce.learning.local_training import LocalTrainer
 from sottovoce.learning.minibatches import Minibatches
 from sottovoce.learning.model_steps import LocalSteps
 from sottovoce.learning.models.modules import FlatLinear, check_module
+from sottovoce.mechanisms.kernels import cuda
 
 # How many numbers of gradients are held at once. It bounds the memory of a round for any number of
 # clients.
@@ -365,6 +366,10 @@ class Task:
         """
         parameters = self._unflatten_rows(models)
         if self._chain is not None:
+            if features.is_cuda and cuda.available():
+                from sottovoce.learning import cuda_outputs
+
+                return cuda_outputs.stacked_outputs(self._chain, parameters, features)
             return stacked_outputs(self._chain, parameters, features)
         outputs: Tensor = vmap(self._outputs)(parameters, features)
         return outputs
