@@ -98,8 +98,8 @@ class LocalTrainer:
             if reason is not None:
                 self._alone = True
                 warnings.warn(
-                    f"clients are trained one after the other, because {reason}; a module made of "
-                    "the layers in docs/reference/training.md is trained for many clients at once",
+                    f"clients are trained one after the other, because {reason}; use a chain of "
+                    "the layers that docs/reference/training.md names to train many at once",
                     stacklevel=2,
                 )
         return self._alone

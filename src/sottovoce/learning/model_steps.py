@@ -182,8 +182,8 @@ class Graphs:
             except RuntimeError as error:
                 self._failed = True
                 warnings.warn(
-                    "local steps are not captured as CUDA graphs, because the capture failed "
-                    f"({str(error).splitlines()[0]}); they give the same models, but take longer",
+                    "local steps take longer, because they could not be captured as a CUDA graph "
+                    f"({str(error).splitlines()[0]}); remove copies to the CPU from the module",
                     stacklevel=2,
                 )
                 return take_step

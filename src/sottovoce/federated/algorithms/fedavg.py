@@ -366,9 +366,11 @@ class LocalSgd:
             learning_rate=self.learning_rate,
             proximal_weights=self._proximal_weights(clients),
         )
-        origin = torch.from_numpy(step.model).to(task.device)
+        # On a GPU the rows stay in float32, in which they are clipped and encoded there.
+        wide = torch.float64 if task.device.type == "cpu" else torch.float32
+        origin = torch.as_tensor(step.model, dtype=wide, device=task.device)
         for start, rows in models:
-            yield start, DenseRows(rows.to(torch.float64) - origin)
+            yield start, DenseRows(rows.to(wide) - origin)
 
     @property
     def schedule(self) -> LocalSchedule:
