@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from sottovoce.learning import layer_gradients
-from sottovoce.learning.layer_gradients import chain_of
+from sottovoce.learning.layer_gradients import Chain, chain_of
 from sottovoce.mechanisms.kernels import cuda
 
 pytest.importorskip("triton", reason="Triton is not installed: the CUDA layers are not tested")
@@ -16,7 +16,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not cuda.available():
     pytest.skip("no CUDA device: the CUDA layers are not tested", allow_module_level=True)
 
-from sottovoce.learning.cuda_outputs import stacked_outputs  # noqa: E402
+from sottovoce.learning.cuda_outputs import ChannelsLast  # noqa: E402
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 MODELS, SAMPLES = 2, 3
@@ -67,6 +67,16 @@ MODULES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     ),
     "flat": (nn.Sequential(nn.Flatten(), nn.Linear(12, 7), nn.Tanh(), nn.Linear(7, 5)), (3, 2, 2)),
 }
+
+
+def stacked_outputs(
+    chain: Chain, parameters: dict[str, torch.Tensor], features: torch.Tensor
+) -> torch.Tensor:
+    shapes = {name: p.shape[1:] for name, p in parameters.items()}
+    form = ChannelsLast(chain, shapes, features.device)
+    rows = torch.cat([p.flatten(start_dim=1) for p in parameters.values()], dim=1)
+    assert torch.equal(form.leave(form.enter(rows)), rows)
+    return form.outputs(form.enter(rows), features)
 
 
 @pytest.mark.parametrize(("module", "shape"), MODULES.values(), ids=MODULES)

@@ -58,12 +58,14 @@ class _Cube(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         ctx.save_for_backward(x)
-        return x**3
+        cubes: Tensor = x**3
+        return cubes
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (x,) = ctx.saved_tensors
-        return 3.0 * x**2 * gradients[0]
+        found: Tensor = 3.0 * x**2 * gradients[0]
+        return found
 
 
 class WithoutRule(Plain):
@@ -185,7 +187,7 @@ def test_large_steps_are_taken_one_client_after_the_other_on_a_cpu(
     steps = batches(SCHEDULES["one epoch"], group)
     together = trained(task, group, steps)
     monkeypatch.setattr(local_training, "_LARGE_STEP", 1)
-    monkeypatch.setattr(Task, "stacked_losses", None)
+    monkeypatch.setattr(Task, "sample_losses", None)
     assert_same_updates(trained(task, group, steps), together, task.tensor(task.initial_model()))
 
 

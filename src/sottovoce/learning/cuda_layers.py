@@ -19,6 +19,8 @@ from torch import Tensor
 from sottovoce.mechanisms.kernels.cuda.place import on_device
 
 _TILE = 4096
+_NORM_TILE, _NORM_WARPS = 4096, 8
+_BUSY = 512  # Tiles of a matrix product that keep a device busy.
 _ALIGNMENT = 4  # Rows of patches begin at multiples of 16 bytes.
 
 
@@ -158,8 +160,9 @@ class Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, filters: Tensor, window: Window) -> Tensor:
-        """Return the outputs; `filters` are (models, window.length, output channels)."""
+        """Return the outputs; `filters` are (models, window.entries + 1, output channels)."""
         patches = window.gather(values).reshape(len(filters), -1, window.length)
+        patches = patches[:, :, : window.entries + 1]
         ctx.save_for_backward(patches, filters)
         ctx.window, ctx.samples = window, len(values)
         outputs = torch.bmm(patches, filters)
@@ -170,12 +173,30 @@ class Convolution(torch.autograd.Function):
         """Return the gradients of the values and the filters."""
         patches, filters = ctx.saved_tensors
         given = gradients[0].reshape(len(filters), patches.shape[1], -1)
-        of_filters = torch.bmm(patches.transpose(1, 2), given)
+        of_filters = _products_over_positions(patches, given, ctx.samples // len(filters))
         if not ctx.needs_input_grad[0]:
             return None, of_filters, None
         entries = filters[:, : ctx.window.entries]
         of_patches = torch.bmm(given, entries.transpose(1, 2))
         return ctx.window.scatter(of_patches, ctx.samples), of_filters, None
+
+
+def _products_over_positions(patches: Tensor, given: Tensor, samples: int) -> Tensor:
+    """Return patches^T given for each model, which sums over the positions of all its samples.
+
+    Where few models with few filters would leave the device idle, the samples of a model are
+    divided among several products.
+    """
+    (models, positions, length), filters = patches.shape, given.shape[2]
+    tiles = models * (-(-length // 64)) * (-(-filters // 64))
+    parts = next((n for n in range(1, samples) if not samples % n and n * tiles >= _BUSY), samples)
+    if parts == 1:
+        return torch.bmm(patches.transpose(1, 2), given)
+    # Positions of a model follow each other, so that a part of them is a matrix, too.
+    strides = (patches.stride(1) * (positions // parts), patches.stride(1), 1)
+    left = patches.as_strided((models * parts, positions // parts, length), strides)
+    right = given.reshape(models * parts, positions // parts, filters)
+    return torch.bmm(left.transpose(1, 2), right).reshape(models, parts, length, filters).sum(1)
 
 
 # -- group norms, with what follows them -----------------------------------------------------------
@@ -199,19 +220,24 @@ def _normalize(
     channel = tl.arange(0, channels)
     count: tl.constexpr = height * width
     here = values + sample * (count * channels) + channel[None, :]
-    sums = tl.zeros((channels,), dtype=tl.float32)
-    for start in range(0, count, block):
-        place = start + tl.arange(0, block)[:, None]
-        sums += tl.sum(tl.load(here + place * channels, mask=place < count, other=0.0), axis=0)
-    size: tl.constexpr = count * (channels // groups)
-    mean = _over_groups(sums, groups, channels) / size
-    sums = tl.zeros((channels,), dtype=tl.float32)
+    # Moments of a channel, and then of its group, are combined as Chan et al. (1979) do.
+    mean_of_channel = tl.zeros((channels,), dtype=tl.float32)
+    squares = tl.zeros((channels,), dtype=tl.float32)
     for start in range(0, count, block):
         place = start + tl.arange(0, block)[:, None]
         x = tl.load(here + place * channels, mask=place < count, other=0.0)
-        apart = tl.where(place < count, x - mean[None, :], 0.0)
-        sums += tl.sum(apart * apart, axis=0)
-    scale = 1.0 / tl.sqrt_rn(_over_groups(sums, groups, channels) / size + eps)
+        seen = start * 1.0
+        new = tl.minimum(count - start, block) * 1.0
+        own = tl.sum(x, axis=0) / new
+        apart = tl.where(place < count, x - own[None, :], 0.0)
+        delta = own - mean_of_channel
+        squares += tl.sum(apart * apart, axis=0) + delta * delta * (seen * new / (seen + new))
+        mean_of_channel += delta * (new / (seen + new))
+    mean = _over_groups(mean_of_channel, groups, channels) / (channels // groups)
+    delta = mean_of_channel - mean
+    squares = _over_groups(squares + count * delta * delta, groups, channels)
+    size: tl.constexpr = count * (channels // groups)
+    scale = 1.0 / tl.sqrt_rn(squares / size + eps)
     tl.store(means + sample * channels + channel, mean)
     tl.store(scales + sample * channels + channel, scale)
     model = sample // samples
@@ -319,13 +345,14 @@ class Normalization(torch.autograd.Function):
             "channels": channels,
             "groups": groups,
             "pool": pool,
-            "block": max(1, _TILE // channels),
+            "block": max(1, _NORM_TILE // channels),
+            "num_warps": _NORM_WARPS,
         }
         weights, biases = weights.contiguous(), biases.contiguous()
         with on_device(values):
             _normalize[(total,)](
                 values, weights, biases, outputs, choices, means, scales,
-                total // len(weights), eps, relu=relu, num_warps=8, **ctx.shape,
+                total // len(weights), eps, relu=relu, **ctx.shape,
             )  # fmt: skip
         ctx.save_for_backward(values, weights, choices, means, scales)
         return outputs
@@ -340,7 +367,7 @@ class Normalization(torch.autograd.Function):
         with on_device(values):
             _normalize_back[(len(values),)](
                 given, values, weights, choices, means, scales, found, of_weights, of_biases,
-                samples, num_warps=8, **ctx.shape,
+                samples, **ctx.shape,
             )  # fmt: skip
         parts = (
             part.reshape(-1, samples, part.shape[1]).sum(1) for part in (of_weights, of_biases)

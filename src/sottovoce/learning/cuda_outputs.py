@@ -4,6 +4,7 @@ They are those of `layer_gradients.stacked_outputs` up to the rounding of float3
 channels last, and a group norm is computed together with a rectifier and a max pooling after it.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -43,36 +44,66 @@ class _Fused:
     pool: int = 1
 
 
-def stacked_outputs(chain: Chain, parameters: Mapping[str, Tensor], features: Tensor) -> Tensor:
-    """Return the outputs of several models with the same layers, each for its own samples.
+class ChannelsLast:
+    """The order in which a filter is a column of a matrix, with its bias below it.
+
+    A step of many models then needs no copies of their filters.
 
     Args:
         chain: The layers.
-        parameters: The models' parameters by name, each with a leading axis for the model.
-        features: The features of each model's samples, (models, samples, ...).
-
-    Returns:
-        The outputs, (models, samples, outputs).
+        shapes: The shape of each parameter of the module, in the order of the flat model.
+        device: Where the models are.
     """
-    models, samples = features.shape[:2]
-    values = _channels_last(features.flatten(0, 1))
-    for step in _fuse(chain.layers):
-        module, prefix = step.layer.module, step.layer.prefix
-        if not step.layer.has_parameters:
-            values = _samplewise(module, values)
-            continue
-        weights, biases = parameters[prefix + "weight"], parameters[prefix + "bias"]
-        if isinstance(module, nn.Linear):
-            flat = _channels_first(values).reshape(models, samples, -1)
-            outputs = torch.baddbmm(biases[:, None], flat, weights.transpose(1, 2))
-            values = outputs.flatten(0, 1)
-        elif isinstance(module, nn.Conv2d):
-            window = Window(module, *values.shape[1:3])
-            values = _apply(Convolution, values, _filters(window, weights, biases), window)
-        else:
-            assert isinstance(module, nn.GroupNorm)
-            values = _normalized(step, module, values, weights, biases)
-    return _channels_first(values).reshape(models, samples, *_channels_first(values).shape[1:])
+
+    def __init__(self, chain: Chain, shapes: Mapping[str, Sequence[int]], device: torch.device):
+        self._layers = list(_fuse(chain.layers))
+        places, stop = {}, 0
+        for name, shape in shapes.items():
+            start, stop = stop, stop + math.prod(shape)
+            places[name] = torch.arange(start, stop).reshape(tuple(shape))
+        orders = []
+        for step in self._layers:
+            if step.layer.has_parameters:
+                weights, biases = (places[step.layer.prefix + n] for n in ("weight", "bias"))
+                if isinstance(step.layer.module, nn.Conv2d):
+                    weights = weights.permute(2, 3, 1, 0)
+                orders.append(torch.cat([weights.flatten(), biases.flatten()]))
+        self._sizes = [len(order) for order in orders]
+        order = torch.cat(orders)
+        self._order, self._inverse = order.to(device), torch.argsort(order).to(device)
+
+    def enter(self, rows: Tensor) -> Tensor:
+        return rows[:, self._order]
+
+    def leave(self, rows: Tensor) -> Tensor:
+        return rows[:, self._inverse]
+
+    def outputs(self, rows: Tensor, features: Tensor) -> Tensor:
+        samples = features.shape[1]
+        values = _channels_last(features.flatten(0, 1))
+        pieces = iter(torch.split(rows, self._sizes, dim=1))
+        for step in self._layers:
+            module = step.layer.module
+            if not step.layer.has_parameters:
+                values = _samplewise(module, values)
+            elif isinstance(module, nn.Linear):
+                values = _linear(module, next(pieces), _channels_first(values))
+            elif isinstance(module, nn.Conv2d):
+                window = Window(module, *values.shape[1:3])
+                filters = next(pieces).reshape(len(rows), window.entries + 1, -1)
+                values = _apply(Convolution, values, filters, window)
+            else:
+                assert isinstance(module, nn.GroupNorm)
+                values = _normalized(step, module, values, *next(pieces).chunk(2, dim=1))
+        outputs = _channels_first(values)
+        return outputs.reshape(len(rows), samples, *outputs.shape[1:])
+
+
+def _linear(module: nn.Linear, own: Tensor, values: Tensor) -> Tensor:
+    weights, biases = torch.split(own, [module.weight.numel(), module.out_features], dim=1)
+    flat = values.reshape(len(own), -1, module.in_features)
+    columns = weights.reshape(len(own), *module.weight.shape).transpose(1, 2)
+    return torch.baddbmm(biases[:, None], flat, columns).flatten(0, 1)
 
 
 def _apply(function: type[torch.autograd.Function], *given: object) -> Tensor:
@@ -122,13 +153,6 @@ def _normalized(
     values = (each * weights.reshape(shape) + biases.reshape(shape)).flatten(0, 1)
     values = torch.relu(values) if step.relu else values
     return _samplewise(nn.MaxPool2d(step.pool), values) if step.pool > 1 else values
-
-
-def _filters(window: Window, weights: Tensor, biases: Tensor) -> Tensor:
-    """Return the filters as matrices, (models, length of a patch, output channels)."""
-    taps = weights.permute(0, 3, 4, 2, 1).flatten(1, 3)
-    unused = biases.new_zeros(len(biases), window.length - window.entries - 1, biases.shape[1])
-    return torch.cat([taps, biases[:, None], unused], dim=1)
 
 
 def _samplewise(module: nn.Module, values: Tensor) -> Tensor:

@@ -108,12 +108,12 @@ class LocalTrainer:
         task, given = self._task, steps.minibatches
         if task.device.type == "cuda":
             given = replace(given, records=_pad_clients(given.records))
-        group = Group.start(steps, clients=len(given))
+        group = Group.start(steps, task.stack_form, clients=len(given))
         step: Step | None = None
         for batch in pool.batches(given):
             step = step or self._graphs.find(task, group, batch)
             group = step(task, group, batch)
-        return group.models[: len(steps.minibatches)].clone()
+        return task.stack_form.leave(group.models[: len(steps.minibatches)]).clone()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

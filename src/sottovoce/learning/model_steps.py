@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from sottovoce.learning.minibatches import Minibatches
+from sottovoce.learning.stacked_models import StackForm
 
 if TYPE_CHECKING:  # Tasks use this module.
     from sottovoce.learning.task import Task
@@ -68,7 +69,10 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """The models of a group of clients as rows, and what is the same in all of their steps."""
+    """The models of a group of clients as rows, and what is the same in all of their steps.
+
+    Their parameters are in the order of the task's `stack_form`.
+    """
 
     models: Tensor
     origin: Tensor
@@ -77,9 +81,10 @@ class Group:
     shifts: Tensor | None
 
     @classmethod
-    def start(cls, steps: LocalSteps, *, clients: int) -> "Group":
+    def start(cls, steps: LocalSteps, form: StackForm, *, clients: int) -> "Group":
         """Return the group before its first step, with unused models up to `clients`."""
-        origin, shifts, pulls = steps.model, steps.shifts, None
+        origin, pulls = form.enter(steps.model[None])[0], None
+        shifts = None if steps.shifts is None else form.enter(steps.shifts)
         if steps.pulls is not None and any(steps.pulls):
             padded = [*steps.pulls, *[0.0] * (clients - len(steps.pulls))]
             pulls = torch.tensor(padded, device=origin.device)[:, None]
@@ -113,7 +118,8 @@ def take_step(task: "Task", group: Group, batch: Batch) -> Group:
     """Return the group after one step of each of its models that has records in this step."""
     models = group.models.detach().requires_grad_()
     with torch.enable_grad():
-        total = task.stacked_losses(models, batch.features, batch.labels).mul(batch.weights).sum()
+        outputs = task.stack_form.outputs(models, batch.features)
+        total = task.sample_losses(outputs, batch.labels).mul(batch.weights).sum()
         (gradients,) = torch.autograd.grad(total, models)
     models = models.detach()
     if group.shifts is not None:

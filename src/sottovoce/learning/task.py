@@ -32,6 +32,7 @@ from sottovoce.learning.local_training import LocalTrainer
 from sottovoce.learning.minibatches import Minibatches
 from sottovoce.learning.model_steps import LocalSteps
 from sottovoce.learning.models.modules import FlatLinear, check_module
+from sottovoce.learning.stacked_models import ModuleOrder, StackForm
 from sottovoce.mechanisms.kernels import cuda
 
 # How many numbers of gradients are held at once. It bounds the memory of a round for any number of
@@ -364,28 +365,35 @@ class Task:
         Returns:
             The outputs, (models, samples, outputs).
         """
+        form = self.stack_form
+        return form.outputs(form.enter(models), features)
+
+    @cached_property
+    def stack_form(self) -> StackForm:
+        """The form in which several models take steps, on the task's device."""
+        if self._chain is not None and self.device.type == "cuda" and cuda.available():
+            from sottovoce.learning.cuda_outputs import ChannelsLast
+
+            return ChannelsLast(self._chain, self._shapes, self.device)
+        return ModuleOrder(self._compute_outputs)
+
+    def _compute_outputs(self, models: Tensor, features: Tensor) -> Tensor:
         parameters = self._unflatten_rows(models)
         if self._chain is not None:
-            if features.is_cuda and cuda.available():
-                from sottovoce.learning import cuda_outputs
-
-                return cuda_outputs.stacked_outputs(self._chain, parameters, features)
             return stacked_outputs(self._chain, parameters, features)
         outputs: Tensor = vmap(self._outputs)(parameters, features)
         return outputs
 
-    def stacked_losses(self, models: Tensor, features: Tensor, labels: Tensor) -> Tensor:
+    def sample_losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each sample, for several models at once.
 
         Args:
-            models: Flat models as rows.
-            features: Features of each model's samples, (models, samples, ...).
+            outputs: The outputs of each model for its samples, (models, samples, outputs).
             labels: Labels of each model's samples, (models, samples, ...).
 
         Returns:
             The losses, (models, samples).
         """
-        outputs = self.stacked_outputs(models, features)
         losses = self._losses(outputs.flatten(0, 1), labels.flatten(0, 1))
         return losses.reshape(labels.shape[:2])
 
