@@ -73,7 +73,9 @@ class LocalTrainer:
             For one group of consecutive clients after the other: the position of its first client,
             and the flat models of its clients as rows of a float32 tensor.
         """
-        together = self._task.clients_at_once(steps.minibatches.width)
+        most = self._task.clients_at_once(steps.minibatches.width)
+        groups = max(1, -(-len(clients) // most))
+        together = max(1, -(-len(clients) // groups))  # Groups of one size share a CUDA graph.
         for start in range(0, len(clients), together):
             part = slice(start, start + together)
             group = clients[part]
@@ -180,7 +182,7 @@ def _pad_clients(records: Indices) -> Indices:
 
     Group sizes that differ a little then have the same shapes, and share a CUDA graph.
     """
-    grain = 1 << max(0, len(records).bit_length() - 4)
+    grain = 1 << max(0, len(records).bit_length() - 5)
     missing = -len(records) % grain
     return np.pad(records, ((0, missing), (0, 0), (0, 0)), constant_values=NO_RECORD)
 
