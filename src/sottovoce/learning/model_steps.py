@@ -184,7 +184,8 @@ class Graphs:
         if self._seen[key] <= _SEEN_BEFORE_CAPTURE:
             return take_step
         if key not in self._kept:
-            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            if not self._kept:  # The memory is freed together with the last graph.
+                self._pool = torch.cuda.graph_pool_handle()
             try:
                 self._kept[key] = _CapturedStep(task, group, batch, self._pool)
             except RuntimeError as error:
