@@ -366,11 +366,15 @@ class LocalSgd:
             learning_rate=self.learning_rate,
             proximal_weights=self._proximal_weights(clients),
         )
+        if task.device.type == "cpu":
+            origin = torch.from_numpy(step.model)
+            for start, rows in models:
+                yield start, DenseRows(rows.to(torch.float64) - origin)
+            return
         # On a GPU the rows stay in float32, in which they are clipped and encoded there.
-        wide = torch.float64 if task.device.type == "cpu" else torch.float32
-        origin = torch.as_tensor(step.model, dtype=wide, device=task.device)
+        origin = task.tensor(step.model)
         for start, rows in models:
-            yield start, DenseRows(rows.to(wide) - origin)
+            yield start, DenseRows(rows - origin)
 
     @property
     def schedule(self) -> LocalSchedule:
