@@ -109,8 +109,11 @@ class Task:
         Returns:
             A new float64 vector, in the order of `layout`.
         """
-        flat = torch.cat([p.detach().reshape(-1) for p in self._module.parameters()])
-        return flat.to("cpu", torch.float64).numpy().copy()
+        flat = torch.empty(self.dimension, dtype=torch.float64)
+        pieces = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
+        for piece, parameter in zip(pieces, self._module.parameters(), strict=True):
+            piece.copy_(parameter.detach().reshape(-1))
+        return flat.numpy()
 
     @property
     def layout(self) -> dict[str, tuple[int, ...]]:

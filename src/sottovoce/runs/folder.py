@@ -11,7 +11,6 @@ audit.json, attack-*.json   what audits and attacks of the run have found
 """
 
 import contextlib
-import io
 import json
 import math
 import os
@@ -255,10 +254,10 @@ class RunFolder:
             "model": progress.model,
             **{f"state_{name}": array for name, array in progress.algorithm_state.items()},
         }
-        buffer = io.BytesIO()
-        np.savez(buffer, **arrays)
         # Readable by the owner only: an algorithm's state may hold private data of clients.
-        files.write_atomic(self.path / "checkpoint.npz", buffer.getvalue(), mode=0o600)
+        files.write_atomic(
+            self.path / "checkpoint.npz", lambda file: np.savez(file, **arrays), mode=0o600
+        )
 
     def charges_at_checkpoint(self) -> int:
         """Return the number of charges that the ledger had at the last checkpoint.
@@ -316,10 +315,9 @@ class RunFolder:
         if not path.exists():
             return None
         try:
-            # Read the bytes first: numpy leaves a damaged file open.
             with files.explain_os_errors("read", path):
-                content = io.BytesIO(path.read_bytes())
-            with np.load(content, allow_pickle=False) as stored:
+                content = path.open("rb")  # numpy would leave a damaged file open
+            with content, np.load(content, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
         except files.ARRAY_DAMAGE:
             arrays = {}

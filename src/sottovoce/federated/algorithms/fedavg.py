@@ -104,6 +104,7 @@ class CoordinateMedian:
 # Clipped gradients are rounded to multiples of this fraction of the clipping norm; the sum of
 # MAX_RECORDS of them fits an int64.
 _GRID = 2.0**-40
+_COLUMNS = 1 << 20  # The number of coordinates that are converted at once.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +177,7 @@ class SampleClippedGradient:
         # One factor, so that each product is rounded once.
         factors = [-(self._grid if self.summation == "exact" else 1.0) / n for n in records]
         factor = torch.tensor(factors, dtype=torch.float64, device=totals.device)
-        yield 0, DenseRows(totals * factor.to(_float_dtype(totals))[:, None])
+        yield 0, DenseRows(_scale(totals, factor[:, None]))
 
     @property
     def _grid(self) -> float:
@@ -239,7 +240,11 @@ class SampleClippedGradient:
                 steps[bad] = 0.0
                 if taking_part is not None:
                     steps[~taking_part[seen : seen + len(owners)].to(steps.device)] = 0.0
-                totals.index_add_(0, owners, steps.round_().to(torch.int64))
+                # In pieces, because a whole matrix of integers takes as much memory as the steps.
+                for piece, part in zip(
+                    *(x.split(_COLUMNS, dim=1) for x in (totals, steps.round_())), strict=True
+                ):
+                    piece.index_add_(0, owners, part.to(torch.int64))
             seen += len(owners)
         return totals
 
@@ -264,8 +269,14 @@ class SampleClippedGradient:
             start += len(rows)
 
 
-def _float_dtype(totals: Tensor) -> torch.dtype:
-    return torch.float64 if totals.dtype == torch.int64 else totals.dtype
+def _scale(totals: Tensor, factor: Tensor) -> Tensor:
+    """Return the totals times the factor, in the memory of the totals; integers become float64."""
+    if totals.dtype != torch.int64:
+        return totals.mul_(factor.to(totals.dtype))
+    scaled = totals.view(torch.float64)
+    for piece, integers in zip(*(x.split(_COLUMNS, dim=1) for x in (scaled, totals)), strict=True):
+        piece.copy_(integers * factor)
+    return scaled
 
 
 def _slices_by_owner(owners: Tensor) -> Iterator[tuple[int, slice]]:
@@ -358,7 +369,7 @@ class LocalSgd:
         )
         origin = torch.from_numpy(step.model).to(task.device)
         for start, rows in models:
-            yield start, DenseRows(rows.to(torch.float64) - origin)
+            yield start, DenseRows(rows.to(torch.float64).sub_(origin))
 
     def _proximal_weights(self, clients: Sequence[ClientData]) -> list[float] | None:
         if not self.penalties:
@@ -405,6 +416,13 @@ def yield_update_blocks(
     """Yield the updates of all these clients in blocks with one uplink."""
     for start, rows in work.updates(task, clients, step):
         yield Block(start=start, uplinks=(rows,))
+
+
+def _plus_multiple(vector: Vector, factor: float, other: Vector) -> Vector:
+    """Return vector + factor other without a temporary array, since models may be large."""
+    found = np.multiply(other, factor)
+    found += vector
+    return found
 
 
 RobustMean = CoordinateMedian | TrimmedMean
@@ -496,7 +514,8 @@ class FedAvg:
         return float(self.local_work.records(num_samples))
 
     def initialize(self, model: Vector) -> State:
-        return {"velocity": np.zeros_like(model)}
+        # Without momentum, the velocity of a round has no effect on the next one.
+        return {"velocity": np.zeros(model.shape)} if self.server_momentum else {}
 
     def client_steps(
         self, task: Task, clients: Sequence[ClientData], step: ClientStepInput
@@ -506,8 +525,11 @@ class FedAvg:
     def server_step(
         self, model: Vector, combined: Sequence[AggregatedUplink], state: State
     ) -> tuple[Vector, State]:
-        velocity = self.server_momentum * state["velocity"] + self._average(combined[0])
-        return model + self.server_learning_rate * velocity, {"velocity": velocity}
+        velocity = self._average(combined[0])
+        if self.server_momentum:
+            velocity = _plus_multiple(velocity, self.server_momentum, state["velocity"])
+        stepped = _plus_multiple(model, self.server_learning_rate, velocity)
+        return stepped, {"velocity": velocity} if self.server_momentum else {}
 
     def gradient_steps(self) -> GradientSteps | None:
         """Return the gradient steps if a round consists of these only.
