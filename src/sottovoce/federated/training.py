@@ -245,7 +245,7 @@ class Training:
         """
         state, shared = progress.algorithm_state, self.algorithm.shared_state
         model = as_received(progress.model, self.downlink)
-        read = {name: as_received(state[name], self.downlink) for name in shared}
+        read = {name: as_received(state[name], self.downlink).astype(float) for name in shared}
         # The rest of the state stays with the server, or is what simulated clients keep locally.
         return Start(model=model, state={**state, **read})
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, mse_loss
 
-from sottovoce.core.domains import Vector
+from sottovoce.core.domains import Floats, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning.clients import ClientData, DenseRows, OuterRows, Rows, samples_of, sizes_of
 from sottovoce.learning.layer_gradients import (
@@ -140,7 +140,7 @@ class Task:
 
     # -- what the model does ---------------------------------------------------------------
 
-    def evaluate(self, model: Vector) -> Evaluation:
+    def evaluate(self, model: Floats) -> Evaluation:
         """Return loss and accuracy of a model on the test data.
 
         Args:
@@ -221,21 +221,21 @@ class Task:
             )
         return calls[-1][1].flatten(start_dim=1)
 
-    def tensor(self, model: Vector) -> Tensor:
+    def tensor(self, model: Floats) -> Tensor:
         """Return a flat model as a float32 tensor on the task's device.
 
         Args:
             model: A flat model.
 
         Returns:
-            The tensor.
+            The tensor, which must not be written to: it may share the memory of the model.
         """
         return torch.as_tensor(model, dtype=torch.float32, device=self.device)
 
     # -- gradients -------------------------------------------------------------------------
 
     def sample_gradients(
-        self, model: Vector, clients: Sequence[ClientData], chosen: Tensor | None = None
+        self, model: Floats, clients: Sequence[ClientData], chosen: Tensor | None = None
     ) -> Iterator[tuple[Tensor, Rows]]:
         """Yield the unclipped gradient of each sample's loss, in chunks that bound the memory.
 
@@ -262,7 +262,7 @@ class Task:
             part = slice(start, start + rows)
             yield owners[part], self._gradients(model, features[part], labels[part])
 
-    def closed_form_gradients(self, model: Vector, clients: Sequence[ClientData]) -> Rows | None:
+    def closed_form_gradients(self, model: Floats, clients: Sequence[ClientData]) -> Rows | None:
         """Return each client's gradient in closed form, or None where there is no such form.
 
         There is one for a linear classifier if each client has one sample.
@@ -280,7 +280,7 @@ class Task:
 
     def local_models(
         self,
-        model: Vector,
+        model: Floats,
         clients: Sequence[ClientData],
         *,
         steps: int,
@@ -401,7 +401,7 @@ class Task:
             return self.dimension
         return max(self.dimension, self._chain.elements_per_sample)
 
-    def _gradients(self, model: Vector, features: Tensor, labels: Tensor) -> Rows:
+    def _gradients(self, model: Floats, features: Tensor, labels: Tensor) -> Rows:
         if self._linear is not None:
             return self._linear_gradients(model, features, labels)
         parameters = self._unflatten(self.tensor(model))
@@ -413,7 +413,7 @@ class Task:
         gradients = per_sample(parameters, features, labels)
         return DenseRows(self._flatten(gradients))
 
-    def _linear_gradients(self, model: Vector, features: Tensor, labels: Tensor) -> OuterRows:
+    def _linear_gradients(self, model: Floats, features: Tensor, labels: Tensor) -> OuterRows:
         """Return the gradient of cross-entropy in factors.
 
         It is (softmax(W x + b) - onehot(y)) x (x, 1).

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Unit
-from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
+from sottovoce.core.domains import ROUNDING_HEADROOM, Floats, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Randomness
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Block, ClientStepInput, State
@@ -224,7 +224,7 @@ class SampleClippedGradient:
         return words < np.uint64(threshold)
 
     def _sum_exactly(
-        self, task: Task, clients: Sequence[ClientData], model: Vector, taking_part: Tensor | None
+        self, task: Task, clients: Sequence[ClientData], model: Floats, taking_part: Tensor | None
     ) -> Tensor:
         totals = torch.zeros(len(clients), task.dimension, dtype=torch.int64, device=task.device)
         seen = 0
@@ -240,16 +240,14 @@ class SampleClippedGradient:
                 steps[bad] = 0.0
                 if taking_part is not None:
                     steps[~taking_part[seen : seen + len(owners)].to(steps.device)] = 0.0
-                # In pieces, because a whole matrix of integers takes as much memory as the steps.
-                for piece, part in zip(
-                    *(x.split(_COLUMNS, dim=1) for x in (totals, steps.round_())), strict=True
-                ):
-                    piece.index_add_(0, owners, part.to(torch.int64))
+                steps.round_()
+                for part in _pieces(task.dimension):
+                    totals[:, part].index_add_(0, owners, steps[:, part].to(torch.int64))
             seen += len(owners)
         return totals
 
     def _sum_in_float32(
-        self, task: Task, clients: Sequence[ClientData], model: Vector, taking_part: Tensor | None
+        self, task: Task, clients: Sequence[ClientData], model: Floats, taking_part: Tensor | None
     ) -> Tensor:
         totals = torch.zeros(len(clients), task.dimension, device=task.device)
         for owners, rows in task.sample_gradients(model, clients, taking_part):
@@ -259,7 +257,7 @@ class SampleClippedGradient:
         return totals
 
     def _single_sample_updates(
-        self, task: Task, clients: Sequence[ClientData], model: Vector
+        self, task: Task, clients: Sequence[ClientData], model: Floats
     ) -> Iterator[tuple[int, Rows]]:
         """Yield the clipped gradients of clients with one sample each, which are their updates."""
         start = 0
@@ -269,13 +267,19 @@ class SampleClippedGradient:
             start += len(rows)
 
 
+def _pieces(dimension: int) -> Iterator[slice]:
+    """Yield slices of the coordinates, small enough that a converted copy takes little memory."""
+    for start in range(0, dimension, _COLUMNS):
+        yield slice(start, start + _COLUMNS)
+
+
 def _scale(totals: Tensor, factor: Tensor) -> Tensor:
     """Return the totals times the factor, in the memory of the totals; integers become float64."""
     if totals.dtype != torch.int64:
         return totals.mul_(factor.to(totals.dtype))
     scaled = totals.view(torch.float64)
-    for piece, integers in zip(*(x.split(_COLUMNS, dim=1) for x in (scaled, totals)), strict=True):
-        piece.copy_(integers * factor)
+    for part in _pieces(totals.shape[1]):
+        scaled[:, part] = totals[:, part] * factor
     return scaled
 
 
