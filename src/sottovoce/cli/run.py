@@ -189,6 +189,7 @@ def run(
     is_ours = resume or not begun.exists
     try:
         with interruptible() as interrupted, report_progress() as bars:
+            bars.announce(f"{loaded.name}: loading torch and '{loaded.data.dataset}'")
             fetch_missing(loaded.data.dataset, bars)
             from sottovoce.runs.runner import launch  # torch takes a while to load
             from sottovoce.runs.tracking import track_run

@@ -34,7 +34,7 @@ def new_path(old: str) -> str | None:
 
 def _asked_for(fullname: str) -> str:
     """Return the full module name of the import statement, which imports its parents first."""
-    frame: "FrameType | None" = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     longest = fullname
     while frame is not None:
         name = frame.f_locals.get("name")
@@ -48,7 +48,7 @@ def _names_asked_for() -> tuple[str, ...]:
     """Return the names in `from old import names`; none for another kind of import."""
     import dis
 
-    frame: "FrameType | None" = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     inside = (__file__, "<frozen importlib")
     while frame is not None and frame.f_code.co_filename.startswith(inside):
         frame = frame.f_back

@@ -18,19 +18,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sottovoce.core import bounded_json, files
 from sottovoce.core.domains import MAX_DIMENSION
 from sottovoce.core.errors import OutputError
-from sottovoce.federated.training import Progress
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import SpendingRecord
 from sottovoce.runs import client_lists
-from sottovoce.runs.resolve import Resolved
 from sottovoce.runs.spec import RunSpec
+
+if TYPE_CHECKING:  # These import torch.
+    from sottovoce.federated.training import Progress
+    from sottovoce.runs.resolve import Resolved
 
 _ABSENT = object()
 _NEEDED = {"spec.privacy.delta", "spec.privacy.adjacency"}
@@ -234,7 +236,7 @@ class RunFolder:
 
     # -- checkpoints -----------------------------------------------------------------------
 
-    def save_checkpoint(self, progress: Progress, num_charges: int) -> None:
+    def save_checkpoint(self, progress: "Progress", num_charges: int) -> None:
         """Replace checkpoint.npz by one of the last finished round, readable by the owner only.
 
         Args:
@@ -288,7 +290,7 @@ class RunFolder:
         with files.explain_os_errors("read", path):
             return int(stored["rounds_done"]), path.stat().st_mtime
 
-    def load_checkpoint(self) -> Progress | None:
+    def load_checkpoint(self) -> "Progress | None":
         """Return the model and the state of the algorithm at the last checkpoint.
 
         Returns:
@@ -300,6 +302,8 @@ class RunFolder:
         stored = self._read_checkpoint()
         if stored is None:
             return None
+        from sottovoce.federated.training import Progress
+
         return Progress(
             rounds_done=int(stored["rounds_done"]),
             model=stored["model"],
@@ -445,10 +449,10 @@ class Checkpoints:
     def __init__(
         self,
         folder: RunFolder,
-        resolved: Resolved,
+        resolved: "Resolved",
         record: SpendingRecord,
         *,
-        done: Progress,
+        done: "Progress",
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._folder, self._run, self._record = folder, resolved.run, record
@@ -458,7 +462,7 @@ class Checkpoints:
         self._clock = clock or time.monotonic
         self._done, self._saved, self._saved_at = done, done.rounds_done, self._clock()
 
-    def after_round(self, progress: Progress) -> None:
+    def after_round(self, progress: "Progress") -> None:
         """Take note of a round whose metrics are written; save a checkpoint if one is due."""
         self._done = progress
         number = progress.rounds_done
