@@ -226,7 +226,7 @@ def run(
 
 
 @contextlib.contextmanager
-def measured_if(wanted: bool) -> Iterator[dict[str, dict[str, float]]]:  # noqa: FBT001
+def measured_if(wanted: bool) -> Iterator[dict[str, dict[str, float]]]:
     """Measure the stages of the `with` block, if that is wanted.
 
     Yields:
