@@ -105,7 +105,7 @@ def test_tries_are_counted_to_the_seed_that_was_sent() -> None:
 
 @pytest.mark.parametrize(
     ("options", "levels"),
-    [("", 2), ("--messages packed --bits 2 --threads 2", 4), ("--messages none --bits auto", 4)],
+    [("", 2), ("--messages packed --bits 2 --threads 2", 4), ("--messages none --bits auto", 2)],
 )
 def test_simulate(cli: Any, options: str, levels: int) -> None:
     found = measured(cli, f"simulate --clients 8 --dimension 40 {options}")
