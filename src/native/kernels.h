@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "rows_kernels.h"
 #include "sampling_kernels.h"
 #include "server_kernels.h"
 
@@ -17,5 +18,6 @@
 
 SV_DECLARE(sv_sampling, sv_sampling)
 SV_DECLARE(sv_server, sv_server)
+SV_DECLARE(sv_rows, sv_rows)
 
 #endif

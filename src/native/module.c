@@ -7,7 +7,7 @@ work, and have no state. They may be called from several threads. */
 
 /* Increment this, here and in sottovoce/core/native.py, whenever the meaning of an argument
    changes. */
-#define SV_INTERFACE 3
+#define SV_INTERFACE 4
 
 int sv_best_level(void)
 {
@@ -49,7 +49,8 @@ static PyMethodDef methods[] = {
 static int fill(PyObject *module)
 {
     PyMethodDef *const parts[] = {sv_sampling_methods, sv_seeded_methods, sv_server_methods,
-                                  sv_packing_methods, sv_sums_methods};
+                                  sv_packing_methods, sv_sums_methods,
+                                  sv_rows_methods, sv_keys_methods, sv_row_sums_methods};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (PyModule_AddFunctions(module, parts[i]) < 0)
             return -1;

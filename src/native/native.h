@@ -23,6 +23,9 @@ extern PyMethodDef sv_seeded_methods[];   /* seeded.c */
 extern PyMethodDef sv_server_methods[];   /* server.c */
 extern PyMethodDef sv_packing_methods[];  /* packing.c */
 extern PyMethodDef sv_sums_methods[];     /* sums.c */
+extern PyMethodDef sv_rows_methods[];     /* rows.c */
+extern PyMethodDef sv_keys_methods[];     /* keys.c */
+extern PyMethodDef sv_row_sums_methods[]; /* row_sums.c */
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define SV_PICK(name, level)                                                                       \

@@ -1,26 +1,30 @@
 """The backend that draws, packs and adds up real codes, without message headers.
 
-The codes are those that `rounds` would send from the same seed. Headers are counted and not built,
-and charges are counted in memory. Rows of several clients are clipped, rotated and encoded at once,
-on several threads, or on a CUDA device if the rows are there, the mechanism has kernels for it and
-Triton is installed. All ways give the same bits.
+The codes are those that `rounds` would send from the same seed, and the means have the same bits.
+Headers are counted and not built, and charges are counted in memory. Rows of several clients are
+clipped, rotated and encoded at once, on several threads, or on a CUDA device if the rows are there,
+the mechanism has kernels for it and Triton is installed. All ways give the same bits.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from sottovoce.core.domains import L2Ball, Vector
-from sottovoce.core.randomness import Keystream
+from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
+from sottovoce.core.randomness import Keystreams
+from sottovoce.core.stages import stage
 from sottovoce.core.threads import thread_count
-from sottovoce.federated.simulation.counted import InMemoryBackend, Portion, UplinkAccumulator
-from sottovoce.mechanisms.encoding import PackedRows, encode_packed, prepare, take_clipped
-from sottovoce.mechanisms.mechanism import ExpandsToSigns, SendsSigns
-from sottovoce.protocol.message import MessageContent, codes_of, open_packed_rows
+from sottovoce.federated.algorithms.algorithm import AggregatedUplink, ClientVectors
+from sottovoce.federated.simulation.counted import InMemoryBackend, positions_by_mechanism
+from sottovoce.learning.clients import Rows, clip_rows, factored
+from sottovoce.mechanisms.encoding import PackedRows, encode_packed, prepare
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.plan import ClientPlan
-from sottovoce.protocol.sums import DecodedMean, ExpandedMean, LevelCounts
+from sottovoce.protocol.sums import add_in_order, create_row_sums, shared_mechanism
 
 # The most coordinates and rows that each thread encodes at once. They are many because switching
 # threads at the interpreter lock costs more than arrays that exceed a core's cache.
@@ -33,100 +37,148 @@ _MAX_ROWS_ON_DEVICE = 4096
 class PackedMessages(InMemoryBackend):
     """The backend that produces the bits of every message, without headers."""
 
-    def begin(self, number: int) -> None:
-        self._rotation = self.rotation(number)
-
-    def add(self, gathering: UplinkAccumulator, portion: Portion, number: int, uplink: int) -> None:
-        gathering.weight += portion.weight
-        mechanism, weight = portion.mechanism, portion.common_weight
-        size = mechanism.sign_size if isinstance(mechanism, SendsSigns) else None
-        plain = self._rotation is None and not self.algorithm.gathers
-        if plain and weight is not None and size is not None:
-            ones = self._count_ones(portion, number, uplink)
-            total = weight * ((2.0 * ones - len(portion.clients)) * size)
-        else:
-            total = self._total(gathering, portion, number, uplink)
-        gathering.total += torch.from_numpy(total).to(gathering.total.device)
-
-    def _keystream(self, part: ClientPlan, number: int, uplink: int) -> Keystream:
-        """Return the keystream that `rounds` uses for the first attempt at this message."""
-        return self.randomness.stream("encode", self.run, part.client, number, uplink, 0)
+    def combine(
+        self, number: int, cohort: Sequence[int], start: Start
+    ) -> tuple[AggregatedUplink, ...]:
+        rotation = self.rotation(number)
+        everyone = [self.parts[i] for i in cohort]
+        sums = [
+            _UplinkSum(self.task.dimension, everyone, rotation, gathers=self.algorithm.gathers)
+            for _ in range(self.algorithm.uplinks)
+        ]
+        for uplink, parts, rows in self._blocks(number, cohort, start):
+            for some, groups in self._encode(parts, rows, rotation, number, uplink):
+                sums[uplink].add(some, groups)
+        return tuple(one.combined() for one in sums)
 
     def _encode(
-        self, portion: Portion, number: int, uplink: int, *, as_clipped: bool = False
-    ) -> Iterator[tuple[Sequence[ClientPlan], PackedRows]]:
-        """Yield clients with their packed codes, as many as are encoded at once.
+        self,
+        parts: Sequence[ClientPlan],
+        rows: Rows,
+        rotation: Rotation | None,
+        number: int,
+        uplink: int,
+    ) -> Iterator[tuple[Sequence[ClientPlan], "list[_Group]"]]:
+        """Yield clients with their packed codes, as many as are encoded at once."""
+        together = self._rows_together()
+        for first in range(0, len(parts), together):
+            some = parts[first : first + together]
+            groups = []
+            for positions in positions_by_mechanism(some):
+                chosen = rows.select(_index([first + i for i in positions]))
+                mechanism = some[positions[0]].mechanism
+                prepared = prepare(
+                    mechanism, self._given(chosen, mechanism), rotation=rotation,
+                    zero_nonfinite=True,
+                )  # fmt: skip
+                streams = self._keystreams([some[i].client for i in positions], number, uplink)
+                groups.append(_Group(mechanism, positions, encode_packed(prepared, streams)))
+            yield some, groups
 
-        With `as_clipped` the rows are taken as they are in the portion. Otherwise they are
-        projected, so that the rounding of float32 leaves no row outside the domain.
-        """
+    def _rows_together(self) -> int:
+        """Return how many clients are encoded at once."""
         capacity, most = _MAX_COORDINATES * thread_count(), _MAX_ROWS * thread_count()
         if self._device.type == "cuda":
             capacity, most = _MAX_COORDINATES_ON_DEVICE, _MAX_ROWS_ON_DEVICE
-        position = 0
-        for block in portion.rows.blocks(max(1, min(most, capacity // self.task.dimension))):
-            parts = portion.clients[position : position + len(block)]
-            position += len(block)
-            if as_clipped:
-                prepared = take_clipped(portion.mechanism, block)
-            else:
-                prepared = prepare(portion.mechanism, block, rotation=self._rotation)
-            streams = [self._keystream(part, number, uplink) for part in parts]
-            yield parts, encode_packed(prepared, streams)
+        return max(1, min(most, capacity // self.task.dimension))
 
-    def _count_ones(self, portion: Portion, number: int, uplink: int) -> NDArray[np.uint32]:
-        """Count the clients whose bit is 1, for each coordinate."""
-        here, there = LevelCounts(self.task.dimension, 2), None
-        as_clipped = isinstance(portion.mechanism.input_domain, L2Ball)
-        for _, packed in self._encode(portion, number, uplink, as_clipped=as_clipped):
-            if not packed.on_device:
-                here.add_rows(packed.payloads)
-                continue
-            if there is None:
-                from sottovoce.mechanisms.kernels.cuda.counts import OneCounts
+    def _given(self, rows: Rows, mechanism: Mechanism) -> Any:
+        """Return rows as `prepare` takes them; on a device, rows that are not finite become 0."""
+        if self._device.type == "cpu":
+            return factored(rows)
+        domain = mechanism.input_domain
+        if isinstance(domain, L2Ball):
+            rows = clip_rows(rows, domain.radius * (1.0 - ROUNDING_HEADROOM))
+        (matrix,) = rows.blocks(len(rows))
+        return matrix
 
-                there = OneCounts(self.task.dimension, self._device)
-            there.add(packed.payloads)
-        if there is not None:
-            return np.asarray(there.counts.cpu().numpy(), dtype=np.uint32)
-        ones: NDArray[np.uint32] = here.counts()[0]
-        return ones
+    def _keystreams(self, clients: Sequence[str], number: int, uplink: int) -> Keystreams:
+        """Return the keystreams that `rounds` uses for the first attempt at these messages."""
+        with stage("keys"):
+            return self.randomness.streams_of(("encode", self.run), clients, (number, uplink, 0))
 
-    def _total(
-        self, gathering: UplinkAccumulator, portion: Portion, number: int, uplink: int
-    ) -> Vector:
-        """Return the weighted sum of all messages, decoded as the server does and rotated back."""
-        sums = _make_accumulator(self.task.dimension, portion)
-        for parts, packed in self._encode(portion, number, uplink):
-            for part, opened in zip(parts, open_packed_rows(packed), strict=True):
-                sums.add(part.mechanism, part.weight, opened)
-                if self.algorithm.gathers:
-                    self._gather(gathering, part, opened)
-        total = _total(sums, portion)
-        return total if self._rotation is None else self._rotation.inverse(total)
 
-    def _gather(
-        self, gathering: UplinkAccumulator, part: ClientPlan, opened: MessageContent
+class _Group:
+    """The messages of clients with the same mechanism, at their positions among some clients."""
+
+    def __init__(self, mechanism: Mechanism, positions: Sequence[int], packed: PackedRows) -> None:
+        self.mechanism, self.positions, self.packed = mechanism, positions, packed
+
+
+class _UplinkSum:
+    """The sum of the messages of one uplink, with the bits of the server's `create_mean`."""
+
+    def __init__(
+        self,
+        dimension: int,
+        cohort: Sequence[ClientPlan],
+        rotation: Rotation | None,
+        *,
+        gathers: bool,
     ) -> None:
-        decoded = part.mechanism.decode(codes_of(opened))
-        if self._rotation is not None:
-            decoded = self._rotation.inverse(decoded)
-        gathering.rows.append(decoded)
-        gathering.clients.append(part.client)
-        gathering.weights.append(part.weight)
+        self._rotation, self._weight = rotation, 0.0
+        shared = shared_mechanism((part.mechanism, part.weight) for part in cohort)
+        self._sums, self._total = None, np.zeros(dimension)
+        if shared is not None:  # Equal weights cancel in the mean.
+            self._sums = create_row_sums(dimension, shared, equal_weights=True)
+        self._each: list[tuple[ClientPlan, Vector]] | None = [] if gathers else None
+
+    def add(self, parts: Sequence[ClientPlan], groups: Sequence[_Group]) -> None:
+        """Add the messages of consecutive clients."""
+        with stage("sum"):
+            if self._sums is not None:
+                self._weight += len(parts)
+                for one in groups:
+                    self._sums.add(one.packed, [1.0] * len(one.packed))
+            else:
+                self._add_in_order(parts, groups)
+            if self._each is not None:
+                codes = [one.packed.codes() for one in groups]
+                self._each += [
+                    (part, self._decoded(part.mechanism.decode(codes[group][row])))
+                    for part, (group, row) in zip(parts, _places(groups), strict=True)
+                ]
+
+    def _add_in_order(self, parts: Sequence[ClientPlan], groups: Sequence[_Group]) -> None:
+        """Add the messages one after the other, with the roundings of the server's mean."""
+        weights = [part.weight for part in parts]
+        for weight in weights:
+            self._weight += weight
+        messages = [(one.mechanism, one.packed) for one in groups]
+        add_in_order(self._total, messages, weights, _places(groups))
+
+    def combined(self) -> AggregatedUplink:
+        """Return the weighted mean, rotated back, and all vectors if they were kept."""
+        total = self._total if self._sums is None else self._sums.total()
+        mean = self._decoded(total / self._weight)
+        if self._each is None:
+            return AggregatedUplink(mean=mean)
+        each = ClientVectors(
+            clients=tuple(part.client for part, _ in self._each),
+            rows=np.stack([vector for _, vector in self._each]),
+            weights=np.array([part.weight for part, _ in self._each]),
+        )
+        return AggregatedUplink(mean=mean, each=each)
+
+    def _decoded(self, vector: Vector) -> Vector:
+        """Return a decoded vector, rotated back."""
+        with stage("rotate back"):
+            return vector if self._rotation is None else self._rotation.inverse(vector)
 
 
-def _make_accumulator(dimension: int, portion: Portion) -> ExpandedMean | DecodedMean:
-    """Return an accumulator of sign counts if all weights are equal, else of decoded messages."""
-    mechanism = portion.mechanism
-    if isinstance(mechanism, ExpandsToSigns) and portion.common_weight is not None:
-        return ExpandedMean(mechanism)
-    return DecodedMean(dimension)
+def _places(groups: Sequence[_Group]) -> list[tuple[int, int]]:
+    """Return the group of each client, and its row there, in the order of the clients."""
+    places = [
+        (position, group, row)
+        for group, one in enumerate(groups)
+        for row, position in enumerate(one.positions)
+    ]
+    return [(group, row) for _, group, row in sorted(places)]
 
 
-def _total(sums: ExpandedMean | DecodedMean, portion: Portion) -> Vector:
-    if isinstance(sums, DecodedMean):
-        return sums.total()
-    mean = sums.result()
-    assert mean is not None
-    return mean * portion.weight
+def _index(positions: list[int]) -> Any:
+    """Return positions as a slice if they are consecutive, so that rows are not copied."""
+    first, last = positions[0], positions[-1] + 1
+    if last - first == len(positions):
+        return slice(first, last)
+    return torch.tensor(positions)
