@@ -168,7 +168,7 @@ class _Job:
                 return
             try:
                 self._work(begin, min(self._size, begin + self._share))
-            except BaseException as error:  # noqa: BLE001  # Raised by the thread that waits.
+            except BaseException as error:  # Raised by the thread that waits.
                 self._errors[begin] = error
             with self._lock:
                 self._left -= 1

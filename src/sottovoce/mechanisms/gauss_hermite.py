@@ -28,8 +28,8 @@ from sottovoce.mechanisms.kernels.family import sample_exponential_family, sampl
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.one_bit import sample_bit_rows, sample_bits, sample_payload
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
-from sottovoce.mechanisms.row_batches import RowBatch
 from sottovoce.mechanisms.registry import CalibratedParameter, Parameters, register
+from sottovoce.mechanisms.row_batches import RowBatch
 from sottovoce.privacy.events import OneBit, ZeroConcentrated
 
 # The norm check and u/sigma round by less than 2^-48 of the radius. That is less than this fraction

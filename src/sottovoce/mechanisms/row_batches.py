@@ -160,9 +160,7 @@ class RowBatch:
         """Whether threads work on rows of their own, rather than together on one row."""
         return self.dimension <= _LARGE_ROW or len(self) >= thread_count()
 
-    def encode(
-        self, bits: int, kernel: RowKernel
-    ) -> tuple[NDArray[np.uint8], list[Undecided]]:
+    def encode(self, bits: int, kernel: RowKernel) -> tuple[NDArray[np.uint8], list[Undecided]]:
         """Return the packed codes that a kernel draws, and what it left undecided.
 
         Args:
@@ -265,4 +263,3 @@ def clip_factors(source: Floats | FactoredRows, ball: L2Ball) -> Vector:
 
 def _is_double(source: Floats | FactoredRows) -> bool:
     return not isinstance(source, FactoredRows) and source.dtype == np.float64
-

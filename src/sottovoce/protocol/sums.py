@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core import parameter_rules
-from sottovoce.core.domains import MAX_DIMENSION, Vector
+from sottovoce.core.domains import MAX_DIMENSION, Vector, sized_vector
 from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.core.native import Native, native
 from sottovoce.core.threads import over_ranges
@@ -321,9 +321,10 @@ class StreamingMean:
         self._waiting: list[tuple[PackedCodes, Vector]] = []
 
     def add(self, values: Vector, weight: float) -> None:
-        """Add one vector with its weight."""
+        """Add one vector with its weight; raise DomainError if it has another dimension."""
+        added = sized_vector(values, len(self._sum))
         self._flush()
-        self._sum += weight * values
+        self._sum += weight * added
         self._weight += weight
 
     def add_packed(self, packed: PackedCodes, points: Vector, weight: float) -> None:
@@ -570,7 +571,9 @@ class DecodedRows:
 
     def add(self, packed: PackedRows, weights: Sequence[float]) -> None:
         """Decode messages and add them, each times its weight."""
-        add_in_order(self._sum, [(self._mechanism, packed)], weights, [(0, i) for i in range(len(packed))])
+        add_in_order(
+            self._sum, [(self._mechanism, packed)], weights, [(0, i) for i in range(len(packed))]
+        )
 
     def total(self) -> Vector:
         """Return the sum so far."""
