@@ -13,6 +13,7 @@ import torch
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.randomness import Randomness
+from sottovoce.core.stages import staged
 from sottovoce.federated.algorithms.algorithm import (
     AggregatedUplink,
     Algorithm,
@@ -42,7 +43,7 @@ def compute_finite_uplinks(
     """
     return [
         (block.start + i, uplink, values)
-        for block in algorithm.client_steps(task, clients, step)
+        for block in staged("train", algorithm.client_steps(task, clients, step))
         for uplink, rows in enumerate(block.uplinks)
         for i, values in enumerate(zero_nonfinite_rows(rows))
     ]
