@@ -99,10 +99,10 @@ def staged(name: str, items: Iterable[T]) -> Iterator[T]:
     while True:
         with stage(name):
             try:
-                item = next(iterator)
+                made = [next(iterator)]
             except StopIteration:
                 return
-        yield item
+        yield made.pop()  # So that a large item is not kept here while the next one is made.
 
 
 def _wait_for_device() -> None:

@@ -160,7 +160,7 @@ class _Job:
         self._errors: dict[int, BaseException] = {}
 
     def run(self) -> None:
-        """Work on ranges until none is left."""
+        """Take ranges until none is left, and call the work for each."""
         while True:
             with self._lock:
                 begin = next(self._ranges, None)
@@ -208,7 +208,7 @@ _workers = _Workers()
 
 
 def _forget_workers() -> None:
-    """Start anew in a forked child, which inherits no threads."""
+    """Forget the threads in a forked child, which does not inherit them."""
     global _workers
     _workers = _Workers()
 

@@ -162,17 +162,14 @@ def _one_by_one(task: "Task", pool: _Pool, steps: LocalSteps) -> Tensor:
         own = [torch.from_numpy(records) for records in steps.minibatches.of_client(place)]
         for _ in range(steps.minibatches.repeats):
             for records in own:
-                flat, chosen = model.detach().requires_grad_(), records.to(task.device)
-                with torch.enable_grad():
-                    loss = task.loss(flat, features[chosen], labels[chosen])
-                    (gradient,) = torch.autograd.grad(loss, flat)
+                chosen = records.to(task.device)
+                gradient = task.gradient(model, features[chosen], labels[chosen])
                 if steps.shifts is not None:
                     gradient = gradient + steps.shifts[place]
                 if pull:
                     gradient = gradient + pull * (model - steps.model)
                 # In the memory of the gradient, which nobody else has.
-                step = gradient.contiguous().mul_(steps.learning_rate)
-                model = torch.sub(model, step, out=step)
+                model = torch.sub(model, gradient.mul_(steps.learning_rate), out=gradient)
         trained.append(model)
     return trained[0][None] if len(trained) == 1 else torch.stack(trained)
 

@@ -199,6 +199,30 @@ class Task:
         """
         return self._losses(self._outputs(self._unflatten(flat), features), labels).mean()
 
+    def gradient(self, flat: Tensor, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the gradient of `loss`, in less memory than by differentiating a flat tensor.
+
+        Args:
+            flat: The model as a float32 tensor on the task's device.
+            features: Features of the samples.
+            labels: Labels of the samples.
+
+        Returns:
+            A new flat tensor.
+        """
+        parameters = {
+            name: piece.detach().requires_grad_() for name, piece in self._unflatten(flat).items()
+        }
+        with torch.enable_grad():
+            loss = self._losses(self._outputs(parameters, features), labels).mean()
+        gradients = [*torch.autograd.grad(loss, [*parameters.values()], allow_unused=True)]
+        found = torch.zeros_like(flat)
+        for piece in torch.split(found, [shape.numel() for shape in self._shapes.values()]):
+            gradient = gradients.pop(0)
+            if gradient is not None:
+                piece.copy_(gradient.reshape(-1))
+        return found
+
     def outputs(self, flat: Tensor, features: Tensor) -> Tensor:
         """Return the outputs of a flat model for some samples; for a classification, the logits.
 

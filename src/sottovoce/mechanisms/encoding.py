@@ -282,11 +282,9 @@ class Prepared:
 
     __slots__ = ("_given", "_made", "_scales", "mechanism")
 
-    def __init__(
-        self, *, mechanism: Mechanism, rows: Any, scales: Sequence[float] | Vector | None = None
-    ) -> None:
-        self.mechanism, self._scales, self._made = mechanism, scales, None
-        self._given = rows
+    def __init__(self, *, mechanism: Mechanism, rows: Any, scales: Any = None) -> None:
+        self.mechanism, self._scales, self._given = mechanism, scales, rows
+        self._made: Vector | None = None
 
     def __len__(self) -> int:
         return len(self._given)
@@ -316,8 +314,8 @@ class Prepared:
         return self._made
 
     @property
-    def scales(self) -> Sequence[float] | Vector | None:
-        """The clipping factor of each of `rows`, or None if all are 1."""
+    def scales(self) -> Any:
+        """The clipping factor of each of `rows`, an array or a tensor, or None if all are 1."""
         return self._scales
 
     def scale(self, i: int) -> float:
@@ -408,7 +406,15 @@ class PackedRows:
         return found
 
     def take(self, begin: int, end: int) -> "PackedRows":
-        """Return the rows begin ... end - 1."""
+        """Return some consecutive rows.
+
+        Args:
+            begin: The index of the first row.
+            end: The index after the last row.
+
+        Returns:
+            The rows begin ... end - 1.
+        """
         return replace(self, payloads=self.payloads[begin:end])
 
     def codes(self) -> list[Codes]:
@@ -477,8 +483,8 @@ def prepare(
     Args:
         mechanism: The mechanism; the rows are projected onto its input domain.
         values: A vector, or a matrix with a vector in each row: an array, `FactoredRows` or a torch
-            tensor. A tensor on a CUDA device stays there if the mechanism has kernels for it and Triton is
-            installed; else the CPU does the work, with the same result.
+            tensor. A tensor on a CUDA device stays there if the mechanism has kernels for it and
+            Triton is installed; else the CPU does the work, with the same result.
         rotation: A rotation to apply to the clipped rows. The domain must be an L2Ball of its
             dimension, which it maps into itself.
         zero_nonfinite: Whether rows on the CPU with NaN or infinity count as zeros, so that a
@@ -684,7 +690,7 @@ def _scaled_to(
 
 def _zeroed(rows: Floats) -> Floats:
     """Return the rows with zeros for each row that has an infinite or NaN entry."""
-    finite = np.isfinite(rows).all(axis=1)
+    finite = np.asarray(np.isfinite(rows).all(axis=1))
     return rows if finite.all() else np.where(finite[:, None], rows, rows.dtype.type(0.0))
 
 

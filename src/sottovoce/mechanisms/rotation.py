@@ -144,7 +144,21 @@ class Rotation:
         Raises:
             DomainError: The vector has another length, or a number is not finite.
         """
-        restored = finite_vector(values, self.dimension).copy()
+        return self.undo(finite_vector(values, self.dimension).copy())
+
+    def undo(self, rotated: Vector) -> Vector:
+        """Undo the rotation of a vector in its own memory, for vectors as large as a model.
+
+        Args:
+            rotated: A contiguous float64 vector of `dimension` finite numbers, which is changed.
+
+        Returns:
+            The same array, or R^-1 of it in a new one if it is not contiguous float64.
+
+        Raises:
+            DomainError: The vector has another length, or a number is not finite.
+        """
+        restored = np.require(finite_vector(rotated, self.dimension), requirements=["C", "W"])
         for start, signs in reversed(self.packed_passes()):
             _rotate_block(restored[start : start + block_size(self.dimension)], after=signs)
         return restored
@@ -163,11 +177,19 @@ class Rotation:
         return [(start, _unpack_signs(signs, size)) for start, signs in self.packed_passes()]
 
     def packed_signs(self) -> Signs:
-        """Return the signs of all passes, one pass after the other, each from a new byte on."""
+        """Return the signs of all passes, packed as in `packed_passes`.
+
+        Returns:
+            One pass after the other, each from a new byte on.
+        """
         return np.concatenate([signs for _, signs in self.packed_passes()])
 
     def packed_passes(self) -> list[tuple[int, Signs]]:
-        """Return the passes with one bit per sign, lowest bit first; 1 is a minus."""
+        """Return the passes with one bit per sign, lowest bit first; 1 is a minus.
+
+        Returns:
+            One or two pairs, as of `passes`.
+        """
         size = block_size(self.dimension)
         blocks = [0] if size == self.dimension else [0, self.dimension - size]
         words = Keystream(self.seed).words(math.ceil(len(blocks) * size / 64))

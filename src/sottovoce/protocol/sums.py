@@ -172,6 +172,7 @@ class _BitPlanes:
         over_ranges(work, self._size, unit=_LINE, least=_LEAST_BYTES, threads=self._threads)
 
     def add_rows(self, payloads: NDArray[np.uint8]) -> None:
+        """Count the clients whose payloads are the rows of a matrix."""
         self._most += len(payloads)
         while len(self._planes) < max(5, self._most.bit_length()):
             self._planes.append(np.zeros(_pad_to_lines(self._size), dtype=np.uint8))
@@ -216,6 +217,7 @@ class _ByteCounters:
         self._wide: Counts | None = None
 
     def add_rows(self, payloads: NDArray[np.uint8]) -> None:
+        """Count the clients whose payloads are the rows of a matrix."""
         if self.kernels is None:
             for start in range(0, len(payloads), self.batch):
                 self.add(list(payloads[start : start + self.batch]))
@@ -223,7 +225,7 @@ class _ByteCounters:
         library, level = self.kernels
         for start in range(0, len(payloads), _ROWS_IN_BYTES):
             rows = payloads[start : start + _ROWS_IN_BYTES]
-            self._make_room(len(rows))
+            self._prevent_overflow(len(rows))
 
             def work(begin: int, end: int, rows: NDArray[np.uint8] = rows) -> None:
                 library.count_level_rows(
@@ -233,7 +235,7 @@ class _ByteCounters:
             least = _least_of_rows(len(rows))
             over_ranges(work, self._size, unit=3 * _LINE, least=least, threads=self._threads)
 
-    def _make_room(self, clients: int) -> None:
+    def _prevent_overflow(self, clients: int) -> None:
         """Add the bytes to the wider counters if they could overflow."""
         if self._most + clients > _BYTE:
             if self._wide is None:
@@ -244,7 +246,7 @@ class _ByteCounters:
         self._most += clients
 
     def add(self, payloads: list[Octets]) -> None:
-        self._make_room(len(payloads))
+        self._prevent_overflow(len(payloads))
         if self.kernels is None:
             for payload in payloads:
                 codes = unpack(payload, self._dimension, self._bits)
@@ -421,7 +423,9 @@ class CountedMean:
     def result(self) -> Vector | None:
         if not self._counts.received:
             return None
-        return self._counts.total(self._points) / self._counts.received
+        mean = self._counts.total(self._points)
+        mean /= self._counts.received  # In place, because the array is new and may be large.
+        return mean
 
 
 class ExpandedMean:
@@ -571,9 +575,8 @@ class DecodedRows:
 
     def add(self, packed: PackedRows, weights: Sequence[float]) -> None:
         """Decode messages and add them, each times its weight."""
-        add_in_order(
-            self._sum, [(self._mechanism, packed)], weights, [(0, i) for i in range(len(packed))]
-        )
+        order = [(0, i) for i in range(len(packed))]
+        add_in_order(self._sum, [(self._mechanism, packed)], weights, order)
 
     def total(self) -> Vector:
         """Return the sum so far."""
@@ -615,20 +618,26 @@ def _add_rows(
         for codes, weight in zip(packed.take(row, stop).codes(), weights, strict=True):
             total += weight * (mechanism.decode(codes) if points is None else points[codes])
         return
-    payloads, bits = packed.on_cpu(), (len(points) - 1).bit_length()
-    for first in range(row, stop, _TABLES):
-        last = min(stop, first + _TABLES)
-        tables = np.zeros((last - first, _TABLE))
-        factors = np.array(weights[first - row : last - row], dtype=np.float64)
-        np.multiply(factors[:, None], points, out=tables[:, : len(points)])
+    payloads = packed.on_cpu()[row:stop]
+    for first in range(0, len(payloads), _TABLES):
+        factors = np.array(weights[first : first + _TABLES], dtype=np.float64)
+        _add_points(total, payloads[first : first + _TABLES], points, factors, kernels)
 
-        def work(begin: int, end: int) -> None:
-            kernels.library.add_point_rows(
-                kernels.level, total, payloads, payloads.shape[1], bits, tables, first, last,
-                begin, end,
-            )  # fmt: skip
 
-        over_ranges(work, len(total), unit=_LINE, least=max(_LINE, _LEAST // (last - first)))
+def _add_points(
+    total: Vector, payloads: NDArray[np.uint8], points: Vector, factors: Vector, kernels: Native
+) -> None:
+    """Add the points of packed codes to `total`, those of row i times factor i."""
+    rows, bits = np.ascontiguousarray(payloads), (len(points) - 1).bit_length()
+    tables = np.zeros((len(rows), _TABLE))
+    np.multiply(factors[:, None], points, out=tables[:, : len(points)])
+
+    def work(begin: int, end: int) -> None:
+        kernels.library.add_point_rows(
+            kernels.level, total, rows, rows.shape[1], bits, tables, 0, len(rows), begin, end
+        )
+
+    over_ranges(work, len(total), unit=_LINE, least=max(_LINE, _LEAST // len(rows)))
 
 
 def shared_mechanism(cohort: Cohort) -> Mechanism | None:

@@ -29,6 +29,7 @@ and 2, algorithm 1, options I and II).
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -381,13 +382,8 @@ class LocalSgd:
             learning_rate=self.learning_rate,
             proximal_weights=self._proximal_weights(clients),
         )
-        on_cpu = task.device.type == "cpu"
         origin = torch.from_numpy(step.model).to(task.device)
-        for start, rows in models:
-            # On a GPU the rows stay in float32, in which they are clipped and encoded there.
-            changes = rows.to(torch.float64).sub_(origin) if on_cpu else rows - origin
-            del rows  # Large models have no memory to spare while they are encoded.
-            yield start, DenseRows(changes)
+        yield from map(partial(_changes_since, origin), models)
 
     @property
     def schedule(self) -> LocalSchedule:
@@ -437,8 +433,23 @@ def yield_update_blocks(
     work: LocalWork, task: Task, clients: Sequence[ClientData], step: ClientStepInput
 ) -> Iterator[Block]:
     """Yield the updates of all these clients in blocks with one uplink."""
-    for start, rows in work.updates(task, clients, step):
-        yield Block(start=start, uplinks=(rows,))
+    yield from map(_block, work.updates(task, clients, step))
+
+
+# `map` keeps no reference to what it has yielded, unlike a loop: large models would be kept.
+
+
+def _block(found: tuple[int, Rows]) -> Block:
+    start, rows = found
+    return Block(start=start, uplinks=(rows,))
+
+
+def _changes_since(origin: Tensor, found: tuple[int, Tensor]) -> tuple[int, Rows]:
+    """Return the position and the changes of some clients' models."""
+    start, rows = found
+    if origin.is_cuda:  # There they stay in float32, in which they are clipped and encoded.
+        return start, DenseRows(rows - origin)
+    return start, DenseRows(rows.to(torch.float64).sub_(origin))
 
 
 def _plus_multiple(vector: Vector, factor: float, other: Vector) -> Vector:

@@ -171,6 +171,7 @@ class InMemoryBackend(ABC):
                         [self.parts[group[block.start + i]] for i in range(len(rows))],
                         rows,
                     )
+                del block, rows  # Large models are not kept while the next ones train.
 
 
 class PortionedBackend(InMemoryBackend):

@@ -15,21 +15,17 @@ import torch
 from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.randomness import Keystreams
 from sottovoce.core.stages import stage
-from sottovoce.core.threads import thread_count
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, ClientVectors
 from sottovoce.federated.simulation.counted import InMemoryBackend, positions_by_mechanism
 from sottovoce.learning.clients import Rows, clip_rows, factored
 from sottovoce.mechanisms.encoding import PackedRows, encode_packed, prepare
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.mechanisms.row_batches import rows_at_once
 from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.plan import ClientPlan
 from sottovoce.protocol.sums import add_in_order, create_row_sums, shared_mechanism
 
-# The most coordinates and rows that each thread encodes at once. They are many because switching
-# threads at the interpreter lock costs more than arrays that exceed a core's cache.
-_MAX_COORDINATES = 1 << 21
-_MAX_ROWS = 256
 _MAX_COORDINATES_ON_DEVICE = 1 << 26
 _MAX_ROWS_ON_DEVICE = 4096
 
@@ -49,6 +45,7 @@ class PackedMessages(InMemoryBackend):
         for uplink, parts, rows in self._blocks(number, cohort, start):
             for some, groups in self._encode(parts, rows, rotation, number, uplink):
                 sums[uplink].add(some, groups)
+            del rows  # Large models are not kept while the next ones train.
         return tuple(one.combined() for one in sums)
 
     def _encode(
@@ -77,9 +74,9 @@ class PackedMessages(InMemoryBackend):
 
     def _rows_together(self) -> int:
         """Return how many clients are encoded at once."""
-        capacity, most = _MAX_COORDINATES * thread_count(), _MAX_ROWS * thread_count()
-        if self._device.type == "cuda":
-            capacity, most = _MAX_COORDINATES_ON_DEVICE, _MAX_ROWS_ON_DEVICE
+        if self._device.type != "cuda":
+            return rows_at_once(self.task.dimension)
+        capacity, most = _MAX_COORDINATES_ON_DEVICE, _MAX_ROWS_ON_DEVICE
         return max(1, min(most, capacity // self.task.dimension))
 
     def _given(self, rows: Rows, mechanism: Mechanism) -> Any:
@@ -150,7 +147,9 @@ class _UplinkSum:
     def combined(self) -> AggregatedUplink:
         """Return the weighted mean, rotated back, and all vectors if they were kept."""
         total = self._total if self._sums is None else self._sums.total()
-        mean = self._decoded(total / self._weight)
+        total /= self._weight
+        with stage("rotate back"):
+            mean = total if self._rotation is None else self._rotation.undo(total)
         if self._each is None:
             return AggregatedUplink(mean=mean)
         each = ClientVectors(
