@@ -449,7 +449,10 @@ def _changes_since(origin: Tensor, found: tuple[int, Tensor]) -> tuple[int, Rows
     start, rows = found
     if origin.is_cuda:  # There they stay in float32, in which they are clipped and encoded.
         return start, DenseRows(rows - origin)
-    return start, DenseRows(rows.to(torch.float64).sub_(origin))
+    changes = rows.to(torch.float64)
+    for part in _pieces(len(origin)):  # torch converts the subtracted numbers in a copy.
+        changes[:, part].sub_(origin[part])
+    return start, DenseRows(changes)
 
 
 def _plus_multiple(vector: Vector, factor: float, other: Vector) -> Vector:
