@@ -113,8 +113,8 @@ def test_simulate(cli: Any, options: str, levels: int) -> None:
     assert found["clients_per_second"] > 0.0
     assert found["ratio_to_rotation_off"] > 0.0
     assert (found["clients"], found["levels"]) == (8, levels)
-    assert sum(found["shares"].values()) == pytest.approx(1.0, abs=0.01)
-    assert {"broadcast", "step", "other"} <= found["shares"].keys()
+    assert sum(found["share_of_stages"].values()) == pytest.approx(1.0, abs=0.01)
+    assert {"broadcast", "step", "other"} <= found["share_of_stages"].keys()
 
 
 def test_simulate_measures_what_a_run_executes_by_default() -> None:

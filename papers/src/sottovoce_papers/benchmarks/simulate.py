@@ -173,11 +173,11 @@ def _measured(kinds: dict[str, Resolved], seconds: float, **details: Any) -> dic
             "torch": "codes drawn by torch's generator and never packed (--messages none)"
             if "drawn" in medians
             else "not compared: torch draws the codes already",
-            "shares": "of rounds that are measured by stage, which takes a little longer",
+            "share_of_stages": "of rounds that are measured by stage, which takes a little longer",
         },
         slowest_clients_per_second=participants / max(rounds["given"]),
         round_seconds=median,
-        shares={name: round(row["share"], 4) for name, row in stages.items()},
+        share_of_stages={name: round(row["share"], 4) for name, row in stages.items()},
         ratio_to_rotation_off=median / medians["off"],
         ratio_to_vmap_gradients_alone=alone / median,
         rounds=len(rounds["given"]),
