@@ -139,7 +139,10 @@ static void read_counts(const uint8_t *const *planes, int used, size_t first, si
             for (size_t l = 0; l < WIDE; l++)
                 counts[l] |= (uint32_t)bytes[l] << low;
         }
-        memcpy(out + i, counts, 4 * some);
+        if (some == WIDE)
+            memcpy(out + i, counts, sizeof counts);
+        else
+            memcpy(out + i, counts, 4 * some);
     }
 }
 

@@ -112,7 +112,7 @@ class Ladder:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NarrowLadder:
-    """A `Ladder` in 16-bit integers with at most 32 cells, which the AVX-512 kernel tries first.
+    """A `Ladder` in 16-bit integers with at most 32 cells, which AVX-512 and NEON try first.
 
     A ladder holds approximate thresholds with which random bits are compared to draw a code. Units
     are 2^-15, counted from 1/2, so that a threshold near 1 still fits when it is raised. Row
