@@ -23,6 +23,7 @@ from torch import Tensor
 
 from sottovoce.core.errors import DataError
 from sottovoce.core.printable_text import client_name as client_name
+from sottovoce.core.threads import over_rows
 from sottovoce.mechanisms.row_batches import FactoredRows, OuterProducts
 
 
@@ -367,7 +368,12 @@ class Clients(Sequence[ClientData]):
             places = torch.from_numpy(rows).to(self._features.device)
             return self._features[places].float(), self._labels_on_device[places]
         labels = torch.from_numpy(self._labels[rows])
-        features = np.ascontiguousarray(self._features[rows], dtype=np.float32)
+        features = np.empty((len(rows), *self._features.shape[1:]), dtype=np.float32)
+
+        def work(begin: int, end: int) -> None:
+            np.copyto(features[begin:end], np.take(self._features, rows[begin:end], axis=0))
+
+        over_rows(work, len(rows), max(1, features[:1].size))
         return torch.from_numpy(features), labels
 
 
