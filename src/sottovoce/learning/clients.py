@@ -292,7 +292,8 @@ class Clients(Sequence[ClientData]):
         labels = self._labels_on_device if isinstance(self._features, Tensor) else self._labels
         taken = Clients(self._features, labels, shares, names)
         if self._single_rows is not None:
-            taken.__dict__["_single_rows"] = self._single_rows[np.asarray(positions, dtype=np.int64)]
+            chosen = np.asarray(positions, dtype=np.int64)
+            taken.__dict__["_single_rows"] = self._single_rows[chosen]
         return taken
 
     @cached_property

@@ -108,7 +108,9 @@ def test_what_the_kernels_cannot_read_is_refused() -> None:
 
 
 @pytest.mark.parametrize("padding", [0, 3, 8])
-@pytest.mark.parametrize(("dimension", "clients"), [(1, 1), (33, 9), (300, 70), (64, 130 if INTERPRETED else 1100)])
+@pytest.mark.parametrize(
+    ("dimension", "clients"), [(1, 1), (33, 9), (300, 70), (64, 130 if INTERPRETED else 1100)]
+)
 def test_counts_of_ones_over_batches(dimension: int, clients: int, padding: int) -> None:
     width = -(-dimension // 8)
     generator = np.random.default_rng(dimension)
@@ -187,7 +189,9 @@ def test_seeds_and_weights_that_are_none_are_refused() -> None:
 
 
 @pytest.mark.parametrize("levels", [3, 4, 5, 8, 9, 16])
-@pytest.mark.parametrize(("dimension", "clients"), [(1, 1), (37, 9), (300, 70), (5, 1100 if not INTERPRETED else 90)])
+@pytest.mark.parametrize(
+    ("dimension", "clients"), [(1, 1), (37, 9), (300, 70), (5, 1100 if not INTERPRETED else 90)]
+)
 def test_counts_of_levels_are_those_of_the_cpu(dimension: int, clients: int, levels: int) -> None:
     generator = np.random.default_rng([dimension, levels])
     codes = generator.integers(0, levels, size=(clients, dimension), dtype=np.uint8)
