@@ -20,7 +20,15 @@ from typing import Any
 
 from sottovoce import __version__
 from sottovoce.core.files import write_atomic
-from sottovoce_papers.benchmarks import account, aggregate, design, privatize, seeded, simulate
+from sottovoce_papers.benchmarks import (
+    account,
+    aggregate,
+    design,
+    privatize,
+    seeded,
+    simulate,
+    train,
+)
 from sottovoce_papers.benchmarks.measurement import WrongResult, machine, version
 
 _HERE = Path(__file__).resolve().parent
@@ -30,6 +38,7 @@ _MEASURES: dict[str, tuple[Callable[..., Found], str]] = {
     "aggregate": (aggregate.measure, aggregate.UNIT),
     "seeded": (seeded.measure, seeded.UNIT),
     "simulate": (simulate.measure, simulate.UNIT),
+    "train": (train.measure, train.UNIT),
     "design": (design.measure, design.UNIT),
     "account": (account.measure, account.UNIT),
 }
@@ -48,6 +57,7 @@ _SPEEDS: tuple[tuple[str, str, Found], ...] = (
     ("server, 8 bits", "aggregate", {"bits": 8, "clients": 200}),
     ("whole simulated rounds, 1 bit", "simulate", {}),
     ("whole simulated rounds, 1 bit, not rotated", "simulate", {"rotation": "off"}),
+    ("whole rounds of a network on minibatches", "train", {}),
     ("MVU design, 3 bits in and out", "design", {}),
     ("epsilon of 1000 sampled Gaussians", "account", {}),
 )
@@ -65,6 +75,7 @@ _QUICK: dict[str, Found] = {
     "aggregate": {"dimension": 1000, "clients": 4},
     "seeded": {"dimension": 1000, "updates": 3, "clients": 8},
     "simulate": {"dimension": 100, "clients": 8},
+    "train": {"clients": 2, "records": 2, "batch_size": 2},
     "design": {"input_bits": 1, "bits": 1},
     "account": {"rounds": 2},
 }

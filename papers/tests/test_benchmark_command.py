@@ -8,6 +8,7 @@ import pytest
 from sottovoce.core import native
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.randomness import SeededRandomness
+from sottovoce.learning.task import Task
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.seeds import WORDS_PER_TRY
 from sottovoce_papers.benchmarks import account, aggregate, design, privatize, seeded, simulate
@@ -107,6 +108,30 @@ def test_simulate(cli: Any) -> None:
     assert found["clients"] == 8
 
 
+def test_train(cli: Any) -> None:
+    found = measured(cli, "train --clients 2 --records 3 --batch-size 2 --device cpu")
+    assert found["clients_per_second"] > 0.0
+    assert found["dimension"] == 94410
+    assert "equal those of a loop" in found["checked"]
+    assert found["share_of_stages"]["train"] > 0.0
+
+
+def test_clients_that_get_other_models_together_exit_1(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Task.local_models
+
+    def wrong(self: Task, *given: Any, **named: Any) -> Any:
+        for start, rows in right(self, *given, **named):
+            yield start, rows * next(factors)
+
+    factors = iter([1.0, 1.1])
+    monkeypatch.setattr(Task, "local_models", wrong)
+    result = cli("benchmark", "train", "--clients", 2, "--records", 3, *QUICK.split())
+    assert result.code == 1
+    assert "get other models" in result.err
+
+
 def test_design_says_how_near_the_optimum_it_is(cli: Any) -> None:
     found = measured(cli, "design --input-bits 2 --output-bits 1")
     assert 1.0 <= found["variance_over_lower_bound"] < 1.01
@@ -175,6 +200,8 @@ def test_people_see_the_same_fields(cli: Any) -> None:
         ("aggregate --clients 0", "clients must be"),
         ("aggregate --dimension 1000000000 --clients 100000", "GB of memory"),
         ("simulate --dimension 900000000 --clients 100000", "GB of memory"),
+        ("train --batch-size 0", "batch_size must be"),
+        ("train --clients 100000 --records 100000", "GB of memory"),
         ("seeded --dimension 0", "dimension must be"),
         ("seeded --mu 0", "mu must be"),
         ("seeded --mu -1", "mu must be"),

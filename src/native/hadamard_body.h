@@ -2,12 +2,24 @@
 
 Level by level, half = 1, 2, 4, ...: a, b -> a + b, a - b for numbers at distance `half`. The order
 of levels determines every rounding, so it is fixed; only the order in memory is free. The lowest
-levels are computed inside registers, eight registers at a time; the higher levels three at a time,
-on columns of eight rows. The eighths of a block are computed before the block, so that a part which
-fits into a cache is finished while it is there. */
+levels are computed inside registers, eight or sixteen at a time; the higher levels three or four at
+a time, on columns of as many rows. The parts of a block are computed before the block, so that a
+part which fits into a cache is finished while it is there. */
 
 #define LANES64 (REGISTER / 8)
-#define BASE ((size_t)(8 * LANES64)) /* The count of numbers in eight registers. */
+#if defined(SV_AVX512)
+#define MOST_ROWS 16 /* Registers are enough for four levels at a time. */
+#else
+#define MOST_ROWS 8
+#endif
+#define BASE ((size_t)(MOST_ROWS * LANES64)) /* The count of numbers in that many registers. */
+#define SMALL_BASE ((size_t)(8 * LANES64))
+
+#if defined(__clang__)
+#define UNROLLED _Pragma("clang loop unroll(full)")
+#else
+#define UNROLLED _Pragma("GCC unroll 16")
+#endif
 
 typedef double vd __attribute__((vector_size(REGISTER)));
 typedef double vd_any __attribute__((vector_size(REGISTER), aligned(8), may_alias));
@@ -23,8 +35,12 @@ INLINE vq lane_numbers(void)
 /* Negates x where the packed signs, from number `at` on, have a 1. */
 INLINE vd flipped(vd x, const uint8_t *signs, size_t at)
 {
+#if defined(SV_AVX512)
+    return (vd)_mm512_mask_xor_pd((__m512d)x, signs[at / 8], (__m512d)x, _mm512_set1_pd(-0.0));
+#else
     const vq bits = (vq){0} + (uint64_t)(signs[at / 8] >> (at % 8));
     return (vd)((vq)x ^ ((bits >> lane_numbers()) << 63));
+#endif
 }
 
 /* Exchanges the lanes l and l ^ half of x. */
@@ -45,13 +61,21 @@ INLINE vd exchanged(vd x, int half)
 INLINE vd level_inside(vd x, int half)
 {
     const vq upper = ((lane_numbers() & (uint64_t)half) != 0) & ((uint64_t)1 << 63);
+#if defined(SV_AVX512)
+    /* A product with 1 or -1 is exact, so this rounds once, as the sum does. */
+    const __m512d sign = (__m512d)((vq)_mm512_set1_pd(1.0) ^ upper);
+    return (vd)_mm512_fmadd_pd((__m512d)x, sign, (__m512d)exchanged(x, half));
+#else
     return exchanged(x, half) + (vd)((vq)x ^ upper);
+#endif
 }
 
 /* Computes log2(rows) levels between registers. */
 INLINE void levels_between(vd *row, int rows)
 {
+    UNROLLED
     for (int apart = 1; apart < rows; apart *= 2)
+        UNROLLED
         for (int r = 0; r < rows; r++)
             if (!(r & apart)) {
                 const vd below = row[r], above = row[r + apart];
@@ -60,19 +84,21 @@ INLINE void levels_between(vd *row, int rows)
             }
 }
 
-/* Applies the signs to BASE numbers, then computes all their levels. */
-INLINE void base(double *block, const uint8_t *signs)
+/* Applies the signs to the numbers of `rows` registers, then computes all their levels. */
+INLINE void base(double *block, int rows, const uint8_t *signs)
 {
-    vd row[8];
-    for (int r = 0; r < 8; r++) {
+    vd row[MOST_ROWS];
+    UNROLLED
+    for (int r = 0; r < rows; r++) {
         row[r] = *(const vd_any *)(block + LANES64 * r);
         if (signs)
             row[r] = flipped(row[r], signs, (size_t)(LANES64 * r));
         for (int half = 1; half < LANES64; half *= 2)
             row[r] = level_inside(row[r], half);
     }
-    levels_between(row, 8);
-    for (int r = 0; r < 8; r++)
+    levels_between(row, rows);
+    UNROLLED
+    for (int r = 0; r < rows; r++)
         *(vd_any *)(block + LANES64 * r) = row[r];
 }
 
@@ -82,10 +108,12 @@ INLINE void columns(double *block, size_t half, int rows, size_t begin, size_t e
                     double scale, const uint8_t *signs)
 {
     for (size_t i = begin; i < end; i += LANES64) {
-        vd row[8];
+        vd row[MOST_ROWS];
+        UNROLLED
         for (int r = 0; r < rows; r++)
             row[r] = *(const vd_any *)(block + (size_t)r * half + i);
         levels_between(row, rows);
+        UNROLLED
         for (int r = 0; r < rows; r++) {
             const size_t at = (size_t)r * half + i;
             if (last)
@@ -101,18 +129,24 @@ static void hadamard(double *block, size_t size, const uint8_t *signs)
 {
     if (size == BASE) {
         if (signs)
-            base(block, signs);
+            base(block, MOST_ROWS, signs);
         else
-            base(block, NULL);
+            base(block, MOST_ROWS, NULL);
         return;
     }
-    const int rows = size / BASE >= 8 ? 8 : (int)(size / BASE);
+    if (size == SMALL_BASE) {
+        base(block, 8, signs);
+        return;
+    }
+    const int rows = size / BASE >= MOST_ROWS ? MOST_ROWS : (int)(size / BASE);
     const size_t half = size / (size_t)rows;
     for (int r = 0; r < rows; r++) {
         const size_t at = (size_t)r * half;
         hadamard(block + at, half, signs ? signs + at / 8 : NULL);
     }
-    if (rows == 8)
+    if (rows == 16)
+        columns(block, half, MOST_ROWS, 0, half, 0, 1.0, NULL);
+    else if (rows == 8)
         columns(block, half, 8, 0, half, 0, 1.0, NULL);
     else if (rows == 4)
         columns(block, half, 4, 0, half, 0, 1.0, NULL);

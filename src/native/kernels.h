@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "rows_kernels.h"
 #include "sampling_kernels.h"
 #include "server_kernels.h"
 
@@ -13,9 +14,10 @@
 #define SV_NAMED(name) SV_JOIN(name, SV_LEVEL)
 
 #define SV_DECLARE(type, name)                                                                     \
-    extern const struct type name##_portable, name##_avx2, name##_avx512;
+    extern const struct type name##_portable, name##_avx2, name##_avx512, name##_neon;
 
 SV_DECLARE(sv_sampling, sv_sampling)
 SV_DECLARE(sv_server, sv_server)
+SV_DECLARE(sv_rows, sv_rows)
 
 #endif

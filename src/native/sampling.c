@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "extension.h"
+#include "ladder_tables.h"
 
-#define MAX_VIEWS 9
-#define MAX_GAPS (1 << 24) /* In bytes; cells are numbered in single precision. */
+#define MAX_VIEWS 5
 
 /* The buffers of one call, released together. */
 struct views {
@@ -161,47 +161,27 @@ static PyObject *one_bit(PyObject *self, PyObject *args)
 static PyObject *ladder(PyObject *self, PyObject *args)
 {
     (void)self;
-    struct views v = {.count = 9};
-    Py_buffer *key = &v.each[0], *narrow = &v.each[8], *rows = &v.each[1], *gaps = &v.each[2], *first_law = &v.each[3],
-              *second_law = &v.each[4], *values = &v.each[5], *out = &v.each[6], *open = &v.each[7];
-    int level, is_double, is_table;
-    short narrow_gap;
-    Py_ssize_t first, levels, width, narrow_cells;
+    struct views v = {.count = 4};
+    Py_buffer *key = &v.each[0], *values = &v.each[1], *out = &v.each[2], *open = &v.each[3];
+    int level, is_double;
+    Py_ssize_t first;
+    PyObject *parts;
     struct sv_ladder job;
-    if (!PyArg_ParseTuple(args, "iy*ndddffnny*y*iy*y*y*iw*w*y*nffh", &level, key, &first,
-                          &job.shift, &job.scale, &job.divisor, &job.cells_per_unit, &job.origin, &levels, &width, rows, gaps,
-                          &is_table, first_law, second_law, values, &is_double, out, open,
-                          narrow, &narrow_cells, &job.narrow_per_unit, &job.narrow_origin,
-                          &narrow_gap))
+    struct sv_ladder_tables tables;
+    if (!PyArg_ParseTuple(args, "iy*nOy*iw*w*", &level, key, &first, &parts, values, &is_double, out,
+                          open))
         return NULL;
     const struct sv_values given = values_in(values, is_double);
     struct sv_open left = open_in(open);
     if (sv_checked_level(level) < 0 || !is_key(key, job.key) || first < 0 ||
-        first % SV_TILE_DRAWS || levels < 2 || levels > 256 ||
-        width < levels - 1 + (levels > 17 ? 16 : 0) || width > 272 || width % 16 || !holds(gaps, 4) || !holds(rows, 4) ||
-        gaps->len < 8 || gaps->len > MAX_GAPS || rows->len != gaps->len * 2 * width ||
-        !holds_values(values, is_double) || !holds(open, 8) || (size_t)out->len != given.count)
-        return refused(&v, "the ladder's parts do not fit each other");
-    if (!holds(first_law, 8) || !holds(second_law, 8))
-        return refused(&v, "the law's parts are doubles, aligned");
-    const size_t law_numbers = (size_t)first_law->len / sizeof(double);
-    if ((size_t)second_law->len / sizeof(double) !=
-            (is_table ? law_numbers * (size_t)levels : law_numbers) ||
-        (is_table ? law_numbers < 2 : law_numbers != (size_t)levels))
-        return refused(&v, "the law's parts do not fit the ladder");
-    if (narrow_cells < 0 || narrow_cells > 32 ||
-        (narrow_cells && !holds(narrow, 2)) ||
-        (narrow_cells && narrow->len != (levels - 1) * 64 * (Py_ssize_t)sizeof(int16_t)))
-        return refused(&v, "the narrow ladder has up to 32 cells and a row for each threshold");
-    job.narrow = narrow->buf, job.narrow_cells = (size_t)narrow_cells, job.narrow_gap = narrow_gap;
-    job.first = (size_t)first, job.levels = (size_t)levels, job.width = (size_t)width;
-    job.cells = (size_t)gaps->len / sizeof(float) - 1;
-    job.rows = rows->buf, job.gaps = gaps->buf;
-    job.points = job.knots = first_law->buf, job.weights = job.thresholds = second_law->buf;
-    job.num_knots = is_table ? law_numbers : 0;
+        first % SV_TILE_DRAWS || !holds_values(values, is_double) || !holds(open, 8) ||
+        (size_t)out->len != given.count || sv_hold_ladder(&tables, &job, parts) < 0)
+        return refused(&v, "a key has 32 bytes, tiles 1024 values, and a code is a byte");
+    job.first = (size_t)first;
     Py_BEGIN_ALLOW_THREADS
     SV_PICK(sv_sampling, level)->ladder(&job, given, out->buf, &left);
     Py_END_ALLOW_THREADS
+    sv_release_ladder(&tables);
     return released(&v, PyLong_FromSize_t(left.count));
 }
 
@@ -244,9 +224,10 @@ PyMethodDef sv_sampling_methods[] = {
      "one_bit(level, key, first, scale, stddev, slope, values, is_double, out, open): how many "
      "coordinates are left open"},
     {"ladder", ladder, METH_VARARGS,
-     "ladder(level, key, first, shift, scale, divisor, cells_per_unit, origin, levels, width, rows, gaps, is_table, "
-     "points or knots, weights or thresholds, values, is_double, out, open, narrow, narrow_cells, "
-     "narrow_per_unit, narrow_origin, narrow_gap)"},
+     "ladder(level, key, first, ladder, values, is_double, out, open): how many are left open;\n"
+     "the ladder is (shift, scale, divisor, cells_per_unit, origin, levels, width, rows, gaps,\n"
+     "is_table, points or knots, weights or thresholds, narrow, narrow_cells, narrow_per_unit,\n"
+     "narrow_origin, narrow_gap)"},
     {"grid_noise", grid_noise, METH_VARARGS,
      "grid_noise(level, key, first, steps_per_unit, slack, chords, values, out, open)"},
     {NULL, NULL, 0, NULL},

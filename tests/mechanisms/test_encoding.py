@@ -14,7 +14,7 @@ from sottovoce.core import native
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import DomainError, ParameterError, WireError
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms import registry
+from sottovoce.mechanisms import encoding, registry, row_batches
 from sottovoce.mechanisms.encoding import (
     EncodesPacked,
     encode_packed,
@@ -228,14 +228,14 @@ def test_one_bit_is_never_unpacked_and_norms_are_computed_once(
     mechanism = registry.find("gauss_hermite").build(
         domain_of("l2", 3000), {"levels": 2, "noise_multiplier": 1.0}
     )
-    norms: list[object] = []
-    norm = L2Ball.norm
+    norms: list[int] = []
+    clip_factors = row_batches.clip_factors
 
-    def counted(self: L2Ball, values: Any) -> float:
-        norms.append(values)
-        return norm(self, values)
+    def counted(rows: Any, ball: L2Ball) -> Any:
+        norms.extend(range(len(rows)))
+        return clip_factors(rows, ball)
 
-    monkeypatch.setattr(L2Ball, "norm", counted)
+    monkeypatch.setattr(encoding, "clip_factors", counted)
     monkeypatch.setattr(GaussHermite, "encode", None)
     monkeypatch.setattr(np, "unpackbits", None)
     rows = np.random.default_rng(0).normal(size=(4, 3000))

@@ -151,6 +151,31 @@ def simulate(
 
 
 @_command
+def train(
+    clients: Annotated[int, typer.Option(help="Clients in a round.")] = 50,
+    records: Annotated[int, typer.Option(help="Images of 28x28 pixels of each client.")] = 50,
+    batch_size: Annotated[int, typer.Option(help="Images of a local step.")] = 10,
+    messages: Annotated[
+        str,
+        typer.Option(help="packed: exact codes, packed and unpacked; none: codes drawn by torch."),
+    ] = "packed",
+    device: Device = "auto",
+    seconds: Seconds = 10.0,
+) -> dict[str, Any]:
+    """Measure whole rounds in which clients train a network of 94,410 parameters for one epoch."""
+    from sottovoce_papers.benchmarks.train import measure
+
+    return measure(
+        clients=clients,
+        records=records,
+        batch_size=batch_size,
+        messages=messages,
+        device=device or "auto",
+        seconds=seconds,
+    )
+
+
+@_command
 def design(
     epsilon: Annotated[float, typer.Option(help="Epsilon between any two inputs.")] = 1.0,
     input_bits: Annotated[int, typer.Option(help="2^bits input points, 1 to 10.")] = 3,

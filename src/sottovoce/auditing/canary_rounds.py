@@ -37,6 +37,7 @@ from sottovoce.federated.algorithms.algorithm import (
     State,
 )
 from sottovoce.learning.clients import ClientData, DenseRows, Rows, names_of, sizes_of
+from sottovoce.learning.minibatches import Minibatches
 from sottovoce.learning.task import Task
 
 _TIMES_THE_CLIP = 1000.0  # So large that a missing or wrong clipping shows in the scores.
@@ -214,7 +215,7 @@ class CanaryTask(Task):
         model: Vector,
         clients: Sequence[ClientData],
         *,
-        steps: int,
+        steps: int | Minibatches,
         learning_rate: float,
         proximal_weights: Sequence[float] | None = None,
         corrections: Tensor | None = None,
@@ -227,7 +228,7 @@ class CanaryTask(Task):
             for place, rows in super().local_models(
                 model,
                 clients[start:stop],
-                steps=steps,
+                steps=steps if isinstance(steps, int) else steps[start:stop],
                 learning_rate=learning_rate,
                 proximal_weights=proximal_weights and proximal_weights[start:stop],
                 corrections=None if corrections is None else corrections[start:stop],

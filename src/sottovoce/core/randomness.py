@@ -18,6 +18,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, overload
 
 import numpy as np
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError, RandomnessError
 from sottovoce.core.native import native as native_kernels
+from sottovoce.core.threads import over_ranges
 
 Grade = Literal["system", "seeded"]
 
@@ -445,6 +447,15 @@ class Randomness(Protocol):
         ...
 
 
+def streams_of_labels(
+    randomness: Randomness, labels: Sequence[Sequence[str | int]]
+) -> Sequence[Keystream]:
+    """Return a keystream for each label, all at once if the source can derive many keys."""
+    if isinstance(randomness, SystemRandomness | SeededRandomness):
+        return randomness.streams(labels)
+    return [randomness.stream(*label) for label in labels]
+
+
 class SystemRandomness:
     """A source of fresh keys from the operating system, for deployment; labels are not used."""
 
@@ -490,10 +501,7 @@ class SeededRandomness:
 
     def stream(self, *label: str | int) -> Keystream:
         if not label:
-            raise RandomnessError(
-                "a seeded stream needs a label: without one, all inputs would share a keystream; "
-                "pass what identifies the input, such as client and round"
-            )
+            raise RandomnessError(_NO_LABEL)
         return Keystream(self._derive("keystream", *label), grade=self.grade)
 
     def streams(self, labels: Sequence[Sequence[str | int]]) -> Keystreams:
@@ -508,9 +516,31 @@ class SeededRandomness:
         Raises:
             RandomnessError: A label is empty or has an enumeration.
         """
-        keys = b"".join([self.stream(*label).spend() for label in labels])
-        matrix = np.frombuffer(keys, dtype=np.uint8).reshape(len(labels), _KEY_BYTES)
-        return Keystreams(matrix, grade=self.grade)
+        if not all(labels):
+            raise RandomnessError(_NO_LABEL)
+        middles = [_encode_label(label) for label in labels]
+        keys = _derive_keys(self._root, _encode_label(["keystream"]), middles, b"")
+        return Keystreams(keys, grade=self.grade)
+
+    def streams_of(
+        self, before: Sequence[str | int], names: Sequence[str | int], after: Sequence[str | int]
+    ) -> Keystreams:
+        """Return a keystream for each of several inputs whose labels differ in one part only.
+
+        Args:
+            before: The parts of the labels before the one that differs.
+            names: The part that differs, such as the name of a client, for each input.
+            after: The parts after it.
+
+        Returns:
+            Unused keystreams, the same that `stream(*before, name, *after)` returns for each name.
+
+        Raises:
+            RandomnessError: A part is an enumeration.
+        """
+        common = _encode_label(["keystream", *before]), _encode_label(after)
+        middles = [_encode_part(name) for name in names]
+        return Keystreams(_derive_keys(self._root, common[0], middles, common[1]), grade=self.grade)
 
     def generator(self, *label: str | int) -> np.random.Generator:
         """Return a numpy generator for public choices: partitions, initial weights, cohorts.
@@ -525,12 +555,52 @@ class SeededRandomness:
         return np.random.Generator(np.random.PCG64(seed))
 
     def _derive(self, *label: str | int) -> bytes:
-        if any(isinstance(part, Enum) for part in label):
-            raise RandomnessError(
-                "a label must consist of strings and integers, got an enumeration, whose class "
-                "name would change the keystream; convert it with str()"
-            )
-        # The type is part of the label: 1 and "1" are different clients.
-        parts = [f"{type(part).__name__}:{part}".encode() for part in label]
-        prefixed = b"".join([len(part).to_bytes(4, "little") + part for part in parts])
-        return hashlib.blake2b(prefixed, key=self._root, digest_size=_KEY_BYTES).digest()
+        return _digest(self._root, _encode_label(label))
+
+
+_NO_LABEL = (
+    "a seeded stream needs a label: without one, all inputs would share a keystream; pass what "
+    "identifies the input, such as client and round"
+)
+_LEAST_KEYS = 256  # The fewest keys that are worth a thread.
+
+
+def _encode_label(label: Sequence[str | int]) -> bytes:
+    """Return the parts of a label, each after its length."""
+    return b"".join([_encode_part(part) for part in label])
+
+
+# The names of the clients occur in every round. The type is part of the label: 1 and "1" are
+# different clients.
+@lru_cache(maxsize=1 << 17, typed=True)
+def _encode_part(part: str | int) -> bytes:
+    if isinstance(part, Enum):
+        raise RandomnessError(
+            "a label must consist of strings and integers, got an enumeration, whose class name "
+            "would change the keystream; convert it with str()"
+        )
+    encoded = f"{type(part).__name__}:{part}".encode()
+    return len(encoded).to_bytes(4, "little") + encoded
+
+
+def _digest(root: bytes, data: bytes) -> bytes:
+    return hashlib.blake2b(data, key=root, digest_size=_KEY_BYTES).digest()
+
+
+def _derive_keys(
+    root: bytes, before: bytes, middles: Sequence[bytes], after: bytes
+) -> NDArray[np.uint8]:
+    """Return BLAKE2b-256 of before + middle + after for each middle, keyed with `root`."""
+    keys = np.empty((len(middles), _KEY_BYTES), dtype=np.uint8)
+    native = native_kernels()
+    if native is None:
+        for key, middle in zip(keys, middles, strict=True):
+            key[:] = np.frombuffer(_digest(root, before + middle + after), dtype=np.uint8)
+        return keys
+    ends, data = np.cumsum([len(middle) for middle in middles], dtype=np.int64), b"".join(middles)
+
+    def work(begin: int, end: int) -> None:
+        native.library.derive_keys(root, before, data, ends, after, keys, begin, end)
+
+    over_ranges(work, len(middles), unit=1, least=_LEAST_KEYS)
+    return keys

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from sottovoce.core.errors import DataError
 from sottovoce.core.printable_text import client_name as client_name
+from sottovoce.mechanisms.row_batches import FactoredRows, OuterProducts
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,30 @@ class LayeredRows:
 
 
 Rows = DenseRows | OuterRows | LayeredRows
+
+
+def factored(rows: Rows) -> FactoredRows | NDArray[np.float64]:
+    """Return rows, on the CPU, for the encoding of messages; outer products stay uncomputed."""
+    match rows:
+        case LayeredRows(layers=layers) if all(map(_is_single, layers)):
+            return FactoredRows(tuple(_part(layer) for layer in layers))
+        case OuterRows() | DenseRows() if _is_single(rows):
+            return FactoredRows((_part(rows),))
+        case _:
+            (matrix,) = rows.blocks(len(rows))
+            return np.asarray(matrix.detach().to("cpu", torch.float64).numpy())
+
+
+def _is_single(layer: DenseRows | OuterRows) -> bool:
+    tensors = (layer.values,) if isinstance(layer, DenseRows) else (layer.left, layer.right)
+    return all(tensor.dtype == torch.float32 for tensor in tensors)
+
+
+def _part(layer: DenseRows | OuterRows) -> Any:
+    if isinstance(layer, DenseRows):
+        return layer.values.detach().cpu().numpy()
+    left, right = layer.left.detach().cpu(), layer.right.detach().cpu()
+    return OuterProducts(left.numpy(), right.numpy(), layer.has_bias)
 
 
 def clip_rows(rows: Rows, limit: float) -> Rows:

@@ -20,7 +20,7 @@ ledger: `sottovoce.Client` does.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, assert_never, runtime_checkable
 
 import numpy as np
@@ -31,10 +31,12 @@ from sottovoce.core.domains import Box, Domain, Floats, L2Ball, Vector, sized_ve
 from sottovoce.core.errors import DomainError, ParameterError, RandomnessError, WireError
 from sottovoce.core.native import native
 from sottovoce.core.randomness import Keystream, Randomness, SystemRandomness
+from sottovoce.core.stages import stage
 from sottovoce.core.threads import over_rows
 from sottovoce.mechanisms.kernels import cuda
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Float32Codes, LevelCodes, Mechanism
 from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.mechanisms.row_batches import FactoredRows, RowBatch, clip_factors
 
 UnsignedCodes = NDArray[np.uint8] | NDArray[np.uint16] | NDArray[np.uint32]
 Octets = bytes | bytearray | memoryview | NDArray[np.uint8]
@@ -186,12 +188,26 @@ def check_rows(payloads: NDArray[np.uint8], *, count: int, levels: int) -> None:
             f"expected uint8 payloads of shape (clients, {size}) for {count} codes of {bits} bits, "
             f"got {payloads.dtype} of shape {payloads.shape}"
         )
-    if levels < 1 << bits:
-        for row in payloads:
-            PackedCodes(row, count=count, levels=levels)
+    if levels < 1 << bits and (largest := _largest_in_rows(payloads, count, bits)) >= levels:
+        raise WireError(f"expected codes below {levels}, got code {largest}")
     used = 8 - (8 * size - count * bits)
     if used < 8 and (payloads[:, -1] >> used).any():
         raise WireError("expected zero padding bits after the last code, got other bits")
+
+
+def _largest_in_rows(payloads: NDArray[np.uint8], count: int, bits: int) -> int:
+    """Return the largest code of all rows of a matrix; 0 if there is none."""
+    kernels = native()
+    if kernels is None or bits > _BYTE_BITS:
+        return max((int(unpack(row, count, bits).max(initial=0)) for row in payloads), default=0)
+    rows, found = np.ascontiguousarray(payloads), [0]
+
+    def work(begin: int, end: int) -> None:
+        found.append(kernels.library.largest_in_rows(kernels.level, rows, count, bits, begin, end))
+
+    if rows.size:
+        over_rows(work, len(rows), count)
+    return max(found)
 
 
 def _view(payload: Octets) -> memoryview:
@@ -227,31 +243,62 @@ Tensor = Any  # a torch tensor; torch is optional and not imported here
 Payloads = NDArray[np.uint8]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Prepared:
     """Rows that are checked and clipped, so that `encode_packed` cannot fail because of the data.
 
     Row i times `scales[i]`, in float64, lies in the domain of the mechanism (after `take_clipped`
-    up to the caller's rounding).
+    up to the caller's rounding). Rows on the CPU that are to be rotated, or that are factored, are
+    made when `rows` is read first. Kernels which make them while they encode read `batch` instead.
+
+    Args:
+        mechanism: The mechanism that will encode the rows.
+        rows: A matrix of float32 or float64 numbers, or a tensor on a CUDA device. It may be the
+            caller's own memory, which must not be written to before the rows are encoded. A
+            `RowBatch` if they are still to be made.
+        scales: The clipping factor of each row, or None if all are 1 or in the batch. For rows on a
+            device they may be a float64 tensor there.
 
     Attributes:
         mechanism: The mechanism that will encode the rows.
-        rows: A matrix of float32 or float64 numbers, or a tensor on a CUDA device. It may be the
-            caller's own memory, which must not be written to before the rows are encoded.
-        scales: The clipping factor of each row, or None if all are 1.
     """
 
-    mechanism: Mechanism
-    rows: Any
-    scales: tuple[float, ...] | None = None
+    __slots__ = ("_given", "_made", "_scales", "mechanism")
+
+    def __init__(self, *, mechanism: Mechanism, rows: Any, scales: Any = None) -> None:
+        self.mechanism, self._scales, self._given = mechanism, scales, rows
+        self._made: Vector | None = None
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self._given)
 
     @property
     def on_device(self) -> bool:
         """Whether the rows are a tensor on a CUDA device."""
-        return not isinstance(self.rows, np.ndarray)
+        return not isinstance(self._given, np.ndarray | RowBatch)
+
+    @property
+    def batch(self) -> RowBatch | None:
+        """The rows as kernels for many rows take them; None on a device."""
+        if self.on_device:
+            return None
+        if isinstance(self._given, RowBatch):
+            return self._given
+        factors = None if self._scales is None else np.asarray(self._scales, dtype=np.float64)
+        return RowBatch(source=self._given, factors=factors)
+
+    @property
+    def rows(self) -> Any:
+        """The rows, a matrix or a tensor, not yet multiplied with their `scales`."""
+        if not isinstance(self._given, RowBatch):
+            return self._given
+        if self._made is None:
+            self._made = self._given.made()
+        return self._made
+
+    @property
+    def scales(self) -> Any:
+        """The clipping factor of each of `rows`, an array or a tensor, or None if all are 1."""
+        return self._scales
 
     def scale(self, i: int) -> float:
         """Return the clipping factor of row i.
@@ -262,7 +309,7 @@ class Prepared:
         Returns:
             The factor that the row is multiplied with; 1 if it is not clipped.
         """
-        return 1.0 if self.scales is None else self.scales[i]
+        return 1.0 if self._scales is None else float(self._scales[i])
 
     def vector(self, i: int) -> Vector:
         """Return row i as a vector of the domain.
@@ -300,11 +347,15 @@ class Prepared:
             Those rows with their scales, in this order; this object itself if these are all rows
             in their own order.
         """
-        if list(positions) == list(range(len(self))):
+        chosen = list(positions)
+        if chosen == list(range(len(self))):
             return self
-        scales = None if self.scales is None else tuple(self.scales[i] for i in positions)
-        rows = self.rows[list(positions)]
-        return Prepared(mechanism=self.mechanism, rows=rows, scales=scales)
+        if isinstance(self._given, RowBatch):
+            return Prepared(mechanism=self.mechanism, rows=self._given.select(chosen))
+        scales = self._scales
+        if scales is not None:
+            scales = scales[chosen] if hasattr(scales, "shape") else [scales[i] for i in chosen]
+        return Prepared(mechanism=self.mechanism, rows=self._given[chosen], scales=scales)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -337,6 +388,18 @@ class PackedRows:
         """
         found: Payloads = self.payloads.cpu().numpy() if self.on_device else self.payloads
         return found
+
+    def take(self, begin: int, end: int) -> "PackedRows":
+        """Return some consecutive rows.
+
+        Args:
+            begin: The index of the first row.
+            end: The index after the last row.
+
+        Returns:
+            The rows begin ... end - 1.
+        """
+        return replace(self, payloads=self.payloads[begin:end])
 
     def codes(self) -> list[Codes]:
         """Unpack the codes of each row.
@@ -391,17 +454,25 @@ class EncodesOnDevice(Protocol):
 
 
 def prepare(
-    mechanism: Mechanism, values: ArrayLike | Tensor, *, rotation: Rotation | None = None
+    mechanism: Mechanism,
+    values: ArrayLike | Tensor | FactoredRows,
+    *,
+    rotation: Rotation | None = None,
+    zero_nonfinite: bool = False,
 ) -> Prepared:
     """Check, clip and rotate one row or many, on the device where they lie.
 
+    On the CPU the rows of an L2Ball are rotated later, while they are encoded or read.
+
     Args:
         mechanism: The mechanism; the rows are projected onto its input domain.
-        values: A vector, or a matrix with a vector in each row: an array or a torch tensor. A
-            tensor on a CUDA device stays there if the mechanism has kernels for it and Triton is
-            installed; else the CPU does the work, with the same result.
+        values: A vector, or a matrix with a vector in each row: an array, `FactoredRows` or a torch
+            tensor. A tensor on a CUDA device stays there if the mechanism has kernels for it and
+            Triton is installed; else the CPU does the work, with the same result.
         rotation: A rotation to apply to the clipped rows. The domain must be an L2Ball of its
             dimension, which it maps into itself.
+        zero_nonfinite: Whether rows with NaN or infinity count as zeros, so that a client which
+            diverged does not stop a simulation. Rows on a CUDA device may then be overwritten.
 
     Returns:
         The rows, ready for `encode_packed`. `values` is not changed, but the result may share its
@@ -423,15 +494,22 @@ def prepare(
             "dimension, or leave it out for domains that are no Euclidean ball"
         )
     if _has_kernels(mechanism, values):
-        return prepare_on_device(mechanism, values, rotation=rotation)
-    rows = _matrix(values, domain.dimension)
-    if rotation is None:
-        rows, scales = _clipped(domain, rows)
-        return Prepared(mechanism=mechanism, rows=rows, scales=scales)
-    turned = _projected(domain, rows)
-    rotation.rotate_rows(turned)
-    # Rotated rows stay in an L2 ball: the projection leaves headroom for the rotation's rounding.
-    return Prepared(mechanism=mechanism, rows=turned)
+        return prepare_on_device(
+            mechanism, values, rotation=rotation, zero_nonfinite=zero_nonfinite
+        )
+    given = values if isinstance(values, FactoredRows) else _matrix(values, domain.dimension)
+    with stage("prepare"):
+        if not isinstance(domain, L2Ball):
+            rows = given.matrix() if isinstance(given, FactoredRows) else given
+            rows = _clipped(domain, _zeroed(rows) if zero_nonfinite else rows)
+            return Prepared(mechanism=mechanism, rows=rows)
+        source, factors = _scaled_to(domain, given, zero_nonfinite)
+        if rotation is None and not isinstance(source, FactoredRows):
+            return Prepared(mechanism=mechanism, rows=source, scales=factors)
+        # Rotated rows stay in an L2 ball: the projection leaves headroom for the rotation's
+        # rounding.
+        batch = RowBatch(source=source, factors=factors, rotation=rotation)
+        return Prepared(mechanism=mechanism, rows=batch)
 
 
 def take_clipped(mechanism: Mechanism, values: Tensor) -> Prepared:
@@ -446,19 +524,29 @@ def take_clipped(mechanism: Mechanism, values: Tensor) -> Prepared:
 
 
 def prepare_on_device(
-    mechanism: Mechanism, values: Tensor, *, rotation: Rotation | None = None
+    mechanism: Mechanism,
+    values: Tensor,
+    *,
+    rotation: Rotation | None = None,
+    zero_nonfinite: bool = False,
 ) -> Prepared:
     """Check, clip and rotate rows for `encode_packed`, on their CUDA device.
 
     The prepared rows equal those of the CPU, bit for bit. A rotation needs an L2Ball of its
-    dimension as domain, which `prepare` checks.
+    dimension as domain, which `prepare` checks. With `zero_nonfinite` rows that are not finite may
+    be overwritten with zeros.
     """
     from sottovoce.mechanisms.kernels.cuda import rows as device_rows
 
-    rows = device_rows.matrix(values, mechanism.input_domain.dimension)
-    rows, scales = device_rows.clipped(rows, mechanism.input_domain)
-    if rotation is not None:
-        rows, scales = device_rows.rotate_rows(rows, scales, rotation.passes()), None
+    with stage("prepare"):
+        rows = device_rows.matrix(values, mechanism.input_domain.dimension)
+        rows, scales = device_rows.clipped(
+            rows, mechanism.input_domain, zero_nonfinite=zero_nonfinite
+        )
+        if rotation is not None:
+            from sottovoce.mechanisms.kernels.cuda.rotation import rotate_rows
+
+            rows, scales = rotate_rows(rows, rotation, scales), None
     return Prepared(mechanism=mechanism, rows=rows, scales=scales)
 
 
@@ -485,18 +573,21 @@ def encode_packed(prepared: Prepared, keystreams: Sequence[Keystream]) -> Packed
             f"got {len(prepared)} rows and {len(keystreams)} keystreams; "
             "give one keystream for each row"
         )
-    if prepared.on_device:
-        assert isinstance(mechanism, EncodesOnDevice), "`prepare` keeps no other rows on a device"
-        payloads = mechanism.encode_on_device(prepared, keystreams)
-    elif isinstance(mechanism, EncodesPacked):
-        payloads = mechanism.encode_packed(prepared, keystreams)
-    else:
-        payloads = pack_each(
-            prepared, lambda i: mechanism.encode(prepared.vector(i), keystreams[i])
-        )
+    with stage("encode"):
+        payloads = _encode(prepared, keystreams)
     code_format = mechanism.code_format()
     num_codes = code_format.num_codes(mechanism.input_domain.dimension)
     return PackedRows(payloads=payloads, code_format=code_format, num_codes=num_codes)
+
+
+def _encode(prepared: Prepared, keystreams: Sequence[Keystream]) -> Any:
+    mechanism = prepared.mechanism
+    if prepared.on_device:
+        assert isinstance(mechanism, EncodesOnDevice), "`prepare` keeps no other rows on a device"
+        return mechanism.encode_on_device(prepared, keystreams)
+    if isinstance(mechanism, EncodesPacked):
+        return mechanism.encode_packed(prepared, keystreams)
+    return pack_each(prepared, lambda i: mechanism.encode(prepared.vector(i), keystreams[i]))
 
 
 def pack_each(prepared: Prepared, codes_of: Callable[[int], Codes]) -> Payloads:
@@ -527,6 +618,7 @@ def fill_each(prepared: Prepared, payload_of: Callable[[int], Octets]) -> Payloa
     dimension = mechanism.input_domain.dimension
     size = (mechanism.code_format().payload_bits(dimension) + 7) // 8
     payloads = np.empty((len(prepared), size), dtype=np.uint8)
+    _ = prepared.rows  # Made here, by all threads, and not by each of them.
 
     def work(begin: int, end: int) -> None:
         for i in range(begin, end):
@@ -589,23 +681,30 @@ def _array(tensor: Tensor) -> Any:
     return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
 
 
-def _clipped(domain: Domain, rows: Floats) -> tuple[Floats, tuple[float, ...] | None]:
-    """Return the rows and their clipping factors, without a copy if possible."""
-    if isinstance(domain, L2Ball):
-        found: list[float | None] = [None] * len(rows)
+def _scaled_to(
+    ball: L2Ball, given: Floats | FactoredRows, zero_nonfinite: bool
+) -> tuple[Floats | FactoredRows, Vector | None]:
+    """Return the rows, or their projections, and factors that clip them to the ball, if any."""
+    factors = clip_factors(given, ball)
+    if np.isnan(factors).any():  # Rows that are not finite, or too large for one multiplication.
+        rows = given.matrix() if isinstance(given, FactoredRows) else given
+        return _projected(ball, _zeroed(rows) if zero_nonfinite else rows), None
+    return given, None if (factors == 1.0).all() else factors
 
-        def work(begin: int, end: int) -> None:
-            found[begin:end] = [domain.clip_scale(row) for row in rows[begin:end]]
 
-        over_rows(work, *rows.shape)
-        scales = tuple(scale for scale in found if scale is not None)
-        if len(scales) == len(rows):
-            return rows, None if all(scale == 1.0 for scale in scales) else scales
-    elif isinstance(domain, Box) and rows.size:
+def _zeroed(rows: Floats) -> Floats:
+    """Return the rows with zeros for each row that has an infinite or NaN entry."""
+    finite = np.asarray(np.isfinite(rows).all(axis=1))
+    return rows if finite.all() else np.where(finite[:, None], rows, rows.dtype.type(0.0))
+
+
+def _clipped(domain: Domain, rows: Floats) -> Floats:
+    """Return the projection of each row onto a domain, without a copy if possible."""
+    if isinstance(domain, Box) and rows.size:
         low, high = float(rows.min()), float(rows.max())
         if domain.lower <= low and high <= domain.upper:  # false for NaN
-            return rows, None
-    return _projected(domain, rows), None
+            return rows
+    return _projected(domain, rows)
 
 
 def _projected(domain: Domain, rows: Floats) -> Vector:

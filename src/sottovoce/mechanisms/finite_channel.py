@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import Box, Domain, Floats, L1Ball, L2Ball, Vector
+from sottovoce.core.domains import Box, Categories, Domain, Floats, L1Ball, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.coordinate_laws import InterpolatedTable
@@ -20,7 +20,7 @@ from sottovoce.mechanisms.design.channel import IntegerTable
 from sottovoce.mechanisms.design.store import Design, DesignSpec, table_epsilon
 from sottovoce.mechanisms.encoding import Payloads, Prepared, Tensor, WithPrivatize, pack_each
 from sottovoce.mechanisms.kernels.ladder import Affine
-from sottovoce.mechanisms.kernels.table import sample_table
+from sottovoce.mechanisms.kernels.table import sample_table, sample_table_rows
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
 from sottovoce.privacy.events import PureDp, Repeated
 
@@ -88,7 +88,11 @@ class TableMechanism(WithPrivatize):
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
         """Encode prepared rows on the CPU into a matrix of bytes with one row for each message."""
-        table = self.table
+        table, batch = self.table, prepared.batch
+        if batch is not None and not isinstance(self.input_domain, Categories):
+            found = sample_table_rows(batch, table, keystreams, self.affine)
+            if found is not None:
+                return found
 
         def codes(i: int) -> NDArray[np.uint8]:
             row = prepared.rows[i] if prepared.scale(i) == 1.0 else prepared.vector(i)

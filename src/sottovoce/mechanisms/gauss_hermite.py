@@ -24,11 +24,12 @@ from sottovoce.mechanisms.encoding import (
     fill_each,
     pack_each,
 )
-from sottovoce.mechanisms.kernels.family import sample_exponential_family
+from sottovoce.mechanisms.kernels.family import sample_exponential_family, sample_family_rows
 from sottovoce.mechanisms.kernels.ladder import Affine
-from sottovoce.mechanisms.kernels.one_bit import sample_bits, sample_payload
+from sottovoce.mechanisms.kernels.one_bit import sample_bit_rows, sample_bits, sample_payload
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
 from sottovoce.mechanisms.registry import CalibratedParameter, Parameters, register
+from sottovoce.mechanisms.row_batches import RowBatch
 from sottovoce.privacy.events import OneBit, ZeroConcentrated
 
 # The norm check and u/sigma round by less than 2^-48 of the radius. That is less than this fraction
@@ -155,9 +156,12 @@ class GaussHermite(WithPrivatize):
         Returns:
             A matrix of bytes with one row for each message.
         """
-        rows, scale = prepared.rows, prepared.scale
+        batch = prepared.batch
+        found = None if batch is None else self._sample_rows(batch, keystreams)
+        if found is not None:
+            return found
+        rows, scale, stddev = prepared.rows, prepared.scale, self.noise_stddev
         if self.levels == 2:
-            stddev = self.noise_stddev
             return fill_each(
                 prepared, lambda i: sample_payload(rows[i], stddev, keystreams[i], scale=scale(i))
             )
@@ -189,6 +193,21 @@ class GaussHermite(WithPrivatize):
             reach=self.input_domain.radius / self.noise_stddev,
             fisher_bound=design.fisher_bound,
             scales=prepared.scales,
+        )
+
+    def _sample_rows(self, batch: RowBatch, keystreams: Sequence[Keystream]) -> Payloads | None:
+        """Encode many rows in one call of the C kernels; None if these do not suit the rows."""
+        if self.levels == 2:
+            return sample_bit_rows(batch, self.noise_stddev, keystreams)
+        design = families.gauss_hermite(self.levels)
+        return sample_family_rows(
+            batch,
+            Affine(divisor=self.noise_stddev),
+            design.points,
+            design.weights,
+            keystreams,
+            reach=self.input_domain.radius / self.noise_stddev,
+            fisher_bound=design.fisher_bound,
         )
 
     def sample(self, vector: Floats, keystream: Keystream, scale: float = 1.0) -> NDArray[np.uint8]:

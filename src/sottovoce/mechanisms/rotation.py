@@ -121,7 +121,7 @@ class Rotation:
         Args:
             rows: A contiguous float64 matrix of finite numbers with `dimension` columns.
         """
-        size, passes = block_size(self.dimension), self._packed_passes()
+        size, passes = block_size(self.dimension), self.packed_passes()
 
         def work(begin: int, end: int) -> None:
             for row in rows[begin:end]:
@@ -145,7 +145,7 @@ class Rotation:
             DomainError: The vector has another length, or a number is not finite.
         """
         restored = finite_vector(values, self.dimension).copy()
-        for start, signs in reversed(self._packed_passes()):
+        for start, signs in reversed(self.packed_passes()):
             _rotate_block(restored[start : start + block_size(self.dimension)], after=signs)
         return restored
 
@@ -160,10 +160,22 @@ class Rotation:
             the length of the block.
         """
         size = block_size(self.dimension)
-        return [(start, _unpack_signs(signs, size)) for start, signs in self._packed_passes()]
+        return [(start, _unpack_signs(signs, size)) for start, signs in self.packed_passes()]
 
-    def _packed_passes(self) -> list[tuple[int, Signs]]:
-        """Return the passes with one bit per sign, lowest bit first; 1 is a minus."""
+    def packed_signs(self) -> Signs:
+        """Return the signs of all passes, packed as in `packed_passes`.
+
+        Returns:
+            One pass after the other, each from a new byte on.
+        """
+        return np.concatenate([signs for _, signs in self.packed_passes()])
+
+    def packed_passes(self) -> list[tuple[int, Signs]]:
+        """Return the passes with one bit per sign, lowest bit first; 1 is a minus.
+
+        Returns:
+            One or two pairs, as of `passes`.
+        """
         size = block_size(self.dimension)
         blocks = [0] if size == self.dimension else [0, self.dimension - size]
         words = Keystream(self.seed).words(math.ceil(len(blocks) * size / 64))

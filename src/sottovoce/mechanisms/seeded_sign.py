@@ -308,7 +308,9 @@ class SeededSign(WithPrivatize):
         layout = self.layout()
         if layout.is_even:  # copies follow one another, and all blocks are equal
             repeats = layout.copies // layout.blocks
-            one = self._rounded(vector / math.sqrt(layout.copies), repeats)
+            one = self._rounded(
+                vector if layout.copies == 1 else vector / math.sqrt(layout.copies), repeats
+            )
             return [one] * layout.blocks
         spread = layout.spread(vector)
         return [self._rounded(spread[start:end], 1) for start, end in layout.bounds]

@@ -47,9 +47,8 @@ def _loops_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
 
 
-from sottovoce.mechanisms.kernels.cuda import batch, level_counts, norm, one_bit  # noqa: E402
+from sottovoce.mechanisms.kernels.cuda import batch, level_counts, one_bit  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import packing as cuda_packing  # noqa: E402
-from sottovoce.mechanisms.kernels.cuda import rows as device_rows  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import seeded as cuda_seeded  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda.counts import OneCounts  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda.one_bit import Options, sample_rows  # noqa: E402
@@ -123,43 +122,10 @@ def test_what_the_kernels_cannot_read_is_refused() -> None:
         sample_rows(rows, 1.0, streams)
 
 
-def tree(values: NDArray[np.float64]) -> float:
-    """The sum of squares, lane by lane, then by adjacent pairs."""
-    tiles = max(1, -(-len(values) // 1024))
-    padded = np.zeros(1024 * (1 << (tiles - 1).bit_length()))
-    padded[: len(values)] = values * values
-    nodes = padded.reshape(-1, 32, 32).transpose(0, 2, 1).reshape(-1)
-    while len(nodes) > 1:
-        nodes = nodes[::2] + nodes[1::2]
-    return float(nodes[0])
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("size", [0, 1, 33, 1024, 1025, 40_000])
-def test_sum_of_squares_is_that_of_the_tree(size: int, dtype: object) -> None:
-    given = values_like(size, 1.0, dtype)
-    found = norm.sum_of_squares(torch.from_numpy(given).to(DEVICE, dtype))
-    assert float(found) == tree(given)
-
-
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("spread", [1e-30, 1.0, 1e20])
-def test_norms_and_projections_are_those_of_the_ball(spread: float, dtype: Any) -> None:
-    if dtype is torch.float16:
-        spread = min(max(spread, 1e-3), 1e3)
-    if dtype is torch.float64:
-        spread **= 7.0  # beyond what squares hold
-    given = values_like(1500, spread, dtype)
-    ball = L2Ball(dimension=1500, radius=2.0)
-    tensor = torch.from_numpy(given).to(DEVICE, dtype)
-    assert norm.norm(tensor) == ball.norm(given)
-    found = norm.project(tensor, ball).double().cpu().numpy()
-    np.testing.assert_array_equal(found, ball.project(given))
-    assert norm.norm(0.0 * tensor) == 0.0
-
-
 @pytest.mark.parametrize("padding", [0, 3, 8])
-@pytest.mark.parametrize(("dimension", "clients"), [(1, 1), (33, 9), (300, 70), (64, 1100)])
+@pytest.mark.parametrize(
+    ("dimension", "clients"), [(1, 1), (33, 9), (300, 70), (64, 130 if INTERPRETED else 1100)]
+)
 def test_counts_of_ones_over_batches(dimension: int, clients: int, padding: int) -> None:
     width = -(-dimension // 8)
     generator = np.random.default_rng(dimension)
@@ -238,7 +204,9 @@ def test_seeds_and_weights_that_are_none_are_refused() -> None:
 
 
 @pytest.mark.parametrize("levels", [3, 4, 5, 8, 9, 16])
-@pytest.mark.parametrize(("dimension", "clients"), [(1, 1), (37, 9), (300, 70)])
+@pytest.mark.parametrize(
+    ("dimension", "clients"), [(1, 1), (37, 9), (300, 70), (5, 1100 if not INTERPRETED else 90)]
+)
 def test_counts_of_levels_are_those_of_the_cpu(dimension: int, clients: int, levels: int) -> None:
     generator = np.random.default_rng([dimension, levels])
     codes = generator.integers(0, levels, size=(clients, dimension), dtype=np.uint8)
@@ -256,9 +224,9 @@ def test_counts_of_levels_are_those_of_the_cpu(dimension: int, clients: int, lev
     if levels < 1 << bits:
         beyond = np.full(dimension, (1 << bits) - 1, dtype=np.uint8)
         broken = np.frombuffer(encoding.pack(beyond, bits), dtype=np.uint8).copy()
+        counted.add(torch.from_numpy(broken)[None].to(DEVICE))
         with pytest.raises(ParameterError, match="must be below"):
-            counted.add(torch.from_numpy(broken)[None].to(DEVICE))
-        np.testing.assert_array_equal(counted.counts.cpu().numpy(), expected.counts())
+            _ = counted.counts
     with pytest.raises(ParameterError, match=r"torch\.stack"):
         counted.add(wide)
 
@@ -458,15 +426,6 @@ def streams_for(rows: Any) -> list[Keystream]:
     return [Keystream(key_of(i)) for i in range(len(rows))]
 
 
-def test_one_row_has_the_norm_of_many() -> None:
-    """One by a Triton kernel, many by torch: both are the CPU's."""
-    ball = L2Ball(dimension=5003, radius=1.5)
-    rows = torch.stack([update_for("l2", 5003, reach, torch.float32) for reach in (1.0, 4.0)])
-    expected = [ball.norm(row.cpu().numpy()) for row in rows]
-    assert device_rows.norms(rows) == expected
-    assert [norm.norm(row) for row in rows] == expected
-
-
 def test_mechanisms_without_a_kernel_are_served_by_the_cpu() -> None:
     for kind, given, where in (
         ("clamped_sign", {"noise_multiplier": 2.0, "logit_bound": 1.0}, "l2"),
@@ -500,41 +459,47 @@ def test_tensors_on_a_device_stay_there() -> None:
 
 
 @pytest.mark.skipif(INTERPRETED, reason="no CUDA device: the simulator has nothing to run there")
-@pytest.mark.parametrize("rotation", ["on", "off"])
-@pytest.mark.parametrize("levels", [2, 4])
-def test_simulated_sums_of_the_same_rows_are_those_of_the_cpu(levels: int, rotation: str) -> None:
-    """Training rounds differently there, so the rows are given."""
+@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize("equal", [False, True])
+@pytest.mark.parametrize("levels", [2, 4, 32])
+def test_simulated_means_of_the_same_rows_are_those_of_the_cpu(
+    levels: int, equal: bool, rotated: bool
+) -> None:
+    """Training rounds differently there, so the rows are given; one of them is not finite."""
     from sottovoce.core.randomness import SeededRandomness
-    from sottovoce.federated.simulation.counted import Portion, UplinkAccumulator
     from sottovoce.federated.simulation.packed import PackedMessages
     from sottovoce.learning.clients import DenseRows
     from sottovoce.protocol.plan import ClientPlan
 
     given = {"levels": levels, "noise_multiplier": 1.0}
     mechanism = built("gauss_hermite", given, "l2", 700)
-    parts = [ClientPlan(client=f"c{i}", mechanism=mechanism, weight=2.0) for i in range(40)]
+    weights = [2.0 if equal else 1.0 + i / 7.0 for i in range(40)]
+    parts = [
+        ClientPlan(client=f"c{i}", mechanism=mechanism, weight=weight)
+        for i, weight in enumerate(weights)
+    ]
     made = np.stack([values_like(700, 0.05, torch.float32, seed) for seed in range(40)])
-    totals = []
+    made[3, 5] = np.nan
+    nothing: Any = None
+    means = []
     for device in ("cpu", "cuda"):
-        rows = torch.from_numpy(made).to(device, torch.float32)
-        nothing: Any = None
-        task: Any = SimpleNamespace(dimension=700, device=torch.device(device))
-        algorithm: Any = SimpleNamespace(gathers=False)
-        backend = PackedMessages(
+        rows = DenseRows(torch.from_numpy(made).to(device, torch.float32))
+
+        class Given(PackedMessages):
+            def _blocks(self, *_: Any, rows: Any = rows) -> Any:
+                yield 0, parts, rows
+
+        backend = Given(
             run="r",
-            task=task,
+            task=SimpleNamespace(dimension=700, device=torch.device(device)),  # type: ignore[arg-type]
             clients=nothing,
             parts=parts,
-            algorithm=algorithm,
+            algorithm=SimpleNamespace(gathers=False, uplinks=1),  # type: ignore[arg-type]
             randomness=SeededRandomness(1),
             tally=nothing,
-            rotated=rotation == "on",
+            rotated=rotated,
             channel=nothing,
         )
-        backend.begin(1)
-        gathering = UplinkAccumulator(torch.zeros(700, dtype=torch.float64, device=device))
-        weights = torch.full((40,), 2.0, device=device)
-        portion = Portion(mechanism=mechanism, clients=parts, weights=weights, rows=DenseRows(rows))
-        backend.add(gathering, portion, 1, 0)
-        totals.append(gathering.total.cpu().numpy())
-    np.testing.assert_array_equal(totals[0], totals[1])
+        (combined,) = backend.combine(1, range(40), nothing)
+        means.append(combined.mean)
+    np.testing.assert_array_equal(means[0], means[1])

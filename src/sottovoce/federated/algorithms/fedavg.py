@@ -2,8 +2,9 @@
 
 SampleClippedGradient   sample level: one step whose per-sample gradients are clipped, so that one
                         sample moves the client's mean by at most C/n (zero-out).
-LocalSgd                client level: several local steps; the whole update is clipped to C. With
-                        one step it is federated SGD; with penalties it is FedProx.
+LocalSgd                client level: local steps, on all records or on minibatches; the whole
+                        update is clipped to C. With one step on all records it is federated SGD;
+                        with penalties it is FedProx.
 
 The server takes the mean of the decoded messages, or a robust mean of their rows, which a minority
 of clients cannot move arbitrarily:
@@ -49,6 +50,7 @@ from sottovoce.learning.clients import (
     names_of,
     sizes_of,
 )
+from sottovoce.learning.minibatches import LocalSchedule
 from sottovoce.learning.task import Task
 
 
@@ -279,19 +281,24 @@ def _slices_by_owner(owners: Tensor) -> Iterator[tuple[int, slice]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSgd:
-    """The change of the model over `steps` full-batch gradient steps; protects the whole client.
+    """The change of the model over the local steps of a client; protects the whole client.
 
     Client k takes the steps
 
         w <- w - learning_rate (gradient + (proximal_weight + lambda_k) (w - w_0)),
 
     where w_0 is the model that the server released and lambda_k is the client's entry in
-    `penalties`. The first step starts at w_0, so with `steps` = 1 no penalty has any effect.
+    `penalties`. The first step starts at w_0, so if it is the only one no penalty has any effect.
+    The gradient is that of the mean loss of the records of a step: all of the client's records, or
+    a minibatch (`learning.minibatches` defines the order of records). The whole change is clipped
+    and privatized, so the guarantee does not depend on the number of steps or their records.
 
     Attributes:
         clip_norm: The clipping norm of the whole update.
         steps: Number of local steps.
         learning_rate: Their step size.
+        epochs: Number of passes over the client's records, instead of `steps`; None to count steps.
+        batch_size: Number of records of a step; None for all of them.
         proximal_weight: The FedProx weight of all clients.
         penalties: Further weights in [0, 1] by client name.
 
@@ -300,8 +307,10 @@ class LocalSgd:
     """
 
     clip_norm: float
-    steps: int
+    steps: int = 1
     learning_rate: float
+    epochs: int | None = None
+    batch_size: int | None = None
     proximal_weight: float = 0.0
     penalties: Mapping[str, float] = field(default_factory=dict)
     unit: ClassVar[Unit] = Unit.CLIENT
@@ -309,7 +318,7 @@ class LocalSgd:
 
     def __post_init__(self) -> None:
         parameter_rules.clip_norm("clip_norm", self.clip_norm)
-        parameter_rules.integer("local_steps", self.steps, low=1, high=10**6)
+        assert self.schedule, "building it checks the numbers"
         parameter_rules.positive("local_learning_rate", self.learning_rate)
         if parameter_rules.finite("proximal_weight", self.proximal_weight) < 0.0:
             raise ParameterError(f"proximal_weight must be at least 0, got {self.proximal_weight}")
@@ -343,7 +352,8 @@ class LocalSgd:
         Yields:
             The position of a block's first client, and the updates of the block as rows.
         """
-        if self.steps == 1:
+        schedule, names, sizes = self.schedule, names_of(clients), sizes_of(clients)
+        if max(map(schedule.num_steps, sizes), default=0) == 1 == max(sizes):
             gradients = task.closed_form_gradients(step.model, clients)
             if gradients is not None:
                 rate = torch.full((len(gradients),), -self.learning_rate, device=task.device)
@@ -352,13 +362,24 @@ class LocalSgd:
         models = task.local_models(
             step.model,
             clients,
-            steps=self.steps,
+            steps=schedule.draw(step.randomness, step.run, step.round, names, sizes),
             learning_rate=self.learning_rate,
             proximal_weights=self._proximal_weights(clients),
         )
-        origin = torch.from_numpy(step.model).to(task.device)
+        if task.device.type == "cpu":
+            origin = torch.from_numpy(step.model)
+            for start, rows in models:
+                yield start, DenseRows(rows.to(torch.float64) - origin)
+            return
+        # On a GPU the rows stay in float32, in which they are clipped and encoded there.
+        origin = task.tensor(step.model)
         for start, rows in models:
-            yield start, DenseRows(rows.to(torch.float64) - origin)
+            yield start, DenseRows(rows - origin)
+
+    @property
+    def schedule(self) -> LocalSchedule:
+        """How many steps a client takes, and on which of its records."""
+        return LocalSchedule(steps=self.steps, epochs=self.epochs, batch_size=self.batch_size)
 
     def _proximal_weights(self, clients: Sequence[ClientData]) -> list[float] | None:
         if not self.penalties:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink
-from sottovoce.federated.simulation.counted import InMemoryBackend, Portion, UplinkAccumulator
+from sottovoce.federated.simulation.counted import Portion, PortionedBackend, UplinkAccumulator
 from sottovoce.federated.simulation.draws import draw_noise, round_generator
 from sottovoce.federated.training import CollectedRound
 from sottovoce.mechanisms.release import NoisySums
@@ -20,7 +20,7 @@ from sottovoce.protocol.channels.central import noise_of_sum
 from sottovoce.protocol.message import HEADER_BYTES
 
 
-class CentralSums(InMemoryBackend):
+class CentralSums(PortionedBackend):
     """The backend of a trusted server that adds noise once; it encodes and sends no messages."""
 
     def replay(self, number: int, drawn: Sequence[int]) -> None:  # noqa: ARG002

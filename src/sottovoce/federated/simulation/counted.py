@@ -16,12 +16,14 @@ from torch import Tensor
 
 from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
 from sottovoce.core.randomness import SeededRandomness
+from sottovoce.core.stages import stage, staged
 from sottovoce.federated.algorithms.algorithm import (
     AggregatedUplink,
     Algorithm,
     ClientStepInput,
     ClientVectors,
 )
+from sottovoce.federated.simulation.roster import Positions, Roster
 from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY, CollectedRound, Mask
 from sottovoce.learning.clients import Clients, Rows, clip_rows
 from sottovoce.learning.task import Task
@@ -72,12 +74,6 @@ class Portion:
         """The sum of the clients' weights."""
         return sum(part.weight for part in self.clients)
 
-    @property
-    def common_weight(self) -> float | None:
-        """The weight that all these clients have; None if their weights differ."""
-        first = self.clients[0].weight
-        return first if all(part.weight == first for part in self.clients) else None
-
 
 class InMemoryBackend(ABC):
     """A backend that trains blocks of clients and counts their charges in memory, not on disk."""
@@ -98,6 +94,7 @@ class InMemoryBackend(ABC):
         self.run, self.task, self.clients, self.parts = run, task, clients, parts
         self.algorithm, self.randomness, self.tally = algorithm, randomness, tally
         self.rotated, self.channel = rotated, channel
+        self.roster = Roster(parts)
 
     @property
     def record(self) -> Tally:
@@ -112,24 +109,16 @@ class InMemoryBackend(ABC):
 
     def collect(self, number: int, cohort: Sequence[int], start: Start) -> CollectedRound:
         cohort = self._served(cohort)
-        self.tally.charge(number, cohort)
-        gathered = [
-            UplinkAccumulator(
-                torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device)
-            )
-            for _ in range(self.algorithm.uplinks)
-        ]
-        self.begin(number)
-        for uplink, portion in self._portions(number, cohort, start):
-            self.add(gathered[uplink], portion, number, uplink)
-        bytes_up = self._payload_bytes(cohort) * len(gathered)
+        with stage("charge"):
+            self.tally.charge(number, cohort)
+        bytes_up = self._payload_bytes(cohort) * self.algorithm.uplinks
         return CollectedRound(
-            combined=tuple(one.combined() for one in gathered) if len(cohort) else (),
+            combined=self.combine(number, cohort, start) if len(cohort) else (),
             clients_asked=len(cohort),
             clients_received=len(cohort),
             clients_out_of_budget=0,
             payload_bytes_up=bytes_up,
-            total_bytes_up=bytes_up + HEADER_BYTES * len(cohort) * len(gathered),
+            total_bytes_up=bytes_up + HEADER_BYTES * len(cohort) * self.algorithm.uplinks,
         )
 
     def _served(self, cohort: Sequence[int]) -> Sequence[int]:
@@ -143,12 +132,10 @@ class InMemoryBackend(ABC):
         return Rotation.of_round(self.run, number, self.task.dimension)
 
     @abstractmethod
-    def begin(self, number: int) -> None:
-        """Prepare the rotation or the generator of round `number`, before its first `add`."""
-
-    @abstractmethod
-    def add(self, gathering: UplinkAccumulator, portion: Portion, number: int, uplink: int) -> None:
-        """Privatize the rows of a portion, and add what the server decodes to `gathering`."""
+    def combine(
+        self, number: int, cohort: Sequence[int], start: Start
+    ) -> tuple[AggregatedUplink, ...]:
+        """Train a cohort of at least one client, privatize, and return what the server decodes."""
 
     @property
     def _device(self) -> torch.device:
@@ -156,17 +143,12 @@ class InMemoryBackend(ABC):
 
     def _payload_bytes(self, clients: Sequence[int]) -> int:
         """Return the bytes of one vector's codes, summed over the clients."""
-        mechanisms = [self.parts[i].mechanism for i in clients]
-        sizes = {
-            id(one): (one.code_format().payload_bits(self.task.dimension) + 7) // 8
-            for one in {id(one): one for one in mechanisms}.values()
-        }
-        return sum(sizes[id(one)] for one in mechanisms)
+        return self.roster.payload_bytes(np.asarray(clients, dtype=np.int64))
 
-    def _portions(
+    def _blocks(
         self, number: int, cohort: Sequence[int], start: Start
-    ) -> Iterator[tuple[int, Portion]]:
-        """Yield (uplink index, portion) for the cohort, a few clients at a time."""
+    ) -> Iterator[tuple[int, Positions, Rows]]:
+        """Yield (uplink index, clients, their updates), a few consecutive clients at a time."""
         step = ClientStepInput(
             run=self.run,
             round=number,
@@ -178,25 +160,55 @@ class InMemoryBackend(ABC):
         together = max(1, capacity // self.task.dimension)
         for first in range(0, len(cohort), together):
             group = cohort[first : first + together]
-            for block in self.algorithm.client_steps(self.task, self.clients.take(group), step):
+            steps = self.algorithm.client_steps(self.task, self.clients.take(group), step)
+            members = np.asarray(group, dtype=np.int64)
+            for block in staged("train", steps):
                 for uplink, rows in enumerate(block.uplinks):
-                    parts = [self.parts[group[block.start + i]] for i in range(len(rows))]
-                    for portion in self._by_mechanism(parts, rows):
-                        yield uplink, portion
+                    yield uplink, members[block.start : block.start + len(rows)], rows
 
-    def _by_mechanism(self, parts: Sequence[ClientPlan], rows: Rows) -> Iterator[Portion]:
-        owners: dict[int, list[int]] = {}
-        for position, part in enumerate(parts):
-            owners.setdefault(id(part.mechanism), []).append(position)
-        for positions in owners.values():
-            mechanism = parts[positions[0]].mechanism
+
+class PortionedBackend(InMemoryBackend):
+    """A backend that adds clipped rows to a sum as tensors, without codes."""
+
+    def combine(
+        self, number: int, cohort: Sequence[int], start: Start
+    ) -> tuple[AggregatedUplink, ...]:
+        gathered = [
+            UplinkAccumulator(
+                torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device)
+            )
+            for _ in range(self.algorithm.uplinks)
+        ]
+        self.begin(number)
+        for uplink, portion in self._portions(number, cohort, start):
+            self.add(gathered[uplink], portion, number, uplink)
+        return tuple(one.combined() for one in gathered)
+
+    @abstractmethod
+    def begin(self, number: int) -> None:
+        """Prepare the rotation or the generator of round `number`, before its first `add`."""
+
+    @abstractmethod
+    def add(self, gathering: UplinkAccumulator, portion: Portion, number: int, uplink: int) -> None:
+        """Privatize the rows of a portion, and add what the server decodes to `gathering`."""
+
+    def _portions(
+        self, number: int, cohort: Sequence[int], start: Start
+    ) -> Iterator[tuple[int, Portion]]:
+        """Yield (uplink index, portion) for the cohort, a few clients at a time."""
+        for uplink, members, rows in self._blocks(number, cohort, start):
+            for portion in self._by_mechanism(members, rows):
+                yield uplink, portion
+
+    def _by_mechanism(self, members: Positions, rows: Rows) -> Iterator[Portion]:
+        for mechanism, positions in self.roster.groups(members):
             own = rows
-            if len(positions) < len(parts):
-                own = rows.select(torch.tensor(positions, device=self._device))
+            if len(positions) < len(members):
+                own = rows.select(torch.from_numpy(positions).to(self._device))
             domain = mechanism.input_domain
             if isinstance(domain, L2Ball):
                 own = clip_rows(own, domain.radius * (1.0 - ROUNDING_HEADROOM))
-            chosen = [parts[i] for i in positions]
+            chosen = [self.parts[i] for i in members[positions].tolist()]
             weights = _tensor([part.weight for part in chosen], self._device)
             yield Portion(mechanism=mechanism, clients=chosen, weights=weights, rows=own)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.federated.simulation.counted import InMemoryBackend, Portion, UplinkAccumulator
+from sottovoce.federated.simulation.counted import Portion, PortionedBackend, UplinkAccumulator
 from sottovoce.learning.clients import Rows
 from sottovoce.mechanisms.coordinate_laws import (
     AddedNoise,
@@ -302,7 +302,7 @@ def law_of(mechanism: Mechanism) -> DrawnLaw:
     )
 
 
-class DrawnMessages(InMemoryBackend):
+class DrawnMessages(PortionedBackend):
     """The backend that draws decoded values; it encodes and sends no messages."""
 
     def begin(self, number: int) -> None:

@@ -1,31 +1,31 @@
 """The backend that draws, packs and adds up real codes, without message headers.
 
-The codes are those that `rounds` would send from the same seed. Headers are counted and not built,
-and charges are counted in memory. Rows of several clients are clipped, rotated and encoded at once,
-on several threads, or on a CUDA device if the rows are there, the mechanism has kernels for it and
-Triton is installed. All ways give the same bits.
+The codes are those that `rounds` would send from the same seed, and the means have the same bits.
+Headers are counted and not built, and charges are counted in memory. Rows of several clients are
+clipped, rotated and encoded at once, on several threads, or on a CUDA device if the rows are there,
+the mechanism has kernels for it and Triton is installed. All ways give the same bits.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from sottovoce.core.domains import L2Ball, Vector
-from sottovoce.core.randomness import Keystream
-from sottovoce.core.threads import thread_count
-from sottovoce.federated.simulation.counted import InMemoryBackend, Portion, UplinkAccumulator
-from sottovoce.mechanisms.encoding import PackedRows, encode_packed, prepare, take_clipped
-from sottovoce.mechanisms.mechanism import ExpandsToSigns, SendsSigns
-from sottovoce.protocol.message import MessageContent, codes_of, open_packed_rows
-from sottovoce.protocol.plan import ClientPlan
-from sottovoce.protocol.sums import DecodedMean, ExpandedMean, LevelCounts
+from sottovoce.core.domains import Vector
+from sottovoce.core.randomness import Keystreams
+from sottovoce.core.stages import stage
+from sottovoce.federated.algorithms.algorithm import AggregatedUplink, ClientVectors
+from sottovoce.federated.simulation.counted import InMemoryBackend
+from sottovoce.federated.simulation.roster import Positions, Roster
+from sottovoce.learning.clients import Rows, factored
+from sottovoce.mechanisms.encoding import PackedRows, encode_packed, prepare
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.mechanisms.row_batches import rows_at_once
+from sottovoce.protocol.broadcast import Start
+from sottovoce.protocol.sums import OrderedSum, RowSums, create_row_sums
 
-# The most coordinates and rows that each thread encodes at once. They are many because switching
-# threads at the interpreter lock costs more than arrays that exceed a core's cache.
-_MAX_COORDINATES = 1 << 21
-_MAX_ROWS = 256
 _MAX_COORDINATES_ON_DEVICE = 1 << 26
 _MAX_ROWS_ON_DEVICE = 4096
 
@@ -33,100 +33,139 @@ _MAX_ROWS_ON_DEVICE = 4096
 class PackedMessages(InMemoryBackend):
     """The backend that produces the bits of every message, without headers."""
 
-    def begin(self, number: int) -> None:
-        self._rotation = self.rotation(number)
-
-    def add(self, gathering: UplinkAccumulator, portion: Portion, number: int, uplink: int) -> None:
-        gathering.weight += portion.weight
-        mechanism, weight = portion.mechanism, portion.common_weight
-        size = mechanism.sign_size if isinstance(mechanism, SendsSigns) else None
-        plain = self._rotation is None and not self.algorithm.gathers
-        if plain and weight is not None and size is not None:
-            ones = self._count_ones(portion, number, uplink)
-            total = weight * ((2.0 * ones - len(portion.clients)) * size)
-        else:
-            total = self._total(gathering, portion, number, uplink)
-        gathering.total += torch.from_numpy(total).to(gathering.total.device)
-
-    def _keystream(self, part: ClientPlan, number: int, uplink: int) -> Keystream:
-        """Return the keystream that `rounds` uses for the first attempt at this message."""
-        return self.randomness.stream("encode", self.run, part.client, number, uplink, 0)
+    def combine(
+        self, number: int, cohort: Sequence[int], start: Start
+    ) -> tuple[AggregatedUplink, ...]:
+        rotation, everyone = self.rotation(number), np.asarray(cohort, dtype=np.int64)
+        sums = [
+            _UplinkSum(self.roster, everyone, rotation, self.task.dimension, self.algorithm.gathers)
+            for _ in range(self.algorithm.uplinks)
+        ]
+        for uplink, members, rows in self._blocks(number, cohort, start):
+            for some, groups in self._encode(members, rows, rotation, number, uplink):
+                sums[uplink].add(some, groups)
+        return tuple(one.combined() for one in sums)
 
     def _encode(
-        self, portion: Portion, number: int, uplink: int, *, as_clipped: bool = False
-    ) -> Iterator[tuple[Sequence[ClientPlan], PackedRows]]:
-        """Yield clients with their packed codes, as many as are encoded at once.
+        self, members: Positions, rows: Rows, rotation: Rotation | None, number: int, uplink: int
+    ) -> Iterator[tuple[Positions, "list[_Group]"]]:
+        """Yield clients with their packed codes, as many as are encoded at once."""
+        together = self._rows_together()
+        for first in range(0, len(members), together):
+            some = members[first : first + together]
+            groups = []
+            for mechanism, positions in self.roster.groups(some):
+                chosen = rows.select(_index(first + positions))
+                prepared = prepare(
+                    mechanism, self._given(chosen), rotation=rotation, zero_nonfinite=True
+                )
+                streams = self._keystreams(some[positions], number, uplink)
+                groups.append(_Group(mechanism, positions, encode_packed(prepared, streams)))
+            yield some, groups
 
-        With `as_clipped` the rows are taken as they are in the portion. Otherwise they are
-        projected, so that the rounding of float32 leaves no row outside the domain.
-        """
-        capacity, most = _MAX_COORDINATES * thread_count(), _MAX_ROWS * thread_count()
-        if self._device.type == "cuda":
-            capacity, most = _MAX_COORDINATES_ON_DEVICE, _MAX_ROWS_ON_DEVICE
-        position = 0
-        for block in portion.rows.blocks(max(1, min(most, capacity // self.task.dimension))):
-            parts = portion.clients[position : position + len(block)]
-            position += len(block)
-            if as_clipped:
-                prepared = take_clipped(portion.mechanism, block)
-            else:
-                prepared = prepare(portion.mechanism, block, rotation=self._rotation)
-            streams = [self._keystream(part, number, uplink) for part in parts]
-            yield parts, encode_packed(prepared, streams)
+    def _rows_together(self) -> int:
+        """Return how many clients are encoded at once."""
+        if self._device.type != "cuda":
+            return rows_at_once(self.task.dimension)
+        capacity, most = _MAX_COORDINATES_ON_DEVICE, _MAX_ROWS_ON_DEVICE
+        return max(1, min(most, capacity // self.task.dimension))
 
-    def _count_ones(self, portion: Portion, number: int, uplink: int) -> NDArray[np.uint32]:
-        """Count the clients whose bit is 1, for each coordinate."""
-        here, there = LevelCounts(self.task.dimension, 2), None
-        as_clipped = isinstance(portion.mechanism.input_domain, L2Ball)
-        for _, packed in self._encode(portion, number, uplink, as_clipped=as_clipped):
-            if not packed.on_device:
-                here.add_rows(packed.payloads)
-                continue
-            if there is None:
-                from sottovoce.mechanisms.kernels.cuda.counts import OneCounts
+    def _given(self, rows: Rows) -> Any:
+        """Return rows as `prepare` takes them."""
+        if self._device.type == "cpu":
+            return factored(rows)
+        (matrix,) = rows.blocks(len(rows))
+        return matrix
 
-                there = OneCounts(self.task.dimension, self._device)
-            there.add(packed.payloads)
-        if there is not None:
-            return np.asarray(there.counts.cpu().numpy(), dtype=np.uint32)
-        ones: NDArray[np.uint32] = here.counts()[0]
-        return ones
+    def _keystreams(self, members: Positions, number: int, uplink: int) -> Keystreams:
+        """Return the keystreams that `rounds` uses for the first attempt at these messages."""
+        with stage("keys"):
+            names = [self.roster.names[i] for i in members.tolist()]
+            return self.randomness.streams_of(("encode", self.run), names, (number, uplink, 0))
 
-    def _total(
-        self, gathering: UplinkAccumulator, portion: Portion, number: int, uplink: int
-    ) -> Vector:
-        """Return the weighted sum of all messages, decoded as the server does and rotated back."""
-        sums = _make_accumulator(self.task.dimension, portion)
-        for parts, packed in self._encode(portion, number, uplink):
-            for part, opened in zip(parts, open_packed_rows(packed), strict=True):
-                sums.add(part.mechanism, part.weight, opened)
-                if self.algorithm.gathers:
-                    self._gather(gathering, part, opened)
-        total = _total(sums, portion)
-        return total if self._rotation is None else self._rotation.inverse(total)
 
-    def _gather(
-        self, gathering: UplinkAccumulator, part: ClientPlan, opened: MessageContent
+class _Group(NamedTuple):
+    """The messages of clients with the same mechanism, at their positions among some clients."""
+
+    mechanism: Mechanism
+    positions: Positions
+    packed: PackedRows
+
+
+class _UplinkSum:
+    """The sum of the messages of one uplink, with the bits of the server's `create_mean`."""
+
+    def __init__(
+        self,
+        roster: Roster,
+        cohort: Positions,
+        rotation: Rotation | None,
+        dimension: int,
+        gathers: bool,
     ) -> None:
-        decoded = part.mechanism.decode(codes_of(opened))
-        if self._rotation is not None:
-            decoded = self._rotation.inverse(decoded)
-        gathering.rows.append(decoded)
-        gathering.clients.append(part.client)
-        gathering.weights.append(part.weight)
+        self._roster, self._rotation, self._weight = roster, rotation, 0.0
+        shared = roster.shared_mechanism(cohort)
+        self._sums: RowSums | None = None
+        if shared is not None:  # Equal weights cancel in the mean.
+            self._sums = create_row_sums(dimension, shared, equal_weights=True)
+        self._ordered = OrderedSum(dimension)
+        self._each: list[tuple[int, Vector]] | None = [] if gathers else None
+
+    def add(self, members: Positions, groups: Sequence[_Group]) -> None:
+        """Add the messages of consecutive clients."""
+        with stage("sum"):
+            if self._sums is not None:
+                self._weight += len(members)
+                for one in groups:
+                    self._sums.add(one.packed, [1.0] * len(one.packed))
+            else:
+                self._add_in_order(members, groups)
+            if self._each is not None:
+                codes = [one.packed.codes() for one in groups]
+                self._each += [
+                    (i, self._decoded(groups[group].mechanism.decode(codes[group][row])))
+                    for i, (group, row) in zip(members.tolist(), _places(groups), strict=True)
+                ]
+
+    def _add_in_order(self, members: Positions, groups: Sequence[_Group]) -> None:
+        """Add the messages one after the other, with the roundings of the server's mean."""
+        weights = self._roster.weights[members].tolist()
+        for weight in weights:
+            self._weight += weight
+        messages = [(one.mechanism, one.packed) for one in groups]
+        self._ordered.add(messages, weights, _places(groups))
+
+    def combined(self) -> AggregatedUplink:
+        """Return the weighted mean, rotated back, and all vectors if they were kept."""
+        mean = (self._sums or self._ordered).mean(self._weight, self._rotation)
+        if self._each is None:
+            return AggregatedUplink(mean=mean)
+        each = ClientVectors(
+            clients=tuple(self._roster.names[i] for i, _ in self._each),
+            rows=np.stack([vector for _, vector in self._each]),
+            weights=self._roster.weights[[i for i, _ in self._each]],
+        )
+        return AggregatedUplink(mean=mean, each=each)
+
+    def _decoded(self, vector: Vector) -> Vector:
+        """Return a decoded vector, rotated back."""
+        with stage("rotate back"):
+            return vector if self._rotation is None else self._rotation.inverse(vector)
 
 
-def _make_accumulator(dimension: int, portion: Portion) -> ExpandedMean | DecodedMean:
-    """Return an accumulator of sign counts if all weights are equal, else of decoded messages."""
-    mechanism = portion.mechanism
-    if isinstance(mechanism, ExpandsToSigns) and portion.common_weight is not None:
-        return ExpandedMean(mechanism)
-    return DecodedMean(dimension)
+def _places(groups: Sequence[_Group]) -> list[tuple[int, int]]:
+    """Return the group of each client, and its row there, in the order of the clients."""
+    places = [
+        (position, group, row)
+        for group, one in enumerate(groups)
+        for row, position in enumerate(one.positions.tolist())
+    ]
+    return [(group, row) for _, group, row in sorted(places)]
 
 
-def _total(sums: ExpandedMean | DecodedMean, portion: Portion) -> Vector:
-    if isinstance(sums, DecodedMean):
-        return sums.total()
-    mean = sums.result()
-    assert mean is not None
-    return mean * portion.weight
+def _index(positions: Positions) -> Any:
+    """Return positions as a slice if they are consecutive, so that rows are not copied."""
+    first, last = int(positions[0]), int(positions[-1]) + 1
+    if last - first == len(positions):
+        return slice(first, last)
+    return torch.from_numpy(positions)

@@ -1,6 +1,8 @@
 """The sampler of exponential families: P(code j) = w_j e^(y_j z) / sum_k w_k e^(y_k z)."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -15,9 +17,12 @@ from sottovoce.mechanisms.kernels.ladder import (
     Ladder,
     Law,
     NarrowLadder,
+    Payloads,
     sample,
+    sample_packed_rows,
 )
 from sottovoce.mechanisms.kernels.reference import family as reference
+from sottovoce.mechanisms.row_batches import RowBatch
 
 Codes = NDArray[np.uint8]
 
@@ -64,17 +69,64 @@ def sample_exponential_family(
     if kernels is None or not has_ladder(affine, points, reach):
         tilts = affine(vector.astype(np.float64, copy=False))
         return reference.sample_exponential_family(tilts, points, weights, keystream)
-    ladder = ladder_of(points, weights, fisher_bound, reach)
-    family = (points.tobytes(), weights.tobytes(), float(fisher_bound))
-    narrow = _narrow(*family, min(usual_reach(reach, len(vector)), _NARROW_REACH))
+    ladders = _ladders(points, weights, fisher_bound, reach, len(vector))
     law = Law(is_table=False, first=np.array(points), second=np.array(weights))
-    codes, left = sample(vector, affine, ladder, narrow, law, keystream, kernels)
+    codes, left = sample(vector, affine, *ladders, law, keystream, kernels)
     for i in left:
         word = keystream.draw(16, i)
         codes[i] = reference.exact_code(
             affine.at(float(vector[i])), points, weights, word, i, keystream
         )
     return codes
+
+
+def sample_family_rows(
+    batch: RowBatch,
+    affine: Affine,
+    points: Vector,
+    weights: Vector,
+    keystreams: Sequence[Keystream],
+    *,
+    reach: float,
+    fisher_bound: float,
+) -> Payloads | None:
+    """Return the packed codes of many rows, drawn with one call of the C kernels for many rows.
+
+    Args:
+        batch: The rows; row i is multiplied with its clipping factor.
+        affine: The map from a clipped value to the tilt; its shift must be 0 and its scale 1.
+        points: The points y_j.
+        weights: The weights w_j.
+        keystreams: The randomness of each row; it is used up.
+        reach: As for `sample_exponential_family`.
+        fisher_bound: As for `sample_exponential_family`.
+
+    Returns:
+        A row of bytes for each row: the packed codes that `sample_exponential_family` returns for
+        it. None if the C kernels do not suit these rows; the keystreams are then not used.
+
+    Raises:
+        RandomnessError: A keystream was used before.
+    """
+    scaled = [replace(affine, scale=float(factor)) for factor in batch.factor_range()]
+    if not all(has_ladder(one, points, reach) for one in scaled):
+        return None
+    law = Law(is_table=False, first=np.array(points), second=np.array(weights))
+    ladders = _ladders(points, weights, fisher_bound, reach, batch.dimension)
+
+    def exact(tilt: float, word: int, i: int, keystream: Keystream) -> int:
+        return reference.exact_code(tilt, points, weights, word, i, keystream)
+
+    return sample_packed_rows(batch, affine, *ladders, law, keystreams, exact)
+
+
+def _ladders(
+    points: Vector, weights: Vector, fisher_bound: float, reach: float, count: int
+) -> tuple[Ladder, NarrowLadder | None]:
+    """Return the ladder of a family and, if it has one, the narrow one for `count` tilts."""
+    family = (points.tobytes(), weights.tobytes(), float(fisher_bound))
+    narrow = _narrow(*family, min(usual_reach(reach, count), _NARROW_REACH))
+    return ladder_of(points, weights, fisher_bound, reach), narrow
 
 
 def has_ladder(affine: Affine, points: Vector, reach: float) -> bool:

@@ -8,18 +8,23 @@ are decided by exact methods. Thresholds are in units of 2^-16, the resolution o
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core.domains import Floats, Vector
-from sottovoce.core.native import Native
-from sottovoce.core.randomness import Keystream
+from sottovoce.core.native import Native, native
+from sottovoce.core.randomness import Keystream, spend_all
 from sottovoce.core.threads import collect_undecided
+from sottovoce.mechanisms.row_batches import RowBatch
 
 Singles = NDArray[np.float32]
+Payloads = NDArray[np.uint8]
+# Decides one code from u, the draw, the coordinate and its keystream.
+ExactCode = Callable[[float, int, int, Keystream], int]
 
 DRAW, HALF_DRAW = 2.0**16, 2.0**15
 NARROW_CELLS, NARROW_THRESHOLDS = 32, 15
@@ -247,28 +252,89 @@ def sample(
     Raises:
         RandomnessError: The keystream was used before.
     """
-    per_unit = affine.scale / affine.divisor
     if is_far(affine, ladder):
         values = values.astype(np.float64, copy=False)
     key = keystream.spend()
     codes = np.empty(len(values), dtype=np.uint8)
-    wide = values.dtype == np.float64
-    per_x = ladder.cells_per_unit * per_unit
-    first_pass: tuple[Any, ...]
-    if narrow is None:
-        first_pass = (b"", 0, 0.0, 0.0, 0)
-    else:
-        narrow_per_x = narrow.cells_per_unit * per_unit
-        first_pass = (narrow.rows, narrow.cells, narrow_per_x, narrow.origin, narrow.gap)
+    wide, parts = values.dtype == np.float64, kernel_parts(affine, ladder, narrow, law)
 
     def work(start: int, stop: int, undecided: NDArray[np.int64]) -> int:
-        return int(
-            kernels.library.ladder(
-                kernels.level, key, start, affine.shift, affine.scale, affine.divisor, per_x,
-                ladder.origin, ladder.levels, ladder.rows.shape[2], ladder.rows, ladder.gaps,
-                law.is_table, law.first, law.second, values[start:stop], wide, codes[start:stop],
-                undecided, *first_pass,
-            )
-        )  # fmt: skip
+        found = kernels.library.ladder(
+            kernels.level, key, start, parts, values[start:stop], wide, codes[start:stop], undecided
+        )
+        return int(found)
 
     return codes, collect_undecided(len(values), work)
+
+
+def sample_packed_rows(
+    batch: RowBatch,
+    affine: Affine,
+    ladder: Ladder,
+    narrow: NarrowLadder | None,
+    law: Law,
+    keystreams: Sequence[Keystream],
+    exact: ExactCode,
+) -> Payloads | None:
+    """Return the packed codes of many rows, drawn with one call of the C kernels for many rows.
+
+    Args:
+        batch: The rows; the factor of a row multiplies the scale of a family, but the values of a
+            table, which are shifted afterwards.
+        affine: The map from a clipped value to the argument u of the distribution.
+        ladder: The approximate thresholds in float32.
+        narrow: The approximate thresholds in 16 bits; None if there are none.
+        law: The distribution.
+        keystreams: The random bits of each row; this uses them up.
+        exact: Decides one code, given u, the draw, the coordinate and its keystream.
+
+    Returns:
+        A row of bytes for each row; None if the kernels do not suit the rows, and the keystreams
+        are then not used.
+
+    Raises:
+        RandomnessError: A keystream was used before.
+    """
+    if native() is None or not batch.suits_rows or is_far(affine, ladder):
+        return None
+    keys, bits = spend_all(keystreams), (ladder.levels - 1).bit_length()
+    parts = kernel_parts(affine, ladder, narrow, law)
+
+    def kernel(kernels: Native, rows: Any, begin: int, end: int, out: Any, left: Any) -> int:
+        found = kernels.library.ladder_rows(
+            kernels.level, rows, begin, end, keys, parts, bits, out, left
+        )
+        return int(found)
+
+    payloads, undecided = batch.encode(bits, kernel)
+    for row, i, value, factor in undecided:
+        if law.is_table:
+            u = affine.at(value * factor)
+        else:
+            u = replace(affine, scale=affine.scale * factor).at(value)
+        stream = keystreams[row]
+        _set_code(payloads[row], i, bits, exact(u, stream.draw(16, i), i, stream))
+    return payloads
+
+
+def _set_code(payload: Payloads, i: int, bits: int, code: int) -> None:
+    """Replace code i of a packed payload."""
+    for k in range(bits):
+        at = i * bits + k
+        payload[at // 8] = int(payload[at // 8]) & ~(1 << at % 8) | (code >> k & 1) << at % 8
+
+
+def kernel_parts(
+    affine: Affine, ladder: Ladder, narrow: NarrowLadder | None, law: Law
+) -> tuple[Any, ...]:
+    """Return a ladder as the C kernels take it; its arrays must outlive the call."""
+    first_pass: tuple[Any, ...] = (b"", 0, 0.0, 0.0, 0)
+    if narrow is not None:
+        first_pass = (
+            narrow.rows, narrow.cells, narrow.cells_per_unit, narrow.origin, narrow.gap
+        )  # fmt: skip
+    return (
+        affine.shift, affine.scale, affine.divisor, ladder.cells_per_unit, ladder.origin,
+        ladder.levels, ladder.rows.shape[2], ladder.rows, ladder.gaps, law.is_table, law.first,
+        law.second, *first_pass,
+    )  # fmt: skip

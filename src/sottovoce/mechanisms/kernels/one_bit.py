@@ -4,17 +4,22 @@ The tilt is z = (x scale)/stddev, rounded to float64 after each step.
 """
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.core.domains import Floats, contiguous_vector
 from sottovoce.core.native import Native, native
-from sottovoce.core.randomness import Keystream
+from sottovoce.core.randomness import Keystream, spend_all
 from sottovoce.core.threads import collect_undecided
 from sottovoce.mechanisms.kernels.reference import one_bit as reference
+from sottovoce.mechanisms.row_batches import RowBatch
 
 Bits = NDArray[np.uint8]
+Payloads = NDArray[np.uint8]
+Rows = tuple[Any, ...]
 Coordinates = NDArray[np.int64]
 
 _LOG2_E2 = 2.0 / math.log(2.0)
@@ -61,6 +66,48 @@ def sample_bits(
     return np.unpackbits(payload, count=np.size(values), bitorder="little")
 
 
+def sample_bit_rows(
+    batch: RowBatch, noise_stddev: float, keystreams: Sequence[Keystream]
+) -> Payloads | None:
+    """Return the packed bits of many rows, drawn by the C kernels with one call for many rows.
+
+    Args:
+        batch: The rows, with the factors by which clipping multiplies them and their rotation.
+        noise_stddev: The divisor of the values.
+        keystreams: The randomness of each row; it is used up.
+
+    Returns:
+        A row of bytes for each row, the same as `sample_payload` returns for it; None if the C
+        kernels do not suit these rows. The keystreams are then not used.
+
+    Raises:
+        RandomnessError: A keystream was used before.
+    """
+    slopes = _LOG2_E2 * batch.factor_range() / noise_stddev
+    if native() is None or not batch.suits_rows or slopes[0] < _SLOPES[0] or slopes[1] > _SLOPES[1]:
+        return None
+    keys = spend_all(keystreams)
+
+    def kernel(kernels: Native, rows: Rows, begin: int, end: int, out: Bits, left: Any) -> int:
+        return int(
+            kernels.library.one_bit_rows(
+                kernels.level, rows, begin, end, keys, noise_stddev, _LOG2_E2, out, left
+            )
+        )
+
+    payloads, undecided = batch.encode(1, kernel)
+    for row, i, value, factor in undecided:
+        stream = keystreams[row]
+        tilt = value * factor / noise_stddev
+        set_bit(payloads[row], i, reference.exact_bit(tilt, stream.draw(16, i), i, stream))
+    return payloads
+
+
+def set_bit(payload: Bits, i: int, bit: int) -> None:
+    """Replace bit i of a packed payload."""
+    payload[i // 8] = int(payload[i // 8]) & ~(1 << i % 8) | bit << i % 8
+
+
 def _native_payload(
     vector: Floats,
     scale: float,
@@ -85,5 +132,5 @@ def _native_payload(
     for i in collect_undecided(len(vector), work):
         tilt = float(vector[i]) * scale / noise_stddev
         bit = reference.exact_bit(tilt, keystream.draw(16, i), i, keystream)
-        payload[i // 8] = int(payload[i // 8]) & ~(1 << i % 8) | bit << i % 8
+        set_bit(payload, i, bit)
     return payload

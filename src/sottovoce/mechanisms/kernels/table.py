@@ -2,6 +2,7 @@
 
 import math
 import weakref
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -11,8 +12,17 @@ from sottovoce.core.domains import Vector, contiguous_vector, square_sum
 from sottovoce.core.errors import DomainError
 from sottovoce.core.native import native
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.kernels.ladder import Affine, Ladder, Law, NarrowLadder, sample
+from sottovoce.mechanisms.kernels.ladder import (
+    Affine,
+    Ladder,
+    Law,
+    NarrowLadder,
+    Payloads,
+    sample,
+    sample_packed_rows,
+)
 from sottovoce.mechanisms.kernels.reference import table as reference
+from sottovoce.mechanisms.row_batches import RowBatch
 
 Codes = NDArray[np.uint8]
 Ladders = tuple[Ladder, NarrowLadder | None]
@@ -101,6 +111,36 @@ def sample_table(
         place = min(max(affine.at(float(vector[i])), first), last)
         codes[i] = reference.exact_code(place, knots, table.cumulative, word, i, keystream)
     return codes
+
+
+def sample_table_rows(
+    batch: RowBatch, table: ThresholdTable, keystreams: Sequence[Keystream], affine: Affine
+) -> Payloads | None:
+    """Return the packed codes of many rows, drawn with one call of the C kernels for many rows.
+
+    Args:
+        batch: The rows, whose values lie between the table's knots once they are clipped.
+        table: The table.
+        keystreams: The randomness of each row; it is used up.
+        affine: The map from clipped values to inputs of the table.
+
+    Returns:
+        A row of bytes for each row: the packed codes that `sample_table` returns for it. None if
+        the C kernels do not suit these rows; the keystreams are then not used.
+
+    Raises:
+        RandomnessError: A keystream was used before.
+    """
+    if not has_ladder(affine, table):
+        return None
+    first, last = float(table.knots[0]), float(table.knots[-1])
+    law = Law(is_table=True, first=table.knots, second=table.thresholds)
+
+    def exact(u: float, word: int, i: int, keystream: Keystream) -> int:
+        place = min(max(u, first), last)
+        return reference.exact_code(place, table.knots, table.cumulative, word, i, keystream)
+
+    return sample_packed_rows(batch, affine, *cached_ladders(table), law, keystreams, exact)
 
 
 def has_ladder(affine: Affine, table: ThresholdTable) -> bool:

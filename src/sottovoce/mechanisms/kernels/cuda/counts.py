@@ -20,14 +20,14 @@ _ENOUGH = 2048  # The number of programs that keeps a device busy.
 
 
 @triton.jit
-def _full(a, b, c):
+def full_adder(a, b, c):
     """Return the sum of three bits: its lower bit and its carry."""
     either = a ^ b
     return either ^ c, (a & b) | (either & c)
 
 
 @triton.jit
-def _half(a, b):
+def half_adder(a, b):
     return a ^ b, a & b
 
 
@@ -58,19 +58,19 @@ def _eight_more(
     a5 = _word(payloads, client, 5, stride, column, here, end, bits, masked)
     a6 = _word(payloads, client, 6, stride, column, here, end, bits, masked)
     a7 = _word(payloads, client, 7, stride, column, here, end, bits, masked)
-    p0, two0 = _full(p0, a0, a1)
-    p0, two1 = _full(p0, a2, a3)
-    p0, two2 = _full(p0, a4, a5)
-    p0, two3 = _full(p0, a6, a7)
-    p1, four0 = _full(p1, two0, two1)
-    p1, four1 = _full(p1, two2, two3)
-    p2, carry = _full(p2, four0, four1)
-    p3, carry = _half(p3, carry)
-    p4, carry = _half(p4, carry)
-    p5, carry = _half(p5, carry)
-    p6, carry = _half(p6, carry)
-    p7, carry = _half(p7, carry)
-    p8, carry = _half(p8, carry)
+    p0, two0 = full_adder(p0, a0, a1)
+    p0, two1 = full_adder(p0, a2, a3)
+    p0, two2 = full_adder(p0, a4, a5)
+    p0, two3 = full_adder(p0, a6, a7)
+    p1, four0 = full_adder(p1, two0, two1)
+    p1, four1 = full_adder(p1, two2, two3)
+    p2, carry = full_adder(p2, four0, four1)
+    p3, carry = half_adder(p3, carry)
+    p4, carry = half_adder(p4, carry)
+    p5, carry = half_adder(p5, carry)
+    p6, carry = half_adder(p6, carry)
+    p7, carry = half_adder(p7, carry)
+    p8, carry = half_adder(p8, carry)
     return p0, p1, p2, p3, p4, p5, p6, p7, p8, p9 ^ carry
 
 
@@ -193,11 +193,11 @@ def check_payloads(payloads: torch.Tensor, size: int, device: torch.device) -> N
 
 def _add(counts: torch.Tensor, payloads: torch.Tensor, block: int, warps: int) -> None:
     dimension, clients = counts.shape[0], len(payloads)
-    bits = 32 if _in_words(payloads) else 8
+    bits = 32 if in_words(payloads) else 8
     columns = -(-dimension // bits)
     groups = -(-columns // block)
     stride = payloads.stride(0) * 8 // bits
-    source = payloads.as_strided((1,), (1,)) if bits == 8 else _as_words(payloads)
+    source = payloads.as_strided((1,), (1,)) if bits == 8 else as_words(payloads)
     # If there are few columns, several programs share each of them.
     shares = max(1, min(-(-clients // 32), _ENOUGH // groups))
     each = min(_MOST, -(-clients // shares))
@@ -210,14 +210,14 @@ def _add(counts: torch.Tensor, payloads: torch.Tensor, block: int, warps: int) -
         )  # fmt: skip
 
 
-def _as_words(payloads: torch.Tensor) -> torch.Tensor:
+def as_words(payloads: torch.Tensor) -> torch.Tensor:
     """Return a tensor of int32 that begins where the payloads do."""
     start = payloads.storage_offset()
     flat = torch.empty(0, dtype=torch.int32, device=payloads.device)
     return flat.set_(payloads.untyped_storage(), start // 4, (1,), (1,))
 
 
-def _in_words(payloads: torch.Tensor) -> bool:
+def in_words(payloads: torch.Tensor) -> bool:
     """Return whether every payload begins at a word, and its last word lies in its memory."""
     start, stride = payloads.storage_offset(), payloads.stride(0)
     if payloads.data_ptr() % 4 or start % 4 or stride % 4:
