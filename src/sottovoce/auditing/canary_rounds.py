@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sottovoce.core.adjacency import Adjacency, Unit
-from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.domains import Floats, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.federated.algorithms.algorithm import (
     AggregatedUplink,
@@ -172,16 +172,16 @@ class CanaryTask(Task):
         task: Task,
         canaries: Canaries,
         round_number: int,
-        origin: Vector,
+        origin: Floats,
         *,
         sampled: bool,
     ) -> None:
         self.__dict__.update(vars(task))
         self._canaries, self._round, self._sampled = canaries, round_number, sampled
-        self._origin = torch.from_numpy(origin).to(task.device)
+        self._origin = torch.from_numpy(origin).to(task.device, torch.float64)
 
     def sample_gradients(
-        self, model: Vector, clients: Sequence[ClientData], chosen: Tensor | None = None
+        self, model: Floats, clients: Sequence[ClientData], chosen: Tensor | None = None
     ) -> Iterator[tuple[Tensor, Rows]]:
         names, sizes = names_of(clients), sizes_of(clients)
         offset = 0
@@ -205,14 +205,14 @@ class CanaryTask(Task):
                 yield owners[mask] + start, DenseRows(dense[mask])
             offset += total
 
-    def closed_form_gradients(self, model: Vector, clients: Sequence[ClientData]) -> Rows | None:
+    def closed_form_gradients(self, model: Floats, clients: Sequence[ClientData]) -> Rows | None:
         if any(self._is_replaced(name) for name in names_of(clients)):
             return None  # These clients have a local model and no gradient.
         return super().closed_form_gradients(model, clients)
 
     def local_models(
         self,
-        model: Vector,
+        model: Floats,
         clients: Sequence[ClientData],
         *,
         steps: int | Minibatches,
@@ -272,7 +272,7 @@ class CanaryTask(Task):
 
     def _silent_rows(
         self,
-        model: Vector,  # noqa: ARG002
+        model: Floats,  # noqa: ARG002
         clients: Sequence[ClientData],
     ) -> Iterator[tuple[Tensor, Rows]]:
         """Yield gradients of zero for all records of some clients."""

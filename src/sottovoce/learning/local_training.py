@@ -85,8 +85,8 @@ class LocalTrainer:
             alone = self._trains_alone(len(group), steps.minibatches.width)
             with _in_float32(self._task.device):
                 own = steps.part(part)
-                models = _one_by_one(self._task, pool, own) if alone else self._at_once(pool, own)
-            yield start, models
+                models = [_one_by_one(self._task, pool, own) if alone else self._at_once(pool, own)]
+            yield start, models.pop()  # So that nobody but the caller keeps large models.
 
     def _trains_alone(self, clients: int, width: int) -> bool:
         """Return whether a group is trained one by one; warn the first time that it has to be."""
@@ -164,17 +164,16 @@ def _one_by_one(task: "Task", pool: _Pool, steps: LocalSteps) -> Tensor:
         own = [torch.from_numpy(records) for records in steps.minibatches.of_client(place)]
         for _ in range(steps.minibatches.repeats):
             for records in own:
-                flat, chosen = model.detach().requires_grad_(), records.to(task.device)
-                with torch.enable_grad():
-                    loss = task.loss(flat, features[chosen], labels[chosen])
-                    (gradient,) = torch.autograd.grad(loss, flat)
+                chosen = records.to(task.device)
+                gradient = task.gradient(model, features[chosen], labels[chosen])
                 if steps.shifts is not None:
                     gradient = gradient + steps.shifts[place]
                 if pull:
                     gradient = gradient + pull * (model - steps.model)
-                model = model - steps.learning_rate * gradient
+                # In the memory of the gradient, which nobody else has.
+                model = torch.sub(model, gradient.mul_(steps.learning_rate), out=gradient)
         trained.append(model)
-    return torch.stack(trained)
+    return trained[0][None] if len(trained) == 1 else torch.stack(trained)
 
 
 def _pad_clients(records: Indices) -> Indices:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, mse_loss
 
-from sottovoce.core.domains import Vector
+from sottovoce.core.domains import Floats, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning.clients import ClientData, DenseRows, OuterRows, Rows, samples_of, sizes_of
 from sottovoce.learning.layer_gradients import (
@@ -117,8 +117,11 @@ class Task:
         Returns:
             A new float64 vector, in the order of `layout`.
         """
-        flat = torch.cat([p.detach().reshape(-1) for p in self._module.parameters()])
-        return flat.to("cpu", torch.float64).numpy().copy()
+        flat = torch.empty(self.dimension, dtype=torch.float64)
+        pieces = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
+        for piece, parameter in zip(pieces, self._module.parameters(), strict=True):
+            piece.copy_(parameter.detach().reshape(-1))
+        return flat.numpy()
 
     @property
     def layout(self) -> dict[str, tuple[int, ...]]:
@@ -161,7 +164,7 @@ class Task:
 
     # -- what the model does ---------------------------------------------------------------
 
-    def evaluate(self, model: Vector) -> Evaluation:
+    def evaluate(self, model: Floats) -> Evaluation:
         """Return loss and accuracy of a model on the test data.
 
         Args:
@@ -195,6 +198,30 @@ class Task:
             A scalar.
         """
         return self._losses(self._outputs(self._unflatten(flat), features), labels).mean()
+
+    def gradient(self, flat: Tensor, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the gradient of `loss`, in less memory than by differentiating a flat tensor.
+
+        Args:
+            flat: The model as a float32 tensor on the task's device.
+            features: Features of the samples.
+            labels: Labels of the samples.
+
+        Returns:
+            A new flat tensor.
+        """
+        parameters = {
+            name: piece.detach().requires_grad_() for name, piece in self._unflatten(flat).items()
+        }
+        with torch.enable_grad():
+            loss = self._losses(self._outputs(parameters, features), labels).mean()
+        gradients = [*torch.autograd.grad(loss, [*parameters.values()], allow_unused=True)]
+        found = torch.zeros_like(flat)
+        for piece in torch.split(found, [shape.numel() for shape in self._shapes.values()]):
+            gradient = gradients.pop(0)
+            if gradient is not None:
+                piece.copy_(gradient.reshape(-1))
+        return found
 
     def outputs(self, flat: Tensor, features: Tensor) -> Tensor:
         """Return the outputs of a flat model for some samples; for a classification, the logits.
@@ -242,21 +269,21 @@ class Task:
             )
         return calls[-1][1].flatten(start_dim=1)
 
-    def tensor(self, model: Vector) -> Tensor:
+    def tensor(self, model: Floats) -> Tensor:
         """Return a flat model as a float32 tensor on the task's device.
 
         Args:
             model: A flat model.
 
         Returns:
-            The tensor.
+            The tensor, which must not be written to: it may share the memory of the model.
         """
         return copy_to(np.asarray(model, dtype=np.float32), self.device)
 
     # -- gradients -------------------------------------------------------------------------
 
     def sample_gradients(
-        self, model: Vector, clients: Sequence[ClientData], chosen: Tensor | None = None
+        self, model: Floats, clients: Sequence[ClientData], chosen: Tensor | None = None
     ) -> Iterator[tuple[Tensor, Rows]]:
         """Yield the unclipped gradient of each sample's loss, in chunks that bound the memory.
 
@@ -283,7 +310,7 @@ class Task:
             part = slice(start, start + rows)
             yield owners[part], self._gradients(model, features[part], labels[part])
 
-    def closed_form_gradients(self, model: Vector, clients: Sequence[ClientData]) -> Rows | None:
+    def closed_form_gradients(self, model: Floats, clients: Sequence[ClientData]) -> Rows | None:
         """Return each client's gradient in closed form, or None where there is no such form.
 
         There is one for a linear classifier if each client has one sample.
@@ -301,7 +328,7 @@ class Task:
 
     def local_models(
         self,
-        model: Vector,
+        model: Floats,
         clients: Sequence[ClientData],
         *,
         steps: int | Minibatches,
@@ -448,7 +475,7 @@ class Task:
             return self.dimension
         return max(self.dimension, self._chain.elements_per_sample)
 
-    def _gradients(self, model: Vector, features: Tensor, labels: Tensor) -> Rows:
+    def _gradients(self, model: Floats, features: Tensor, labels: Tensor) -> Rows:
         if self._linear is not None:
             return self._linear_gradients(model, features, labels)
         parameters = self._unflatten(self.tensor(model))
@@ -460,7 +487,7 @@ class Task:
         gradients = per_sample(parameters, features, labels)
         return DenseRows(self._flatten(gradients))
 
-    def _linear_gradients(self, model: Vector, features: Tensor, labels: Tensor) -> OuterRows:
+    def _linear_gradients(self, model: Floats, features: Tensor, labels: Tensor) -> OuterRows:
         """Return the gradient of cross-entropy in factors.
 
         It is (softmax(W x + b) - onehot(y)) x (x, 1).

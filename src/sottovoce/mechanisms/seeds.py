@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.core import parameter_rules
-from sottovoce.core.domains import MAX_DIMENSION, Vector
+from sottovoce.core.domains import MAX_DIMENSION, Vector, plain_array
 from sottovoce.core.errors import DomainError, ParameterError, UnknownNameError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.encoding import Prepared, Tensor, pack_codes
@@ -167,7 +167,7 @@ class SeedLayout:
 
     def decoded(self, codes: ArrayLike, magnitude: float) -> Vector:
         """Return the vector that a message decodes to, with +-magnitude for each sign."""
-        signs = self.signs(np.asarray(codes)[None])[0]
+        signs = self.signs(plain_array(codes)[None])[0]
         bits = np.unpackbits(signs, count=self.num_signs, bitorder="little")
         return self.fold(np.where(bits, magnitude, -magnitude))
 

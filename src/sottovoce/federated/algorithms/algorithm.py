@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core.adjacency import Unit
-from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.domains import Floats, L2Ball, Vector
 from sottovoce.core.errors import ConfigError, PluginError
 from sottovoce.core.plugin_returns import (
     MAPPING,
@@ -77,7 +77,7 @@ class ClientStepInput:
 
     run: str
     round: int
-    model: Vector
+    model: Floats
     state: State
     randomness: Randomness
 
