@@ -374,6 +374,41 @@ def test_many_keystreams_are_those_of_each_label() -> None:
     assert [many[i].spend() for i in range(5)] == [seeded.stream(*one).spend() for one in labels]
 
 
+@pytest.mark.parametrize("kernels", native.levels())
+def test_keys_derived_together_are_those_of_hashlib(kernels: str) -> None:
+    """Names of any alphabet and length: the blocks of the hash end at every place."""
+    names = [*range(3), 2**70, -5, "", "0", *("é" * n + "x" * (n % 3) for n in range(0, 300, 7))]
+    seeded = SeededRandomness(2**127 + 3)
+    before, after = ("encode", "a run's name"), (3, 0, "end")
+    with native.using(kernels):
+        together = seeded.streams_of(before, names, after).spend()
+        by_label = seeded.streams([(*before, name, *after) for name in names]).spend()
+    root = (2**127 + 3).to_bytes(16, "little")
+    for name, one, other in zip(names, together, by_label, strict=True):
+        parts = ["str:keystream", *(f"{type(part).__name__}:{part}" for part in before)]
+        parts += [f"{type(name).__name__}:{name}", "int:3", "int:0", "str:end"]
+        encoded = [part.encode() for part in parts]
+        label = b"".join(len(part).to_bytes(4, "little") + part for part in encoded)
+        expected = hashlib.blake2b(label, key=root, digest_size=32).digest()
+        assert one.tobytes() == other.tobytes() == expected
+
+
+def test_many_labels_are_refused_like_one() -> None:
+    seeded = SeededRandomness(1)
+    with pytest.raises(RandomnessError, match="needs a label"):
+        seeded.streams([("a",), ()])
+    for bad in (seeded.streams, lambda labels: seeded.streams_of((), labels[0], ())):
+        with pytest.raises(RandomnessError, match="enumeration"):
+            bad([[Unit.CLIENT]])
+    assert len(seeded.streams([])) == len(seeded.streams_of(("a",), [], ())) == 0
+
+
+def test_a_commitment_is_that_of_the_parts_together() -> None:
+    stream = SeededRandomness(1).stream("a")
+    parts = b"ab", np.arange(3.0).data
+    assert stream.commitment(*parts) == stream.commitment(b"ab" + np.arange(3.0).tobytes())
+
+
 def test_many_keystreams_can_be_spent_only_once_together_or_one_by_one() -> None:
     together = SystemRandomness().streams([(i,) for i in range(3)])
     one = together[1]

@@ -248,19 +248,22 @@ class Keystream:
         parameter_rules.integer("coordinate", coordinate, low=0, high=_COMMITMENT - 2)
         return bytes(self._bytes(coordinate + 1, num_bytes))
 
-    def commitment(self, data: bytes) -> bytes:
+    def commitment(self, *data: bytes | memoryview) -> bytes:
         """Return a digest of the input, keyed by the stream: without the key it reveals nothing.
 
         This does not use the keystream up.
 
         Args:
-            data: The input for which this stream is used.
+            *data: The input for which this stream is used, as parts that follow each other.
 
         Returns:
             16 bytes: BLAKE2b of the input, keyed with the stream of the last nonce.
         """
         key = bytes(self._bytes(_COMMITMENT, 64))
-        return hashlib.blake2b(data, key=key, digest_size=16).digest()
+        digest = hashlib.blake2b(key=key, digest_size=16)
+        for part in data:
+            digest.update(part)
+        return digest.digest()
 
     def _bytes(self, nonce: int, count: int) -> bytearray:
         stream = bytearray(count)
@@ -562,7 +565,7 @@ _NO_LABEL = (
     "a seeded stream needs a label: without one, all inputs would share a keystream; pass what "
     "identifies the input, such as client and round"
 )
-_LEAST_KEYS = 256  # The fewest keys that are worth a thread.
+_LEAST_KEYS = 64  # The fewest keys that are worth a thread.
 
 
 def _encode_label(label: Sequence[str | int]) -> bytes:

@@ -292,8 +292,8 @@ def _commitments(
 
     def work(begin: int, end: int) -> None:
         for i in range(begin, end):
-            use = requests[i].envelope.parameter_hash + rows.vector(i).tobytes()
-            found[i] = streams[i].commitment(use)
+            vector = np.ascontiguousarray(rows.vector(i)).data
+            found[i] = streams[i].commitment(requests[i].envelope.parameter_hash, vector)
 
     with stage("seal"):
         over_rows(work, len(rows), rows.mechanism.input_domain.dimension)

@@ -413,7 +413,7 @@ def test_lists_that_are_too_short_are_made_longer(
 
 @pytest.mark.parametrize("kind", ["mvu", "discrete_laplace"])
 def test_values_at_the_ends_of_a_box(kind: str) -> None:
-    given = {
+    given: dict[str, Any] = {
         "mvu": {"epsilon": 1.0, "input_bits": 3, "output_bits": 3},
         "discrete_laplace": {"noise_multiplier": 1.0, "bits": 12, "steps_per_radius": "auto"},
     }[kind]
