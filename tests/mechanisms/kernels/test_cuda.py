@@ -413,11 +413,11 @@ def test_lists_that_are_too_short_are_made_longer(
 
 @pytest.mark.parametrize("kind", ["mvu", "discrete_laplace"])
 def test_values_at_the_ends_of_a_box(kind: str) -> None:
-    given: dict[str, Any] = {
+    parameters: dict[str, dict[str, Any]] = {
         "mvu": {"epsilon": 1.0, "input_bits": 3, "output_bits": 3},
         "discrete_laplace": {"noise_multiplier": 1.0, "bits": 12, "steps_per_radius": "auto"},
-    }[kind]
-    mechanism = built(kind, given, "box", 600)
+    }
+    mechanism = built(kind, parameters[kind], "box", 600)
     update = torch.tensor([1.0, -1.0, 0.0, 1.0 - 2.0**-24], device=DEVICE).repeat(150)
     same_payload(mechanism, update, key_of(5))
 
