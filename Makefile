@@ -20,7 +20,7 @@ WORKERS ?= $(shell expr $(CORES) + 1)
 CASES ?= 100000
 SEED ?= 1
 
-.PHONY: help install install-dev demo check lint types test quick-tests test-full fuzz wheel bench figures golden walks soundness mutations designs names picture docs clean
+.PHONY: help install install-dev demo check lint types test quick-tests test-full test-arm fuzz wheel bench figures golden walks soundness mutations designs names picture docs clean
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/'
@@ -65,6 +65,9 @@ quick-tests: install-dev
 
 test-full: check ## the above, what is slow, and property tests with new cases
 	$(SCRATCH) HYPOTHESIS_PROFILE=explore OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(CORES) --dist loadgroup
+
+test-arm: install-dev ## the tests of the C kernels on an emulated ARM processor (needs gcc-aarch64-linux-gnu and qemu-user)
+	$(BIN)/python tools/arm_emulation.py
 
 fuzz: install-dev ## hostile input to every entrance, from a seed; CASES=1000000 takes about an hour on one core
 	OMP_NUM_THREADS=1 $(BIN)/python tools/fuzz.py --cases $(CASES) --seed $(SEED) --out results/fuzz.md --resume

@@ -34,6 +34,7 @@ setup(
                     "portable",
                     "avx2",
                     "avx512",
+                    "neon",
                 )
             ],
             depends=sorted(glob("src/native/*.h")),

@@ -1,14 +1,17 @@
 """All measurements on one page: `make bench` writes results/benchmarks.md.
 
     python benchmarks/bench.py [--quick] [--no-scripts] [--peers PYTHON] [--out PAGE]
+    python benchmarks/bench.py --only-page [--gpu REPORT]
 
 Each row is the result of a `sottovoce benchmark` command, which it names. A wrong result ends
 everything with exit code 1; a slow one does not. Peers are measured by the interpreter that --peers
 names, which may belong to another environment, because not all of them work with our dependencies.
+
+The page has a part for each kind of machine (`bench_page`). The part of this machine is replaced;
+that of a GPU is replaced by the report that `benchmarks/gpu.py --report` has written there.
 """
 
 import argparse
-import datetime
 import itertools
 import json
 import os
@@ -18,9 +21,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench_page import Part, gpu_part, kind_of_machine, read_parts, table, today, write_page
+
 from sottovoce import __version__
-from sottovoce.core.files import write_atomic
-from sottovoce_papers.benchmarks import account, aggregate, design, privatize, seeded, simulate
+from sottovoce_papers.benchmarks import (
+    account,
+    aggregate,
+    design,
+    privatize,
+    seeded,
+    simulate,
+    train,
+)
 from sottovoce_papers.benchmarks.measurement import WrongResult, machine, version
 
 _HERE = Path(__file__).resolve().parent
@@ -30,6 +42,7 @@ _MEASURES: dict[str, tuple[Callable[..., Found], str]] = {
     "aggregate": (aggregate.measure, aggregate.UNIT),
     "seeded": (seeded.measure, seeded.UNIT),
     "simulate": (simulate.measure, simulate.UNIT),
+    "train": (train.measure, train.UNIT),
     "design": (design.measure, design.UNIT),
     "account": (account.measure, account.UNIT),
 }
@@ -46,8 +59,15 @@ _SPEEDS: tuple[tuple[str, str, Found], ...] = (
     ("server, 2 bits", "aggregate", {"bits": 2}),
     ("server, 4 bits", "aggregate", {"bits": 4}),
     ("server, 8 bits", "aggregate", {"bits": 8, "clients": 200}),
-    ("whole simulated rounds, 1 bit", "simulate", {}),
-    ("whole simulated rounds, 1 bit, not rotated", "simulate", {"rotation": "off"}),
+    ("whole rounds, 1 bit, stored", "simulate", {}),
+    ("whole rounds, 1 bit, stored, not rotated", "simulate", {"rotation": "off"}),
+    ("whole rounds, 1 bit, packed", "simulate", {"messages": "packed"}),
+    (
+        "whole rounds, 1 bit, packed, not rotated",
+        "simulate",
+        {"messages": "packed", "rotation": "off"},
+    ),
+    ("whole rounds of a network on minibatches", "train", {}),
     ("MVU design, 3 bits in and out", "design", {}),
     ("epsilon of 1000 sampled Gaussians", "account", {}),
 )
@@ -65,6 +85,7 @@ _QUICK: dict[str, Found] = {
     "aggregate": {"dimension": 1000, "clients": 4},
     "seeded": {"dimension": 1000, "updates": 3, "clients": 8},
     "simulate": {"dimension": 100, "clients": 8},
+    "train": {"clients": 2, "records": 2, "batch_size": 2},
     "design": {"input_bits": 1, "bits": 1},
     "account": {"rounds": 2},
 }
@@ -78,15 +99,23 @@ def main() -> None:
     parser.add_argument("--no-scripts", action="store_true", help="only what commands measure")
     parser.add_argument("--peers", default=sys.executable, help="a Python that has the peers")
     parser.add_argument("--out", type=Path, default=_HERE.parent / "results" / "benchmarks.md")
+    parser.add_argument("--gpu", type=Path, help="a report that benchmarks/gpu.py has written")
+    parser.add_argument("--only-page", action="store_true", help="measure nothing, write the page")
     given = parser.parse_args()
-    try:
-        lines = list(_page(given.quick, given.peers))
-        if not (given.quick or given.no_scripts):
-            lines += [line for script, about in _SCRIPTS for line in _output(script, about)]
-    except WrongResult as wrong:
-        sys.exit(f"wrong result, nothing was written: {wrong}")
-    page = "\n".join(lines) + "\n"
-    write_atomic(given.out, page.encode())
+    parts, kind = read_parts(given.out), kind_of_machine()
+    if given.gpu:
+        report = json.loads(given.gpu.read_text())
+        name = "H200" if "H200" in report["device"] else report["device"]
+        parts[name] = gpu_part(report, today())
+    if not given.only_page:
+        if kind is None:
+            sys.exit(f"this page has no part for a processor like {machine()['processor']}")
+        try:
+            parts[kind] = _part(given.quick, given.peers, scripts=not given.no_scripts)
+        except WrongResult as wrong:
+            sys.exit(f"wrong result, nothing was written: {wrong}")
+    note = "Tiny sizes (`--quick`): these numbers say nothing about speed." if given.quick else ""
+    write_page(given.out, parts, note=note)
     print(f"wrote {given.out}")
 
 
@@ -94,30 +123,23 @@ class _Plain(argparse.RawDescriptionHelpFormatter):
     """A help formatter that prints the docstring as it is written."""
 
 
-def _page(quick: bool, peers: str) -> Iterator[str]:
+def _part(quick: bool, peers: str, *, scripts: bool) -> Part:
+    """Measure everything on this machine."""
     here = machine()
-    kinds = ", ".join(
-        f"{name} {found}" for name in ("numpy", "scipy", "torch") if (found := here[name])
-    )
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    yield "# Benchmarks"
-    yield ""
-    yield (
-        f"Written by `make bench` on {today}: {here['processor']}, {here['cores']} cores, "
-        f"{here['system']}; sottovoce {__version__}, Python {here['python']}, {kinds}. Every "
-        "result was checked before it was timed. Ratios are within one run; absolute numbers are "
-        "this machine's, and of whatever else ran on it. "
-        "[docs/reference/benchmarks.md](../docs/reference/benchmarks.md) says how to read them."
-    )
-    if quick:
-        yield "\nTiny sizes (`--quick`): these numbers say nothing about speed."
+    kinds = [f"{name} {found}" for name in ("numpy", "scipy", "torch") if (found := here[name])]
     speeds = [(name, *_measured(kind, given, quick)) for name, kind, given in _SPEEDS]
-    yield from _speeds(speeds)
-    yield from _shortfalls(speeds)
-    yield from _seeds(quick)
-    yield from _peers(peers, quick)
-    yield from _designs(quick)
-    yield from _accountants(quick)
+    details = [*_limits(speeds), *_stages(speeds), *_shortfalls(speeds), *_seeds(quick)]
+    details += [*_peers(peers, quick), *_designs(quick), *_accountants(quick)]
+    if scripts and not quick:
+        details += [line for script, about in _SCRIPTS for line in _output(script, about)]
+    return {
+        "processor": f"{here['processor']}, {here['cores']} cores",
+        "system": here["system"],
+        "software": ", ".join([f"sottovoce {__version__}", f"Python {here['python']}", *kinds]),
+        "date": today(),
+        "rows": [_row(name, command, found, here["processor"]) for name, command, found in speeds],
+        "details": details,
+    }
 
 
 def _measured(kind: str, given: Found, quick: bool) -> tuple[str, Found]:
@@ -131,32 +153,42 @@ def _measured(kind: str, given: Found, quick: bool) -> tuple[str, Found]:
     return command, measure(**options, **({"seconds": 0.05} if quick else {}))
 
 
-def _speeds(speeds: Sequence[tuple[str, str, Found]]) -> Iterator[str]:
-    yield "\n## Speed\n"
-    yield from _table(
-        ["what", "measured", "to numpy", "to torch", "limit", "reached", "kernels", "command"],
-        [
-            [
-                name,
-                _speed(command, found),
-                _times(found["ratio_to_numpy"]),
-                _times(found["ratio_to_torch"]),
-                _speed(command, found, "limit_per_second"),
-                _percent(found["fraction_of_limit"]),
-                found["kernels"],
-                f"`{command}`",
-            ]
-            for name, command, found in speeds
-        ],
-    )
-    yield "\nThe limits, measured in the same runs:\n"
+def _row(name: str, command: str, found: Found, processor: str) -> dict[str, str]:
+    return {
+        "what": name,
+        "measured": _speed(command, found),
+        "to numpy": _times(found["ratio_to_numpy"]),
+        "to torch": _times(found["ratio_to_torch"]),
+        "limit": _speed(command, found, "limit_per_second"),
+        "reached": _percent(found["fraction_of_limit"]),
+        "processor": processor,
+        "kernels": found["kernels"],
+        "command": f"`{command}`",
+    }
+
+
+def _stages(speeds: Sequence[tuple[str, str, Found]]) -> Iterator[str]:
+    """Yield the share of a round that each stage takes."""
+    yield "\nThe shares of a round, and its time relative to a round without rotation:\n"
+    rows = []
+    for name, _, found in speeds:
+        if "share_of_stages" in found:
+            shares = sorted(found["share_of_stages"].items(), key=lambda one: -one[1])
+            shown = ", ".join(f"{stage} {share:.0%}" for stage, share in shares if share >= 0.005)
+            rows.append([name, shown, _times(found.get("ratio_to_rotation_off"))])
+    yield from table(["what", "share of stages", "to rotation off"], rows)
+
+
+def _limits(speeds: Sequence[tuple[str, str, Found]]) -> Iterator[str]:
+    """Yield what the limits are, and the times of first calls."""
+    yield "The limits, measured in the same runs:\n"
     limits: dict[str, list[str]] = {}
     for name, _, found in speeds:
         if found["limit"]:
             limits.setdefault(found["limit"], []).append(name)
     yield from (f"- {'; '.join(names)}: {limit}" for limit, names in limits.items())
     yield "\nThe first call in a fresh process, after its imports:\n"
-    yield from _table(
+    yield from table(
         ["what", "first call", "second call"],
         [
             [name, *(f"{1e3 * found[key]:.1f} ms" for key in _CALLS)]
@@ -190,7 +222,7 @@ def _shortfalls(speeds: Sequence[tuple[str, str, Found]]) -> Iterator[str]:
 
 def _seeds(quick: bool) -> Iterator[str]:
     """Yield the table of bytes, errors and times of updates that are sent as seeds."""
-    yield "\n## Seeds\n"
+    yield "\n### Seeds\n"
     yield (
         "Updates sent as seeds of 16 bytes, compared with one bit per coordinate at equal zCDP "
         "(rho = mu^2/2), on one core. The values of one bit are in brackets.\n"
@@ -214,7 +246,7 @@ def _seeds(quick: bool) -> Iterator[str]:
                 f"({1e6 * found['one_bit_server_seconds_per_client']:.3g} us)",
             ]
         )
-    yield from _table(
+    yield from table(
         ["d", "mu", "bytes", "error to one bit's", "tries", "encode", "constant time", "server"],
         rows,
     )
@@ -229,7 +261,7 @@ def _peers(python: str, quick: bool) -> Iterator[str]:
     print("peers", flush=True)
     printed = _printed([python, str(_HERE / "peers.py"), str(dimension), str(seconds)])
     ours, *others = json.loads(printed.splitlines()[-1])
-    yield "\n## Peers\n"
+    yield "\n### Peers\n"
     yield (
         f"Other libraries on a float32 update of {dimension} coordinates, one thread, all in one "
         f"process. They do other things than we do: the table says which. {ours['peer']}, "
@@ -245,11 +277,11 @@ def _peers(python: str, quick: bool) -> Iterator[str]:
         ]
         for row in others
     ]
-    yield from _table(["peer", "version", "what", "measured", "ours is"], rows)
+    yield from table(["peer", "version", "what", "measured", "ours is"], rows)
 
 
 def _designs(quick: bool) -> Iterator[str]:
-    yield "\n## Designs\n"
+    yield "\n### Designs\n"
     yield (
         "The sum of variances of MVU designs, compared with the best known before and with a "
         "lower bound for every design.\n"
@@ -270,14 +302,14 @@ def _designs(quick: bool) -> Iterator[str]:
                 f"{found['max_bias']:.1e}",
             ]
         )
-    yield from _table(
+    yield from table(
         ["bits in, out", "epsilon", "variance", "to best", "above the bound", "seconds", "bias"],
         rows,
     )
 
 
 def _accountants(quick: bool) -> Iterator[str]:
-    yield "\n## Accountants\n"
+    yield "\n### Accountants\n"
     yield (
         f"Epsilon at delta = {account.DELTA:g}. References: Google's dp-accounting "
         f"({version('dp-accounting') or 'absent'}) for Gaussians, the exact binomial law for "
@@ -314,7 +346,7 @@ def _accountants(quick: bool) -> Iterator[str]:
                 "" if peer is None else _times(peer),
             ]
         )
-    yield from _table(
+    yield from table(
         ["release", "rho", "d", "rate", "rounds", "epsilon", "by", "reference", "ms", "to Google"],
         rows,
     )
@@ -324,7 +356,7 @@ def _output(script: str, about: str) -> Iterator[str]:
     """Yield what a script prints, unchanged."""
     print(script, flush=True)
     printed = _printed([sys.executable, str(_HERE / script)])
-    yield f"\n## {about}\n"
+    yield f"\n### {about}\n"
     yield f"`python benchmarks/{script}`\n"
     yield f"```\n{printed.strip()}\n```"
 
@@ -345,12 +377,6 @@ def _printed(command: list[str]) -> str:
         what = f"{done.stdout[-500:]}{done.stderr[-2000:]}"
         raise WrongResult(f"{' '.join(command)} failed: {what}")
     return done.stdout
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(heads)} |"
-    yield f"|{'---|' * len(heads)}"
-    yield from (f"| {' | '.join(row)} |" for row in rows)
 
 
 def _speed(command: str, found: Found, key: str | None = None) -> str:

@@ -237,9 +237,9 @@ def page(table: Table, done: int, wrong: list[str]) -> str:
         ours = times[ONE_BIT]
         lines += [
             "",
-            f"A call that draws and packs one bit is {times[PLAIN_NOISE] / ours:.1f} times as fast "
-            f"as plain Gaussian noise in torch, and {times[PLAIN_BITS] / ours:.1f} times as fast as "
-            "eager torch operations that draw bits and pack them; neither is exact or secure.",
+            f"A call that draws and packs one bit is {times[PLAIN_NOISE] / ours:.1f} times as fast"
+            f" as plain Gaussian noise in torch, and {times[PLAIN_BITS] / ours:.1f} times as fast "
+            "as eager torch operations that draw bits and pack them; neither is exact or secure.",
         ]
     return "\n".join(lines) + "\n"
 

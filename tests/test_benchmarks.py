@@ -29,7 +29,7 @@ def test_everything_on_one_page(tmp_path: Path) -> None:
     done = run("bench.py", "--quick", "--out", tmp_path / "page.md")
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "page.md").read_text()
-    for head in ("## Speed", "## Seeds", "## Peers", "## Designs", "## Accountants"):
+    for head in ("## Speed", "### Seeds", "### Peers", "### Designs", "### Accountants"):
         assert head in page
     assert "`sottovoce benchmark aggregate --bits 4" in page
     assert "| OpenDP |" in page  # measured, or said to be absent

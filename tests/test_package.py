@@ -16,19 +16,38 @@ from command_line import call
 ROOT = Path(__file__).parent.parent
 
 
+# Importing these takes long. Some environments load a few of them before any program begins.
+HEAVY = ("torch", "scipy", "sklearn", "numpy", "pydantic", "rich", "cryptography", "sqlite3", "ssl")
+NOT_FOR_HELP = tuple(name for name in HEAVY if name != "ssl")
+NOT_FOR_IMPORT = (*HEAVY, "typer", "typing", "re", "json", "tempfile", "importlib.resources")
+CALL = "from sottovoce.cli.main import main; sys.argv = ['sottovoce', {}]; main()"
+
+
 @pytest.mark.parametrize(
-    "program",
+    ("program", "absent"),
     [
-        "import sottovoce.deployment.site",
-        "import sottovoce; sottovoce.GaussHermite; sottovoce.spend",
+        ("import sottovoce", NOT_FOR_IMPORT),
+        (CALL.format("'--help'"), NOT_FOR_HELP),
+        (CALL.format("'run', '--help'"), NOT_FOR_HELP),
+        ("import sottovoce.runs.folder, sottovoce.runs.loading", ("torch", "scipy", "sklearn")),
+        ("import sottovoce.deployment.site", ("torch", "scipy")),
+        ("import sottovoce; sottovoce.GaussHermite; sottovoce.spend", ("torch", "scipy")),
+        ("from sottovoce.learning.datasets import builtin; builtin._read_digits()", ("sklearn",)),
     ],
 )
-def test_importing_the_package_imports_neither_torch_nor_scipy(program: str) -> None:
-    check = "; import sys; print([m for m in ('torch', 'scipy') if m in sys.modules])"
-    found = subprocess.run(
-        [sys.executable, "-c", program + check], capture_output=True, text=True, check=True
+def test_what_takes_long_to_import_is_imported_only_where_it_is_needed(
+    program: str, absent: tuple[str, ...]
+) -> None:
+    code = (
+        "import atexit, sys; before = set(sys.modules)\n"
+        "atexit.register(lambda: print('NEW', *sorted(set(sys.modules) - before)))\n" + program
     )
-    assert found.stdout.strip() == "[]"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    loaded = set(shown.rpartition("NEW")[2].split())
+    assert "sottovoce" in loaded
+    assert not loaded.intersection(absent)
 
 
 def test_the_python_examples_of_the_readme_run(

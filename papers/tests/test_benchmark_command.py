@@ -1,5 +1,6 @@
 """Every benchmark at a tiny size: results are checked, numbers are there, no speed is judged."""
 
+import inspect
 from typing import Any
 
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 from sottovoce.core import native
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.randomness import SeededRandomness
+from sottovoce.learning.task import Task
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.seeds import WORDS_PER_TRY
+from sottovoce.runs.spec import RunSpec, RuntimeSpec
 from sottovoce_papers.benchmarks import account, aggregate, design, privatize, seeded, simulate
 from sottovoce_papers.benchmarks.equal_rho import rho_of_orders, rotated_update
 from sottovoce_papers.benchmarks.measurement import TimedAction, WrongResult, rates
@@ -101,10 +104,47 @@ def test_tries_are_counted_to_the_seed_that_was_sent() -> None:
         seeded.tries_of(mechanism, sent, stream(5))
 
 
-def test_simulate(cli: Any) -> None:
-    found = measured(cli, "simulate --clients 8 --dimension 40")
+@pytest.mark.parametrize(
+    ("options", "levels"),
+    [("", 2), ("--messages packed --bits 2 --threads 2", 4), ("--messages none --bits auto", 2)],
+)
+def test_simulate(cli: Any, options: str, levels: int) -> None:
+    found = measured(cli, f"simulate --clients 8 --dimension 40 {options}")
     assert found["clients_per_second"] > 0.0
-    assert found["clients"] == 8
+    assert found["ratio_to_rotation_off"] > 0.0
+    assert (found["clients"], found["levels"]) == (8, levels)
+    assert sum(found["share_of_stages"].values()) == pytest.approx(1.0, abs=0.01)
+    assert {"broadcast", "step", "other"} <= found["share_of_stages"].keys()
+
+
+def test_simulate_measures_what_a_run_executes_by_default() -> None:
+    default = inspect.signature(simulate.measure).parameters
+    assert default["messages"].default == RuntimeSpec().messages
+    assert default["rotation"].default == RunSpec.model_fields["rotation"].default
+
+
+def test_train(cli: Any) -> None:
+    found = measured(cli, "train --clients 2 --records 3 --batch-size 2 --device cpu")
+    assert found["clients_per_second"] > 0.0
+    assert found["dimension"] == 94410
+    assert "equal those of a loop" in found["checked"]
+    assert found["share_of_stages"]["train"] > 0.0
+
+
+def test_clients_that_get_other_models_together_exit_1(
+    cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Task.local_models
+
+    def wrong(self: Task, *given: Any, **named: Any) -> Any:
+        for start, rows in right(self, *given, **named):
+            yield start, rows * next(factors)
+
+    factors = iter([1.0, 1.1])
+    monkeypatch.setattr(Task, "local_models", wrong)
+    result = cli("benchmark", "train", "--clients", 2, "--records", 3, *QUICK.split())
+    assert result.code == 1
+    assert "get other models" in result.err
 
 
 def test_design_says_how_near_the_optimum_it_is(cli: Any) -> None:
@@ -175,6 +215,13 @@ def test_people_see_the_same_fields(cli: Any) -> None:
         ("aggregate --clients 0", "clients must be"),
         ("aggregate --dimension 1000000000 --clients 100000", "GB of memory"),
         ("simulate --dimension 900000000 --clients 100000", "GB of memory"),
+        ("simulate --bits 9", "bits must be"),
+        ("simulate --bits few", "bits must be"),
+        ("simulate --messages packd", "did you mean 'packed'"),
+        ("simulate --threads 0", "threads must be"),
+        ("simulate --threads 257", "threads must be"),
+        ("train --batch-size 0", "batch_size must be"),
+        ("train --clients 100000 --records 100000", "GB of memory"),
         ("seeded --dimension 0", "dimension must be"),
         ("seeded --mu 0", "mu must be"),
         ("seeded --mu -1", "mu must be"),

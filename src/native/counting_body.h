@@ -7,6 +7,10 @@ INLINE void full_add(vq *high, vq *sum, vq a, vq b)
     const __m512i x = (__m512i)a, y = (__m512i)b, z = (__m512i)*sum;
     *high = (vq)_mm512_ternarylogic_epi64(x, y, z, 0xe8);
     *sum = (vq)_mm512_ternarylogic_epi64(x, y, z, 0x96);
+#elif defined(SV_NEON)
+    const uint64x2_t one = (uint64x2_t)(a ^ b); /* Where it is 0, a = b is the upper bit. */
+    *high = (vq)vbslq_u64(one, (uint64x2_t)*sum, (uint64x2_t)a);
+    *sum ^= (vq)one;
 #else
     const vq one = a ^ b;
     *high = (a & b) | (one & *sum);
@@ -58,6 +62,20 @@ INLINE void count_column(uint8_t *const *planes, int used, const uint8_t *const 
 }
 
 #define STRIP ((size_t)2048) /* bytes */
+#define AHEAD ((size_t)512)
+
+/* Fetches what is needed soon: ARM processors do not recognize so many streams of reads by
+   themselves. Once for each line of a cache. */
+INLINE void fetch_ahead(const uint8_t *const *payloads, size_t at, size_t end)
+{
+#if defined(SV_NEON)
+    if (at % 64 == 0 && at + AHEAD < end)
+        for (int k = 0; k < SV_BATCH; k++)
+            __builtin_prefetch(payloads[k] + at + AHEAD);
+#else
+    (void)payloads, (void)at, (void)end;
+#endif
+}
 
 static void count_bits(uint8_t *const *planes, int used, const uint8_t *const *payloads, int count,
                        size_t begin, size_t end)
@@ -69,32 +87,59 @@ static void count_bits(uint8_t *const *planes, int used, const uint8_t *const *p
             const int some = count - k < SV_BATCH ? count - k : SV_BATCH;
             size_t at = strip;
             if (some == SV_BATCH)
-                for (; at + WIDE <= stop; at += WIDE)
+                for (; at + WIDE <= stop; at += WIDE) {
+                    fetch_ahead(payloads + k, at, end);
                     count_column(planes, used, payloads + k, SV_BATCH, at, WIDE);
+                }
             for (; at < stop; at += WIDE)
                 count_column(planes, used, payloads + k, some, at, stop - at);
         }
     }
 }
 
+/* WIDE bits, each as a byte of ones or zeros. */
+INLINE vb byte_masks(const uint8_t *bits)
+{
+#if defined(SV_AVX512)
+    uint64_t mask;
+    memcpy(&mask, bits, sizeof mask);
+    return (vb)_mm512_movm_epi8(mask);
+#elif defined(SV_AVX2)
+    uint32_t four;
+    memcpy(&four, bits, sizeof four);
+    const __m256i places = _mm256_set_epi64x(0x0303030303030303, 0x0202020202020202,
+                                             0x0101010101010101, 0);
+    const __m256i weights = _mm256_set1_epi64x((long long)0x8040201008040201);
+    const __m256i copies = _mm256_shuffle_epi8(_mm256_set1_epi32((int)four), places);
+    return (vb)_mm256_cmpeq_epi8(_mm256_and_si256(copies, weights), weights);
+#elif defined(SV_NEON)
+    uint16_t two;
+    memcpy(&two, bits, sizeof two);
+    const uint8x16_t places = vcombine_u8(vdup_n_u8(0), vdup_n_u8(1));
+    const uint8x16_t weights = vreinterpretq_u8_u64(vdupq_n_u64(0x8040201008040201u));
+    return (vb)vtstq_u8(vqtbl1q_u8(vreinterpretq_u8_u16(vdupq_n_u16(two)), places), weights);
+#else
+    vq copies;
+    for (size_t i = 0; i < WIDE / 8; i++)
+        copies[i] = bits[i] * EACH_BYTE;
+    return (vb)((vb)(copies & 0x8040201008040201u) != 0);
+#endif
+}
+
 static void read_counts(const uint8_t *const *planes, int used, size_t first, size_t count,
                         uint32_t *out)
 {
-    static const uint32_t numbers[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    vu lanes;
-    memcpy(&lanes, numbers, sizeof lanes);
-    for (size_t i = 0; i < count; i += LANES) {
-        /* A byte of planes is 8 coordinates, more than the lanes of a register on some machines. */
-        const size_t at = (first + i) / 8, skipped = (first + i) % 8;
-        vu counts = {0};
-        for (int k = 0; k < used; k++) {
-            const uint32_t bits = (uint32_t)word_of(planes[k] + at, (LANES + 7) / 8) >> skipped;
-            counts |= (((vu){0} + bits) >> lanes & 1) << (uint32_t)k;
+    for (size_t i = 0; i < count; i += WIDE) {
+        const size_t at = (first + i) / 8, some = count - i < WIDE ? count - i : WIDE;
+        uint32_t counts[WIDE] = {0};
+        for (int low = 0; low < used; low += 8) {
+            vb bytes = {0};
+            for (int k = used < low + 8 ? used : low + 8; k-- > low;)
+                bytes = bytes + bytes - byte_masks(planes[k] + at); /* A true mask is -1. */
+            for (size_t l = 0; l < WIDE; l++)
+                counts[l] |= (uint32_t)bytes[l] << low;
         }
-        if (count - i >= LANES)
-            memcpy(out + i, &counts, sizeof counts);
-        else
-            memcpy(out + i, &counts, 4 * (count - i));
+        memcpy(out + i, counts, 4 * some);
     }
 }
 

@@ -25,6 +25,24 @@ INLINE vd gathered(const double *table, vl index)
 #endif
 }
 
+INLINE vd doubles_of(vh x)
+{
+#if defined(SV_NEON)
+    return (vd)vcvtq_f64_s64(vmovl_s32((int32x2_t)x));
+#else
+    return __builtin_convertvector(x, vd);
+#endif
+}
+
+INLINE vh integers_of(vd x)
+{
+#if defined(SV_NEON)
+    return (vh)vmovn_s64(vcvtq_s64_f64((float64x2_t)x));
+#else
+    return __builtin_convertvector(x, vh);
+#endif
+}
+
 INLINE vd rounded(vd x)
 {
     const double magic = 0x1.8p52; /* Adding it rounds to an integer, to even at ties. */
@@ -37,7 +55,7 @@ INLINE vh grid_codes(const struct sv_grid_noise *job, vd x, vh words, vl *undeci
 {
     const vh tails = (vh)((words >> 1) & 0x7fffffff);
     const vl large = __builtin_convertvector(tails >= LEAST_TAIL, vl);
-    const vd h = (vd)(((vl)__builtin_convertvector(tails, vd) & large) |
+    const vd h = (vd)(((vl)doubles_of(tails) & large) |
                       ((vl)((vd){0} + (double)LEAST_TAIL) & ~large));
     const vl cell = ((vl)h >> (52 - CELL_BITS)) - ((1023ll + SV_NOISE_LEAST_BITS) << CELL_BITS);
     const vd start = (vd)((vl)h & ~((1ll << (52 - CELL_BITS)) - 1));
@@ -49,38 +67,46 @@ INLINE vh grid_codes(const struct sv_grid_noise *job, vd x, vh words, vl *undeci
     const vd place = (vd)((vl)x ^ sign) * job->steps_per_unit;
     const vd low = rounded(place + near - job->slack), high = rounded(place + far + job->slack);
     *undecided = (low != high) | ~large;
-    return __builtin_convertvector((vd)((vl)high ^ sign), vh);
+    return integers_of((vd)((vl)high ^ sign));
+}
+
+/* Computes the codes of a tile, of which the first `left` are used. */
+INLINE void grid_tile(const struct sv_grid_noise *job, const struct streams *streams,
+                      const double *values, size_t first, size_t left, int32_t *codes,
+                      struct sv_open *open)
+{
+    uint32_t words[SV_TILE_WORDS];
+    tile_words(streams, (uint32_t)(first / SV_TILE_WORDS), words);
+    for (size_t at = 0; at < SV_TILE_WORDS; at += DOUBLE_LANES) {
+        vl undecided;
+        const vh found = grid_codes(job, *(const vd_any *)(values + at),
+                                    *(const vh_any *)(words + at), &undecided);
+        memcpy(codes + at, &found, sizeof found);
+        int64_t any = 0;
+        for (int l = 0; l < DOUBLE_LANES; l++)
+            any |= undecided[l];
+        if (__builtin_expect(any != 0, 0))
+            for (size_t l = 0; l < DOUBLE_LANES; l++)
+                if (undecided[l] && at + l < left)
+                    sv_leave_open(open, first + at + l);
+    }
 }
 
 static void grid_noise(const struct sv_grid_noise *job, struct sv_values values, int32_t *codes,
                        struct sv_open *open)
 {
-    uint32_t words[SV_TILE_WORDS];
-    double padded[DOUBLE_LANES];
-    int32_t last[DOUBLE_LANES];
-    for (size_t at = 0; at < values.count; at += SV_TILE_WORDS) {
-        const size_t left = values.count - at < SV_TILE_WORDS ? values.count - at : SV_TILE_WORDS;
-        draws32(job->key, (uint32_t)((job->first + at) / SV_TILE_WORDS), 1, words);
-        for (size_t i = 0; i < left; i += DOUBLE_LANES) {
-            const double *x = (const double *)values.start + at + i;
-            const size_t here = left - i < DOUBLE_LANES ? left - i : DOUBLE_LANES;
-            if (here < DOUBLE_LANES) {
-                memset(padded, 0, sizeof padded);
-                memcpy(padded, x, here * sizeof *x);
-                x = padded;
-            }
-            vl undecided;
-            const vh found =
-                grid_codes(job, *(const vd_any *)x, *(const vh_any *)(words + i), &undecided);
-            memcpy(last, &found, sizeof found);
-            memcpy(codes + at + i, last, here * sizeof *last);
-            int64_t any = 0;
-            for (int l = 0; l < DOUBLE_LANES; l++)
-                any |= undecided[l];
-            if (__builtin_expect(any != 0, 0))
-                for (size_t l = 0; l < here; l++)
-                    if (undecided[l])
-                        sv_leave_open(open, job->first + at + i + l);
-        }
-    }
+    const double *start = values.start;
+    struct streams streams;
+    start_stream(&streams, job->key);
+    size_t at = 0;
+    for (; at + SV_TILE_WORDS <= values.count; at += SV_TILE_WORDS)
+        grid_tile(job, &streams, start + at, job->first + at, SV_TILE_WORDS, codes + at, open);
+    if (at == values.count)
+        return;
+    const size_t left = values.count - at;
+    double padded[SV_TILE_WORDS] = {0.0};
+    int32_t all[SV_TILE_WORDS];
+    memcpy(padded, start + at, left * sizeof *padded);
+    grid_tile(job, &streams, padded, job->first + at, left, all, open);
+    memcpy(codes + at, all, left * sizeof *all);
 }

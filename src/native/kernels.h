@@ -14,7 +14,7 @@
 #define SV_NAMED(name) SV_JOIN(name, SV_LEVEL)
 
 #define SV_DECLARE(type, name)                                                                     \
-    extern const struct type name##_portable, name##_avx2, name##_avx512;
+    extern const struct type name##_portable, name##_avx2, name##_avx512, name##_neon;
 
 SV_DECLARE(sv_sampling, sv_sampling)
 SV_DECLARE(sv_server, sv_server)

@@ -58,6 +58,18 @@ INLINE uint32_t count_few(const float *row, size_t width, float word, float high
                           int *differs)
 {
     const vf words = spread(word), highs = spread(high), places = spread(place);
+#if defined(SV_NEON)
+    int32x4_t counts[2] = {vdupq_n_s32(0), vdupq_n_s32(0)}; /* A true comparison is -1. */
+    for (int j = 0; j < LADDER_STEP; j += LANES) {
+        const vf start = *(const vf_any *)(row + j), rise = *(const vf_any *)(row + width + j);
+        const vf threshold = fused(rise, places, start);
+        counts[0] -= (int32x4_t)(words >= threshold);
+        counts[1] -= (int32x4_t)(highs >= threshold);
+    }
+    const int32x4_t pairs = vpaddq_s32(counts[0], counts[1]), both = vpaddq_s32(pairs, pairs);
+    *differs = vgetq_lane_s32(both, 0) != vgetq_lane_s32(both, 1);
+    return (uint32_t)vgetq_lane_s32(both, 0);
+#else
     uint32_t passed = 0, maybe = 0;
     for (int j = 0; j < LADDER_STEP; j += LANES) {
         const vf start = *(const vf_any *)(row + j), rise = *(const vf_any *)(row + width + j);
@@ -67,6 +79,7 @@ INLINE uint32_t count_few(const float *row, size_t width, float word, float high
     }
     *differs = passed != maybe;
     return (uint32_t)__builtin_popcount(passed);
+#endif
 }
 
 /* Counts all thresholds that are passed: up to 16 at once; if there are more, first every 16th,
@@ -125,13 +138,14 @@ static __attribute__((noinline)) uint8_t settled_code(const struct sv_ladder *jo
     return sv_decided_code(job, x, word, i, open);
 }
 
-INLINE void ladder_tile(const struct sv_ladder *job, const void *tile, int is_double, size_t first,
-                        size_t left, uint8_t *codes, struct sv_open *open)
+INLINE void ladder_tile(const struct sv_ladder *job, const struct streams *streams,
+                        const void *tile, int is_double, size_t first, size_t left, uint8_t *codes,
+                        struct sv_open *open)
 {
     struct ladder_tile t;
     int after_narrow = 0;
-    draws16(job->key, (uint32_t)(first / SV_TILE_DRAWS), 1, t.draws);
-#ifdef SV_AVX512
+    tile_draws(streams, (uint32_t)(first / SV_TILE_DRAWS), t.draws);
+#if defined(SV_AVX512) || defined(SV_NEON)
     if (job->narrow_cells) {
         narrow_pass(job, tile, is_double, t.draws, codes, t.differing);
         after_narrow = 1;
@@ -161,15 +175,17 @@ INLINE void ladder_tiles(const struct sv_ladder *job, const void *values, size_t
 {
     const size_t size = is_double ? sizeof(double) : sizeof(float);
     size_t at = 0;
+    struct streams streams;
+    start_stream(&streams, job->key);
     for (; at + SV_TILE_DRAWS <= count; at += SV_TILE_DRAWS)
-        ladder_tile(job, (const char *)values + at * size, is_double, job->first + at, SV_TILE_DRAWS,
-                    codes + at, open);
+        ladder_tile(job, &streams, (const char *)values + at * size, is_double, job->first + at,
+                    SV_TILE_DRAWS, codes + at, open);
     if (at == count)
         return;
     double padded[SV_TILE_DRAWS] = {0.0};
     uint8_t all[SV_TILE_DRAWS];
     memcpy(padded, (const char *)values + at * size, (count - at) * size);
-    ladder_tile(job, padded, is_double, job->first + at, count - at, all, open);
+    ladder_tile(job, &streams, padded, is_double, job->first + at, count - at, all, open);
     memcpy(codes + at, all, count - at);
 }
 

@@ -4,7 +4,7 @@ A level is one .c file that defines SV_LEVEL and includes this and every kernel'
 written with the vector extensions of gcc and clang, once for all levels. Every decision of a body
 is exact: levels differ in speed, but never in a bit. */
 #ifndef SV_LEVEL
-#error "included by avx512.c, avx2.c and portable.c"
+#error "included by avx512.c, avx2.c, neon.c and portable.c"
 #endif
 
 #include <float.h>
@@ -21,7 +21,7 @@ is exact: levels differ in speed, but never in a bit. */
 #include <immintrin.h>
 #elif defined(__SSE2__)
 #include <emmintrin.h>
-#elif defined(__ARM_NEON) && defined(__aarch64__)
+#elif defined(SV_NEON)
 #include <arm_neon.h>
 #endif
 
@@ -69,11 +69,7 @@ INLINE uint32_t mask_ge(vf a, vf b)
     return (uint32_t)_mm_movemask_ps(_mm_cmpge_ps((__m128)a, (__m128)b));
 #else
     const vi found = (a >= b) & (vi){1, 2, 4, 8};
-#if defined(__ARM_NEON) && defined(__aarch64__)
-    return (uint32_t)vaddvq_s32((int32x4_t)found);
-#else
     return (uint32_t)(found[0] | found[1] | found[2] | found[3]);
-#endif
 #endif
 }
 
@@ -113,8 +109,22 @@ INLINE vf fused(vf a, vf b, vf c)
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(SV_AVX2)
     return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(SV_NEON)
+    return (vf)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
     return a * b + c;
+#endif
+}
+
+/* A constant for `fused` to add to, given in four lanes. NEON's multiply-add overwrites what it adds
+   to, so a constant in a register would be copied; reading it again takes no arithmetic. */
+INLINE vf addend(const float four[4])
+{
+#if defined(SV_NEON)
+    __asm__("" : "+r"(four)); /* Or the compiler would keep it in a register. */
+    return *(const vf_any *)four;
+#else
+    return spread(four[0]);
 #endif
 }
 
@@ -126,6 +136,8 @@ INLINE vf clamped(vf x, float reach)
     return (vf)_mm512_min_ps(_mm512_max_ps((__m512)x, (__m512)low), (__m512)high);
 #elif defined(SV_AVX2)
     return (vf)_mm256_min_ps(_mm256_max_ps((__m256)x, (__m256)low), (__m256)high);
+#elif defined(SV_NEON)
+    return (vf)vminq_f32(vmaxq_f32((float32x4_t)x, (float32x4_t)low), (float32x4_t)high);
 #else
     const vi below = x < low, above = x > high;
     return (vf)(((vi)x & ~(below | above)) | ((vi)low & below) | ((vi)high & above));

@@ -9,7 +9,7 @@ work, and have no state. They may be called from several threads. */
    changes. */
 #define SV_INTERFACE 4
 
-int sv_best_level(void)
+static int best_level(void)
 {
 #if defined(__x86_64__) && defined(__GNUC__)
     __builtin_cpu_init();
@@ -21,20 +21,33 @@ int sv_best_level(void)
         return SV_LEVEL_AVX512;
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))
         return SV_LEVEL_AVX2;
+#elif defined(__aarch64__) && defined(__GNUC__)
+    return SV_LEVEL_NEON;
 #endif
     return SV_LEVEL_PORTABLE;
 }
 
-static PyObject *best_level(PyObject *self, PyObject *none)
+static PyObject *levels(PyObject *self, PyObject *none)
 {
+#if defined(__x86_64__) && defined(__GNUC__)
+    static const char *const names[] = {"portable", "avx2", "avx512"};
+#else
+    static const char *const names[] = {"portable", "neon"};
+#endif
     (void)self, (void)none;
-    return PyLong_FromLong(sv_best_level());
+    PyObject *found = PyTuple_New(best_level() + 1);
+    for (int level = 0; found && level <= best_level(); level++) {
+        PyObject *name = PyUnicode_FromString(names[level]);
+        if (!name || PyTuple_SetItem(found, level, name) < 0)
+            Py_CLEAR(found);
+    }
+    return found;
 }
 
 /* Returns the requested level if this processor has it, else -1 with an exception set. */
 int sv_checked_level(int level)
 {
-    if (level < 0 || level > sv_best_level()) {
+    if (level < 0 || level > best_level()) {
         PyErr_Format(PyExc_ValueError, "this processor has no kernels of level %d", level);
         return -1;
     }
@@ -42,7 +55,7 @@ int sv_checked_level(int level)
 }
 
 static PyMethodDef methods[] = {
-    {"best_level", best_level, METH_NOARGS, "0 portable, 1 AVX2, 2 AVX-512"},
+    {"levels", levels, METH_NOARGS, "the names of this processor's levels, from number 0 on"},
     {NULL, NULL, 0, NULL},
 };
 

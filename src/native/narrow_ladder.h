@@ -1,4 +1,5 @@
-/* A first pass over a ladder in 16-bit lanes, 32 coordinates at once, for AVX-512.
+/* A first pass over a ladder in 16-bit lanes, 32 coordinates at once, for AVX-512 (and for NEON in
+narrow_ladder_neon.h).
 
 It takes up to 16 levels over at most 32 cells, whose thresholds fit into registers. Units are
 2^-15, so the draw loses its lowest bit; numbers are counted from 1/2, so that they fit even if a
@@ -71,4 +72,6 @@ INLINE void narrow_pass(const struct sv_ladder *job, const void *tile, int is_do
     }
 }
 
+#elif defined(SV_NEON)
+#include "narrow_ladder_neon.h"
 #endif

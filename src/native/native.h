@@ -13,9 +13,13 @@
 #error "keys, codes and payloads are read and written as little-endian words; numpy does the rest"
 #endif
 
+/* The levels of one processor family; each includes the instructions of those before. */
+#if defined(__x86_64__) && defined(__GNUC__)
 enum { SV_LEVEL_PORTABLE, SV_LEVEL_AVX2, SV_LEVEL_AVX512 };
+#else
+enum { SV_LEVEL_PORTABLE, SV_LEVEL_NEON };
+#endif
 
-int sv_best_level(void);
 int sv_checked_level(int level);
 
 extern PyMethodDef sv_sampling_methods[]; /* sampling.c */
@@ -32,6 +36,8 @@ extern PyMethodDef sv_row_sums_methods[]; /* row_sums.c */
     ((level) == SV_LEVEL_AVX512 ? &name##_avx512                                                   \
      : (level) == SV_LEVEL_AVX2 ? &name##_avx2                                                     \
                                 : &name##_portable)
+#elif defined(__aarch64__) && defined(__GNUC__)
+#define SV_PICK(name, level) ((level) == SV_LEVEL_NEON ? &name##_neon : &name##_portable)
 #else
 #define SV_PICK(name, level) ((void)(level), &name##_portable)
 #endif

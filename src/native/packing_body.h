@@ -30,7 +30,7 @@ INLINE uint64_t word_of(const uint8_t *bytes, size_t count)
 
 INLINE uint64_t word_at(const uint8_t *bytes)
 {
-#if defined(SV_AVX2) || defined(SV_AVX512)
+#if defined(SV_AVX2) || defined(SV_AVX512) || defined(SV_NEON)
     uint64_t word;
     memcpy(&word, bytes, sizeof word);
     return word;
@@ -41,7 +41,7 @@ INLINE uint64_t word_at(const uint8_t *bytes)
 
 INLINE void put_word(uint8_t *bytes, uint64_t word)
 {
-#if defined(SV_AVX2) || defined(SV_AVX512)
+#if defined(SV_AVX2) || defined(SV_AVX512) || defined(SV_NEON)
     memcpy(bytes, &word, sizeof word);
 #else
     for (int i = 0; i < 8; i++)
@@ -55,30 +55,36 @@ INLINE void put_some(uint8_t *bytes, uint64_t word, size_t count)
         bytes[i] = (uint8_t)(word >> (8 * i));
 }
 
+/* Moves the upper halves of groups of 2 `by` codes up, to where whole bytes would have them, or back
+   down: spreading halves four, two and one code at a time puts every code into its byte. */
+INLINE uint64_t halves_moved(uint64_t word, int bits, int by, int up)
+{
+    const uint64_t each = by == 4 ? 1 : by == 2 ? 0x100000001u : 0x1000100010001u;
+    const uint64_t lower = (((uint64_t)1 << (by * bits)) - 1) * each, upper = lower << (8 * by);
+    const int distance = by * (8 - bits);
+    return (word & lower) | (up ? word << distance & upper : (word & upper) >> distance);
+}
+
 /* Spreads eight adjacent codes over a byte each, and back. */
 INLINE uint64_t spread_bits(uint64_t packed, int bits)
 {
-    const uint64_t mask = EACH_BYTE * ((1u << bits) - 1);
 #if defined(SV_AVX2) || defined(SV_AVX512)
-    return _pdep_u64(packed, mask);
+    return _pdep_u64(packed, EACH_BYTE * ((1u << bits) - 1));
 #else
-    uint64_t codes = 0;
-    for (int i = 0; i < 8; i++)
-        codes |= ((packed >> (i * bits)) & (mask & 0xff)) << (8 * i);
-    return codes;
+    for (int by = 4; by; by /= 2)
+        packed = halves_moved(packed, bits, by, 1);
+    return packed;
 #endif
 }
 
 INLINE uint64_t gathered_bits(uint64_t codes, int bits)
 {
-    const uint64_t mask = EACH_BYTE * ((1u << bits) - 1);
 #if defined(SV_AVX2) || defined(SV_AVX512)
-    return _pext_u64(codes, mask);
+    return _pext_u64(codes, EACH_BYTE * ((1u << bits) - 1));
 #else
-    uint64_t packed = 0;
-    for (int i = 0; i < 8; i++)
-        packed |= ((codes >> (8 * i)) & (mask & 0xff)) << (i * bits);
-    return packed;
+    for (int by = 1; by <= 4; by *= 2)
+        codes = halves_moved(codes, bits, by, 0);
+    return codes;
 #endif
 }
 

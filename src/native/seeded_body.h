@@ -12,56 +12,27 @@ streams is 512 coordinates, and its tables stay in the L1 cache while all seeds 
 #endif
 #define SUMS (1 << SPAN)
 #define SPANS ((32 + SPAN - 1) / SPAN) /* In a word; the last may be short. */
-#define TOGETHER 128                   /* The seeds at a time, which take 8 KiB. */
+#define TOGETHER 128                   /* The seeds at a time, which take 10 KiB. */
 
-/* Streams without their counter: the first quarter rounds of columns 1 to 3 are already done. */
-struct streams {
-    vu key[4]; /* The words of the seeds. */
-    vu columns[3][4];
-};
-
-INLINE void prepare(struct streams *streams, const struct sv_seeds *seeds, size_t first,
-                    const uint32_t tag[4])
+INLINE void prepare(struct streams *streams, const struct sv_seeds *seeds, size_t first)
 {
     uint32_t words[4][LANES] = {{0}};
     for (size_t l = 0; l < LANES && first + l < seeds->count; l++)
         for (size_t w = 0; w < 4; w++)
             memcpy(&words[w][l], seeds->start + SV_SEED_BYTES * (first + l) + 4 * w, 4);
     memcpy(streams->key, words, sizeof words);
-    for (int i = 1; i < 4; i++) {
-        vu *column = streams->columns[i - 1];
-        column[0] = all(chacha_constants[i]);
-        column[1] = streams->key[i];
-        column[2] = all(tag[i]);
-        column[3] = all(0);
-        quarter_round(&column[0], &column[1], &column[2], &column[3]);
+    for (int w = 0; w < 4; w++) {
+        uint32_t tag;
+        memcpy(&tag, seeds->tag + 4 * w, sizeof tag);
+        streams->key[4 + w] = all(tag);
     }
+    start_streams(streams);
 }
 
-/* Words 0 ... 15 of block `counter` of LANES streams. */
-INLINE void chacha_lanes(const struct streams *streams, const uint32_t tag[4], uint32_t counter,
-                         vu x[16])
-{
-    x[0] = all(chacha_constants[0]);
-    x[4] = streams->key[0];
-    x[8] = all(tag[0]);
-    x[12] = all(counter);
-    quarter_round(&x[0], &x[4], &x[8], &x[12]);
-    for (int i = 1; i < 4; i++)
-        for (int row = 0; row < 4; row++)
-            x[4 * row + i] = streams->columns[i - 1][row];
-    mix_diagonals(x);
-    for (int round = 1; round < 10; round++) {
-        mix_columns(x);
-        mix_diagonals(x);
-    }
-    for (int i = 0; i < 4; i++) {
-        x[i] += chacha_constants[i];
-        x[4 + i] += streams->key[i];
-        x[8 + i] += tag[i];
-    }
-    x[12] += counter;
-}
+#if defined(SV_NEON)
+#include "seeded_neon.h"
+#else
+#define REGISTERS 1
 
 struct sums {
     int32_t of[16][SPANS][SUMS];
@@ -122,7 +93,7 @@ static void fill_sums(const int16_t weights[SV_BLOCK_BITS], struct sums *sums)
 }
 
 /* In each lane, the sum of a block's weights with its signs, at most 2^24. */
-INLINE vi looked_up(const struct sums *sums, const vu x[16])
+INLINE vi lane_sums(const struct sums *sums, const vu x[16])
 {
 #if defined(SV_AVX512) || defined(SV_AVX2)
     vi total = {0};
@@ -151,6 +122,14 @@ INLINE vi looked_up(const struct sums *sums, const vu x[16])
 #endif
 }
 
+INLINE void add_sums(const struct sums *sums, vu x[REGISTERS][16], int64_t *totals)
+{
+    const vi found = lane_sums(sums, x[0]);
+    for (int l = 0; l < LANES; l++)
+        totals[l] += found[l];
+}
+#endif
+
 static void score_signs(const struct sv_seeds *seeds, const int16_t *weights, size_t count,
                         int64_t *out)
 {
@@ -158,14 +137,12 @@ static void score_signs(const struct sv_seeds *seeds, const int16_t *weights, si
     struct streams streams[TOGETHER / LANES];
     int64_t totals[TOGETHER];
     int16_t padded[SV_BLOCK_BITS];
-    uint32_t tag[4];
-    memcpy(tag, seeds->tag, sizeof tag);
     for (size_t first = 0; first < seeds->count; first += TOGETHER) {
         const size_t left = seeds->count - first, some = left < TOGETHER ? left : TOGETHER;
-        const size_t groups = (some + LANES - 1) / LANES;
+        const size_t groups = (some + REGISTERS * LANES - 1) / (REGISTERS * LANES) * REGISTERS;
         memset(totals, 0, sizeof totals);
         for (size_t g = 0; g < groups; g++)
-            prepare(&streams[g], seeds, first + LANES * g, tag);
+            prepare(&streams[g], seeds, first + LANES * g);
         for (size_t at = 0; at < count; at += SV_BLOCK_BITS) {
             const int16_t *here = weights + at;
             if (count - at < SV_BLOCK_BITS) {
@@ -174,12 +151,11 @@ static void score_signs(const struct sv_seeds *seeds, const int16_t *weights, si
                 here = padded;
             }
             fill_sums(here, &sums);
-            for (size_t g = 0; g < groups; g++) {
-                vu x[16];
-                chacha_lanes(&streams[g], tag, (uint32_t)(at / SV_BLOCK_BITS), x);
-                const vi found = looked_up(&sums, x);
-                for (int l = 0; l < LANES; l++)
-                    totals[LANES * g + (size_t)l] += found[l];
+            for (size_t g = 0; g < groups; g += REGISTERS) {
+                vu x[REGISTERS][16];
+                for (size_t r = 0; r < REGISTERS; r++)
+                    chacha_blocks(&streams[g + r], all((uint32_t)(at / SV_BLOCK_BITS)), x[r]);
+                add_sums(&sums, x, totals + LANES * g);
             }
         }
         memcpy(out + first, totals, some * sizeof *totals);
@@ -211,6 +187,10 @@ INLINE void exchange(vu *a, vu *b, int by)
         *a = (vu)_mm256_blend_epi32(x, _mm256_slli_epi64(y, 32), 0xaa);
         *b = (vu)_mm256_blend_epi32(_mm256_srli_epi64(x, 32), y, 0xaa);
     }
+#elif defined(SV_NEON)
+    const uint64x2_t x = (uint64x2_t)first, y = (uint64x2_t)second;
+    *a = by == 2 ? (vu)vtrn1q_u64(x, y) : (vu)vtrn1q_u32((uint32x4_t)first, (uint32x4_t)second);
+    *b = by == 2 ? (vu)vtrn2q_u64(x, y) : (vu)vtrn2q_u32((uint32x4_t)first, (uint32x4_t)second);
 #else
     if (by == 2) {
         *a = (vu){first[0], first[1], second[0], second[1]};
@@ -223,10 +203,10 @@ INLINE void exchange(vu *a, vu *b, int by)
 }
 
 /* Stores LANES blocks of a stream, one after the other. */
-INLINE void stream_blocks(const uint32_t key[8], uint32_t first, uint8_t *out)
+INLINE void stream_blocks(const struct streams *streams, uint32_t first, uint8_t *out)
 {
     vu x[16];
-    chacha_blocks(key, first, x);
+    chacha_blocks(streams, counters_from(first), x);
     for (int by = LANES / 2; by; by /= 2)
         for (int pair = 0; pair < 8; pair++) {
             const int i = pair / by * 2 * by + pair % by;
@@ -242,14 +222,16 @@ static void expand_signs(const struct sv_seeds *seeds, size_t count, uint8_t *ou
     const size_t size = (count + 7) / 8, step = 64 * LANES;
     uint32_t key[8];
     uint8_t last[64 * LANES];
+    struct streams streams;
     memcpy(key + 4, seeds->tag, sizeof seeds->tag);
     for (size_t k = 0; k < seeds->count; k++, out += size) {
         memcpy(key, seeds->start + SV_SEED_BYTES * k, SV_SEED_BYTES);
+        start_stream(&streams, key);
         size_t at = 0;
         for (; at + step <= size; at += step)
-            stream_blocks(key, (uint32_t)(at / 64), out + at);
+            stream_blocks(&streams, (uint32_t)(at / 64), out + at);
         if (at < size) {
-            stream_blocks(key, (uint32_t)(at / 64), last);
+            stream_blocks(&streams, (uint32_t)(at / 64), last);
             memcpy(out + at, last, size - at);
         }
         if (count % 8)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import sottovoce
-from sottovoce.cli import doctor, self_test
+from sottovoce.cli import diagnosis, self_test
 from sottovoce.core import extras, native
 from sottovoce.core.errors import UnknownNameError
 
@@ -80,12 +80,12 @@ def test_missing_kernels_and_packages_are_problems_with_remedies(
     monkeypatch.setattr(native, "_native", None)
     monkeypatch.setattr(native, "_choice", native._Choice())
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-    versions = doctor._version_of
+    versions = diagnosis._version_of
     monkeypatch.setattr(
-        doctor, "_version_of", lambda name: None if name == "torch" else versions(name)
+        diagnosis, "_version_of", lambda name: None if name == "torch" else versions(name)
     )
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
-    found = doctor.diagnose()
+    found = diagnosis.diagnose()
     assert found.usable
     assert found.kernels.in_use == "numpy"
     remedies = {problem.problem.split()[0]: problem.remedy for problem in found.problems}
@@ -101,7 +101,7 @@ def test_folders_that_cannot_be_written_are_problems(
 ) -> None:
     tmp_path.chmod(0o500)
     monkeypatch.setenv("SOTTOVOCE_DATA", str(tmp_path))
-    assert any("data sets" in problem.problem for problem in doctor.diagnose().problems)
+    assert any("data sets" in problem.problem for problem in diagnosis.diagnose().problems)
 
 
 def test_a_file_in_place_of_a_folder_cannot_be_written_to(
@@ -109,7 +109,7 @@ def test_a_file_in_place_of_a_folder_cannot_be_written_to(
 ) -> None:
     (tmp_path / "data").write_text("a file")
     monkeypatch.setenv("SOTTOVOCE_DATA", str(tmp_path / "data"))
-    (problem,) = doctor.diagnose().problems
+    (problem,) = diagnosis.diagnose().problems
     assert "cannot be written to" in problem.problem
     assert "$SOTTOVOCE_DATA" in problem.remedy
 
@@ -119,7 +119,7 @@ def test_an_unknown_level_of_kernels_is_said_with_what_to_do(
 ) -> None:
     monkeypatch.setattr(native, "_choice", native._Choice())
     monkeypatch.setenv(native.VARIABLE, "sse9")
-    problems = doctor.diagnose().problems
+    problems = diagnosis.diagnose().problems
     assert any(problem.remedy == f"unset {native.VARIABLE}" for problem in problems)
 
 

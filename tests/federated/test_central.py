@@ -8,7 +8,7 @@ import pytest
 from run_checks import check_refused, check_resumed
 from specs import LOCAL_STEPS, small_spec
 
-from sottovoce.core.domains import Vector
+from sottovoce.core.domains import Floats, Vector
 from sottovoce.core.errors import ConfigError, ParameterError, PrivacyError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import ClientStepInput
@@ -57,7 +57,7 @@ def opened(spec: RunSpec) -> tuple[Resolved, Training]:
     return resolved, build(resolved)
 
 
-def clipped_updates(resolved: Resolved, model: Vector) -> list[Vector]:
+def clipped_updates(resolved: Resolved, model: Floats) -> list[Vector]:
     step = ClientStepInput(run="r", round=1, model=model, state={}, randomness=SeededRandomness(0))
     (block,) = resolved.algorithm.client_steps(resolved.task, list(resolved.clients), step)
     return [

@@ -9,15 +9,20 @@ import pytest
 from run_checks import EVERY_BYTE, check_resumed, progress_of
 from specs import small_spec
 
-from sottovoce.core.domains import Vector
+from sottovoce.core.domains import Floats, Vector
 from sottovoce.core.errors import WireError
-from sottovoce.federated import rounds
+from sottovoce.federated import rounds, training
 from sottovoce.federated.algorithms.algorithm import ClientStepInput
 from sottovoce.federated.algorithms.fedavg import SampleClippedGradient
 from sottovoce.federated.algorithms.scaffold import Scaffold
 from sottovoce.federated.training import Halted, Progress, Training
-from sottovoce.protocol import broadcast
-from sottovoce.protocol.broadcast import DOWNLINK_FORMATS, DownlinkFormat, pack, unpack
+from sottovoce.protocol.broadcast import (
+    DOWNLINK_FORMATS,
+    DownlinkFormat,
+    as_received,
+    pack,
+    unpack,
+)
 from sottovoce.protocol.message import HEADER_BYTES
 from sottovoce.runs.build import build
 from sottovoce.runs.folder import RunFolder
@@ -54,7 +59,7 @@ def a_spec(case: dict[str, Any], downlink: str, **changes: Any) -> RunSpec:
     return small_spec(**{"rounds": 3, **case, **changes, "runtime": runtime})
 
 
-def read(vector: Vector, downlink: DownlinkFormat) -> Vector:
+def read(vector: Floats, downlink: DownlinkFormat) -> Vector:
     return unpack(pack(vector, downlink), len(vector), downlink)
 
 
@@ -87,20 +92,20 @@ def test_a_run_in_each_format_finishes_and_counts_its_bytes(
 def test_clients_start_from_what_the_server_sent_and_it_is_packed_once_a_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: str, downlink: DownlinkFormat
 ) -> None:
-    starts: list[Vector] = []
-    packed: list[Vector] = []
+    starts: list[Floats] = []
+    packed: list[Floats] = []
     updates = SampleClippedGradient.updates
 
     def watched(self: Any, task: Any, clients: Any, step: ClientStepInput) -> Any:
         starts.append(step.model)
         return updates(self, task, clients, step)
 
-    def counted(vector: Vector, number_format: DownlinkFormat) -> bytes:
+    def counted(vector: Floats, number_format: DownlinkFormat) -> Floats:
         packed.append(vector)
-        return pack(vector, number_format)
+        return as_received(vector, number_format)
 
     monkeypatch.setattr(SampleClippedGradient, "updates", watched)
-    monkeypatch.setattr(broadcast, "pack", counted)
+    monkeypatch.setattr(training, "as_received", counted)
     monkeypatch.setattr(rounds, "MAX_COORDINATES_IN_MEMORY", 1)  # one client at a time
     spec = a_spec({"runtime": {"messages": messages}}, downlink)
     run(spec, tmp_path / "run")

@@ -153,6 +153,31 @@ def test_an_unclipped_control_variate_is_the_mean_gradient_of_the_local_steps() 
         np.testing.assert_allclose(row, gradient.numpy(), atol=1e-5)
 
 
+def test_on_minibatches_a_control_variate_is_the_mean_over_the_clients_own_steps() -> None:
+    algorithm = scaffold(local_steps=1, local_epochs=2, batch_size=30)
+    task, clients = digits_by_label()
+    clients[1] = ClientData(
+        name="b", features=clients[1].features[:40], labels=clients[1].labels[:40]
+    )
+    model = task.initial_model()
+    state = algorithm.initialize(model)
+    step = ClientStepInput(
+        run="r", round=1, model=model, state=state, randomness=SeededRandomness(0)
+    )
+    changes = np.stack(
+        [
+            row
+            for block in algorithm.client_steps(task, clients, step)
+            for row in zero_nonfinite_rows(block.uplinks[0])
+        ]
+    )
+    _, state = a_round(algorithm, task, clients, 1, model, state)
+    steps = np.array([2 * -(-client.num_samples // 30) for client in clients])
+    assert len(set(steps)) > 1
+    expected = -changes / (steps[:, None] * RATE)
+    np.testing.assert_allclose(state["client_controls"], expected, atol=1e-6)
+
+
 def test_the_first_round_is_federated_averaging() -> None:
     np.testing.assert_allclose(trained(scaffold(), 1)[0], trained(averaging(), 1)[0], atol=1e-9)
 

@@ -65,6 +65,10 @@ CASES: dict[str, dict[str, Any]] = {
     "client level": {"privacy": CLIENT, "algorithm": LOCAL_STEPS},
     "one local step": {"privacy": CLIENT, "algorithm": {**LOCAL_STEPS, "local_steps": 1}},
     "proximal": {"privacy": CLIENT, "algorithm": {**LOCAL_STEPS, "proximal_weight": 0.1}},
+    "minibatches": {
+        "privacy": CLIENT,
+        "algorithm": {**LOCAL_STEPS, "local_steps": 1, "local_epochs": 1, "batch_size": 100},
+    },
     "momentum": {
         "algorithm": {"kind": "fedavg", "server_learning_rate": 0.5, "server_momentum": 0.9}
     },

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from sottovoce.core.errors import WireError
+from sottovoce.protocol import broadcast
 from sottovoce.protocol.broadcast import (
     DOWNLINK_FORMATS,
     DownlinkFormat,
     Start,
+    as_received,
     pack,
     pack_start,
     unpack,
@@ -29,6 +31,21 @@ def test_the_model_and_the_shared_state_arrive_as_they_are_packed(downlink: Down
     np.testing.assert_array_equal(found.model, unpack(payloads[0], 300, downlink))
     assert list(found.state) == ["control"]
     np.testing.assert_array_equal(found.state["control"], unpack(payloads[1], 300, downlink))
+
+
+@pytest.mark.parametrize("downlink", DOWNLINK_FORMATS)
+def test_a_large_vector_is_rounded_in_pieces_as_it_is_as_a_whole(
+    downlink: DownlinkFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broadcast, "_TOGETHER", 2 * broadcast.BLOCK)
+    vector = np.random.default_rng(1).normal(size=3000)
+    found = as_received(vector, downlink)
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, unpack(pack(vector, downlink), 3000, downlink))
+    vector[2900] = np.inf
+    for function in (pack, as_received):
+        with pytest.raises(WireError, match="coordinate 2900 "):
+            function(vector, downlink)
 
 
 def test_an_algorithm_that_shares_nothing_sends_the_model_alone() -> None:

@@ -274,6 +274,36 @@ def test_following_the_average_is_federated_averaging(tmp_path: Path) -> None:
         ),
         (
             "scaffold-client",
+            {"algorithm": {"kind": "scaffold", **LOCAL, "local_epochs": 2}},
+            "'algorithm.local_steps' and 'algorithm.local_epochs' both",
+        ),
+        (
+            "scaffold-client",
+            {
+                "algorithm": {
+                    "kind": "scaffold",
+                    **LOCAL,
+                    "local_steps": 1,
+                    "local_epochs": 2,
+                    "batch_size": 5,
+                }
+            },
+            "private; set 'algorithm.control_clip_norm'",
+        ),
+        (
+            "median",
+            {
+                "algorithm": {
+                    "kind": "fedavg",
+                    "server_learning_rate": 1.0,
+                    "local_epochs": 1,
+                    "batch_size": 5,
+                }
+            },
+            "drop 'algorithm.local_epochs' and 'algorithm.batch_size', or set privacy.level",
+        ),
+        (
+            "scaffold-client",
             {"privacy": {**CLIENT_LEVEL, "record_sampling_rate": 0.5}},
             "drop it, or set privacy.level = 'sample'",
         ),

@@ -118,6 +118,18 @@ OF_SECTIONS: list[tuple[dict[str, Any], str]] = [
         "9d11d88c63bda275",
     ),
     ({"algorithm": {"kind": "scaffold", "server_learning_rate": 1.0}}, "002647a93ef22903"),
+    (
+        {
+            "algorithm": {
+                "kind": "fedavg",
+                "server_learning_rate": 1.0,
+                "local_learning_rate": 0.1,
+                "local_epochs": 1,
+                "batch_size": 10,
+            }
+        },
+        "e0398c758a2f5177",
+    ),
     ({"algorithm": {"kind": "nbafl", "local_learning_rate": 0.5}}, "9cf03695ca6b9448"),
     ({"algorithm": {"kind": "other", "amount": 2.0}}, "2649bfd1e3a2b6b2"),
     ({"sampling": {"kind": "poisson", "rate": 0.5}}, "7a39a18d76c52827"),

@@ -125,18 +125,26 @@ def seeded(
 def simulate(
     clients: Annotated[int, typer.Option(help="Clients in a round, one sample each.")] = 1000,
     dimension: Annotated[int, typer.Option(help="Parameters of the linear model.")] = 20_000,
-    bits: Annotated[int, typer.Option(help="Bits per coordinate.")] = 1,
+    bits: Annotated[
+        str, typer.Option(help="Bits per coordinate, or auto: as levels = 'auto' chooses.")
+    ] = "1",
     messages: Annotated[
         str,
-        typer.Option(help="packed: exact codes, packed and unpacked; none: codes drawn by torch."),
-    ] = "packed",
+        typer.Option(
+            help="stored: charged, sealed and stored, as runs do by default; packed: exact codes "
+            "alone; none: codes drawn by torch."
+        ),
+    ] = "stored",
     rotation: Annotated[
         str, typer.Option(help="auto: rotate updates, as runs do by default; off: do not rotate.")
     ] = "auto",
     device: Device = "auto",
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of our code and of torch; by default one per core.")
+    ] = None,
     seconds: Seconds = 5.0,
 ) -> dict[str, Any]:
-    """Measure whole simulated rounds: clients per second, from gradient to new model."""
+    """Measure whole simulated rounds: clients per second, and the share that each stage takes."""
     from sottovoce_papers.benchmarks.simulate import measure
 
     return measure(
@@ -145,6 +153,32 @@ def simulate(
         bits=bits,
         messages=messages,
         rotation=rotation,
+        device=device or "auto",
+        threads=threads,
+        seconds=seconds,
+    )
+
+
+@_command
+def train(
+    clients: Annotated[int, typer.Option(help="Clients in a round.")] = 50,
+    records: Annotated[int, typer.Option(help="Images of 28x28 pixels of each client.")] = 50,
+    batch_size: Annotated[int, typer.Option(help="Images of a local step.")] = 10,
+    messages: Annotated[
+        str,
+        typer.Option(help="packed: exact codes, packed and unpacked; none: codes drawn by torch."),
+    ] = "packed",
+    device: Device = "auto",
+    seconds: Seconds = 10.0,
+) -> dict[str, Any]:
+    """Measure whole rounds in which clients train a network of 94,410 parameters for one epoch."""
+    from sottovoce_papers.benchmarks.train import measure
+
+    return measure(
+        clients=clients,
+        records=records,
+        batch_size=batch_size,
+        messages=messages,
         device=device or "auto",
         seconds=seconds,
     )

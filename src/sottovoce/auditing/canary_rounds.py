@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from sottovoce.core.adjacency import Adjacency, Unit
-from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.domains import Floats, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.federated.algorithms.algorithm import (
     AggregatedUplink,
@@ -37,6 +37,7 @@ from sottovoce.federated.algorithms.algorithm import (
     State,
 )
 from sottovoce.learning.clients import ClientData, DenseRows, Rows, names_of, sizes_of
+from sottovoce.learning.minibatches import Minibatches
 from sottovoce.learning.task import Task
 
 _TIMES_THE_CLIP = 1000.0  # So large that a missing or wrong clipping shows in the scores.
@@ -171,16 +172,16 @@ class CanaryTask(Task):
         task: Task,
         canaries: Canaries,
         round_number: int,
-        origin: Vector,
+        origin: Floats,
         *,
         sampled: bool,
     ) -> None:
         self.__dict__.update(vars(task))
         self._canaries, self._round, self._sampled = canaries, round_number, sampled
-        self._origin = torch.from_numpy(origin).to(task.device)
+        self._origin = torch.from_numpy(origin).to(task.device, torch.float64)
 
     def sample_gradients(
-        self, model: Vector, clients: Sequence[ClientData], chosen: Tensor | None = None
+        self, model: Floats, clients: Sequence[ClientData], chosen: Tensor | None = None
     ) -> Iterator[tuple[Tensor, Rows]]:
         names, sizes = names_of(clients), sizes_of(clients)
         offset = 0
@@ -204,17 +205,17 @@ class CanaryTask(Task):
                 yield owners[mask] + start, DenseRows(dense[mask])
             offset += total
 
-    def closed_form_gradients(self, model: Vector, clients: Sequence[ClientData]) -> Rows | None:
+    def closed_form_gradients(self, model: Floats, clients: Sequence[ClientData]) -> Rows | None:
         if any(self._is_replaced(name) for name in names_of(clients)):
             return None  # These clients have a local model and no gradient.
         return super().closed_form_gradients(model, clients)
 
     def local_models(
         self,
-        model: Vector,
+        model: Floats,
         clients: Sequence[ClientData],
         *,
-        steps: int,
+        steps: int | Minibatches,
         learning_rate: float,
         proximal_weights: Sequence[float] | None = None,
         corrections: Tensor | None = None,
@@ -227,7 +228,7 @@ class CanaryTask(Task):
             for place, rows in super().local_models(
                 model,
                 clients[start:stop],
-                steps=steps,
+                steps=steps if isinstance(steps, int) else steps[start:stop],
                 learning_rate=learning_rate,
                 proximal_weights=proximal_weights and proximal_weights[start:stop],
                 corrections=None if corrections is None else corrections[start:stop],
@@ -271,7 +272,7 @@ class CanaryTask(Task):
 
     def _silent_rows(
         self,
-        model: Vector,  # noqa: ARG002
+        model: Floats,  # noqa: ARG002
         clients: Sequence[ClientData],
     ) -> Iterator[tuple[Tensor, Rows]]:
         """Yield gradients of zero for all records of some clients."""

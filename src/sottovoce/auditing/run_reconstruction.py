@@ -266,6 +266,11 @@ def sender_of(run: FinishedRun) -> Sender:
             f"the updates of '{spec.algorithm.kind}' depend on more than the client's images; use "
             "--method learned, or a run of 'fedavg'"
         )
+    if isinstance(algorithm.local_work, LocalSgd) and algorithm.local_work.batch_size is not None:
+        raise ConfigError(
+            "--method inversion repeats the local steps of a client and does not know its secret "
+            "minibatches; use --method learned, or a run without 'algorithm.batch_size'"
+        )
     if isinstance(algorithm.local_work, SampleClippedGradient):
         work = dataclasses.replace(algorithm.local_work, sampling_rate=1.0)
         every: Any = algorithm  # Algorithms are dataclasses.
@@ -292,8 +297,8 @@ def work_of(sender: Sender) -> Work:
     algorithm = sender.algorithm
     assert isinstance(algorithm, SendsLocalWork), "sender_of has checked that"
     match algorithm.local_work:
-        case LocalSgd(steps=steps, learning_rate=rate):
-            return LocalSteps(steps=steps, learning_rate=rate)
+        case LocalSgd(steps=steps, epochs=epochs, learning_rate=rate):
+            return LocalSteps(steps=epochs or steps, learning_rate=rate)
         case SampleClippedGradient(clip_norm=clip_norm):
             return ClippedMean(clip_norm=clip_norm)
 

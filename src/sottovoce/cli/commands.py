@@ -10,17 +10,22 @@ imports no plug-in except sottovoce-papers, and shell completion imports one onl
 after its command.
 """
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 import typer
 import typer.core
+import typer.main
+import typer.models
 
 from sottovoce.core.registry import Register
 
 Command = typer.Typer | Callable[..., Any]
 
 COMMANDS: Register[Command] = Register("command", places={})
+# The commands of this package in the order of the help text, filled by `sottovoce.cli.main`.
+BUILT_IN: dict[str, Command] = {}
 
 
 def register_command(name: str, command: Command, *, module: str) -> None:
@@ -38,7 +43,7 @@ def register_command(name: str, command: Command, *, module: str) -> None:
 
 
 class CommandGroup(typer.core.TyperGroup):
-    """The group of built-in commands and of plug-ins' commands, each imported when it is called.
+    """The group of built-in commands and of plug-ins' commands, each prepared when it is called.
 
     A plug-in cannot replace a built-in command; `sottovoce plugins` lists those that try.
     """
@@ -48,41 +53,47 @@ class CommandGroup(typer.core.TyperGroup):
         self.on_load: Callable[[str, Any], None] = _ignore
 
     def add_own_commands(self) -> None:
-        """Add the commands of sottovoce-papers, where it is installed, to the built-in ones."""
-        for name in COMMANDS.names():
-            if name not in self.commands and COMMANDS.find_ours(name) is not None:
+        """Prepare the built-in commands and those of sottovoce-papers, where it is installed."""
+        names = [name for name in COMMANDS.names() if name not in BUILT_IN]
+        for name in [*BUILT_IN, *(one for one in names if COMMANDS.find_ours(one) is not None)]:
+            if name not in self.commands:
                 self.commands[name] = self._loaded(name)
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Return the names of all commands, the built-in ones first."""
-        own = super().list_commands(ctx)
-        return [*own, *(name for name in COMMANDS.names() if name not in own)]
+        return [*BUILT_IN, *(name for name in COMMANDS.names() if name not in BUILT_IN)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return a command for the help text; None if there is none of that name.
+        """Return a command for the help text, without its parameters; None if it is unknown.
 
         Of a plug-in's command, only its name and its distribution are known: it is not imported.
         """
         found = super().get_command(ctx, cmd_name)
-        if found is not None or cmd_name not in COMMANDS.names():
+        if found is not None:
             return found
-        if COMMANDS.find_ours(cmd_name) is not None:
-            return self._loaded(cmd_name)
-        sources = " and ".join(COMMANDS.sources(cmd_name))
-        return typer.core.TyperCommand(cmd_name, help=f"Plug-in of {sources}.")
+        noun = BUILT_IN.get(cmd_name)
+        if noun is None:
+            if cmd_name not in COMMANDS.names():
+                return None
+            noun = COMMANDS.find_ours(cmd_name)
+        if noun is None:
+            sources = " and ".join(COMMANDS.sources(cmd_name))
+            return typer.core.TyperCommand(cmd_name, help=f"Plug-in of {sources}.")
+        return typer.core.TyperCommand(cmd_name, help=_help_of(noun))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that is called, importing it if a plug-in defines it."""
         name = args[0]
         if name not in self.commands and not name.startswith("-"):
-            if name in COMMANDS.names():
+            if name in BUILT_IN or name in COMMANDS.names():
                 return name, self._loaded(name), args[1:]
             if COMMANDS.is_in_papers(name):
                 raise COMMANDS.unknown(name)
+            self.add_own_commands()  # The error suggests one of them.
         return super().resolve_command(ctx, args)
 
     def _loaded(self, name: str) -> Any:
-        noun = COMMANDS.find(name)
+        noun = BUILT_IN.get(name) or COMMANDS.find(name)
         alone = typer.Typer(
             add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
         )
@@ -95,6 +106,12 @@ class CommandGroup(typer.core.TyperGroup):
         command = group.commands[name]
         self.on_load(name, command)
         return command
+
+
+def _help_of(noun: Command) -> str | None:
+    if isinstance(noun, typer.Typer):
+        return typer.main.solve_typer_info_help(typer.models.TyperInfo(noun))
+    return inspect.getdoc(noun)
 
 
 def _nothing() -> None:

@@ -146,10 +146,7 @@ _NOUNS: dict[str, commands.Command] = {
 }
 for _name, _noun in _NOUNS.items():
     commands.register_command(_name, _noun, module=__name__)
-    if isinstance(_noun, typer.Typer):
-        app.add_typer(_noun, name=_name)
-    else:
-        app.command(_name)(_noun)
+    commands.BUILT_IN[_name] = _noun
 
 
 def _print_version(wanted: bool) -> None:

@@ -161,6 +161,13 @@ class ProgressReporter:
             note: What else to show, such as the accuracy of the last round.
         """
 
+    def announce(self, text: str) -> None:
+        """Say at once what begins, where the first `update` is seconds away.
+
+        Args:
+            text: What is being done, such as loading data.
+        """
+
 
 class _TerminalBars(ProgressReporter):
     """Progress bars, one a task, drawn by rich."""
@@ -169,6 +176,9 @@ class _TerminalBars(ProgressReporter):
         self._progress = progress
         self._tasks: dict[str, Any] = {}
         self._waiting = progress.add_task("preparing", total=None, note="")
+
+    def announce(self, text: str) -> None:
+        self._progress.update(self._waiting, description=printable(text))
 
     def update(self, name: str, completed: int, total: int, note: str) -> None:
         self._progress.update(self._waiting, visible=False)
@@ -182,14 +192,21 @@ class _ProgressLines(ProgressReporter):
 
     def __init__(self) -> None:
         self._line, self._printed = "preparing", ""
-        self._start = time.monotonic()
+        self._start, self._announced = time.monotonic(), False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._report, name="progress", daemon=True)
         self._thread.start()
 
+    def announce(self, text: str) -> None:
+        self._line, self._announced = printable(text), True
+        self._print()
+
     def update(self, name: str, completed: int, total: int, note: str) -> None:
         noted = f"  {printable(note)}" if note else ""
         self._line = f"{printable(name)}: {completed} of {total}{noted}"
+        if self._announced:  # The first result after an announcement is awaited.
+            self._announced = False
+            self._print()
 
     def close(self) -> None:
         """End the thread, and print the last state if earlier ones were printed."""

@@ -9,6 +9,7 @@ import shlex
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -140,6 +141,9 @@ def run(
             help="Print what the run would cost and every reason to refuse it; train nothing.",
         ),
     ] = False,
+    profile: Annotated[
+        bool, typer.Option("--profile", help="Print at the end how long each stage took.")
+    ] = False,
     allow_code: AllowCode = False,
     data_dir: DataDir = None,
     log: Log = None,
@@ -160,9 +164,9 @@ def run(
     exits with 0 if the spec would run, 2 if it would be refused or stop before its first round.
     """
     if check:
-        if resume or log:
+        if resume or log or profile:
             raise ConfigError(
-                "--check is for a run that has not begun; leave out --resume and --log"
+                "--check trains nothing; leave out --resume, --log and --profile, or --check"
             )
         set_data_folder(data_dir)
         with report_progress():
@@ -185,10 +189,17 @@ def run(
         spec, set_ or [], resumed_header=begun.header() if resume and begun.exists else None
     )
     check_code_allowed(loaded, allow_code=allow_code)
+    if profile and loaded.runtime.backend != "fast":
+        raise ConfigError(
+            "--profile measures a run in this process (runtime.backend = 'fast'), but this run "
+            f"has the backend '{loaded.runtime.backend}', whose clients work in other processes; "
+            "leave out --profile, or add --set runtime.backend=fast"
+        )
     set_data_folder(data_dir)
     is_ours = resume or not begun.exists
     try:
         with interruptible() as interrupted, report_progress() as bars:
+            bars.announce(f"{loaded.name}: loading torch and '{loaded.data.dataset}'")
             fetch_missing(loaded.data.dataset, bars)
             from sottovoce.runs.runner import launch  # torch takes a while to load
             from sottovoce.runs.tracking import track_run
@@ -203,14 +214,34 @@ def run(
                 def on_resume(where: str) -> None:
                     say(where, err=True)
 
-                result = launch(
-                    loaded, folder, resume=resume, on_round=on_round, on_resume=on_resume
-                )
+                with measured_if(profile) as stages:
+                    result = launch(
+                        loaded, folder, resume=resume, on_round=on_round, on_resume=on_resume
+                    )
                 trackers.finish(result)
     except KeyboardInterrupt as interrupt:
         stopped = folder if is_ours and begun.exists else None
         end_interrupted_run(interrupt, stopped, loaded.rounds, as_json=as_json)
-    print_result(result, folder, as_json=as_json)
+    print_result(result, folder, as_json=as_json, profile=stages)
+
+
+@contextlib.contextmanager
+def measured_if(wanted: bool) -> Iterator[dict[str, dict[str, float]]]:
+    """Measure the stages of the `with` block, if that is wanted.
+
+    Yields:
+        A table that is filled at the end of the block: by stage, its seconds and its share of all;
+        it stays empty if nothing is measured.
+    """
+    from sottovoce.core.stages import measure_stages
+
+    table: dict[str, dict[str, float]] = {}
+    with contextlib.ExitStack() as measuring:
+        times = measuring.enter_context(measure_stages()) if wanted else None
+        begun = time.perf_counter()
+        yield table
+        if times is not None:
+            table.update(times.profile(time.perf_counter() - begun))
 
 
 def _checked(

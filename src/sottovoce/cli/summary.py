@@ -1,6 +1,7 @@
 """What a run prints at its end: a summary of six lines and the next commands, or JSON."""
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,24 @@ _INDENT = 11
 _GROUP_HEADINGS = {"bits_per_coordinate": "bits", "ran_out": "ran out"}
 
 
-def print_result(result: dict[str, Any], folder: Path, *, as_json: bool) -> None:
+Profile = Mapping[str, Mapping[str, float]]
+
+
+def print_result(
+    result: dict[str, Any], folder: Path, *, as_json: bool, profile: Profile | None = None
+) -> None:
     """Print the result of a run that has ended or was halted.
 
     Args:
         result: What the run's result.json has.
         folder: The run's folder.
         as_json: Whether to print every figure as JSON instead of a summary.
+        profile: The seconds and the share of each stage, if they were measured.
     """
     for warning in result["warnings"]:
         print_warning(warning)
     if as_json:
-        print_json({**result, "folder": str(folder)})
+        print_json({**result, "folder": str(folder), **({"profile": profile} if profile else {})})
         return
     for name, text in _summary(result, folder):
         print_wrapped(name, text, indent=_INDENT)
@@ -30,9 +37,23 @@ def print_result(result: dict[str, Any], folder: Path, *, as_json: bool) -> None
         _print_groups(result["groups"])
     if any("answered" in row for row in result["clients"]):
         _print_sites(result["clients"])
+    if profile:
+        _print_profile(profile)
     say(f"\nEvery figure is in {folder / 'result.json'}. Next:")
     for command in _next_commands(folder):
         say(f"  {command}")
+
+
+def _print_profile(profile: Profile) -> None:
+    total = sum(row["seconds"] for row in profile.values())
+    say(f"\nThe run took {total:.3g} s:")
+    print_table(
+        ["stage", "seconds", "share"],
+        [
+            [name, f"{row['seconds']:.3f}", f"{100.0 * row['share']:.1f}%"]
+            for name, row in profile.items()
+        ],
+    )
 
 
 def _summary(result: dict[str, Any], folder: Path) -> list[tuple[str, str]]:

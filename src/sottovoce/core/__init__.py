@@ -7,10 +7,9 @@ A domain states where inputs lie, the errors are all that Sottovoce raises on pu
 `Register` finds plug-ins. This package imports no other package of Sottovoce.
 """
 
-from typing import TYPE_CHECKING
-
 from sottovoce.core.faces import export_lazily
 
+TYPE_CHECKING = False  # Importing it from `typing` would double the import time of `sottovoce`.
 if TYPE_CHECKING:
     from sottovoce.core.adjacency import Adjacency as Adjacency
     from sottovoce.core.adjacency import Unit as Unit

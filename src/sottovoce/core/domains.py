@@ -128,6 +128,33 @@ class Domain(Protocol):
         ...
 
 
+def plain_array(values: Any) -> NDArray[Any]:
+    """Return a list, an array or a torch tensor on any device as a plain numpy array, uncopied.
+
+    Floats of a type that numpy lacks, such as bfloat16, become float32, which is exact. DomainError
+    is raised for what is no dense array, and for a masked array with masked values: what lies under
+    a mask is no data.
+    """
+    try:
+        if hasattr(values, "detach"):
+            values = values.detach().cpu().resolve_conj().resolve_neg()
+            if values.dtype.is_floating_point and values.dtype.itemsize < 4:
+                values = values.float()
+            return np.asarray(values.numpy())
+        if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+            raise DomainError(
+                "some values are masked; leave them out, or give them a value with .filled(0.0)"
+            )
+        return np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, DomainError):
+            raise
+        raise DomainError(
+            f"this cannot be read as a dense array of numbers ({error}); flatten and concatenate its "
+            "parts, and convert a tensor with .to_dense() or .float()"
+        ) from None
+
+
 def finite_vector(values: ArrayLike, dimension: int) -> Vector:
     """Return the values as a float64 vector of this dimension.
 
@@ -144,10 +171,10 @@ def sized_vector(values: ArrayLike, dimension: int) -> Floats:
     An array of float16 or float32 becomes float32, which is exact; everything else becomes float64.
     DomainError is raised for another shape or no numbers; NaN and infinity are not refused.
     """
-    array = np.asarray(values)
+    array = plain_array(values)
     if array.dtype.kind == "f" and array.dtype.itemsize <= 4 and array.shape == (dimension,):
         return np.require(array, np.float32, ["C", "A"])
-    return np.require(_vector(values, dimension), np.float64, ["C", "A"])
+    return np.require(_vector(array, dimension), np.float64, ["C", "A"])
 
 
 def contiguous_vector(values: NDArray[Any]) -> Floats:
@@ -157,7 +184,7 @@ def contiguous_vector(values: NDArray[Any]) -> Floats:
     float64. DomainError is raised if the array is no vector or has no numbers; NaN and infinity are
     not refused.
     """
-    array = np.asarray(values)
+    array = plain_array(values)
     if array.ndim != 1:
         raise DomainError(f"expected a vector, got shape {array.shape}; flatten it first")
     if array.dtype.kind not in "fiu":
@@ -168,16 +195,20 @@ def contiguous_vector(values: NDArray[Any]) -> Floats:
 
 
 def _vector(values: ArrayLike, dimension: int) -> Vector:
+    array = plain_array(values)
+    if array.dtype.kind not in "fiubO":
+        raise DomainError(
+            f"expected a vector of numbers, got {array.dtype} values; convert them to float64"
+        )
+    if array.shape != (dimension,):  # Before the conversion, which copies a large array.
+        remedy = "pass one contribution in each call" if array.ndim == 1 else "flatten it first"
+        raise DomainError(
+            f"expected a vector of dimension {dimension}, got shape {array.shape}; {remedy}"
+        )
     try:
-        vector = np.require(np.asarray(values, dtype=np.float64), requirements=["A"])
+        return np.require(np.asarray(array, dtype=np.float64), requirements=["A"])
     except (TypeError, ValueError) as error:
         raise DomainError(f"the input must be a vector of numbers: {error}") from None
-    if vector.shape != (dimension,):
-        remedy = "pass one contribution in each call" if vector.ndim == 1 else "flatten it first"
-        raise DomainError(
-            f"expected a vector of dimension {dimension}, got shape {vector.shape}; {remedy}"
-        )
-    return vector
 
 
 def _check_finite(vector: Vector) -> None:

@@ -11,8 +11,11 @@ would replace the exported name.
 
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+
+TYPE_CHECKING = False  # The module `typing` would take a third of the package's import time.
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
 # For each imported package: the module that defines each exported name.
 DEFINING_MODULES: dict[str, dict[str, str]] = {}
@@ -26,7 +29,7 @@ RENAMED = {
 }
 
 
-def export_lazily(package: str, homes: Mapping[str, Sequence[str]]) -> None:
+def export_lazily(package: str, homes: "Mapping[str, Sequence[str]]") -> None:
     """Make `package` export names of its modules without importing these modules yet.
 
     Sets `__all__`, `__getattr__` and `__dir__` of the package (PEP 562).
@@ -41,7 +44,7 @@ def export_lazily(package: str, homes: Mapping[str, Sequence[str]]) -> None:
     home_of = {name: home for home, names in homes.items() for name in names}
     DEFINING_MODULES[package] = {name: f"{package}.{home}" for name, home in home_of.items()}
 
-    def find(name: str) -> Any:
+    def find(name: str) -> "Any":
         if RENAMED.get(name) in home_of and _is_imported():
             raise ImportError(f"'{name}' is '{RENAMED[name]}' since version 0.2.0; import that")
         if name not in home_of:

@@ -9,7 +9,7 @@ import stat
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,12 +65,14 @@ def explain_os_errors(action: str, path: Path) -> Iterator[None]:
         raise OutputError(f"cannot {action} {path}: {reason}; {what_to_do}") from error
 
 
-def write_atomic(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
+def write_atomic(
+    path: Path, content: bytes | Callable[[IO[bytes]], object], *, mode: int = PUBLIC
+) -> None:
     """Write a whole file or nothing: a temporary file is written, synced, then renamed.
 
     Args:
         path: The file, which is replaced if it exists.
-        content: Its content.
+        content: Its content, or a function that writes it into the open file.
         mode: Its mode, less the user's umask, from the moment it is created.
 
     Raises:
@@ -82,7 +84,10 @@ def write_atomic(path: Path, content: bytes, *, mode: int = PUBLIC) -> None:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _AS_BYTES, mode)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(content)
+                if callable(content):
+                    content(file)
+                else:
+                    file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)

@@ -6,15 +6,15 @@ package, not from the module that defines it, so the message names the package.
 """
 
 import importlib
-import json
 import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.resources import files
-from types import FrameType, ModuleType
 
 from sottovoce.core.faces import DEFINING_MODULES
+
+TYPE_CHECKING = False  # The module `typing` would take a third of the package's import time.
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import FrameType, ModuleType
 
 SINCE = "0.2.0"
 
@@ -24,6 +24,9 @@ def new_path(old: str) -> str | None:
 
     `old` is its full name, with or without "sottovoce.". Several new places are joined by " and ".
     """
+    import json  # These are imported here because only failing imports need them.
+    from importlib.resources import files
+
     moved = json.loads((files("sottovoce.core") / "moved.json").read_text(encoding="utf-8"))
     found: str | None = moved.get(old.removeprefix("sottovoce."))
     return found
@@ -43,7 +46,7 @@ def _asked_for(fullname: str) -> str:
 
 def _names_asked_for() -> tuple[str, ...]:
     """Return the names in `from old import names`; none for another kind of import."""
-    import dis  # Imported here because only failing imports need it.
+    import dis
 
     frame: FrameType | None = sys._getframe(1)
     inside = (__file__, "<frozen importlib")
@@ -99,15 +102,15 @@ def _told(asked: str, new: str) -> str:
     return f"'{asked}' is '{new}' since version {SINCE}; change the import{public_names}"
 
 
-class _OldPaths(MetaPathFinder):
+class _OldPaths:
     """A finder that comes last, so it is asked only for modules that no other finder knows."""
 
     def find_spec(
         self,
         fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
+        path: "Sequence[str] | None",  # noqa: ARG002
+        target: "ModuleType | None" = None,  # noqa: ARG002
+    ) -> "ModuleSpec | None":
         """Raise an ImportError with the new path for a module that has moved."""
         if not fullname.startswith("sottovoce."):
             return None

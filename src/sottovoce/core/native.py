@@ -2,7 +2,7 @@
 
 The extension is optional: an installation without a C compiler works, warns once, and computes the
 same bits with numpy. The environment variable `SOTTOVOCE_KERNELS` chooses a level by name: auto,
-avx512, avx2, portable or numpy.
+avx512 or avx2 (x86-64), neon (64-bit ARM), portable or numpy.
 """
 
 import importlib
@@ -31,8 +31,6 @@ def _library() -> ModuleType | None:
 _native = _library()
 
 VARIABLE: Final = "SOTTOVOCE_KERNELS"
-# In the order of the extension's level numbers: each includes the instructions of those before.
-_NAMES: Final = ("portable", "avx2", "avx512")
 
 
 class NativeMissingWarning(RuntimeWarning):
@@ -47,17 +45,17 @@ class Native(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the level: portable, avx2 or avx512."""
-        return _NAMES[self.level]
+        """The name of the level: portable, avx2, avx512 or neon."""
+        return str(self.library.levels()[self.level])
 
 
 def levels() -> tuple[str, ...]:
     """Return the kernels that this machine can run, by name, the slowest first.
 
-    They are numpy and, if the C extension is built, portable, avx2 and avx512 as far as the
-    processor has these instructions.
+    They are numpy and, if the C extension is built, portable and those of avx2, avx512 and neon
+    whose instructions the processor has.
     """
-    return ("numpy", *(_NAMES[: _native.best_level() + 1] if _native else ()))
+    return ("numpy", *(_native.levels() if _native else ()))
 
 
 class _Choice:
@@ -134,4 +132,4 @@ def _find(name: str) -> Native | None:
         )
     if name == "numpy" or _native is None:
         return None
-    return Native(_native, _NAMES.index(name))
+    return Native(_native, known.index(name) - 1)

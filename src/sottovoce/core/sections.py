@@ -219,7 +219,7 @@ def complete_table(
 
     Returns:
         The table without `kind`. If it was checked, it has all fields of the section, derived ones
-        too.
+        too, as `complete` returns them.
 
     Raises:
         UnknownNameError: `given` has a key that this kind lacks.
@@ -233,7 +233,7 @@ def complete_table(
         found = None
     if found is None:
         return dict(given)
-    return dataclasses.asdict(_checked(found.section, where, given))
+    return complete(_checked(found.section, where, given))
 
 
 def _checked(section: Callable[..., S], where: str, given: Mapping[str, Any]) -> S:
@@ -250,17 +250,34 @@ def _checked(section: Callable[..., S], where: str, given: Mapping[str, Any]) ->
     return build(section, given)
 
 
+def complete(section: Any) -> dict[str, Any]:
+    """Return all fields of a section with their values, derived ones and None too.
+
+    Left out are keys that the section's class variable `LEFT_OUT_AS_DEFAULT` names, if they have
+    their default.
+    """
+    late = _late_defaults(section)
+    return {key: value for key, value in dataclasses.asdict(section).items() if key not in late}
+
+
+def _late_defaults(section: Any) -> set[str]:
+    """Return the fields that were added after specs had been hashed and have their default."""
+    late = getattr(section, "LEFT_OUT_AS_DEFAULT", ())
+    fields = dataclasses.fields(section)
+    return {f.name for f in fields if f.name in late and getattr(section, f.name) == f.default}
+
+
 def as_table(section: Any) -> dict[str, Any]:
     """Return the keys of a section with their values, as a spec's table has them.
 
     Left out are `kind`, derived fields, keys whose value is None, and keys that the section's class
     variable `LEFT_OUT_AS_DEFAULT` names, if they have their default. A tuple becomes a list.
     """
-    late = getattr(section, "LEFT_OUT_AS_DEFAULT", ())
+    late = _late_defaults(section)
     found = {}
-    for name, field in keys_of(section).items():
+    for name in keys_of(section):
         value = getattr(section, name)
-        if value is None or (name in late and value == field.default):
+        if value is None or name in late:
             continue
         found[name] = list(value) if isinstance(value, tuple) else value
     return found

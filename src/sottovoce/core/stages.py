@@ -10,6 +10,7 @@ its work is counted where it belongs; a profiled run is therefore a little slowe
 """
 
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ class StageTimes:
     seconds: dict[str, float] = field(default_factory=dict)
     _open: list[str] = field(default_factory=list)
     _since: float = 0.0
+    _thread: int = field(default_factory=threading.get_ident)
 
     def _switch(self) -> None:
         """Count the time since the last border for the innermost open stage."""
@@ -46,6 +48,22 @@ class StageTimes:
         self._switch()
         self._open.pop()
 
+    def profile(self, total_seconds: float) -> dict[str, dict[str, float]]:
+        """Return the seconds of each stage and its share of a total, the longest stage first.
+
+        Args:
+            total_seconds: The seconds in which the stages passed, and whatever else.
+
+        Returns:
+            By the name of the stage, `seconds` and `share`; last "other", the rest of the total.
+        """
+        longest = sorted(self.seconds.items(), key=lambda one: -one[1])
+        rest = max(0.0, total_seconds - sum(self.seconds.values()))
+        return {
+            name: {"seconds": seconds, "share": seconds / total_seconds if total_seconds else 0.0}
+            for name, seconds in [*longest, ("other", rest)]
+        }
+
 
 _active: StageTimes | None = None
 
@@ -65,8 +83,8 @@ def measure_stages() -> Iterator[StageTimes]:
 def stage(name: str) -> Iterator[None]:
     """Count the time of a `with` block for the stage `name`, if stages are measured."""
     times = _active
-    if times is None:
-        yield
+    if times is None or times._thread != threading.get_ident():
+        yield  # The threads that share the work of a stage are within its time.
         return
     times.enter(name)
     try:
@@ -81,10 +99,10 @@ def staged(name: str, items: Iterable[T]) -> Iterator[T]:
     while True:
         with stage(name):
             try:
-                item = next(iterator)
+                made = [next(iterator)]
             except StopIteration:
                 return
-        yield item
+        yield made.pop()  # So that a large item is not kept here while the next one is made.
 
 
 def _wait_for_device() -> None:

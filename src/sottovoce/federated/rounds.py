@@ -43,7 +43,7 @@ def compute_finite_uplinks(
     """
     return [
         (block.start + i, uplink, values)
-        for block in algorithm.client_steps(task, clients, step)
+        for block in staged("train", algorithm.client_steps(task, clients, step))
         for uplink, rows in enumerate(block.uplinks)
         for i, values in enumerate(zero_nonfinite_rows(rows))
     ]
@@ -235,8 +235,11 @@ class StoredMessages(ChargedRounds):
         refused: set[str] = set()
         together = self.together or max(1, MAX_COORDINATES_IN_MEMORY // self.dimension)
         for first in range(0, len(asked), together):
-            requests = self._requests(plan, asked[first : first + together], start)
-            for outcome in privatize(plan, requests, self.ledger, self.randomness):
+            group = asked[first : first + together]
+            outcomes = privatize(  # No name keeps the updates while the next group trains.
+                plan, self._requests(plan, group, start), self.ledger, self.randomness
+            )
+            for outcome in outcomes:
                 if isinstance(outcome, Refused):
                     refused.add(outcome.part.client)
                     continue

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import PluginError
 from sottovoce.core.randomness import SeededRandomness
+from sottovoce.core.stages import stage
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Algorithm, State
 from sottovoce.federated.cohorts import ClientSampling, draw
 from sottovoce.learning.clients import ClientData, names_of
@@ -22,9 +23,8 @@ from sottovoce.ledger.records import SpendingRecord
 from sottovoce.protocol.broadcast import (
     DownlinkFormat,
     Start,
-    pack_start,
+    as_received,
     payload_bytes,
-    unpack_start,
 )
 from sottovoce.protocol.message import HEADER_BYTES
 
@@ -244,10 +244,10 @@ class Training:
             WireError: If a number is not finite or does not fit the downlink format.
         """
         state, shared = progress.algorithm_state, self.algorithm.shared_state
-        payloads = pack_start(Start(model=progress.model, state=state), shared, self.downlink)
-        read = unpack_start(payloads, shared, self.task.dimension, self.downlink)
+        model = as_received(progress.model, self.downlink)
+        read = {name: as_received(state[name], self.downlink).astype(float) for name in shared}
         # The rest of the state stays with the server, or is what simulated clients keep locally.
-        return Start(model=read.model, state={**state, **read.state})
+        return Start(model=model, state={**state, **read})
 
     def clients_with_budget(self, number: int) -> frozenset[str]:
         """Return the clients with enough budget for a round, whether or not they are drawn for it.
@@ -327,11 +327,14 @@ class Training:
             return found
         drawn, cohort = found
         # Before the charge: a model that does not fit the format is an error and costs no budget.
-        start = self.broadcast(progress)
+        with stage("broadcast"):
+            start = self.broadcast(progress)
         collected = self.backend.collect(number, cohort, start)
+        del start  # The step needs the memory of a large model.
         model, state = progress.model, progress.algorithm_state
         if collected.combined:
-            model, state = self.algorithm.server_step(model, collected.combined, state)
+            with stage("step"):
+                model, state = self.algorithm.server_step(model, collected.combined, state)
             if model.shape != progress.model.shape:
                 raise PluginError(
                     f"server_step() of {type(self.algorithm).__name__} returned a model of shape "

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy, mse_loss
 
-from sottovoce.core.domains import Vector
+from sottovoce.core.domains import Floats, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning.clients import ClientData, DenseRows, OuterRows, Rows, samples_of, sizes_of
 from sottovoce.learning.layer_gradients import (
@@ -28,7 +28,12 @@ from sottovoce.learning.layer_gradients import (
     stacked_gradients,
     stacked_outputs,
 )
+from sottovoce.learning.local_training import LocalTrainer, copy_to
+from sottovoce.learning.minibatches import Minibatches
+from sottovoce.learning.model_steps import LocalSteps
 from sottovoce.learning.models.modules import FlatLinear, check_module
+from sottovoce.learning.stacked_models import ModuleOrder, StackForm
+from sottovoce.mechanisms.kernels import cuda
 
 # How many numbers of gradients are held at once. It bounds the memory of a round for any number of
 # clients.
@@ -71,6 +76,7 @@ class Task:
         objective: "classification" (cross-entropy loss) or "regression" (squared loss, averaged
             over the outputs).
         device: The torch device to compute on.
+        one_by_one: Whether clients are always trained one after the other, never many at once.
 
     Raises:
         ParameterError: The module cannot be trained, as `models.modules.check_module` decides.
@@ -88,6 +94,7 @@ class Task:
         *,
         objective: Objective = "classification",
         device: str = "cpu",
+        one_by_one: bool = False,
     ) -> None:
         check_module(module)
         self.device = torch.device(device)
@@ -97,6 +104,7 @@ class Task:
         self._test_features = self._place_test_features(test_features)
         self._test_labels = test_labels.to(self.device)
         self._chain = chain_of(module, test_features.shape[1:])
+        self._trainer = LocalTrainer(self, one_by_one=one_by_one)
 
     @cached_property
     def dimension(self) -> int:
@@ -109,13 +117,32 @@ class Task:
         Returns:
             A new float64 vector, in the order of `layout`.
         """
-        flat = torch.cat([p.detach().reshape(-1) for p in self._module.parameters()])
-        return flat.to("cpu", torch.float64).numpy().copy()
+        flat = torch.empty(self.dimension, dtype=torch.float64)
+        pieces = torch.split(flat, [shape.numel() for shape in self._shapes.values()])
+        for piece, parameter in zip(pieces, self._module.parameters(), strict=True):
+            piece.copy_(parameter.detach().reshape(-1))
+        return flat.numpy()
 
     @property
     def layout(self) -> dict[str, tuple[int, ...]]:
         """The name and shape of every parameter tensor, in the order of the flat vector."""
         return {name: tuple(shape) for name, shape in self._shapes.items()}
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether the module is a chain of known layers, in which no sample influences another."""
+        return self._chain is not None
+
+    def test_samples(self, count: int) -> Tensor:
+        """Return the features of the first samples of the test data.
+
+        Args:
+            count: How many, at most.
+
+        Returns:
+            One row for each sample, on the task's device.
+        """
+        return self._features(self._test_features[:count])
 
     def test_digest(self, *, features: bool) -> str:
         """Return a digest that identifies the test data, as `Clients.digest` does training data.
@@ -137,7 +164,7 @@ class Task:
 
     # -- what the model does ---------------------------------------------------------------
 
-    def evaluate(self, model: Vector) -> Evaluation:
+    def evaluate(self, model: Floats) -> Evaluation:
         """Return loss and accuracy of a model on the test data.
 
         Args:
@@ -171,6 +198,30 @@ class Task:
             A scalar.
         """
         return self._losses(self._outputs(self._unflatten(flat), features), labels).mean()
+
+    def gradient(self, flat: Tensor, features: Tensor, labels: Tensor) -> Tensor:
+        """Return the gradient of `loss`, in less memory than by differentiating a flat tensor.
+
+        Args:
+            flat: The model as a float32 tensor on the task's device.
+            features: Features of the samples.
+            labels: Labels of the samples.
+
+        Returns:
+            A new flat tensor.
+        """
+        parameters = {
+            name: piece.detach().requires_grad_() for name, piece in self._unflatten(flat).items()
+        }
+        with torch.enable_grad():
+            loss = self._losses(self._outputs(parameters, features), labels).mean()
+        gradients = [*torch.autograd.grad(loss, [*parameters.values()], allow_unused=True)]
+        found = torch.zeros_like(flat)
+        for piece in torch.split(found, [shape.numel() for shape in self._shapes.values()]):
+            gradient = gradients.pop(0)
+            if gradient is not None:
+                piece.copy_(gradient.reshape(-1))
+        return found
 
     def outputs(self, flat: Tensor, features: Tensor) -> Tensor:
         """Return the outputs of a flat model for some samples; for a classification, the logits.
@@ -218,21 +269,21 @@ class Task:
             )
         return calls[-1][1].flatten(start_dim=1)
 
-    def tensor(self, model: Vector) -> Tensor:
+    def tensor(self, model: Floats) -> Tensor:
         """Return a flat model as a float32 tensor on the task's device.
 
         Args:
             model: A flat model.
 
         Returns:
-            The tensor.
+            The tensor, which must not be written to: it may share the memory of the model.
         """
-        return torch.as_tensor(model, dtype=torch.float32, device=self.device)
+        return copy_to(np.asarray(model, dtype=np.float32), self.device)
 
     # -- gradients -------------------------------------------------------------------------
 
     def sample_gradients(
-        self, model: Vector, clients: Sequence[ClientData], chosen: Tensor | None = None
+        self, model: Floats, clients: Sequence[ClientData], chosen: Tensor | None = None
     ) -> Iterator[tuple[Tensor, Rows]]:
         """Yield the unclipped gradient of each sample's loss, in chunks that bound the memory.
 
@@ -259,7 +310,7 @@ class Task:
             part = slice(start, start + rows)
             yield owners[part], self._gradients(model, features[part], labels[part])
 
-    def closed_form_gradients(self, model: Vector, clients: Sequence[ClientData]) -> Rows | None:
+    def closed_form_gradients(self, model: Floats, clients: Sequence[ClientData]) -> Rows | None:
         """Return each client's gradient in closed form, or None where there is no such form.
 
         There is one for a linear classifier if each client has one sample.
@@ -277,15 +328,15 @@ class Task:
 
     def local_models(
         self,
-        model: Vector,
+        model: Floats,
         clients: Sequence[ClientData],
         *,
-        steps: int,
+        steps: int | Minibatches,
         learning_rate: float,
         proximal_weights: Sequence[float] | None = None,
         corrections: Tensor | None = None,
     ) -> Iterator[tuple[int, Tensor]]:
-        """Yield the models of clients after full-batch gradient steps, several clients at once.
+        """Yield the models of clients after their local steps, several clients at once.
 
         Each client's loss is increased by (its proximal weight/2) |w - model|^2, and in each step
         its row of `corrections` is added to its gradient.
@@ -293,7 +344,7 @@ class Task:
         Args:
             model: The flat model that all clients start from.
             clients: The clients.
-            steps: The number of gradient steps.
+            steps: The number of steps, which use all records of a client; or their minibatches.
             learning_rate: The length of a step relative to the gradient.
             proximal_weights: One weight for each client; None for zero.
             corrections: One row for each client; None for zero.
@@ -302,32 +353,32 @@ class Task:
             For one group of consecutive clients after the other: the position of its first client,
             and the flat models of its clients as rows of a float32 tensor.
         """
+        if isinstance(steps, int):
+            steps = Minibatches.full(sizes_of(clients), steps=steps)
+        work = LocalSteps(
+            model=self.tensor(model),
+            learning_rate=learning_rate,
+            minibatches=steps,
+            pulls=proximal_weights,
+            shifts=corrections,
+        )
+        yield from self._trainer.models(clients, work)
 
-        def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-            return (self._losses(self._outputs(parameters, x), y) * mask).sum() / mask.sum()
+    def clients_at_once(self, width: int) -> int:
+        """Return how many clients are trained at once, which bounds the memory that they take.
 
-        step = vmap(grad(loss))
-        start_model = self._unflatten(self.tensor(model))
-        together = self._chunk_rows(4 * self.dimension)
-        weights = [0.0] * len(clients) if proximal_weights is None else proximal_weights
-        for start in range(0, len(clients), together):
-            group = clients[start : start + together]
-            x, y, mask = self._pad_clients(group)
-            models = {n: t.expand(len(group), *t.shape) for n, t in start_model.items()}
-            pull = torch.tensor(weights[start : start + together], device=self.device)
-            shift = None
-            if corrections is not None:
-                shift = self._unflatten_rows(corrections[start : start + together])
-            for _ in range(steps):
-                gradients = step(models, x, y, mask)
-                for name, origin in start_model.items():
-                    if shift is not None:
-                        gradients[name] = gradients[name] + shift[name]
-                    if pull.any():
-                        strength = pull.reshape(-1, *[1] * origin.ndim)
-                        gradients[name] = gradients[name] + strength * (models[name] - origin)
-                models = {n: models[n] - learning_rate * gradients[n] for n in models}
-            yield start, self._flatten(models)
+        Args:
+            width: The most records of a step.
+
+        Returns:
+            At least one.
+        """
+        return self._chunk_rows(5 * self.dimension + width * self.elements_in_layers)
+
+    @property
+    def elements_in_layers(self) -> int:
+        """How many numbers the layers hold for one sample; 0 unless the module is a chain."""
+        return self._chain.elements_per_sample if self._chain else 0
 
     # -- several models at once ------------------------------------------------------------
 
@@ -341,11 +392,37 @@ class Task:
         Returns:
             The outputs, (models, samples, outputs).
         """
+        form = self.stack_form
+        return form.outputs(form.enter(models), features)
+
+    @cached_property
+    def stack_form(self) -> StackForm:
+        """The form in which several models take steps, on the task's device."""
+        if self._chain is not None and self.device.type == "cuda" and cuda.available():
+            from sottovoce.learning.cuda_outputs import ChannelsLast
+
+            return ChannelsLast(self._chain, self._shapes, self.device)
+        return ModuleOrder(self._compute_outputs)
+
+    def _compute_outputs(self, models: Tensor, features: Tensor) -> Tensor:
         parameters = self._unflatten_rows(models)
         if self._chain is not None:
             return stacked_outputs(self._chain, parameters, features)
         outputs: Tensor = vmap(self._outputs)(parameters, features)
         return outputs
+
+    def sample_losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Return the loss of each sample, for several models at once.
+
+        Args:
+            outputs: The outputs of each model for its samples, (models, samples, outputs).
+            labels: Labels of each model's samples, (models, samples, ...).
+
+        Returns:
+            The losses, (models, samples).
+        """
+        losses = self._losses(outputs.flatten(0, 1), labels.flatten(0, 1))
+        return losses.reshape(labels.shape[:2])
 
     def stacked_gradients(self, models: Tensor, features: Tensor, labels: Tensor) -> GradientStack:
         """Return the gradient of each sample's loss, for several models at once.
@@ -398,7 +475,7 @@ class Task:
             return self.dimension
         return max(self.dimension, self._chain.elements_per_sample)
 
-    def _gradients(self, model: Vector, features: Tensor, labels: Tensor) -> Rows:
+    def _gradients(self, model: Floats, features: Tensor, labels: Tensor) -> Rows:
         if self._linear is not None:
             return self._linear_gradients(model, features, labels)
         parameters = self._unflatten(self.tensor(model))
@@ -410,7 +487,7 @@ class Task:
         gradients = per_sample(parameters, features, labels)
         return DenseRows(self._flatten(gradients))
 
-    def _linear_gradients(self, model: Vector, features: Tensor, labels: Tensor) -> OuterRows:
+    def _linear_gradients(self, model: Floats, features: Tensor, labels: Tensor) -> OuterRows:
         """Return the gradient of cross-entropy in factors.
 
         It is (softmax(W x + b) - onehot(y)) x (x, 1).
@@ -479,13 +556,3 @@ class Task:
     def _flatten(self, batched: dict[str, Tensor]) -> Tensor:
         """Return flat parameters as rows, from tensors with a leading batch dimension."""
         return torch.cat([batched[name].flatten(start_dim=1) for name in self._shapes], dim=1)
-
-    def _pad_clients(self, clients: Sequence[ClientData]) -> tuple[Tensor, Tensor, Tensor]:
-        """Return features, labels and mask of several clients, padded with zeros to one length."""
-        features, labels = self._samples(clients)
-        sizes = sizes_of(clients)
-        pad = torch.nn.utils.rnn.pad_sequence
-        x = pad(list(torch.split(features, sizes)), batch_first=True)
-        y = pad(list(torch.split(labels, sizes)), batch_first=True)
-        mask = pad([torch.ones(size) for size in sizes], batch_first=True).to(self.device)
-        return x, y, mask

@@ -15,7 +15,14 @@ from sottovoce.core.domains import Box, L1Ball, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream, open_uniforms, uniform_below
 from sottovoce.mechanisms.encoding import WithPrivatize
-from sottovoce.mechanisms.mechanism import Codes, JointLaw, LevelCodes, MomentLaw, Sampling
+from sottovoce.mechanisms.mechanism import (
+    Codes,
+    JointLaw,
+    LevelCodes,
+    MomentLaw,
+    Sampling,
+    level_indices,
+)
 from sottovoce.mechanisms.registry import CalibratedParameter, register
 from sottovoce.privacy.events import PureDp
 
@@ -184,8 +191,9 @@ class Cldp(WithPrivatize):
         domain = self.input_domain
         dimension = domain.dimension
         scale = self.radius / self.contrast
-        directions = codes.astype(np.int64) >> 1
-        signs = 1.0 - 2.0 * (codes.astype(np.int64) & 1).astype(np.float64)
+        indices = level_indices(codes, 2 * self.num_directions)
+        directions = indices >> 1
+        signs = 1.0 - 2.0 * (indices & 1).astype(np.float64)
         match domain:
             case Box():
                 return dimension * scale * _totals(directions, signs, dimension)

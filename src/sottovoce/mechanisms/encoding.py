@@ -27,7 +27,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.core import parameter_rules
-from sottovoce.core.domains import Box, Domain, Floats, L2Ball, Vector, sized_vector
+from sottovoce.core.domains import (
+    Box,
+    Domain,
+    Floats,
+    L2Ball,
+    Vector,
+    plain_array,
+    sized_vector,
+)
 from sottovoce.core.errors import DomainError, ParameterError, RandomnessError, WireError
 from sottovoce.core.native import native
 from sottovoce.core.randomness import Keystream, Randomness, SystemRandomness
@@ -61,16 +69,17 @@ def pack(codes: UnsignedCodes, bits: int) -> bytes:
         The packed codes; the unused bits of the last byte are zero.
 
     Raises:
-        WireError: A code needs more than `bits` bits.
+        WireError: A code needs more than `bits` bits, or is negative; or these are no integers in a
+            vector.
         ParameterError: `bits` is out of range.
 
     Examples:
         >>> pack(np.array([1, 2, 3], dtype=np.uint8), bits=2).hex()
         '39'
     """
-    dtype = _little_endian(bits)
+    dtype, codes = _little_endian(bits), plain_array(codes)
     kernels = native()
-    if kernels is None or codes.dtype != dtype.newbyteorder("="):
+    if kernels is None or codes.dtype != dtype.newbyteorder("=") or codes.ndim != 1:
         return _pack(codes, bits, dtype)
     words = np.ascontiguousarray(codes)
     payload = np.empty(packed_size(words.size, bits), dtype=np.uint8)
@@ -80,7 +89,13 @@ def pack(codes: UnsignedCodes, bits: int) -> bytes:
 
 
 def _pack(codes: UnsignedCodes, bits: int, dtype: np.dtype[Any]) -> bytes:
+    if codes.dtype.kind not in "uib" or codes.ndim != 1:
+        raise WireError(
+            f"expected a vector of unsigned integers, got {codes.dtype} of shape {codes.shape}"
+        )
     if codes.size:
+        if codes.min() < 0:
+            raise WireError(f"expected unsigned codes, got code {int(codes.min())}")
         _refuse_beyond(int(codes.max()), codes, bits)
     if bits == 1:
         return np.packbits(codes.astype(np.uint8, copy=False), bitorder="little").tobytes()
@@ -183,6 +198,10 @@ def check_rows(payloads: NDArray[np.uint8], *, count: int, levels: int) -> None:
     """
     bits = (levels - 1).bit_length()
     size = packed_size(count, bits)
+    if not isinstance(payloads, np.ndarray):
+        raise WireError(
+            f"expected payloads as the rows of a uint8 array, got {type(payloads).__name__}"
+        )
     if payloads.dtype != np.uint8 or payloads.ndim != 2 or payloads.shape[1] != size:
         raise WireError(
             f"expected uint8 payloads of shape (clients, {size}) for {count} codes of {bits} bits, "
@@ -661,11 +680,9 @@ def _has_kernels(mechanism: Mechanism, values: Any) -> bool:
 
 def _matrix(values: Any, dimension: int) -> Floats:
     """Return the rows as a contiguous matrix, in float32 if that holds them exactly."""
-    if hasattr(values, "detach"):
-        values = _array(values)
-    array = np.asarray(values)
+    array = plain_array(values)
     if array.ndim != 2:
-        return sized_vector(values, dimension)[None]
+        return sized_vector(array, dimension)[None]
     if array.shape[1] != dimension or array.dtype.kind not in "fiu":
         raise DomainError(
             f"expected rows of {dimension} numbers, got {array.dtype} of shape {array.shape}; "
@@ -673,12 +690,6 @@ def _matrix(values: Any, dimension: int) -> Floats:
         )
     small = array.dtype.kind == "f" and array.dtype.itemsize <= 4
     return np.require(array, np.float32 if small else np.float64, ["C", "A"])
-
-
-def _array(tensor: Tensor) -> Any:
-    """Return a tensor as a numpy array; bfloat16, which numpy lacks, fits into float32 exactly."""
-    values = tensor.detach().cpu()
-    return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
 
 
 def _scaled_to(
@@ -787,7 +798,7 @@ def flatten_update(update: Any, dimension: int) -> Floats:
     Raises:
         DomainError: The update is not an array of `dimension` floating-point numbers.
     """
-    array = np.asarray(_on_cpu(update) if hasattr(update, "detach") else _array_of(update))
+    array = plain_array(update)
     if array.dtype.kind in "iub":
         raise DomainError(
             f"the update holds {array.dtype} numbers, expected floating-point ones; convert it, "
@@ -806,28 +817,6 @@ def flatten_update(update: Any, dimension: int) -> Floats:
             f"{dimension}; pass one contribution per call, all of its coordinates together"
         )
     return np.ascontiguousarray(array).reshape(-1)
-
-
-def _array_of(update: ArrayLike) -> Any:
-    try:
-        return np.asarray(update)
-    except (TypeError, ValueError) as error:
-        raise DomainError(
-            f"the update is not an array of numbers ({error}); pass one array: flatten and "
-            "concatenate its parts first"
-        ) from None
-
-
-def _on_cpu(tensor: Any) -> Any:
-    """Return a tensor as a numpy array; raise DomainError for a layout that numpy lacks."""
-    try:
-        values = tensor.detach().cpu()
-        return (values.float() if str(values.dtype) == "torch.bfloat16" else values).numpy()
-    except (TypeError, RuntimeError, NotImplementedError) as error:
-        raise DomainError(
-            f"the tensor cannot be read as a dense array ({error}); convert it, for example with "
-            ".to_dense()"
-        ) from None
 
 
 def _keystream(randomness: Randomness | Keystream | None) -> Keystream:

@@ -12,7 +12,7 @@ from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.encoding import WithPrivatize
-from sottovoce.mechanisms.mechanism import Codes, Float32Codes, GaussianLaw, Sampling
+from sottovoce.mechanisms.mechanism import Codes, Float32Codes, GaussianLaw, Sampling, float_codes
 from sottovoce.mechanisms.noise import laws as normal
 from sottovoce.mechanisms.registry import CalibratedParameter, register
 from sottovoce.privacy.events import GaussianNoise
@@ -79,7 +79,7 @@ class Gaussian(WithPrivatize):
         return np.asarray(noisy, dtype=np.float32)
 
     def decode(self, codes: Codes) -> Vector:
-        return codes.astype(np.float64)
+        return float_codes(codes)
 
     def law(self, values: ArrayLike) -> GaussianLaw:
         return GaussianLaw(center=self.input_domain.check(values), stddev=self.noise_stddev)

@@ -13,7 +13,7 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.encoding import WithPrivatize
-from sottovoce.mechanisms.mechanism import Codes, Float32Codes, LaplaceLaw, Sampling
+from sottovoce.mechanisms.mechanism import Codes, Float32Codes, LaplaceLaw, Sampling, float_codes
 from sottovoce.mechanisms.noise import laws as scalar
 from sottovoce.mechanisms.registry import CalibratedParameter, register
 from sottovoce.privacy.additive_noise import laplace_event
@@ -107,7 +107,7 @@ class Laplace(WithPrivatize):
         return np.asarray(vector + noise, dtype=np.float32)
 
     def decode(self, codes: Codes) -> Vector:
-        return codes.astype(np.float64)
+        return float_codes(codes)
 
     def law(self, values: ArrayLike) -> LaplaceLaw:
         return LaplaceLaw(center=self.input_domain.check(values), scale=self.noise_scale)

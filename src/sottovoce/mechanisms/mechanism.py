@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
-from sottovoce.core.domains import MAX_DIMENSION, Domain, Vector
+from sottovoce.core.domains import MAX_DIMENSION, Domain, Vector, plain_array
 from sottovoce.core.errors import DomainError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.noise.laws import ScalarStaircase
@@ -120,7 +120,7 @@ def level_indices(codes: ArrayLike, levels: int) -> NDArray[np.intp]:
     Raises:
         DomainError: A code is not such an integer.
     """
-    array = np.asarray(codes)
+    array = plain_array(codes)
     if array.dtype.kind not in "iu" or (
         array.size and not 0 <= int(array.min()) <= int(array.max()) < levels
     ):
@@ -128,6 +128,17 @@ def level_indices(codes: ArrayLike, levels: int) -> NDArray[np.intp]:
             f"codes must be integers from 0 to {levels - 1}; pass the codes that `encode` returned"
         )
     return array.astype(np.intp)
+
+
+def float_codes(codes: ArrayLike) -> Vector:
+    """Return floating-point codes in float64; raise DomainError for anything else."""
+    array = plain_array(codes)
+    if array.dtype.kind != "f":
+        raise DomainError(
+            f"codes must be floating-point numbers, got {array.dtype}; pass the codes that "
+            "`encode` returned"
+        )
+    return array.astype(np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.coordinate_laws import Unchanged
 from sottovoce.mechanisms.encoding import WithPrivatize
-from sottovoce.mechanisms.mechanism import Codes, Float32Codes, PointLaw, Sampling
+from sottovoce.mechanisms.mechanism import Codes, Float32Codes, PointLaw, Sampling, float_codes
 from sottovoce.mechanisms.registry import register
 from sottovoce.privacy.events import NonPrivate
 
@@ -48,7 +48,7 @@ class NoPrivacy(WithPrivatize):
         return self.input_domain.check(values).astype(np.float32)
 
     def decode(self, codes: Codes) -> Vector:
-        return codes.astype(np.float64)
+        return float_codes(codes)
 
     def law(self, values: ArrayLike) -> PointLaw:
         return PointLaw(center=self.input_domain.check(values))

@@ -144,7 +144,21 @@ class Rotation:
         Raises:
             DomainError: The vector has another length, or a number is not finite.
         """
-        restored = finite_vector(values, self.dimension).copy()
+        return self.undo(finite_vector(values, self.dimension).copy())
+
+    def undo(self, rotated: Vector) -> Vector:
+        """Undo the rotation of a vector in its own memory, for vectors as large as a model.
+
+        Args:
+            rotated: A contiguous float64 vector of `dimension` finite numbers, which is changed.
+
+        Returns:
+            The same array, or R^-1 of it in a new one if it is not contiguous float64.
+
+        Raises:
+            DomainError: The vector has another length, or a number is not finite.
+        """
+        restored = np.require(finite_vector(rotated, self.dimension), requirements=["C", "W"])
         for start, signs in reversed(self.packed_passes()):
             _rotate_block(restored[start : start + block_size(self.dimension)], after=signs)
         return restored

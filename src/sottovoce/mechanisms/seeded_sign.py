@@ -281,8 +281,7 @@ class SeededSign(WithPrivatize):
         return seeds.pack_on_device(prepared, codes)
 
     def _tilts_on_device(self, vector: Tensor) -> list[QuantizedTilts]:
-        from sottovoce.mechanisms.kernels.cuda.norm import norm
-        from sottovoce.mechanisms.kernels.cuda.seeded import largest_magnitude, quantize
+        from sottovoce.mechanisms.kernels.cuda.seeded import largest_magnitude, norm, quantize
 
         found = []
         for start, end in self.layout().bounds:
@@ -308,7 +307,9 @@ class SeededSign(WithPrivatize):
         layout = self.layout()
         if layout.is_even:  # copies follow one another, and all blocks are equal
             repeats = layout.copies // layout.blocks
-            one = self._rounded(vector / math.sqrt(layout.copies), repeats)
+            one = self._rounded(
+                vector if layout.copies == 1 else vector / math.sqrt(layout.copies), repeats
+            )
             return [one] * layout.blocks
         spread = layout.spread(vector)
         return [self._rounded(spread[start:end], 1) for start, end in layout.bounds]

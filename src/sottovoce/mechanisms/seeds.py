@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.core import parameter_rules
-from sottovoce.core.domains import MAX_DIMENSION, Vector
+from sottovoce.core.domains import MAX_DIMENSION, Vector, plain_array
 from sottovoce.core.errors import DomainError, ParameterError, UnknownNameError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.encoding import Prepared, Tensor, pack_codes
@@ -40,7 +40,7 @@ _CODES = 4  # the number of codes of a seed
 _WORD = 2**64
 SCORED_TOGETHER = 256  # candidates that a CUDA device scores in one call
 _TOGETHER = 1 << 19  # signs of the candidates that the CPU scores in one call
-_FEWEST, _MOST = 16, 256  # limits on the number of those candidates
+_FEWEST, _MOST = 32, 256  # limits on the number of those candidates
 
 
 def check_choices(generator: str, timing: str) -> None:
@@ -167,7 +167,7 @@ class SeedLayout:
 
     def decoded(self, codes: ArrayLike, magnitude: float) -> Vector:
         """Return the vector that a message decodes to, with +-magnitude for each sign."""
-        signs = self.signs(np.asarray(codes)[None])[0]
+        signs = self.signs(plain_array(codes)[None])[0]
         bits = np.unpackbits(signs, count=self.num_signs, bitorder="little")
         return self.fold(np.where(bits, magnitude, -magnitude))
 
@@ -205,7 +205,6 @@ class QuantizedTilts:
 def quantize(values: Vector, grid: WeightGrid) -> QuantizedTilts:
     """Return the tilts of values, rounded as `grid` says and clipped to 32,767 steps."""
     weights = np.zeros(len(values), dtype=np.int16)
-    total = 0.0
     if grid.vanishes:
         return QuantizedTilts(weights=weights, step=0.0, log_cosh_sum=0.0)
     for start in range(0, len(values), _CHUNK):
@@ -214,22 +213,27 @@ def quantize(values: Vector, grid: WeightGrid) -> QuantizedTilts:
         np.clip(whole, -LARGEST_WEIGHT, LARGEST_WEIGHT, out=whole)
         (np.rint if grid.nearest else np.trunc)(whole, out=whole)
         weights[part] = whole
-        whole *= grid.step
-        total += _log_cosh_sum(whole)
+    total = _log_cosh_sum(np.abs(weights), grid.step)
     return QuantizedTilts(weights=weights, step=grid.step, log_cosh_sum=total)
 
 
-def _log_cosh_sum(tilts: Vector) -> float:
-    """Return sum log cosh z_i, by a series if the tilts are small."""
-    if float(np.max(np.abs(tilts))) > _SERIES_REACH:
-        sizes = np.abs(tilts)
-        return float(np.sum(sizes + np.log1p(np.exp(-2.0 * sizes)) - math.log(2.0)))
+def _log_cosh_sum(levels: Weights, step: float) -> float:
+    """Return sum log cosh(step * level); equal levels of a long vector make one term."""
+    if len(levels) <= LARGEST_WEIGHT:
+        return float(np.sum(_log_cosh(levels.astype(np.float64) * step)))
+    counts = np.bincount(levels)
+    found = np.flatnonzero(counts)
+    return float(np.sum(counts[found] * _log_cosh(found.astype(np.float64) * step)))
+
+
+def _log_cosh(tilts: Vector) -> Vector:
+    """Return log cosh z of tilts z >= 0, by a series if all are small."""
+    if float(np.max(tilts)) > _SERIES_REACH:
+        return np.asarray(tilts + np.log1p(np.exp(-2.0 * tilts)) - math.log(2.0))
     # z^2/2 - z^4/12 + z^6/45 - 17 z^8/2520 + 31 z^10/14175; the error is below 1e-12 z^2 up to .1.
-    squares = tilts * tilts
-    fourths = squares * squares
-    total = float(np.sum(squares)) / 2.0 - float(np.sum(fourths)) / 12.0
-    total += float(fourths @ squares) / 45.0 - 17.0 / 2520.0 * float(fourths @ fourths)
-    return total + 31.0 / 14175.0 * float((fourths * squares) @ fourths)
+    y = tilts * tilts
+    series = 1.0 / 45.0 + y * (-17.0 / 2520.0 + y * (31.0 / 14175.0))
+    return np.asarray(y * (0.5 + y * (-1.0 / 12.0 + y * series)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from sottovoce.core.domains import Domain, L1Ball, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.encoding import WithPrivatize
-from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling
+from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
 from sottovoce.mechanisms.registry import CalibratedParameter, Parameters, register
 from sottovoce.privacy.events import RenyiCurve
 
@@ -160,7 +160,8 @@ class Skellam(WithPrivatize):
 
     def decode(self, codes: Codes) -> Vector:
         half = 2.0 ** (self.bits - 1)
-        centered = np.mod(codes.astype(np.float64) + half, 2.0 * half) - half
+        values = level_indices(codes, 1 << self.bits).astype(np.float64)
+        centered = np.mod(values + half, 2.0 * half) - half
         return np.asarray(self.step * centered)
 
     def law(self, values: ArrayLike) -> FiniteLaw:

@@ -14,7 +14,14 @@ from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import AddedNoise
 from sottovoce.mechanisms.encoding import WithPrivatize
-from sottovoce.mechanisms.mechanism import Codes, Float32Codes, MomentLaw, Sampling, StaircaseLaw
+from sottovoce.mechanisms.mechanism import (
+    Codes,
+    Float32Codes,
+    MomentLaw,
+    Sampling,
+    StaircaseLaw,
+    float_codes,
+)
 from sottovoce.mechanisms.noise import laws as scalar
 from sottovoce.mechanisms.noise.radial_staircase import (
     RadialStaircase,
@@ -192,7 +199,7 @@ class Staircase(WithPrivatize):
         return np.asarray(vector + noise, dtype=np.float32)
 
     def decode(self, codes: Codes) -> Vector:
-        return codes.astype(np.float64)
+        return float_codes(codes)
 
     def law(self, values: ArrayLike) -> StaircaseLaw | MomentLaw:
         center, noise = self.input_domain.check(values), self.noise

@@ -13,7 +13,7 @@ from sottovoce.core.domains import L2Ball, Vector, require_l2_ball
 from sottovoce.core.randomness import Keystream, open_uniforms
 from sottovoce.mechanisms.coordinate_laws import NoisySign
 from sottovoce.mechanisms.encoding import WithPrivatize
-from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling
+from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
 from sottovoce.mechanisms.registry import CalibratedParameter, register
 from sottovoce.privacy.events import GaussianNoise
 
@@ -84,7 +84,7 @@ class StochasticSign(WithPrivatize):
         return np.array([-self.decoded_magnitude, self.decoded_magnitude])
 
     def decode(self, codes: Codes) -> Vector:
-        return self.decoded_magnitude * (2.0 * codes.astype(np.float64) - 1.0)
+        return self.decoded_magnitude * (2.0 * level_indices(codes, 2) - 1.0)
 
     def law(self, values: ArrayLike) -> FiniteLaw:
         from scipy.special import ndtr

@@ -240,14 +240,23 @@ def _bounds(
     """
     known = False
     for accountant in builtin_accountants() if asked is None else asked:
-        try:
-            yield accountant.name, accountant.epsilon(event, delta)
+        bound = _bound(accountant, event, delta)
+        if bound is not None:
+            yield accountant.name, bound
             known = True
-        except UnsupportedEventError:
-            continue
     revealed = reveal_messages(event)
     if known and revealed != event:
         yield "local", min(bound for _, bound in _bounds(revealed, delta, asked))
+
+
+# A round is asked about twice: whether a client can pay for it, and what it has spent after it.
+@lru_cache(maxsize=4096)
+def _bound(accountant: Accountant, event: PrivacyEvent, delta: float) -> float | None:
+    """Return the epsilon that an accountant shows; None if it does not support the event."""
+    try:
+        return accountant.epsilon(event, delta)
+    except UnsupportedEventError:
+        return None
 
 
 def find_accountant(name: str) -> Accountant:

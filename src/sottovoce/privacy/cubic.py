@@ -30,6 +30,8 @@ References: Eaton 1974 and Pinelis 1994 (cubic comparison of signs with a Gaussi
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -117,7 +119,7 @@ def power_delta(mu: float, epsilon: float, power: int) -> float:
     def at(log_y: float) -> float:
         return log_bound(mu, epsilon, math.exp(log_y), power)
 
-    values = [at(log_y) for log_y in _LOG_Y.tolist()]
+    values = [_log_bound(mu, epsilon, term, power) for term in _terms_of_grid(power)]
     best = int(np.argmin(values))
     ends = _LOG_Y[max(0, best - 1)], _LOG_Y[min(len(_LOG_Y) - 1, best + 1)]
     _, least = golden_section(at, float(ends[0]), float(ends[1]), tolerance=1e-4)
@@ -133,13 +135,36 @@ def log_bound(mu: float, epsilon: float, y: float, power: int) -> float:
     E (L - t)_+^k <= E (N(mu^2/2, mu^2) - t)_+^k at all t; N(mu^2/2, mu^2) is the loss of Gaussian
     noise with mu = sensitivity / standard deviation. The bound may exceed 1.
     """
+    return _log_bound(mu, epsilon, _terms(y, power), power)
+
+
+class _Terms(NamedTuple):
+    """The terms of the bound for one y that depend on neither mu nor epsilon."""
+
+    y: float
+    growth: float  # k (e^y - 1)
+    log_b: float
+
+
+def _terms(y: float, power: int) -> _Terms:
     growth = math.expm1(y)
-    z = (epsilon + y - power * growth) / mu - mu / 2.0
+    log_b = -y - power * math.log(power) - (power - 1.0) * math.log(growth)
+    return _Terms(y, power * growth, log_b)
+
+
+@lru_cache
+def _terms_of_grid(power: int) -> list[_Terms]:
+    """Return the terms of every y that `power_delta` tries first; a bisection asks often."""
+    return [_terms(math.exp(log_y), power) for log_y in _LOG_Y.tolist()]
+
+
+def _log_bound(mu: float, epsilon: float, terms: _Terms, power: int) -> float:
+    y, growth, log_b = terms
+    z = (epsilon + y - growth) / mu - mu / 2.0
     # Rounding moves z by a fraction of the terms that cancel in it, and log I by at most |z| + 3
     # times as much, because its slope is k I_(k-1)/I_k <= (z + sqrt(z^2 + 4k))/2.
-    reach = (abs(epsilon) + y + power * growth) / mu + mu
+    reach = (abs(epsilon) + y + growth) / mu + mu
     slack = _ROUNDING * (1.0 + reach * (abs(z) + 3.0))
-    log_b = -y - power * math.log(power) - (power - 1.0) * math.log(growth)
     return log_b + power * math.log(mu) + _log_moment(z, power) + slack
 
 
@@ -152,8 +177,7 @@ def _log_moment(z: float, power: int) -> float:
         second = first * (power + 3.0) * (power + 4.0) / square
         series = math.log(math.factorial(power)) - (power + 1.0) * math.log(z)
         return log_density + series + math.log(1.0 - first / 2.0 + second / 8.0)
-    from scipy.special import erfcx, ndtr
-
+    erfcx, ndtr = _special()
     if power == 3:
         p, r = square + 2.0, square + 3.0
     else:
@@ -162,6 +186,14 @@ def _log_moment(z: float, power: int) -> float:
         return math.log(math.exp(log_density) * p - z * r * ndtr(-z))
     mills = math.sqrt(math.pi / 2.0) * float(erfcx(z / math.sqrt(2.0)))
     return log_density + math.log(p - z * r * mills + 2.0**-48 * p)
+
+
+@lru_cache
+def _special() -> tuple[Callable[[float], float], Callable[[float], float]]:
+    """Return `erfcx` and `ndtr` of scipy, which is imported when it is needed first."""
+    from scipy.special import erfcx, ndtr
+
+    return erfcx, ndtr
 
 
 def _total_mu(event: PrivacyEvent, mu_of: Callable[[BasicEvent], float]) -> float:

@@ -33,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core import parameter_rules
-from sottovoce.core.domains import MAX_DIMENSION, Vector
+from sottovoce.core.domains import MAX_DIMENSION, Floats, Vector
 from sottovoce.core.errors import UnknownNameError, WireError
 
 DownlinkFormat = Literal["float32", "float16", "bfloat16", "int8"]
@@ -41,6 +41,7 @@ DOWNLINK_FORMATS: tuple[DownlinkFormat, ...] = get_args(DownlinkFormat)
 
 # In larger blocks an outlier coarsens more numbers; with smaller blocks the steps take more bytes.
 BLOCK = 256
+_TOGETHER = 1 << 20  # A multiple of BLOCK: how many numbers are rounded or checked at once.
 _MOST_STEPS = 127
 _SPARE_BITS = np.uint32(0x7F)  # The last seven bits of a step's float32, which are always zero.
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -72,7 +73,7 @@ def payload_bytes(dimension: int, number_format: DownlinkFormat) -> int:
             assert_never(number_format)
 
 
-def pack(vector: Vector, number_format: DownlinkFormat) -> bytes:
+def pack(vector: Floats, number_format: DownlinkFormat) -> bytes:
     """Return a vector as the server sends it.
 
     Args:
@@ -95,8 +96,11 @@ def pack(vector: Vector, number_format: DownlinkFormat) -> bytes:
         >>> unpack(payload, 3, "float16").tolist()
         [0.5, -1.0, 2.0]
     """
-    _check_known(number_format)
-    _check_fits(vector, number_format)
+    _check(vector, number_format)
+    return _packed(vector, number_format)
+
+
+def _packed(vector: Floats, number_format: DownlinkFormat) -> bytes:
     match number_format:
         case "float32":
             return vector.astype("<f4").tobytes()
@@ -146,14 +150,41 @@ def unpack(payload: bytes | memoryview, dimension: int, number_format: DownlinkF
             assert_never(number_format)
 
 
+def as_received(vector: Floats, number_format: DownlinkFormat) -> NDArray[np.float32]:
+    """Return `unpack(pack(vector))`, what clients read of a vector, in float32, which is exact.
+
+    A large vector is rounded piece by piece, so that it takes no more memory than the result.
+
+    Raises:
+        WireError: A number is not finite or does not fit the format, or `vector` is empty or no
+            vector.
+        UnknownNameError: There is no such format.
+    """
+    _check(vector, number_format)
+    found = np.empty(len(vector), dtype=np.float32)
+    for first in range(0, len(vector), _TOGETHER):
+        part = vector[first : first + _TOGETHER]
+        found[first : first + _TOGETHER] = unpack(
+            _packed(part, number_format), len(part), number_format
+        )
+    return found
+
+
+def _check(vector: Floats, number_format: DownlinkFormat) -> None:
+    _check_known(number_format)
+    if vector.ndim != 1 or not vector.size:
+        raise WireError(f"expected a vector of numbers, got shape {vector.shape}; flatten it first")
+    for first in range(0, len(vector), _TOGETHER):
+        _check_fits(vector[first : first + _TOGETHER], number_format, first=first)
+
+
 def _check_known(number_format: str) -> None:
     if number_format not in DOWNLINK_FORMATS:
         raise UnknownNameError.among("downlink format", number_format, DOWNLINK_FORMATS)
 
 
-def _check_fits(vector: Vector, number_format: str) -> None:
-    if vector.ndim != 1 or not vector.size:
-        raise WireError(f"expected a vector of numbers, got shape {vector.shape}; flatten it first")
+def _check_fits(vector: Floats, number_format: str, *, first: int) -> None:
+    """Refuse numbers that do not fit; `first` is the index of the first of these coordinates."""
     magnitudes, largest = np.abs(vector), _LARGEST[number_format]
     if magnitudes.max() <= largest:  # False if any number is NaN.
         return
@@ -162,8 +193,8 @@ def _check_fits(vector: Vector, number_format: str) -> None:
     if number_format == "float16":
         remedy += ", or set runtime.downlink = 'bfloat16'"
     raise WireError(
-        f"coordinate {where} of the vector that the server sends is {vector[where]:g}, but the "
-        f"largest magnitude of {number_format} is {largest:g}; {remedy}"
+        f"coordinate {first + where} of the vector that the server sends is {vector[where]:g}, but "
+        f"the largest magnitude of {number_format} is {largest:g}; {remedy}"
     )
 
 
@@ -185,7 +216,7 @@ def _blocks(dimension: int) -> int:
     return -(-dimension // BLOCK)
 
 
-def _in_steps(vector: Vector) -> bytes:
+def _in_steps(vector: Floats) -> bytes:
     """Return the step of each block, followed by the number of steps of each coordinate."""
     rows = np.zeros((_blocks(len(vector)), BLOCK))
     rows.reshape(-1)[: len(vector)] = vector
@@ -222,12 +253,12 @@ class Start:
     """The vectors that the server sends in a round, unpacked.
 
     Attributes:
-        model: The parameters that clients start from.
+        model: The parameters that clients start from. As clients receive them, they are float32.
         state: The algorithm's state that clients read, by name, each a vector of the model's size;
             in a simulation also the rest of the state, of any size.
     """
 
-    model: Vector
+    model: Floats
     state: Mapping[str, NDArray[Any]]
 
 
@@ -268,4 +299,5 @@ def unpack_start(
             "need the same algorithm"
         )
     model, *others = (unpack(payload, dimension, downlink) for payload in payloads)
-    return Start(model=model, state=dict(zip(shared_state, others, strict=True)))
+    state = dict(zip(shared_state, others, strict=True))
+    return Start(model=model.astype(np.float32), state=state)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core import parameter_rules
-from sottovoce.core.domains import MAX_DIMENSION, Vector
+from sottovoce.core.domains import MAX_DIMENSION, Vector, sized_vector
 from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.core.native import Native, native
 from sottovoce.core.stages import stage
@@ -328,9 +328,10 @@ class StreamingMean:
         self._waiting: list[tuple[PackedCodes, Vector]] = []
 
     def add(self, values: Vector, weight: float) -> None:
-        """Add one vector with its weight."""
+        """Add one vector with its weight; raise DomainError if it has another dimension."""
+        added = sized_vector(values, len(self._sum))
         self._flush()
-        self._sum += weight * values
+        self._sum += weight * added
         self._weight += weight
 
     def add_packed(self, packed: PackedCodes, points: Vector, weight: float) -> None:
@@ -427,7 +428,9 @@ class CountedMean:
     def result(self) -> Vector | None:
         if not self._counts.received:
             return None
-        return self._counts.total(self._points) / self._counts.received
+        mean = self._counts.total(self._points)
+        mean /= self._counts.received  # In place, because the array is new and may be large.
+        return mean
 
 
 class ExpandedMean:
@@ -660,11 +663,12 @@ class OrderedSum:
 
 
 def _mean(total: Vector, weight: float, rotation: Rotation | None) -> Vector:
-    mean = total / weight
+    """Return a sum divided by `weight` and rotated back, in its own memory."""
+    total /= weight
     if rotation is None:
-        return mean
+        return total
     with stage("rotate back"):
-        return rotation.inverse(mean)
+        return rotation.undo(total)
 
 
 def add_in_order(

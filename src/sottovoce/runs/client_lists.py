@@ -14,18 +14,20 @@ import io
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sottovoce.core import bounded_json, files
 from sottovoce.core.errors import OutputError
 from sottovoce.core.files import finite_or_none
 from sottovoce.ledger.records import SpendingRecord
 from sottovoce.mechanisms.mechanism import bits_per_coordinate
-from sottovoce.runs.resolve import Resolved
+
+if TYPE_CHECKING:  # It imports torch.
+    from sottovoce.runs.resolve import Resolved
 
 
 def client_table(
-    resolved: Resolved, record: SpendingRecord, able: Collection[str], *, most_rounds: int
+    resolved: "Resolved", record: SpendingRecord, able: Collection[str], *, most_rounds: int
 ) -> list[dict[str, Any]]:
     """Return budget and spending of each client at its own delta.
 
@@ -61,7 +63,7 @@ def client_table(
     return [rows[part.client] for part in resolved.parts]
 
 
-def group_table(resolved: Resolved, clients: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def group_table(resolved: "Resolved", clients: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return budget and spending of each group of clients that share a budget and a mechanism.
 
     Args:

@@ -11,7 +11,6 @@ audit.json, attack-*.json   what audits and attacks of the run have found
 """
 
 import contextlib
-import io
 import json
 import math
 import os
@@ -19,19 +18,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sottovoce.core import bounded_json, files
 from sottovoce.core.domains import MAX_DIMENSION
 from sottovoce.core.errors import OutputError
-from sottovoce.federated.training import Progress
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.ledger.records import SpendingRecord
 from sottovoce.runs import client_lists
-from sottovoce.runs.resolve import Resolved
 from sottovoce.runs.spec import RunSpec
+
+if TYPE_CHECKING:  # These import torch.
+    from sottovoce.federated.training import Progress
+    from sottovoce.runs.resolve import Resolved
 
 _ABSENT = object()
 _NEEDED = {"spec.privacy.delta", "spec.privacy.adjacency"}
@@ -235,7 +236,7 @@ class RunFolder:
 
     # -- checkpoints -----------------------------------------------------------------------
 
-    def save_checkpoint(self, progress: Progress, num_charges: int) -> None:
+    def save_checkpoint(self, progress: "Progress", num_charges: int) -> None:
         """Replace checkpoint.npz by one of the last finished round, readable by the owner only.
 
         Args:
@@ -255,10 +256,10 @@ class RunFolder:
             "model": progress.model,
             **{f"state_{name}": array for name, array in progress.algorithm_state.items()},
         }
-        buffer = io.BytesIO()
-        np.savez(buffer, **arrays)
         # Readable by the owner only: an algorithm's state may hold private data of clients.
-        files.write_atomic(self.path / "checkpoint.npz", buffer.getvalue(), mode=0o600)
+        files.write_atomic(
+            self.path / "checkpoint.npz", lambda file: np.savez(file, **arrays), mode=0o600
+        )
 
     def charges_at_checkpoint(self) -> int:
         """Return the number of charges that the ledger had at the last checkpoint.
@@ -289,7 +290,7 @@ class RunFolder:
         with files.explain_os_errors("read", path):
             return int(stored["rounds_done"]), path.stat().st_mtime
 
-    def load_checkpoint(self) -> Progress | None:
+    def load_checkpoint(self) -> "Progress | None":
         """Return the model and the state of the algorithm at the last checkpoint.
 
         Returns:
@@ -301,6 +302,8 @@ class RunFolder:
         stored = self._read_checkpoint()
         if stored is None:
             return None
+        from sottovoce.federated.training import Progress
+
         return Progress(
             rounds_done=int(stored["rounds_done"]),
             model=stored["model"],
@@ -316,10 +319,9 @@ class RunFolder:
         if not path.exists():
             return None
         try:
-            # Read the bytes first: numpy leaves a damaged file open.
             with files.explain_os_errors("read", path):
-                content = io.BytesIO(path.read_bytes())
-            with np.load(content, allow_pickle=False) as stored:
+                content = path.open("rb")  # numpy would leave a damaged file open
+            with content, np.load(content, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
         except files.ARRAY_DAMAGE:
             arrays = {}
@@ -447,10 +449,10 @@ class Checkpoints:
     def __init__(
         self,
         folder: RunFolder,
-        resolved: Resolved,
+        resolved: "Resolved",
         record: SpendingRecord,
         *,
-        done: Progress,
+        done: "Progress",
         clock: Callable[[], float] | None = None,
     ) -> None:
         self._folder, self._run, self._record = folder, resolved.run, record
@@ -460,7 +462,7 @@ class Checkpoints:
         self._clock = clock or time.monotonic
         self._done, self._saved, self._saved_at = done, done.rounds_done, self._clock()
 
-    def after_round(self, progress: Progress) -> None:
+    def after_round(self, progress: "Progress") -> None:
         """Take note of a round whose metrics are written; save a checkpoint if one is due."""
         self._done = progress
         number = progress.rounds_done

@@ -457,4 +457,5 @@ def task_of(spec: RunSpec, data: Dataset, schedule: SeededRandomness) -> Task:
         torch.from_numpy(data.test_labels),
         objective="regression" if data.num_classes is None else "classification",
         device=device_of(spec),
+        one_by_one=spec.runtime.deterministic,
     )

@@ -9,6 +9,7 @@ from typing import Any, assert_never
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import ConfigError
 from sottovoce.core.files import finite_or_none
+from sottovoce.core.stages import stage
 from sottovoce.federated.algorithms.algorithm import ALGORITHMS, AlgorithmSection
 from sottovoce.federated.training import Progress, RoundRecord, Training
 from sottovoce.learning.features import FEATURES
@@ -309,16 +310,18 @@ def metrics_row(
     Raises:
         ConfigError: The model was tested and has diverged: its test loss is not finite.
     """
-    evaluation = resolved.task.evaluate(progress.model) if evaluated else None
+    with stage("evaluate"):
+        evaluation = resolved.task.evaluate(progress.model) if evaluated else None
     if evaluation is not None and not math.isfinite(evaluation.loss):
         raise ConfigError(
             f"the model diverged in round {record.round} (test loss {evaluation.loss}); "
             "lower algorithm.server_learning_rate"
         )
     # A resumed run finds charges of rounds that it will repeat: they do not count for this round.
-    spent = spending.largest_spent(
-        resolved.spec.privacy.delta, through=(resolved.run, record.round)
-    )
+    with stage("account"):
+        spent = spending.largest_spent(
+            resolved.spec.privacy.delta, through=(resolved.run, record.round)
+        )
     told = dataclasses.asdict(record)
     for name in ("unanswered", "sites"):
         if not told[name]:
@@ -395,7 +398,8 @@ def result_of(
     spec = resolved.spec
     asked = sum(row["clients_asked"] for row in rows)
     received = sum(row["clients_received"] for row in rows)
-    evaluation = resolved.task.evaluate(progress.model)
+    with stage("evaluate"):
+        evaluation = resolved.task.evaluate(progress.model)
     # The last round, or, if the run halted, the round for which too few clients had budget.
     last = progress.rounds_done + (1 if halted else 0)
     most = resolved.sampling.most_participations(len(resolved.clients), last)

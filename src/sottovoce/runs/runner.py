@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from sottovoce.core.errors import ConfigError, DataError, LedgerError, OutputError
+from sottovoce.core.stages import stage
 from sottovoce.federated.training import Halted
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.backends import BACKENDS, register_backend
@@ -67,8 +68,10 @@ def run(
     """
     run_folder = RunFolder(folder)
     with limit_threads(spec):
+        with stage("load"):
+            resolved = resolve(load_inputs(spec))
         return _run(
-            resolve(load_inputs(spec)),
+            resolved,
             run_folder,
             resume,
             on_round or _ignore,
@@ -136,8 +139,9 @@ def _run(
                 if remote and progress.rounds_done == resolved.spec.rounds:
                     # Check this before saving, so that a resumed run repeats the round.
                     check_any_round_counted([*run_folder.metrics(), row], minimum_replies=needed)
-                run_folder.append_metrics(row)
-                checkpoints.after_round(progress)
+                with stage("checkpoint"):
+                    run_folder.append_metrics(row)
+                    checkpoints.after_round(progress)
                 on_round(row)
         if remote:
             check_any_round_counted(run_folder.metrics(), minimum_replies=needed)

@@ -30,6 +30,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not cuda.available():
     pytest.skip("no CUDA device: the CUDA kernels are not tested", allow_module_level=True)
 
+from sottovoce.mechanisms.kernels.cuda import batch, one_bit  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import packing as cuda_packing  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import seeded as cuda_seeded  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda.counts import OneCounts  # noqa: E402
@@ -175,6 +176,8 @@ def test_packing_is_that_of_the_cpu(size: int, bits: int) -> None:
     for form in forms:
         found = cuda_packing.pack(torch.from_numpy(form).to(DEVICE), bits)
         assert found.cpu().numpy().tobytes() == expected
+    rows = torch.from_numpy(np.stack([codes, codes, codes])).to(DEVICE)[1:, :]
+    assert [row.cpu().numpy().tobytes() for row in cuda_packing.pack(rows, bits)] == [expected] * 2
 
 
 MECHANISMS: list[tuple[str, dict[str, Any], str]] = [
@@ -324,6 +327,34 @@ def test_many_rows_are_those_of_the_cpu(
         )
         assert found.on_device
         np.testing.assert_array_equal(found.on_cpu(), expected.on_cpu())
+
+
+@pytest.mark.parametrize("levels", [2, 4, 9])
+def test_lists_that_are_too_short_are_made_longer(
+    levels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Coordinates far above the root mean square are all undecided at first."""
+    monkeypatch.setattr(batch, "_LEAST_CAPACITY", 1)
+    monkeypatch.setattr(one_bit, "SMALL", 0)
+    mechanism = built("gauss_hermite", {"levels": levels, "noise_multiplier": 0.7}, "l2", 2051)
+    rows = torch.full((2, 2051), 1e-5, device=DEVICE)
+    rows[:, ::20] = torch.tensor([[0.1], [-0.1]], device=DEVICE)
+    if levels == 2:
+        rows *= 1e38  # beyond the slopes of float32, so that nothing is decided at first
+    found = encode_packed(prepare_on_device(mechanism, rows), streams_for(rows))
+    expected = encode_packed(prepare(mechanism, rows.cpu()), streams_for(rows))
+    np.testing.assert_array_equal(found.on_cpu(), expected.on_cpu())
+
+
+@pytest.mark.parametrize("kind", ["mvu", "discrete_laplace"])
+def test_values_at_the_ends_of_a_box(kind: str) -> None:
+    parameters: dict[str, dict[str, Any]] = {
+        "mvu": {"epsilon": 1.0, "input_bits": 3, "output_bits": 3},
+        "discrete_laplace": {"noise_multiplier": 1.0, "bits": 12, "steps_per_radius": "auto"},
+    }
+    mechanism = built(kind, parameters[kind], "box", 600)
+    update = torch.tensor([1.0, -1.0, 0.0, 1.0 - 2.0**-24], device=DEVICE).repeat(150)
+    same_payload(mechanism, update, key_of(5))
 
 
 def streams_for(rows: Any) -> list[Keystream]:

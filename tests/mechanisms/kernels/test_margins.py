@@ -35,10 +35,8 @@ Singles = NDArray[np.float32]
 
 def coefficients() -> Vector:
     """Of the polynomial for 2^f, the highest power first, as the C source has them."""
-    text = SOURCE.read_text()
-    (first,) = re.findall(r"vf p = spread\(([\d.]+)f\)", text)
-    others = re.findall(r"p = fused\(p, f, spread\(([\d.]+)f\)\)", text)
-    found = np.array([first, *others], dtype=np.float32).astype(np.float64)
+    singles = np.array(re.findall(r"FOUR\(([\d.]+)f\)", SOURCE.read_text()), dtype=np.float32)
+    found = singles.astype(np.float64)
     assert len(found) == 5
     return found
 
@@ -80,24 +78,51 @@ def crude_odds(x: Singles, slope: np.float32, fused: bool) -> Singles:
     return np.asarray(np.ldexp(p, whole.astype(np.int32)) + np.float32(1.0))
 
 
-@pytest.mark.parametrize("fused", [True, False])
+def neon_odds(x: Singles, slope: np.float32) -> Singles:
+    """1 + 2^(slope x), as one_bit_neon.h computes it: every multiply-add rounds once."""
+    reach = np.float32(32.0) / slope
+    y = np.clip(x, -reach, reach).astype(np.float64) * np.float64(slope)
+    whole = np.rint(y)
+    f = rounded(y - whole).astype(np.float64)
+    c = coefficients()
+    p = np.full(len(x), np.float32(c[0]))
+    for next_one in c[1:]:
+        p = rounded(p.astype(np.float64) * f + next_one)
+    return rounded(np.ldexp(p.astype(np.float64), whole.astype(np.int32)) + 1.0)
+
+
+def neon_decisions(words: Singles, odds: Singles) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Where the draws give 1 for certain, and where 0, as one_bit_neon.h decides."""
+    middles = words.astype(np.float64) + 0.5
+    rest = rounded(65536.0 - middles * odds.astype(np.float64))
+    sure = np.abs(rest) >= odds
+    return sure & (rest < 0.0), sure & (rest >= 0.0)
+
+
+@pytest.mark.parametrize("kernel", ["fused", "not fused", "neon"])
 @pytest.mark.parametrize("top", denser([0.01, 1.0, 20.0, 1e3]))
-def test_the_odds_decide_nothing_wrongly(fused: bool, top: float) -> None:
+def test_the_odds_decide_nothing_wrongly(kernel: str, top: float) -> None:
     """For values that single precision holds, and for others; draws next to the threshold."""
     generator = np.random.default_rng(1)
     scale, stddev = 0.7, 1.3
     values = generator.uniform(-top, top, 300_000)
     slope = np.float32(2.0 / np.log(2.0) * scale / stddev)
-    odds = crude_odds(rounded(values), slope, fused)
+    if kernel == "neon":
+        odds = neon_odds(rounded(values), slope)
+    else:
+        odds = crude_odds(rounded(values), slope, kernel == "fused")
     with np.errstate(over="ignore"):
         thresholds = 2.0**16 / (1.0 + np.exp(2.0 * values * scale / stddev))
     margin = np.float32(2.0**-16)
     sure = np.zeros(3, dtype=np.int64)
     for offset in (-1, 0, 1):
         words = np.clip(np.floor(thresholds) + offset, 0.0, 65535.0).astype(np.float32)
-        place = words * odds
-        one = place >= np.float32(65536.0) * (np.float32(1.0) + margin)
-        zero = np.float32(65536.0) * (np.float32(1.0) - margin) >= place + odds
+        if kernel == "neon":
+            one, zero = neon_decisions(words, odds)
+        else:
+            place = words * odds
+            one = place >= np.float32(65536.0) * (np.float32(1.0) + margin)
+            zero = np.float32(65536.0) * (np.float32(1.0) - margin) >= place + odds
         assert (words[one] >= thresholds[one] + SPARE * thresholds[one] / 2.0**16).all()
         assert (words[zero] + 1.0 <= thresholds[zero]).all()
         assert not (one & zero).any()

@@ -1,6 +1,16 @@
-"""The speed of simulated clients, compared with that of their gradients alone."""
+"""The speed of simulated clients in whole rounds, and what share of a round each stage takes.
 
+The default is what a run executes by default: updates are rotated, and every message is charged in
+a ledger on disk, sealed, stored and opened. Rounds with and without rotation take turns, so that
+their ratio does not depend on other load.
+"""
+
+import contextlib
+import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,24 +18,42 @@ import torch
 from numpy.typing import NDArray
 
 from sottovoce.core import native, parameter_rules
-from sottovoce.federated.training import Halted
+from sottovoce.core.errors import ParameterError, UnknownNameError
+from sottovoce.core.stages import measure_stages
+from sottovoce.core.threads import thread_count
+from sottovoce.federated.training import Halted, Progress, Training
 from sottovoce.learning.clients import DenseRows
+from sottovoce.ledger.ledger import Ledger
 from sottovoce.runs.build import build
 from sottovoce.runs.inputs import load_inputs
 from sottovoce.runs.loading import parse
 from sottovoce.runs.resolve import Resolved, resolve
 from sottovoce.runs.spec import RunSpec
 from sottovoce_papers.benchmarks import limits
-from sottovoce_papers.benchmarks.measurement import check_memory, require, result
+from sottovoce_papers.benchmarks.measurement import (
+    check_memory,
+    check_threads,
+    limited_to,
+    require,
+    result,
+)
 
 UNIT = "clients_per_second"
+MESSAGES = ("stored", "packed", "none")
 _CLASSES = 10
 _ROWS_PER_CLIENT = 1.25  # A fifth of the rows is held out.
 _BYTES_PER_COORDINATE = 1000  # Models, sums and gradients of several clients at the same time.
+_LEAST_ROUNDS = 3
 
 
 def simulation_spec(
-    *, clients: int, dimension: int, levels: int, messages: str, device: str, rotation: str = "auto"
+    *,
+    clients: int,
+    dimension: int,
+    levels: int | str,
+    messages: str,
+    device: str,
+    rotation: str = "auto",
 ) -> RunSpec:
     """Return a spec: one sample per client, a linear model of about `dimension` parameters."""
     features = max(1, dimension // _CLASSES - 1)
@@ -59,14 +87,20 @@ def measure(
     *,
     clients: int = 1000,
     dimension: int = 20_000,
-    bits: int = 1,
-    messages: str = "packed",
+    bits: str | int = 1,
+    messages: str = "stored",
     rotation: str = "auto",
     device: str = "auto",
+    threads: int | None = None,
     seconds: float = 5.0,
 ) -> dict[str, Any]:
-    """Measure clients per second over whole rounds, from gradient to server step."""
-    parameter_rules.integer("bits", bits, low=1, high=8)
+    """Measure clients per second over whole rounds, from gradient to server step.
+
+    With `bits` "auto" the number of levels is what runs choose with levels = "auto".
+    """
+    levels = _levels(bits)
+    if messages not in MESSAGES:
+        raise UnknownNameError.among("kind of messages", messages, MESSAGES)
     parameter_rules.integer("clients", clients, low=4, high=10**7)
     parameter_rules.integer("dimension", dimension, low=20, high=10**9)
     parameter_rules.positive("seconds", seconds)
@@ -76,13 +110,13 @@ def measure(
         "take a smaller --dimension or fewer --clients",
     )
 
-    def resolved_with(messages: str) -> Resolved:
+    def resolved_with(messages: str, rotation: str) -> Resolved:
         return resolve(
             load_inputs(
                 simulation_spec(
                     clients=clients,
                     dimension=dimension,
-                    levels=1 << bits,
+                    levels=levels,
                     messages=messages,
                     rotation=rotation,
                     device=device,
@@ -90,40 +124,69 @@ def measure(
             )
         )
 
-    resolved = resolved_with(messages)
+    with nullcontext() if threads is None else limited_to(check_threads(threads)):
+        return _measured(
+            {
+                "given": resolved_with(messages, rotation),
+                "off": resolved_with(messages, "off"),
+                "drawn": resolved_with("none", rotation),
+            },
+            seconds,
+            bits=bits,
+            messages=messages,
+            rotation=rotation,
+            threads=thread_count(),
+        )
+
+
+def _levels(bits: str | int) -> int | str:
+    if bits == "auto":
+        return "auto"
+    if isinstance(bits, str) and not bits.isdecimal():
+        raise ParameterError(f"bits must be a number from 1 to 8, or auto, got '{bits}'")
+    return 1 << parameter_rules.integer("bits", int(bits), low=1, high=8)
+
+
+def _measured(kinds: dict[str, Resolved], seconds: float, **details: Any) -> dict[str, Any]:
+    resolved, messages = kinds["given"], details["messages"]
     checked = _check(resolved)
-    rounds = _round_seconds(resolved, seconds)
+    if messages == "none":
+        del kinds["drawn"]  # It is the measured one.
+    rounds = _round_seconds(kinds, seconds)
     alone = _gradient_seconds(resolved, seconds / 4.0)
-    drawn = _round_seconds(resolved_with("none"), seconds / 4.0) if messages != "none" else None
+    stages = _stages(resolved, seconds / 4.0)
     with native.using("numpy"):
-        plain = _round_seconds(resolved, seconds / 4.0)
-    median = float(np.median(rounds))
-    participants = len(resolved.clients)
+        plain = _round_seconds({"plain": resolved}, seconds / 4.0, least=1)["plain"]
+    medians = {name: float(np.median(taken)) for name, taken in rounds.items()}
+    median, participants = medians["given"], len(resolved.clients)
     keystream = limits.keystream_rate(1, seconds / 20.0)
     return result(
         UNIT,
         participants / median,
         checked=checked,
         numpy=participants / float(np.median(plain)),
-        torch=None if drawn is None else participants / float(np.median(drawn)),
+        torch=participants / medians["drawn"] if "drawn" in medians else None,
         limit="one core that only draws two bytes of keystream per coordinate",
         limit_per_second=keystream / (2.0 * resolved.task.dimension),
         notes={
             "numpy": "the same rounds without the C kernels",
-            "torch": "not compared: torch draws the codes already"
-            if drawn is None
-            else "codes drawn by torch's generator and never packed (--messages none)",
+            "torch": "codes drawn by torch's generator and never packed (--messages none)"
+            if "drawn" in medians
+            else "not compared: torch draws the codes already",
+            "share_of_stages": "of rounds that are measured by stage, which takes a little longer",
         },
-        slowest_clients_per_second=participants / max(rounds),
+        slowest_clients_per_second=participants / max(rounds["given"]),
+        round_seconds=median,
+        share_of_stages={name: round(row["share"], 4) for name, row in stages.items()},
+        ratio_to_rotation_off=median / medians["off"],
         ratio_to_vmap_gradients_alone=alone / median,
-        rounds=len(rounds),
+        rounds=len(rounds["given"]),
         clients=participants,
         dimension=resolved.task.dimension,
-        bits=bits,
-        messages=messages,
-        rotation=rotation,
+        levels=int(resolved.spec.mechanism.parameters["levels"]),
         device=str(resolved.task.device),
         keystream_bytes_per_second=keystream,
+        **details,
     )
 
 
@@ -140,24 +203,57 @@ def _check(resolved: Resolved) -> str:
 
 
 def _model_after_one_round(resolved: Resolved) -> NDArray[Any]:
-    training = build(resolved)
-    outcome = training.step(training.start())
+    with _built(resolved) as training:
+        return _step(training, training.start()).model
+
+
+@contextmanager
+def _built(resolved: Resolved) -> Iterator[Training]:
+    """Yield the training of a run; one with stored messages has a ledger in a temporary folder."""
+    if resolved.spec.runtime.messages != "stored":
+        yield build(resolved)
+        return
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Ledger(Path(folder) / "ledger.sqlite", create=True) as ledger,
+    ):
+        yield build(resolved, ledger)
+
+
+def _step(training: Training, progress: Progress) -> Progress:
+    outcome = training.step(progress)
     assert not isinstance(outcome, Halted)
-    return outcome[0].model
+    # As after each checkpoint of a run: the ledger keeps the messages of unfinished rounds only.
+    training.record.discard_messages(training.run, before_round=outcome[0].rounds_done + 1)
+    return outcome[0]
 
 
-def _round_seconds(resolved: Resolved, seconds: float) -> list[float]:
-    training = build(resolved)
-    progress = training.start()
-    taken: list[float] = []
-    begun = time.perf_counter()
-    while not taken or time.perf_counter() - begun < seconds or len(taken) < 4:
-        start = time.perf_counter()
-        outcome = training.step(progress)
-        taken.append(time.perf_counter() - start)
-        assert not isinstance(outcome, Halted)
-        progress, _ = outcome
-    return taken[1:]  # The first round also fills the caches.
+def _round_seconds(
+    kinds: dict[str, Resolved], seconds: float, *, least: int = _LEAST_ROUNDS
+) -> dict[str, Sequence[float]]:
+    """Return the seconds of each round of several runs, which take turns, after a first one."""
+    taken: dict[str, list[float]] = {name: [] for name in kinds}
+    with contextlib.ExitStack() as opened:
+        runs = {name: opened.enter_context(_built(one)) for name, one in kinds.items()}
+        reached = {name: training.start() for name, training in runs.items()}
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < seconds or len(next(iter(taken.values()))) <= least:
+            for name, training in runs.items():
+                start = time.perf_counter()
+                reached[name] = _step(training, reached[name])
+                taken[name].append(time.perf_counter() - start)
+    return {name: of_one[1:] for name, of_one in taken.items()}  # The first fills the caches.
+
+
+def _stages(resolved: Resolved, seconds: float) -> dict[str, dict[str, float]]:
+    """Return the seconds and the share of each stage, over some rounds after the first."""
+    with _built(resolved) as training:
+        progress = _step(training, training.start())
+        with measure_stages() as times:
+            begun = time.perf_counter()
+            while time.perf_counter() - begun < seconds or not times.seconds:
+                progress = _step(training, progress)
+            return times.profile(time.perf_counter() - begun)
 
 
 def _gradient_seconds(resolved: Resolved, seconds: float) -> float:

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from sottovoce.core import parameter_rules
-from sottovoce.core.domains import Vector
+from sottovoce.core.domains import Floats, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning.task import Task
 
@@ -91,7 +91,7 @@ class InversionTarget:
         image_shape: The shape of one image.
     """
 
-    model: Vector
+    model: Floats
     work: Work
     observed: Vector
     labels: NDArray[np.int64]

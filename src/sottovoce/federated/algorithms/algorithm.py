@@ -25,7 +25,6 @@ Name the module under the entry point group `sottovoce.algorithms` or `sottovoce
 that need it, because specs are also read where torch is not installed.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
@@ -34,7 +33,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core.adjacency import Unit
-from sottovoce.core.domains import L2Ball, Vector
+from sottovoce.core.domains import Floats, L2Ball, Vector
 from sottovoce.core.errors import ConfigError, PluginError
 from sottovoce.core.plugin_returns import (
     MAPPING,
@@ -50,7 +49,7 @@ from sottovoce.core.plugin_returns import (
 from sottovoce.core.randomness import Randomness, SeededRandomness
 from sottovoce.core.registry import Register
 from sottovoce.core.sections import POSITIVE as POSITIVE
-from sottovoce.core.sections import RegisteredSection, check_keys
+from sottovoce.core.sections import RegisteredSection, check_keys, complete
 
 if TYPE_CHECKING:  # These import torch, which reading a checkpoint does not need.
     from sottovoce.federated.algorithms.fedavg import FedAvg
@@ -78,7 +77,7 @@ class ClientStepInput:
 
     run: str
     round: int
-    model: Vector
+    model: Floats
     state: State
     randomness: Randomness
 
@@ -545,10 +544,13 @@ class AlgorithmSection:
     def written(self) -> dict[str, Any]:
         """Return every key of the table with its value, defaults included, as plain data.
 
+        Keys that the class variable `LEFT_OUT_AS_DEFAULT` names are left out if they have their
+        default.
+
         Returns:
             The table, without `kind`.
         """
-        return dataclasses.asdict(self)  # type: ignore[call-overload,no-any-return]
+        return complete(self)
 
 
 R = TypeVar("R", bound=type[AlgorithmSection])

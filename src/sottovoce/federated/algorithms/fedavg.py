@@ -2,8 +2,9 @@
 
 SampleClippedGradient   sample level: one step whose per-sample gradients are clipped, so that one
                         sample moves the client's mean by at most C/n (zero-out).
-LocalSgd                client level: several local steps; the whole update is clipped to C. With
-                        one step it is federated SGD; with penalties it is FedProx.
+LocalSgd                client level: local steps, on all records or on minibatches; the whole
+                        update is clipped to C. With one step on all records it is federated SGD;
+                        with penalties it is FedProx.
 
 The server takes the mean of the decoded messages, or a robust mean of their rows, which a minority
 of clients cannot move arbitrarily:
@@ -28,6 +29,7 @@ and 2, algorithm 1, options I and II).
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -37,7 +39,7 @@ from torch import Tensor
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Unit
-from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
+from sottovoce.core.domains import ROUNDING_HEADROOM, Floats, L2Ball, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Randomness
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Block, ClientStepInput, State
@@ -49,6 +51,7 @@ from sottovoce.learning.clients import (
     names_of,
     sizes_of,
 )
+from sottovoce.learning.minibatches import LocalSchedule
 from sottovoce.learning.task import Task
 
 
@@ -104,6 +107,7 @@ class CoordinateMedian:
 # Clipped gradients are rounded to multiples of this fraction of the clipping norm; the sum of
 # MAX_RECORDS of them fits an int64.
 _GRID = 2.0**-40
+_COLUMNS = 1 << 20  # The number of coordinates that are converted at once.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +180,7 @@ class SampleClippedGradient:
         # One factor, so that each product is rounded once.
         factors = [-(self._grid if self.summation == "exact" else 1.0) / n for n in records]
         factor = torch.tensor(factors, dtype=torch.float64, device=totals.device)
-        yield 0, DenseRows(totals * factor.to(_float_dtype(totals))[:, None])
+        yield 0, DenseRows(_scale(totals, factor[:, None]))
 
     @property
     def _grid(self) -> float:
@@ -223,7 +227,7 @@ class SampleClippedGradient:
         return words < np.uint64(threshold)
 
     def _sum_exactly(
-        self, task: Task, clients: Sequence[ClientData], model: Vector, taking_part: Tensor | None
+        self, task: Task, clients: Sequence[ClientData], model: Floats, taking_part: Tensor | None
     ) -> Tensor:
         totals = torch.zeros(len(clients), task.dimension, dtype=torch.int64, device=task.device)
         seen = 0
@@ -239,12 +243,14 @@ class SampleClippedGradient:
                 steps[bad] = 0.0
                 if taking_part is not None:
                     steps[~taking_part[seen : seen + len(owners)].to(steps.device)] = 0.0
-                totals.index_add_(0, owners, steps.round_().to(torch.int64))
+                steps.round_()
+                for part in _pieces(task.dimension):
+                    totals[:, part].index_add_(0, owners, steps[:, part].to(torch.int64))
             seen += len(owners)
         return totals
 
     def _sum_in_float32(
-        self, task: Task, clients: Sequence[ClientData], model: Vector, taking_part: Tensor | None
+        self, task: Task, clients: Sequence[ClientData], model: Floats, taking_part: Tensor | None
     ) -> Tensor:
         totals = torch.zeros(len(clients), task.dimension, device=task.device)
         for owners, rows in task.sample_gradients(model, clients, taking_part):
@@ -254,7 +260,7 @@ class SampleClippedGradient:
         return totals
 
     def _single_sample_updates(
-        self, task: Task, clients: Sequence[ClientData], model: Vector
+        self, task: Task, clients: Sequence[ClientData], model: Floats
     ) -> Iterator[tuple[int, Rows]]:
         """Yield the clipped gradients of clients with one sample each, which are their updates."""
         start = 0
@@ -264,8 +270,20 @@ class SampleClippedGradient:
             start += len(rows)
 
 
-def _float_dtype(totals: Tensor) -> torch.dtype:
-    return torch.float64 if totals.dtype == torch.int64 else totals.dtype
+def _pieces(dimension: int) -> Iterator[slice]:
+    """Yield slices of the coordinates, small enough that a converted copy takes little memory."""
+    for start in range(0, dimension, _COLUMNS):
+        yield slice(start, start + _COLUMNS)
+
+
+def _scale(totals: Tensor, factor: Tensor) -> Tensor:
+    """Return the totals times the factor, in the memory of the totals; integers become float64."""
+    if totals.dtype != torch.int64:
+        return totals.mul_(factor.to(totals.dtype))
+    scaled = totals.view(torch.float64)
+    for part in _pieces(totals.shape[1]):
+        scaled[:, part] = totals[:, part] * factor
+    return scaled
 
 
 def _slices_by_owner(owners: Tensor) -> Iterator[tuple[int, slice]]:
@@ -279,19 +297,24 @@ def _slices_by_owner(owners: Tensor) -> Iterator[tuple[int, slice]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalSgd:
-    """The change of the model over `steps` full-batch gradient steps; protects the whole client.
+    """The change of the model over the local steps of a client; protects the whole client.
 
     Client k takes the steps
 
         w <- w - learning_rate (gradient + (proximal_weight + lambda_k) (w - w_0)),
 
     where w_0 is the model that the server released and lambda_k is the client's entry in
-    `penalties`. The first step starts at w_0, so with `steps` = 1 no penalty has any effect.
+    `penalties`. The first step starts at w_0, so if it is the only one no penalty has any effect.
+    The gradient is that of the mean loss of the records of a step: all of the client's records, or
+    a minibatch (`learning.minibatches` defines the order of records). The whole change is clipped
+    and privatized, so the guarantee does not depend on the number of steps or their records.
 
     Attributes:
         clip_norm: The clipping norm of the whole update.
         steps: Number of local steps.
         learning_rate: Their step size.
+        epochs: Number of passes over the client's records, instead of `steps`; None to count steps.
+        batch_size: Number of records of a step; None for all of them.
         proximal_weight: The FedProx weight of all clients.
         penalties: Further weights in [0, 1] by client name.
 
@@ -300,8 +323,10 @@ class LocalSgd:
     """
 
     clip_norm: float
-    steps: int
+    steps: int = 1
     learning_rate: float
+    epochs: int | None = None
+    batch_size: int | None = None
     proximal_weight: float = 0.0
     penalties: Mapping[str, float] = field(default_factory=dict)
     unit: ClassVar[Unit] = Unit.CLIENT
@@ -309,7 +334,7 @@ class LocalSgd:
 
     def __post_init__(self) -> None:
         parameter_rules.clip_norm("clip_norm", self.clip_norm)
-        parameter_rules.integer("local_steps", self.steps, low=1, high=10**6)
+        assert self.schedule, "building it checks the numbers"
         parameter_rules.positive("local_learning_rate", self.learning_rate)
         if parameter_rules.finite("proximal_weight", self.proximal_weight) < 0.0:
             raise ParameterError(f"proximal_weight must be at least 0, got {self.proximal_weight}")
@@ -343,7 +368,8 @@ class LocalSgd:
         Yields:
             The position of a block's first client, and the updates of the block as rows.
         """
-        if self.steps == 1:
+        schedule, names, sizes = self.schedule, names_of(clients), sizes_of(clients)
+        if max(map(schedule.num_steps, sizes), default=0) == 1 == max(sizes):
             gradients = task.closed_form_gradients(step.model, clients)
             if gradients is not None:
                 rate = torch.full((len(gradients),), -self.learning_rate, device=task.device)
@@ -352,13 +378,18 @@ class LocalSgd:
         models = task.local_models(
             step.model,
             clients,
-            steps=self.steps,
+            steps=schedule.draw(step.randomness, step.run, step.round, names, sizes),
             learning_rate=self.learning_rate,
             proximal_weights=self._proximal_weights(clients),
         )
-        origin = torch.from_numpy(step.model).to(task.device)
-        for start, rows in models:
-            yield start, DenseRows(rows.to(torch.float64) - origin)
+        cpu = task.device.type == "cpu"
+        origin = torch.from_numpy(step.model) if cpu else task.tensor(step.model)
+        yield from map(partial(_changes_since, origin), models)
+
+    @property
+    def schedule(self) -> LocalSchedule:
+        """How many steps a client takes, and on which of its records."""
+        return LocalSchedule(steps=self.steps, epochs=self.epochs, batch_size=self.batch_size)
 
     def _proximal_weights(self, clients: Sequence[ClientData]) -> list[float] | None:
         if not self.penalties:
@@ -403,8 +434,33 @@ def yield_update_blocks(
     work: LocalWork, task: Task, clients: Sequence[ClientData], step: ClientStepInput
 ) -> Iterator[Block]:
     """Yield the updates of all these clients in blocks with one uplink."""
-    for start, rows in work.updates(task, clients, step):
-        yield Block(start=start, uplinks=(rows,))
+    yield from map(_block, work.updates(task, clients, step))
+
+
+# `map` keeps no reference to what it has yielded, unlike a loop: large models would be kept.
+
+
+def _block(found: tuple[int, Rows]) -> Block:
+    start, rows = found
+    return Block(start=start, uplinks=(rows,))
+
+
+def _changes_since(origin: Tensor, found: tuple[int, Tensor]) -> tuple[int, Rows]:
+    """Return the position and the changes of some clients' models."""
+    start, rows = found
+    if origin.is_cuda:  # There they stay in float32, in which they are clipped and encoded.
+        return start, DenseRows(rows - origin)
+    changes = rows.to(torch.float64)
+    for part in _pieces(len(origin)):  # torch converts the subtracted numbers in a copy.
+        changes[:, part].sub_(origin[part])
+    return start, DenseRows(changes)
+
+
+def _plus_multiple(vector: Vector, factor: float, other: Vector) -> Vector:
+    """Return vector + factor other without a temporary array, since models may be large."""
+    found = np.multiply(other, factor)
+    found += vector
+    return found
 
 
 RobustMean = CoordinateMedian | TrimmedMean
@@ -496,7 +552,8 @@ class FedAvg:
         return float(self.local_work.records(num_samples))
 
     def initialize(self, model: Vector) -> State:
-        return {"velocity": np.zeros_like(model)}
+        # Without momentum, the velocity of a round has no effect on the next one.
+        return {"velocity": np.zeros(model.shape)} if self.server_momentum else {}
 
     def client_steps(
         self, task: Task, clients: Sequence[ClientData], step: ClientStepInput
@@ -506,8 +563,11 @@ class FedAvg:
     def server_step(
         self, model: Vector, combined: Sequence[AggregatedUplink], state: State
     ) -> tuple[Vector, State]:
-        velocity = self.server_momentum * state["velocity"] + self._average(combined[0])
-        return model + self.server_learning_rate * velocity, {"velocity": velocity}
+        velocity = self._average(combined[0])
+        if self.server_momentum:
+            velocity = _plus_multiple(velocity, self.server_momentum, state["velocity"])
+        stepped = _plus_multiple(model, self.server_learning_rate, velocity)
+        return stepped, {"velocity": velocity} if self.server_momentum else {}
 
     def gradient_steps(self) -> GradientSteps | None:
         """Return the gradient steps if a round consists of these only.

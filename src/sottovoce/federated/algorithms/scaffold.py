@@ -3,8 +3,8 @@
 Client k steps along its own gradient, minus the typical gradient c_k of its data, plus the average
 c over all clients:
 
-    y <- y - r (gradient_k(y) - c_k + c),    K times from y = x
-    c_k' = c_k - c + (x - y)/(K r)           (option II)
+    y <- y - r (gradient_k(y) - c_k + c),    K_k times from y = x
+    c_k' = c_k - c + (x - y)/(K_k r)         (option II)
     x <- x + s mean_k(y_k - x),    c <- c + |S|/N mean_k(c_k' - c_k).
 
 `Scaffold` protects whole clients. Both y_k - x and c_k' - c_k leave the client as two uplinks, each
@@ -44,7 +44,8 @@ from sottovoce.federated.algorithms.fedavg import (
     update_domain,
     yield_update_blocks,
 )
-from sottovoce.learning.clients import ClientData, DenseRows, clip_rows, names_of
+from sottovoce.learning.clients import ClientData, DenseRows, clip_rows, names_of, sizes_of
+from sottovoce.learning.minibatches import LocalSchedule
 from sottovoce.learning.task import Task
 
 ControlRows = NDArray[np.float32]
@@ -129,8 +130,10 @@ class Scaffold:
     Attributes:
         clip_norm: The clipping norm of model changes.
         control_clip_norm: The clipping norm of changes of control variates.
-        local_steps: Number K of local steps.
+        local_steps: Number K_k of local steps of each client.
         local_learning_rate: Their step size r.
+        local_epochs: Number of passes over the client's records, instead of `local_steps`.
+        batch_size: Number of records of a step; None for all of them.
         server_learning_rate: Step size s of the server.
         clients: Names of all clients of the run, in the order of their rows in the state.
 
@@ -142,8 +145,10 @@ class Scaffold:
 
     clip_norm: float
     control_clip_norm: float
-    local_steps: int
+    local_steps: int = 1
     local_learning_rate: float
+    local_epochs: int | None = None
+    batch_size: int | None = None
     server_learning_rate: float
     clients: tuple[str, ...]
     _drafts: PendingControls = field(
@@ -158,10 +163,17 @@ class Scaffold:
     def __post_init__(self) -> None:
         parameter_rules.clip_norm("clip_norm", self.clip_norm)
         parameter_rules.clip_norm("control_clip_norm", self.control_clip_norm)
-        parameter_rules.integer("local_steps", self.local_steps, low=1, high=10**6)
+        assert self.schedule, "building it checks the numbers"
         parameter_rules.positive("local_learning_rate", self.local_learning_rate)
         parameter_rules.positive("server_learning_rate", self.server_learning_rate)
         _check_named_once(self.clients)
+
+    @property
+    def schedule(self) -> LocalSchedule:
+        """How many steps a client takes, and on which of its records."""
+        return LocalSchedule(
+            steps=self.local_steps, epochs=self.local_epochs, batch_size=self.batch_size
+        )
 
     def domain(self, dimension: int, num_samples: int) -> L2Ball:  # noqa: ARG002
         return L2Ball(dimension=dimension, radius=self.clip_norm)
@@ -184,21 +196,23 @@ class Scaffold:
         self, task: Task, clients: Sequence[ClientData], step: ClientStepInput
     ) -> Iterator[Block]:
         controls, places = ControlVariates.of(step.state), rows_by_client(self.clients)
-        names = names_of(clients)
+        names, sizes, schedule = names_of(clients), sizes_of(clients), self.schedule
         own = torch.from_numpy(controls.clients[[places[name] for name in names]]).to(task.device)
         shared = torch.from_numpy(controls.server).to(task.device)
         models = task.local_models(
             step.model,
             clients,
-            steps=self.local_steps,
+            steps=schedule.draw(step.randomness, step.run, step.round, names, sizes),
             learning_rate=self.local_learning_rate,
             corrections=shared.float() - own,
         )
+        # A client without records takes no step.
+        steps = [max(1, schedule.num_steps(size)) for size in sizes]
         origin = torch.from_numpy(step.model).to(task.device)
         for start, rows in models:
             changes = rows.to(torch.float64) - origin
-            control_changes = self._control_changes(changes, shared)
             part = slice(start, start + len(rows))
+            control_changes = self._control_changes(changes, shared, steps[part])
             kept = (own[part].to(torch.float64) + control_changes).float().cpu().numpy()
             self._drafts.put(step.round, names[part], kept)
             sent = DenseRows(control_changes * self._factor)
@@ -222,10 +236,10 @@ class Scaffold:
     def _factor(self) -> float:
         return self.clip_norm / self.control_clip_norm
 
-    def _control_changes(self, changes: Tensor, shared: Tensor) -> Tensor:
-        """Return c_k' - c_k = (x - y)/(K r) - c, clipped; zero for a client that diverged."""
-        rate = self.local_steps * self.local_learning_rate
-        wanted = DenseRows(-changes / rate - shared)
+    def _control_changes(self, changes: Tensor, shared: Tensor, steps: Sequence[int]) -> Tensor:
+        """Return c_k' - c_k = (x - y)/(K_k r) - c, clipped; zero for a client that diverged."""
+        rates = torch.tensor(steps, dtype=changes.dtype) * self.local_learning_rate
+        wanted = DenseRows(-changes / rates.to(changes.device)[:, None] - shared)
         limit = self.control_clip_norm * (1.0 - ROUNDING_HEADROOM)
         (rows,) = clip_rows(wanted, limit).blocks(len(wanted))
         return rows

@@ -20,6 +20,7 @@ from sottovoce.core.sections import (
     NOT_NEGATIVE,
     POSITIVE,
     below,
+    complete,
     complete_table,
     rule,
     section_from,
@@ -43,6 +44,7 @@ from sottovoce.federated.algorithms.algorithm import (
 if TYPE_CHECKING:  # These import torch.
     from sottovoce.federated.algorithms.fedavg import FedAvg, LocalWork, SampleClippedGradient
     from sottovoce.learning.datasets import Dataset
+    from sottovoce.learning.minibatches import LocalSchedule
     from sottovoce.learning.task import Task
 
 _ROBUST = (
@@ -95,10 +97,44 @@ class TrimmedMeanSection(AggregationSection):
         return [_ROBUST]
 
 
-ONE_STEP = (
-    "sample-level privacy takes one clipped full-batch step a round; drop 'algorithm.local_steps' "
-    "and 'algorithm.local_learning_rate', or set privacy.level = 'client'"
-)
+_LOCAL_KEYS = ("local_epochs", "batch_size", "local_learning_rate")
+
+
+def refuse_local_keys(section: "FedAvgSection | ScaffoldSection") -> None:
+    """Refuse keys of local steps at sample level, where a client takes one clipped step.
+
+    Raises:
+        ConfigError: `local_steps` is not 1, or another of these keys is given.
+    """
+    given = [name for name in _LOCAL_KEYS if getattr(section, name) is not None]
+    if section.local_steps != 1:
+        given.insert(0, "local_steps")
+    if given:
+        told = " and ".join(f"'algorithm.{name}'" for name in given)
+        raise ConfigError(
+            f"sample-level privacy takes one clipped full-batch step a round; drop {told}, or set "
+            "privacy.level = 'client'"
+        )
+
+
+def make_schedule(section: "FedAvgSection | ScaffoldSection") -> "LocalSchedule":
+    """Return the local steps of a client at client level.
+
+    Raises:
+        ConfigError: Both `local_steps` and `local_epochs` are given.
+    """
+    from sottovoce.learning.minibatches import LocalSchedule
+
+    if section.local_epochs is not None and section.local_steps != 1:
+        raise ConfigError(
+            "'algorithm.local_steps' and 'algorithm.local_epochs' both say how long a client "
+            "trains; give one of them"
+        )
+    return LocalSchedule(
+        steps=section.local_steps, epochs=section.local_epochs, batch_size=section.batch_size
+    )
+
+
 _MEAN = {"kind": "mean"}
 
 
@@ -125,6 +161,8 @@ class FedAvgSection(AlgorithmSection):
         server_learning_rate: Step size of the server.
         server_momentum: Momentum of the server, in [0, 1).
         local_steps: Local steps a round; at sample level always 1.
+        local_epochs: Passes over a client's records a round, instead of `local_steps`.
+        batch_size: Records of a local step; by default all of the client.
         local_learning_rate: Step size of local steps; required at client level only.
         proximal_weight: The FedProx weight.
         budget_penalty: Whether clients with smaller budgets stay closer to the shared model.
@@ -134,6 +172,9 @@ class FedAvgSection(AlgorithmSection):
     server_learning_rate: float = field(metadata=POSITIVE)
     server_momentum: float = field(default=0.0, metadata=below(1.0))
     local_steps: int = field(default=1, metadata=whole(1, 10**6))
+    local_epochs: int | None = field(default=None, metadata=whole(1, 10**6))
+    batch_size: int | None = field(default=None, metadata=whole(1, 2**31))
+    LEFT_OUT_AS_DEFAULT: ClassVar[tuple[str, ...]] = ("local_epochs", "batch_size")
     local_learning_rate: float | None = field(default=None, metadata=POSITIVE)
     proximal_weight: float = field(default=0.0, metadata=NOT_NEGATIVE)
     budget_penalty: bool = field(default=False, metadata=BOOLEAN)
@@ -191,7 +232,7 @@ class FedAvgSection(AlgorithmSection):
 
     def written(self) -> dict[str, Any]:
         every = {"kind": self.aggregation["kind"], **dataclasses.asdict(self._aggregated)}  # type: ignore[call-overload]
-        return {**dataclasses.asdict(self), "aggregation": every}
+        return {**complete(self), "aggregation": every}
 
     def _local_work(self, setting: AlgorithmSetting) -> "LocalWork":
         from sottovoce.federated.algorithms.fedavg import LocalSgd
@@ -203,13 +244,15 @@ class FedAvgSection(AlgorithmSection):
                         f"'algorithm.{name}' acts between local steps, but sample-level privacy "
                         "takes only one step; drop it, or set privacy.level = 'client'"
                     )
-            if self.local_steps != 1 or self.local_learning_rate is not None:
-                raise ConfigError(ONE_STEP)
+            refuse_local_keys(self)
             return make_clipped_gradient(setting)
         setting.check_all_records()
+        schedule = make_schedule(self)
         return LocalSgd(
             clip_norm=setting.clip_norm,
-            steps=self.local_steps,
+            steps=schedule.steps,
+            epochs=schedule.epochs,
+            batch_size=schedule.batch_size,
             learning_rate=require_learning_rate(self.local_learning_rate),
             proximal_weight=self.proximal_weight,
             penalties=_penalties(setting.groups) if self.budget_penalty else {},
@@ -262,13 +305,17 @@ class ScaffoldSection(AlgorithmSection):
     """SCAFFOLD: local steps corrected by control variates (Karimireddy et al. 2020).
 
     At client level a client sends two vectors a round and pays for both. Changes of its control
-    variate are clipped to `control_clip_norm`, which defaults to privacy.clip_norm/(local_steps *
-    local_learning_rate). At sample level there is one step a round, and control variates are
-    messages that were sent before; this needs the channel 'direct'.
+    variate are clipped to `control_clip_norm`, which defaults to privacy.clip_norm/(steps *
+    local_learning_rate), and must be given if `local_epochs` and `batch_size` are, because the
+    number of steps is private then. At sample level there is one step a round, and control variates
+    are messages that were sent before; this needs the channel 'direct'.
     """
 
     server_learning_rate: float = field(metadata=POSITIVE)
     local_steps: int = field(default=1, metadata=whole(1, 10**6))
+    local_epochs: int | None = field(default=None, metadata=whole(1, 10**6))
+    batch_size: int | None = field(default=None, metadata=whole(1, 2**31))
+    LEFT_OUT_AS_DEFAULT: ClassVar[tuple[str, ...]] = ("local_epochs", "batch_size")
     local_learning_rate: float | None = field(default=None, metadata=POSITIVE)
     control_clip_norm: float | None = field(default=None, metadata=POSITIVE)
 
@@ -302,14 +349,28 @@ class ScaffoldSection(AlgorithmSection):
             return self._for_samples(setting)
         setting.check_all_records()
         rate, clip_norm = require_learning_rate(self.local_learning_rate), setting.clip_norm
+        schedule = make_schedule(self)
         return Scaffold(
             clip_norm=clip_norm,
-            control_clip_norm=self.control_clip_norm or clip_norm / (self.local_steps * rate),
-            local_steps=self.local_steps,
+            control_clip_norm=self._control_clip_norm(clip_norm, rate),
+            local_steps=schedule.steps,
+            local_epochs=schedule.epochs,
+            batch_size=schedule.batch_size,
             local_learning_rate=rate,
             server_learning_rate=self.server_learning_rate,
             clients=tuple(setting.clients.names),
         )
+
+    def _control_clip_norm(self, clip_norm: float, rate: float) -> float:
+        if self.control_clip_norm is not None:
+            return self.control_clip_norm
+        if self.local_epochs is not None and self.batch_size is not None:
+            raise ConfigError(
+                "with 'algorithm.local_epochs' and 'algorithm.batch_size' the number of local "
+                "steps follows from the number of a client's records, which is private; set "
+                "'algorithm.control_clip_norm'"
+            )
+        return clip_norm / ((self.local_epochs or self.local_steps) * rate)
 
     def _for_samples(self, setting: AlgorithmSetting) -> Algorithm:
         from sottovoce.federated.algorithms.scaffold import SampleScaffold
@@ -320,8 +381,7 @@ class ScaffoldSection(AlgorithmSection):
                 "already clipped; drop 'algorithm.control_clip_norm', or set privacy.level = "
                 "'client'"
             )
-        if self.local_steps != 1 or self.local_learning_rate is not None:
-            raise ConfigError(ONE_STEP)
+        refuse_local_keys(self)
         work = make_clipped_gradient(setting)
         return SampleScaffold(
             local_work=work,

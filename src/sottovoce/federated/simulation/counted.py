@@ -165,6 +165,7 @@ class InMemoryBackend(ABC):
             for block in staged("train", steps):
                 for uplink, rows in enumerate(block.uplinks):
                     yield uplink, members[block.start : block.start + len(rows)], rows
+                del block, rows  # Large models are not kept while the next ones train.
 
 
 class PortionedBackend(InMemoryBackend):

@@ -44,6 +44,7 @@ class PackedMessages(InMemoryBackend):
         for uplink, members, rows in self._blocks(number, cohort, start):
             for some, groups in self._encode(members, rows, rotation, number, uplink):
                 sums[uplink].add(some, groups)
+            del rows  # Large models are not kept while the next ones train.
         return tuple(one.combined() for one in sums)
 
     def _encode(

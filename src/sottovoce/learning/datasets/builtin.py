@@ -3,9 +3,14 @@
 Blobs are for timing and first trials, where the data do not matter.
 """
 
+import gzip
+import importlib.util
 import re
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning.datasets.dataset import Dataset, with_random_test_part
@@ -60,11 +65,9 @@ def digits(request: LoadRequest) -> Dataset:
     The attribute `thick` is whether a digit was drawn with much ink. It is a target for attribute
     inference if no other data are available.
     """
-    from sklearn.datasets import load_digits  # Slow to import, and only this loader needs it.
-
-    bundle = load_digits()
-    features = (bundle.data / 16.0 - 0.5).astype(np.float32)
-    labels = bundle.target.astype(np.int64)
+    pixels, classes = _read_digits()
+    features = (pixels / 16.0 - 0.5).astype(np.float32)
+    labels = classes.astype(np.int64)
     return with_random_test_part(
         "digits",
         features,
@@ -74,3 +77,17 @@ def digits(request: LoadRequest) -> Dataset:
         attributes={"thick": (features.mean(axis=1) > _THICK).astype(np.int64)},
         note="Optical recognition of handwritten digits, Alpaydin and Kaynak 1998, CC BY 4.0.",
     )
+
+
+def _read_digits() -> tuple[NDArray[np.float64], NDArray[Any]]:
+    """Return pixels and classes, from scikit-learn's file: importing it takes a second or more."""
+    package = importlib.util.find_spec("sklearn")
+    file = Path((package and package.origin) or "").parent / "datasets" / "data" / "digits.csv.gz"
+    if package is None or not file.is_file():
+        from sklearn.datasets import load_digits
+
+        bundle = load_digits()
+        return bundle.data, bundle.target
+    with gzip.open(file, "rt") as lines:
+        table = np.loadtxt(lines, delimiter=",")
+    return table[:, :-1], table[:, -1]

@@ -1,7 +1,8 @@
-"""The inputs of a kernel besides the rows, copied to the device at once, and its list of the rest.
+"""What a kernel reads in addition to the rows, in one copy, and what it leaves open.
 
-The rest: coordinates so close to a threshold that float64 does not decide them. A kernel lists
-them, about one in 2^40, and the CPU decides.
+A first kernel decides nearly all coordinates and lists the blocks of the keystream with others; a
+second one decides those by further random bits, and lists the few, about one in 2^40, that float64
+does not decide. These the CPU decides.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,29 +15,32 @@ from numpy.typing import NDArray
 
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
-from sottovoce.core.randomness import Keystream, spend_all
-from sottovoce.mechanisms.kernels.cuda.chacha import key_words
+from sottovoce.core.randomness import ExtendedDraws, Keystream, spend_all
 from sottovoce.mechanisms.kernels.cuda.packing import pack
 from sottovoce.mechanisms.kernels.cuda.place import check_values
 
 Scales = tuple[float, ...] | torch.Tensor | None
 
-_LISTED = 1024  # The number of coordinates for which the list has space at first.
+SETTLERS, SETTLER_LANES = 264, 128  # The programs of a second kernel, and their lanes.
 _MOST_ROWS = 65535
-_NOTHING = np.empty((0, 3), dtype=np.int64)
+_LEAST_CAPACITY = 256
+_COLUMNS = 5  # Of the list for the CPU: row, coordinate, draw, 64 further bits, value.
 
 
 class Batch:
-    """Rows with their keys and factors, and the list of coordinates that a kernel leaves to the CPU.
+    """Rows with their keys and factors, and the lists of what kernels leave open.
 
     Attributes:
         rows: A matrix with a vector in each row.
-        keys: The words of the key of each row.
+        floats: Numbers in float64, the first of them in the second place.
+        words: The same memory in int32: two counters (listed blocks, coordinates for the CPU), the
+            numbers, and from `key_at` on the keys.
+        key_at: The place of the first key.
         scales: The factor of each row in float64; any float64 tensor if all are 1.
         scaled: Whether there are factors.
-        numbers: The numbers for the kernel, in float64.
-        count: The number of coordinates that the kernel leaves to the CPU, in a tensor.
-        listed: Row, coordinate and draw of each of them, as far as they fit.
+        capacity: The number of blocks, and of coordinates, that fit into the lists.
+        blocks: The listed blocks: the number of each.
+        masks: The draws of these blocks that are open.
     """
 
     def __init__(
@@ -47,10 +51,17 @@ class Batch:
         numbers: Sequence[float],
         *,
         most: int,
+        listed: int,
     ) -> None:
         """Check the rows, use up the keystreams and copy keys, factors and numbers to the device.
 
-        `most` is the largest number of coordinates of a row for which a key has draws.
+        Args:
+            rows: The rows.
+            keystreams: One for each row.
+            scales: The factor of each row, or None if all are 1.
+            numbers: The numbers for the kernels.
+            most: The largest number of coordinates of a row for which a key has draws.
+            listed: The number of blocks that the list should hold.
         """
         check_values(rows, dimensions=2)
         clients, dimension = rows.shape
@@ -63,67 +74,98 @@ class Batch:
                 f"rows must be at most {_MOST_ROWS} of at most {most} coordinates, got {clients} "
                 f"of {dimension}; split them"
             )
-        self.rows, self._keystreams = rows, keystreams
-        given = () if scales is None or isinstance(scales, torch.Tensor) else scales
-        floats = np.array([*numbers, *given, 0.0])  # The last one holds the count.
-        words = np.concatenate(
-            [floats.view(np.int32), key_words(spend_all(keystreams)).reshape(-1)]
-        )
-        placed = torch.from_numpy(words).to(rows.device, non_blocking=True)
-        wide = placed[: 2 * len(floats)].view(torch.float64)
-        self.numbers, self.count = wide, placed[2 * len(floats) - 2 : 2 * len(floats)]
-        self.keys = placed[2 * len(floats) :]
-        self.scaled = scales is not None
-        self.scales = scales if isinstance(scales, torch.Tensor) else wide[len(numbers) :]
-        self._make_list(_LISTED)
+        self.rows = rows
+        self.scaled, given = scales is not None, list(numbers)
+        if scales is not None and not isinstance(scales, torch.Tensor):
+            given += scales
+        head = np.array([0.0, *given])
+        content = head.tobytes() + spend_all(keystreams).tobytes()
+        placed = torch.from_numpy(np.frombuffer(bytearray(content), dtype=np.int64))
+        self._counts = placed.to(rows.device, non_blocking=True)
+        self.floats, self.words = self._counts.view(torch.float64), self._counts.view(torch.int32)
+        self.key_at = 2 * len(head)
+        self.scales = scales if isinstance(scales, torch.Tensor) else self.floats
+        if isinstance(scales, tuple):
+            self.scales = self.floats[1 + len(numbers) :]
+        self._make_lists(_LEAST_CAPACITY + listed)
 
-    def _make_list(self, capacity: int) -> None:
+    def _make_lists(self, capacity: int) -> None:
         self.capacity = capacity
-        self.listed = torch.empty((capacity, 3), dtype=torch.int64, device=self.rows.device)
+        self._lists = torch.empty(
+            (_COLUMNS + 2, capacity), dtype=torch.int64, device=self.rows.device
+        )
 
-    def run(self, launch: Callable[[], None]) -> NDArray[np.int64]:
-        """Launch kernels and wait; return rows (row, coordinate, draw) of what they leave undecided.
+    @property
+    def lists(self) -> torch.Tensor:
+        """Columns of the length `capacity`: blocks, their open draws, and those for the CPU."""
+        return self._lists
 
-        `launch` writes all codes and the list from scratch; if the list is too short, it is
-        called again with a longer one.
+    def run(self, launch: Callable[[], None]) -> list["Rest"]:
+        """Launch kernels, wait, and return what they leave to the CPU, for each row that has some.
+
+        `launch` writes all codes and the lists from scratch; if a list is too short, it is called
+        again with longer ones.
         """
         while True:
             launch()
-            found = int(self.count[0])
-            if found <= self.capacity:
+            counts = int(self._counts[0])
+            listed, found = counts & 0xFFFFFFFF, counts >> 32
+            if max(listed, found) <= self.capacity:
                 break
-            self._make_list(found)
-            self.count.zero_()
-        left: NDArray[np.int64] = self.listed[:found].cpu().numpy() if found else _NOTHING
-        return left
+            self._make_lists(max(listed, found))
+            self._counts[0] = 0
+        if not found:
+            return []
+        left = self._lists[2:, :found].cpu().numpy()
+        return [Rest(left[:, left[0] == row]) for row in np.unique(left[0])]
 
-    def values(self, row: int, coordinates: NDArray[np.int64]) -> Vector:
-        """Return values times the factor of their row, in float64, on the CPU."""
-        places = torch.from_numpy(coordinates).to(self.rows.device)
-        values: Vector = self.rows[row, places].double().cpu().numpy()
-        return values * float(self.scales[row]) if self.scaled else values
 
-    def value(self, row: int, coordinate: int) -> float:
-        """Return a value times the factor of its row, in float64."""
-        return float(self.values(row, np.array([coordinate]))[0])
+class Rest:
+    """The coordinates of a row that are left to the CPU.
 
-    def keystream(self, row: int) -> Keystream:
-        return self._keystreams[row]
+    Attributes:
+        row: The row.
+        values: What the last kernel compared with thresholds: the value times its factor, mapped.
+        spelled: The coordinates, their draws, and 64 further random bits of each.
+    """
+
+    def __init__(self, columns: NDArray[np.int64]) -> None:
+        """Take the columns of the list, all of one row."""
+        self.row = int(columns[0, 0])
+        self.values: Vector = columns[4].view(np.float64)
+        words, further = columns[2].astype(np.uint32), columns[3].view(np.uint64)
+        self.spelled = ExtendedDraws(columns[1], words, further)
+
+    def places(self) -> tuple[list[float], list[int], list[int]]:
+        """Return values, coordinates and draws."""
+        coordinates, words, _ = self.spelled
+        return self.values.tolist(), coordinates.tolist(), words.tolist()
 
 
 @triton.jit
-def leave_open(count, listed, capacity, row, coordinate, word, open_):
-    """List coordinates and their draws where `open_`; `count` grows by all of them."""
-    slot = tl.atomic_add(count + (word * 0).to(tl.int32), 1, mask=open_, sem="relaxed")
+def list_blocks(words, lists, capacity, block, open_):
+    """List blocks with the mask of their open draws, where that is not 0."""
+    listed = open_ != 0
+    slot = tl.atomic_add(words + (block * 0).to(tl.int32), 1, mask=listed, sem="relaxed")
+    fits = listed & (slot < capacity)
+    tl.store(lists + slot, block, mask=fits)
+    tl.store(lists + capacity + slot, open_.to(tl.int64), mask=fits)
+
+
+@triton.jit
+def leave_open(words, lists, capacity, row, coordinate, draw, further, value, open_):
+    """List coordinates for the CPU, with draw, 64 further bits and value, where `open_`."""
+    slot = tl.atomic_add(words + 1 + (draw * 0).to(tl.int32), 1, mask=open_, sem="relaxed")
     fits = open_ & (slot < capacity)
-    tl.store(listed + 3 * slot, row + coordinate * 0, mask=fits)
-    tl.store(listed + 3 * slot + 1, coordinate, mask=fits)
-    tl.store(listed + 3 * slot + 2, word.to(tl.int64), mask=fits)
+    place = lists + 2 * capacity + slot
+    tl.store(place, row + coordinate * 0, mask=fits)
+    tl.store(place + capacity, coordinate, mask=fits)
+    tl.store(place + 2 * capacity, draw.to(tl.int64), mask=fits)
+    tl.store(place + 3 * capacity, further.to(tl.int64, bitcast=True), mask=fits)
+    tl.store(place + 4 * capacity, value.to(tl.int64, bitcast=True), mask=fits)
 
 
-def write_code(
-    payloads: torch.Tensor, row: int, coordinate: int, code: int, bits: int
-) -> None:
+def write_code(payloads: torch.Tensor, row: int, coordinate: int, code: int, bits: int) -> None:
     """Replace the code of one coordinate in packed rows (uint8)."""
     for k in range(bits):
         at = coordinate * bits + k

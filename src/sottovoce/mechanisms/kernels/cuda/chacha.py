@@ -4,17 +4,8 @@ In the stream with nonce 0 only the counter varies, so the first quarter rounds 
 are the same in every block; a program computes them once, when it loads a key.
 """
 
-import numpy as np
 import triton
 import triton.language as tl
-from numpy.typing import NDArray
-
-KEY_WORDS = 8
-
-
-def key_words(keys: NDArray[np.uint8]) -> NDArray[np.int32]:
-    """Return the 8 words that a kernel reads for each key, from a matrix with a key in each row."""
-    return np.ascontiguousarray(keys).view("<i4").astype(np.int32, copy=False)
 
 
 @triton.jit

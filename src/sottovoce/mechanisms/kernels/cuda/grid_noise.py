@@ -6,8 +6,8 @@ v = (h + something in [0, 1)) 2^-32 lies between chord(h + 1) - error and chord(
 the same grid point, that point is the code. All is computed in float64.
 
 A warp takes a tile: 32 blocks of the keystream, one for each lane, for 512 coordinates. Draw k of
-lane l is for coordinate 32 k + l. What a draw does not decide is decided at once by 20 further bits
-of the coordinate's own stream and a table of finer cells; the rest goes to the CPU.
+lane l is for coordinate 32 k + l. What a draw does not decide is decided by a second kernel from 20
+further bits of the coordinate's own stream and a table of finer cells; the rest goes to the CPU.
 """
 
 from collections.abc import Sequence
@@ -18,13 +18,23 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-from numpy.typing import NDArray
 
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.kernels.cuda.batch import Batch, Scales, leave_open
+from sottovoce.mechanisms.kernels.cuda.batch import (
+    SETTLER_LANES,
+    SETTLERS,
+    Batch,
+    Scales,
+    leave_open,
+    list_blocks,
+)
 from sottovoce.mechanisms.kernels.cuda.chacha import extension, load_key, main_block
 from sottovoce.mechanisms.kernels.cuda.lanes import place_of, word_at
-from sottovoce.mechanisms.kernels.cuda.one_bit import Options, launches
+from sottovoce.mechanisms.kernels.cuda.one_bit import (
+    Options,
+    launches,
+    real_draws,
+)
 from sottovoce.mechanisms.kernels.cuda.packing import pack
 from sottovoce.mechanisms.kernels.cuda.place import on_device
 from sottovoce.mechanisms.noise import rounded
@@ -33,6 +43,7 @@ from sottovoce.mechanisms.noise.laws import Noise
 TILE = 512
 _MOST = 2**34  # The number of coordinates for which one keystream has draws.
 _FINE_BITS, _FINE_OCTAVES = 13, range(31)
+_REGISTERS = 48  # More would leave fewer warps on a multiprocessor.
 
 
 class Clip(NamedTuple):
@@ -42,17 +53,14 @@ class Clip(NamedTuple):
     upper: float = np.inf
     middle: float = 0.0
 
-    def __call__(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.clip(x, self.lower, self.upper) - self.middle
-
 
 @triton.jit
-def _centered(x, scale, numbers, boxed: tl.constexpr):
+def _centered(x, scale, floats, boxed: tl.constexpr):
     """Return a value times its factor, clipped, less the middle."""
     x = x.to(tl.float64) * scale
     if boxed:
-        lower, upper = tl.load(numbers + 2), tl.load(numbers + 3)
-        x = tl.where(x > lower, tl.where(x < upper, x, upper), lower) - tl.load(numbers + 4)
+        lower, upper = tl.load(floats + 3), tl.load(floats + 4)
+        x = tl.where(x > lower, tl.where(x < upper, x, upper), lower) - tl.load(floats + 5)
     return x
 
 
@@ -117,27 +125,29 @@ def _first_code(
     return code, sure & large
 
 
-_COUNTS = ["dimension", "width", "tile_from", "tile_to", "repeat", "capacity", "row_stride"]
+_COUNTS = [
+    "key_at", "dimension", "tiles", "tile_from", "tile_to", "repeat", "capacity", "row_stride",
+    "mask",
+]  # fmt: skip
 
 
 @triton.jit(do_not_specialize=_COUNTS)
 def _encode(
-    values, keys, numbers, scales, chords, fine, codes, count, listed,
-    dimension, width, tile_from, tile_to, repeat, capacity, row_stride, mask,
-    cell_bits: tl.constexpr, least: tl.constexpr, fine_bits: tl.constexpr, boxed: tl.constexpr,
-    scaled: tl.constexpr, warps: tl.constexpr, tail: tl.constexpr,
-    asm: tl.constexpr,
+    values, floats, words, scales, chords, codes, lists,
+    key_at, dimension, tiles, tile_from, tile_to, repeat, capacity, row_stride, mask,
+    cell_bits: tl.constexpr, least: tl.constexpr, boxed: tl.constexpr, scaled: tl.constexpr,
+    warps: tl.constexpr, tail: tl.constexpr, asm: tl.constexpr,
 ):  # fmt: skip
     """Encode, in program (p, r), `repeat` times `warps` tiles of row r.
 
-    Beyond the last tile, a warp repeats the last one. Rows of codes have the length `width`.
+    Beyond the last tile, a warp repeats the last one, and lists nothing.
     """
     row = tl.program_id(1).to(tl.int64)
     index = tl.arange(0, 32 * warps)
     lane = index % 32
-    key = load_key(keys + row * 8, tl.zeros((32 * warps,), tl.uint32))
-    per_unit, slack, fine_slack = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 5)
-    scale = slack * 0.0 + 1.0
+    key = load_key(words + key_at + row * 8, tl.zeros((32 * warps,), tl.uint32))
+    per_unit, slack = tl.load(floats + 1), tl.load(floats + 2)
+    scale = per_unit * 0.0 + 1.0
     if scaled:
         scale = tl.load(scales + row)
     for again in range(repeat):
@@ -145,53 +155,74 @@ def _encode(
         tile = tl.minimum(wanted, tile_to - 1).to(tl.int64)
         first = tile * 512 + lane
         here = values + row * row_stride + first
-        target = codes + row * width + first
+        target = codes + row * tiles * 512 + first
         left = tl.minimum(dimension - first, 1024).to(tl.int32)
         draws = main_block((tile * 32 + lane).to(tl.uint32), key)
         open_ = tl.zeros((32 * warps,), tl.uint32)
-        # Four times, to keep the program small; then all words are back in their places.
+        # Four times, to keep the program small.
         for fourth in range(4):
             unsure = tl.zeros((32 * warps,), tl.uint32)
             for j in tl.static_range(4):
                 at = 128 * fourth + 32 * j
-                real = left > at
                 if tail:
-                    x = tl.load(here + at, mask=real, other=0.0)
+                    x = tl.load(here + at, mask=left > at, other=0.0)
                 else:
-                    x = tl.load(here + at)
-                x = _centered(x, scale, numbers, boxed)
+                    x = tl.load(here + at, cache_modifier=".cg")  # L1 is for the chords.
                 code, sure = _first_code(
-                    x, draws[j], slack, per_unit, chords, cell_bits, least, asm
-                )
-                stored = (code & mask).to(codes.dtype.element_ty)
-                if tail:
-                    tl.store(target + at, stored, mask=real)
-                    sure = sure | (left <= at)
-                else:
-                    tl.store(target + at, stored)
+                    _centered(x, scale, floats, boxed), draws[j], slack, per_unit, chords,
+                    cell_bits, least, asm,
+                )  # fmt: skip
+                tl.store(target + at, (code & mask).to(codes.dtype.element_ty))
                 unsure = unsure | tl.where(sure, 0, 1 << j).to(tl.uint32)
             open_ = (open_ >> 4) | (unsure << 12)
             draws = draws[4:16] + draws[0:4]
+        if tail:
+            open_ = open_ & real_draws(left)
+        block = (row * tiles + tile) * 32 + lane
+        list_blocks(words, lists, capacity, block, tl.where(wanted < tile_to, open_, 0))
+
+
+@triton.jit(do_not_specialize=["key_at", "tiles", "capacity", "row_stride", "mask"])
+def _settle(
+    values, floats, words, scales, chords, codes, lists,
+    key_at, tiles, capacity, row_stride, mask,
+    cell_bits: tl.constexpr, boxed: tl.constexpr, scaled: tl.constexpr, programs: tl.constexpr,
+    width: tl.constexpr, asm: tl.constexpr,
+):  # fmt: skip
+    """Decide the listed coordinates by 20 further bits and the fine chords."""
+    per_unit, slack = tl.load(floats + 1), tl.load(floats + 6)
+    listed = tl.minimum(tl.load(words), capacity)
+    for start in range(tl.program_id(0) * width, listed, programs * width):
+        slot = start + tl.arange(0, width)
+        valid = slot < listed
+        place = tl.load(lists + slot, mask=valid, other=0)
+        open_ = tl.load(lists + capacity + slot, mask=valid, other=0).to(tl.uint32)
+        row, block = place // (tiles * 32), place % (tiles * 32)
+        key_words = words + key_at + row * 8
+        draws = main_block(block.to(tl.uint32), load_key(key_words, block.to(tl.uint32)))
+        scale = per_unit * 0.0 + 1.0
+        if scaled:
+            scale = tl.load(scales + row)
         while tl.max((open_ != 0).to(tl.int32), axis=0) > 0:
             lowest = open_ & (0 - open_)
             active = open_ != 0
             draw = place_of(lowest)
             word = word_at(draws, draw)
-            coordinate = first + draw * 32
+            coordinate = (block // 32) * 512 + draw * 32 + block % 32
             x = tl.load(values + row * row_stride + coordinate, mask=active, other=0.0)
-            further = (extension(keys + row * 8, coordinate) >> 44).to(tl.float64)
+            x = _centered(x, scale, floats, boxed)
+            further = extension(key_words, coordinate)
+            rest = (further >> 44).to(tl.float64) * 9.5367431640625e-07  # 2^-20
             whole = (word >> 1).to(tl.float64)
-            spelled = tl.where(whole >= 1.0, whole + further * 9.5367431640625e-07, 1.0)
+            large = whole >= 1.0
             code, sure = _code(
-                _centered(x, scale, numbers, boxed), (word & 1) == 1, spelled,
-                9.5367431640625e-07, fine_slack, per_unit, fine, fine_bits, 0, asm,
+                x, (word & 1) == 1, tl.where(large, whole + rest, 1.0), 9.5367431640625e-07, slack,
+                per_unit, chords, cell_bits, 0, asm,
             )  # fmt: skip
-            tl.store(
-                codes + row * width + coordinate, (code & mask).to(codes.dtype.element_ty),
-                mask=active,
-            )  # fmt: skip
-            close = active & ~(sure & (whole >= 1.0))
-            leave_open(count, listed, capacity, row, coordinate, word, close)
+            target = codes + row * tiles * 512 + coordinate
+            tl.store(target, (code & mask).to(codes.dtype.element_ty), mask=active)
+            close = active & ~(sure & large)
+            leave_open(words, lists, capacity, row, coordinate, word, further, x, close)
             open_ = open_ ^ lowest
 
 
@@ -229,36 +260,38 @@ def sample_rows(
     fine, fine_slack = _placed(noise, step, rows.device, _FINE_BITS, _FINE_OCTAVES)
     beyond = rounded.slack_of_values(step, farthest)
     numbers = (1.0 / step, slack + beyond, *clip, fine_slack + beyond)
-    batch = Batch(rows, keystreams, scales, numbers, most=_MOST)
+    batch = Batch(rows, keystreams, scales, numbers, most=_MOST, listed=rows.numel() // 512)
     clients, dimension = rows.shape
     tiles = -(-dimension // TILE)
     dtype = torch.uint8 if bits <= 8 else torch.int16 if bits == 16 else torch.int32
     codes = torch.empty((clients, TILE * tiles), dtype=dtype, device=rows.device)
-    warps, repeat = options or Options()
+    warps, repeat = options or Options(warps=4)
+    boxed, mask, asm = clip != Clip(), (1 << bits) - 1, rows.is_cuda
+    programs = SETTLERS if rows.is_cuda else 1
 
     def launch() -> None:
+        given = batch.floats, batch.words, batch.scales
         for tail, start, stop, again in launches(clients, dimension, TILE, repeat):
             _encode[(-(-(stop - start) // (warps * again)), clients)](
-                rows, batch.keys, batch.numbers, batch.scales, table, fine, codes, batch.count,
-                batch.listed, dimension, TILE * tiles, start, stop, again, batch.capacity,
-                rows.stride(0), (1 << bits) - 1, cell_bits=rounded.CELL_BITS,
-                least=rounded.LEAST_BITS, fine_bits=_FINE_BITS, boxed=clip != Clip(),
-                scaled=batch.scaled, warps=warps, tail=tail, asm=rows.is_cuda,
-                num_warps=warps, enable_fp_fusion=False,
+                rows, *given, table, codes, batch.lists, batch.key_at, dimension, tiles, start,
+                stop, again, batch.capacity, rows.stride(0), mask, cell_bits=rounded.CELL_BITS,
+                least=rounded.LEAST_BITS, boxed=boxed, scaled=batch.scaled, warps=warps, tail=tail,
+                asm=asm, num_warps=warps, maxnreg=_REGISTERS, enable_fp_fusion=False,
             )  # fmt: skip
+        _settle[(programs,)](
+            rows, *given, fine, codes, batch.lists, batch.key_at, tiles, batch.capacity,
+            rows.stride(0), mask, cell_bits=_FINE_BITS, boxed=boxed, scaled=batch.scaled,
+            programs=programs, width=SETTLER_LANES, asm=asm, num_warps=SETTLER_LANES // 32,
+            enable_fp_fusion=False,
+        )  # fmt: skip
 
     with on_device(rows):
         if rows.numel():
-            left = batch.run(launch)
-            for row in np.unique(left[:, 0]).tolist():
-                coordinates = left[left[:, 0] == row, 1]
-                values = clip(batch.values(row, coordinates))
-                keystream = keystreams[row]
-                spelled = keystream.spelled(32, coordinates)
-                settled = rounded.settle_codes(values, noise, step, spelled, keystream)
-                settled &= (1 << bits) - 1
-                places = torch.from_numpy(coordinates).to(rows.device)
-                codes[row, places] = torch.from_numpy(settled).to(rows.device).to(dtype)
+            for rest in batch.run(launch):
+                keystream = keystreams[rest.row]
+                settled = rounded.settle_codes(rest.values, noise, step, rest.spelled, keystream)
+                places = torch.from_numpy(rest.spelled.coordinates).to(rows.device)
+                codes[rest.row, places] = torch.from_numpy(settled & mask).to(rows.device, dtype)
         if bits in (8, 16):
             return codes.view(torch.uint8)[:, : dimension * bits // 8]
         return pack(codes[:, :dimension], bits)

@@ -3,8 +3,7 @@
 A warp takes a tile of 1024 coordinates, as in `one_bit`. A draw w of 16 bits has surely passed the
 thresholds up to w, and none beyond w + gap. A binary search finds the last threshold that is passed
 and the next one; these two are enough, since the exact thresholds ascend. If they do not decide,
-64 further bits are compared with the exact thresholds in float64, with the margins of the C
-kernels. What even these do not decide goes to the CPU. `lanes` packs the codes.
+`settling` compares 64 further bits with the exact thresholds. `lanes` packs the codes.
 
 Thresholds are linear over a cell, and counted from its middle: a position p = number + 1/2 + rest,
 with rest in [-1/2, 1/2], is rounded to the number by adding 1.5 2^23. At an edge it does not matter
@@ -28,14 +27,21 @@ from sottovoce.mechanisms.kernels.cuda.batch import (
     Batch,
     Scales,
     encode_on_cpu,
-    leave_open,
+    list_blocks,
     write_code,
 )
-from sottovoce.mechanisms.kernels.cuda.chacha import extension, load_key, main_block
-from sottovoce.mechanisms.kernels.cuda.lanes import place_of, store_packed, transposed, word_at
-from sottovoce.mechanisms.kernels.cuda.laws import family_code, table_code
-from sottovoce.mechanisms.kernels.cuda.one_bit import MOST, TILE, Options, launches, real_draws
+from sottovoce.mechanisms.kernels.cuda.chacha import load_key, main_block
+from sottovoce.mechanisms.kernels.cuda.lanes import store_packed, transposed
+from sottovoce.mechanisms.kernels.cuda.one_bit import (
+    MOST,
+    REGISTERS,
+    TILE,
+    Options,
+    launches,
+    real_draws,
+)
 from sottovoce.mechanisms.kernels.cuda.place import on_device
+from sottovoce.mechanisms.kernels.cuda.settling import launch_settling
 from sottovoce.mechanisms.kernels.ladder import Affine, Ladder, Law, is_far
 from sottovoce.mechanisms.kernels.reference import family as exact_family
 from sottovoce.mechanisms.kernels.reference import table as exact_table
@@ -78,10 +84,8 @@ def _search(x, draw, pairs, scale, shift, per_x, origin, limit, gap,
         passed = found <= w
         code = tl.where(passed, code + half, code)
         above = tl.where(passed, above, found)
-    if even:
-        high = w + gap
-    else:
-        high = w + _threshold(pairs, cell + ((1 << bits) - 1), 0.0)
+    last = (1 << bits) - 1
+    high = w + gap if even else w + _threshold(pairs, cell + last, 0.0)
     sure = above > high
     if not is_table:
         sure = sure & (p == place)
@@ -103,7 +107,8 @@ def _add_code(
         x, draw, pairs, scale, shift, per_x, origin, limit, gap, bits, is_table, wide, even
     )
     if tail:
-        code = tl.where(left > 32 * k, code, 0)
+        sure = sure & (left > 32 * k)
+    code = tl.where(sure, code, 0)
     codes = codes | (code.to(tl.uint32) << (width * (k % (32 // width))))
     return codes, open_ | tl.where(sure, 0, 1 << k).to(tl.uint32)
 
@@ -134,54 +139,43 @@ def _eight_codes(
 
 @triton.jit
 def _appended(r, first, second, width: tl.constexpr):
-    """Shift the registers, as one number, by eight codes, and put these at the upper end."""
+    """Return the registers, as one number, shifted by eight codes, with these at the upper end."""
     if width == 1:
-        moved = ((r[0] >> 8) | (first << 24),)
-    elif width == 2:
-        moved = ((r[0] >> 16) | (r[1] << 16), (r[1] >> 16) | (first << 16))
+        return ((r[0] >> 8) | (first << 24),)
+    elif width == 2:  # noqa: RET505
+        return (r[0] >> 16) | (r[1] << 16), (r[1] >> 16) | (first << 16)
     elif width == 4:
-        moved = (r[1], r[2], r[3], first)
+        return r[1], r[2], r[3], first
     else:
-        moved = (r[2], r[3], r[4], r[5], r[6], r[7], first, second)
-    return moved
-
-
-@triton.jit
-def _inserted(register, r: tl.constexpr, draw, code, active, width: tl.constexpr):
-    """Return register r with the code of a draw, where that is `active` and in this register."""
-    here = active & (draw // (32 // width) == r)
-    place = ((draw % (32 // width)) * width).to(tl.uint32)
-    full: tl.constexpr = (1 << width) - 1
-    mask = (tl.zeros_like(register) + full) << place
-    return tl.where(here, ((register | mask) ^ mask) | (code.to(tl.uint32) << place), register)
+        return r[2], r[3], r[4], r[5], r[6], r[7], first, second
 
 
 _COUNTS = [
-    "dimension", "tiles", "tile_from", "tile_to", "repeat", "capacity", "row_stride", "levels",
-    "knots",
+    "key_at", "dimension", "tiles", "tile_from", "tile_to", "repeat", "capacity", "row_stride",
 ]  # fmt: skip
 
 
 @triton.jit(do_not_specialize=_COUNTS)
 def _encode(
-    values, keys, numbers, scales, pairs, first_law, second_law, words, count, listed,
-    dimension, tiles, tile_from, tile_to, repeat, capacity, row_stride, levels, knots,
+    values, floats, words, scales, pairs, codes, lists,
+    key_at, dimension, tiles, tile_from, tile_to, repeat, capacity, row_stride,
     bits: tl.constexpr, width: tl.constexpr, is_table: tl.constexpr, wide: tl.constexpr,
     even: tl.constexpr, scaled: tl.constexpr, warps: tl.constexpr, tail: tl.constexpr,
     asm: tl.constexpr,
 ):  # fmt: skip
     """Encode, in program (p, r), `repeat` times `warps` tiles of row r.
 
-    Beyond the last tile, a warp repeats the last one.
+    Beyond the last tile, a warp repeats the last one, and lists nothing. The codes of listed
+    coordinates are 0.
     """
     row = tl.program_id(1).to(tl.int64)
     index = tl.arange(0, 32 * warps)
     lane = index % 32
-    key = load_key(keys + row * 8, tl.zeros((32 * warps,), tl.uint32))
-    shift, factor, divisor = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
-    per_unit, origin = tl.load(numbers + 3), tl.load(numbers + 4).to(tl.float32)
-    limit, gap = tl.load(numbers + 5).to(tl.float32), tl.load(numbers + 6).to(tl.float32)
-    scale = shift * 0.0 + 1.0
+    key = load_key(words + key_at + row * 8, tl.zeros((32 * warps,), tl.uint32))
+    shift, factor, divisor = tl.load(floats + 1), tl.load(floats + 2), tl.load(floats + 3)
+    per_unit, origin = tl.load(floats + 4), tl.load(floats + 5).to(tl.float32)
+    limit, gap = tl.load(floats + 6).to(tl.float32), tl.load(floats + 7).to(tl.float32)
+    scale = divisor * 0.0 + 1.0
     if scaled:
         scale = tl.load(scales + row)
     slope = factor / divisor
@@ -198,45 +192,20 @@ def _encode(
         left = tl.minimum(dimension - first, 2048).to(tl.int32)
         draws = main_block((tile * 32 + lane).to(tl.uint32), key)
         open_ = tl.zeros((32 * warps,), tl.uint32)
-        registers = ()
-        for _ in tl.static_range(width):
-            registers = registers + (tl.zeros((32 * warps,), tl.uint32),)
+        registers = (tl.zeros((32 * warps,), tl.uint32),) * width
         # Four times, to keep the program small; then all words are back in their places.
-        for eighth in range(4):
+        for fourth in range(4):
             registers, open_ = _eight_codes(
-                draws, registers, open_, here + 256 * eighth, left - 256 * eighth, pairs, scale,
+                draws, registers, open_, here + 256 * fourth, left - 256 * fourth, pairs, scale,
                 shift, per_x, origin, limit, gap, bits, width, is_table, wide, even, tail,
             )  # fmt: skip
             draws = draws[4:16] + draws[0:4]
         if tail:
             open_ = open_ & real_draws(left)
-        while tl.max((open_ != 0).to(tl.int32), axis=0) > 0:
-            lowest = open_ & (0 - open_)
-            draw = place_of(lowest)
-            word = word_at(draws, draw // 2)
-            word = tl.where(draw % 2 == 1, word >> 16, word & 0xFFFF)
-            coordinate = first + draw * 32
-            x = tl.load(values + row * row_stride + coordinate, mask=open_ != 0, other=0.0)
-            u = (x.to(tl.float64) * scale - shift) * factor / divisor
-            further = extension(keys + row * 8, coordinate).to(tl.float64) * 5.421010862427522e-20
-            uniform = (word.to(tl.float64) + further) * 1.52587890625e-05
-            if is_table:
-                code, decided = table_code(u, uniform, first_law, second_law, knots, levels)
-            else:
-                code, decided = family_code(u, uniform, first_law, second_law, levels)
-            settled = ()
-            for r in tl.static_range(width):
-                settled = settled + (
-                    _inserted(registers[r], r, draw, code, open_ != 0, width),
-                )
-            registers = settled
-            leave_open(
-                count, listed, capacity, row, coordinate, word, (open_ != 0) & ~decided
-            )
-            open_ = open_ ^ lowest
+        block = (row * tiles + tile) * 32 + lane
+        list_blocks(words, lists, capacity, block, tl.where(wanted < tile_to, open_, 0))
         packed = transposed(registers, lane, width, asm)
-        target = words + ((row * tiles + tile) * 32 + lane) * bits
-        store_packed(target, packed, bits, width)
+        store_packed(codes + block * bits, packed, bits, width)
 
 
 def sample_rows(
@@ -277,35 +246,34 @@ def sample_rows(
     numbers = (
         affine.shift, affine.scale, affine.divisor, per_unit, ladder.origin - 0.5, float(limit), gap
     )  # fmt: skip
-    batch = Batch(rows, keystreams, scales, numbers, most=MOST)
+    # Up to one block in four, unless very many coordinates lie outside of the ladder.
+    batch = Batch(rows, keystreams, scales, numbers, most=MOST, listed=rows.numel() // 128)
     (clients, dimension), device = rows.shape, rows.device
     tiles = -(-dimension // TILE)
-    words = torch.empty((clients, 32 * bits * tiles), dtype=torch.int32, device=device)
+    codes = torch.empty((clients, 32 * bits * tiles), dtype=torch.int32, device=device)
     pairs = _pairs(ladder, device)
-    laws = _numbers(law.first.tobytes(), device), _numbers(law.second.tobytes(), device)
-    scaled_table = law.is_table and batch.scaled
-    wide = scaled_table or (
-        affine.shift != 0.0 and (rows.dtype == torch.float64 or is_far(affine, ladder))
-    )
-    warps, repeat = options or Options()
+    wide = law.is_table and (batch.scaled or rows.dtype == torch.float64 or is_far(affine, ladder))
+    warps, repeat = options or Options(warps=2 if law.is_table else 1)
 
     def launch() -> None:
+        given = batch.floats, batch.words, batch.scales
         for tail, start, stop, again in launches(clients, dimension, TILE, repeat):
             _encode[(-(-(stop - start) // (warps * again)), clients)](
-                rows, batch.keys, batch.numbers, batch.scales, pairs, *laws, words, batch.count,
-                batch.listed, dimension, tiles, start, stop, again, batch.capacity, rows.stride(0),
-                ladder.levels, len(law.first), bits=bits, width=width, is_table=law.is_table,
-                wide=wide, even=gap <= _EVEN * float(gaps.min()), scaled=batch.scaled, warps=warps,
-                tail=tail, asm=rows.is_cuda, num_warps=warps, enable_fp_fusion=False,
+                rows, *given, pairs, codes, batch.lists, batch.key_at, dimension, tiles, start,
+                stop, again, batch.capacity, rows.stride(0), bits=bits, width=width,
+                is_table=law.is_table, wide=wide, even=gap <= _EVEN * float(gaps.min()),
+                scaled=batch.scaled, warps=warps, tail=tail, asm=rows.is_cuda, num_warps=warps,
+                maxnreg=REGISTERS, enable_fp_fusion=False,
             )  # fmt: skip
+        launch_settling(batch, codes, tiles, law, bits=bits)
 
-    payloads = words.view(torch.uint8)
+    payloads = codes.view(torch.uint8)
     if rows.numel():
         with on_device(rows):
-            for row, i, draw in batch.run(launch).tolist():
-                u = (batch.value(row, i) - affine.shift) * affine.scale / affine.divisor
-                code = exact(u, draw, i, batch.keystream(row))
-                write_code(payloads, row, i, code, bits)
+            for rest in batch.run(launch):
+                for u, i, draw in zip(*rest.places(), strict=True):
+                    code = exact(u, draw, i, keystreams[rest.row])
+                    write_code(payloads, rest.row, i, code, bits)
     return payloads[:, : (dimension * bits + 7) // 8]
 
 
@@ -326,11 +294,6 @@ def _pairs(ladder: Ladder, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(pairs.view(np.int64)).to(device)
 
 
-@lru_cache(maxsize=64)
-def _numbers(content: bytes, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(np.frombuffer(content).copy()).to(device)
-
-
 def sample_exponential_family(
     rows: torch.Tensor,
     affine: Affine,
@@ -342,7 +305,7 @@ def sample_exponential_family(
     fisher_bound: float,
     scales: Scales = None,
 ) -> torch.Tensor:
-    """Return the packed codes that `mechanisms.kernels.family` gives on the CPU, a row for each row.
+    """Return the packed codes that `mechanisms.kernels.family` gives on the CPU for each row.
 
     The arguments are those of its function of the same name, with rows on a CUDA device, each
     with a keystream and a factor. Values must be finite, which is not checked.
@@ -373,7 +336,7 @@ def sample_table(
     *,
     scales: Scales = None,
 ) -> torch.Tensor:
-    """Return the packed codes that `mechanisms.kernels.table` gives on the CPU, a row for each row.
+    """Return the packed codes that `mechanisms.kernels.table` gives on the CPU for each row.
 
     The arguments are those of its function of the same name with `clamp`, with rows on a CUDA
     device, each with a keystream and a factor: an input outside the table counts as the nearer

@@ -30,7 +30,7 @@ def exchanged(x, by: tl.constexpr, asm: tl.constexpr):
 
 @triton.jit
 def _inside(x, lane, by: tl.constexpr, width: tl.constexpr, asm: tl.constexpr):
-    """Exchange elements of a register whose numbers differ by `by` with those of lane ^ by."""
+    """Return a register after exchanging elements whose numbers differ by `by` with lane ^ by."""
     shift: tl.constexpr = width * by
     mask: tl.constexpr = 0xFFFFFFFF // ((1 << shift) + 1)
     other = exchanged(x, by, asm)
@@ -42,7 +42,7 @@ def _inside(x, lane, by: tl.constexpr, width: tl.constexpr, asm: tl.constexpr):
 
 @triton.jit
 def _between(a, b, lane, by: tl.constexpr, asm: tl.constexpr):
-    """Exchange the second register of the lower lane with the first of lane ^ by."""
+    """Return registers after the lower lane's second is exchanged with the first of lane ^ by."""
     low = (lane & by) == 0
     got = exchanged(tl.where(low, b, a), by, asm)
     return tl.where(low, a, got), tl.where(low, got, b)
@@ -89,8 +89,9 @@ def _eight(r, lane, by: tl.constexpr, asm: tl.constexpr):
 @triton.jit
 def transposed(registers, lane, width: tl.constexpr, asm: tl.constexpr):
     """Transpose the codes of each warp, `width` bits each, in a tuple of `width` registers."""
-    moved = ()
+    moved = registers[0:0]
     for r in tl.static_range(width):
+        # Triton has no (*moved, ...).
         moved = moved + (_inside_all(registers[r], lane, width, asm),)
     if width == 2:
         moved = _two(moved, lane, 16, asm)
@@ -103,7 +104,7 @@ def transposed(registers, lane, width: tl.constexpr, asm: tl.constexpr):
 
 @triton.jit
 def _joined(x, size: tl.constexpr, used: tl.constexpr):
-    """Join adjacent fields of `size` bits, of which `used` are used, into fields of twice the size."""
+    """Join adjacent fields of `size` bits, of which the lowest `used` bits are not 0."""
     low: tl.constexpr = ((1 << used) - 1) * (0xFFFFFFFF // ((1 << (2 * size)) - 1))
     return (x & low) | ((x >> (size - used)) & (low << used))
 

@@ -18,15 +18,17 @@ y = x c + 1/2, c = t/(64 x): the roundings of c and x (where x had more than 24 
 32 * 2^-24 each, that of y by 64 * 2^-25 and that of t by 2^-20; ex2.approx adds 2^-22 to E.
 Together (3.5 * 2^-19 ln 2) + 2^-22 < 2^-17.6.
 
-The rest, about 3 of 2^16 coordinates, is decided at once: 64 further bits of the coordinate's own
-stream are compared with q in float64. Coordinates within 2^-49 even then go to the CPU, to
-`exact_bit`. A row whose slope does not fit into float32 is decided in float64 as a whole.
+The rest, about 3 of 2^16 coordinates, is decided by 64 further bits of the coordinate's own stream,
+compared with q in float64: in a second kernel (`settling`), or, if there are few coordinates, at
+once, which saves a launch. Coordinates within the margin even then go to the CPU, to `exact_bit`.
+A row whose slope does not fit into float32 is decided in float64 as a whole.
 """
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -34,16 +36,27 @@ import triton.language as tl
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.kernels.cuda.batch import Batch, Scales, leave_open
+from sottovoce.mechanisms.kernels.cuda.batch import (
+    Batch,
+    Scales,
+    leave_open,
+    list_blocks,
+    write_code,
+)
 from sottovoce.mechanisms.kernels.cuda.chacha import extension, load_key, main_block
 from sottovoce.mechanisms.kernels.cuda.lanes import place_of, transposed, word_at
 from sottovoce.mechanisms.kernels.cuda.place import on_device
+from sottovoce.mechanisms.kernels.cuda.settling import launch_settling
+from sottovoce.mechanisms.kernels.ladder import Law
 from sottovoce.mechanisms.kernels.reference.one_bit import exact_bit
 
 TILE = 1024
 MOST = 2**35  # The most coordinates of a row.
-_SMALL = 1 << 23  # Up to so many coordinates, one launch with all checks is faster than two.
-_MARGIN = 2.0**-49
+SMALL = 1 << 23  # Up to so many coordinates, one launch with all checks is faster than two.
+REGISTERS = 64  # More would leave fewer warps on a multiprocessor.
+_PER_TILT = 2.0 * math.log2(math.e) / 64.0
+# The family of two points -1 and 1 with equal weights is the law of one bit.
+_LAW = Law(is_table=False, first=np.array([-1.0, 1.0]), second=np.array([0.5, 0.5]))
 
 
 class Options(NamedTuple):
@@ -135,37 +148,34 @@ def _decide(surely, perhaps, draw, k: tl.constexpr, values, left, slope, tail: t
 
 
 @triton.jit
-def _exact(z, uniform):
-    """Return uniform - q, q = 1/(1 + e^(2z)), whose sign decides."""
-    small = tl.exp(-2.0 * tl.abs(z))
-    return uniform - tl.where(z > 0.0, small, 1.0) / (1.0 + small)
-
-
-@triton.jit
 def real_draws(left):
     """Return a mask of the draws k of a lane that have a coordinate: 32 k < left."""
     draws = tl.minimum(tl.maximum((left + 31) // 32, 0), 32)
     return ((tl.full(draws.shape, 1, tl.int64) << draws) - 1).to(tl.uint32)
 
 
-_COUNTS = ["dimension", "tiles", "tile_from", "tile_to", "repeat", "capacity", "row_stride"]
+_COUNTS = [
+    "key_at", "dimension", "tiles", "tile_from", "tile_to", "repeat", "capacity", "row_stride",
+]  # fmt: skip
 
 
 @triton.jit(do_not_specialize=_COUNTS)
 def _encode(
-    values, keys, numbers, scales, words, count, listed,
-    dimension, tiles, tile_from, tile_to, repeat, capacity, row_stride,
-    scaled: tl.constexpr, warps: tl.constexpr, tail: tl.constexpr, asm: tl.constexpr,
+    values, floats, words, scales, codes, lists,
+    key_at, dimension, tiles, tile_from, tile_to, repeat, capacity, row_stride,
+    scaled: tl.constexpr, at_once: tl.constexpr, warps: tl.constexpr, tail: tl.constexpr,
+    asm: tl.constexpr,
 ):  # fmt: skip
     """Encode, in program (p, r), `repeat` times `warps` tiles of row r.
 
-    Beyond the last tile, a warp repeats the last one.
+    Beyond the last tile, a warp repeats the last one, and lists nothing.
     """
     row = tl.program_id(1).to(tl.int64)
     index = tl.arange(0, 32 * warps)
     lane = index % 32
-    key = load_key(keys + row * 8, tl.zeros((32 * warps,), tl.uint32))
-    stddev, margin, per_tilt = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
+    key_words = words + key_at + row * 8
+    key = load_key(key_words, tl.zeros((32 * warps,), tl.uint32))
+    stddev, per_tilt = tl.load(floats + 3), tl.load(floats + 4)
     scale = stddev * 0.0 + 1.0
     if scaled:
         scale = tl.load(scales + row)
@@ -193,22 +203,35 @@ def _encode(
             real = real_draws(left)
             bits = bits & real
             open_ = open_ & real
-        while tl.max((open_ != 0).to(tl.int32), axis=0) > 0:
-            lowest = open_ & (0 - open_)
-            draw = place_of(lowest)
-            word = word_at(draws, draw // 2)
-            word = tl.where(draw % 2 == 1, word >> 16, word & 0xFFFF)
-            coordinate = first + draw * 32
-            x = tl.load(values + row * row_stride + coordinate, mask=open_ != 0, other=0.0)
-            further = extension(keys + row * 8, coordinate).to(tl.float64) * 5.421010862427522e-20
-            uniform = (word.to(tl.float64) + further) * 1.52587890625e-05
-            distance = _exact(x.to(tl.float64) * scale / stddev, uniform)
-            bits = bits | tl.where(distance > margin, lowest, 0)
-            close = (open_ != 0) & ~(tl.abs(distance) > margin)
-            leave_open(count, listed, capacity, row, coordinate, word, close)
-            open_ = open_ ^ lowest
+        if at_once:
+            while tl.max((open_ != 0).to(tl.int32), axis=0) > 0:
+                lowest = open_ & (0 - open_)
+                draw = place_of(lowest)
+                word = word_at(draws, draw // 2)
+                word = tl.where(draw % 2 == 1, word >> 16, word & 0xFFFF)
+                coordinate = first + draw * 32
+                x = tl.load(values + row * row_stride + coordinate, mask=open_ != 0, other=0.0)
+                z = x.to(tl.float64) * scale / stddev
+                further = extension(key_words, coordinate)
+                distance = _distance(z, word, further)
+                bits = bits | tl.where(distance > 1.7763568394002505e-15, lowest, 0)
+                close = (open_ != 0) & ~(tl.abs(distance) > 1.7763568394002505e-15)  # 2^-49
+                leave_open(words, lists, capacity, row, coordinate, word, further, z, close)
+                open_ = open_ ^ lowest
+        else:
+            block = (row * tiles + tile) * 32 + lane
+            list_blocks(words, lists, capacity, block, tl.where(wanted < tile_to, open_, 0))
         (packed,) = transposed((bits,), lane, 1, asm)
-        tl.store(words + (row * tiles + tile) * 32 + lane, packed.to(tl.int32, bitcast=True))
+        tl.store(codes + (row * tiles + tile) * 32 + lane, packed.to(tl.int32, bitcast=True))
+
+
+@triton.jit
+def _distance(z, word, further):
+    """Return the uniform number of a draw and 64 further bits, less 1/(1 + e^(2z))."""
+    share = further.to(tl.float64) * 5.421010862427522e-20  # 2^-64
+    uniform = (word.to(tl.float64) + share) * 1.52587890625e-05  # 2^-16
+    small = tl.exp(-2.0 * tl.abs(z))
+    return uniform - tl.where(z > 0.0, small, 1.0) / (1.0 + small)
 
 
 def sample_rows(
@@ -243,34 +266,39 @@ def sample_rows(
         RandomnessError: A keystream was used before.
     """
     parameter_rules.positive("noise_stddev", noise_stddev)
-    numbers = (noise_stddev, _MARGIN, 2.0 * math.log2(math.e) / 64.0)
-    batch = Batch(rows, keystreams, scales, numbers, most=MOST)
+    numbers = (0.0, 1.0, noise_stddev, _PER_TILT)
+    at_once = rows.numel() <= SMALL
+    listed = 0 if at_once else rows.numel() // 256
+    batch = Batch(rows, keystreams, scales, numbers, most=MOST, listed=listed)
     clients, dimension = rows.shape
     tiles = -(-dimension // TILE)
-    words = torch.empty((clients, 32 * tiles), dtype=torch.int32, device=rows.device)
+    codes = torch.empty((clients, 32 * tiles), dtype=torch.int32, device=rows.device)
     warps, repeat = options or Options()
 
     def launch() -> None:
+        given = batch.floats, batch.words, batch.scales
         for tail, start, stop, again in launches(clients, dimension, TILE, repeat):
             _encode[(-(-(stop - start) // (warps * again)), clients)](
-                rows, batch.keys, batch.numbers, batch.scales, words, batch.count, batch.listed,
-                dimension, tiles, start, stop, again, batch.capacity, rows.stride(0),
-                scaled=batch.scaled, warps=warps, tail=tail, asm=rows.is_cuda,
-                num_warps=warps, enable_fp_fusion=False,
+                rows, *given, codes, batch.lists, batch.key_at, dimension, tiles, start, stop,
+                again, batch.capacity, rows.stride(0), scaled=batch.scaled, at_once=at_once,
+                warps=warps, tail=tail, asm=rows.is_cuda, num_warps=warps, maxnreg=REGISTERS,
+                enable_fp_fusion=False,
             )  # fmt: skip
+        if not at_once:
+            launch_settling(batch, codes, tiles, _LAW, bits=1)
 
     if rows.numel():
         with on_device(rows):
-            for row, i, draw in batch.run(launch).tolist():
-                tilt = batch.value(row, i) / noise_stddev
-                if not math.isfinite(tilt):
-                    raise ParameterError(
-                        f"coordinate {i} of row {row} must be a finite number; leave out rows with "
-                        "missing values"
-                    )
-                if exact_bit(tilt, draw, i, batch.keystream(row)):
-                    words.view(torch.uint8)[row, i // 8] |= 1 << i % 8
-    return words.view(torch.uint8)[:, : -(-dimension // 8)]
+            for rest in batch.run(launch):
+                for tilt, i, draw in zip(*rest.places(), strict=True):
+                    if not math.isfinite(tilt):
+                        raise ParameterError(
+                            f"coordinate {i} of row {rest.row} must be a finite number; leave out "
+                            "rows with missing values"
+                        )
+                    bit = exact_bit(tilt, draw, i, keystreams[rest.row])
+                    write_code(codes.view(torch.uint8), rest.row, i, bit, 1)
+    return codes.view(torch.uint8)[:, : -(-dimension // 8)]
 
 
 def launches(
@@ -282,11 +310,11 @@ def launches(
     without it for all whole tiles.
     """
     full, tiles = dimension // tile, -(-dimension // tile)
-    if clients * dimension <= _SMALL and full < tiles:
+    small = clients * dimension <= SMALL
+    if small and full < tiles:
         return [(True, 0, tiles, 1)]
-    again = 1 if clients * dimension <= _SMALL else repeat
     return [
-        (tail, start, stop, 1 if tail else again)
+        (tail, start, stop, 1 if tail or small else repeat)
         for tail, start, stop in ((False, 0, full), (True, full, tiles))
         if start < stop
     ]

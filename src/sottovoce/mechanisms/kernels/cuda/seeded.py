@@ -9,6 +9,7 @@ that they read the same weights. A lane's sum over at most 64 blocks is at most 
 the lanes are added in 64 bits, exactly, so their order does not matter.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -18,8 +19,10 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from sottovoce.core import parameter_rules
+from sottovoce.core.domains import LEAST_SQUARES, MOST_SQUARES
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.kernels.cuda.chacha import key_words, load_key, main_block
+from sottovoce.mechanisms.kernels.cuda.chacha import load_key, main_block
+from sottovoce.mechanisms.kernels.cuda.norm import square_sums
 from sottovoce.mechanisms.kernels.cuda.place import check_on_cuda, on_device
 from sottovoce.mechanisms.kernels.seeded import MAX_SIGNS, SEED_BYTES, TAG, check_seeds
 
@@ -94,9 +97,7 @@ def _expand(keys, rows, count, blocks, lanes: tl.constexpr):
     block = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     counter = block.to(tl.uint32)
     key = load_key(keys + row * 8, counter)
-    w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
-        counter, key
-    )
+    w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(counter, key)
     left = count - block * 512
     here = rows + row * blocks * 16
     _store_four(here, w0, w1, w2, w3, 0, block, left, lanes)
@@ -178,6 +179,22 @@ def largest_magnitude(values: torch.Tensor) -> float:
     return max(float(high), -float(low))
 
 
+def norm(values: torch.Tensor) -> float:
+    """Return the Euclidean norm of a vector, the number that `L2Ball.norm` gives on the CPU.
+
+    It is infinite or NaN if a value is.
+    """
+    total = float(square_sums(values[None])[0])
+    if LEAST_SQUARES <= total <= MOST_SQUARES:
+        return math.sqrt(total)
+    wide = values.double()
+    # A tensor, because torch divides by a Python number less exactly.
+    largest = wide.abs().max()
+    if float(largest) == 0.0 or not math.isfinite(float(largest)):
+        return float(largest)
+    return float(largest) * math.sqrt(float(square_sums((wide / largest)[None])[0]))
+
+
 def quantize(
     values: torch.Tensor, ratio: float, step: float, *, nearest: bool
 ) -> tuple[torch.Tensor, float]:
@@ -248,7 +265,7 @@ def signs(seed: bytes, count: int, device: torch.device | str = "cuda") -> torch
 
 def _keys(seeds: NDArray[np.uint8], device: torch.device) -> torch.Tensor:
     tags = np.broadcast_to(np.frombuffer(TAG, dtype=np.uint8), (len(seeds), len(TAG)))
-    return torch.from_numpy(key_words(np.hstack([seeds, tags]))).to(device)
+    return torch.from_numpy(np.hstack([seeds, tags]).view(np.int32)).to(device)
 
 
 def _whole_blocks(weights: torch.Tensor) -> torch.Tensor:

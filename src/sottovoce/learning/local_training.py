@@ -1,0 +1,216 @@
+"""Local training of many clients: one after the other, or many of them at once.
+
+One after the other, each step is an ordinary gradient step of one model. At once, the models of a
+group of clients are the rows of a matrix, and one step moves all of them: minibatches are index
+tensors into the features of the group, padded to one width, and padded places have the weight zero.
+A client whose minibatches are used up keeps its model. Both give the same models up to the rounding
+of float32.
+
+On a CPU clients are trained one after the other if their steps are large, because that is faster.
+On a CUDA device a step of a group is captured as a CUDA graph, so that its many small kernels are
+launched by one call. Graphs are kept for the shapes that come again.
+
+Training at once computes the outputs of several models together (`Task.stacked_outputs`). Modules
+that are no chain of known layers are computed by `torch.func.vmap`. It cannot handle a forward
+function that
+
+    branches on values or reads them (`.item()`, `if x.sum() > 0`),
+    draws random numbers,
+    writes into tensors of its own in place,
+    uses an autograd function without a rule for vmap,
+
+and padding would change what a forward function computes that mixes the samples of a batch. Such
+modules are trained one client after the other, with a warning that gives the reason.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from sottovoce.learning.clients import ClientData, samples_of, sizes_of
+from sottovoce.learning.minibatches import NO_RECORD, Indices, Minibatches
+from sottovoce.learning.model_steps import Batch, Graphs, Group, LocalSteps, Step
+from sottovoce.learning.stacking_check import why_not_stacked
+
+if TYPE_CHECKING:  # Tasks use this module.
+    from sottovoce.learning.task import Task
+
+# On a CPU a step with more numbers than this takes longer than the calls that it saves.
+_LARGE_STEP = 1 << 17
+_INDEXED_STEPS = 64  # Index tensors of this many steps are on the device at once.
+
+
+class LocalTrainer:
+    """Trains the clients of one task.
+
+    Args:
+        task: The model and its loss.
+        one_by_one: Whether clients are always trained one after the other.
+    """
+
+    def __init__(self, task: "Task", *, one_by_one: bool) -> None:
+        self._task = task
+        self._alone = self._checked = one_by_one
+        self._graphs = Graphs()
+
+    def models(
+        self, clients: Sequence[ClientData], steps: LocalSteps
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Yield the models of clients after their steps, several clients at once.
+
+        Args:
+            clients: The clients.
+            steps: What they compute.
+
+        Yields:
+            For one group of consecutive clients after the other: the position of its first client,
+            and the flat models of its clients as rows of a float32 tensor.
+        """
+        most = self._task.clients_at_once(steps.minibatches.width)
+        groups = max(1, -(-len(clients) // most))
+        together = max(1, -(-len(clients) // groups))  # Groups of one size share a CUDA graph.
+        for start in range(0, len(clients), together):
+            part = slice(start, start + together)
+            group = clients[part]
+            features, labels = samples_of(group)
+            features, labels = features.to(self._task.device), labels.to(self._task.device)
+            pool = _Pool(features=features, labels=labels, sizes=sizes_of(group))
+            alone = self._trains_alone(len(group), steps.minibatches.width)
+            with _in_float32(self._task.device):
+                own = steps.part(part)
+                models = [_one_by_one(self._task, pool, own) if alone else self._at_once(pool, own)]
+            yield start, models.pop()  # So that nobody but the caller keeps large models.
+
+    def _trains_alone(self, clients: int, width: int) -> bool:
+        """Return whether a group is trained one by one; warn the first time that it has to be."""
+        if self._task.device.type == "cpu" and (
+            clients == 1 or width * self._task.elements_in_layers > _LARGE_STEP
+        ):
+            return True
+        if not self._checked:
+            self._checked = True
+            reason = why_not_stacked(self._task)
+            if reason is not None:
+                self._alone = True
+                warnings.warn(
+                    f"clients are trained one after the other, because {reason}; use a chain of "
+                    "the layers that docs/reference/training.md names to train many at once",
+                    stacklevel=2,
+                )
+        return self._alone
+
+    def _at_once(self, pool: "_Pool", steps: LocalSteps) -> Tensor:
+        task, given = self._task, steps.minibatches
+        if task.device.type == "cuda":
+            given = replace(given, records=_pad_clients(given.records))
+        group = Group.start(steps, task.stack_form, clients=len(given))
+        step: Step | None = None
+        for batch in pool.batches(given):
+            step = step or self._graphs.find(task, group, batch)
+            group = step(task, group, batch)
+        return task.stack_form.leave(group.models[: len(steps.minibatches)]).clone()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pool:
+    """The records of a group of clients, one client after the other."""
+
+    features: Tensor
+    labels: Tensor
+    sizes: Sequence[int]
+
+    def batches(self, given: Minibatches) -> Iterator[Batch]:
+        """Yield the minibatches of the clients, step after step."""
+        device = self.features.device
+        for _ in range(given.repeats):
+            for first in range(0, given.records.shape[1], _INDEXED_STEPS):
+                rows, weights = self._indices(given.records[:, first : first + _INDEXED_STEPS])
+                for chosen, own in zip(
+                    copy_to(rows, device), copy_to(weights, device), strict=True
+                ):
+                    yield Batch(
+                        features=self.features[chosen], labels=self.labels[chosen], weights=own
+                    )
+
+    def _indices(self, records: Indices) -> tuple[Indices, NDArray[np.float32]]:
+        """Return positions and weights of some steps, (steps, models, width) each."""
+        offsets = np.zeros((len(records), 1, 1), dtype=np.int64)
+        offsets[1 : len(self.sizes) + 1, 0, 0] = np.cumsum(self.sizes)[: len(records) - 1]
+        used = records != NO_RECORD
+        # A padded place repeats a record of the same step: that of another client could be
+        # infinite, and zero times infinity is not zero.
+        first = np.maximum(records[:, :, :1], 0)
+        rows = np.where(used, records, first) + offsets
+        np.minimum(rows, len(self.labels) - 1, out=rows)
+        weights = (used / np.maximum(used.sum(axis=2, keepdims=True), 1)).astype(np.float32)
+        return rows.swapaxes(0, 1), weights.swapaxes(0, 1)
+
+
+def _one_by_one(task: "Task", pool: _Pool, steps: LocalSteps) -> Tensor:
+    """Return the models of clients that are trained one after the other, as rows."""
+    trained, stop = [], 0
+    for place, size in enumerate(pool.sizes):
+        start, stop = stop, stop + size
+        features, labels = pool.features[start:stop], pool.labels[start:stop]
+        pull = 0.0 if steps.pulls is None else steps.pulls[place]
+        model = steps.model
+        own = [torch.from_numpy(records) for records in steps.minibatches.of_client(place)]
+        for _ in range(steps.minibatches.repeats):
+            for records in own:
+                chosen = records.to(task.device)
+                gradient = task.gradient(model, features[chosen], labels[chosen])
+                if steps.shifts is not None:
+                    gradient = gradient + steps.shifts[place]
+                if pull:
+                    gradient = gradient + pull * (model - steps.model)
+                # In the memory of the gradient, which nobody else has.
+                model = torch.sub(model, gradient.mul_(steps.learning_rate), out=gradient)
+        trained.append(model)
+    return trained[0][None] if len(trained) == 1 else torch.stack(trained)
+
+
+def _pad_clients(records: Indices) -> Indices:
+    """Return minibatches with a few more clients, which take no step.
+
+    Group sizes that differ a little then have the same shapes, and share a CUDA graph.
+    """
+    grain = 1 << max(0, len(records).bit_length() - 5)
+    missing = -len(records) % grain
+    return np.pad(records, ((0, missing), (0, 0), (0, 0)), constant_values=NO_RECORD)
+
+
+def copy_to(values: NDArray[Any], device: torch.device) -> Tensor:
+    """Return a copy of an array as a tensor on a device, without waiting for a GPU.
+
+    Args:
+        values: The array.
+        device: The device.
+
+    Returns:
+        A tensor of the same type.
+    """
+    if device.type != "cuda":
+        return torch.tensor(values, device=device)
+    pinned = torch.from_numpy(np.ascontiguousarray(values)).pin_memory()
+    return pinned.to(device, non_blocking=True)
+
+
+def _in_float32(device: torch.device) -> AbstractContextManager[object]:
+    """Return a context in which convolutions on a GPU do not round their inputs to TF32."""
+    cudnn = torch.backends.cudnn
+    if device.type != "cuda":
+        return nullcontext()
+    manager: AbstractContextManager[object] = cudnn.flags(
+        enabled=cudnn.enabled,
+        benchmark=cudnn.benchmark,
+        deterministic=cudnn.deterministic,
+        allow_tf32=False,
+    )
+    return manager
