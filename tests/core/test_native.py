@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,10 @@ def arguments() -> dict[str, list[Any]]:
     rows, gaps = np.zeros((3, 2, 16), dtype=np.float32), np.full(3, np.inf, dtype=np.float32)
     rows[:, 0] = np.inf
     narrow = np.zeros((2, 2, 32), dtype=np.int16)
+    ladder = (
+        0.0, 1.0, 1.0, 1.0, 1.0, 3, 16, rows, gaps, False, design.points.copy(),
+        design.weights.copy(), narrow, 2, 1.0, 1.0, 7,
+    )  # fmt: skip
     return {
         "draws": [0, KEY, 16, 0, np.zeros(2048, dtype=np.uint8).view(np.uint16)],
         "draws_at": [KEY, 16, np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.uint32)],
@@ -149,9 +153,7 @@ def arguments() -> dict[str, list[Any]]:
         "square_sum": [0, values, True],
         "one_bit": [0, KEY, 0, 1.0, 1.0, 1.0, values, True, np.zeros(2, dtype=np.uint8), left],
         "ladder": [
-            0, KEY, 0, 0.0, 1.0, 1.0, 1.0, 1.0, 3, 16, rows, gaps, False, design.points.copy(),
-            design.weights.copy(), values, True, np.zeros(10, dtype=np.uint8), left, narrow, 2, 1.0,
-            1.0, 7,
+            0, KEY, 0, ladder, values, True, np.zeros(10, dtype=np.uint8), left,
         ],
         "grid_noise": [
             0, KEY, 0, 1.0, 0.1, np.zeros((19 << 10, 4)), values, np.zeros(10, dtype=np.int32),
@@ -161,14 +163,61 @@ def arguments() -> dict[str, list[Any]]:
         "score_signs": [
             0, KEY[:16], bytes(48), np.zeros(10, dtype=np.int16), np.zeros(3, dtype=np.int64),
         ],
+        **arguments_of_rows(ladder),
     }  # fmt: skip
 
 
-WITHOUT_LEVEL = ["draws_at", "extensions"]
+def arguments_of_rows(ladder: tuple[Any, ...]) -> dict[str, list[Any]]:
+    """Calls of the functions for many rows, of three rows of twenty coordinates."""
+    left, right = np.ones((3, 2), dtype=np.float32), np.ones((3, 9), dtype=np.float32)
+    # Two passes of sixteen signs.
+    rows = [(left, right, 1)], 3, 20, 0, np.ones(3), np.zeros(4, dtype=np.uint8)
+    keys, undecided = np.zeros((3, 32), dtype=np.uint8), np.zeros((2, 4), dtype=np.int64)
+    matrix, planes = np.zeros((2, 10), dtype=np.uint8), [np.zeros(64, dtype=np.uint8)] * 5
+    ends, short = np.array([2, 5]), np.zeros((2, 2), dtype=np.uint8)
+    counters = np.zeros((2, 4, 64), dtype=np.uint8)
+    return {
+        "clip_factors": [0, rows, 0, 3, 1.0, 1e-200, 1e200, np.zeros(3)],
+        "prepared_rows": [0, rows, 0, 3, np.zeros((3, 20))],
+        "one_bit_rows": [
+            0, rows, 0, 3, keys, 1.0, 1.0, np.zeros((3, 3), dtype=np.uint8), undecided,
+        ],
+        "ladder_rows": [
+            0, rows, 0, 3, keys, ladder, 2, np.zeros((3, 5), dtype=np.uint8), undecided,
+        ],
+        "derive_keys": [
+            memoryview(KEY), memoryview(b"a"), b"bcdef", ends, memoryview(b""), keys[:2], 0, 2,
+        ],
+        "count_bit_rows": [0, planes, matrix, 10, 0, 10],
+        "count_level_rows": [0, counters, 3, 2, matrix, 10, 0, 10],
+        "add_point_rows": [0, np.zeros(10), short, 2, 1, np.zeros((2, 256)), 0, 2, 0, 10],
+        "largest_in_rows": [0, short, 10, 1, 0, 2],
+    }  # fmt: skip
+
+
+WITHOUT_LEVEL = ["draws_at", "extensions", "derive_keys"]
 WITH_LEVEL = [
     "draws", "square_sum", "one_bit", "ladder", "grid_noise", "expand_signs", "score_signs",
+    "clip_factors", "prepared_rows", "one_bit_rows", "ladder_rows", "count_bit_rows",
+    "count_level_rows", "add_point_rows", "largest_in_rows",
 ]  # fmt: skip
 FUNCTIONS = WITHOUT_LEVEL + WITH_LEVEL
+
+
+def leaves(given: Any) -> Iterator[tuple[tuple[int, ...], Any]]:
+    """The arguments with their places, those inside tuples and lists one by one."""
+    for at, value in enumerate(given):
+        if isinstance(value, list | tuple):
+            yield from (((at, *rest), leaf) for rest, leaf in leaves(value))
+        else:
+            yield (at,), value
+
+
+def replaced(given: Any, place: tuple[int, ...], value: Any) -> Any:
+    """The arguments with another value at one place."""
+    at, *rest = place
+    new = replaced(given[at], tuple(rest), value) if rest else value
+    return type(given)([*given[:at], new, *given[at + 1 :]])
 
 
 def misplaced(array: np.ndarray) -> np.ndarray:
@@ -190,7 +239,7 @@ def test_buffers_of_the_wrong_size_are_refused(name: str) -> None:
         given[0] = chosen.level
     call(*given)
     refused = 0
-    for at, value in enumerate(given):
+    for place, value in leaves(given):
         if isinstance(value, bytes):
             wrong: list[Any] = [value[:-1], value + b"x", b""]
         elif isinstance(value, np.ndarray):
@@ -201,15 +250,15 @@ def test_buffers_of_the_wrong_size_are_refused(name: str) -> None:
             continue
         for bad in wrong:
             with pytest.raises(ValueError, match=r"\w"):
-                call(*given[:at], bad, *given[at + 1 :])
+                call(*replaced(given, place, bad))
             refused += 1
     assert refused >= 2
     with pytest.raises((TypeError, ValueError)):
         call(*given[:-1])
-    for at, value in enumerate(given):
+    for place, value in leaves(given):
         if isinstance(value, np.ndarray):
             with pytest.raises((TypeError, ValueError, BufferError)):
-                call(*given[:at], None, *given[at + 1 :])
+                call(*replaced(given, place, None))
 
 
 @needs_the_extension
@@ -224,22 +273,49 @@ def test_levels_that_no_processor_has_are_refused(name: str, level: int) -> None
 
 @needs_the_extension
 @pytest.mark.parametrize(
-    ("at", "value"),
-    [(2, 1), (2, -1024), (8, 1), (8, 257), (8, 4), (9, 0), (9, 8), (9, 17), (9, 32),
-     (9, 2**60), (9, -16), (12, True), (20, -1), (20, 33)],
+    ("place", "value"),
+    [((2,), 1), ((2,), -1024), *(((3, 5), levels) for levels in (1, 257, 4)),
+     *(((3, 6), width) for width in (0, 8, 17, 32, 2**60, -16)), ((3, 9), True), ((3, 13), -1),
+     ((3, 13), 33)],
 )  # fmt: skip
-def test_parts_of_a_ladder_that_do_not_fit_are_refused(at: int, value: Any) -> None:
-    given = arguments()["ladder"]
-    given[at] = value
-    with pytest.raises(ValueError, match=r"fit|narrow"):
+def test_parts_of_a_ladder_that_do_not_fit_are_refused(place: tuple[int, ...], value: Any) -> None:
+    given = replaced(arguments()["ladder"], place, value)
+    with pytest.raises(ValueError, match=r"fit|tiles"):
         native._native.ladder(*given)  # type: ignore[union-attr]
+
+
+@needs_the_extension
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        *(("prepared_rows", (1, at), bad) for at in (1, 2) for bad in (0, -1, 2, 19, 2**62)),
+        *((name, (2,), -1) for name in ("clip_factors", "prepared_rows", "one_bit_rows")),
+        *((name, (3,), 4) for name in ("clip_factors", "one_bit_rows", "ladder_rows")),
+        *((name, (3,), -1) for name in ("clip_factors", "one_bit_rows", "ladder_rows")),
+        *(("ladder_rows", (6,), bits) for bits in (0, 1, 9)),
+        *(("derive_keys", (3,), np.array(ends)) for ends in ([5, 2], [2, 6], [-1, 5])),
+        *(("derive_keys", (at,), bad) for at, bad in ((6, -1), (6, 3), (7, 3))),
+        *(("count_bit_rows", (at,), bad) for at, bad in ((3, 0), (3, 3), (4, 1), (5, 11))),
+        *(("count_level_rows", (at,), bad) for at, bad in ((2, 5), (3, 1), (3, 8), (6, 1))),
+        *(("add_point_rows", (at,), bad) for at, bad in ((3, 1), (4, 0), (4, 9), (6, -1), (7, 3))),
+        *(("add_point_rows", (at,), bad) for at, bad in ((8, 1), (9, 11), (9, 9))),
+        *(("largest_in_rows", (at,), bad) for at, bad in ((2, 0), (2, 24), (3, 0), (3, 9), (5, 3))),
+    ],
+)
+def test_numbers_that_do_not_fit_the_rows_are_refused(
+    name: str, place: tuple[int, ...], value: Any
+) -> None:
+    given = replaced(arguments()[name], place, value)
+    with pytest.raises(ValueError, match=r"\w"):
+        getattr(native._native, name)(*given)
 
 
 @needs_the_extension
 def test_an_overflowing_width_is_not_a_size() -> None:
     """8 * 2 * 2^60 bytes are 0 bytes modulo 2^64."""
     given = arguments()["ladder"]
-    given[9], given[10], given[11] = 2**60, b"", np.zeros(2, dtype=np.float32)
+    for at, value in ((6, 2**60), (7, b""), (8, np.zeros(2, dtype=np.float32))):
+        given = replaced(given, (3, at), value)
     with pytest.raises(ValueError, match="fit"):
         native._native.ladder(*given)  # type: ignore[union-attr]
 
