@@ -23,7 +23,7 @@ from gpu_checks import COUNT_SHAPES, VARIANTS, built, check_all
 
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.encoding import encode_packed, prepare
-from sottovoce.mechanisms.kernels.cuda import level_counts, norm, seeded
+from sottovoce.mechanisms.kernels.cuda import level_counts, norm, rotation, seeded
 from sottovoce.mechanisms.kernels.cuda.counts import OneCounts
 from sottovoce.mechanisms.kernels.cuda.one_bit import Options, sample_rows
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -92,7 +92,7 @@ def measure_one_bit(table: Table, size: int) -> None:
         label = " ".join(f"{key}={value}" for key, value in options._asdict().items())
         name = ONE_BIT if options == Options() else f"one bit, {label}"
         table.add(name, seconds, coordinates=size, moved=moved)
-    seconds = table.time(lambda: norm.sum_of_squares(values))
+    seconds = table.time(lambda: norm.square_sums(values[None]))
     table.add("sum of squares", seconds, coordinates=size, moved=4.0 * size)
     mechanism = built("gauss_hermite 2", size)
     seconds = table.time(lambda: privatize_once(mechanism, values))
@@ -157,6 +157,23 @@ def measure_mechanisms(table: Table, size: int) -> None:
         moved = (8.0 + bits / 8.0) * 6.4e6
         name = f"privatise, {name}, 64 rows of 100000"
         table.add(name, seconds, coordinates=6.4e6, moved=moved)
+
+
+def measure_rotations(table: Table) -> None:
+    """Measure rotations of float32 rows into float64 rows, and of a sum back."""
+    for count, dimension in ((1000, 20_000), (50, 95_000), (1, 100_000_000)):
+        rows = torch.empty((count, dimension), dtype=torch.float32, device="cuda").normal_()
+        turn, total = Rotation(bytes(32), dimension), float(count * dimension)
+        seconds = table.time(partial(rotation.rotate_rows, rows, turn))
+        name = f"rotation, {count} rows of {dimension}"
+        table.add(name, seconds, coordinates=total, moved=12.0 * total)
+        seconds = table.time(partial(norm.clip_factors, rows, 1.0))
+        name = f"clipping factors, {count} rows of {dimension}"
+        table.add(name, seconds, coordinates=total, moved=4.0 * total)
+        mean = torch.empty(dimension, dtype=torch.float64, device="cuda").normal_()
+        seconds = table.time(partial(rotation.rotate_back, mean, turn))
+        name = f"rotation back, d = {dimension}"
+        table.add(name, seconds, coordinates=dimension, moved=16.0 * dimension)
 
 
 def measure_counts(table: Table, dimension: int, clients: int) -> None:
@@ -245,6 +262,7 @@ def main() -> int:
         measure_memory(table, arguments.dimension)
         measure_one_bit(table, arguments.dimension)
         measure_mechanisms(table, arguments.dimension // 5)
+        measure_rotations(table)
         measure_counts(table, 10_000_000, 1000)
         measure_counts(table, 100_000, 10_000)
         measure_seeds(table, 1_000_000)

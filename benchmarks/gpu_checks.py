@@ -23,11 +23,12 @@ from sottovoce.core.errors import DomainError, ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms import encoding, registry
 from sottovoce.mechanisms.encoding import encode_packed, prepare
-from sottovoce.mechanisms.kernels.cuda import level_counts, norm, seeded
+from sottovoce.mechanisms.kernels.cuda import level_counts, norm, rotation, seeded
 from sottovoce.mechanisms.kernels.cuda.counts import OneCounts
 from sottovoce.mechanisms.kernels.cuda.one_bit import Options, sample_rows
 from sottovoce.mechanisms.kernels.reference.one_bit import exact_bit
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.sums import LevelCounts
 
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -181,7 +182,7 @@ def check_type(checks: Checks, dtype: torch.dtype) -> None:
         bits_case(checks, f"{dtype} {spread}", normal(1, 70_000, spread, dtype), 1.0, 1.0)
     for size in (0, *SIZES, 33 * 1024, 2_000_003):
         values = normal(1, size, 1.0, dtype)[0]
-        found = float(norm.sum_of_squares(values))
+        found = float(norm.square_sums(values[None]))
         checks.same(f"norm, {dtype} {size}", found, expected_sum(values.double().cpu().numpy()))
 
 
@@ -285,8 +286,20 @@ def check_level_counts(checks: Checks, levels: int) -> None:
         label = f"counts of {levels} levels, {dimension} of {clients}"
         checks.same(label, counted.counts.cpu().numpy(), expected.counts())
     if levels < 1 << bits:
-        beyond = torch.full((1, rows.shape[1]), 255, dtype=torch.uint8).cuda()
-        checks.refused(f"code {(1 << bits) - 1} of {levels} levels", lambda: counted.add(beyond))
+        counted.add(torch.full((1, rows.shape[1]), 255, dtype=torch.uint8).cuda())
+        checks.refused(f"code {(1 << bits) - 1} of {levels} levels", lambda: counted.counts)
+
+
+def check_rotation(checks: Checks, size: int) -> None:
+    turn = Rotation(bytes(range(32)), size)
+    given = normal(140 if size < 30_000 else 2, size, 1.0, torch.float32)
+    scales = np.random.default_rng(size).uniform(0.1, 1.0, size=len(given))
+    expected = given.double().cpu().numpy() * scales[:, None]
+    turn.rotate_rows(expected)
+    found = rotation.rotate_rows(given, turn, torch.from_numpy(scales).cuda())
+    checks.same(f"rotation of {size}", found.cpu().numpy(), expected)
+    rotation.rotate_back(found[1], turn)
+    checks.same(f"rotation back of {size}", found[1].cpu().numpy(), turn.inverse(expected[1]))
 
 
 def expected_signs(seed: bytes, count: int) -> NDArray[np.uint8]:
@@ -340,6 +353,7 @@ def check_all() -> tuple[int, list[str]]:
         *((check_mechanism, name) for name in GIVEN),
         *((check_level_counts, levels) for levels in (3, 4, 8, 13, 16)),
         *((check_counts, shape) for shape in COUNT_SHAPES),
+        *((check_rotation, size) for size in (7, 1024, 20_000, 95_000, 3_000_001)),
         *((check_seeds, count) for count in (1, 3, 33)),
     ]
     done, wrong = 0, list[str]()

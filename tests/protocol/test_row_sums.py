@@ -13,7 +13,8 @@ from sottovoce.mechanisms.encoding import PackedRows, check_rows, encode_packed,
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.registry import find
 from sottovoce.protocol.message import open_packed_rows
-from sottovoce.protocol.sums import add_in_order, create_mean, create_row_sums
+from sottovoce.protocol.row_sums import OrderedSum, create_row_sums
+from sottovoce.protocol.sums import create_mean
 
 DIMENSION = 1501
 MECHANISMS: list[tuple[str, dict[str, object]]] = [
@@ -75,7 +76,7 @@ def test_sums_of_rows_are_those_of_the_server(
                 sums.add(packed.take(start, end), weights[start:end])
                 for weight in weights[start:end]:
                     total += weight
-            assert (sums.total() / total).tobytes() == expected.tobytes()
+            assert sums.mean(total, None).tobytes() == expected.tobytes()
 
 
 def test_messages_of_two_groups_are_added_in_the_order_of_the_clients() -> None:
@@ -93,16 +94,16 @@ def test_messages_of_two_groups_are_added_in_the_order_of_the_clients() -> None:
     assert expected is not None
     for level in native.levels():
         with native.using(level):
-            total = np.zeros(DIMENSION)
-            add_in_order(total, list(zip(groups, packed, strict=True)), weights, order)
-            assert (total / float(np.cumsum(weights)[-1])).tobytes() == expected.tobytes()
+            found = OrderedSum(DIMENSION)
+            found.add(list(zip(groups, packed, strict=True)), weights, order)
+            assert found.mean(float(np.cumsum(weights)[-1]), None).tobytes() == expected.tobytes()
 
 
 def test_a_sum_of_nothing_is_zero() -> None:
     for kind, parameters in MECHANISMS:
         for equal in (True, False):
             sums = create_row_sums(DIMENSION, a_mechanism(kind, parameters), equal_weights=equal)
-            assert not sums.total().any()
+            assert not sums.mean(1.0, None).any()
 
 
 @pytest.mark.parametrize("levels", [3, 100, 40_000])

@@ -186,16 +186,16 @@ def register_sampling(kind: str, *, summary: str) -> Callable[[S], S]:
 def draw(
     sampling: ClientSampling, num_clients: int, schedule: SeededRandomness, number: int
 ) -> list[int]:
-    """Return what `sampling.draw` returns for a round, after checking it.
+    """Return what `sampling.draw` returns for a round, after checking it if it is a plug-in's.
 
     Raises PluginError if a position occurs twice, is out of range or out of order, or if a plug-in
     draws other clients when it is asked again. A client that is drawn twice would be asked twice
     and charged once.
     """
     drawn = sampling.draw(num_clients, schedule, number)
-    if not is_ours(type(sampling).__module__) and drawn != sampling.draw(
-        num_clients, schedule, number
-    ):
+    if is_ours(type(sampling).__module__):
+        return drawn
+    if drawn != sampling.draw(num_clients, schedule, number):
         raise PluginError(
             f"sampling '{sampling.kind}' drew different clients when asked for round {number} "
             "again, so a resumed run would charge other clients than it asked; draw all "

@@ -292,7 +292,7 @@ class Training:
                 f"had budget left for it, fewer than {self.minimum_clients}"
             )
         drawn = self._draw(number)
-        return drawn, [i for i in drawn if able[i]]
+        return drawn, drawn if able.all() else [i for i in drawn if able[i]]
 
     def bytes_down(self, clients: int) -> tuple[int, int]:
         """Return the bytes that clients are sent in a round.

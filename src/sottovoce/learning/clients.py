@@ -14,6 +14,7 @@ after layer.
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, overload
 
 import numpy as np
@@ -289,7 +290,18 @@ class Clients(Sequence[ClientData]):
         shares = [self._shares[i] for i in positions]
         names = [self._names[i] for i in positions]
         labels = self._labels_on_device if isinstance(self._features, Tensor) else self._labels
-        return Clients(self._features, labels, shares, names)
+        taken = Clients(self._features, labels, shares, names)
+        if self._single_rows is not None:
+            chosen = np.asarray(positions, dtype=np.int64)
+            taken.__dict__["_single_rows"] = self._single_rows[chosen]
+        return taken
+
+    @cached_property
+    def _single_rows(self) -> Indices | None:
+        """The row of each client if every client has exactly one, else None."""
+        if {len(share) for share in self._shares} != {1}:
+            return None
+        return np.concatenate(self._shares)
 
     def with_copies(self, names: Sequence[str], *, like: int) -> "Clients":
         """Return these clients followed by further ones, which all have the rows of one client.
@@ -326,12 +338,14 @@ class Clients(Sequence[ClientData]):
     @property
     def sizes(self) -> list[int]:
         """The number of samples of each client."""
+        if self._single_rows is not None:
+            return [1] * len(self)
         return [len(share) for share in self._shares]
 
     @property
     def rows(self) -> Indices:
         """The rows of the shared arrays that the clients own, one client after the other."""
-        return np.concatenate(self._shares)
+        return np.concatenate(self._shares) if self._single_rows is None else self._single_rows
 
     def samples(self) -> tuple[Tensor, Tensor]:
         """Return features and labels of all clients, one client after the other.

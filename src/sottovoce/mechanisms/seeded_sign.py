@@ -281,8 +281,7 @@ class SeededSign(WithPrivatize):
         return seeds.pack_on_device(prepared, codes)
 
     def _tilts_on_device(self, vector: Tensor) -> list[QuantizedTilts]:
-        from sottovoce.mechanisms.kernels.cuda.norm import norm
-        from sottovoce.mechanisms.kernels.cuda.seeded import largest_magnitude, quantize
+        from sottovoce.mechanisms.kernels.cuda.seeded import largest_magnitude, norm, quantize
 
         found = []
         for start, end in self.layout().bounds:

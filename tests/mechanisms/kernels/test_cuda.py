@@ -6,7 +6,6 @@ no device.
 
 import math
 import os
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,23 +30,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not cuda.available():
     pytest.skip("no CUDA device: the CUDA kernels are not tested", allow_module_level=True)
 
-
-@pytest.fixture(autouse=True)
-def _loops_in_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a scalar argument bound a loop: numpy 2.4 makes no number of an array of shape (1,)."""
-    if INTERPRETED:
-        from triton.runtime import interpreter
-
-        patch = interpreter._patch_lang_tensor
-
-        def patched(tensor: Any, scope: Any) -> None:
-            patch(tensor, scope)
-            scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
-
-        monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
-
-
-from sottovoce.mechanisms.kernels.cuda import batch, level_counts, one_bit  # noqa: E402
+from sottovoce.mechanisms.kernels.cuda import batch, one_bit  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import packing as cuda_packing  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import seeded as cuda_seeded  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda.counts import OneCounts  # noqa: E402
@@ -122,26 +105,6 @@ def test_what_the_kernels_cannot_read_is_refused() -> None:
         sample_rows(rows, 1.0, streams)
 
 
-@pytest.mark.parametrize("padding", [0, 3, 8])
-@pytest.mark.parametrize(
-    ("dimension", "clients"), [(1, 1), (33, 9), (300, 70), (64, 130 if INTERPRETED else 1100)]
-)
-def test_counts_of_ones_over_batches(dimension: int, clients: int, padding: int) -> None:
-    width = -(-dimension // 8)
-    generator = np.random.default_rng(dimension)
-    payloads = generator.integers(0, 256, size=(clients, width + padding), dtype=np.uint8)
-    given = torch.from_numpy(payloads).to(DEVICE)[:, :width]
-    bits = np.unpackbits(payloads[:, :width], axis=1, count=dimension, bitorder="little")
-    counted = OneCounts(dimension, DEVICE)
-    counted.add(given)
-    counted.add(given.clone())
-    assert counted.clients == 2 * clients
-    expected = 2 * bits.sum(axis=0, dtype=np.int32)
-    np.testing.assert_array_equal(counted.counts.cpu().numpy(), expected)
-    with pytest.raises(ParameterError, match="payloads must be bytes"):
-        counted.add(given.int())
-
-
 def seeds_like(count: int, number: int) -> NDArray[np.uint8]:
     return np.random.default_rng(number).integers(0, 256, size=(count, 16), dtype=np.uint8)
 
@@ -201,34 +164,6 @@ def test_seeds_and_weights_that_are_none_are_refused() -> None:
         cuda_seeded.signs(bytes(17), 8, DEVICE)
     with pytest.raises(ParameterError, match="count"):
         cuda_seeded.sign_rows(seeds, -1, DEVICE)
-
-
-@pytest.mark.parametrize("levels", [3, 4, 5, 8, 9, 16])
-@pytest.mark.parametrize(
-    ("dimension", "clients"), [(1, 1), (37, 9), (300, 70), (5, 1100 if not INTERPRETED else 90)]
-)
-def test_counts_of_levels_are_those_of_the_cpu(dimension: int, clients: int, levels: int) -> None:
-    generator = np.random.default_rng([dimension, levels])
-    codes = generator.integers(0, levels, size=(clients, dimension), dtype=np.uint8)
-    bits = (levels - 1).bit_length()
-    rows = [np.frombuffer(encoding.pack(one, bits), dtype=np.uint8) for one in codes]
-    expected = LevelCounts(dimension, levels)
-    expected.add_rows(np.stack(rows))
-    expected.add_rows(np.stack(rows))
-    wide = torch.from_numpy(np.stack([np.append(row, np.uint8(255)) for row in rows])).to(DEVICE)
-    counted = level_counts.CudaLevelCounts(dimension, levels, DEVICE)
-    counted.add(wide[:, :-1].contiguous())
-    counted.add(wide[:, :-1])  # with something between the payloads
-    assert counted.clients == expected.received
-    np.testing.assert_array_equal(counted.counts.cpu().numpy(), expected.counts())
-    if levels < 1 << bits:
-        beyond = np.full(dimension, (1 << bits) - 1, dtype=np.uint8)
-        broken = np.frombuffer(encoding.pack(beyond, bits), dtype=np.uint8).copy()
-        counted.add(torch.from_numpy(broken)[None].to(DEVICE))
-        with pytest.raises(ParameterError, match="must be below"):
-            _ = counted.counts
-    with pytest.raises(ParameterError, match=r"torch\.stack"):
-        counted.add(wide)
 
 
 @pytest.mark.parametrize("bits", [*range(1, 13), 16, 20, 31])
@@ -413,11 +348,11 @@ def test_lists_that_are_too_short_are_made_longer(
 
 @pytest.mark.parametrize("kind", ["mvu", "discrete_laplace"])
 def test_values_at_the_ends_of_a_box(kind: str) -> None:
-    given = {
+    parameters: dict[str, dict[str, Any]] = {
         "mvu": {"epsilon": 1.0, "input_bits": 3, "output_bits": 3},
         "discrete_laplace": {"noise_multiplier": 1.0, "bits": 12, "steps_per_radius": "auto"},
-    }[kind]
-    mechanism = built(kind, given, "box", 600)
+    }
+    mechanism = built(kind, parameters[kind], "box", 600)
     update = torch.tensor([1.0, -1.0, 0.0, 1.0 - 2.0**-24], device=DEVICE).repeat(150)
     same_payload(mechanism, update, key_of(5))
 
@@ -456,50 +391,3 @@ def test_tensors_on_a_device_stay_there() -> None:
     np.testing.assert_array_equal(found.on_cpu(), expected.on_cpu())
     rows = torch.stack([update, update])
     assert take_clipped(mechanism, rows).on_device
-
-
-@pytest.mark.skipif(INTERPRETED, reason="no CUDA device: the simulator has nothing to run there")
-@pytest.mark.parametrize("rotated", [False, True])
-@pytest.mark.parametrize("equal", [False, True])
-@pytest.mark.parametrize("levels", [2, 4, 32])
-def test_simulated_means_of_the_same_rows_are_those_of_the_cpu(
-    levels: int, equal: bool, rotated: bool
-) -> None:
-    """Training rounds differently there, so the rows are given; one of them is not finite."""
-    from sottovoce.core.randomness import SeededRandomness
-    from sottovoce.federated.simulation.packed import PackedMessages
-    from sottovoce.learning.clients import DenseRows
-    from sottovoce.protocol.plan import ClientPlan
-
-    given = {"levels": levels, "noise_multiplier": 1.0}
-    mechanism = built("gauss_hermite", given, "l2", 700)
-    weights = [2.0 if equal else 1.0 + i / 7.0 for i in range(40)]
-    parts = [
-        ClientPlan(client=f"c{i}", mechanism=mechanism, weight=weight)
-        for i, weight in enumerate(weights)
-    ]
-    made = np.stack([values_like(700, 0.05, torch.float32, seed) for seed in range(40)])
-    made[3, 5] = np.nan
-    nothing: Any = None
-    means = []
-    for device in ("cpu", "cuda"):
-        rows = DenseRows(torch.from_numpy(made).to(device, torch.float32))
-
-        class Given(PackedMessages):
-            def _blocks(self, *_: Any, rows: Any = rows) -> Any:
-                yield 0, parts, rows
-
-        backend = Given(
-            run="r",
-            task=SimpleNamespace(dimension=700, device=torch.device(device)),  # type: ignore[arg-type]
-            clients=nothing,
-            parts=parts,
-            algorithm=SimpleNamespace(gathers=False, uplinks=1),  # type: ignore[arg-type]
-            randomness=SeededRandomness(1),
-            tally=nothing,
-            rotated=rotated,
-            channel=nothing,
-        )
-        (combined,) = backend.combine(1, range(40), nothing)
-        means.append(combined.mean)
-    np.testing.assert_array_equal(means[0], means[1])

@@ -24,7 +24,7 @@ from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.mechanisms.row_batches import rows_at_once
 from sottovoce.protocol.broadcast import Start
-from sottovoce.protocol.sums import OrderedSum, RowSums, create_row_sums
+from sottovoce.protocol.row_sums import OrderedSum, RowSums, create_row_sums
 
 _MAX_COORDINATES_ON_DEVICE = 1 << 26
 _MAX_ROWS_ON_DEVICE = 4096

@@ -28,6 +28,7 @@ def full_adder(a, b, c):
 
 @triton.jit
 def half_adder(a, b):
+    """Return the sum of two bits: its lower bit and its carry."""
     return a ^ b, a & b
 
 

@@ -31,7 +31,6 @@ from sottovoce.mechanisms.kernels.cuda.batch import (
 from sottovoce.mechanisms.kernels.cuda.chacha import extension, load_key, main_block
 from sottovoce.mechanisms.kernels.cuda.lanes import place_of, word_at
 from sottovoce.mechanisms.kernels.cuda.one_bit import (
-    REGISTERS,
     Options,
     launches,
     real_draws,
@@ -44,6 +43,7 @@ from sottovoce.mechanisms.noise.laws import Noise
 TILE = 512
 _MOST = 2**34  # The number of coordinates for which one keystream has draws.
 _FINE_BITS, _FINE_OCTAVES = 13, range(31)
+_REGISTERS = 48  # More would leave fewer warps on a multiprocessor.
 
 
 class Clip(NamedTuple):
@@ -265,7 +265,7 @@ def sample_rows(
     tiles = -(-dimension // TILE)
     dtype = torch.uint8 if bits <= 8 else torch.int16 if bits == 16 else torch.int32
     codes = torch.empty((clients, TILE * tiles), dtype=dtype, device=rows.device)
-    warps, repeat = options or Options()
+    warps, repeat = options or Options(warps=4)
     boxed, mask, asm = clip != Clip(), (1 << bits) - 1, rows.is_cuda
     programs = SETTLERS if rows.is_cuda else 1
 
@@ -276,7 +276,7 @@ def sample_rows(
                 rows, *given, table, codes, batch.lists, batch.key_at, dimension, tiles, start,
                 stop, again, batch.capacity, rows.stride(0), mask, cell_bits=rounded.CELL_BITS,
                 least=rounded.LEAST_BITS, boxed=boxed, scaled=batch.scaled, warps=warps, tail=tail,
-                asm=asm, num_warps=warps, maxnreg=REGISTERS, enable_fp_fusion=False,
+                asm=asm, num_warps=warps, maxnreg=_REGISTERS, enable_fp_fusion=False,
             )  # fmt: skip
         _settle[(programs,)](
             rows, *given, fine, codes, batch.lists, batch.key_at, tiles, batch.capacity,

@@ -253,7 +253,7 @@ def sample_rows(
     codes = torch.empty((clients, 32 * bits * tiles), dtype=torch.int32, device=device)
     pairs = _pairs(ladder, device)
     wide = law.is_table and (batch.scaled or rows.dtype == torch.float64 or is_far(affine, ladder))
-    warps, repeat = options or Options()
+    warps, repeat = options or Options(warps=2 if law.is_table else 1)
 
     def launch() -> None:
         given = batch.floats, batch.words, batch.scales

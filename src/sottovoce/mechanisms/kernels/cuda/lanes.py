@@ -92,7 +92,7 @@ def transposed(registers, lane, width: tl.constexpr, asm: tl.constexpr):
     moved = registers[0:0]
     for r in tl.static_range(width):
         # Triton has no (*moved, ...).
-        moved = moved + (_inside_all(registers[r], lane, width, asm),)  # noqa: RUF005
+        moved = moved + (_inside_all(registers[r], lane, width, asm),)
     if width == 2:
         moved = _two(moved, lane, 16, asm)
     if width == 4:

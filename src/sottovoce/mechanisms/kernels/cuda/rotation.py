@@ -107,10 +107,11 @@ def _low_levels(
         x = x + (tl.where(p + 32 * j < done, old, new.to(tl.float64) * scale),)
     y = ()
     for j in tl.static_range(1 << registers):
-        number = x[j]
-        if not inverse:
-            number = _signed(number, words, (tile << registers) + j, lane, real)
-        y = y + (_between_lanes(number, index, min(k, 5), asm),)
+        if inverse:
+            y = y + (_between_lanes(x[j], index, min(k, 5), asm),)
+        else:
+            signed = _signed(x[j], words, (tile << registers) + j, lane, real)
+            y = y + (_between_lanes(signed, index, min(k, 5), asm),)
     y = _between_registers(y, registers)
     for j in tl.static_range(1 << registers):
         number = y[j]

@@ -9,6 +9,7 @@ that they read the same weights. A lane's sum over at most 64 blocks is at most 
 the lanes are added in 64 bits, exactly, so their order does not matter.
 """
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -18,8 +19,10 @@ import triton.language as tl
 from numpy.typing import NDArray
 
 from sottovoce.core import parameter_rules
+from sottovoce.core.domains import LEAST_SQUARES, MOST_SQUARES
 from sottovoce.core.errors import ParameterError
 from sottovoce.mechanisms.kernels.cuda.chacha import load_key, main_block
+from sottovoce.mechanisms.kernels.cuda.norm import square_sums
 from sottovoce.mechanisms.kernels.cuda.place import check_on_cuda, on_device
 from sottovoce.mechanisms.kernels.seeded import MAX_SIGNS, SEED_BYTES, TAG, check_seeds
 
@@ -174,6 +177,22 @@ def largest_magnitude(values: torch.Tensor) -> float:
     """Return the largest absolute value in a tensor that is not empty."""
     low, high = torch.aminmax(values)
     return max(float(high), -float(low))
+
+
+def norm(values: torch.Tensor) -> float:
+    """Return the Euclidean norm of a vector, the number that `L2Ball.norm` gives on the CPU.
+
+    It is infinite or NaN if a value is.
+    """
+    total = float(square_sums(values[None])[0])
+    if LEAST_SQUARES <= total <= MOST_SQUARES:
+        return math.sqrt(total)
+    wide = values.double()
+    # A tensor, because torch divides by a Python number less exactly.
+    largest = wide.abs().max()
+    if float(largest) == 0.0 or not math.isfinite(float(largest)):
+        return float(largest)
+    return float(largest) * math.sqrt(float(square_sums((wide / largest)[None])[0]))
 
 
 def quantize(
