@@ -14,7 +14,7 @@ from sottovoce.core import native
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import DomainError, ParameterError, WireError
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms import encoding, registry
+from sottovoce.mechanisms import encoding, registry, row_batches
 from sottovoce.mechanisms.encoding import (
     EncodesPacked,
     encode_packed,
@@ -229,7 +229,7 @@ def test_one_bit_is_never_unpacked_and_norms_are_computed_once(
         domain_of("l2", 3000), {"levels": 2, "noise_multiplier": 1.0}
     )
     norms: list[int] = []
-    clip_factors = encoding.clip_factors
+    clip_factors = row_batches.clip_factors
 
     def counted(rows: Any, ball: L2Ball) -> Any:
         norms.extend(range(len(rows)))

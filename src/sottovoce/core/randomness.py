@@ -447,6 +447,15 @@ class Randomness(Protocol):
         ...
 
 
+def streams_of_labels(
+    randomness: Randomness, labels: Sequence[Sequence[str | int]]
+) -> Sequence[Keystream]:
+    """Return a keystream for each label, all at once if the source can derive many keys."""
+    if isinstance(randomness, SystemRandomness | SeededRandomness):
+        return randomness.streams(labels)
+    return [randomness.stream(*label) for label in labels]
+
+
 class SystemRandomness:
     """A source of fresh keys from the operating system, for deployment; labels are not used."""
 

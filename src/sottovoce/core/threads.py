@@ -1,13 +1,16 @@
 """Distribution of one task over several threads, each of which works on a range of it.
 
 This is for kernels that release the interpreter's lock. The environment variable
-`SOTTOVOCE_THREADS` limits the number of threads; the default is the number of cores, at most 8.
+`SOTTOVOCE_THREADS` limits the number of threads; the default is the number of cores that this
+process may use, at most 64.
 """
 
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+import threading
+from collections.abc import Callable, Iterator
 from functools import cache
+from pathlib import Path
+from queue import SimpleQueue
 from typing import Final
 
 import numpy as np
@@ -19,6 +22,9 @@ from sottovoce.core.errors import ParameterError
 VARIABLE: Final = "SOTTOVOCE_THREADS"
 _TILE: Final = 1024  # Coordinates whose 16-bit draws come from the same 32 keystream blocks.
 _MOST: Final = 256
+_MOST_BY_DEFAULT: Final = 64
+_QUOTA: Final = Path("/sys/fs/cgroup/cpu.max")  # The limit of a container on Linux.
+_SHARES: Final = 4  # The ranges of rows for each thread, so that none waits long for the last one.
 _FIRST_CAPACITY: Final = 1024
 _ALONE: Final = 1 << 20  # The fewest coordinates that are worth a thread.
 _LEAST_COORDINATES: Final = 1 << 14  # The fewest coordinates of rows that are worth a thread.
@@ -29,7 +35,7 @@ def thread_count(asked: int | None = None) -> int:
 
     Args:
         asked: The number; None for that of the environment variable SOTTOVOCE_THREADS or, if it is
-            unset, the number of cores, at most 8.
+            unset, the number of cores that this process may use, at most 64.
 
     Returns:
         The number.
@@ -52,7 +58,18 @@ def thread_count(asked: int | None = None) -> int:
 
 @cache  # Every encoding asks for it, and the system call is slow.
 def _cores() -> int:
-    return max(1, min(8, os.cpu_count() or 1))
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only.
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return max(1, min(_MOST_BY_DEFAULT, cores, _quota()))
+
+
+def _quota() -> int:
+    """Return how many cores a container grants, rounded up; many if it grants all."""
+    try:
+        allowed, period = _QUOTA.read_text(encoding="ascii").split()
+        return _MOST if allowed == "max" else -(-int(allowed) // int(period))
+    except (OSError, ValueError):
+        return _MOST
 
 
 def over_ranges(
@@ -80,7 +97,7 @@ def over_ranges(
         return work(0, size)
     parts = min(thread_count(threads), most)
     share = -(-size // (parts * unit)) * unit
-    return _spread(work, size, share, _pool(parts) if parts > 1 else None)
+    return _spread(work, size, share, parts)
 
 
 def collect_undecided(count: int, work: Callable[[int, int, NDArray[np.int64]], int]) -> list[int]:
@@ -112,40 +129,89 @@ def over_rows(work: Callable[[int, int], None], rows: int, dimension: int) -> No
     """Call work(begin, end) for ranges that cover `rows` rows of a matrix, on several threads.
 
     A row has `dimension` coordinates, which decides how many threads are worth it. Exceptions of
-    `work` are raised when all ranges are done. Kernels that `work` calls may use `over_ranges`:
-    rows have a thread pool of their own, so no thread waits for a task that is queued behind it.
+    `work` are raised when all ranges are done. `work` may call this function and `over_ranges`.
     """
     most = min(rows, rows * dimension // _LEAST_COORDINATES)
     parts = 1 if most < 2 else min(thread_count(), most)
-    _spread(work, rows, -(-rows // parts), _row_pool(parts) if parts > 1 else None)
+    shares = parts if rows < 2 * _SHARES * parts else _SHARES * parts
+    _spread(work, rows, -(-rows // shares), parts)
 
 
-def _spread(
-    work: Callable[[int, int], None], size: int, share: int, pool: ThreadPoolExecutor | None
-) -> None:
-    ends = [(begin, min(size, begin + share)) for begin in range(0, size, share or 1)]
-    if pool is None or len(ends) < 2:
+def _spread(work: Callable[[int, int], None], size: int, share: int, threads: int) -> None:
+    if threads < 2 or share >= size:
         return work(0, size)
-    waiting = [pool.submit(work, *one) for one in ends[1:]]
-    try:
-        work(*ends[0])
-    finally:
-        wait(waiting)  # They write to memory that the caller owns.
-    for one in waiting:
-        one.result()
-    return None
+    job = _Job(work, size, share)
+    _workers.help(job, threads - 1)
+    job.run()
+    return job.finish()
 
 
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="sottovoce")
+class _Job:
+    """Ranges of one task, which threads take one after the other.
+
+    The thread that made the job takes part, so the job ends even if all others are busy.
+    """
+
+    def __init__(self, work: Callable[[int, int], None], size: int, share: int) -> None:
+        self._work, self._size, self._share = work, size, share
+        self._ranges: Iterator[int] = iter(range(0, size, share))
+        self._lock, self._done = threading.Lock(), threading.Event()
+        self._left = -(-size // share)
+        self._errors: dict[int, BaseException] = {}
+
+    def run(self) -> None:
+        """Take ranges until none is left, and call the work for each."""
+        while True:
+            with self._lock:
+                begin = next(self._ranges, None)
+            if begin is None:
+                return
+            try:
+                self._work(begin, min(self._size, begin + self._share))
+            except BaseException as error:  # Raised by the thread that waits.
+                self._errors[begin] = error
+            with self._lock:
+                self._left -= 1
+                if not self._left:
+                    self._done.set()
+
+    def finish(self) -> None:
+        """Wait until all ranges are done, and raise the error of the first one that failed."""
+        self._done.wait()  # The ranges write to memory that the caller owns.
+        if self._errors:
+            raise self._errors[min(self._errors)]
 
 
-@cache
-def _row_pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, thread_name_prefix="sottovoce-rows")
+class _Workers:
+    """Threads that help with jobs; they are started when they are first needed."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._started, self._lock = 0, threading.Lock()
+
+    def help(self, job: _Job, threads: int) -> None:
+        """Let up to that many threads work on a job."""
+        with self._lock:
+            while self._started < threads:
+                name = f"sottovoce-{self._started}"
+                threading.Thread(target=self._run, name=name, daemon=True).start()
+                self._started += 1
+        for _ in range(threads):
+            self._jobs.put(job)
+
+    def _run(self) -> None:
+        while True:
+            self._jobs.get().run()
 
 
-if hasattr(os, "register_at_fork"):  # A forked child inherits the pool without its threads.
-    os.register_at_fork(after_in_child=_pool.cache_clear)
-    os.register_at_fork(after_in_child=_row_pool.cache_clear)
+_workers = _Workers()
+
+
+def _forget_workers() -> None:
+    """Forget the threads in a forked child, which does not inherit them."""
+    global _workers
+    _workers = _Workers()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_workers)

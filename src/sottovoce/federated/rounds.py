@@ -13,7 +13,7 @@ import torch
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.randomness import Randomness
-from sottovoce.core.stages import staged
+from sottovoce.core.stages import stage, staged
 from sottovoce.federated.algorithms.algorithm import (
     AggregatedUplink,
     Algorithm,
@@ -21,14 +21,14 @@ from sottovoce.federated.algorithms.algorithm import (
     ClientVectors,
 )
 from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY, CollectedRound, Mask, SiteReply
-from sottovoce.learning.clients import ClientData, Rows
+from sottovoce.learning.clients import ClientData, Clients, Rows, factored
 from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.broadcast import Start
 from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.charging import charge_round, clients_within_budget
-from sottovoce.protocol.client import PrivatizationRequest, Refused, privatize
+from sottovoce.protocol.client import PrivatizationRequest, Refused, SharedRow, privatize
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.server import RoundServer, ShuffledRound, open_round
 
@@ -140,12 +140,11 @@ class ChargedRounds:
         plan = self._plan(number, reachable)
         # Another process may have charged the same clients since the budgets were read, so only
         # the charge itself decides who can pay.
-        unpaid = {
-            refused.part.client
-            for refused in charge_round(
+        with stage("charge"):
+            refusals = charge_round(
                 plan, self.ledger, self.randomness, uplinks=self.algorithm.uplinks
             )
-        }
+        unpaid = {refused.part.client for refused in refusals}
         asked = [i for i in reachable if self.parts[i].client not in unpaid]
         served = self._serve(plan, asked, start)
         servers = served.servers
@@ -243,7 +242,8 @@ class StoredMessages(ChargedRounds):
                     continue
                 while len(servers) <= outcome.uplink:
                     servers.append(self._open(plan, len(servers)))
-                servers[outcome.uplink].receive(outcome.part.client, outcome.message)
+                with stage("sum"):
+                    servers[outcome.uplink].receive(outcome.part.client, outcome.message)
         return ServedRound(servers=servers, refused=len(refused))
 
     def _requests(
@@ -256,10 +256,22 @@ class StoredMessages(ChargedRounds):
             state=start.state,
             randomness=self.randomness,
         )
-        clients = [self.clients[i] for i in group]
-        return [
-            PrivatizationRequest(part=self.parts[group[place]], uplink=uplink, values=values)
-            for place, uplink, values in compute_finite_uplinks(
-                self.algorithm, self.task, clients, step
-            )
-        ]
+        clients = _take(self.clients, group)
+        requests = []
+        for block in staged("train", self.algorithm.client_steps(self.task, clients, step)):
+            for uplink, rows in enumerate(block.uplinks):
+                shared = factored(rows)
+                requests += [
+                    PrivatizationRequest(
+                        part=self.parts[group[block.start + i]],
+                        uplink=uplink,
+                        values=SharedRow(shared, i),
+                    )
+                    for i in range(len(rows))
+                ]
+        return requests
+
+
+def _take(clients: Sequence[ClientData], group: Sequence[int]) -> Sequence[ClientData]:
+    """Return some of the clients, without reading each of them if they share their arrays."""
+    return clients.take(group) if isinstance(clients, Clients) else [clients[i] for i in group]

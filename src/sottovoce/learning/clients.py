@@ -144,16 +144,16 @@ class LayeredRows:
 Rows = DenseRows | OuterRows | LayeredRows
 
 
-def factored(rows: Rows) -> FactoredRows | Tensor:
-    """Return rows on the CPU for the encoding of messages; outer products stay uncomputed."""
+def factored(rows: Rows) -> FactoredRows | NDArray[np.float64]:
+    """Return rows, on the CPU, for the encoding of messages; outer products stay uncomputed."""
     match rows:
         case LayeredRows(layers=layers) if all(map(_is_single, layers)):
             return FactoredRows(tuple(_part(layer) for layer in layers))
-        case OuterRows() if _is_single(rows):
+        case OuterRows() | DenseRows() if _is_single(rows):
             return FactoredRows((_part(rows),))
         case _:
             (matrix,) = rows.blocks(len(rows))
-            return matrix
+            return np.asarray(matrix.detach().to("cpu", torch.float64).numpy())
 
 
 def _is_single(layer: DenseRows | OuterRows) -> bool:
@@ -163,9 +163,9 @@ def _is_single(layer: DenseRows | OuterRows) -> bool:
 
 def _part(layer: DenseRows | OuterRows) -> Any:
     if isinstance(layer, DenseRows):
-        return layer.values.detach().numpy()
-    left, right = layer.left.detach().numpy(), layer.right.detach().numpy()
-    return OuterProducts(left, right, layer.has_bias)
+        return layer.values.detach().cpu().numpy()
+    left, right = layer.left.detach().cpu(), layer.right.detach().cpu()
+    return OuterProducts(left.numpy(), right.numpy(), layer.has_bias)
 
 
 def clip_rows(rows: Rows, limit: float) -> Rows:

@@ -255,7 +255,8 @@ class Prepared:
         rows: A matrix of float32 or float64 numbers, or a tensor on a CUDA device. It may be the
             caller's own memory, which must not be written to before the rows are encoded. A
             `RowBatch` if they are still to be made.
-        scales: The clipping factor of each row, or None if all are 1 or in the batch.
+        scales: The clipping factor of each row, or None if all are 1 or in the batch. For rows on a
+            device they may be a float64 tensor there.
 
     Attributes:
         mechanism: The mechanism that will encode the rows.
@@ -263,11 +264,9 @@ class Prepared:
 
     __slots__ = ("_given", "_made", "_scales", "mechanism")
 
-    def __init__(
-        self, *, mechanism: Mechanism, rows: Any, scales: Sequence[float] | Vector | None = None
-    ) -> None:
-        self.mechanism, self._scales, self._made = mechanism, scales, None
-        self._given = rows
+    def __init__(self, *, mechanism: Mechanism, rows: Any, scales: Any = None) -> None:
+        self.mechanism, self._scales, self._given = mechanism, scales, rows
+        self._made: Vector | None = None
 
     def __len__(self) -> int:
         return len(self._given)
@@ -297,8 +296,8 @@ class Prepared:
         return self._made
 
     @property
-    def scales(self) -> Sequence[float] | Vector | None:
-        """The clipping factor of each of `rows`, or None if all are 1."""
+    def scales(self) -> Any:
+        """The clipping factor of each of `rows`, an array or a tensor, or None if all are 1."""
         return self._scales
 
     def scale(self, i: int) -> float:
@@ -353,7 +352,9 @@ class Prepared:
             return self
         if isinstance(self._given, RowBatch):
             return Prepared(mechanism=self.mechanism, rows=self._given.select(chosen))
-        scales = None if self._scales is None else [self._scales[i] for i in chosen]
+        scales = self._scales
+        if scales is not None:
+            scales = scales[chosen] if hasattr(scales, "shape") else [scales[i] for i in chosen]
         return Prepared(mechanism=self.mechanism, rows=self._given[chosen], scales=scales)
 
 
@@ -389,7 +390,15 @@ class PackedRows:
         return found
 
     def take(self, begin: int, end: int) -> "PackedRows":
-        """Return the rows begin ... end - 1."""
+        """Return some consecutive rows.
+
+        Args:
+            begin: The index of the first row.
+            end: The index after the last row.
+
+        Returns:
+            The rows begin ... end - 1.
+        """
         return replace(self, payloads=self.payloads[begin:end])
 
     def codes(self) -> list[Codes]:
@@ -458,12 +467,12 @@ def prepare(
     Args:
         mechanism: The mechanism; the rows are projected onto its input domain.
         values: A vector, or a matrix with a vector in each row: an array, `FactoredRows` or a torch
-            tensor. A tensor on a CUDA device stays there if the mechanism has kernels for it and Triton is
-            installed; else the CPU does the work, with the same result.
+            tensor. A tensor on a CUDA device stays there if the mechanism has kernels for it and
+            Triton is installed; else the CPU does the work, with the same result.
         rotation: A rotation to apply to the clipped rows. The domain must be an L2Ball of its
             dimension, which it maps into itself.
-        zero_nonfinite: Whether rows on the CPU with NaN or infinity count as zeros, so that a
-            client which diverged does not stop a simulation.
+        zero_nonfinite: Whether rows with NaN or infinity count as zeros, so that a client which
+            diverged does not stop a simulation. Rows on a CUDA device may then be overwritten.
 
     Returns:
         The rows, ready for `encode_packed`. `values` is not changed, but the result may share its
@@ -485,7 +494,9 @@ def prepare(
             "dimension, or leave it out for domains that are no Euclidean ball"
         )
     if _has_kernels(mechanism, values):
-        return prepare_on_device(mechanism, values, rotation=rotation)
+        return prepare_on_device(
+            mechanism, values, rotation=rotation, zero_nonfinite=zero_nonfinite
+        )
     given = values if isinstance(values, FactoredRows) else _matrix(values, domain.dimension)
     with stage("prepare"):
         if not isinstance(domain, L2Ball):
@@ -513,19 +524,29 @@ def take_clipped(mechanism: Mechanism, values: Tensor) -> Prepared:
 
 
 def prepare_on_device(
-    mechanism: Mechanism, values: Tensor, *, rotation: Rotation | None = None
+    mechanism: Mechanism,
+    values: Tensor,
+    *,
+    rotation: Rotation | None = None,
+    zero_nonfinite: bool = False,
 ) -> Prepared:
     """Check, clip and rotate rows for `encode_packed`, on their CUDA device.
 
     The prepared rows equal those of the CPU, bit for bit. A rotation needs an L2Ball of its
-    dimension as domain, which `prepare` checks.
+    dimension as domain, which `prepare` checks. With `zero_nonfinite` rows that are not finite may
+    be overwritten with zeros.
     """
     from sottovoce.mechanisms.kernels.cuda import rows as device_rows
 
-    rows = device_rows.matrix(values, mechanism.input_domain.dimension)
-    rows, scales = device_rows.clipped(rows, mechanism.input_domain)
-    if rotation is not None:
-        rows, scales = device_rows.rotate_rows(rows, scales, rotation.passes()), None
+    with stage("prepare"):
+        rows = device_rows.matrix(values, mechanism.input_domain.dimension)
+        rows, scales = device_rows.clipped(
+            rows, mechanism.input_domain, zero_nonfinite=zero_nonfinite
+        )
+        if rotation is not None:
+            from sottovoce.mechanisms.kernels.cuda.rotation import rotate_rows
+
+            rows, scales = rotate_rows(rows, rotation, scales), None
     return Prepared(mechanism=mechanism, rows=rows, scales=scales)
 
 
@@ -673,7 +694,7 @@ def _scaled_to(
 
 def _zeroed(rows: Floats) -> Floats:
     """Return the rows with zeros for each row that has an infinite or NaN entry."""
-    finite = np.isfinite(rows).all(axis=1)
+    finite = np.asarray(np.isfinite(rows).all(axis=1))
     return rows if finite.all() else np.where(finite[:, None], rows, rows.dtype.type(0.0))
 
 

@@ -28,8 +28,8 @@ from sottovoce.mechanisms.kernels.family import sample_exponential_family, sampl
 from sottovoce.mechanisms.kernels.ladder import Affine
 from sottovoce.mechanisms.kernels.one_bit import sample_bit_rows, sample_bits, sample_payload
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
-from sottovoce.mechanisms.row_batches import RowBatch
 from sottovoce.mechanisms.registry import CalibratedParameter, Parameters, register
+from sottovoce.mechanisms.row_batches import RowBatch
 from sottovoce.privacy.events import OneBit, ZeroConcentrated
 
 # The norm check and u/sigma round by less than 2^-48 of the radius. That is less than this fraction
@@ -177,29 +177,23 @@ class GaussHermite(WithPrivatize):
         Returns:
             A tensor of bytes with one row for each message.
         """
-        from sottovoce.mechanisms.kernels.cuda import ladder, one_bit, packing, rows
+        from sottovoce.mechanisms.kernels.cuda import ladder, one_bit
 
         if self.levels == 2:
-            if len(prepared) == 1 or prepared.scales is None:
-                given, scale = prepared.rows, prepared.scale(0)
-            else:
-                given, scale = rows.scaled(prepared.rows, prepared.scales), 1.0
-            return one_bit.sample_rows(given, self.noise_stddev, keystreams, scale=scale)
-        design = families.gauss_hermite(self.levels)
-
-        def payload(i: int) -> Tensor:
-            codes = ladder.sample_exponential_family(
-                prepared.rows[i],
-                Affine(scale=prepared.scale(i), divisor=self.noise_stddev),
-                design.points,
-                design.weights,
-                keystreams[i],
-                reach=self.input_domain.radius / self.noise_stddev,
-                fisher_bound=design.fisher_bound,
+            return one_bit.sample_rows(
+                prepared.rows, self.noise_stddev, keystreams, scales=prepared.scales
             )
-            return packing.pack(codes, self.code_format().bits)
-
-        return rows.stacked(payload, len(prepared))
+        design = families.gauss_hermite(self.levels)
+        return ladder.sample_exponential_family(
+            prepared.rows,
+            Affine(divisor=self.noise_stddev),
+            design.points,
+            design.weights,
+            keystreams,
+            reach=self.input_domain.radius / self.noise_stddev,
+            fisher_bound=design.fisher_bound,
+            scales=prepared.scales,
+        )
 
     def _sample_rows(self, batch: RowBatch, keystreams: Sequence[Keystream]) -> Payloads | None:
         """Encode many rows in one call of the C kernels; None if these do not suit the rows."""

@@ -163,11 +163,19 @@ class Rotation:
         return [(start, _unpack_signs(signs, size)) for start, signs in self.packed_passes()]
 
     def packed_signs(self) -> Signs:
-        """Return the signs of all passes, one pass after the other, each from a new byte on."""
+        """Return the signs of all passes, packed as in `packed_passes`.
+
+        Returns:
+            One pass after the other, each from a new byte on.
+        """
         return np.concatenate([signs for _, signs in self.packed_passes()])
 
     def packed_passes(self) -> list[tuple[int, Signs]]:
-        """Return the passes with one bit per sign, lowest bit first; 1 is a minus."""
+        """Return the passes with one bit per sign, lowest bit first; 1 is a minus.
+
+        Returns:
+            One or two pairs, as of `passes`.
+        """
         size = block_size(self.dimension)
         blocks = [0] if size == self.dimension else [0, self.dimension - size]
         words = Keystream(self.seed).words(math.ceil(len(blocks) * size / 64))

@@ -5,7 +5,7 @@ gradient of a linear layer at one sample is such a product. A kernel makes such 
 that stays in a core's cache, so that the matrix is never in memory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,7 +21,18 @@ _LARGE_ROW = 1 << 17  # From this dimension on, several threads can share the wo
 _FIRST_CAPACITY = 1024
 _MOST_LAYERS = 64  # The most parts that the C kernels take.
 
+# The most coordinates and rows for each thread that are encoded at once. They are many because
+# threads have to be told of each batch, and bounded because some mechanisms need the whole matrix.
+_MOST_COORDINATES = 1 << 21
+_MOST_ROWS = 256
+
 Singles = NDArray[np.float32]
+
+
+def rows_at_once(dimension: int) -> int:
+    """Return how many rows of this dimension should be encoded at once, on all threads."""
+    threads = thread_count()
+    return max(1, min(_MOST_ROWS * threads, _MOST_COORDINATES * threads // dimension))
 
 
 class OuterProducts(NamedTuple):
@@ -55,7 +66,7 @@ class FactoredRows:
 
     def __len__(self) -> int:
         first = self.parts[0]
-        return len(first.left if isinstance(first, OuterProducts) else first)
+        return int((first.left if isinstance(first, OuterProducts) else first).shape[0])
 
     def select(self, positions: Any) -> "FactoredRows":
         """Return the rows at these positions, which numpy accepts as an index."""
@@ -76,8 +87,16 @@ class FactoredRows:
 
 def _width(part: Singles | OuterProducts) -> int:
     if isinstance(part, OuterProducts):
-        return part.left.shape[1] * (part.right.shape[1] + part.has_bias)
+        return int(part.left.shape[1] * (part.right.shape[1] + part.has_bias))
     return int(part.shape[1])
+
+
+def select_rows(rows: Floats | FactoredRows, positions: Sequence[int]) -> Any:
+    """Return some rows; the memory is shared if the positions are consecutive."""
+    first, last = positions[0], positions[-1] + 1
+    consecutive = list(positions) == list(range(first, last))
+    index: Any = slice(first, last) if consecutive else list(positions)
+    return rows.select(index) if isinstance(rows, FactoredRows) else rows[index]
 
 
 class Undecided(NamedTuple):
@@ -160,9 +179,7 @@ class RowBatch:
         """Whether threads work on rows of their own, rather than together on one row."""
         return self.dimension <= _LARGE_ROW or len(self) >= thread_count()
 
-    def encode(
-        self, bits: int, kernel: RowKernel
-    ) -> tuple[NDArray[np.uint8], list[Undecided]]:
+    def encode(self, bits: int, kernel: RowKernel) -> tuple[NDArray[np.uint8], list[Undecided]]:
         """Return the packed codes that a kernel draws, and what it left undecided.
 
         Args:
@@ -265,4 +282,3 @@ def clip_factors(source: Floats | FactoredRows, ball: L2Ball) -> Vector:
 
 def _is_double(source: Floats | FactoredRows) -> bool:
     return not isinstance(source, FactoredRows) and source.dtype == np.float64
-

@@ -5,13 +5,14 @@ loses a charge. The sealed message is durable before it is returned, so a retry 
 bytes again instead of drawing new ones.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sottovoce.core.domains import sized_vector
+from sottovoce.core.domains import Vector, sized_vector
 from sottovoce.core.errors import (
     BudgetExhaustedError,
     DomainError,
@@ -19,14 +20,32 @@ from sottovoce.core.errors import (
     ParameterError,
     WireError,
 )
-from sottovoce.core.randomness import Keystream, Randomness
+from sottovoce.core.randomness import Keystream, Randomness, streams_of_labels
+from sottovoce.core.stages import stage
+from sottovoce.core.threads import over_rows
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Charge, PendingCharge, Release
 from sottovoce.mechanisms.encoding import Prepared, encode_packed, prepare
+from sottovoce.mechanisms.row_batches import FactoredRows, rows_at_once, select_rows
 from sottovoce.protocol.charging import Refused as Refused
 from sottovoce.protocol.charging import another_attempt, charge, events_of, required_charge
 from sottovoce.protocol.message import Envelope, open_packed, seal_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SharedRow:
+    """The update of one client among updates of many, which a simulator computed together.
+
+    A row that is not finite counts as zeros, so that a client which diverged stops nothing.
+
+    Attributes:
+        rows: The updates, which must not be written to before they are privatized.
+        index: The row of this client.
+    """
+
+    rows: FactoredRows | Vector
+    index: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +55,13 @@ class PrivatizationRequest:
     Attributes:
         part: The client's part of the plan.
         uplink: The index of the vector among those that the client sends in the round.
-        values: The vector, neither clipped nor rotated yet.
+        values: The vector, neither clipped nor rotated yet; a `SharedRow` if it lies among those of
+            other clients.
     """
 
     part: ClientPlan
     uplink: int
-    values: ArrayLike
+    values: ArrayLike | SharedRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,20 +140,22 @@ def privatize(
             "two requests name the same uplink of the same client, so nothing was charged; pass "
             "one request for each"
         )
-    with ledger.transaction():
+    with stage("charge"), ledger.transaction():
         charges = _charge(plan, prepared, ledger, randomness, permit)
     outcomes = _encode_charged(prepared, charges, randomness)
-    ledger.store_messages(
-        [(o.charge, o.sent.message, o.commitment) for o in outcomes if isinstance(o, _Sealed)]
-    )
+    with stage("store"):
+        ledger.store_messages(
+            [(o.charge, o.sent.message, o.commitment) for o in outcomes if isinstance(o, _Sealed)]
+        )
     return [outcome.sent if isinstance(outcome, _Sealed) else outcome for outcome in outcomes]
 
 
 def _prepare(plan: RoundPlan, requests: Sequence[PrivatizationRequest]) -> list[_Prepared]:
     """Prepare all requests, those with the same mechanism together."""
-    groups: dict[int, list[int]] = {}
+    groups: dict[tuple[int, int], list[int]] = {}
     for position, request in enumerate(requests):
-        groups.setdefault(id(request.part.mechanism), []).append(position)
+        shared = id(request.values.rows) if isinstance(request.values, SharedRow) else 0
+        groups.setdefault((id(request.part.mechanism), shared), []).append(position)
     places: dict[int, tuple[Prepared, int]] = {}
     for positions in groups.values():
         batch = _batch(plan, [requests[i] for i in positions])
@@ -152,11 +174,16 @@ def _prepare(plan: RoundPlan, requests: Sequence[PrivatizationRequest]) -> list[
 
 def _batch(plan: RoundPlan, requests: Sequence[PrivatizationRequest]) -> Prepared:
     """Prepare requests with the same mechanism; if one is invalid, name it in the error."""
-    mechanism = requests[0].part.mechanism
+    mechanism, first = requests[0].part.mechanism, requests[0].values
+    if isinstance(first, SharedRow):
+        shared = [cast("SharedRow", request.values) for request in requests]
+        rows = select_rows(first.rows, [row.index for row in shared])
+        return prepare(mechanism, rows, rotation=plan.rotation, zero_nonfinite=True)
     dimension = mechanism.input_domain.dimension
     try:
         # np.stack copies, because the caller may change its arrays while we charge and encode.
-        rows = np.stack([sized_vector(request.values, dimension) for request in requests])
+        vectors = [cast("ArrayLike", request.values) for request in requests]
+        rows = np.stack([sized_vector(vector, dimension) for vector in vectors])
         return prepare(mechanism, rows, rotation=plan.rotation)
     except DomainError as error:
         if len(requests) > 1:
@@ -197,7 +224,8 @@ def _encodes_other_data(earlier: Charge, prepared: _Prepared, randomness: Random
     """Return whether the discarded message of a charge encoded other data than the request."""
     if not earlier.sealed or earlier.message is not None:
         return False
-    _, commitment = _open_stream(randomness, prepared, earlier.attempt)
+    streams = streams_of_labels(randomness, [_stream_label(prepared, earlier.attempt)])
+    (commitment,) = _commitments(prepared.batch.take([prepared.row]), [prepared], streams)
     return commitment != earlier.commitment
 
 
@@ -224,23 +252,52 @@ def _encode_charged(
 
 def _seal_charged(
     charged: Sequence[tuple[_Prepared, Charge]], randomness: Randomness
-) -> list[_Sealed]:
-    """Encode and seal charged rows of one batch."""
-    streams = [_open_stream(randomness, one, charge.attempt) for one, charge in charged]
-    rows = charged[0][0].batch.take([one.row for one, _ in charged])
-    packed = encode_packed(rows, [keystream for keystream, _ in streams]).on_cpu()
-    return [
-        _Sealed(
-            charge=charge,
-            sent=Sent(
-                part=one.request.part,
-                uplink=one.request.uplink,
-                message=seal_packed(payload.tobytes(), one.envelope),
-            ),
-            commitment=commitment,
-        )
-        for (one, charge), payload, (_, commitment) in zip(charged, packed, streams, strict=True)
-    ]
+) -> Iterator[_Sealed]:
+    """Encode and seal charged rows of one batch, as many at once as memory allows."""
+    batch = charged[0][0].batch
+    together = rows_at_once(batch.mechanism.input_domain.dimension)
+    for first in range(0, len(charged), together):
+        some = charged[first : first + together]
+        with stage("keys"):
+            labels = [_stream_label(one, charge.attempt) for one, charge in some]
+            streams = streams_of_labels(randomness, labels)
+        rows = batch.take([one.row for one, _ in some])
+        commitments = _commitments(rows, [one for one, _ in some], streams)
+        packed = encode_packed(rows, streams).on_cpu()
+        with stage("seal"):
+            for (one, charge), payload, commitment in zip(some, packed, commitments, strict=True):
+                yield _Sealed(
+                    charge=charge,
+                    sent=Sent(
+                        part=one.request.part,
+                        uplink=one.request.uplink,
+                        message=seal_packed(payload.tobytes(), one.envelope),
+                    ),
+                    commitment=commitment,
+                )
+
+
+def _commitments(
+    rows: Prepared, requests: Sequence[_Prepared], streams: Sequence[Keystream]
+) -> Sequence[bytes | None]:
+    """Return a commitment to what each keystream encodes.
+
+    It is None unless the keystreams are seeded: other keystreams can never be drawn again.
+    """
+    found: list[bytes | None] = [None] * len(rows)
+    if not streams or streams[0].grade != "seeded":
+        return found
+    with stage("prepare"):
+        _ = rows.rows  # Made here, by all threads.
+
+    def work(begin: int, end: int) -> None:
+        for i in range(begin, end):
+            use = requests[i].envelope.parameter_hash + rows.vector(i).tobytes()
+            found[i] = streams[i].commitment(use)
+
+    with stage("seal"):
+        over_rows(work, len(rows), rows.mechanism.input_domain.dimension)
+    return found
 
 
 def _check_still_valid(message: bytes, prepared: _Prepared) -> None:
@@ -254,16 +311,5 @@ def _check_still_valid(message: bytes, prepared: _Prepared) -> None:
         ) from None
 
 
-def _open_stream(
-    randomness: Randomness, prepared: _Prepared, attempt: int
-) -> tuple[Keystream, bytes | None]:
-    """Return the keystream of an attempt and a commitment to what it encodes.
-
-    The commitment is None unless the keystream is seeded: other keystreams can never be drawn
-    again.
-    """
-    keystream = randomness.stream("encode", *prepared.release.key, attempt)
-    if randomness.grade != "seeded":
-        return keystream, None
-    use = prepared.envelope.parameter_hash + prepared.batch.vector(prepared.row).tobytes()
-    return keystream, keystream.commitment(use)
+def _stream_label(prepared: _Prepared, attempt: int) -> tuple[str | int, ...]:
+    return ("encode", *prepared.release.key, attempt)

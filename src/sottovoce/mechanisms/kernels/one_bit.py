@@ -17,7 +17,8 @@ from sottovoce.core.threads import collect_undecided
 from sottovoce.mechanisms.kernels.reference import one_bit as reference
 from sottovoce.mechanisms.row_batches import RowBatch
 
-Bits = Payloads = NDArray[np.uint8]
+Bits = NDArray[np.uint8]
+Payloads = NDArray[np.uint8]
 Rows = tuple[Any, ...]
 Coordinates = NDArray[np.int64]
 
