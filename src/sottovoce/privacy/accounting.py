@@ -239,7 +239,8 @@ def _bounds(
     not amplify.
     """
     known = False
-    for accountant in builtin_accountants() if asked is None else asked:
+    chosen: Sequence[Any] = builtin_accountants() if asked is None else asked
+    for accountant in chosen:
         bound = _bound(accountant, event, delta)
         if bound is not None:
             yield accountant.name, bound
