@@ -19,72 +19,9 @@ from torch import Tensor
 from sottovoce.mechanisms.kernels.cuda.place import on_device
 
 _TILE = 4096
-_NORM_TILE, _NORM_WARPS = 4096, 8
+_NORM_WARPS = 4
 _BUSY = 512  # Tiles of a matrix product that keep a device busy.
-_ALIGNMENT = 16  # Rows of patches begin at multiples of 64 bytes.
-
-
-# -- products --------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _multiply(
-    left, right, product, rows, columns,
-    left_model, left_row, left_inner, right_model, right_inner, right_column, product_model,
-    left_inner_size: tl.constexpr, right_inner_size: tl.constexpr,
-    block_rows: tl.constexpr, block_columns: tl.constexpr, block_inner: tl.constexpr,
-):  # fmt: skip
-    """Store a tile of the product of two matrices of a model.
-
-    A factor is split into three parts of 11 bits each, of whose products the three largest are
-    added, so that nearly all digits of float32 are kept.
-    """
-    model = tl.program_id(1).to(tl.int64)
-    tiles = tl.cdiv(columns, block_columns)
-    row = (tl.program_id(0) // tiles) * block_rows + tl.arange(0, block_rows)
-    column = (tl.program_id(0) % tiles) * block_columns + tl.arange(0, block_columns)
-    step = tl.arange(0, block_inner)
-    left += model * left_model + row[:, None] * left_row + step[None, :] * left_inner
-    right += model * right_model + step[:, None] * right_inner + column[None, :] * right_column
-    total = tl.zeros((block_rows, block_columns), dtype=tl.float32)
-    for start in range(0, left_inner_size, block_inner):
-        here = (row < rows)[:, None] & (start + step < left_inner_size)[None, :]
-        a = tl.load(left, mask=here, other=0.0)
-        here = (start + step < right_inner_size)[:, None] & (column < columns)[None, :]
-        b = tl.load(right, mask=here, other=0.0)
-        total = tl.dot(a, b, total, input_precision="tf32x3")
-        left += block_inner * left_inner
-        right += block_inner * right_inner
-    place = row[:, None] * columns + column[None, :]
-    inside = (row < rows)[:, None] & (column < columns)[None, :]
-    tl.store(product + model * product_model + place, total, mask=inside)
-
-
-_TILES = (64, 64, 32)  # The most rows, columns and inner places of a tile.
-_PRODUCT_WARPS, _PRODUCT_STAGES = 4, 3
-_SPLIT_FACTORS = False
-
-
-def _bmm(left: Tensor, right: Tensor) -> Tensor:
-    """Return the products of the matrices of each model.
-
-    Columns of the left ones for which the right ones have no row are zero, and make rows begin
-    where loads are fast.
-    """
-    if not _SPLIT_FACTORS or torch.get_float32_matmul_precision() != "highest":
-        return torch.bmm(left[:, :, : right.shape[1]], right)
-    (models, rows, inner), columns = left.shape, right.shape[2]
-    product = left.new_empty(models, rows, columns)
-    sizes = (max(16, triton.next_power_of_2(size)) for size in (rows, columns, inner))
-    blocks = [min(size, most) for size, most in zip(sizes, _TILES, strict=True)]
-    grid = (-(-rows // blocks[0]) * -(-columns // blocks[1]), models)
-    with on_device(left):
-        _multiply[grid](
-            left, right, product, rows, columns,
-            *left.stride(), *right.stride(), product.stride(0), inner, right.shape[1], *blocks,
-            num_warps=_PRODUCT_WARPS, num_stages=_PRODUCT_STAGES,
-        )  # fmt: skip
-    return product
+_ALIGNMENT = 4  # Rows of patches begin at multiples of 16 bytes.
 
 
 # -- patches ---------------------------------------------------------------------------------------
@@ -227,7 +164,7 @@ class Convolution(torch.autograd.Function):
         patches = window.gather(values).reshape(len(filters), -1, window.length)
         ctx.save_for_backward(patches, filters)
         ctx.window, ctx.samples = window, len(values)
-        outputs = _bmm(patches, filters)
+        outputs = torch.bmm(patches[:, :, : filters.shape[1]], filters)
         return outputs.reshape(len(values), window.out_height, window.out_width, -1)
 
     @staticmethod
@@ -240,7 +177,7 @@ class Convolution(torch.autograd.Function):
         if not ctx.needs_input_grad[0]:
             return None, of_filters, None
         entries = filters[:, : ctx.window.entries]
-        of_patches = _bmm(given, entries.transpose(1, 2))
+        of_patches = torch.bmm(given, entries.transpose(1, 2))
         return ctx.window.scatter(of_patches, ctx.samples), of_filters, None
 
 
@@ -254,12 +191,12 @@ def _products_over_positions(patches: Tensor, given: Tensor, samples: int) -> Te
     tiles = models * (-(-length // 64)) * (-(-filters // 64))
     parts = next((n for n in range(1, samples) if not samples % n and n * tiles >= _BUSY), samples)
     if parts == 1:
-        return _bmm(patches.transpose(1, 2), given)
+        return torch.bmm(patches.transpose(1, 2), given)
     # Positions of a model follow each other, so that a part of them is a matrix, too.
     strides = (patches.stride(1) * (positions // parts), patches.stride(1), 1)
     left = patches.as_strided((models * parts, positions // parts, length), strides)
     right = given.reshape(models * parts, positions // parts, filters)
-    return _bmm(left.transpose(1, 2), right).reshape(models, parts, length, filters).sum(1)
+    return torch.bmm(left.transpose(1, 2), right).reshape(models, parts, length, filters).sum(1)
 
 
 # -- group norms, with what follows them -----------------------------------------------------------
@@ -408,7 +345,7 @@ class Normalization(torch.autograd.Function):
             "channels": channels,
             "groups": groups,
             "pool": pool,
-            "block": max(1, _NORM_TILE // channels),
+            "block": max(1, _TILE // channels),
             "num_warps": _NORM_WARPS,
         }
         weights, biases = weights.contiguous(), biases.contiguous()
