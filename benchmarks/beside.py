@@ -129,7 +129,8 @@ def serve() -> int:
             }
         elif word.startswith("digest "):
             result = cases[word.removeprefix("digest ")]()
-            answer = {"digest": hashlib.blake2b(result, digest_size=8).hexdigest()}
+            octets = result if isinstance(result, bytes) else result.tobytes()
+            answer = {"digest": hashlib.blake2b(octets, digest_size=8).hexdigest()}
         else:
             begun = time.perf_counter()
             cases[word]()
@@ -138,24 +139,24 @@ def serve() -> int:
     return 0
 
 
-def _cases() -> dict[str, Callable[[], bytes]]:
-    """Return the cases by name; each returns the bytes of its result."""
+def _cases() -> dict[str, Callable[[], Any]]:
+    """Return the cases by name; each returns its result, as bytes or as an array."""
     import numpy as np
 
     client, server = _import(_CLIENT), _import(_SERVER)
     seeded = _import(_RANDOMNESS).SeededRandomness(1)
 
-    def encoding(kind: str, bits: int) -> Callable[[], bytes]:
+    def encoding(kind: str, bits: int) -> Callable[[], Any]:
         case = client.case_of(kind, _DIMENSION, bits)
         update = client.update_of(case.mechanism.input_domain)
-        return lambda: bytes(
-            client.payload_of(case.mechanism, update, seeded.stream("beside", kind, bits))
+        return lambda: client.payload_of(
+            case.mechanism, update, seeded.stream("beside", kind, bits)
         )
 
-    def summing(bits: int) -> Callable[[], bytes]:
+    def summing(bits: int) -> Callable[[], Any]:
         mechanism = client.case_of("gauss_hermite", _DIMENSION, bits).mechanism
         payloads = server.payloads_of(_CLIENTS, _DIMENSION, bits)
-        return lambda: server.mean_of(mechanism, payloads).tobytes()
+        return lambda: server.mean_of(mechanism, payloads)
 
     def plain() -> bytes:
         """Draw one bit per coordinate as one writes it in numpy, with the same code on both."""
