@@ -32,7 +32,7 @@ from sottovoce.protocol.sums import LevelCounts
 
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 SIZES = (1, 7, 8, 31, 33, 1023, 1024, 1025, 4096, 5003, 300_001)
-VARIANTS = (Options(), Options(repeat=8), Options(warps=8, repeat=2))
+VARIANTS = (Options(), Options(repeat=8), Options(warps=4, repeat=2))
 COUNT_SHAPES = ((128, 4), (256, 4))
 GIVEN: dict[str, tuple[str, dict[str, Any], str]] = {
     **{
@@ -158,7 +158,11 @@ def bits_case(
     generator = np.random.default_rng(zlib.crc32(name.encode()))
     keys = [generator.bytes(32) for _ in range(len(rows))]
     found = sample_rows(
-        rows, stddev, [Keystream(key) for key in keys], scale=scale, options=options
+        rows,
+        stddev,
+        [Keystream(key) for key in keys],
+        scales=(scale,) * len(rows),
+        options=options,
     )
     for row, key, payload in zip(rows, keys, found, strict=True):
         expected = expected_bits(row.double().cpu().numpy(), scale, stddev, key)

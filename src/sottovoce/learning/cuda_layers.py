@@ -19,7 +19,7 @@ from torch import Tensor
 from sottovoce.mechanisms.kernels.cuda.place import on_device
 
 _TILE = 4096
-_NORM_TILE, _NORM_WARPS = 4096, 8
+_NORM_WARPS = 4
 _BUSY = 512  # Tiles of a matrix product that keep a device busy.
 _ALIGNMENT = 4  # Rows of patches begin at multiples of 16 bytes.
 
@@ -162,10 +162,9 @@ class Convolution(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, filters: Tensor, window: Window) -> Tensor:
         """Return the outputs; `filters` are (models, window.entries + 1, output channels)."""
         patches = window.gather(values).reshape(len(filters), -1, window.length)
-        patches = patches[:, :, : window.entries + 1]
         ctx.save_for_backward(patches, filters)
         ctx.window, ctx.samples = window, len(values)
-        outputs = torch.bmm(patches, filters)
+        outputs = torch.bmm(patches[:, :, : filters.shape[1]], filters)
         return outputs.reshape(len(values), window.out_height, window.out_width, -1)
 
     @staticmethod
@@ -174,6 +173,7 @@ class Convolution(torch.autograd.Function):
         patches, filters = ctx.saved_tensors
         given = gradients[0].reshape(len(filters), patches.shape[1], -1)
         of_filters = _products_over_positions(patches, given, ctx.samples // len(filters))
+        of_filters = of_filters[:, : filters.shape[1]]
         if not ctx.needs_input_grad[0]:
             return None, of_filters, None
         entries = filters[:, : ctx.window.entries]
@@ -345,7 +345,7 @@ class Normalization(torch.autograd.Function):
             "channels": channels,
             "groups": groups,
             "pool": pool,
-            "block": max(1, _NORM_TILE // channels),
+            "block": max(1, _TILE // channels),
             "num_warps": _NORM_WARPS,
         }
         weights, biases = weights.contiguous(), biases.contiguous()

@@ -73,7 +73,9 @@ class LocalTrainer:
             For one group of consecutive clients after the other: the position of its first client,
             and the flat models of its clients as rows of a float32 tensor.
         """
-        together = self._task.clients_at_once(steps.minibatches.width)
+        most = self._task.clients_at_once(steps.minibatches.width)
+        groups = max(1, -(-len(clients) // most))
+        together = max(1, -(-len(clients) // groups))  # Groups of one size share a CUDA graph.
         for start in range(0, len(clients), together):
             part = slice(start, start + together)
             group = clients[part]
@@ -131,7 +133,7 @@ class _Pool:
             for first in range(0, given.records.shape[1], _INDEXED_STEPS):
                 rows, weights = self._indices(given.records[:, first : first + _INDEXED_STEPS])
                 for chosen, own in zip(
-                    _to_device(rows, device), _to_device(weights, device), strict=True
+                    copy_to(rows, device), copy_to(weights, device), strict=True
                 ):
                     yield Batch(
                         features=self.features[chosen], labels=self.labels[chosen], weights=own
@@ -179,17 +181,25 @@ def _pad_clients(records: Indices) -> Indices:
 
     Group sizes that differ a little then have the same shapes, and share a CUDA graph.
     """
-    grain = 1 << max(0, len(records).bit_length() - 4)
+    grain = 1 << max(0, len(records).bit_length() - 5)
     missing = -len(records) % grain
     return np.pad(records, ((0, missing), (0, 0), (0, 0)), constant_values=NO_RECORD)
 
 
-def _to_device(values: NDArray[Any], device: torch.device) -> Tensor:
-    """Copy an array to the device; pinned memory lets the copy to a GPU proceed without waiting."""
-    there = torch.from_numpy(np.ascontiguousarray(values))
-    if device.type == "cuda":
-        there = there.pin_memory()
-    return there.to(device, non_blocking=True)
+def copy_to(values: NDArray[Any], device: torch.device) -> Tensor:
+    """Return a copy of an array as a tensor on a device, without waiting for a GPU.
+
+    Args:
+        values: The array.
+        device: The device.
+
+    Returns:
+        A tensor of the same type.
+    """
+    if device.type != "cuda":
+        return torch.tensor(values, device=device)
+    pinned = torch.from_numpy(np.ascontiguousarray(values)).pin_memory()
+    return pinned.to(device, non_blocking=True)
 
 
 def _in_float32(device: torch.device) -> AbstractContextManager[object]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
-from sottovoce.core.randomness import Keystream, Randomness
+from sottovoce.core.randomness import Keystream, Randomness, SeededRandomness
 
 Indices = NDArray[np.int64]
 NO_RECORD = -1
@@ -159,9 +159,7 @@ class LocalSchedule:
         records = np.full((len(sizes), most, width), NO_RECORD)
         for count in sorted(set(sizes) - {0}):
             places = [place for place, own in enumerate(sizes) if own == count]
-            streams = [
-                randomness.stream("minibatches", run, clients[place], number) for place in places
-            ]
+            streams = _keystreams(randomness, run, number, [clients[place] for place in places])
             order = _orders(streams, self._num_epochs(count), count)
             epoch = np.full((*order.shape[:2], self._steps_of_epoch(count) * size), NO_RECORD)
             epoch[:, :, :count] = order
@@ -177,6 +175,14 @@ class LocalSchedule:
 
     def _steps_of_epoch(self, num_samples: int) -> int:
         return 1 if self.batch_size is None else -(-num_samples // self.batch_size)
+
+
+def _keystreams(
+    randomness: Randomness, run: str, number: int, clients: Sequence[str]
+) -> Sequence[Keystream]:
+    if isinstance(randomness, SeededRandomness):  # Keys of many labels in one call.
+        return randomness.streams_of(("minibatches", run), clients, (number,))
+    return [randomness.stream("minibatches", run, client, number) for client in clients]
 
 
 def _orders(streams: Sequence[Keystream], epochs: int, count: int) -> Indices:

@@ -4,7 +4,7 @@ import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -139,7 +139,7 @@ class _CapturedStep:
     The group that it returns changes with its next call.
     """
 
-    def __init__(self, task: "Task", group: Group, batch: Batch) -> None:
+    def __init__(self, task: "Task", group: Group, batch: Batch, pool: Any) -> None:
         self._group, self._batch = group.copy(), batch.without_records()
         stream = torch.cuda.Stream(task.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(task.device))
@@ -148,7 +148,7 @@ class _CapturedStep:
                 take_step(task, self._group, self._batch)
         torch.cuda.current_stream(task.device).wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.graph(self._graph, pool=pool):
             self._group.models.copy_(take_step(task, self._group, self._batch).models)
 
     def __call__(self, task: "Task", group: Group, batch: Batch) -> Group:  # noqa: ARG002
@@ -171,6 +171,7 @@ class Graphs:
     def __init__(self) -> None:
         self._seen: Counter[object] = Counter()
         self._kept: OrderedDict[object, Step] = OrderedDict()
+        self._pool: Any = None  # Graphs run one at a time and share the memory of their steps.
         self._failed = False
 
     def find(self, task: "Task", group: Group, batch: Batch) -> Step:
@@ -183,8 +184,10 @@ class Graphs:
         if self._seen[key] <= _SEEN_BEFORE_CAPTURE:
             return take_step
         if key not in self._kept:
+            if not self._kept:  # The memory is freed together with the last graph.
+                self._pool = torch.cuda.graph_pool_handle()
             try:
-                self._kept[key] = _CapturedStep(task, group, batch)
+                self._kept[key] = _CapturedStep(task, group, batch, self._pool)
             except RuntimeError as error:
                 self._failed = True
                 warnings.warn(

@@ -28,7 +28,7 @@ from sottovoce.learning.layer_gradients import (
     stacked_gradients,
     stacked_outputs,
 )
-from sottovoce.learning.local_training import LocalTrainer
+from sottovoce.learning.local_training import LocalTrainer, copy_to
 from sottovoce.learning.minibatches import Minibatches
 from sottovoce.learning.model_steps import LocalSteps
 from sottovoce.learning.models.modules import FlatLinear, check_module
@@ -278,7 +278,7 @@ class Task:
         Returns:
             The tensor, which must not be written to: it may share the memory of the model.
         """
-        return torch.as_tensor(model, dtype=torch.float32, device=self.device)
+        return copy_to(np.asarray(model, dtype=np.float32), self.device)
 
     # -- gradients -------------------------------------------------------------------------
 

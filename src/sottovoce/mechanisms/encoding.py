@@ -274,7 +274,8 @@ class Prepared:
         rows: A matrix of float32 or float64 numbers, or a tensor on a CUDA device. It may be the
             caller's own memory, which must not be written to before the rows are encoded. A
             `RowBatch` if they are still to be made.
-        scales: The clipping factor of each row, or None if all are 1 or in the batch.
+        scales: The clipping factor of each row, or None if all are 1 or in the batch. For rows on a
+            device they may be a float64 tensor there.
 
     Attributes:
         mechanism: The mechanism that will encode the rows.
@@ -370,7 +371,9 @@ class Prepared:
             return self
         if isinstance(self._given, RowBatch):
             return Prepared(mechanism=self.mechanism, rows=self._given.select(chosen))
-        scales = None if self._scales is None else [self._scales[i] for i in chosen]
+        scales = self._scales
+        if scales is not None:
+            scales = scales[chosen] if hasattr(scales, "shape") else [scales[i] for i in chosen]
         return Prepared(mechanism=self.mechanism, rows=self._given[chosen], scales=scales)
 
 
@@ -487,8 +490,8 @@ def prepare(
             Triton is installed; else the CPU does the work, with the same result.
         rotation: A rotation to apply to the clipped rows. The domain must be an L2Ball of its
             dimension, which it maps into itself.
-        zero_nonfinite: Whether rows on the CPU with NaN or infinity count as zeros, so that a
-            client which diverged does not stop a simulation.
+        zero_nonfinite: Whether rows with NaN or infinity count as zeros, so that a client which
+            diverged does not stop a simulation. Rows on a CUDA device may then be overwritten.
 
     Returns:
         The rows, ready for `encode_packed`. `values` is not changed, but the result may share its
@@ -510,7 +513,9 @@ def prepare(
             "dimension, or leave it out for domains that are no Euclidean ball"
         )
     if _has_kernels(mechanism, values):
-        return prepare_on_device(mechanism, values, rotation=rotation)
+        return prepare_on_device(
+            mechanism, values, rotation=rotation, zero_nonfinite=zero_nonfinite
+        )
     given = values if isinstance(values, FactoredRows) else _matrix(values, domain.dimension)
     with stage("prepare"):
         if not isinstance(domain, L2Ball):
@@ -538,19 +543,29 @@ def take_clipped(mechanism: Mechanism, values: Tensor) -> Prepared:
 
 
 def prepare_on_device(
-    mechanism: Mechanism, values: Tensor, *, rotation: Rotation | None = None
+    mechanism: Mechanism,
+    values: Tensor,
+    *,
+    rotation: Rotation | None = None,
+    zero_nonfinite: bool = False,
 ) -> Prepared:
     """Check, clip and rotate rows for `encode_packed`, on their CUDA device.
 
     The prepared rows equal those of the CPU, bit for bit. A rotation needs an L2Ball of its
-    dimension as domain, which `prepare` checks.
+    dimension as domain, which `prepare` checks. With `zero_nonfinite` rows that are not finite may
+    be overwritten with zeros.
     """
     from sottovoce.mechanisms.kernels.cuda import rows as device_rows
 
-    rows = device_rows.matrix(values, mechanism.input_domain.dimension)
-    rows, scales = device_rows.clipped(rows, mechanism.input_domain)
-    if rotation is not None:
-        rows, scales = device_rows.rotate_rows(rows, scales, rotation.passes()), None
+    with stage("prepare"):
+        rows = device_rows.matrix(values, mechanism.input_domain.dimension)
+        rows, scales = device_rows.clipped(
+            rows, mechanism.input_domain, zero_nonfinite=zero_nonfinite
+        )
+        if rotation is not None:
+            from sottovoce.mechanisms.kernels.cuda.rotation import rotate_rows
+
+            rows, scales = rotate_rows(rows, rotation, scales), None
     return Prepared(mechanism=mechanism, rows=rows, scales=scales)
 
 

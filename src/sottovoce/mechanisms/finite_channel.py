@@ -103,15 +103,11 @@ class TableMechanism(WithPrivatize):
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
         """Encode prepared rows on their CUDA device, into the same bytes as on the CPU."""
-        from sottovoce.mechanisms.kernels.cuda import ladder, packing, rows
+        from sottovoce.mechanisms.kernels.cuda import ladder
 
-        table, affine, bits = self.table, self.affine, self.code_format().bits
-
-        def payload(i: int) -> Tensor:
-            codes = ladder.sample_table(prepared.tensor(i), table, keystreams[i], affine)
-            return packing.pack(codes, bits)
-
-        return rows.stacked(payload, len(prepared))
+        return ladder.sample_table(
+            prepared.rows, self.table, keystreams, self.affine, scales=prepared.scales
+        )
 
     @property
     def affine(self) -> Affine:

@@ -177,29 +177,23 @@ class GaussHermite(WithPrivatize):
         Returns:
             A tensor of bytes with one row for each message.
         """
-        from sottovoce.mechanisms.kernels.cuda import ladder, one_bit, packing, rows
+        from sottovoce.mechanisms.kernels.cuda import ladder, one_bit
 
         if self.levels == 2:
-            if len(prepared) == 1 or prepared.scales is None:
-                given, scale = prepared.rows, prepared.scale(0)
-            else:
-                given, scale = rows.scaled(prepared.rows, prepared.scales), 1.0
-            return one_bit.sample_rows(given, self.noise_stddev, keystreams, scale=scale)
-        design = families.gauss_hermite(self.levels)
-
-        def payload(i: int) -> Tensor:
-            codes = ladder.sample_exponential_family(
-                prepared.rows[i],
-                Affine(scale=prepared.scale(i), divisor=self.noise_stddev),
-                design.points,
-                design.weights,
-                keystreams[i],
-                reach=self.input_domain.radius / self.noise_stddev,
-                fisher_bound=design.fisher_bound,
+            return one_bit.sample_rows(
+                prepared.rows, self.noise_stddev, keystreams, scales=prepared.scales
             )
-            return packing.pack(codes, self.code_format().bits)
-
-        return rows.stacked(payload, len(prepared))
+        design = families.gauss_hermite(self.levels)
+        return ladder.sample_exponential_family(
+            prepared.rows,
+            Affine(divisor=self.noise_stddev),
+            design.points,
+            design.weights,
+            keystreams,
+            reach=self.input_domain.radius / self.noise_stddev,
+            fisher_bound=design.fisher_bound,
+            scales=prepared.scales,
+        )
 
     def _sample_rows(self, batch: RowBatch, keystreams: Sequence[Keystream]) -> Payloads | None:
         """Encode many rows in one call of the C kernels; None if these do not suit the rows."""

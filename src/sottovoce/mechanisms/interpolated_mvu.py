@@ -214,23 +214,20 @@ class InterpolatedMvu(WithPrivatize):
         Returns:
             A tensor of bytes with one row for each message.
         """
-        from sottovoce.mechanisms.kernels.cuda import ladder, packing, rows
+        from sottovoce.mechanisms.kernels.cuda import ladder
 
         family = self.interpolated.family
 
-        def payload(i: int) -> Tensor:
-            codes = ladder.sample_exponential_family(
-                prepared.tensor(i),
-                Affine(scale=self.tilt_per_unit),
-                family.points,
-                family.weights,
-                keystreams[i],
-                reach=self.tilt_per_unit * self.input_domain.radius,
-                fisher_bound=family.fisher_bound,
-            )
-            return packing.pack(codes, self.output_bits)
-
-        return rows.stacked(payload, len(prepared))
+        return ladder.sample_exponential_family(
+            prepared.rows,
+            Affine(scale=self.tilt_per_unit),
+            family.points,
+            family.weights,
+            keystreams,
+            reach=self.tilt_per_unit * self.input_domain.radius,
+            fisher_bound=family.fisher_bound,
+            scales=prepared.scales,
+        )
 
     @property
     def points(self) -> Vector:

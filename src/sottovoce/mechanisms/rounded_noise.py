@@ -26,14 +26,9 @@ from sottovoce.mechanisms.mechanism import (
 )
 from sottovoce.mechanisms.noise.laws import Noise
 from sottovoce.mechanisms.noise.rounded import (
-    CELL_BITS,
-    LEAST_BITS,
     MAX_STEPS,
     check_width,
-    chords,
     sample_rounded,
-    settle_codes,
-    slack_of,
 )
 from sottovoce.mechanisms.registry import Parameters
 
@@ -184,24 +179,21 @@ class RoundedNoise(WithPrivatize):
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
         """Encode prepared rows on their CUDA device, into the same bytes as on the CPU."""
-        from sottovoce.mechanisms.kernels.cuda import grid_noise, ladder, packing, rows
+        from sottovoce.mechanisms.kernels.cuda.grid_noise import Clip, sample_rows
 
-        noise, step, domain = self.noise, self.step, self.input_domain
-        table, slack = chords(noise, step), slack_of(noise, step, _HEADROOM * reach(domain))
-
-        def payload(i: int) -> Tensor:
-            if isinstance(domain, Box):
-                clip = grid_noise.Clip(lower=domain.lower, upper=domain.upper, middle=self.middle)
-            else:
-                clip = grid_noise.Clip(scale=prepared.scale(i))
-            codes, left = grid_noise.sample_grid(
-                prepared.rows[i], clip, table, CELL_BITS, LEAST_BITS, step, slack, keystreams[i]
-            )
-            settled = settle_codes(clip(left.values), noise, step, left.spelled, keystreams[i])
-            found = ladder.insert_codes(codes, left, settled) & (self.levels - 1)
-            return packing.pack(found, self.bits)
-
-        return rows.stacked(payload, len(prepared))
+        domain, clip = self.input_domain, Clip()
+        if isinstance(domain, Box):
+            clip = Clip(lower=domain.lower, upper=domain.upper, middle=self.middle)
+        return sample_rows(
+            prepared.rows,
+            clip,
+            self.noise,
+            self.step,
+            _HEADROOM * reach(domain),
+            self.bits,
+            keystreams,
+            scales=prepared.scales,
+        )
 
     @property
     def points(self) -> Vector:

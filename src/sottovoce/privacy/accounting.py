@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency
@@ -251,12 +251,13 @@ def _bounds(
 
 # A round is asked about twice: whether a client can pay for it, and what it has spent after it.
 @lru_cache(maxsize=4096)
-def _bound(accountant: Accountant, event: PrivacyEvent, delta: float) -> float | None:
+def _bound(accountant: Any, event: PrivacyEvent, delta: float) -> float | None:
     """Return the epsilon that an accountant shows; None if it does not support the event."""
     try:
-        return accountant.epsilon(event, delta)
+        found: float = accountant.epsilon(event, delta)
     except UnsupportedEventError:
         return None
+    return found
 
 
 def find_accountant(name: str) -> Accountant:

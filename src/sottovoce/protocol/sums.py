@@ -10,7 +10,7 @@ for each code except 0, which is added to wider counters before any byte can ove
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.domains import MAX_DIMENSION, Vector, sized_vector
 from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.core.native import Native, native
+from sottovoce.core.stages import stage
 from sottovoce.core.threads import over_ranges
 from sottovoce.mechanisms.encoding import (
     Octets,
@@ -29,7 +30,11 @@ from sottovoce.mechanisms.encoding import (
     unpack,
 )
 from sottovoce.mechanisms.mechanism import Codes, ExpandsToSigns, Mechanism, points_of
+from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.message import MessageContent, codes_of
+
+if TYPE_CHECKING:
+    from sottovoce.mechanisms.kernels.cuda.row_sums import DeviceCounts, DeviceSum
 
 MAX_LEVELS: Final = 16
 MAX_CLIENTS: Final = 2**32 - 1
@@ -506,8 +511,8 @@ class RowSums(Protocol):
             weights: The weight of each message.
         """
 
-    def total(self) -> Vector:
-        """Return the sum so far; zeros if nothing was added."""
+    def mean(self, weight: float, rotation: Rotation | None) -> Vector:
+        """Return the sum so far divided by `weight`, and rotated back."""
 
 
 def create_row_sums(
@@ -533,18 +538,39 @@ def create_row_sums(
 
 
 class CountedRows:
-    """A sum of messages of weight 1, computed from how often each code occurs."""
+    """A sum of messages of weight 1, computed from how often each code occurs.
+
+    Messages on a CUDA device are counted there.
+    """
 
     def __init__(self, dimension: int, points: Vector) -> None:
-        self._points, self._counts = points, LevelCounts(dimension, len(points))
+        self._dimension, self._points = dimension, points
+        self._counts: LevelCounts | DeviceCounts | None = None
 
     def add(self, packed: PackedRows, weights: Sequence[float]) -> None:  # noqa: ARG002
         """Count the codes of messages; weights are 1."""
-        self._counts.add_rows(packed.on_cpu())
+        if self._counts is None:
+            self._counts = self._start(packed)
+        if isinstance(self._counts, LevelCounts):
+            self._counts.add_rows(packed.on_cpu())
+        else:
+            self._counts.add(packed.payloads)
 
-    def total(self) -> Vector:
-        """Return the sum so far."""
-        return self._counts.total(self._points)
+    def _start(self, packed: PackedRows) -> "LevelCounts | DeviceCounts":
+        if not packed.on_device:
+            return LevelCounts(self._dimension, len(self._points))
+        from sottovoce.mechanisms.kernels.cuda.row_sums import DeviceCounts
+
+        return DeviceCounts(self._dimension, self._points, packed.payloads.device)
+
+    def mean(self, weight: float, rotation: Rotation | None) -> Vector:
+        """Return the sum so far divided by `weight`, and rotated back."""
+        if self._counts is None:
+            return np.zeros(self._dimension)
+        if isinstance(self._counts, LevelCounts):
+            return _mean(self._counts.total(self._points), weight, rotation)
+        with stage("rotate back"):
+            return self._counts.mean(weight, rotation)
 
 
 class ExpandedRows:
@@ -561,26 +587,88 @@ class ExpandedRows:
             some = np.stack(codes[start : start + _EXPANDED_TOGETHER]).astype(np.uint32)
             self._counts.add_rows(self._mechanism.signs(some))
 
-    def total(self) -> Vector:
-        """Return the sum so far."""
+    def mean(self, weight: float, rotation: Rotation | None) -> Vector:
+        """Return the sum so far divided by `weight`, and rotated back."""
         magnitude = self._mechanism.magnitude
-        return self._layout.fold(self._counts.total(np.array([-magnitude, magnitude])))
+        total = self._layout.fold(self._counts.total(np.array([-magnitude, magnitude])))
+        return _mean(total, weight, rotation)
 
 
 class DecodedRows:
     """A sum of messages that are decoded and added one after the other, for each coordinate."""
 
     def __init__(self, dimension: int, mechanism: Mechanism) -> None:
-        self._sum, self._mechanism = np.zeros(dimension), mechanism
+        self._sum, self._mechanism = OrderedSum(dimension), mechanism
 
     def add(self, packed: PackedRows, weights: Sequence[float]) -> None:
         """Decode messages and add them, each times its weight."""
-        order = [(0, i) for i in range(len(packed))]
-        add_in_order(self._sum, [(self._mechanism, packed)], weights, order)
+        order = [(0, row) for row in range(len(packed))]
+        self._sum.add([(self._mechanism, packed)], weights, order)
 
-    def total(self) -> Vector:
-        """Return the sum so far."""
-        return self._sum
+    def mean(self, weight: float, rotation: Rotation | None) -> Vector:
+        """Return the sum so far divided by `weight`, and rotated back."""
+        return self._sum.mean(weight, rotation)
+
+
+class OrderedSum:
+    """A sum of the messages of several mechanisms, added one after the other.
+
+    Messages on a CUDA device are added there if their codes have at most 8 bits.
+    """
+
+    def __init__(self, dimension: int) -> None:
+        self._total = np.zeros(dimension)
+        self._device: DeviceSum | None = None
+        self._empty = True
+
+    def add(
+        self,
+        groups: Sequence[tuple[Mechanism, PackedRows]],
+        weights: Sequence[float],
+        order: Sequence[tuple[int, int]],
+    ) -> None:
+        """Add the decoded messages of several groups (see `add_in_order`)."""
+        points = self._points_on_device(groups)
+        if points is not None:
+            if self._device is None:
+                from sottovoce.mechanisms.kernels.cuda.row_sums import DeviceSum
+
+                device = groups[0][1].payloads.device
+                self._device = DeviceSum(len(self._total), device)
+            self._device.add([packed.payloads for _, packed in groups], points, weights, order)
+        else:
+            if self._device is not None:
+                self._total, self._device = self._device.total(), None
+            add_in_order(self._total, groups, weights, order)
+        self._empty = False
+
+    def _points_on_device(
+        self, groups: Sequence[tuple[Mechanism, PackedRows]]
+    ) -> list[Vector] | None:
+        """Return the points of each group if all can be added on the device, else None."""
+        if not all(packed.on_device for _, packed in groups):
+            return None
+        if self._device is None and not self._empty:
+            return None
+        found = [points_of(mechanism, most=1 << MAX_PACKED_BITS) for mechanism, _ in groups]
+        points = [one for one in found if one is not None]
+        return points if len(points) == len(groups) else None
+
+    def mean(self, weight: float, rotation: Rotation | None) -> Vector:
+        """Return the sum so far divided by `weight`, and rotated back."""
+        if self._device is None:
+            return _mean(self._total.copy(), weight, rotation)
+        with stage("rotate back"):
+            return self._device.mean(weight, rotation)
+
+
+def _mean(total: Vector, weight: float, rotation: Rotation | None) -> Vector:
+    """Return total / weight, rotated back, in the memory of the total, which may be large."""
+    total /= weight
+    if rotation is None:
+        return total
+    with stage("rotate back"):
+        return rotation.undo(total)
 
 
 def add_in_order(

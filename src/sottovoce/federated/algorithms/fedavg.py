@@ -382,7 +382,8 @@ class LocalSgd:
             learning_rate=self.learning_rate,
             proximal_weights=self._proximal_weights(clients),
         )
-        origin = torch.from_numpy(step.model).to(task.device)
+        on_cpu = task.device.type == "cpu"
+        origin = torch.from_numpy(step.model) if on_cpu else task.tensor(step.model)
         yield from map(partial(_changes_since, origin), models)
 
     @property

@@ -23,6 +23,7 @@ from sottovoce.federated.algorithms.algorithm import (
     ClientStepInput,
     ClientVectors,
 )
+from sottovoce.federated.simulation.roster import Positions, Roster
 from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY, CollectedRound, Mask
 from sottovoce.learning.clients import Clients, Rows, clip_rows
 from sottovoce.learning.task import Task
@@ -93,6 +94,7 @@ class InMemoryBackend(ABC):
         self.run, self.task, self.clients, self.parts = run, task, clients, parts
         self.algorithm, self.randomness, self.tally = algorithm, randomness, tally
         self.rotated, self.channel = rotated, channel
+        self.roster = Roster(parts)
 
     @property
     def record(self) -> Tally:
@@ -141,16 +143,11 @@ class InMemoryBackend(ABC):
 
     def _payload_bytes(self, clients: Sequence[int]) -> int:
         """Return the bytes of one vector's codes, summed over the clients."""
-        mechanisms = [self.parts[i].mechanism for i in clients]
-        sizes = {
-            id(one): (one.code_format().payload_bits(self.task.dimension) + 7) // 8
-            for one in {id(one): one for one in mechanisms}.values()
-        }
-        return sum(sizes[id(one)] for one in mechanisms)
+        return self.roster.payload_bytes(np.asarray(clients, dtype=np.int64))
 
     def _blocks(
         self, number: int, cohort: Sequence[int], start: Start
-    ) -> Iterator[tuple[int, list[ClientPlan], Rows]]:
+    ) -> Iterator[tuple[int, Positions, Rows]]:
         """Yield (uplink index, clients, their updates), a few consecutive clients at a time."""
         step = ClientStepInput(
             run=self.run,
@@ -164,13 +161,10 @@ class InMemoryBackend(ABC):
         for first in range(0, len(cohort), together):
             group = cohort[first : first + together]
             steps = self.algorithm.client_steps(self.task, self.clients.take(group), step)
+            members = np.asarray(group, dtype=np.int64)
             for block in staged("train", steps):
                 for uplink, rows in enumerate(block.uplinks):
-                    yield (
-                        uplink,
-                        [self.parts[group[block.start + i]] for i in range(len(rows))],
-                        rows,
-                    )
+                    yield uplink, members[block.start : block.start + len(rows)], rows
                 del block, rows  # Large models are not kept while the next ones train.
 
 
@@ -203,32 +197,21 @@ class PortionedBackend(InMemoryBackend):
         self, number: int, cohort: Sequence[int], start: Start
     ) -> Iterator[tuple[int, Portion]]:
         """Yield (uplink index, portion) for the cohort, a few clients at a time."""
-        for uplink, parts, rows in self._blocks(number, cohort, start):
-            for portion in self._by_mechanism(parts, rows):
+        for uplink, members, rows in self._blocks(number, cohort, start):
+            for portion in self._by_mechanism(members, rows):
                 yield uplink, portion
 
-    def _by_mechanism(self, parts: Sequence[ClientPlan], rows: Rows) -> Iterator[Portion]:
-        for positions in positions_by_mechanism(parts):
-            mechanism = parts[positions[0]].mechanism
+    def _by_mechanism(self, members: Positions, rows: Rows) -> Iterator[Portion]:
+        for mechanism, positions in self.roster.groups(members):
             own = rows
-            if len(positions) < len(parts):
-                own = rows.select(torch.tensor(positions, device=self._device))
+            if len(positions) < len(members):
+                own = rows.select(torch.from_numpy(positions).to(self._device))
             domain = mechanism.input_domain
             if isinstance(domain, L2Ball):
                 own = clip_rows(own, domain.radius * (1.0 - ROUNDING_HEADROOM))
-            chosen = [parts[i] for i in positions]
+            chosen = [self.parts[i] for i in members[positions].tolist()]
             weights = _tensor([part.weight for part in chosen], self._device)
             yield Portion(mechanism=mechanism, clients=chosen, weights=weights, rows=own)
-
-
-def positions_by_mechanism(parts: Sequence[ClientPlan]) -> list[list[int]]:
-    """Return the positions of the clients with the same mechanism, for each mechanism."""
-    if len({id(part.mechanism) for part in parts}) == 1:
-        return [list(range(len(parts)))]
-    owners: dict[int, list[int]] = {}
-    for position, part in enumerate(parts):
-        owners.setdefault(id(part.mechanism), []).append(position)
-    return list(owners.values())
 
 
 def _tensor(weights: list[float], device: torch.device) -> Tensor:

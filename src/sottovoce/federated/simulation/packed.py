@@ -7,24 +7,24 @@ the mechanism has kernels for it and Triton is installed. All ways give the same
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from sottovoce.core.domains import ROUNDING_HEADROOM, L2Ball, Vector
+from sottovoce.core.domains import Vector
 from sottovoce.core.randomness import Keystreams
 from sottovoce.core.stages import stage
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, ClientVectors
-from sottovoce.federated.simulation.counted import InMemoryBackend, positions_by_mechanism
-from sottovoce.learning.clients import Rows, clip_rows, factored
+from sottovoce.federated.simulation.counted import InMemoryBackend
+from sottovoce.federated.simulation.roster import Positions, Roster
+from sottovoce.learning.clients import Rows, factored
 from sottovoce.mechanisms.encoding import PackedRows, encode_packed, prepare
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.mechanisms.row_batches import rows_at_once
 from sottovoce.protocol.broadcast import Start
-from sottovoce.protocol.plan import ClientPlan
-from sottovoce.protocol.sums import add_in_order, create_row_sums, shared_mechanism
+from sottovoce.protocol.sums import OrderedSum, RowSums, create_row_sums
 
 _MAX_COORDINATES_ON_DEVICE = 1 << 26
 _MAX_ROWS_ON_DEVICE = 4096
@@ -36,39 +36,31 @@ class PackedMessages(InMemoryBackend):
     def combine(
         self, number: int, cohort: Sequence[int], start: Start
     ) -> tuple[AggregatedUplink, ...]:
-        rotation = self.rotation(number)
-        everyone = [self.parts[i] for i in cohort]
+        rotation, everyone = self.rotation(number), np.asarray(cohort, dtype=np.int64)
         sums = [
-            _UplinkSum(self.task.dimension, everyone, rotation, gathers=self.algorithm.gathers)
+            _UplinkSum(self.roster, everyone, rotation, self.task.dimension, self.algorithm.gathers)
             for _ in range(self.algorithm.uplinks)
         ]
-        for uplink, parts, rows in self._blocks(number, cohort, start):
-            for some, groups in self._encode(parts, rows, rotation, number, uplink):
+        for uplink, members, rows in self._blocks(number, cohort, start):
+            for some, groups in self._encode(members, rows, rotation, number, uplink):
                 sums[uplink].add(some, groups)
             del rows  # Large models are not kept while the next ones train.
         return tuple(one.combined() for one in sums)
 
     def _encode(
-        self,
-        parts: Sequence[ClientPlan],
-        rows: Rows,
-        rotation: Rotation | None,
-        number: int,
-        uplink: int,
-    ) -> Iterator[tuple[Sequence[ClientPlan], "list[_Group]"]]:
+        self, members: Positions, rows: Rows, rotation: Rotation | None, number: int, uplink: int
+    ) -> Iterator[tuple[Positions, "list[_Group]"]]:
         """Yield clients with their packed codes, as many as are encoded at once."""
         together = self._rows_together()
-        for first in range(0, len(parts), together):
-            some = parts[first : first + together]
+        for first in range(0, len(members), together):
+            some = members[first : first + together]
             groups = []
-            for positions in positions_by_mechanism(some):
-                chosen = rows.select(_index([first + i for i in positions]))
-                mechanism = some[positions[0]].mechanism
+            for mechanism, positions in self.roster.groups(some):
+                chosen = rows.select(_index(first + positions))
                 prepared = prepare(
-                    mechanism, self._given(chosen, mechanism), rotation=rotation,
-                    zero_nonfinite=True,
-                )  # fmt: skip
-                streams = self._keystreams([some[i].client for i in positions], number, uplink)
+                    mechanism, self._given(chosen), rotation=rotation, zero_nonfinite=True
+                )
+                streams = self._keystreams(some[positions], number, uplink)
                 groups.append(_Group(mechanism, positions, encode_packed(prepared, streams)))
             yield some, groups
 
@@ -79,27 +71,26 @@ class PackedMessages(InMemoryBackend):
         capacity, most = _MAX_COORDINATES_ON_DEVICE, _MAX_ROWS_ON_DEVICE
         return max(1, min(most, capacity // self.task.dimension))
 
-    def _given(self, rows: Rows, mechanism: Mechanism) -> Any:
-        """Return rows as `prepare` takes them; on a device, rows that are not finite become 0."""
+    def _given(self, rows: Rows) -> Any:
+        """Return rows as `prepare` takes them."""
         if self._device.type == "cpu":
             return factored(rows)
-        domain = mechanism.input_domain
-        if isinstance(domain, L2Ball):
-            rows = clip_rows(rows, domain.radius * (1.0 - ROUNDING_HEADROOM))
         (matrix,) = rows.blocks(len(rows))
         return matrix
 
-    def _keystreams(self, clients: Sequence[str], number: int, uplink: int) -> Keystreams:
+    def _keystreams(self, members: Positions, number: int, uplink: int) -> Keystreams:
         """Return the keystreams that `rounds` uses for the first attempt at these messages."""
         with stage("keys"):
-            return self.randomness.streams_of(("encode", self.run), clients, (number, uplink, 0))
+            names = [self.roster.names[i] for i in members.tolist()]
+            return self.randomness.streams_of(("encode", self.run), names, (number, uplink, 0))
 
 
-class _Group:
+class _Group(NamedTuple):
     """The messages of clients with the same mechanism, at their positions among some clients."""
 
-    def __init__(self, mechanism: Mechanism, positions: Sequence[int], packed: PackedRows) -> None:
-        self.mechanism, self.positions, self.packed = mechanism, positions, packed
+    mechanism: Mechanism
+    positions: Positions
+    packed: PackedRows
 
 
 class _UplinkSum:
@@ -107,55 +98,53 @@ class _UplinkSum:
 
     def __init__(
         self,
-        dimension: int,
-        cohort: Sequence[ClientPlan],
+        roster: Roster,
+        cohort: Positions,
         rotation: Rotation | None,
-        *,
+        dimension: int,
         gathers: bool,
     ) -> None:
-        self._rotation, self._weight = rotation, 0.0
-        shared = shared_mechanism((part.mechanism, part.weight) for part in cohort)
-        self._sums, self._total = None, np.zeros(dimension)
+        self._roster, self._rotation, self._weight = roster, rotation, 0.0
+        shared = roster.shared_mechanism(cohort)
+        self._sums: RowSums | None = None
         if shared is not None:  # Equal weights cancel in the mean.
             self._sums = create_row_sums(dimension, shared, equal_weights=True)
-        self._each: list[tuple[ClientPlan, Vector]] | None = [] if gathers else None
+        self._ordered = OrderedSum(dimension)
+        self._each: list[tuple[int, Vector]] | None = [] if gathers else None
 
-    def add(self, parts: Sequence[ClientPlan], groups: Sequence[_Group]) -> None:
+    def add(self, members: Positions, groups: Sequence[_Group]) -> None:
         """Add the messages of consecutive clients."""
         with stage("sum"):
             if self._sums is not None:
-                self._weight += len(parts)
+                self._weight += len(members)
                 for one in groups:
                     self._sums.add(one.packed, [1.0] * len(one.packed))
             else:
-                self._add_in_order(parts, groups)
+                self._add_in_order(members, groups)
             if self._each is not None:
                 codes = [one.packed.codes() for one in groups]
                 self._each += [
-                    (part, self._decoded(part.mechanism.decode(codes[group][row])))
-                    for part, (group, row) in zip(parts, _places(groups), strict=True)
+                    (i, self._decoded(groups[group].mechanism.decode(codes[group][row])))
+                    for i, (group, row) in zip(members.tolist(), _places(groups), strict=True)
                 ]
 
-    def _add_in_order(self, parts: Sequence[ClientPlan], groups: Sequence[_Group]) -> None:
+    def _add_in_order(self, members: Positions, groups: Sequence[_Group]) -> None:
         """Add the messages one after the other, with the roundings of the server's mean."""
-        weights = [part.weight for part in parts]
+        weights = self._roster.weights[members].tolist()
         for weight in weights:
             self._weight += weight
         messages = [(one.mechanism, one.packed) for one in groups]
-        add_in_order(self._total, messages, weights, _places(groups))
+        self._ordered.add(messages, weights, _places(groups))
 
     def combined(self) -> AggregatedUplink:
         """Return the weighted mean, rotated back, and all vectors if they were kept."""
-        total = self._total if self._sums is None else self._sums.total()
-        total /= self._weight
-        with stage("rotate back"):
-            mean = total if self._rotation is None else self._rotation.undo(total)
+        mean = (self._sums or self._ordered).mean(self._weight, self._rotation)
         if self._each is None:
             return AggregatedUplink(mean=mean)
         each = ClientVectors(
-            clients=tuple(part.client for part, _ in self._each),
+            clients=tuple(self._roster.names[i] for i, _ in self._each),
             rows=np.stack([vector for _, vector in self._each]),
-            weights=np.array([part.weight for part, _ in self._each]),
+            weights=self._roster.weights[[i for i, _ in self._each]],
         )
         return AggregatedUplink(mean=mean, each=each)
 
@@ -170,14 +159,14 @@ def _places(groups: Sequence[_Group]) -> list[tuple[int, int]]:
     places = [
         (position, group, row)
         for group, one in enumerate(groups)
-        for row, position in enumerate(one.positions)
+        for row, position in enumerate(one.positions.tolist())
     ]
     return [(group, row) for _, group, row in sorted(places)]
 
 
-def _index(positions: list[int]) -> Any:
+def _index(positions: Positions) -> Any:
     """Return positions as a slice if they are consecutive, so that rows are not copied."""
-    first, last = positions[0], positions[-1] + 1
+    first, last = int(positions[0]), int(positions[-1]) + 1
     if last - first == len(positions):
         return slice(first, last)
-    return torch.tensor(positions)
+    return torch.from_numpy(positions)

@@ -125,7 +125,7 @@ def _ladders(
 ) -> tuple[Ladder, NarrowLadder | None]:
     """Return the ladder of a family and, if it has one, the narrow one for `count` tilts."""
     family = (points.tobytes(), weights.tobytes(), float(fisher_bound))
-    narrow = _narrow(*family, _usual_reach(float(reach), count))
+    narrow = _narrow(*family, min(usual_reach(reach, count), _NARROW_REACH))
     return ladder_of(points, weights, fisher_bound, reach), narrow
 
 
@@ -147,13 +147,16 @@ def ladder_of(points: Vector, weights: Vector, fisher_bound: float, reach: float
     return _ladder(points.tobytes(), weights.tobytes(), float(fisher_bound), float(reach))
 
 
-def _usual_reach(reach: float, count: int) -> float:
-    """Return a bound on most tilts if many share a norm, a power of two for the cache."""
+def usual_reach(reach: float, count: int) -> float:
+    """Return a bound on most of `count` tilts of this norm, `reach` or a power of two below.
+
+    At most one in 64 is larger.
+    """
     share = 8.0 * reach / math.sqrt(max(count, 1))
-    return min(reach, _NARROW_REACH, 2.0 ** math.ceil(math.log2(share)))
+    return min(float(reach), 2.0 ** math.ceil(math.log2(share)))
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _ladder(points: bytes, weights: bytes, fisher_bound: float, reach: float) -> Ladder:
     wanted = 2.0 * reach / math.sqrt(8.0 * _CHORD_ERROR / fisher_bound)
     most = max(_FEWEST_CELLS, 8 * _MOST_NUMBERS // len(points))

@@ -46,24 +46,26 @@ from sottovoce.core.randomness import ExtendedDraws, Keystream
 from sottovoce.mechanisms.noise.laws import Noise
 
 CELL_BITS: Final = 10  # the binary logarithm of the number of cells in an octave
-_OCTAVES: Final = range(12, 31)
-LEAST_BITS: Final = _OCTAVES[0]
+OCTAVES: Final = range(12, 31)
+LEAST_BITS: Final = OCTAVES[0]
 LEAST_TAIL: Final = 1 << LEAST_BITS  # in units of 2^-32; smaller tails read more bits
 _CAPACITY = 1024  # undecided coordinates for which the first call of the kernel has space
 
 
 @lru_cache(maxsize=16)
-def chords(noise: Noise, step: float) -> NDArray[np.float64]:
+def chords(
+    noise: Noise, step: float, cell_bits: int = CELL_BITS, octaves: range = OCTAVES
+) -> NDArray[np.float64]:
     """Return a table of noise quantiles for the kernels, in grid steps; it is read-only and cached.
 
-    The quantile Q(h) is the t with P(noise > t) = h 2^-32. Each octave of h from 2^12 to 2^31 is
-    divided into 1024 cells, and each cell has a row (value, slope, error, 0): the chord
-    value + slope (h - start of the cell) is at least Q(h), and at most `error` (twice the gap at
-    the middle of the cell) above it, up to rounding.
+    The quantile Q(h) is the t with P(noise > t) = h 2^-32. Each octave of h (by default from 2^12
+    to 2^31) is divided into 2^cell_bits cells, and each cell has a row (value, slope, error, 0):
+    the chord value + slope (h - start of the cell) is at least Q(h), and at most `error` (twice the
+    gap at the middle of the cell) above it, up to rounding.
     """
-    within = np.arange(1 << CELL_BITS) * 2.0**-CELL_BITS
-    starts = np.concatenate([2.0**octave * (1.0 + within) for octave in _OCTAVES])
-    ends = np.append(starts[1:], 2.0 ** (_OCTAVES[-1] + 1))
+    within = np.arange(1 << cell_bits) * 2.0**-cell_bits
+    starts = np.concatenate([2.0**octave * (1.0 + within) for octave in octaves])
+    ends = np.append(starts[1:], 2.0 ** (octaves[-1] + 1))
     at_edges = noise.quantile(np.append(starts, ends[-1]) * _UNIT) / step
     at_middles = noise.quantile((starts + ends) / 2.0 * _UNIT) / step
     gaps = (at_edges[:-1] + at_edges[1:]) / 2.0 - at_middles
@@ -84,9 +86,18 @@ def slack_of(noise: Noise, step: float, farthest: float) -> float:
     times its error. The factor 8 also covers the rounding of the chord and of the sum; the last
     term covers that of x.
     """
-    largest = float(chords(noise, step)[0, 0])
-    relative = 8.0 * (largest + noise.quantile_slope / step) * 2.0**-40
-    return relative + (farthest / step) * 2.0**-50
+    return slack_of_chords(noise, step, chords(noise, step)) + slack_of_values(step, farthest)
+
+
+def slack_of_chords(noise: Noise, step: float, table: NDArray[np.float64]) -> float:
+    """Return the part of `slack_of` for a table of `chords`."""
+    largest = float(table[0, 0])
+    return 8.0 * (largest + noise.quantile_slope / step) * 2.0**-40
+
+
+def slack_of_values(step: float, farthest: float) -> float:
+    """Return the part of `slack_of` for values up to `farthest`."""
+    return (farthest / step) * 2.0**-50
 
 
 def codes_by_chords(

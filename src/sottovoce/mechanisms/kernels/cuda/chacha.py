@@ -1,7 +1,7 @@
 """ChaCha20 (RFC 8439) in Triton: each lane computes a block, sixteen 32-bit words in registers.
 
 In the stream with nonce 0 only the counter varies, so the first quarter rounds of columns 1 to 3
-are the same in every block and are computed in advance (`prepare`).
+are the same in every block; a program computes them once, when it loads a key.
 """
 
 import numpy as np
@@ -9,46 +9,12 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-# The number of words for each key: the key itself, and columns 1 to 3 after their first rounds.
-PREPARED = 20
-
-_CONSTANTS = (0x61707865, 0x3320646E, 0x79622D32, 0x6B206574)
+KEY_WORDS = 8
 
 
-def prepare(keys: list[bytes]) -> NDArray[np.int32]:
-    """Return the words that a kernel reads for each key.
-
-    Args:
-        keys: ChaCha20 keys of 32 bytes.
-
-    Returns:
-        A matrix of int32 with 20 words for each key: its 8 words, then a, b, c, d of columns 1, 2
-        and 3 after the first quarter round, in the stream with nonce 0.
-    """
-    words = np.frombuffer(b"".join(keys), dtype="<u4").reshape(len(keys), 8).astype(np.uint32)
-    prepared = np.empty((len(keys), PREPARED), dtype=np.uint32)
-    prepared[:, :8] = words
-    for column in (1, 2, 3):
-        constant = np.full(len(keys), _CONSTANTS[column], dtype=np.uint32)
-        nonce = np.zeros(len(keys), dtype=np.uint32)
-        mixed = _mix(constant, words[:, column], words[:, 4 + column], nonce)
-        prepared[:, 4 + 4 * column : 8 + 4 * column] = np.stack(mixed, axis=1)
-    return prepared.view(np.int32)
-
-
-def _mix(
-    a: NDArray[np.uint32], b: NDArray[np.uint32], c: NDArray[np.uint32], d: NDArray[np.uint32]
-) -> tuple[NDArray[np.uint32], ...]:
-    for first, second in ((16, 12), (8, 7)):
-        a = a + b
-        d = _rolled(d ^ a, first)
-        c = c + d
-        b = _rolled(b ^ c, second)
-    return a, b, c, d
-
-
-def _rolled(words: NDArray[np.uint32], by: int) -> NDArray[np.uint32]:
-    return (words << np.uint32(by)) | (words >> np.uint32(32 - by))
+def key_words(keys: NDArray[np.uint8]) -> NDArray[np.int32]:
+    """Return the 8 words that a kernel reads for each key, from a matrix with a key in each row."""
+    return np.ascontiguousarray(keys).view("<i4").astype(np.int32, copy=False)
 
 
 @triton.jit
@@ -106,24 +72,28 @@ def _word(key, j: tl.constexpr, like):
 
 
 @triton.jit
-def prepared_words(key, like):
-    """Load the 20 words that `prepare` computed for a key, each in the shape of `like`."""
-    k0, k1, k2, k3 = _prepared(key, 0, like)
-    k4, k5, k6, k7 = _prepared(key, 4, like)
-    a1, b1, c1, d1 = _prepared(key, 8, like)
-    a2, b2, c2, d2 = _prepared(key, 12, like)
-    a3, b3, c3, d3 = _prepared(key, 16, like)
+def load_key(key, like):
+    """Load the 8 words at `key` and compute columns 1 to 3 after their first quarter rounds.
+
+    Returns:
+        The 20 numbers that `main_block` takes, each in the shape of `like`.
+    """
+    k0, k1, k2, k3 = _four_words(key, 0, like)
+    k4, k5, k6, k7 = _four_words(key, 4, like)
+    zero = tl.zeros_like(k0)
+    a1, b1, c1, d1 = _quarter(zero + 0x3320646E, k1, k5, zero)
+    a2, b2, c2, d2 = _quarter(zero + 0x79622D32, k2, k6, zero)
+    a3, b3, c3, d3 = _quarter(zero + 0x6B206574, k3, k7, zero)
     return k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3
 
 
 @triton.jit
-def main_block(
-    counter, k0, k1, k2, k3, k4, k5, k6, k7, s1, s5, s9, s13, s2, s6, s10, s14, s3, s7, s11, s15,
-):  # fmt: skip
+def main_block(counter, key):
     """Return the sixteen words of block `counter` (uint32) of a key's stream with nonce 0.
 
-    The other arguments are the words of the key that `prepared_words` returns, in its order.
+    `key` is what `load_key` returns.
     """
+    k0, k1, k2, k3, k4, k5, k6, k7, s1, s5, s9, s13, s2, s6, s10, s14, s3, s7, s11, s15 = key
     zero = tl.zeros_like(counter)
     s0, s4, s8, s12 = _quarter(zero + 0x61707865, k0, k4, counter)
     s0, s1, s2, s3, s4, s5, s6, s7, s8, s9, s10, s11, s12, s13, s14, s15 = _diagonals(
@@ -142,7 +112,7 @@ def main_block(
 
 
 @triton.jit
-def _prepared(key, j: tl.constexpr, like):
+def _four_words(key, j: tl.constexpr, like):
     return (
         _word(key, j, like), _word(key, j + 1, like),
         _word(key, j + 2, like), _word(key, j + 3, like),
@@ -159,8 +129,8 @@ def extension(key, coordinate):
     low = nonce.to(tl.uint32)
     high = (nonce >> 32).to(tl.uint32)
     zero = tl.zeros_like(low)
-    k0, k1, k2, k3 = _prepared(key, 0, low)
-    k4, k5, k6, k7 = _prepared(key, 4, low)
+    k0, k1, k2, k3 = _four_words(key, 0, low)
+    k4, k5, k6, k7 = _four_words(key, 4, low)
     s0, s1, s2, s3 = zero + 0x61707865, zero + 0x3320646E, zero + 0x79622D32, zero + 0x6B206574
     s4, s5, s6, s7, s8, s9, s10, s11 = k0, k1, k2, k3, k4, k5, k6, k7
     s12, s13, s14, s15 = zero, low, high, zero

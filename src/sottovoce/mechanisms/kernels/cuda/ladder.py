@@ -1,208 +1,393 @@
-"""Codes of 2 to 256 levels on a CUDA device, by the ladders of `mechanisms.kernels.ladder`.
+"""Codes of 2 to 256 levels on a CUDA device, by the ladders of `mechanisms.kernels.ladder`, packed.
 
-A draw w of 16 bits has surely passed the thresholds up to w, and none beyond w + gap: that gives
-the code, or leaves the coordinate to the CPU, where the numbers that define the distribution
-decide. One kernel draws, another finds the code by binary search: it needs only the last threshold
-that it found passed and the next one, since the exact thresholds ascend.
+A warp takes a tile of 1024 coordinates, as in `one_bit`. A draw w of 16 bits has surely passed the
+thresholds up to w, and none beyond w + gap. A binary search finds the last threshold that is passed
+and the next one; these two are enough, since the exact thresholds ascend. If they do not decide,
+64 further bits are compared with the exact thresholds in float64, with the margins of the C
+kernels. What even these do not decide goes to the CPU. `lanes` packs the codes.
+
+Thresholds are linear over a cell, and counted from its middle: a position p = number + 1/2 + rest,
+with rest in [-1/2, 1/2], is rounded to the number by adding 1.5 2^23. At an edge it does not matter
+which of the two cells is taken. The position and the middle are each rounded once more than in C,
+and the product with the rest once less, so the margins of the ladder hold here, too.
 """
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
 import triton
 import triton.language as tl
-from numpy.typing import NDArray
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
-from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.kernels import family, table
-from sottovoce.mechanisms.kernels.cuda.chacha import prepare
-from sottovoce.mechanisms.kernels.cuda.draws import compute_draws
-from sottovoce.mechanisms.kernels.cuda.place import check_values, on_device
-from sottovoce.mechanisms.kernels.cuda.undecided import (
-    UndecidedBuffer,
-    UndecidedCoordinates,
-    list_undecided,
+from sottovoce.mechanisms.kernels.cuda.batch import (
+    Batch,
+    Scales,
+    encode_on_cpu,
+    leave_open,
+    write_code,
 )
-from sottovoce.mechanisms.kernels.ladder import Affine, Ladder, is_far
+from sottovoce.mechanisms.kernels.cuda.chacha import extension, load_key, main_block
+from sottovoce.mechanisms.kernels.cuda.lanes import place_of, store_packed, transposed, word_at
+from sottovoce.mechanisms.kernels.cuda.laws import family_code, table_code
+from sottovoce.mechanisms.kernels.cuda.one_bit import MOST, TILE, Options, launches, real_draws
+from sottovoce.mechanisms.kernels.cuda.place import on_device
+from sottovoce.mechanisms.kernels.ladder import Affine, Ladder, Law, is_far
 from sottovoce.mechanisms.kernels.reference import family as exact_family
 from sottovoce.mechanisms.kernels.reference import table as exact_table
 
-_TOGETHER = 512  # The number of coordinates of a program.
-_MOST = 2**35  # The number of coordinates for which one keystream has draws.
+_EVEN = 1.25  # Up to this ratio of gaps the largest one serves for all cells.
 
 
 @triton.jit
-def _threshold(cell, j, fraction, width: tl.constexpr):
-    """Return threshold j of each lane's cell, at a fraction of the cell."""
-    return tl.load(cell + j) + fraction * tl.load(cell + width + j)
+def _threshold(pairs, number, rest):
+    """Return a threshold: its value at the middle of the cell plus `rest` times its rise."""
+    pair = tl.load(pairs + number)
+    middle = pair.to(tl.int32).to(tl.float32, bitcast=True)
+    rise = (pair >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    return tl.fma(rise, rest, middle)
 
 
-@triton.jit(do_not_specialize=["dimension", "capacity", "cells"])
-def _search(
-    values, draws, codes, rows, gaps, shifts, count, coordinates, words,
-    dimension, capacity, cells, shift, per_x, origin,
-    width: tl.constexpr, bits: tl.constexpr, clamp: tl.constexpr, wide: tl.constexpr,
-    block: tl.constexpr,
+@triton.jit
+def _search(x, draw, pairs, scale, shift, per_x, origin, limit, gap,
+    bits: tl.constexpr, is_table: tl.constexpr, wide: tl.constexpr, even: tl.constexpr,
 ):  # fmt: skip
-    """Store the codes, and list the coordinates whose draws do not decide.
-
-    With `wide` the shift is subtracted from x in float64. With `clamp` an x outside the ladder
-    counts as the nearer end; otherwise it is in the cell after the last, whose gap is infinite.
-    """
-    i = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
-    real = i < dimension
-    x = tl.load(values + i, mask=real, other=0.0)
-    word = tl.load(draws + i, mask=real, other=0).to(tl.uint16, bitcast=True).to(tl.uint32)
-    w = word.to(tl.float32)
+    """Return the code of a draw, and whether it is sure."""
     if wide:
-        moved = (x.to(tl.float64) - tl.load(shifts)).to(tl.float32)
+        moved = (x.to(tl.float64) * scale - shift).to(tl.float32)
+    elif is_table:
+        moved = x.to(tl.float32) - shift.to(tl.float32)
     else:
-        moved = x.to(tl.float32) - shift
-    p = moved * per_x + origin
-    end = cells.to(tl.float32)
-    if clamp:
-        p = tl.where(p > 0.0, tl.where(p < end, p, end), 0.0)
-        number = tl.minimum(p.to(tl.int32), cells - 1)
-        fraction = p - number.to(tl.float32)
-    else:
-        inside = (p >= 0.0) & (p < end)  # False for NaN.
-        p = tl.where(inside, p, 0.0)
-        number = tl.where(inside, p.to(tl.int32), cells)
-        fraction = tl.where(inside, p - number.to(tl.float32), 0.0)
-    cell = rows + number.to(tl.int64) * (2 * width)
-    code = tl.zeros_like(number)
+        moved = x.to(tl.float32)
+    p = tl.fma(moved, per_x, origin)
+    place = tl.where(p > -0.5, p, -0.5)  # NaN is moved, too.
+    place = tl.where(place < limit, place, limit)
+    moved_up = place + 12582912.0
+    cell = (moved_up.to(tl.int32, bitcast=True) - 0x4B400000) << bits
+    rest = place - (moved_up - 12582912.0)
+    w = (draw | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0
+    code = tl.zeros_like(cell)
+    above = tl.full(w.shape, float("inf"), tl.float32)
     for step in tl.static_range(bits):
-        higher = code + (1 << (bits - 1 - step))
-        code = tl.where(_threshold(cell, higher - 1, fraction, width) <= w, higher, code)
-    above = _threshold(cell, tl.minimum(code, (1 << bits) - 2), fraction, width)
-    sure = (above > w + tl.load(gaps + number)) | (code == (1 << bits) - 1)
-    tl.store(codes + i, code.to(tl.uint8), mask=real)
-    list_undecided(count, coordinates, words, capacity, i, word, real & ~sure)
+        half = 1 << (bits - 1 - step)
+        found = _threshold(pairs, cell + code + (half - 1), rest)
+        passed = found <= w
+        code = tl.where(passed, code + half, code)
+        above = tl.where(passed, above, found)
+    if even:
+        high = w + gap
+    else:
+        high = w + _threshold(pairs, cell + ((1 << bits) - 1), 0.0)
+    sure = above > high
+    if not is_table:
+        sure = sure & (p == place)
+    return code, sure
 
 
-def sample_codes(
-    values: torch.Tensor, affine: Affine, ladder: Ladder, keystream: Keystream, *, clamp: bool
-) -> tuple[torch.Tensor, UndecidedCoordinates]:
-    """Return codes (uint8, on the device) of values x, and the undecided coordinates.
+@triton.jit
+def _add_code(
+    codes, open_, draw, k: tl.constexpr, values, left, pairs, scale, shift, per_x, origin, limit,
+    gap, bits: tl.constexpr, width: tl.constexpr, is_table: tl.constexpr, wide: tl.constexpr,
+    even: tl.constexpr, tail: tl.constexpr,
+):  # fmt: skip
+    """Add the code of draw k of eight to the others, and bit k to `open_` if it is not sure."""
+    if tail:
+        x = tl.load(values + 32 * k, mask=left > 32 * k, other=0.0)
+    else:
+        x = tl.load(values + 32 * k)
+    code, sure = _search(
+        x, draw, pairs, scale, shift, per_x, origin, limit, gap, bits, is_table, wide, even
+    )
+    if tail:
+        code = tl.where(left > 32 * k, code, 0)
+    codes = codes | (code.to(tl.uint32) << (width * (k % (32 // width))))
+    return codes, open_ | tl.where(sure, 0, 1 << k).to(tl.uint32)
+
+
+@triton.jit
+def _eight_codes(
+    words, registers, open_, values, left, pairs, scale, shift, per_x, origin, limit, gap,
+    bits: tl.constexpr, width: tl.constexpr, is_table: tl.constexpr, wide: tl.constexpr,
+    even: tl.constexpr, tail: tl.constexpr,
+):  # fmt: skip
+    """Append the codes of the draws in the first four words to the registers, and to `open_`."""
+    unsure = tl.zeros_like(open_)
+    first, second = tl.zeros_like(open_), tl.zeros_like(open_)
+    for j in tl.static_range(4):
+        for half in tl.static_range(2):
+            codes = second if width == 8 and j >= 2 else first
+            codes, unsure = _add_code(
+                codes, unsure, (words[j] >> (16 * half)) & 0xFFFF, 2 * j + half, values, left,
+                pairs, scale, shift, per_x, origin, limit, gap, bits, width, is_table, wide, even,
+                tail,
+            )  # fmt: skip
+            if width == 8 and j >= 2:
+                second = codes
+            else:
+                first = codes
+    return _appended(registers, first, second, width), (open_ >> 8) | (unsure << 24)
+
+
+@triton.jit
+def _appended(r, first, second, width: tl.constexpr):
+    """Shift the registers, as one number, by eight codes, and put these at the upper end."""
+    if width == 1:
+        moved = ((r[0] >> 8) | (first << 24),)
+    elif width == 2:
+        moved = ((r[0] >> 16) | (r[1] << 16), (r[1] >> 16) | (first << 16))
+    elif width == 4:
+        moved = (r[1], r[2], r[3], first)
+    else:
+        moved = (r[2], r[3], r[4], r[5], r[6], r[7], first, second)
+    return moved
+
+
+@triton.jit
+def _inserted(register, r: tl.constexpr, draw, code, active, width: tl.constexpr):
+    """Return register r with the code of a draw, where that is `active` and in this register."""
+    here = active & (draw // (32 // width) == r)
+    place = ((draw % (32 // width)) * width).to(tl.uint32)
+    full: tl.constexpr = (1 << width) - 1
+    mask = (tl.zeros_like(register) + full) << place
+    return tl.where(here, ((register | mask) ^ mask) | (code.to(tl.uint32) << place), register)
+
+
+_COUNTS = [
+    "dimension", "tiles", "tile_from", "tile_to", "repeat", "capacity", "row_stride", "levels",
+    "knots",
+]  # fmt: skip
+
+
+@triton.jit(do_not_specialize=_COUNTS)
+def _encode(
+    values, keys, numbers, scales, pairs, first_law, second_law, words, count, listed,
+    dimension, tiles, tile_from, tile_to, repeat, capacity, row_stride, levels, knots,
+    bits: tl.constexpr, width: tl.constexpr, is_table: tl.constexpr, wide: tl.constexpr,
+    even: tl.constexpr, scaled: tl.constexpr, warps: tl.constexpr, tail: tl.constexpr,
+    asm: tl.constexpr,
+):  # fmt: skip
+    """Encode, in program (p, r), `repeat` times `warps` tiles of row r.
+
+    Beyond the last tile, a warp repeats the last one.
+    """
+    row = tl.program_id(1).to(tl.int64)
+    index = tl.arange(0, 32 * warps)
+    lane = index % 32
+    key = load_key(keys + row * 8, tl.zeros((32 * warps,), tl.uint32))
+    shift, factor, divisor = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
+    per_unit, origin = tl.load(numbers + 3), tl.load(numbers + 4).to(tl.float32)
+    limit, gap = tl.load(numbers + 5).to(tl.float32), tl.load(numbers + 6).to(tl.float32)
+    scale = shift * 0.0 + 1.0
+    if scaled:
+        scale = tl.load(scales + row)
+    slope = factor / divisor
+    if not is_table:
+        slope = slope * scale
+    moderate = (tl.abs(slope) >= 7.888609052210118e-31) & (tl.abs(slope) <= 1.2676506002282294e30)
+    # In a row of a family whose slope does not fit into float32, every place is outside.
+    per_x = tl.where(moderate, slope * per_unit, float("nan")).to(tl.float32)
+    for again in range(repeat):
+        wanted = tile_from + (tl.program_id(0) * repeat + again) * warps + index // 32
+        tile = tl.minimum(wanted, tile_to - 1).to(tl.int64)
+        first = tile * 1024 + lane
+        here = values + row * row_stride + first
+        left = tl.minimum(dimension - first, 2048).to(tl.int32)
+        draws = main_block((tile * 32 + lane).to(tl.uint32), key)
+        open_ = tl.zeros((32 * warps,), tl.uint32)
+        registers = ()
+        for _ in tl.static_range(width):
+            registers = registers + (tl.zeros((32 * warps,), tl.uint32),)
+        # Four times, to keep the program small; then all words are back in their places.
+        for eighth in range(4):
+            registers, open_ = _eight_codes(
+                draws, registers, open_, here + 256 * eighth, left - 256 * eighth, pairs, scale,
+                shift, per_x, origin, limit, gap, bits, width, is_table, wide, even, tail,
+            )  # fmt: skip
+            draws = draws[4:16] + draws[0:4]
+        if tail:
+            open_ = open_ & real_draws(left)
+        while tl.max((open_ != 0).to(tl.int32), axis=0) > 0:
+            lowest = open_ & (0 - open_)
+            draw = place_of(lowest)
+            word = word_at(draws, draw // 2)
+            word = tl.where(draw % 2 == 1, word >> 16, word & 0xFFFF)
+            coordinate = first + draw * 32
+            x = tl.load(values + row * row_stride + coordinate, mask=open_ != 0, other=0.0)
+            u = (x.to(tl.float64) * scale - shift) * factor / divisor
+            further = extension(keys + row * 8, coordinate).to(tl.float64) * 5.421010862427522e-20
+            uniform = (word.to(tl.float64) + further) * 1.52587890625e-05
+            if is_table:
+                code, decided = table_code(u, uniform, first_law, second_law, knots, levels)
+            else:
+                code, decided = family_code(u, uniform, first_law, second_law, levels)
+            settled = ()
+            for r in tl.static_range(width):
+                settled = settled + (_inserted(registers[r], r, draw, code, open_ != 0, width),)
+            registers = settled
+            leave_open(count, listed, capacity, row, coordinate, word, (open_ != 0) & ~decided)
+            open_ = open_ ^ lowest
+        packed = transposed(registers, lane, width, asm)
+        target = words + ((row * tiles + tile) * 32 + lane) * bits
+        store_packed(target, packed, bits, width)
+
+
+def sample_rows(
+    rows: torch.Tensor,
+    affine: Affine,
+    ladder: Ladder,
+    law: Law,
+    keystreams: Sequence[Keystream],
+    exact: Callable[[float, int, int, Keystream], int],
+    *,
+    scales: Scales = None,
+    options: Options | None = None,
+) -> torch.Tensor:
+    """Return the packed codes of rows [clients, d] of values x, as a matrix of bytes.
 
     Args:
-        values: The vector x.
-        affine: The map u = (x - shift) scale/divisor.
-        ladder: The ladder over u.
-        keystream: The randomness; it is used up.
-        clamp: Whether an x outside the ladder counts as the nearer end; otherwise it is undecided.
-
-    Returns:
-        The codes, and the coordinates that are undecided: the caller must replace their codes.
+        rows: The values, a row for each client.
+        affine: The map u = (x * scale of the row - shift) scale/divisor.
+        ladder: A ladder over u.
+        law: The distribution, for coordinates that the ladder leaves undecided.
+        keystreams: The randomness of each row; they are used up.
+        exact: Returns the code of (u, draw, coordinate, keystream) in arbitrary precision.
+        scales: The factor of each row, as a tuple or as a float64 tensor on the device; None if
+            all are 1.
+        options: The launch options.
 
     Raises:
-        ParameterError: The values are no vector that the kernels can read, there are none or more
-            than 2^35 of them, or the ladder has more than 256 levels.
-        RandomnessError: The keystream was used before.
+        ParameterError: The kernels cannot read the rows, there are too many of them, or the ladder
+            has more than 256 levels.
+        RandomnessError: A keystream was used before.
     """
-    check_values(values, dimensions=1)
     parameter_rules.integer("levels", ladder.levels, low=2, high=256)
     bits = (ladder.levels - 1).bit_length()
-    dimension, device = values.shape[0], values.device
-    if not 0 < dimension <= _MOST:
-        raise ParameterError(f"a vector must have 1 to {_MOST} coordinates, got {dimension}")
-    wide = values.dtype == torch.float64 or is_far(affine, ladder)
-    with on_device(values):
-        key = torch.from_numpy(prepare([keystream.spend()])).to(device)
-        draws = compute_draws(key, dimension, 16)
-        rows = torch.from_numpy(_padded(ladder, (1 << bits) - 1)).to(device)
-        gaps = torch.from_numpy(ladder.gaps).to(device)
-        shifts = torch.tensor([affine.shift], dtype=torch.float64, device=device)
-        codes = torch.empty(dimension, dtype=torch.uint8, device=device)
-        # About levels/2^16 of the coordinates are undecided, unless many lie outside.
-        capacity = min(dimension, 1024 + dimension * ladder.levels // 2**14)
-        while True:
-            undecided = UndecidedBuffer(capacity, device)
-            _search[(-(-dimension // _TOGETHER),)](
-                values, draws, codes, rows, gaps, shifts, undecided.count, undecided.coordinates,
-                undecided.words, dimension, capacity, len(ladder.gaps) - 1, affine.shift,
-                ladder.cells_per_unit * (affine.scale / affine.divisor), ladder.origin,
-                width=rows.shape[2], bits=bits, clamp=clamp, wide=wide, block=_TOGETHER,
-                num_warps=4, enable_fp_fusion=False,
+    width = 1 << (bits - 1).bit_length()
+    cells, gaps = len(ladder.gaps) - 1, ladder.gaps[:-1]
+    limit = np.nextafter(np.float32(cells - 0.5), np.float32(0.0))
+    per_unit, gap = ladder.cells_per_unit, float(gaps.max())
+    numbers = (
+        affine.shift, affine.scale, affine.divisor, per_unit, ladder.origin - 0.5, float(limit), gap
+    )  # fmt: skip
+    batch = Batch(rows, keystreams, scales, numbers, most=MOST)
+    (clients, dimension), device = rows.shape, rows.device
+    tiles = -(-dimension // TILE)
+    words = torch.empty((clients, 32 * bits * tiles), dtype=torch.int32, device=device)
+    pairs = _pairs(ladder, device)
+    laws = _numbers(law.first.tobytes(), device), _numbers(law.second.tobytes(), device)
+    scaled_table = law.is_table and batch.scaled
+    wide = scaled_table or (
+        affine.shift != 0.0 and (rows.dtype == torch.float64 or is_far(affine, ladder))
+    )
+    warps, repeat = options or Options()
+
+    def launch() -> None:
+        for tail, start, stop, again in launches(clients, dimension, TILE, repeat):
+            _encode[(-(-(stop - start) // (warps * again)), clients)](
+                rows, batch.keys, batch.numbers, batch.scales, pairs, *laws, words, batch.count,
+                batch.listed, dimension, tiles, start, stop, again, batch.capacity, rows.stride(0),
+                ladder.levels, len(law.first), bits=bits, width=width, is_table=law.is_table,
+                wide=wide, even=gap <= _EVEN * float(gaps.min()), scaled=batch.scaled, warps=warps,
+                tail=tail, asm=rows.is_cuda, num_warps=warps, enable_fp_fusion=False,
             )  # fmt: skip
-            left = undecided.left(values, key)
-            if left is not None:
-                return codes, left
-            capacity = dimension
+
+    payloads = words.view(torch.uint8)
+    if rows.numel():
+        with on_device(rows):
+            for row, i, draw in batch.run(launch).tolist():
+                u = (batch.value(row, i) - affine.shift) * affine.scale / affine.divisor
+                code = exact(u, draw, i, batch.keystream(row))
+                write_code(payloads, row, i, code, bits)
+    return payloads[:, : (dimension * bits + 7) // 8]
 
 
-def _padded(ladder: Ladder, thresholds: int) -> NDArray[np.float32]:
-    """Pad the rows to at least `thresholds` thresholds, as many as the binary search may read."""
-    missing = max(0, thresholds - ladder.rows.shape[2])
-    rows = np.pad(ladder.rows, ((0, 0), (0, 0), (0, missing)))
-    rows[:, 0, ladder.rows.shape[2] :] = np.inf
-    return rows
+@lru_cache(maxsize=64)
+def _pairs(ladder: Ladder, device: torch.device) -> torch.Tensor:
+    """Return a ladder for the kernel: a row of 2^bits pairs of float32 numbers for each cell.
+
+    A pair holds a threshold at the middle of the cell and its rise over the cell. Rows are padded
+    with thresholds that no draw passes; the last pair begins with the gap.
+    """
+    count, cells = ladder.levels - 1, len(ladder.gaps) - 1
+    pairs = np.zeros((cells, 1 << count.bit_length(), 2), dtype=np.float32)
+    pairs[:, :, 0] = np.inf
+    starts, rises = ladder.rows[:cells, 0, :count], ladder.rows[:cells, 1, :count]
+    pairs[:, :count, 0] = starts.astype(np.float64) + rises / 2.0
+    pairs[:, :count, 1] = rises
+    pairs[:, -1, 0] = ladder.gaps[:cells]
+    return torch.from_numpy(pairs.view(np.int64)).to(device)
+
+
+@lru_cache(maxsize=64)
+def _numbers(content: bytes, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.frombuffer(content).copy()).to(device)
 
 
 def sample_exponential_family(
-    values: torch.Tensor,
+    rows: torch.Tensor,
     affine: Affine,
     points: Vector,
     weights: Vector,
-    keystream: Keystream,
+    keystreams: Sequence[Keystream],
     *,
     reach: float,
     fisher_bound: float,
+    scales: Scales = None,
 ) -> torch.Tensor:
-    """Return, as uint8 on the device, the codes that `mechanisms.kernels.family` gives on the CPU.
+    """Return the packed codes that `mechanisms.kernels.family` gives on the CPU, a row for each row.
 
-    The arguments are those of its function of the same name, with values on a CUDA device. Values
-    must be finite, which is not checked.
+    The arguments are those of its function of the same name, with rows on a CUDA device, each
+    with a keystream and a factor. Values must be finite, which is not checked.
     """
     if not family.has_ladder(affine, points, reach):
-        codes = family.sample_exponential_family(
-            values.double().cpu().numpy(), affine, points, weights, keystream,
-            reach=reach, fisher_bound=fisher_bound,
-        )  # fmt: skip
-        return torch.from_numpy(codes).to(values.device)
-    ladder = family.ladder_of(points, weights, fisher_bound, reach)
-    found, left = sample_codes(values, affine, ladder, keystream, clamp=False)
-    tilts = affine(left.values)
-    settled = exact_family.decide_codes(tilts, points, weights, left.spelled, keystream)
-    return insert_codes(found, left, settled)
+
+        def encoded(row: Vector, keystream: Keystream) -> family.Codes:
+            return family.sample_exponential_family(
+                row, affine, points, weights, keystream, reach=reach, fisher_bound=fisher_bound
+            )
+
+        return encode_on_cpu(rows, scales, keystreams, encoded, (len(points) - 1).bit_length())
+    usual = family.usual_reach(reach, rows.shape[1])
+    ladder = family.ladder_of(points, weights, fisher_bound, usual)
+
+    def exact(u: float, draw: int, i: int, keystream: Keystream) -> int:
+        return exact_family.exact_code(u, points, weights, draw, i, keystream)
+
+    law = Law(is_table=False, first=points, second=weights)
+    return sample_rows(rows, affine, ladder, law, keystreams, exact, scales=scales)
 
 
 def sample_table(
-    values: torch.Tensor, given: table.ThresholdTable, keystream: Keystream, affine: Affine
+    rows: torch.Tensor,
+    given: table.ThresholdTable,
+    keystreams: Sequence[Keystream],
+    affine: Affine,
+    *,
+    scales: Scales = None,
 ) -> torch.Tensor:
-    """Return, as uint8 on the device, the codes that `mechanisms.kernels.table` gives on the CPU.
+    """Return the packed codes that `mechanisms.kernels.table` gives on the CPU, a row for each row.
 
-    The arguments are those of its function of the same name with `clamp`, with values on a CUDA
-    device: an input outside the table counts as the nearer end. Values must be finite; the caller
-    must check that.
+    The arguments are those of its function of the same name with `clamp`, with rows on a CUDA
+    device, each with a keystream and a factor: an input outside the table counts as the nearer
+    end. Values must be finite; the caller must check that.
     """
-    if not table.has_ladder(affine, given):
-        host = values.double().cpu().numpy()
-        codes = table.sample_table(host, given, keystream, affine, clamp=True)
-        return torch.from_numpy(codes).to(values.device)
-    ladder, _ = table.cached_ladders(given)
-    found, left = sample_codes(values, affine, ladder, keystream, clamp=True)
     knots = given.knots
-    places = np.clip(affine(left.values), knots[0], knots[-1])
-    settled = exact_table.decide_codes(
-        places, knots, given.thresholds, given.cumulative, left.spelled, keystream
-    )
-    return insert_codes(found, left, settled)
+    if not table.has_ladder(affine, given):
 
+        def encoded(row: Vector, keystream: Keystream) -> family.Codes:
+            return table.sample_table(row, given, keystream, affine, clamp=True)
 
-def insert_codes(
-    codes: torch.Tensor, left: UndecidedCoordinates, settled: NDArray[np.integer]
-) -> torch.Tensor:
-    """Write the codes that the CPU has decided into `codes`, in place, and return `codes`.
+        levels = given.thresholds.shape[1]
+        return encode_on_cpu(rows, scales, keystreams, encoded, (levels - 1).bit_length())
 
-    Args:
-        codes: The codes of all coordinates, on the device.
-        left: The coordinates that the kernel left undecided.
-        settled: Their codes, in the same order.
-    """
-    if len(settled):
-        at = torch.from_numpy(left.spelled.coordinates).to(codes.device)
-        codes[at] = torch.from_numpy(settled).to(codes.device, codes.dtype)
-    return codes
+    def exact(u: float, draw: int, i: int, keystream: Keystream) -> int:
+        place = min(max(u, float(knots[0])), float(knots[-1]))
+        return exact_table.exact_code(place, knots, given.cumulative, draw, i, keystream)
+
+    law = Law(is_table=True, first=knots, second=given.thresholds)
+    ladder, _ = table.cached_ladders(given)
+    return sample_rows(rows, affine, ladder, law, keystreams, exact, scales=scales)

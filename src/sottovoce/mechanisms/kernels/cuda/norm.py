@@ -1,4 +1,4 @@
-"""The sum of squares on a CUDA device, as one tree of float64 additions in a fixed order.
+"""Sums of squares of rows on a CUDA device, each as one tree of additions in a fixed order.
 
 Padded with zeros to a power of two, a node is the sum of its left and right child. The leaves of a
 tile of 1024 coordinates are in the order 32 l + k for coordinate 32 k + l: each lane adds its own
@@ -7,46 +7,46 @@ device agree in every bit. The square of a float32 is exact in float64; that of 
 before it is added (no fused multiply-add).
 """
 
-import math
+import struct
 
 import torch
 import triton
 import triton.language as tl
 
-from sottovoce.core.domains import LEAST_SQUARES, MOST_SQUARES, L2Ball
-from sottovoce.core.errors import DomainError
+from sottovoce.core.domains import LEAST_SQUARES, MOST_SQUARES
 from sottovoce.mechanisms.kernels.cuda.place import check_values, on_device
 
 TILE = 1024
+_WARPS = 4
+_LAST = 4096  # The most numbers of a row that the last kernel adds.
+_MOST_ROWS = 65535
+_LEAST, _MOST = tl.constexpr(LEAST_SQUARES), tl.constexpr(MOST_SQUARES)
 
 
 @triton.jit
-def _square(values, k: tl.constexpr, left, tail: tl.constexpr):
-    if tail:
-        x = tl.load(values + 32 * k, mask=left > 32 * k, other=0.0).to(tl.float64)
-    else:
-        x = tl.load(values + 32 * k).to(tl.float64)
+def _square(values, k: tl.constexpr, left):
+    x = tl.load(values + 32 * k, mask=left > 32 * k, other=0.0).to(tl.float64)
     return x * x
 
 
 @triton.jit
-def _two(values, k: tl.constexpr, left, tail: tl.constexpr):
-    return _square(values, k, left, tail) + _square(values, k + 1, left, tail)
+def _two(values, k: tl.constexpr, left):
+    return _square(values, k, left) + _square(values, k + 1, left)
 
 
 @triton.jit
-def _four(values, k: tl.constexpr, left, tail: tl.constexpr):
-    return _two(values, k, left, tail) + _two(values, k + 2, left, tail)
+def _four(values, k: tl.constexpr, left):
+    return _two(values, k, left) + _two(values, k + 2, left)
 
 
 @triton.jit
-def _eight(values, k: tl.constexpr, left, tail: tl.constexpr):
-    return _four(values, k, left, tail) + _four(values, k + 4, left, tail)
+def _eight(values, k: tl.constexpr, left):
+    return _four(values, k, left) + _four(values, k + 4, left)
 
 
 @triton.jit
-def _sixteen(values, k: tl.constexpr, left, tail: tl.constexpr):
-    return _eight(values, k, left, tail) + _eight(values, k + 8, left, tail)
+def _sixteen(values, k: tl.constexpr, left):
+    return _eight(values, k, left) + _eight(values, k + 8, left)
 
 
 @triton.jit
@@ -90,120 +90,137 @@ def _add_lanes(x, groups: tl.constexpr, asm: tl.constexpr):
     return x
 
 
-@triton.jit(do_not_specialize=["dimension", "tile_from", "tiles"])
-def _tile_sums(
-    values, sums, dimension, tile_from, tiles,
-    warps: tl.constexpr, tail: tl.constexpr, asm: tl.constexpr,
-):  # fmt: skip
-    """Store the sum of squares of each tile from `tile_from` to `tiles`, one for each warp."""
+@triton.jit(do_not_specialize=["dimension", "stride", "tiles"])
+def _tile_sums(values, sums, dimension, stride, tiles, warps: tl.constexpr, asm: tl.constexpr):
+    """Store the sum of squares of each tile of row r, one for each warp of the programs (p, r)."""
+    row = tl.program_id(1).to(tl.int64)
     index = tl.arange(0, 32 * warps)
     lane = index % 32
-    wanted = tile_from + tl.program_id(0) * warps + index // 32
+    wanted = tl.program_id(0) * warps + index // 32
     tile = tl.minimum(wanted, tiles - 1).to(tl.int64)
     first = tile * 1024 + lane
-    here = values + first
-    left = dimension - first
-    total = _sixteen(here, 0, left, tail) + _sixteen(here, 16, left, tail)
+    here = values + row * stride + first
+    left = tl.minimum(dimension - first, 1024).to(tl.int32)
+    total = _sixteen(here, 0, left) + _sixteen(here, 16, left)
     total = _add_lanes(total, warps, asm)
-    tl.store(sums + tile, total, mask=(lane == 0) & (wanted < tiles))
+    tl.store(sums + row * tiles + tile, total, mask=(lane == 0) & (wanted < tiles))
 
 
-@triton.jit(do_not_specialize=["count"])
-def _sum_groups(numbers, sums, count, warps: tl.constexpr, asm: tl.constexpr):
-    """Store the sums of 32 adjacent numbers, added by adjacent pairs."""
+@triton.jit(do_not_specialize=["count", "groups"])
+def _sum_groups(numbers, sums, count, groups, warps: tl.constexpr, asm: tl.constexpr):
+    """Store the sums of 32 adjacent numbers of row r, added by adjacent pairs."""
+    row = tl.program_id(1).to(tl.int64)
     index = tl.program_id(0).to(tl.int64) * (32 * warps) + tl.arange(0, 32 * warps)
-    x = tl.load(numbers + index, mask=index < count, other=0.0)
+    x = tl.load(numbers + row * count + index, mask=index < count, other=0.0)
     x = _add_lanes(x, warps, asm)
-    tl.store(sums + index // 32, x, mask=(index % 32 == 0) & (index < count))
+    tl.store(sums + row * groups + index // 32, x, mask=(index % 32 == 0) & (index < count))
 
 
-def sum_of_squares(values: torch.Tensor, *, warps: int = 4) -> torch.Tensor:
-    """Return the sum of squares of a vector as a float64 tensor with one number, on its device.
+@triton.jit
+def _factor(total, limit, one_below):
+    """Return the factor that clips a row with this sum of squares; NaN if one does not do it."""
+    factor = limit / tl.maximum(tl.sqrt(total), limit)
+    small = total < tl.full((), _LEAST, tl.float64)
+    factor = tl.where(small & (one_below == 0), float("nan"), tl.where(small, 1.0, factor))
+    return tl.where(total <= tl.full((), _MOST, tl.float64), factor, float("nan"))
 
-    It is the number that `core.domains.square_sum` gives on the CPU, bit for bit. `warps` sets only
-    how the kernel is launched.
+
+@triton.jit(do_not_specialize=["count", "dimension", "stride", "limit", "one_below"])
+def _finish(
+    numbers, found, rows, count, dimension, stride, limit, one_below,
+    block: tl.constexpr, levels: tl.constexpr, clips: tl.constexpr, zeros: tl.constexpr,
+):  # fmt: skip
+    """Store the sum of the numbers of row r, or the factor that clips the row.
+
+    `limit` has the bits of a float64. With `zeros` a row that no factor clips becomes 0.
     """
-    check_values(values, dimensions=1)
-    dimension, device = values.shape[0], values.device
-    if dimension == 0:
-        return torch.zeros(1, dtype=torch.float64, device=device)
-    tiles, full = -(-dimension // TILE), dimension // TILE
-    sums = torch.empty(tiles, dtype=torch.float64, device=device)
-    asm = values.is_cuda
-    with on_device(values):
-        for tail, start, stop in ((False, 0, full), (True, full, tiles)):
-            if start < stop:
-                _tile_sums[(-(-(stop - start) // warps),)](
-                    values, sums, dimension, start, stop,
-                    warps=warps, tail=tail, asm=asm, num_warps=warps, enable_fp_fusion=False,
-                )  # fmt: skip
-        while sums.shape[0] > 1:
-            groups = -(-sums.shape[0] // 32)
-            halved = torch.empty(groups, dtype=torch.float64, device=device)
-            _sum_groups[(-(-groups // warps),)](
-                sums, halved, sums.shape[0],
-                warps=warps, asm=asm, num_warps=warps, enable_fp_fusion=False,
+    row = tl.program_id(0).to(tl.int64)
+    index = tl.arange(0, block)
+    x = tl.load(numbers + row * count + index, mask=index < count, other=0.0)
+    for level in tl.static_range(levels):
+        left, right = tl.split(tl.reshape(x, (block >> (level + 1), 2)))
+        x = left + right
+    total = tl.sum(x, axis=0)
+    if clips:
+        total = _factor(total, limit.to(tl.float64, bitcast=True), one_below)
+        if zeros:
+            if total != total:
+                for start in range(0, dimension, block):
+                    here = start + index
+                    nothing = tl.zeros((block,), rows.dtype.element_ty)
+                    tl.store(rows + row * stride + here, nothing, mask=here < dimension)
+                total = tl.full((), 1.0, tl.float64)
+    tl.store(found + row, total)
+
+
+def square_sums(rows: torch.Tensor) -> torch.Tensor:
+    """Return the sum of squares of each row in float64, on the device.
+
+    Args:
+        rows: A matrix with a vector in each row.
+
+    Returns:
+        The numbers that `core.domains.square_sum` gives on the CPU, bit for bit.
+
+    Raises:
+        ParameterError: The kernels cannot read the rows.
+    """
+    return _reduced(rows, None, zeros=False)
+
+
+def clip_factors(rows: torch.Tensor, limit: float, *, zeros: bool = False) -> torch.Tensor:
+    """Return the factor that clips each row to a Euclidean norm, in float64 on the device.
+
+    Args:
+        rows: A matrix with a vector in each row.
+        limit: The largest norm, at least 1e-101.
+        zeros: Whether to overwrite rows with zeros if no factor clips them: those that are not
+            finite, and float64 rows with a norm above 1e100.
+
+    Returns:
+        1 for a row whose norm is at most `limit`, else limit/norm; NaN if no factor clips the row.
+
+    Raises:
+        ParameterError: The kernels cannot read the rows.
+    """
+    return _reduced(rows, limit, zeros=zeros)
+
+
+def _reduced(rows: torch.Tensor, limit: float | None, *, zeros: bool) -> torch.Tensor:
+    check_values(rows, dimensions=2)
+    if len(rows) > _MOST_ROWS:
+        parts = torch.split(rows, _MOST_ROWS)
+        return torch.cat([_reduced(part, limit, zeros=zeros) for part in parts])
+    count, dimension = rows.shape
+    asm, tiles = rows.is_cuda, max(1, -(-dimension // TILE))
+    sums = torch.empty((count, tiles), dtype=torch.float64, device=rows.device)
+    found = torch.empty(count, dtype=torch.float64, device=rows.device)
+    if not count:
+        return found
+    with on_device(rows):
+        _tile_sums[(-(-tiles // _WARPS), count)](
+            rows, sums, dimension, rows.stride(0), tiles,
+            warps=_WARPS, asm=asm, num_warps=_WARPS, enable_fp_fusion=False,
+        )  # fmt: skip
+        while sums.shape[1] > _LAST:
+            groups = -(-sums.shape[1] // 32)
+            fewer = torch.empty((count, groups), dtype=torch.float64, device=rows.device)
+            _sum_groups[(-(-groups // _WARPS), count)](
+                sums, fewer, sums.shape[1], groups,
+                warps=_WARPS, asm=asm, num_warps=_WARPS, enable_fp_fusion=False,
             )  # fmt: skip
-            sums = halved
-    return sums
+            sums = fewer
+        levels = (sums.shape[1] - 1).bit_length()
+        # The squares of float32 numbers do not underflow, so a smaller sum is that of zeros.
+        one_below = rows.dtype != torch.float64 or (limit or 0.0) >= 1e-99
+        _finish[(count,)](
+            sums, found, rows, sums.shape[1], dimension, rows.stride(0), _bits(limit or 0.0),
+            int(one_below), block=1 << levels, levels=levels, clips=limit is not None, zeros=zeros,
+            num_warps=1 if levels < 8 else 4, enable_fp_fusion=False,
+        )  # fmt: skip
+    return found
 
 
-def norm(values: torch.Tensor) -> float:
-    """Return the Euclidean norm that `L2Ball.norm` gives; not finite if a value is not."""
-    total = float(sum_of_squares(values))
-    if LEAST_SQUARES <= total <= MOST_SQUARES:
-        return math.sqrt(total)
-    unit, largest = _scaled(values)
-    if largest == 0.0 or not math.isfinite(largest):
-        return largest
-    return largest * math.sqrt(float(sum_of_squares(unit)))
-
-
-def _scaled(values: torch.Tensor) -> tuple[torch.Tensor, float]:
-    """Return the values divided by their largest magnitude, and that magnitude."""
-    wide = values.double()
-    # A tensor, because torch divides by a Python number less exactly.
-    largest = wide.abs().max()
-    return wide / largest, float(largest)
-
-
-def clipped(values: torch.Tensor, ball: L2Ball) -> tuple[torch.Tensor, float]:
-    """Return (values, factor), whose product in float64 is what `ball.project` gives.
-
-    The values are those given, and the factor is at most 1; if the values are too large for one
-    multiplication, they are returned clipped, in float64, with the factor 1.
-
-    Raises:
-        DomainError: A value is NaN or infinite.
-    """
-    scale = ball.scale_for(norm(values))
-    if scale is not None:
-        return values, scale
-    check_finite(values)
-    unit, _ = _scaled(values)
-    return unit * (ball.limit / math.sqrt(float(sum_of_squares(unit)))), 1.0
-
-
-def project(values: torch.Tensor, ball: L2Ball) -> torch.Tensor:
-    """Return the clipped vector that `ball.project` gives, on the device.
-
-    Values in the ball are returned as they are, in their own type; others are clipped in float64.
-
-    Raises:
-        DomainError: A value is NaN or infinite.
-    """
-    given, scale = clipped(values, ball)
-    return given if scale == 1.0 else given.double() * scale
-
-
-def check_finite(values: torch.Tensor) -> None:
-    """Raise DomainError if a coordinate of a vector is NaN or infinite."""
-    if math.isfinite(float(sum_of_squares(values))):
-        return
-    broken = torch.nonzero(~torch.isfinite(values))
-    if len(broken):
-        where = int(broken[0])
-        raise DomainError(
-            f"coordinate {where} is {float(values[where])}; every coordinate must be finite. If "
-            "the model has diverged, lower the learning rate; if a value is missing, leave it out"
-        )
+def _bits(value: float) -> int:
+    """Return the bits of a float64 as an integer, since kernels take numbers as float32."""
+    return int(struct.unpack("<q", struct.pack("<d", value))[0])

@@ -18,16 +18,15 @@ y = x c + 1/2, c = t/(64 x): the roundings of c and x (where x had more than 24 
 32 * 2^-24 each, that of y by 64 * 2^-25 and that of t by 2^-20; ex2.approx adds 2^-22 to E.
 Together (3.5 * 2^-19 ln 2) + 2^-22 < 2^-17.6.
 
-The rest, about 3 of 2^16 coordinates, goes to a list of blocks and is decided by a second kernel
-(`one_bit_settling`): 64 further bits of the coordinate's own stream are compared with q in float64.
-Coordinates within 2^-49 even then go to the CPU, to `exact_bit`.
+The rest, about 3 of 2^16 coordinates, is decided at once: 64 further bits of the coordinate's own
+stream are compared with q in float64. Coordinates within 2^-49 even then go to the CPU, to
+`exact_bit`. A row whose slope does not fit into float32 is decided in float64 as a whole.
 """
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -35,29 +34,27 @@ import triton.language as tl
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms.kernels.cuda.chacha import PREPARED, main_block, prepare, prepared_words
-from sottovoce.mechanisms.kernels.cuda.one_bit_settling import settle
-from sottovoce.mechanisms.kernels.cuda.place import check_values, on_device
+from sottovoce.mechanisms.kernels.cuda.batch import Batch, Scales, leave_open
+from sottovoce.mechanisms.kernels.cuda.chacha import extension, load_key, main_block
+from sottovoce.mechanisms.kernels.cuda.lanes import place_of, transposed, word_at
+from sottovoce.mechanisms.kernels.cuda.place import on_device
 from sottovoce.mechanisms.kernels.reference.one_bit import exact_bit
 
 TILE = 1024
-_SLOPES = 2.0**-100, 2.0**100  # The range of the slope of t/64 in x, far inside float32.
-_SCALES = 2.0**-200, 2.0**200  # In this range no product overflows or underflows in float64.
-_SECOND_MARGIN = 2.0**-49
-_MOST = 2**35  # The most coordinates of a row.
-_MOST_ROWS = 65535
-_SETTLERS, _WIDTH = 264, 128  # The programs of the second kernel, and their lanes.
+MOST = 2**35  # The most coordinates of a row.
+_SMALL = 1 << 23  # Up to so many coordinates, one launch with all checks is faster than two.
+_MARGIN = 2.0**-49
 
 
 class Options(NamedTuple):
-    """The launch options of the first kernel; all give the same bits.
+    """The launch options of the kernel; all give the same bits.
 
     Attributes:
         warps: The number of warps of a program.
         repeat: The number of tiles that a warp takes, one after the other.
     """
 
-    warps: int = 4
+    warps: int = 1
     repeat: int = 4
 
 
@@ -109,153 +106,108 @@ def _margins(w, f, asm: tl.constexpr):
 
 
 @triton.jit
-def _exponent(x, slope, scale, stddev, wide: tl.constexpr, asm: tl.constexpr):
-    """Return 2 log2(e) z, limited to [-32, 32], in float32."""
-    if wide:
-        t = x.to(tl.float64) * scale / stddev * 2.8853900817779268
-        t = tl.minimum(tl.maximum(t, -32.0), 32.0).to(tl.float32)
-    else:
-        t = tl.fma(_saturated(x.to(tl.float32), slope, asm), 64.0, -32.0)
-    return t
-
-
-@triton.jit
-def _judge(x, draw, slope, scale, stddev, wide: tl.constexpr, asm: tl.constexpr):
+def _judge(x, draw, slope, asm: tl.constexpr):
     """Return two margins: if the first is not negative, the bit is 1; if the second is, it is 0.
 
     The bits of a draw w are those of the float w 2^-149, so it needs no conversion. All is in units
     of 2^-55, with 1 + E in units of 2^94.
     """
-    e = _power(_exponent(x, slope, scale, stddev, wide, asm), asm)
-    f = tl.fma(e, 1.9807040628566084e28, 1.9807040628566084e28)
+    # 2 log2(e) z, limited to [-32, 32].
+    t = tl.fma(_saturated(x.to(tl.float32), slope, asm), 64.0, -32.0)
+    f = tl.fma(_power(t, asm), 1.9807040628566084e28, 1.9807040628566084e28)
     return _margins(draw.to(tl.float32, bitcast=True), f, asm)
 
 
 @triton.jit
-def _both(
-    surely, perhaps, word, j: tl.constexpr, values, left, slope, scale, stddev,
-    tail: tl.constexpr, wide: tl.constexpr, asm: tl.constexpr,
+def _decide(surely, perhaps, draw, k: tl.constexpr, values, left, slope, tail: tl.constexpr,
+    asm: tl.constexpr,
 ):  # fmt: skip
-    """Add the decisions of the two draws in word j."""
+    """Add the decision of draw k; the last bit shifted in is the lowest."""
     if tail:
-        late = tl.load(values + 32 * (2 * j + 1), mask=left > 32 * (2 * j + 1), other=0.0)
-        early = tl.load(values + 32 * (2 * j), mask=left > 32 * (2 * j), other=0.0)
+        x = tl.load(values + 32 * k, mask=left > 32 * k, other=0.0)
     else:
-        late = tl.load(values + 32 * (2 * j + 1))
-        early = tl.load(values + 32 * (2 * j))
-    above1, below1 = _judge(late, word >> 16, slope, scale, stddev, wide, asm)
-    above0, below0 = _judge(early, word & 0xFFFF, slope, scale, stddev, wide, asm)
-    # The last bit shifted in is the lowest; a sign bit is the opposite of the decision.
-    surely = (surely << 1) | (above1.to(tl.uint32, bitcast=True) >> 31)
-    perhaps = (perhaps << 1) | (below1.to(tl.uint32, bitcast=True) >> 31)
-    surely = (surely << 1) | (above0.to(tl.uint32, bitcast=True) >> 31)
-    perhaps = (perhaps << 1) | (below0.to(tl.uint32, bitcast=True) >> 31)
+        x = tl.load(values + 32 * k)
+    above, below = _judge(x, draw, slope, asm)
+    # A sign bit is the opposite of the decision.
+    surely = (surely << 1) | (above.to(tl.uint32, bitcast=True) >> 31)
+    perhaps = (perhaps << 1) | (below.to(tl.uint32, bitcast=True) >> 31)
     return surely, perhaps
 
 
 @triton.jit
-def _eight_words(
-    w0, w1, w2, w3, w4, w5, w6, w7, j: tl.constexpr, a, b, values, left, slope, scale, stddev,
-    tail: tl.constexpr, wide: tl.constexpr, asm: tl.constexpr,
-):  # fmt: skip
-    """Add the decisions of sixteen draws, from the highest."""
-    a, b = _both(a, b, w7, j + 7, values, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w6, j + 6, values, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w5, j + 5, values, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w4, j + 4, values, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w3, j + 3, values, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w2, j + 2, values, left, slope, scale, stddev, tail, wide, asm)
-    a, b = _both(a, b, w1, j + 1, values, left, slope, scale, stddev, tail, wide, asm)
-    return _both(a, b, w0, j, values, left, slope, scale, stddev, tail, wide, asm)
+def _exact(z, uniform):
+    """Return uniform - q, q = 1/(1 + e^(2z)), whose sign decides."""
+    small = tl.exp(-2.0 * tl.abs(z))
+    return uniform - tl.where(z > 0.0, small, 1.0) / (1.0 + small)
 
 
 @triton.jit
-def _swapped(x, lane, by: tl.constexpr, mask: tl.constexpr):
-    """Do one step of the transpose: exchange squares of `by` bits with those of lane ^ by."""
-    other = tl.inline_asm_elementwise(
-        "shfl.sync.bfly.b32 $0, $1, $2, 0x1f, 0xffffffff;",
-        "=r,r,r",
-        [x, tl.full(x.shape, by, tl.uint32)],
-        dtype=tl.uint32,
-        is_pure=False,
-        pack=1,
-    )
-    kept = tl.where((lane & by) == 0, mask, mask << by).to(tl.uint32)
-    moved = tl.where((lane & by) == 0, other << by, other >> by)
-    return (x & kept) | (moved & ~kept)
+def real_draws(left):
+    """Return a mask of the draws k of a lane that have a coordinate: 32 k < left."""
+    draws = tl.minimum(tl.maximum((left + 31) // 32, 0), 32)
+    return ((tl.full(draws.shape, 1, tl.int64) << draws) - 1).to(tl.uint32)
 
 
-@triton.jit
-def _transposed(x, lane, warps: tl.constexpr, asm: tl.constexpr):
-    """Transpose the bits of each warp: bit l of lane k comes from bit k of lane l."""
-    if asm:
-        x = _swapped(x, lane, 16, 0x0000FFFF)
-        x = _swapped(x, lane, 8, 0x00FF00FF)
-        x = _swapped(x, lane, 4, 0x0F0F0F0F)
-        x = _swapped(x, lane, 2, 0x33333333)
-        x = _swapped(x, lane, 1, 0x55555555)
-    else:
-        place = tl.arange(0, 32)
-        bits = (tl.reshape(x, (warps, 32, 1)) >> place[None, None, :].to(tl.uint32)) & 1
-        x = tl.sum(bits << place[None, :, None].to(tl.uint32), axis=1)
-        x = tl.reshape(x, (warps * 32,))
-    return x
-
-
-_COUNTS = ["dimension", "tiles", "tile_from", "tile_to", "capacity", "row_stride"]
+_COUNTS = ["dimension", "tiles", "tile_from", "tile_to", "repeat", "capacity", "row_stride"]
 
 
 @triton.jit(do_not_specialize=_COUNTS)
-def _first(
-    values, keys, scales, words, count, blocks, undecided,
-    dimension, tiles, tile_from, tile_to, capacity, slope, row_stride,
-    prepared: tl.constexpr, warps: tl.constexpr, repeat: tl.constexpr, tail: tl.constexpr,
-    wide: tl.constexpr, asm: tl.constexpr,
+def _encode(
+    values, keys, numbers, scales, words, count, listed,
+    dimension, tiles, tile_from, tile_to, repeat, capacity, row_stride,
+    scaled: tl.constexpr, warps: tl.constexpr, tail: tl.constexpr, asm: tl.constexpr,
 ):  # fmt: skip
-    """Make the first decisions, in program (p, r) for `repeat` times `warps` tiles of row r.
+    """Encode, in program (p, r), `repeat` times `warps` tiles of row r.
 
-    Beyond the last tile, a warp repeats the last one, and lists nothing.
+    Beyond the last tile, a warp repeats the last one.
     """
     row = tl.program_id(1).to(tl.int64)
     index = tl.arange(0, 32 * warps)
     lane = index % 32
-    k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3 = prepared_words(
-        keys + row * prepared, tl.zeros((32 * warps,), tl.uint32)
-    )
-    scale, stddev = tl.load(scales), tl.load(scales + 1)
+    key = load_key(keys + row * 8, tl.zeros((32 * warps,), tl.uint32))
+    stddev, margin, per_tilt = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 2)
+    scale = stddev * 0.0 + 1.0
+    if scaled:
+        scale = tl.load(scales + row)
+    slope64 = scale / stddev * per_tilt
+    # Far inside float32, so that products of slopes and numbers that matter are there, too.
+    moderate = (slope64 >= 7.888609052210118e-31) & (slope64 <= 1.2676506002282294e30)
+    slope = tl.where(moderate, slope64, 0.0).to(tl.float32)
+    always = tl.where(moderate, 0, 0xFFFFFFFF).to(tl.uint32)
     for again in range(repeat):
         wanted = tile_from + (tl.program_id(0) * repeat + again) * warps + index // 32
         tile = tl.minimum(wanted, tile_to - 1).to(tl.int64)
         first = tile * 1024 + lane
         here = values + row * row_stride + first
-        left = dimension - first  # Draw k is used where 32 k < left.
-        w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
-            (tile * 32 + lane).to(tl.uint32),
-            k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3,
-        )  # fmt: skip
+        left = tl.minimum(dimension - first, 2048).to(tl.int32)
+        draws = main_block((tile * 32 + lane).to(tl.uint32), key)
         a = tl.zeros((32 * warps,), tl.uint32)
         b = tl.zeros((32 * warps,), tl.uint32)
-        a, b = _eight_words(
-            w8, w9, w10, w11, w12, w13, w14, w15, 8, a, b, here, left, slope, scale, stddev,
-            tail, wide, asm,
-        )  # fmt: skip
-        a, b = _eight_words(
-            w0, w1, w2, w3, w4, w5, w6, w7, 0, a, b, here, left, slope, scale, stddev,
-            tail, wide, asm,
-        )  # fmt: skip
-        surely = ~a
-        open_ = a & ~b
+        for j in tl.static_range(16):
+            high, low = draws[15 - j] >> 16, draws[15 - j] & 0xFFFF
+            a, b = _decide(a, b, high, 31 - 2 * j, here, left, slope, tail, asm)
+            a, b = _decide(a, b, low, 30 - 2 * j, here, left, slope, tail, asm)
+        bits = (a | always) ^ 0xFFFFFFFF
+        open_ = ((a | b) ^ b) | always
         if tail:
-            draws = tl.minimum(tl.maximum((left + 31) // 32, 0), 32)
-            real = ((tl.full(draws.shape, 1, tl.int64) << draws) - 1).to(tl.uint32)
-            surely = surely & real
+            real = real_draws(left)
+            bits = bits & real
             open_ = open_ & real
-        listed = (open_ != 0) & (wanted < tile_to)
-        slot = tl.atomic_add(count + lane * 0, 1, mask=listed, sem="relaxed")
-        listed = listed & (slot < capacity)
-        tl.store(blocks + slot, (row * tiles + tile) * 32 + lane, mask=listed)
-        tl.store(undecided + slot, open_.to(tl.int32, bitcast=True), mask=listed)
-        packed = _transposed(surely, lane, warps, asm)
+        while tl.max((open_ != 0).to(tl.int32), axis=0) > 0:
+            lowest = open_ & (0 - open_)
+            draw = place_of(lowest)
+            word = word_at(draws, draw // 2)
+            word = tl.where(draw % 2 == 1, word >> 16, word & 0xFFFF)
+            coordinate = first + draw * 32
+            x = tl.load(values + row * row_stride + coordinate, mask=open_ != 0, other=0.0)
+            further = extension(keys + row * 8, coordinate).to(tl.float64) * 5.421010862427522e-20
+            uniform = (word.to(tl.float64) + further) * 1.52587890625e-05
+            distance = _exact(x.to(tl.float64) * scale / stddev, uniform)
+            bits = bits | tl.where(distance > margin, lowest, 0)
+            close = (open_ != 0) & ~(tl.abs(distance) > margin)
+            leave_open(count, listed, capacity, row, coordinate, word, close)
+            open_ = open_ ^ lowest
+        (packed,) = transposed((bits,), lane, 1, asm)
         tl.store(words + (row * tiles + tile) * 32 + lane, packed.to(tl.int32, bitcast=True))
 
 
@@ -264,7 +216,7 @@ def sample_rows(
     noise_stddev: float,
     keystreams: Sequence[Keystream],
     *,
-    scale: float = 1.0,
+    scales: Scales = None,
     options: Options | None = None,
 ) -> torch.Tensor:
     """Return a random bit for each number of rows [clients, d], packed: a matrix [clients, bytes].
@@ -278,7 +230,8 @@ def sample_rows(
         rows: A matrix of finite numbers with a row for each client.
         noise_stddev: The divisor of the values.
         keystreams: One keystream for each row; they are used up.
-        scale: The factor of the values.
+        scales: The factor of each row, as a tuple or as a float64 tensor on the device; None if
+            all are 1.
         options: The launch options.
 
     Returns:
@@ -289,119 +242,51 @@ def sample_rows(
             read the rows, or a value that reached the last decision is not finite.
         RandomnessError: A keystream was used before.
     """
-    check_values(rows, dimensions=2)
-    clients, dimension = rows.shape
-    if len(keystreams) != clients:
-        raise ParameterError(
-            f"there are {clients} rows and {len(keystreams)} keystreams; give one for each row"
-        )
-    if clients > _MOST_ROWS or dimension > _MOST:
-        raise ParameterError(
-            f"rows must be at most {_MOST_ROWS} of at most 2^35 coordinates, got {clients} of "
-            f"{dimension}; split them"
-        )
     parameter_rules.positive("noise_stddev", noise_stddev)
-    parameter_rules.positive("scale", scale)
-    keys = [one.spend() for one in keystreams]
-    if not rows.numel():
-        return torch.empty((clients, 0), dtype=torch.uint8, device=rows.device)
-    with on_device(rows):
-        drawing = Drawing(rows, keys, scale, noise_stddev, options or Options())
-        drawing.start()
-        while not drawing.complete():
-            drawing.enlarge_lists()
-            drawing.start()
-        words = drawing.words
-        for row, coordinate, draw in drawing.left():
-            tilt = float(rows[row, coordinate]) * scale / noise_stddev
-            if not math.isfinite(tilt):
-                raise ParameterError(
-                    f"coordinate {coordinate} of row {row} must be a finite number; leave out "
-                    "rows with missing values"
-                )
-            if exact_bit(tilt, draw, coordinate, keystreams[row]):
-                place = coordinate % 32
-                words[row, coordinate // 32] |= (1 << place) if place < 31 else -(1 << 31)
+    numbers = (noise_stddev, _MARGIN, 2.0 * math.log2(math.e) / 64.0)
+    batch = Batch(rows, keystreams, scales, numbers, most=MOST)
+    clients, dimension = rows.shape
+    tiles = -(-dimension // TILE)
+    words = torch.empty((clients, 32 * tiles), dtype=torch.int32, device=rows.device)
+    warps, repeat = options or Options()
+
+    def launch() -> None:
+        for tail, start, stop, again in launches(clients, dimension, TILE, repeat):
+            _encode[(-(-(stop - start) // (warps * again)), clients)](
+                rows, batch.keys, batch.numbers, batch.scales, words, batch.count, batch.listed,
+                dimension, tiles, start, stop, again, batch.capacity, rows.stride(0),
+                scaled=batch.scaled, warps=warps, tail=tail, asm=rows.is_cuda,
+                num_warps=warps, enable_fp_fusion=False,
+            )  # fmt: skip
+
+    if rows.numel():
+        with on_device(rows):
+            for row, i, draw in batch.run(launch).tolist():
+                tilt = batch.value(row, i) / noise_stddev
+                if not math.isfinite(tilt):
+                    raise ParameterError(
+                        f"coordinate {i} of row {row} must be a finite number; leave out rows with "
+                        "missing values"
+                    )
+                if exact_bit(tilt, draw, i, batch.keystream(row)):
+                    words.view(torch.uint8)[row, i // 8] |= 1 << i % 8
     return words.view(torch.uint8)[:, : -(-dimension // 8)]
 
 
-class Drawing:
-    """The two kernels that draw one-bit codes, and the buffers that they write to.
+def launches(
+    clients: int, dimension: int, tile: int, repeat: int
+) -> list[tuple[bool, int, int, int]]:
+    """Return (tail, first tile, tile to stop at, tiles for each warp) of the launches of a kernel.
 
-    The first kernel decides nearly all bits and lists the others; the second decides those by 64
-    further random bits, and lists what is undecided even then. The lists have a limited length.
-
-    Attributes:
-        words: The packed bits, 32 in each int32, with a row for each client.
+    With `tail` the kernel checks for each coordinate whether it exists. Large rows have a launch
+    without it for all whole tiles.
     """
-
-    def __init__(
-        self, rows: torch.Tensor, keys: list[bytes], scale: float, stddev: float, options: Options
-    ) -> None:
-        (clients, dimension), device = rows.shape, rows.device
-        self._rows, self._options = rows, options
-        self._tiles = -(-dimension // TILE)
-        self.words = torch.empty((clients, 32 * self._tiles), dtype=torch.int32, device=device)
-        # All in one copy to the device: three numbers in float64, two counters, the keys.
-        head = np.array([scale, stddev, _SECOND_MARGIN, 0.0]).view(np.int32)
-        given = torch.from_numpy(np.concatenate([head, prepare(keys).reshape(-1)])).to(device)
-        self._scales, self._count, self._keys = given[:6].view(torch.float64), given[6:8], given[8:]
-        slope = 2.0 * math.log2(math.e) / 64.0 * (scale / stddev)
-        self._wide = (
-            rows.dtype == torch.float64
-            or not _SLOPES[0] <= slope <= _SLOPES[1]
-            or not all(_SCALES[0] <= one <= _SCALES[1] for one in (scale, stddev))
-        )
-        self._slope = 0.0 if self._wide else slope
-        self._make_lists(1024 + self.words.numel() // 64)
-
-    def _make_lists(self, capacity: int) -> None:
-        device = self._rows.device
-        self._capacity = capacity
-        self._blocks = torch.empty(capacity, dtype=torch.int64, device=device)
-        self._undecided = torch.empty(capacity, dtype=torch.int32, device=device)
-        self._hard = torch.empty((capacity, 3), dtype=torch.int64, device=device)
-
-    def start(self) -> None:
-        """Launch both kernels without waiting for them; bits and lists are written from scratch."""
-        rows, options = self._rows, self._options
-        clients, dimension = rows.shape
-        self._count.zero_()
-        full = dimension // TILE
-        for tail, start, stop in ((False, 0, full), (True, full, self._tiles)):
-            warps, repeat = (1, 1) if tail else (options.warps, options.repeat)
-            if start < stop:
-                _first[(-(-(stop - start) // (warps * repeat)), clients)](
-                    rows, self._keys, self._scales, self.words, self._count,
-                    self._blocks, self._undecided, dimension, self._tiles, start, stop,
-                    self._capacity, self._slope, rows.stride(0),
-                    prepared=PREPARED, warps=warps, repeat=repeat, tail=tail, wide=self._wide,
-                    asm=rows.is_cuda,
-                    num_warps=warps, enable_fp_fusion=False,
-                )  # fmt: skip
-        settlers = _SETTLERS if rows.is_cuda else 1
-        settle[(settlers,)](
-            rows, self._keys, self._scales, self.words, self._count,
-            self._blocks, self._undecided, self._hard, self._tiles, self._capacity, rows.stride(0),
-            prepared=PREPARED, programs=settlers, width=_WIDTH,
-            num_warps=_WIDTH // 32, enable_fp_fusion=False,
-        )  # fmt: skip
-
-    def complete(self) -> bool:
-        """Wait for the kernels, and return whether the lists were long enough for all entries.
-
-        If not, enlarge the lists and start again.
-        """
-        listed, self._left = map(int, self._count.tolist())
-        return max(listed, self._left) <= self._capacity
-
-    def enlarge_lists(self) -> None:
-        """Replace the lists by ones that can hold all coordinates."""
-        self._make_lists(32 * self.words.numel())
-
-    def left(self) -> list[tuple[int, int, int]]:
-        """Return (row, coordinate, draw) of each bit that the second kernel left undecided.
-
-        Call it after `complete` has returned True. These bits are 0 in `words`.
-        """
-        return [(row, i, draw) for row, i, draw in self._hard[: self._left].tolist()]
+    full, tiles = dimension // tile, -(-dimension // tile)
+    if clients * dimension <= _SMALL and full < tiles:
+        return [(True, 0, tiles, 1)]
+    again = 1 if clients * dimension <= _SMALL else repeat
+    return [
+        (tail, start, stop, 1 if tail else again)
+        for tail, start, stop in ((False, 0, full), (True, full, tiles))
+        if start < stop
+    ]

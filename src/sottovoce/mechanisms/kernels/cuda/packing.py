@@ -13,12 +13,18 @@ _MOST_BITS = {torch.uint8: 8, torch.int32: 31}
 _BLOCK = 512
 
 
-@triton.jit(do_not_specialize=["count", "size"])
-def _pack(codes, packed, count, size, bits: tl.constexpr, reach: tl.constexpr, block: tl.constexpr):
+@triton.jit(do_not_specialize=["count", "size", "row_stride"])
+def _pack(
+    codes, packed, count, size, row_stride,
+    bits: tl.constexpr, reach: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
     """Store one byte in each lane, made of the code in which it begins and the codes after it.
 
     At most `reach` codes contribute; the lowest bit of the byte is bit `into` of the first one.
     """
+    row = tl.program_id(1).to(tl.int64)
+    codes += row * row_stride
+    packed += row * size
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     first = at * 8 // bits
     into = (at * 8 - first * bits).to(tl.uint64)
@@ -35,31 +41,34 @@ def pack(codes: torch.Tensor, bits: int) -> torch.Tensor:
     Here b is `bits`, and the lowest bit of a byte comes first; unused bits are 0.
 
     Args:
-        codes: Codes below 2^bits, as uint8, or as int32 for up to 31 bits.
+        codes: Codes below 2^bits, as uint8, or as int32 for up to 31 bits: a vector, or a matrix
+            with a vector in each row.
         bits: The number of bits of each code.
 
     Returns:
-        The packed bytes, on the same device.
+        The packed bytes of each vector, on the same device.
 
     Raises:
-        ParameterError: The codes are no contiguous vector of uint8 or int32, or `bits` is too
+        ParameterError: The codes are no contiguous vectors of uint8 or int32, or `bits` is too
             large.
     """
     check_on_cuda(codes)
-    if codes.dtype not in _TYPES or codes.ndim != 1 or not codes.is_contiguous():
+    if codes.dtype not in _TYPES or codes.ndim not in (1, 2) or codes.stride(-1) != 1:
         raise ParameterError(
-            f"codes must be a contiguous vector of uint8 or int32, got {codes.dtype} of shape "
+            f"codes must be contiguous vectors of uint8 or int32, got {codes.dtype} of shape "
             f"{tuple(codes.shape)}; use .to(torch.int32) and .contiguous()"
         )
     parameter_rules.integer("bits", bits, low=1, high=_MOST_BITS[codes.dtype])
-    count = codes.shape[0]
-    packed = torch.empty(-(-count * bits // 8), dtype=torch.uint8, device=codes.device)
-    if count:
+    rows = codes if codes.ndim == 2 else codes[None]
+    clients, count = rows.shape
+    size = -(-count * bits // 8)
+    packed = torch.empty((clients, size), dtype=torch.uint8, device=codes.device)
+    if rows.numel():
         # A byte that begins at the last bit of a code ends in the code that is 7 bits further.
         reach = 1 + -(-7 // bits)
         with on_device(codes):
-            _pack[(-(-packed.shape[0] // _BLOCK),)](
-                codes, packed, count, packed.shape[0],
+            _pack[(-(-size // _BLOCK), clients)](
+                rows, packed, count, size, rows.stride(0),
                 bits=bits, reach=reach, block=_BLOCK, num_warps=4,
             )  # fmt: skip
-    return packed
+    return packed if codes.ndim == 2 else packed[0]

@@ -256,19 +256,17 @@ def rotate_rows(
     return out
 
 
-def rotate_back(vector: torch.Tensor, rotation: Rotation) -> torch.Tensor:
-    """Return a float64 vector on a device, rotated back, as `Rotation.inverse` gives it.
+def rotate_back(vector: torch.Tensor, rotation: Rotation) -> None:
+    """Rotate a float64 vector back, in place, to what `Rotation.inverse` gives.
 
     Raises:
         ParameterError: The kernels cannot read the vector.
     """
     check_values(vector, dimensions=1)
-    out = vector.to(torch.float64, copy=True)[None]
     signs = _signs_on(rotation, vector.device)
     with on_device(vector):
         for number in reversed(range(len(signs.starts))):
-            _pass(out, out, signs, number, None, inverse=True)
-    return out[0]
+            _pass(vector[None], vector[None], signs, number, None, inverse=True)
 
 
 @lru_cache(maxsize=2)

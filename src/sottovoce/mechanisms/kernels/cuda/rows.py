@@ -1,26 +1,17 @@
-"""The clipping and rotation of rows on a CUDA device, with the results of the CPU, bit for bit.
-
-These are plain torch operations, one after the other, so that every product and every sum is
-rounded once, in the order of `core.domains.square_sum` and of `mechanisms.rotation`. The norm of a
-single row comes from a Triton kernel (`norm`), which is faster and gives the same number.
-"""
+"""The clipping of rows on a CUDA device, with the results of the CPU, bit for bit."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from sottovoce.core.domains import LEAST_SQUARES, MOST_SQUARES, Box, Domain, L2Ball
+from sottovoce.core.domains import Box, Domain, L2Ball
 from sottovoce.core.errors import DomainError, ParameterError
+from sottovoce.mechanisms.kernels.cuda.norm import clip_factors, square_sums
 from sottovoce.mechanisms.kernels.cuda.place import check_values
 
-_LANES = 32
-_TILE = _LANES * _LANES
-_TOGETHER = 1 << 24  # The number of coordinates whose squares are in memory at once.
-
-Scales = tuple[float, ...] | None
+Scales = torch.Tensor | None
 
 
 def matrix(values: torch.Tensor, dimension: int) -> torch.Tensor:
@@ -47,11 +38,19 @@ def matrix(values: torch.Tensor, dimension: int) -> torch.Tensor:
     return rows
 
 
-def clipped(rows: torch.Tensor, domain: Domain) -> tuple[torch.Tensor, Scales]:
+def clipped(
+    rows: torch.Tensor, domain: Domain, *, zero_nonfinite: bool = False
+) -> tuple[torch.Tensor, Scales]:
     """Return rows, and a factor for each, whose products are what `domain.project` gives.
 
-    The factors are None if all are 1: the rows that are returned are then clipped already. Rows
-    that had to be clipped without a factor are new, in float64.
+    The factors are a float64 tensor on the device, or None if all are 1. Rows that had to be
+    clipped without a factor are new, in float64.
+
+    Args:
+        rows: A matrix with a vector in each row.
+        domain: The domain.
+        zero_nonfinite: Whether rows with NaN or infinity count as zeros; such rows may then be
+            overwritten. If they are not float64, nothing is read from the device.
 
     Raises:
         DomainError: A value is NaN or infinite.
@@ -59,9 +58,9 @@ def clipped(rows: torch.Tensor, domain: Domain) -> tuple[torch.Tensor, Scales]:
     """
     match domain:
         case L2Ball():
-            return _in_ball(rows, domain)
+            return _in_ball(rows, domain, zero_nonfinite)
         case Box():
-            return _in_box(rows, domain), None
+            return _in_box(_zeroed(rows) if zero_nonfinite else rows, domain), None
         case _:
             raise ParameterError(
                 f"{type(domain).__name__} has no projection on CUDA devices; copy the rows to the "
@@ -69,29 +68,9 @@ def clipped(rows: torch.Tensor, domain: Domain) -> tuple[torch.Tensor, Scales]:
             )
 
 
-def rotate_rows(
-    rows: torch.Tensor, scales: Scales, passes: Sequence[tuple[int, NDArray[np.float64]]]
-) -> torch.Tensor:
-    """Return the rows, each times its factor, rotated, as a new float64 matrix.
-
-    Args:
-        rows: A matrix with a vector in each row.
-        scales: A factor for each row, or None if all are 1.
-        passes: The passes of a `Rotation`, in order: each multiplies the coordinates from a start
-            by signs and applies a Hadamard transform to them.
-    """
-    wide = rows.to(torch.float64, copy=True) if scales is None else scaled(rows, scales)
-    for start, signs in passes:
-        size = len(signs)
-        block = wide[:, start : start + size] * torch.from_numpy(signs).to(rows.device)
-        wide[:, start : start + size] = _hadamard(block)
-    return wide
-
-
-def scaled(rows: torch.Tensor, scales: tuple[float, ...]) -> torch.Tensor:
+def scaled(rows: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Return the rows in float64, each times its scale."""
-    factors = torch.tensor(scales, dtype=torch.float64, device=rows.device)
-    return rows.double() * factors[:, None]
+    return rows.double() * scales[:, None]
 
 
 def stacked(payload: Callable[[int], torch.Tensor], count: int) -> torch.Tensor:
@@ -99,66 +78,28 @@ def stacked(payload: Callable[[int], torch.Tensor], count: int) -> torch.Tensor:
     return torch.stack([payload(i) for i in range(count)])
 
 
-def square_sums(rows: torch.Tensor) -> torch.Tensor:
-    """Return the sum of squares of each row in float64, as `core.domains.square_sum` gives it."""
-    count, dimension = rows.shape
-    together = max(1, _TOGETHER // max(1, dimension))
-    if count > together:
-        return torch.cat([square_sums(part) for part in torch.split(rows, together)])
-    tiles = max(1, -(-dimension // _TILE))
-    squares = rows.new_zeros((count, tiles * _TILE), dtype=torch.float64)
-    squares[:, :dimension] = rows
-    squares *= squares
-    # In a tile, coordinate 32 k + l is leaf 32 l + k: first over k for each lane l, then over l.
-    lanes = squares.view(count, tiles, _LANES, _LANES)
-    for _ in range(5):
-        lanes = lanes[:, :, 0::2] + lanes[:, :, 1::2]
-    sums = lanes[:, :, 0]
-    while sums.shape[2] > 1:
-        sums = sums[:, :, 0::2] + sums[:, :, 1::2]
-    totals = sums[:, :, 0]
-    while totals.shape[1] > 1:
-        if totals.shape[1] % 2:
-            totals = torch.nn.functional.pad(totals, (0, 1))
-        totals = totals[:, 0::2] + totals[:, 1::2]
-    return totals[:, 0]
-
-
-def norms(rows: torch.Tensor) -> list[float]:
-    """Return the Euclidean norm of each row, the same number that `L2Ball.norm` gives.
-
-    It is NaN for a row with a NaN. It is infinity for another row with an infinite value, or with a
-    norm beyond the range of float64; that squares overflow does not matter.
-    """
-    found: list[float] = []
-    for row, total in zip(rows, square_sums(rows).tolist(), strict=True):
-        if LEAST_SQUARES <= total <= MOST_SQUARES:
-            found.append(math.sqrt(total))
-            continue
-        unit, largest = _by_largest(row)
-        if largest == 0.0 or not math.isfinite(largest):
-            found.append(largest)
-        else:
-            found.append(largest * math.sqrt(float(square_sums(unit[None])[0])))
-    return found
-
-
-def _in_ball(rows: torch.Tensor, ball: L2Ball) -> tuple[torch.Tensor, Scales]:
-    if len(rows) == 1:
-        from sottovoce.mechanisms.kernels.cuda import norm
-
-        row, scale = norm.clipped(rows[0], ball)
-        return row[None], None if scale == 1.0 else (scale,)
-    found = [ball.scale_for(one) for one in norms(rows)]
-    scales = tuple(scale for scale in found if scale is not None)
-    if len(scales) == len(rows):
-        return rows, None if all(scale == 1.0 for scale in scales) else scales
+def _in_ball(rows: torch.Tensor, ball: L2Ball, zero: bool) -> tuple[torch.Tensor, Scales]:
+    if zero and rows.dtype != torch.float64:
+        return rows, clip_factors(rows, ball.limit, zeros=True)
+    factors = clip_factors(rows, ball.limit)
+    read = factors.cpu().numpy()
+    if not np.isnan(read).any():
+        return rows, None if (read == 1.0).all() else factors
+    if zero and not torch.isfinite(rows).all():
+        return _in_ball(_zeroed(rows), ball, False)
     _check_finite(rows)
-    wide = scaled(rows, tuple(1.0 if scale is None else scale for scale in found))
-    for i in (i for i, scale in enumerate(found) if scale is None):
-        unit, _ = _by_largest(rows[i])
-        wide[i] = unit * (ball.limit / math.sqrt(float(square_sums(unit[None])[0])))
+    wide = scaled(rows, torch.nan_to_num(factors, nan=1.0))
+    for i in np.flatnonzero(np.isnan(read)).tolist():
+        unit, largest = _by_largest(rows[i])
+        root = math.sqrt(float(square_sums(unit[None])[0])) if largest else 0.0
+        scale = ball.scale_for(largest * root)
+        wide[i] = unit * (ball.limit / root) if scale is None else rows[i].double() * scale
     return wide, None
+
+
+def _zeroed(rows: torch.Tensor) -> torch.Tensor:
+    """Return the rows with zeros for each row that has an infinite or NaN entry."""
+    return torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
 
 
 def _in_box(rows: torch.Tensor, box: Box) -> torch.Tensor:
@@ -188,15 +129,3 @@ def _by_largest(row: torch.Tensor) -> tuple[torch.Tensor, float]:
     # A tensor, because torch divides by a Python number less exactly.
     largest = wide.abs().max()
     return wide / largest, float(largest)
-
-
-def _hadamard(rows: torch.Tensor) -> torch.Tensor:
-    """Return H v for each row, with butterflies in the order of `mechanisms.rotation`."""
-    count, size = rows.shape
-    half = 1
-    while half < size:
-        pairs = rows.view(count, -1, 2, half)
-        below, above = pairs[:, :, 0], pairs[:, :, 1]
-        rows = torch.stack((below + above, below - above), dim=2).view(count, size)
-        half *= 2
-    return rows * (1.0 / math.sqrt(size))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.kernels.cuda.chacha import PREPARED, main_block, prepare, prepared_words
+from sottovoce.mechanisms.kernels.cuda.chacha import key_words, load_key, main_block
 from sottovoce.mechanisms.kernels.cuda.place import check_on_cuda, on_device
 from sottovoce.mechanisms.kernels.seeded import MAX_SIGNS, SEED_BYTES, TAG, check_seeds
 
@@ -49,7 +49,7 @@ def _eight_plus(w0, w1, w2, w3, w4, w5, w6, w7, bit, weights):
 @triton.jit(do_not_specialize=["seeds", "blocks", "repeat"])
 def _score(
     weights, keys, sums, seeds, blocks, repeat,
-    prepared: tl.constexpr, lanes: tl.constexpr, group: tl.constexpr,
+    lanes: tl.constexpr, group: tl.constexpr,
 ):  # fmt: skip
     """Add `repeat` times lanes/group blocks, in program (p, g), for the g-th group of seeds.
 
@@ -58,18 +58,15 @@ def _score(
     index = tl.arange(0, lanes)
     wanted = tl.program_id(1) * group + index % group
     seed = tl.minimum(wanted, seeds - 1).to(tl.int64)
-    k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3 = prepared_words(
-        keys + seed * prepared, tl.zeros((lanes,), tl.uint32)
-    )
+    key = load_key(keys + seed * 8, tl.zeros((lanes,), tl.uint32))
     total = tl.zeros((lanes,), tl.int32)
     for again in range(repeat):
         first = (tl.program_id(0).to(tl.int64) * repeat + again) * (lanes // group)
         here = first + index // group
         block = tl.minimum(here, blocks - 1)
         w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
-            block.to(tl.uint32),
-            k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3,
-        )  # fmt: skip
+            block.to(tl.uint32), key
+        )
         part = tl.zeros((lanes,), tl.int32)
         start = weights + block * 512
         for bit in range(32):
@@ -91,18 +88,13 @@ def _store_four(rows, w0, w1, w2, w3, j: tl.constexpr, block, left, lanes: tl.co
 
 
 @triton.jit(do_not_specialize=["count", "blocks"])
-def _expand(keys, rows, count, blocks, prepared: tl.constexpr, lanes: tl.constexpr):
+def _expand(keys, rows, count, blocks, lanes: tl.constexpr):
     """Write `lanes` blocks of row r in program (p, r)."""
     row = tl.program_id(1).to(tl.int64)
     block = tl.program_id(0).to(tl.int64) * lanes + tl.arange(0, lanes)
     counter = block.to(tl.uint32)
-    k0, k1, k2, k3, k4, k5, k6, k7, a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3 = prepared_words(
-        keys + row * prepared, counter
-    )
-    w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(
-        counter, k0, k1, k2, k3, k4, k5, k6, k7,
-        a1, b1, c1, d1, a2, b2, c2, d2, a3, b3, c3, d3,
-    )  # fmt: skip
+    key = load_key(keys + row * 8, counter)
+    w0, w1, w2, w3, w4, w5, w6, w7, w8, w9, w10, w11, w12, w13, w14, w15 = main_block(counter, key)
     left = count - block * 512
     here = rows + row * blocks * 16
     _store_four(here, w0, w1, w2, w3, 0, block, left, lanes)
@@ -151,7 +143,7 @@ def scores(seeds: NDArray[np.uint8], weights: torch.Tensor) -> torch.Tensor:
         _score[(-(-columns // repeat), groups)](
             _whole_blocks(weights), _keys(given, weights.device), sums,
             len(given), blocks, repeat,
-            prepared=PREPARED, lanes=_LANES, group=group, num_warps=_WARPS,
+            lanes=_LANES, group=group, num_warps=_WARPS,
         )  # fmt: skip
     return 2 * sums - weights.sum(dtype=torch.int64)
 
@@ -236,7 +228,7 @@ def sign_rows(
         with on_device(rows):
             _expand[(-(-blocks // _LANES), len(given))](
                 _keys(given, rows.device), rows, count, blocks,
-                prepared=PREPARED, lanes=_LANES, num_warps=_WARPS,
+                lanes=_LANES, num_warps=_WARPS,
             )  # fmt: skip
     return rows.view(torch.uint8)[:, : -(-count // 8)]
 
@@ -253,7 +245,8 @@ def signs(seed: bytes, count: int, device: torch.device | str = "cuda") -> torch
 
 
 def _keys(seeds: NDArray[np.uint8], device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(prepare([seed.tobytes() + TAG for seed in seeds])).to(device)
+    tags = np.broadcast_to(np.frombuffer(TAG, dtype=np.uint8), (len(seeds), len(TAG)))
+    return torch.from_numpy(key_words(np.hstack([seeds, tags]))).to(device)
 
 
 def _whole_blocks(weights: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,74 @@
+"""What the clients of a simulation send, as arrays, so that a round needs no loop over clients."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.protocol.plan import ClientPlan
+
+Positions = NDArray[np.int64]
+
+
+class Roster:
+    """The names, weights and mechanisms of all clients.
+
+    Args:
+        parts: The part of each client in the plan.
+
+    Attributes:
+        names: The name of each client.
+        weights: The weight of each client.
+        mechanisms: The different mechanisms.
+        kinds: The position in `mechanisms` of each client's mechanism.
+    """
+
+    def __init__(self, parts: Sequence[ClientPlan]) -> None:
+        self.names = [part.client for part in parts]
+        self.weights = np.array([part.weight for part in parts], dtype=np.float64)
+        self.mechanisms: list[Mechanism] = []
+        self.kinds = np.zeros(len(parts), dtype=np.int64)
+        known: dict[int, int] = {}
+        for i, part in enumerate(parts):
+            if id(part.mechanism) not in known:
+                known[id(part.mechanism)] = self._number(part.mechanism)
+            self.kinds[i] = known[id(part.mechanism)]
+
+    def _number(self, mechanism: Mechanism) -> int:
+        """Return the number of a mechanism; equal ones have the same."""
+        for number, known in enumerate(self.mechanisms):
+            if known == mechanism:
+                return number
+        self.mechanisms.append(mechanism)
+        return len(self.mechanisms) - 1
+
+    def shared_mechanism(self, members: Positions) -> Mechanism | None:
+        """Return the mechanism of clients that share mechanism and weight, else None.
+
+        Args:
+            members: The positions of at least one client.
+        """
+        kinds, weights = self.kinds[members], self.weights[members]
+        if (kinds == kinds[0]).all() and (weights == weights[0]).all():
+            return self.mechanisms[int(kinds[0])]
+        return None
+
+    def groups(self, members: Positions) -> list[tuple[Mechanism, Positions]]:
+        """Return each mechanism of some clients, and where in `members` those are that have it."""
+        kinds = self.kinds[members]
+        present = np.flatnonzero(np.bincount(kinds))
+        return [(self.mechanisms[kind], np.flatnonzero(kinds == kind)) for kind in present.tolist()]
+
+    def payload_bytes(self, members: Positions) -> int:
+        """Return the bytes of one vector's codes, summed over some clients."""
+        return int(self._bytes_of_kinds[self.kinds[members]].sum())
+
+    @cached_property
+    def _bytes_of_kinds(self) -> Positions:
+        found = [
+            (one.code_format().payload_bits(one.input_domain.dimension) + 7) // 8
+            for one in self.mechanisms
+        ]
+        return np.array(found, dtype=np.int64)
