@@ -20,7 +20,7 @@ WORKERS ?= $(shell expr $(CORES) + 1)
 CASES ?= 100000
 SEED ?= 1
 
-.PHONY: help install install-dev demo check lint types test quick-tests test-full test-arm fuzz wheel bench figures golden walks soundness mutations designs names picture docs clean
+.PHONY: help install install-dev demo check lint types test quick-tests test-full test-arm fuzz wheel bench compare figures golden walks soundness mutations designs names picture docs clean
 
 help:            ## show this list
 	@grep -hE '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/'
@@ -78,6 +78,9 @@ wheel: install-dev ## sdist and wheel into dist/, built with and without a compi
 
 bench: install-dev ## benchmarks into results/benchmarks.md: wrong results fail, slow ones never do
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench.py $(if $(PEERS),--peers $(PEERS))
+
+compare: install-dev ## the kernels of this tree and of another commit in turns: COMMIT=aa2f404
+	$(BIN)/python benchmarks/beside.py $(COMMIT)
 
 figures: install-dev ## every figure that was asked for, measured, into results/figures.md (hours; ONLY=theme-or-name WITHIN=minutes)
 	$(BIN)/python benchmarks/measure_figures.py $(if $(ONLY),--only '$(ONLY)') $(if $(WITHIN),--within $(WITHIN))

@@ -113,9 +113,7 @@ def _gpu_row(what: str, row: Mapping[str, Any], device: str) -> dict[str, str]:
         "what": what,
         "measured": f"{_rate(row['coordinates_per_second'])} coordinates/s",
         "limit": "the bytes that must move, at the rate of a copy",
-        "reached": f"{row['share_of_floor']:.2g}"
-        if row["share_of_floor"] < 0.01
-        else f"{row['share_of_floor']:.0%}",
+        "reached": f"{row['share_of_floor']:.{1 if row['share_of_floor'] < 0.01 else 0}%}",
         "processor": device,
         "kernels": "cuda",
         "command": f"`python benchmarks/gpu.py` ({row['name']})",
@@ -155,7 +153,8 @@ def _lines(parts: Mapping[str, Part], note: str) -> Iterator[str]:
 def _cell(part: Part, what: str) -> str:
     for row in part["rows"]:
         if row["what"] == what:
-            shown = [row.get("measured", ""), row.get("reached", ""), row.get("kernels", "")]
+            reached = f"{row['reached']} of the limit" if row.get("reached") else ""
+            shown = [row.get("measured", ""), reached, row.get("kernels", "")]
             return ", ".join(text for text in shown if text)
     return ""
 

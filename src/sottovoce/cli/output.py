@@ -162,7 +162,7 @@ class ProgressReporter:
         """
 
     def announce(self, text: str) -> None:
-        """Say at once what begins, where the first `update` is seconds away.
+        """Report at once what begins, where the first `update` is seconds away.
 
         Args:
             text: What is being done, such as loading data.

@@ -150,8 +150,8 @@ def plain_array(values: Any) -> NDArray[Any]:
         if isinstance(error, DomainError):
             raise
         raise DomainError(
-            f"this cannot be read as a dense array of numbers ({error}); flatten and concatenate its "
-            "parts, and convert a tensor with .to_dense() or .float()"
+            f"this cannot be read as a dense array of numbers ({error}); flatten and concatenate "
+            "its parts, and convert a tensor with .to_dense() or .float()"
         ) from None
 
 

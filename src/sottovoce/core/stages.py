@@ -4,7 +4,7 @@
         ...  # code with `with stage("train"):` around its parts
     times.seconds["train"]
 
-Outside `measure_stages` a stage costs next to nothing. Times are exclusive: a stage inside another
+Outside `measure_stages` a stage costs almost nothing. Times are exclusive: a stage inside another
 one is not counted in the outer one. On a GPU the device is synchronized at every border, so that
 its work is counted where it belongs; a profiled run is therefore a little slower.
 """

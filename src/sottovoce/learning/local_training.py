@@ -86,7 +86,7 @@ class LocalTrainer:
             with _in_float32(self._task.device):
                 own = steps.part(part)
                 models = [_one_by_one(self._task, pool, own) if alone else self._at_once(pool, own)]
-            yield start, models.pop()  # So that nobody but the caller keeps large models.
+            yield start, models.pop()  # Only the caller keeps a reference to large models.
 
     def _trains_alone(self, clients: int, width: int) -> bool:
         """Return whether a group is trained one by one; warn the first time that it has to be."""
@@ -170,7 +170,7 @@ def _one_by_one(task: "Task", pool: _Pool, steps: LocalSteps) -> Tensor:
                     gradient = gradient + steps.shifts[place]
                 if pull:
                     gradient = gradient + pull * (model - steps.model)
-                # In the memory of the gradient, which nobody else has.
+                # In the memory of the gradient, which is used nowhere else.
                 model = torch.sub(model, gradient.mul_(steps.learning_rate), out=gradient)
         trained.append(model)
     return trained[0][None] if len(trained) == 1 else torch.stack(trained)

@@ -84,7 +84,7 @@ class StochasticSign(WithPrivatize):
         return np.array([-self.decoded_magnitude, self.decoded_magnitude])
 
     def decode(self, codes: Codes) -> Vector:
-        return self.decoded_magnitude * (2.0 * level_indices(codes, 2) - 1.0)
+        return self.points[level_indices(codes, 2)]
 
     def law(self, values: ArrayLike) -> FiniteLaw:
         from scipy.special import ndtr

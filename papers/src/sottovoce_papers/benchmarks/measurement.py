@@ -3,6 +3,8 @@
 import importlib.metadata
 import os
 import platform
+import re
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -212,9 +214,19 @@ def version(package: str) -> str | None:
 
 
 def _processor() -> str:
+    """Return the name of the processor, from the system's own list or the tool that reads it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text() if cpuinfo.exists() else ""
+    if "model name" not in text.lower():  # As on ARM and on macOS.
+        commands = (["lscpu"], ["sysctl", "machdep.cpu.brand_string"])
+        text = "".join(_printed(command) for command in commands)
+    found = re.search(r"^(?:model name|machdep\.cpu\.brand_string)\s*:\s*(.+)$", text, re.M | re.I)
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _printed(command: list[str]) -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=5)  # noqa: S603
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout
