@@ -1,6 +1,7 @@
 """Every benchmark at a tiny size: results are checked, numbers are there, no speed is judged."""
 
 import inspect
+import itertools
 from typing import Any
 
 import numpy as np
@@ -140,7 +141,7 @@ def test_clients_that_get_other_models_together_exit_1(
         for start, rows in right(self, *given, **named):
             yield start, rows * next(factors)
 
-    factors = iter([1.0, 1.1])
+    factors = itertools.cycle([1.0, 1.1])
     monkeypatch.setattr(Task, "local_models", wrong)
     result = cli("benchmark", "train", "--clients", 2, "--records", 3, *QUICK.split())
     assert result.code == 1

@@ -167,12 +167,12 @@ def test_a_keystream_that_serves_twice_is_found(
 ) -> None:
     """In the code that every client runs, wherever it is."""
 
-    def opened(randomness: Any, prepared: Any, attempt: int) -> Any:
+    def repeated(prepared: Any, attempt: int) -> Any:
         release = prepared.release
         label = (release.client, 0) if shared == "rounds" else ("everyone", release.round)
-        return randomness.stream("encode", release.run, *label, release.uplink, attempt), None
+        return ("encode", release.run, *label, release.uplink, attempt)
 
-    monkeypatch.setattr(client, "_open_stream", opened)
+    monkeypatch.setattr(client, "_stream_label", repeated)
     result = audited(spec_of(name, rotation="off"), canaries=FEWER)
     assert result["violated"]
     assert result["lower_bound"] > 2.0
@@ -192,11 +192,13 @@ def test_a_keystream_that_serves_twice_in_a_simulation_is_found(
 ) -> None:
     """Runs that store no messages have their own place for it, and are audited as they ran."""
 
-    def stream(self: Any, part: Any, number: int, uplink: int) -> Any:
-        label = (part.client, 0) if shared == "rounds" else ("everyone", number)
-        return self.randomness.stream("encode", self.run, *label, uplink, 0)
+    def streams(self: Any, members: Any, number: int, uplink: int) -> Any:
+        names = [self.roster.names[i] for i in members]
+        labels = [(name, 0) if shared == "rounds" else ("everyone", number) for name in names]
+        whole = [("encode", self.run, *label, uplink, 0) for label in labels]
+        return self.randomness.streams(whole)
 
-    monkeypatch.setattr(PackedMessages, "_keystream", stream)
+    monkeypatch.setattr(PackedMessages, "_keystreams", streams)
     result = audited(spec_of(name, rotation="off", runtime=PACKED), canaries=FEWER)
     assert result["violated"]
 

@@ -38,7 +38,6 @@ from sottovoce.cli import (
 )
 from sottovoce.cli.output import print_json
 from sottovoce.core.printable_text import printable_lines
-from sottovoce.core.threads import let_idle_torch_threads_sleep
 from sottovoce.version import __version__
 
 # The exit status that a shell reports for a program ended by SIGPIPE, as in `yes | head -1`.
@@ -194,7 +193,8 @@ def _in_one_line(
 def main() -> None:
     """Run the command that `sys.argv` names, and end the process with its exit status."""
     reopen_closed_streams()
-    let_idle_torch_threads_sleep()
+    # torch's threads would wait for work in busy loops, on cores that our kernels need.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     warnings.formatwarning = _in_one_line
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"]
     debug = len(arguments) < len(sys.argv) - 1  # --debug may be anywhere on the line

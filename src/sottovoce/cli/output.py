@@ -162,7 +162,7 @@ class ProgressReporter:
         """
 
     def announce(self, text: str) -> None:
-        """Report at once what begins, where the first `update` is seconds away.
+        """Report what begins, where the first `update` is seconds away.
 
         Args:
             text: What is being done, such as loading data.
@@ -192,21 +192,17 @@ class _ProgressLines(ProgressReporter):
 
     def __init__(self) -> None:
         self._line, self._printed = "preparing", ""
-        self._start, self._announced = time.monotonic(), False
+        self._start = time.monotonic()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._report, name="progress", daemon=True)
         self._thread.start()
 
     def announce(self, text: str) -> None:
-        self._line, self._announced = printable(text), True
-        self._print()
+        self._line = printable(text)
 
     def update(self, name: str, completed: int, total: int, note: str) -> None:
         noted = f"  {printable(note)}" if note else ""
         self._line = f"{printable(name)}: {completed} of {total}{noted}"
-        if self._announced:  # The first result after an announcement is awaited.
-            self._announced = False
-            self._print()
 
     def close(self) -> None:
         """End the thread, and print the last state if earlier ones were printed."""

@@ -72,16 +72,6 @@ def _quota() -> int:
         return _MOST
 
 
-def let_idle_torch_threads_sleep() -> None:
-    """Let torch's threads sleep when they have no work, so that they do not take cores from ours.
-
-    By default they stay busy for some milliseconds after each operation. The command `sottovoce`
-    calls this before it imports torch, which reads the setting then. It does nothing if the user
-    has chosen with OMP_WAIT_POLICY.
-    """
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-
-
 def over_ranges(
     work: Callable[[int, int], None],
     size: int,

@@ -31,18 +31,21 @@ class Roster:
         self.mechanisms: list[Mechanism] = []
         self.kinds = np.zeros(len(parts), dtype=np.int64)
         known: dict[int, int] = {}
+        numbers: dict[Mechanism, int] = {}
         for i, part in enumerate(parts):
             if id(part.mechanism) not in known:
-                known[id(part.mechanism)] = self._number(part.mechanism)
+                known[id(part.mechanism)] = self._number(part.mechanism, numbers)
             self.kinds[i] = known[id(part.mechanism)]
 
-    def _number(self, mechanism: Mechanism) -> int:
-        """Return the number of a mechanism; equal ones have the same."""
-        for number, known in enumerate(self.mechanisms):
-            if known == mechanism:
-                return number
-        self.mechanisms.append(mechanism)
-        return len(self.mechanisms) - 1
+    def _number(self, mechanism: Mechanism, numbers: dict[Mechanism, int]) -> int:
+        """Return the number of a mechanism; equal ones have the same if they can be hashed."""
+        try:
+            number = numbers.setdefault(mechanism, len(self.mechanisms))
+        except TypeError:
+            number = len(self.mechanisms)
+        if number == len(self.mechanisms):
+            self.mechanisms.append(mechanism)
+        return number
 
     def shared_mechanism(self, members: Positions) -> Mechanism | None:
         """Return the mechanism of clients that share mechanism and weight, else None.

@@ -24,6 +24,7 @@ from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Algorithm
 from sottovoce.federated.algorithms.fedavg import GradientSteps, Stackable
 from sottovoce.federated.simulation.draws import RowRotation, draw_rotated_total, round_generator
+from sottovoce.federated.simulation.roster import Roster
 from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY
 from sottovoce.learning.clients import DenseRows
 from sottovoce.learning.task import Task
@@ -246,18 +247,14 @@ class _Portion:
 
 
 def _portions(parts: Sequence[ClientPlan], device: torch.device) -> list[_Portion]:
-    owners: dict[int, list[int]] = {}
-    for position, part in enumerate(parts):
-        owners.setdefault(id(part.mechanism), []).append(position)
     portions = []
-    for positions in owners.values():
-        mechanism = parts[positions[0]].mechanism
+    for mechanism, positions in Roster(parts).groups(np.arange(len(parts))):
         assert isinstance(mechanism, Coordinatewise), "can_stack() was checked"
         everyone = len(positions) == len(parts)
         portions.append(
             _Portion(
                 law=mechanism.coordinate_law(),
-                positions=None if everyone else torch.tensor(positions, device=device),
+                positions=None if everyone else torch.from_numpy(positions).to(device),
                 weights=torch.tensor([parts[i].weight for i in positions], device=device),
             )
         )

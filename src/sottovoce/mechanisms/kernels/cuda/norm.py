@@ -18,7 +18,7 @@ from sottovoce.mechanisms.kernels.cuda.place import check_values, on_device
 
 TILE = 1024
 _WARPS = 4
-_LAST = 4096  # The most numbers of a row that the last kernel adds.
+_LAST = 128  # The most numbers of a row that the last kernel adds; more take long to compile.
 _MOST_ROWS = 65535
 _LEAST, _MOST = tl.constexpr(LEAST_SQUARES), tl.constexpr(MOST_SQUARES)
 
