@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from sottovoce.core.domains import Box, Domain, L2Ball
 from sottovoce.core.errors import DomainError, ParameterError
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms import encoding, registry
+from sottovoce.mechanisms import packing, registry
 from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.kernels.cuda import level_counts, norm, rotation, seeded
 from sottovoce.mechanisms.kernels.cuda.counts import OneCounts
@@ -278,7 +278,7 @@ def check_level_counts(checks: Checks, levels: int) -> None:
     generator = np.random.default_rng(levels)
     for dimension, clients in ((1, 1), (7, 3), (1000, 255), (4099, 17), (20_001, 300)):
         codes = generator.integers(0, levels, size=(clients, dimension), dtype=np.uint8)
-        rows = np.stack([np.frombuffer(encoding.pack(one, bits), np.uint8) for one in codes])
+        rows = np.stack([np.frombuffer(packing.pack(one, bits), np.uint8) for one in codes])
         expected = LevelCounts(dimension, levels)
         expected.add_rows(rows)
         counted = level_counts.CudaLevelCounts(dimension, levels, "cuda")

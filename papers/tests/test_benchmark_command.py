@@ -322,9 +322,9 @@ def test_yardsticks_draw_from_the_same_law() -> None:
 
 
 def _decoded(case: privatize.BenchmarkCase, payload: bytes) -> Any:
-    from sottovoce.mechanisms import encoding
+    from sottovoce.mechanisms import packing
 
-    codes = encoding.unpack(payload, case.mechanism.input_domain.dimension, case.bits)
+    codes = packing.unpack(payload, case.mechanism.input_domain.dimension, case.bits)
     return case.mechanism.decode(codes)
 
 
@@ -343,10 +343,10 @@ def test_every_level_of_the_kernels_passes_the_checks(bits: int) -> None:
 def test_plain_and_eager_codes_unpack_what_was_packed(bits: int) -> None:
     import torch
 
-    from sottovoce.mechanisms import encoding
+    from sottovoce.mechanisms import packing
 
     codes = np.random.default_rng(bits).integers(0, 1 << bits, 1001).astype(np.uint8)
-    payload = np.frombuffer(encoding.pack(codes, bits), np.uint8)
+    payload = np.frombuffer(packing.pack(codes, bits), np.uint8)
     assert np.array_equal(aggregate.plain_codes(payload, 1001, bits), codes)
     eager = aggregate._eager_codes(torch.from_numpy(payload.copy()), 1001, bits)
     assert np.array_equal(eager.numpy(), codes)

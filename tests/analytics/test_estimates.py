@@ -14,8 +14,8 @@ from sottovoce.analytics.tallies import CodeCounts, add_tallies
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DomainError, ParameterError, UnknownNameError
 from sottovoce.core.randomness import SeededRandomness, SystemRandomness
-from sottovoce.mechanisms.encoding import pack, unpack
 from sottovoce.mechanisms.mechanism import LevelCodes
+from sottovoce.mechanisms.packing import pack, unpack
 
 PEOPLE = 20_000
 RANGE: dict[str, Any] = {"lower": 0.0, "upper": 100.0, "epsilon": 2.0}

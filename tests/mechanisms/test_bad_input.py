@@ -14,9 +14,10 @@ from sottovoce.core.threads import thread_count
 from sottovoce.ledger.ledger import temporary_ledger
 from sottovoce.ledger.records import Budget
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.encoding import encode_packed, pack, prepare, unpack
+from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import Float32Codes
+from sottovoce.mechanisms.packing import pack, unpack
 from sottovoce.mechanisms.registry import Registration
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.parties import Client, Server

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.core import native
 from sottovoce.core.errors import ParameterError, WireError
-from sottovoce.mechanisms.encoding import (
+from sottovoce.mechanisms.packing import (
     PackedCodes,
     UnsignedCodes,
     check_rows,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sottovoce.core import native
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError, WireError
-from sottovoce.mechanisms.encoding import PackedCodes, pack
+from sottovoce.mechanisms.packing import PackedCodes, pack
 from sottovoce.protocol.sums import BATCH, LevelCounts
 
 LEVELS = [2, 3, 4, 5, 8, 11, 16]

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sottovoce.core.errors import ParameterError, WireError
-from sottovoce.mechanisms import encoding
+from sottovoce.mechanisms import packing
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Float32Codes, LevelCodes
 from sottovoce.protocol.message import HEADER_BYTES, Envelope, open_sealed, seal
 
@@ -102,7 +102,7 @@ def test_the_message_is_laid_out_as_documented(code_format: CodeFormat) -> None:
     payload = (
         struct.pack("<5f", *codes.tolist())
         if isinstance(code_format, Float32Codes)
-        else encoding.pack(codes.astype(code_format.dtype), code_format.bits)
+        else packing.pack(codes.astype(code_format.dtype), code_format.bits)
     )
     assert message == with_checksum(fields_of(envelope), payload)
 
@@ -268,7 +268,7 @@ def test_a_code_that_is_no_level_is_refused_even_under_a_right_checksum(
     envelope = an_envelope(LevelCodes(levels=levels))
     codes = np.zeros(5, dtype=np.uint8)
     codes[position] = code
-    payload = encoding.pack(codes, envelope.code_format.bits)
+    payload = packing.pack(codes, envelope.code_format.bits)
     with pytest.raises(WireError, match=f"expected codes below {levels}, got code {code}"):
         open_sealed(with_checksum(fields_of(envelope), payload), envelope)
 

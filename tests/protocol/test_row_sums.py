@@ -9,8 +9,9 @@ from sottovoce.core import native
 from sottovoce.core.domains import L2Ball, Vector
 from sottovoce.core.errors import WireError
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.mechanisms.encoding import PackedRows, check_rows, encode_packed, prepare
+from sottovoce.mechanisms.encoding import PackedRows, encode_packed, prepare
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.packing import check_rows
 from sottovoce.mechanisms.registry import find
 from sottovoce.protocol.message import open_packed_rows
 from sottovoce.protocol.row_sums import OrderedSum, create_row_sums

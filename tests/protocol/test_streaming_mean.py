@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sottovoce.core import native
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
-from sottovoce.mechanisms.encoding import PackedCodes, pack
+from sottovoce.mechanisms.packing import PackedCodes, pack
 from sottovoce.protocol.sums import StreamingMean
 
 Rows = list[tuple[PackedCodes, Vector, float]]

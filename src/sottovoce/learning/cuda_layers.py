@@ -89,7 +89,7 @@ def _scatter_patches(
     tl.store(values + row[:, None] * channels + channel[None, :], total, mask=there)
 
 
-class Window:
+class PatchWindow:
     """The geometry of a convolution: the sizes of its input, its output and its filters."""
 
     def __init__(self, layer: torch.nn.Conv2d, height: int, width: int) -> None:
@@ -159,7 +159,7 @@ class Convolution(torch.autograd.Function):
     """The convolutions of several models: (models * samples, height, width, channels)."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, filters: Tensor, window: Window) -> Tensor:
+    def forward(ctx: Any, values: Tensor, filters: Tensor, window: PatchWindow) -> Tensor:
         """Return the outputs; `filters` are (models, window.entries + 1, output channels)."""
         patches = window.gather(values).reshape(len(filters), -1, window.length)
         ctx.save_for_backward(patches, filters)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import group_norm
 
-from sottovoce.learning.cuda_layers import Convolution, Normalization, Window
+from sottovoce.learning.cuda_layers import Convolution, Normalization, PatchWindow
 from sottovoce.learning.layer_gradients import Chain, Layer
 
 _MOST_CHANNELS = 1024
@@ -89,7 +89,7 @@ class ChannelsLast:
             elif isinstance(module, nn.Linear):
                 values = _linear(module, next(pieces), _channels_first(values))
             elif isinstance(module, nn.Conv2d):
-                window = Window(module, *values.shape[1:3])
+                window = PatchWindow(module, *values.shape[1:3])
                 filters = next(pieces).reshape(len(rows), window.entries + 1, -1)
                 values = _apply(Convolution, values, filters, window)
             else:

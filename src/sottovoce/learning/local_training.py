@@ -36,7 +36,7 @@ from torch import Tensor
 
 from sottovoce.learning.clients import ClientData, samples_of, sizes_of
 from sottovoce.learning.minibatches import NO_RECORD, Indices, Minibatches
-from sottovoce.learning.model_steps import Batch, Graphs, Group, LocalSteps, Step
+from sottovoce.learning.model_steps import ClientGroup, Graphs, Step, StepBatch, StepSettings
 from sottovoce.learning.stacking_check import why_not_stacked
 
 if TYPE_CHECKING:  # Tasks use this module.
@@ -61,7 +61,7 @@ class LocalTrainer:
         self._graphs = Graphs()
 
     def models(
-        self, clients: Sequence[ClientData], steps: LocalSteps
+        self, clients: Sequence[ClientData], steps: StepSettings
     ) -> Iterator[tuple[int, Tensor]]:
         """Yield the models of clients after their steps, several clients at once.
 
@@ -106,11 +106,11 @@ class LocalTrainer:
                 )
         return self._alone
 
-    def _at_once(self, pool: "_Pool", steps: LocalSteps) -> Tensor:
+    def _at_once(self, pool: "_Pool", steps: StepSettings) -> Tensor:
         task, given = self._task, steps.minibatches
         if task.device.type == "cuda":
             given = replace(given, records=_pad_clients(given.records))
-        group = Group.start(steps, task.stack_form, clients=len(given))
+        group = ClientGroup.start(steps, task.stack_form, clients=len(given))
         step: Step | None = None
         for batch in pool.batches(given):
             step = step or self._graphs.find(task, group, batch)
@@ -126,7 +126,7 @@ class _Pool:
     labels: Tensor
     sizes: Sequence[int]
 
-    def batches(self, given: Minibatches) -> Iterator[Batch]:
+    def batches(self, given: Minibatches) -> Iterator[StepBatch]:
         """Yield the minibatches of the clients, step after step."""
         device = self.features.device
         for _ in range(given.repeats):
@@ -135,7 +135,7 @@ class _Pool:
                 for chosen, own in zip(
                     copy_to(rows, device), copy_to(weights, device), strict=True
                 ):
-                    yield Batch(
+                    yield StepBatch(
                         features=self.features[chosen], labels=self.labels[chosen], weights=own
                     )
 
@@ -153,7 +153,7 @@ class _Pool:
         return rows.swapaxes(0, 1), weights.swapaxes(0, 1)
 
 
-def _one_by_one(task: "Task", pool: _Pool, steps: LocalSteps) -> Tensor:
+def _one_by_one(task: "Task", pool: _Pool, steps: StepSettings) -> Tensor:
     """Return the models of clients that are trained one after the other, as rows."""
     trained, stop = [], 0
     for place, size in enumerate(pool.sizes):

@@ -22,7 +22,7 @@ _WARM_UP_STEPS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LocalSteps:
+class StepSettings:
     """What some clients compute in a round, in addition to their data.
 
     Attributes:
@@ -39,9 +39,9 @@ class LocalSteps:
     pulls: Sequence[float] | None = None
     shifts: Tensor | None = None
 
-    def part(self, clients: slice) -> "LocalSteps":
+    def part(self, clients: slice) -> "StepSettings":
         """Return the computation of some of the clients."""
-        return LocalSteps(
+        return StepSettings(
             model=self.model,
             learning_rate=self.learning_rate,
             minibatches=self.minibatches[clients].used(),
@@ -51,7 +51,7 @@ class LocalSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class StepBatch:
     """A minibatch of each model: (models, width, ...), with weights that are 0 where padded."""
 
     features: Tensor
@@ -62,13 +62,13 @@ class Batch:
         """Return all tensors, in a fixed order."""
         return [self.features, self.labels, self.weights]
 
-    def without_records(self) -> "Batch":
+    def without_records(self) -> "StepBatch":
         """Return a minibatch of the same shapes, for which no model takes a step."""
-        return Batch(*map(torch.zeros_like, self.tensors()))
+        return StepBatch(*map(torch.zeros_like, self.tensors()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class ClientGroup:
     """The models of a group of clients as rows, and what is the same in all of their steps.
 
     Their parameters are in the order of the task's `stack_form`.
@@ -81,7 +81,7 @@ class Group:
     shifts: Tensor | None
 
     @classmethod
-    def start(cls, steps: LocalSteps, form: StackForm, *, clients: int) -> "Group":
+    def start(cls, steps: StepSettings, form: StackForm, *, clients: int) -> "ClientGroup":
         """Return the group before its first step, with unused models up to `clients`."""
         origin, pulls = form.enter(steps.model[None])[0], None
         shifts = None if steps.shifts is None else form.enter(steps.shifts)
@@ -98,9 +98,9 @@ class Group:
             shifts=shifts,
         )
 
-    def copy(self) -> "Group":
+    def copy(self) -> "ClientGroup":
         """Return a copy with tensors of its own."""
-        return Group(
+        return ClientGroup(
             models=self.models.clone(),
             origin=self.origin.clone(),
             rate=self.rate.clone(),
@@ -114,7 +114,7 @@ class Group:
         return [tensor for tensor in every if tensor is not None]
 
 
-def take_step(task: "Task", group: Group, batch: Batch) -> Group:
+def take_step(task: "Task", group: ClientGroup, batch: StepBatch) -> ClientGroup:
     """Return the group after one step of each of its models that has records in this step."""
     models = group.models.detach().requires_grad_()
     with torch.enable_grad():
@@ -130,7 +130,7 @@ def take_step(task: "Task", group: Group, batch: Batch) -> Group:
     return replace(group, models=moved)
 
 
-Step = Callable[["Task", Group, Batch], Group]
+Step = Callable[["Task", ClientGroup, StepBatch], ClientGroup]
 
 
 class _CapturedStep:
@@ -139,7 +139,7 @@ class _CapturedStep:
     The group that it returns changes with its next call.
     """
 
-    def __init__(self, task: "Task", group: Group, batch: Batch, pool: Any) -> None:
+    def __init__(self, task: "Task", group: ClientGroup, batch: StepBatch, pool: Any) -> None:
         self._group, self._batch = group.copy(), batch.without_records()
         stream = torch.cuda.Stream(task.device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(task.device))
@@ -151,7 +151,7 @@ class _CapturedStep:
         with torch.cuda.graph(self._graph, pool=pool):
             self._group.models.copy_(take_step(task, self._group, self._batch).models)
 
-    def __call__(self, task: "Task", group: Group, batch: Batch) -> Group:  # noqa: ARG002
+    def __call__(self, task: "Task", group: ClientGroup, batch: StepBatch) -> ClientGroup:  # noqa: ARG002
         """Return the group after a step."""
         if group is not self._group:
             _copy(group.tensors(), self._group.tensors())
@@ -174,7 +174,7 @@ class Graphs:
         self._pool: Any = None  # Graphs run one at a time and share the memory of their steps.
         self._failed = False
 
-    def find(self, task: "Task", group: Group, batch: Batch) -> Step:
+    def find(self, task: "Task", group: ClientGroup, batch: StepBatch) -> Step:
         """Return the function that takes a step of groups and minibatches of these shapes."""
         if task.device.type != "cuda" or self._failed:
             return take_step

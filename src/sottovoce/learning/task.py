@@ -30,7 +30,7 @@ from sottovoce.learning.layer_gradients import (
 )
 from sottovoce.learning.local_training import LocalTrainer, copy_to
 from sottovoce.learning.minibatches import Minibatches
-from sottovoce.learning.model_steps import LocalSteps
+from sottovoce.learning.model_steps import StepSettings
 from sottovoce.learning.models.modules import FlatLinear, check_module
 from sottovoce.learning.stacked_models import ModuleOrder, StackForm
 from sottovoce.mechanisms.kernels import cuda
@@ -355,7 +355,7 @@ class Task:
         """
         if isinstance(steps, int):
             steps = Minibatches.full(sizes_of(clients), steps=steps)
-        work = LocalSteps(
+        work = StepSettings(
             model=self.tensor(model),
             learning_rate=learning_rate,
             minibatches=steps,

@@ -30,9 +30,7 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.encoding import Prepared as Prepared
     from sottovoce.mechanisms.encoding import Privatizing as Privatizing
     from sottovoce.mechanisms.encoding import encode_packed as encode_packed
-    from sottovoce.mechanisms.encoding import pack as pack
     from sottovoce.mechanisms.encoding import prepare as prepare
-    from sottovoce.mechanisms.encoding import unpack as unpack
     from sottovoce.mechanisms.gauss_hermite import GaussHermite as GaussHermite
     from sottovoce.mechanisms.gaussian import Gaussian as Gaussian
     from sottovoce.mechanisms.interpolated_mvu import InterpolatedMvu as InterpolatedMvu
@@ -46,6 +44,8 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.mvu import Mvu as Mvu
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
     from sottovoce.mechanisms.noise.laws import nu_for_mean_absolute as nu_for_mean_absolute
+    from sottovoce.mechanisms.packing import pack as pack
+    from sottovoce.mechanisms.packing import unpack as unpack
     from sottovoce.mechanisms.randomized_response import (
         BitwiseRandomizedResponse as BitwiseRandomizedResponse,
     )
@@ -94,9 +94,7 @@ export_lazily(
             "Prepared",
             "Privatizing",
             "encode_packed",
-            "pack",
             "prepare",
-            "unpack",
         ],
         "gauss_hermite": ["GaussHermite"],
         "gaussian": ["Gaussian"],
@@ -113,6 +111,7 @@ export_lazily(
         "mvu": ["Mvu"],
         "no_privacy": ["NoPrivacy"],
         "noise.laws": ["nu_for_mean_absolute"],
+        "packing": ["pack", "unpack"],
         "randomized_response": ["BitwiseRandomizedResponse", "GeneralizedRandomizedResponse"],
         "registry": ["CalibratedParameter", "Registration", "find", "register", "registrations"],
         "release": [

@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import MAX_DIMENSION
 from sottovoce.core.errors import WireError
-from sottovoce.mechanisms.encoding import PackedCodes, PackedRows, pack_codes
+from sottovoce.mechanisms.encoding import PackedRows, pack_codes
 from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Float32Codes, LevelCodes
+from sottovoce.mechanisms.packing import PackedCodes
 
 # The content of a message that was checked against its envelope.
 MessageContent = PackedCodes | NDArray[np.float32]

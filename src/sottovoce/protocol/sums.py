@@ -20,14 +20,8 @@ from sottovoce.core.domains import MAX_DIMENSION, Vector, sized_vector
 from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.core.native import Native, native
 from sottovoce.core.threads import over_ranges
-from sottovoce.mechanisms.encoding import (
-    Octets,
-    PackedCodes,
-    check_rows,
-    packed_size,
-    unpack,
-)
 from sottovoce.mechanisms.mechanism import Codes, ExpandsToSigns, Mechanism, points_of
+from sottovoce.mechanisms.packing import Octets, PackedCodes, check_rows, packed_size, unpack
 from sottovoce.protocol.message import MessageContent, codes_of
 
 if TYPE_CHECKING:

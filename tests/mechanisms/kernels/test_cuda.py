@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from sottovoce.core.domains import Box, Domain, L1Ball, L2Ball
 from sottovoce.core.errors import DomainError, ParameterError, RandomnessError
 from sottovoce.core.randomness import Keystream
-from sottovoce.mechanisms import encoding, registry
+from sottovoce.mechanisms import packing as cpu_packing
+from sottovoce.mechanisms import registry
 from sottovoce.mechanisms.encoding import encode_packed, prepare, prepare_on_device, take_clipped
 from sottovoce.mechanisms.kernels import cuda, seeded
 from sottovoce.mechanisms.kernels.one_bit import sample_payload
@@ -171,7 +172,7 @@ def test_seeds_and_weights_that_are_none_are_refused() -> None:
 def test_packing_is_that_of_the_cpu(size: int, bits: int) -> None:
     codes = np.random.default_rng(bits).integers(0, 2**bits, size=size, dtype=np.int32)
     narrow: Any = codes.astype(np.min_scalar_type(2**bits - 1))
-    expected = encoding.pack(narrow, bits)
+    expected = cpu_packing.pack(narrow, bits)
     forms = [codes, codes.astype(np.uint8)] if bits <= 8 else [codes]
     for form in forms:
         found = cuda_packing.pack(torch.from_numpy(form).to(DEVICE), bits)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core.domains import Box, L1Ball, L2Ball, Vector, square_sum
 from sottovoce.core.errors import DomainError, ParameterError
-from sottovoce.mechanisms import encoding
+from sottovoce.mechanisms import packing
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.kernels import cuda
 from sottovoce.mechanisms.rotation import Rotation
@@ -171,7 +171,7 @@ def packed_codes(levels: int, clients: int, dimension: int, seed: int) -> Any:
     """Return random codes [clients, d], and the same packed, as an array of bytes."""
     codes = np.random.default_rng(seed).integers(0, levels, (clients, dimension), dtype=np.uint8)
     bits = (levels - 1).bit_length()
-    rows = [np.frombuffer(encoding.pack(one, bits), dtype=np.uint8) for one in codes]
+    rows = [np.frombuffer(packing.pack(one, bits), dtype=np.uint8) for one in codes]
     return codes, np.stack(rows)
 
 
@@ -244,7 +244,7 @@ def test_counts_of_levels_are_those_of_the_cpu(dimension: int, clients: int, lev
     generator = np.random.default_rng([dimension, levels])
     codes = generator.integers(0, levels, size=(clients, dimension), dtype=np.uint8)
     bits = (levels - 1).bit_length()
-    rows = [np.frombuffer(encoding.pack(one, bits), dtype=np.uint8) for one in codes]
+    rows = [np.frombuffer(packing.pack(one, bits), dtype=np.uint8) for one in codes]
     expected = LevelCounts(dimension, levels)
     expected.add_rows(np.stack(rows))
     expected.add_rows(np.stack(rows))
@@ -256,7 +256,7 @@ def test_counts_of_levels_are_those_of_the_cpu(dimension: int, clients: int, lev
     np.testing.assert_array_equal(counted.counts.cpu().numpy(), expected.counts())
     if levels < 1 << bits:
         beyond = np.full(dimension, (1 << bits) - 1, dtype=np.uint8)
-        broken = np.frombuffer(encoding.pack(beyond, bits), dtype=np.uint8).copy()
+        broken = np.frombuffer(packing.pack(beyond, bits), dtype=np.uint8).copy()
         counted.add(torch.from_numpy(broken)[None].to(DEVICE))
         with pytest.raises(ParameterError, match="must be below"):
             _ = counted.counts

@@ -13,10 +13,10 @@ from sottovoce.core.errors import ParameterError, PrivacyError, WireError
 from sottovoce.core.randomness import SeededRandomness, SystemRandomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.clamped_sign import ClampedSign
-from sottovoce.mechanisms.encoding import PackedCodes
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.packing import PackedCodes
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy import events
 from sottovoce.privacy.compositions import compose_repeated

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from sottovoce.core import native, parameter_rules
 from sottovoce.core.domains import MAX_DIMENSION, L2Ball, Vector
-from sottovoce.mechanisms.encoding import PackedCodes, packed_size
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.mechanisms.packing import PackedCodes, packed_size
 from sottovoce.protocol import sums
 from sottovoce_papers.benchmarks import limits
 from sottovoce_papers.benchmarks.measurement import (

@@ -15,7 +15,7 @@ from sottovoce.core import native, parameter_rules
 from sottovoce.core.domains import MAX_DIMENSION, Box, Domain, L2Ball
 from sottovoce.core.errors import UnknownNameError
 from sottovoce.core.randomness import Keystream, SeededRandomness, SystemRandomness
-from sottovoce.mechanisms import encoding, registry
+from sottovoce.mechanisms import packing, registry
 from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import SEED_BYTES, Rotation
@@ -139,8 +139,8 @@ def check(case: BenchmarkCase, update: NDArray[np.float32]) -> str:
     found = drawn()
     with native.using("numpy"):
         expected = drawn()
-        codes = encoding.unpack(found, dimension, case.bits)
-        again = encoding.pack(codes, case.bits)
+        codes = packing.unpack(found, dimension, case.bits)
+        again = packing.pack(codes, case.bits)
     require(
         found == expected,
         f"the payload of {dimension} coordinates of {case.bits} bits differs from numpy's",

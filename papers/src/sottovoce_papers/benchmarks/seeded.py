@@ -12,9 +12,10 @@ from sottovoce.core import native, parameter_rules
 from sottovoce.core.domains import MAX_DIMENSION, Vector
 from sottovoce.core.randomness import Keystream, SeededRandomness, SystemRandomness
 from sottovoce.core.statistics import mean_and_half_width
-from sottovoce.mechanisms.encoding import PackedCodes, encode_packed, prepare
+from sottovoce.mechanisms.encoding import encode_packed, prepare
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
+from sottovoce.mechanisms.packing import PackedCodes
 from sottovoce.mechanisms.seeded_sign import SeededSign
 from sottovoce.mechanisms.seeds import WORDS_PER_TRY
 from sottovoce.protocol.message import codes_of

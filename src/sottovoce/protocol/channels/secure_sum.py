@@ -15,8 +15,8 @@ import numpy as np
 
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError, WireError
-from sottovoce.mechanisms.encoding import PackedCodes
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.packing import PackedCodes
 from sottovoce.mechanisms.release import OnlySums
 from sottovoce.protocol.channels.channel import (
     Channel,
