@@ -241,7 +241,10 @@ def _bounds(
     known = False
     chosen: Sequence[Any] = builtin_accountants() if asked is None else asked
     for accountant in chosen:
-        bound = _bound(accountant, event, delta)
+        try:
+            bound = _remembered_bound(accountant, event, delta)
+        except TypeError:  # An accountant or an event of a plug-in may not be hashable.
+            bound = _bound(accountant, event, delta)
         if bound is not None:
             yield accountant.name, bound
             known = True
@@ -250,8 +253,6 @@ def _bounds(
         yield "local", min(bound for _, bound in _bounds(revealed, delta, asked))
 
 
-# A round is asked about twice: whether a client can pay for it, and what it has spent after it.
-@lru_cache(maxsize=4096)
 def _bound(accountant: Any, event: PrivacyEvent, delta: float) -> float | None:
     """Return the epsilon that an accountant shows; None if it does not support the event."""
     try:
@@ -259,6 +260,10 @@ def _bound(accountant: Any, event: PrivacyEvent, delta: float) -> float | None:
     except UnsupportedEventError:
         return None
     return found
+
+
+# A round is asked about twice: whether a client can pay for it, and what it has spent after it.
+_remembered_bound = lru_cache(maxsize=4096)(_bound)
 
 
 def find_accountant(name: str) -> Accountant:
