@@ -45,7 +45,10 @@ class RowSums(Protocol):
         """
 
     def mean(self, weight: float, rotation: Rotation | None) -> Vector:
-        """Return the sum so far divided by `weight`, and rotated back."""
+        """Return the sum divided by `weight`, and rotated back.
+
+        Call it once, at the end: the result may take the memory of the sum.
+        """
 
 
 def create_row_sums(
