@@ -8,7 +8,8 @@ everything with exit code 1; a slow one does not. Peers are measured by the inte
 names, which may belong to another environment, because not all of them work with our dependencies.
 
 The page has a part for each kind of machine (`bench_page`). The part of this machine is replaced;
-that of a GPU is replaced by the report that `benchmarks/gpu.py --report` has written there.
+that of a GPU is replaced by the report that `benchmarks/gpu.py --report` has written there, which
+has the kernels and the whole rounds.
 """
 
 import argparse
@@ -107,6 +108,12 @@ def main() -> None:
         report = json.loads(given.gpu.read_text())
         name = "H200" if "H200" in report["device"] else report["device"]
         parts[name] = gpu_part(report, today())
+        rounds = report.get("rounds", [])
+        parts[name]["rows"] += [
+            _row(name, command, found | {"kernels": "cuda"}, report["device"])
+            for name, command, found in rounds
+        ]
+        parts[name]["details"] += _stages(rounds)
     if not given.only_page:
         if kind is None:
             sys.exit(f"this page has no part for a processor like {machine()['processor']}")

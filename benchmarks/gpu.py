@@ -20,6 +20,7 @@ import numpy as np
 import torch
 import triton
 from gpu_checks import COUNT_SHAPES, VARIANTS, built, check_all
+from gpu_rounds import measure_rounds
 
 from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.encoding import encode_packed, prepare
@@ -32,6 +33,7 @@ from sottovoce.mechanisms.rotation import Rotation
 PLAIN_NOISE = "torch Gaussian noise, float32 out"
 PLAIN_BITS = "torch sigmoid, bernoulli, pack"
 ONE_BIT = "one bit, the whole call"
+_ROUND_SECONDS = 3.0  # for each case of whole rounds
 
 
 class Table:
@@ -257,8 +259,9 @@ def main() -> int:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}")
     done, wrong = check_all()
     print(f"{done} checks, {len(wrong)} wrong", *wrong, sep="\n", flush=True)
-    table = Table()
+    table, rounds = Table(), []
     if not arguments.checks_only:
+        rounds = measure_rounds(_ROUND_SECONDS)
         measure_memory(table, arguments.dimension)
         measure_one_bit(table, arguments.dimension)
         measure_mechanisms(table, arguments.dimension // 5)
@@ -276,6 +279,7 @@ def main() -> int:
             "checks": done,
             "wrong": wrong,
             "measured": table.rows,
+            "rounds": rounds,
         }
         arguments.report.write_text(json.dumps(report, indent=1) + "\n")
     return 1 if wrong else 0
