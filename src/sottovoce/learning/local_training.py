@@ -172,7 +172,8 @@ def _one_by_one(task: "Task", pool: _Pool, steps: StepSettings) -> Tensor:
                     gradient = gradient + pull * (model - steps.model)
                 # In the memory of the gradient, which is used nowhere else.
                 model = torch.sub(model, gradient.mul_(steps.learning_rate), out=gradient)
-        trained.append(model)
+        # A client without a step must not share the memory of the model that all start from.
+        trained.append(model.clone() if model is steps.model else model)
     return trained[0][None] if len(trained) == 1 else torch.stack(trained)
 
 

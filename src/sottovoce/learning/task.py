@@ -278,7 +278,10 @@ class Task:
         Returns:
             The tensor, which must not be written to: it may share the memory of the model.
         """
-        return copy_to(np.asarray(model, dtype=np.float32), self.device)
+        given = np.asarray(model, dtype=np.float32)
+        if self.device.type == "cpu" and given.flags.writeable and given.flags.c_contiguous:
+            return torch.from_numpy(given)  # Large models are not copied.
+        return copy_to(given, self.device)
 
     # -- gradients -------------------------------------------------------------------------
 

@@ -235,17 +235,17 @@ class SampleClippedGradient:
         # on the secret sample.
         for owners, rows in task.sample_gradients(model, clients):
             for gradients in rows.blocks(len(rows)):
-                steps = gradients.to(torch.float64)
-                norms = torch.linalg.vector_norm(steps, dim=1, keepdim=True)
+                norms = _norms(gradients)
                 # Float32 entries cannot overflow a float64 norm, so it is finite if they are.
-                bad = ~torch.isfinite(norms[:, 0])
-                steps *= (self.limit / self._grid) / torch.clamp(norms, min=self.limit)
-                steps[bad] = 0.0
+                left_out = ~torch.isfinite(norms[:, 0])
                 if taking_part is not None:
-                    steps[~taking_part[seen : seen + len(owners)].to(steps.device)] = 0.0
-                steps.round_()
+                    chosen = taking_part[seen : seen + len(owners)]
+                    left_out |= ~chosen.to(left_out.device)
+                factors = (self.limit / self._grid) / torch.clamp(norms, min=self.limit)
                 for part in _pieces(task.dimension):
-                    totals[:, part].index_add_(0, owners, steps[:, part].to(torch.int64))
+                    steps = gradients[:, part] * factors
+                    steps[left_out] = 0.0
+                    totals[:, part].index_add_(0, owners, steps.round_().to(torch.int64))
             seen += len(owners)
         return totals
 
@@ -274,6 +274,17 @@ def _pieces(dimension: int) -> Iterator[slice]:
     """Yield slices of the coordinates, small enough that a converted copy takes little memory."""
     for start in range(0, dimension, _COLUMNS):
         yield slice(start, start + _COLUMNS)
+
+
+def _norms(rows: Tensor) -> Tensor:
+    """Return the Euclidean norms of float32 rows as a column in float64."""
+    norms = [
+        torch.linalg.vector_norm(rows[:, part].to(torch.float64), dim=1, keepdim=True)
+        for part in _pieces(rows.shape[1])
+    ]
+    if len(norms) == 1:
+        return norms[0]
+    return torch.linalg.vector_norm(torch.cat(norms, dim=1), dim=1, keepdim=True)
 
 
 def _scale(totals: Tensor, factor: Tensor) -> Tensor:
@@ -382,9 +393,7 @@ class LocalSgd:
             learning_rate=self.learning_rate,
             proximal_weights=self._proximal_weights(clients),
         )
-        cpu = task.device.type == "cpu"
-        origin = torch.from_numpy(step.model) if cpu else task.tensor(step.model)
-        yield from map(partial(_changes_since, origin), models)
+        yield from map(partial(_changes_since, task.tensor(step.model)), models)
 
     @property
     def schedule(self) -> LocalSchedule:
