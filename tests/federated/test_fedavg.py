@@ -11,6 +11,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.randomness import SeededRandomness
+from sottovoce.federated.algorithms import fedavg
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, ClientStepInput
 from sottovoce.federated.algorithms.fedavg import (
     FedAvg,
@@ -170,6 +171,19 @@ def local_update(steps: int, penalty: float) -> Vector:
     work = LocalSgd(clip_norm=CLIP_NORM, steps=steps, learning_rate=0.2, penalties={"a": penalty})
     (update,) = updates(work, model, [data(3, 8)])
     return update
+
+
+def test_a_model_that_is_summed_in_pieces_gets_the_same_update_up_to_the_grid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = np.random.default_rng(3).normal(size=make_task().dimension)
+    one = data(3, 30, scale=100.0)
+    one.features[7, 2] = torch.inf
+    whole = sample_level_update(model, one)
+    monkeypatch.setattr(fedavg, "_COLUMNS", 4)
+    pieces = sample_level_update(model, one)
+    assert np.isfinite(whole).all()
+    assert np.abs(pieces - whole).max() <= CLIP_NORM * 2.0**-40
 
 
 def test_a_penalty_is_the_share_of_the_largest_budget_that_is_missing() -> None:
