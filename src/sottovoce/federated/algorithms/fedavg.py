@@ -278,13 +278,13 @@ def _pieces(dimension: int) -> Iterator[slice]:
 
 def _norms(rows: Tensor) -> Tensor:
     """Return the Euclidean norms of float32 rows as a column in float64."""
-    norms = [
+    norms: list[Tensor] = [
         torch.linalg.vector_norm(rows[:, part].to(torch.float64), dim=1, keepdim=True)
         for part in _pieces(rows.shape[1])
     ]
-    if len(norms) == 1:
-        return norms[0]
-    return torch.linalg.vector_norm(torch.cat(norms, dim=1), dim=1, keepdim=True)
+    if len(norms) > 1:
+        norms = [torch.linalg.vector_norm(torch.cat(norms, dim=1), dim=1, keepdim=True)]
+    return norms[0]
 
 
 def _scale(totals: Tensor, factor: Tensor) -> Tensor:
