@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "workers.h"
+
 #define LEAST_FAST_BLOCK 512 /* The kernels of every level need eighths of 64 numbers. */
 
 static int aligned(const Py_buffer *view, size_t size)
@@ -96,10 +98,13 @@ int sv_hold_rows(struct sv_row_source *source, PyObject *args)
     Py_ssize_t rows, dimension;
     int is_double;
     source->num_held = source->count = 0, source->doubles = NULL;
-    if (!PyTuple_Check(args) || !PyArg_ParseTuple(args, "OnniOO", &layers, &rows, &dimension,
-                                                  &is_double, &factors, &signs))
+    if (!PyTuple_Check(args) ||
+        !PyArg_ParseTuple(args, "OnniOOi", &layers, &rows, &dimension, &is_double, &factors, &signs,
+                          &source->threads))
         return -1;
-    if (rows >= 1 && dimension >= 1 && rows <= PY_SSIZE_T_MAX / 16 / dimension) {
+    const int fits = source->threads >= 1 && source->threads <= SV_MAX_THREADS && rows >= 1 &&
+                     dimension >= 1 && rows <= PY_SSIZE_T_MAX / 16 / dimension;
+    if (fits) {
         source->rows = (size_t)rows, source->dimension = (size_t)dimension;
         if ((is_double ? hold_doubles(source, layers) : hold_layers(source, layers)) == 0 &&
             hold_factors(source, factors, signs) == 0)

@@ -26,6 +26,7 @@ struct sv_row_source {
     const uint8_t *signs;
     int passes;
     size_t block;
+    int threads; /* How many may work on the rows. */
 };
 
 /* Memory in which a row is made. */
@@ -42,8 +43,8 @@ struct sv_row {
     double factor;
 };
 
-/* Reads the arguments (layers, rows, dimension, is_double, factors, signs); returns -1 with an
-   exception set if they do not fit. */
+/* Reads the arguments (layers, rows, dimension, is_double, factors, signs, threads); returns -1
+   with an exception set if they do not fit. */
 int sv_hold_rows(struct sv_row_source *source, PyObject *args);
 void sv_release_rows(struct sv_row_source *source);
 
