@@ -148,7 +148,7 @@ int sv_make_scratch(struct sv_row_scratch *scratch, const struct sv_row_source *
     if (fine && scratch->is_wide)
         fine = (scratch->row = aligned_doubles(d, source->passes > 1 ? rest : 0,
                                                &scratch->memory[0])) != NULL;
-    if (fine && source->passes > 1)
+    if (fine && source->passes > 1 && rest % 8) /* Else both blocks are aligned in the row. */
         fine = (scratch->doubles = aligned_doubles(source->block, 0, &scratch->memory[1])) != NULL;
     if (fine)
         return 0;
@@ -206,21 +206,28 @@ static void rotate_small(double *block, size_t size, const uint8_t *signs)
         block[i] *= 1.0 / sqrt((double)size);
 }
 
-/* Rotates the block of a row that begins at `from`, into `to`, which may be the same place. */
-static void rotate_block(double *from, size_t size, const uint8_t *signs, int level, double *to)
+/* Rotates values times a factor, or the numbers that are in the block if there are none, into `to`,
+   which may be the block. */
+static void rotate_block(const struct sv_values *values, double factor, double *block, size_t size,
+                         const uint8_t *signs, int level, double *to)
 {
+    const struct sv_rows *kernels = SV_PICK(sv_rows, level);
     if (size >= LEAST_FAST_BLOCK) {
-        SV_PICK(sv_rows, level)->rotated(from, size, signs, to);
+        for (size_t at = 0; at < size; at += size / 8)
+            kernels->eighth(values, factor, block, at, size / 8, signs);
+        kernels->last_levels(block, size, 0, size / 8, NULL, to);
         return;
     }
-    rotate_small(from, size, signs);
-    if (to != from)
-        memcpy(to, from, size * sizeof(double));
+    if (values)
+        kernels->widened(values->start, size, values->is_double, factor, block);
+    rotate_small(block, size, signs);
+    if (to != block)
+        memcpy(to, block, size * sizeof(double));
 }
 
 /* Makes row i in the scratch memory, clipped and rotated. If there are two blocks, each is
-   transformed where it is aligned: the first one moves to its place in the row with its last level.
-   */
+   transformed where it is aligned: the first one may move to its place in the row with its last
+   level. */
 static double *make_row(const struct sv_row_source *source, int level, size_t i,
                         struct sv_row_scratch *scratch)
 {
@@ -229,18 +236,18 @@ static double *make_row(const struct sv_row_source *source, int level, size_t i,
     const double factor = source->factors ? source->factors[i] : 1.0;
     const size_t size = source->block, rest = source->dimension - size;
     double *row = scratch->row;
-    if (source->passes < 2) {
+    if (source->passes == 0) {
         kernels->widened(given.start, given.count, given.is_double, factor, row);
-        if (source->passes)
-            rotate_block(row, size, source->signs, level, row);
         return row;
     }
-    const size_t width = given.is_double ? sizeof(double) : sizeof(float);
-    kernels->widened(given.start, size, given.is_double, factor, scratch->doubles);
-    kernels->widened((const char *)given.start + size * width, rest, given.is_double, factor,
-                     row + size);
-    rotate_block(scratch->doubles, size, source->signs, level, row);
-    rotate_block(row + rest, size, source->signs + (size + 7) / 8, level, row + rest);
+    double *first = scratch->doubles ? scratch->doubles : row;
+    rotate_block(&given, factor, first, size, source->signs, level, row);
+    if (source->passes == 2) {
+        const size_t width = given.is_double ? sizeof(double) : sizeof(float);
+        kernels->widened((const char *)given.start + size * width, rest, given.is_double, factor,
+                         row + size);
+        rotate_block(NULL, 1.0, row + rest, size, source->signs + (size + 7) / 8, level, row + rest);
+    }
     return row;
 }
 

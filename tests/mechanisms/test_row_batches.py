@@ -22,7 +22,7 @@ from sottovoce.mechanisms.row_batches import FactoredRows, OuterProducts, RowBat
 SEEDED = SeededRandomness(5)
 NUM_ROWS = 37
 # Dimensions below, at and above those from which blocks are transformed by kernels.
-SHAPES = [(1, 1), (3, 2), (5, 7), (4, 128), (16, 60), (10, 331)]
+SHAPES = [(1, 1), (3, 2), (5, 7), (4, 128), (13, 56), (10, 331)]
 
 
 def some_rows(outputs: int, features: int, *, biases: bool = True) -> FactoredRows:
