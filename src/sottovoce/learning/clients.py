@@ -138,8 +138,13 @@ class LayeredRows:
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
         """Yield the rows as matrices of at most `rows` rows, in order."""
-        for parts in zip(*(layer.blocks(rows) for layer in self.layers), strict=True):
-            yield torch.cat(parts, dim=1)
+        for start in range(0, max(1, len(self)), max(1, rows)):
+            yield self._matrix(slice(start, start + rows))
+
+    def _matrix(self, positions: slice) -> Tensor:
+        """Return some of the rows; nothing else is kept, so that a large model is held once."""
+        chosen = [layer.select(positions) for layer in self.layers]
+        return torch.cat([made for one in chosen for made in one.blocks(max(1, len(one)))], dim=1)
 
 
 Rows = DenseRows | OuterRows | LayeredRows

@@ -235,17 +235,18 @@ class SampleClippedGradient:
         # on the secret sample.
         for owners, rows in task.sample_gradients(model, clients):
             for gradients in rows.blocks(len(rows)):
-                steps = gradients.to(torch.float64)
-                norms = torch.linalg.vector_norm(steps, dim=1, keepdim=True)
+                norms = torch.linalg.vector_norm(gradients.to(torch.float64), dim=1, keepdim=True)
                 # Float32 entries cannot overflow a float64 norm, so it is finite if they are.
-                bad = ~torch.isfinite(norms[:, 0])
-                steps *= (self.limit / self._grid) / torch.clamp(norms, min=self.limit)
-                steps[bad] = 0.0
+                left_out = ~torch.isfinite(norms[:, 0])
                 if taking_part is not None:
-                    steps[~taking_part[seen : seen + len(owners)].to(steps.device)] = 0.0
-                steps.round_()
+                    left_out |= ~taking_part[seen : seen + len(owners)].to(left_out.device)
+                factors = (self.limit / self._grid) / torch.clamp(norms, min=self.limit)
                 for part in _pieces(task.dimension):
-                    totals[:, part].index_add_(0, owners, steps[:, part].to(torch.int64))
+                    steps = gradients[:, part].to(torch.float64)
+                    steps *= factors
+                    steps[left_out] = 0.0
+                    totals[:, part].index_add_(0, owners, steps.round_().to(torch.int64))
+                del gradients  # Before the next ones are made.
             seen += len(owners)
         return totals
 
