@@ -229,7 +229,7 @@ class SampleClippedGradient:
     def _sum_exactly(
         self, task: Task, clients: Sequence[ClientData], model: Floats, taking_part: Tensor | None
     ) -> Tensor:
-        totals = torch.zeros(len(clients), task.dimension, dtype=torch.int64, device=task.device)
+        totals = _zero_steps(len(clients), task)
         seen = 0
         # Gradients of all records, also those left out: array shapes and run time must not depend
         # on the secret sample.
@@ -269,6 +269,14 @@ class SampleClippedGradient:
             finite, factors = clipping_factors(rows, self.limit)
             yield start, finite.scaled(-factors)
             start += len(rows)
+
+
+def _zero_steps(rows: int, task: Task) -> Tensor:
+    """Return rows of zeros in int64."""
+    shape = rows, task.dimension
+    if task.device.type == "cpu":  # Memory that numpy has not written to is not taken yet.
+        return torch.from_numpy(np.zeros(shape, dtype=np.int64))
+    return torch.zeros(shape, dtype=torch.int64, device=task.device)
 
 
 def _pieces(dimension: int) -> Iterator[slice]:
