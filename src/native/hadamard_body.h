@@ -190,7 +190,7 @@ static void transform(const struct numbers *given, double *block, size_t at, siz
     }
 }
 
-static void eighth_of_block(const struct sv_values *values, double factor, double *block, size_t at,
+static void eighth_of_block(const struct sv_values *values, double factor, double *eighth,
                             size_t size, const uint8_t *signs)
 {
     const struct numbers given = {
@@ -198,7 +198,7 @@ static void eighth_of_block(const struct sv_values *values, double factor, doubl
         .kind = !values ? OF_BLOCK : values->is_double ? DOUBLES : SINGLES,
         .factor = factor,
     };
-    transform(&given, block, at, size, signs);
+    transform(&given, eighth, 0, size, signs);
 }
 
 static void last_levels(const double *block, size_t size, size_t begin, size_t end,

@@ -103,8 +103,14 @@ struct clipping {
 static void clip_row(struct call *call, struct own *own, size_t i)
 {
     const struct clipping *c = (const struct clipping *)call;
-    const struct sv_values row = sv_given_row(&call->source, call->level, i, &own->scratch);
-    const double total = SV_PICK(sv_sampling, call->level)->square_sum(row), norm = sqrt(total);
+    const struct sv_sampling *kernels = SV_PICK(sv_sampling, call->level);
+    struct sv_squares sum = {.tiles = 0};
+    struct sv_values part;
+    for (size_t first = 0; first < call->source.dimension; first += part.count) {
+        part = sv_given_part(&call->source, call->level, i, first, &own->scratch);
+        kernels->add_squares(&sum, part);
+    }
+    const double total = kernels->total_squares(&sum), norm = sqrt(total);
     ((double *)call->views[0].buf)[i] =
         total >= c->least && total <= c->most ? norm <= c->limit ? 1.0 : c->limit / norm
                                               : (double)NAN;
@@ -189,12 +195,16 @@ struct drawing_bits {
 static void one_bit_row(struct call *call, struct own *own, size_t i)
 {
     const struct drawing_bits *c = (const struct drawing_bits *)call;
-    const struct sv_row row = sv_prepared_row(&call->source, call->level, i, &own->scratch);
     struct sv_open open = {own->open, call->pairs.capacity, 0};
-    struct sv_one_bit job = {.first = 0, .scale = row.factor, .stddev = c->stddev};
-    job.slope = (float)(c->slope * row.factor / c->stddev);
+    struct sv_one_bit job = {.stddev = c->stddev};
+    struct sv_row part;
     copy_key(call, i, job.key);
-    SV_PICK(sv_sampling, call->level)->one_bit(&job, row.values, payload(call, i, 1), &open);
+    for (; job.first < call->source.dimension; job.first += part.values.count) {
+        part = sv_prepared_part(&call->source, call->level, i, job.first, &own->scratch);
+        job.scale = part.factor, job.slope = (float)(c->slope * part.factor / c->stddev);
+        SV_PICK(sv_sampling, call->level)
+            ->one_bit(&job, part.values, payload(call, i, 1) + job.first / 8, &open);
+    }
     add_pairs(&call->pairs, &open, i);
 }
 
@@ -222,14 +232,18 @@ struct drawing_codes {
 static void ladder_row(struct call *call, struct own *own, size_t i)
 {
     const struct drawing_codes *c = (const struct drawing_codes *)call;
-    const struct sv_row row = sv_prepared_row(&call->source, call->level, i, &own->scratch);
     struct sv_open open = {own->open, call->pairs.capacity, 0};
     struct sv_ladder job = c->ladder;
-    sv_scale_ladder(&job, &c->tables, row.factor);
+    struct sv_row part;
     copy_key(call, i, job.key);
-    SV_PICK(sv_sampling, call->level)->ladder(&job, row.values, own->codes, &open);
-    SV_PICK(sv_server, call->level)
-        ->pack8(own->codes, row.values.count, c->bits, payload(call, i, c->bits));
+    for (job.first = 0; job.first < call->source.dimension; job.first += part.values.count) {
+        part = sv_prepared_part(&call->source, call->level, i, job.first, &own->scratch);
+        sv_scale_ladder(&job, &c->tables, part.factor);
+        SV_PICK(sv_sampling, call->level)->ladder(&job, part.values, own->codes, &open);
+        SV_PICK(sv_server, call->level)
+            ->pack8(own->codes, part.values.count, c->bits,
+                    payload(call, i, c->bits) + job.first / 8 * (size_t)c->bits);
+    }
     add_pairs(&call->pairs, &open, i);
 }
 

@@ -3,14 +3,17 @@
 
 #include "hadamard_body.h"
 
-static void outer_row(const float *left, size_t outputs, const float *right, size_t features,
-                      float *out)
+static void outer_part(const float *left, const float *right, size_t features, size_t begin,
+                       size_t end, float *out)
 {
-    for (size_t o = 0; o < outputs; o++) {
-        const float factor = left[o];
-        float *restrict part = out + o * features;
-        for (size_t f = 0; f < features; f++)
-            part[f] = factor * right[f];
+    size_t f = begin % features;
+    for (size_t o = begin / features; begin < end; o++, f = 0) {
+        const size_t some = features - f < end - begin ? features - f : end - begin;
+        const float factor = left[o], *from = right + f;
+        float *restrict part = out;
+        for (size_t k = 0; k < some; k++)
+            part[k] = factor * from[k];
+        out += some, begin += some;
     }
 }
 
@@ -28,7 +31,7 @@ static void widened_row(const void *values, size_t count, int is_double, double 
 }
 
 const struct sv_rows SV_NAMED(sv_rows) = {
-    .outer = outer_row,
+    .outer = outer_part,
     .widened = widened_row,
     .eighth = eighth_of_block,
     .last_levels = last_levels,

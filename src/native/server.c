@@ -17,7 +17,9 @@ static void transform_eighths(struct sv_job *job)
     const struct transforming *t = (const struct transforming *)job;
     const size_t eighth = t->size / 8;
     for (size_t i, end; sv_take(job, &i, &end);)
-        SV_PICK(sv_rows, t->level)->eighth(NULL, 1.0, t->block, i * eighth, eighth, t->before);
+        SV_PICK(sv_rows, t->level)
+            ->eighth(NULL, 1.0, t->block + i * eighth, eighth,
+                     t->before ? t->before + i * eighth / 8 : NULL);
 }
 
 static void transform_columns(struct sv_job *job)
