@@ -29,6 +29,8 @@ setup(
                     "ladder_tables",
                     "row_source",
                     "rows",
+                    "workers",
+                    "gather",
                     "row_sums",
                     "keys",
                     "portable",

@@ -84,28 +84,42 @@ INLINE void levels_between(vd *row, int rows)
             }
 }
 
-/* Applies the signs to the numbers of `rows` registers, then computes all their levels. */
-INLINE void base(double *block, int rows, const uint8_t *signs)
+/* Where a transform reads its numbers: from the block itself, or others times a factor. */
+enum { OF_BLOCK, SINGLES, DOUBLES };
+struct numbers {
+    const void *values;
+    int kind;
+    double factor;
+};
+
+/* Reads the numbers of `rows` registers, from number `at` on, applies the signs, and computes all
+   their levels. */
+INLINE void base(const void *values, int kind, double factor, double *block, int rows, size_t at,
+                 const uint8_t *signs)
 {
     vd row[MOST_ROWS];
     UNROLLED
     for (int r = 0; r < rows; r++) {
-        row[r] = *(const vd_any *)(block + LANES64 * r);
+        const size_t i = at + (size_t)(LANES64 * r);
+        if (kind == OF_BLOCK)
+            row[r] = *(const vd_any *)(block + i);
+        else
+            row[r] = load_doubles(values, kind == DOUBLES, i) * factor;
         if (signs)
-            row[r] = flipped(row[r], signs, (size_t)(LANES64 * r));
+            row[r] = flipped(row[r], signs, i);
         for (int half = 1; half < LANES64; half *= 2)
             row[r] = level_inside(row[r], half);
     }
     levels_between(row, rows);
     UNROLLED
     for (int r = 0; r < rows; r++)
-        *(vd_any *)(block + LANES64 * r) = row[r];
+        *(vd_any *)(block + at + LANES64 * r) = row[r];
 }
 
-/* Computes the last levels of a block of `rows` rows, in the columns begin ... end - 1; if `last`,
-   then applies the scale and the signs. */
-INLINE void columns(double *block, size_t half, int rows, size_t begin, size_t end, int last,
-                    double scale, const uint8_t *signs)
+/* Computes levels between `rows` rows of `half` numbers, in the columns begin ... end - 1; if `last`,
+   then applies the scale and the signs. The result may be in another place. */
+INLINE void columns(const double *block, size_t half, int rows, size_t begin, size_t end, int last,
+                    double scale, const uint8_t *signs, double *out)
 {
     for (size_t i = begin; i < end; i += LANES64) {
         vd row[MOST_ROWS];
@@ -120,45 +134,79 @@ INLINE void columns(double *block, size_t half, int rows, size_t begin, size_t e
                 row[r] *= scale;
             if (last && signs)
                 row[r] = flipped(row[r], signs, at);
-            *(vd_any *)(block + at) = row[r];
+            *(vd_any *)(out + at) = row[r];
         }
     }
 }
 
-static void hadamard(double *block, size_t size, const uint8_t *signs)
+INLINE void all_columns(double *block, size_t half, int rows)
 {
-    if (size == BASE) {
-        if (signs)
-            base(block, MOST_ROWS, signs);
-        else
-            base(block, MOST_ROWS, NULL);
-        return;
-    }
-    if (size == SMALL_BASE) {
-        base(block, 8, signs);
-        return;
-    }
-    const int rows = size / BASE >= MOST_ROWS ? MOST_ROWS : (int)(size / BASE);
-    const size_t half = size / (size_t)rows;
-    for (int r = 0; r < rows; r++) {
-        const size_t at = (size_t)r * half;
-        hadamard(block + at, half, signs ? signs + at / 8 : NULL);
-    }
-    if (rows == 16)
-        columns(block, half, MOST_ROWS, 0, half, 0, 1.0, NULL);
-    else if (rows == 8)
-        columns(block, half, 8, 0, half, 0, 1.0, NULL);
-    else if (rows == 4)
-        columns(block, half, 4, 0, half, 0, 1.0, NULL);
-    else
-        columns(block, half, 2, 0, half, 0, 1.0, NULL);
+    columns(block, half, rows, 0, half, 0, 1.0, NULL, block);
 }
 
-static void hadamard_end(double *block, size_t size, size_t begin, size_t end, double scale,
-                         const uint8_t *signs)
+/* Computes the levels above those of `rows` rows. */
+INLINE void higher_levels(double *block, size_t half, int rows)
 {
+    if (rows == 16)
+        all_columns(block, half, MOST_ROWS);
+    else if (rows == 8)
+        all_columns(block, half, 8);
+    else if (rows == 4)
+        all_columns(block, half, 4);
+    else if (rows == 2)
+        all_columns(block, half, 2);
+}
+
+/* Transforms the numbers from `at` on, as many as fit into the L1 cache. */
+INLINE void part_of(const void *values, int kind, double factor, double *block, size_t at,
+                    size_t size, const uint8_t *signs)
+{
+    if (size == SMALL_BASE) {
+        base(values, kind, factor, block, 8, at, signs);
+        return;
+    }
+    for (size_t i = at; i < at + size; i += BASE)
+        base(values, kind, factor, block, MOST_ROWS, i, signs);
+    higher_levels(block + at, BASE, (int)(size / BASE));
+}
+
+static void transform(const struct numbers *given, double *block, size_t at, size_t size,
+                      const uint8_t *signs)
+{
+    if (size > MOST_ROWS * BASE) {
+        const size_t half = size / MOST_ROWS < MOST_ROWS * BASE ? MOST_ROWS * BASE
+                                                                : size / MOST_ROWS;
+        for (size_t i = at; i < at + size; i += half)
+            transform(given, block, i, half, signs);
+        higher_levels(block + at, half, (int)(size / half));
+    } else if (given->kind == SINGLES) {
+        part_of(given->values, SINGLES, given->factor, block, at, size, signs);
+    } else if (given->kind == DOUBLES) {
+        part_of(given->values, DOUBLES, given->factor, block, at, size, signs);
+    } else if (signs) {
+        part_of(NULL, OF_BLOCK, 1.0, block, at, size, signs);
+    } else {
+        part_of(NULL, OF_BLOCK, 1.0, block, at, size, NULL);
+    }
+}
+
+static void eighth_of_block(const struct sv_values *values, double factor, double *eighth,
+                            size_t size, const uint8_t *signs)
+{
+    const struct numbers given = {
+        .values = values ? values->start : NULL,
+        .kind = !values ? OF_BLOCK : values->is_double ? DOUBLES : SINGLES,
+        .factor = factor,
+    };
+    transform(&given, eighth, 0, size, signs);
+}
+
+static void last_levels(const double *block, size_t size, size_t begin, size_t end,
+                        const uint8_t *signs, double *out)
+{
+    const double scale = 1.0 / sqrt((double)size);
     if (signs)
-        columns(block, size / 8, 8, begin, end, 1, scale, signs);
+        columns(block, size / 8, 8, begin, end, 1, scale, signs, out);
     else
-        columns(block, size / 8, 8, begin, end, 1, scale, NULL);
+        columns(block, size / 8, 8, begin, end, 1, scale, NULL, out);
 }

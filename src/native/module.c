@@ -2,12 +2,12 @@
 
 Functions take buffers that the Python side has checked (types, contiguity and sizes are checked
 again here, where a mistake would read beyond an end), release the interpreter's lock while they
-work, and have no state. They may be called from several threads. */
+work, and have no state but the threads of workers.c. They may be called from several threads. */
 #include "native.h"
 
 /* Increment this, here and in sottovoce/core/native.py, whenever the meaning of an argument
    changes. */
-#define SV_INTERFACE 4
+#define SV_INTERFACE 5
 
 static int best_level(void)
 {
@@ -63,7 +63,8 @@ static int fill(PyObject *module)
 {
     PyMethodDef *const parts[] = {sv_sampling_methods, sv_seeded_methods, sv_server_methods,
                                   sv_packing_methods, sv_sums_methods,
-                                  sv_rows_methods, sv_keys_methods, sv_row_sums_methods};
+                                  sv_rows_methods, sv_keys_methods, sv_row_sums_methods,
+                                  sv_gather_methods};
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         if (PyModule_AddFunctions(module, parts[i]) < 0)
             return -1;

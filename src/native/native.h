@@ -30,6 +30,7 @@ extern PyMethodDef sv_sums_methods[];     /* sums.c */
 extern PyMethodDef sv_rows_methods[];     /* rows.c */
 extern PyMethodDef sv_keys_methods[];     /* keys.c */
 extern PyMethodDef sv_row_sums_methods[]; /* row_sums.c */
+extern PyMethodDef sv_gather_methods[];   /* gather.c */
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define SV_PICK(name, level)                                                                       \

@@ -5,7 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "workers.h"
+
 #define LEAST_FAST_BLOCK 512 /* The kernels of every level need eighths of 64 numbers. */
+#define TOGETHER ((size_t)2 * SV_TILE_DRAWS) /* Products that are made at once, in the L1 cache. */
 
 static int aligned(const Py_buffer *view, size_t size)
 {
@@ -96,10 +99,13 @@ int sv_hold_rows(struct sv_row_source *source, PyObject *args)
     Py_ssize_t rows, dimension;
     int is_double;
     source->num_held = source->count = 0, source->doubles = NULL;
-    if (!PyTuple_Check(args) || !PyArg_ParseTuple(args, "OnniOO", &layers, &rows, &dimension,
-                                                  &is_double, &factors, &signs))
+    if (!PyTuple_Check(args) ||
+        !PyArg_ParseTuple(args, "OnniOOi", &layers, &rows, &dimension, &is_double, &factors, &signs,
+                          &source->threads))
         return -1;
-    if (rows >= 1 && dimension >= 1 && rows <= PY_SSIZE_T_MAX / 16 / dimension) {
+    const int fits = source->threads >= 1 && source->threads <= SV_MAX_THREADS && rows >= 1 &&
+                     dimension >= 1 && rows <= PY_SSIZE_T_MAX / 16 / dimension;
+    if (fits) {
         source->rows = (size_t)rows, source->dimension = (size_t)dimension;
         if ((is_double ? hold_doubles(source, layers) : hold_layers(source, layers)) == 0 &&
             hold_factors(source, factors, signs) == 0)
@@ -138,12 +144,16 @@ int sv_make_scratch(struct sv_row_scratch *scratch, const struct sv_row_source *
     *scratch = (struct sv_row_scratch){.singles = NULL};
     scratch->is_wide = is_wide || source->passes;
     int fine = 1;
-    if (!is_dense(source))
-        fine = (scratch->singles = malloc(d * sizeof(float))) != NULL;
+    scratch->together = is_dense(source) ? d : TOGETHER;
+    if (!is_dense(source)) {
+        const size_t most = TOGETHER > source->block / 8 ? TOGETHER : source->block / 8;
+        scratch->singles = (float *)aligned_doubles(most / 2, 0, &scratch->memory[2]);
+        fine = scratch->singles != NULL;
+    }
     if (fine && scratch->is_wide)
         fine = (scratch->row = aligned_doubles(d, source->passes > 1 ? rest : 0,
                                                &scratch->memory[0])) != NULL;
-    if (fine && source->passes > 1)
+    if (fine && source->passes > 1 && rest % 8) /* Else both blocks are aligned in the row. */
         fine = (scratch->doubles = aligned_doubles(source->block, 0, &scratch->memory[1])) != NULL;
     if (fine)
         return 0;
@@ -153,36 +163,63 @@ int sv_make_scratch(struct sv_row_scratch *scratch, const struct sv_row_source *
 
 void sv_free_scratch(struct sv_row_scratch *scratch)
 {
-    free(scratch->singles);
-    free(scratch->memory[0]);
-    free(scratch->memory[1]);
+    for (int k = 0; k < 3; k++)
+        free(scratch->memory[k]);
     *scratch = (struct sv_row_scratch){.singles = NULL};
 }
 
-struct sv_values sv_given_row(const struct sv_row_source *source, int level, size_t i,
-                              struct sv_row_scratch *scratch)
+/* What is wanted of a row, begin ... end - 1, and where the next part of the row begins. */
+struct wanted {
+    size_t begin, end, at;
+    float *out;
+};
+
+/* Passes a part of `count` numbers; returns whether some of it is wanted: from ... to - 1. */
+static int passed(struct wanted *wanted, size_t count, size_t *from, size_t *to)
 {
-    const size_t d = source->dimension;
+    const size_t at = wanted->at, end = at + count;
+    wanted->at = end;
+    if (end <= wanted->begin || at >= wanted->end)
+        return 0;
+    *from = wanted->begin > at ? wanted->begin - at : 0;
+    *to = (wanted->end < end ? wanted->end : end) - at;
+    return 1;
+}
+
+/* Returns the numbers begin ... end - 1 of row i as they were given. */
+static struct sv_values given_range(const struct sv_row_source *source, int level, size_t i,
+                                    size_t begin, size_t end, struct sv_row_scratch *scratch)
+{
+    const size_t place = i * source->dimension + begin;
     if (source->doubles)
-        return (struct sv_values){source->doubles + i * d, d, 1};
+        return (struct sv_values){source->doubles + place, end - begin, 1};
     if (is_dense(source))
-        return (struct sv_values){source->layers[0].left + i * d, d, 0};
-    float *out = scratch->singles;
-    for (int k = 0; k < source->count; k++) {
+        return (struct sv_values){source->layers[0].left + place, end - begin, 0};
+    struct wanted wanted = {begin, end, 0, scratch->singles};
+    for (int k = 0; k < source->count && wanted.at < end; k++) {
         const struct sv_layer *layer = &source->layers[k];
         const float *left = layer->left + i * layer->outputs;
-        if (layer->right) {
+        size_t from, to;
+        if (layer->right && passed(&wanted, layer->outputs * layer->features, &from, &to)) {
             SV_PICK(sv_rows, level)
-                ->outer(left, layer->outputs, layer->right + i * layer->features, layer->features,
-                        out);
-            out += layer->outputs * layer->features;
+                ->outer(left, layer->right + i * layer->features, layer->features, from, to,
+                        wanted.out);
+            wanted.out += to - from;
         }
-        if (layer->has_bias || !layer->right) {
-            memcpy(out, left, layer->outputs * sizeof(float));
-            out += layer->outputs;
+        if ((layer->has_bias || !layer->right) && passed(&wanted, layer->outputs, &from, &to)) {
+            memcpy(wanted.out, left + from, (to - from) * sizeof(float));
+            wanted.out += to - from;
         }
     }
-    return (struct sv_values){scratch->singles, d, 0};
+    return (struct sv_values){scratch->singles, end - begin, 0};
+}
+
+struct sv_values sv_given_part(const struct sv_row_source *source, int level, size_t i,
+                               size_t first, struct sv_row_scratch *scratch)
+{
+    const size_t left = source->dimension - first;
+    const size_t some = left < scratch->together ? left : scratch->together;
+    return given_range(source, level, i, first, first + some, scratch);
 }
 
 /* Negates numbers where a packed sign is 1, then applies the Hadamard transform. */
@@ -201,41 +238,71 @@ static void rotate_small(double *block, size_t size, const uint8_t *signs)
         block[i] *= 1.0 / sqrt((double)size);
 }
 
-/* Rotates the block of a row that begins at `from`, into `to`, which may be the same place. */
-static void rotate_block(double *from, size_t size, const uint8_t *signs, int level, double *to)
+/* Writes the numbers begin ... end - 1 of row i, clipped, to `out`. */
+static void widen(const struct sv_row_source *source, int level, size_t i, size_t begin, size_t end,
+                  struct sv_row_scratch *scratch, double *out)
 {
-    if (size >= LEAST_FAST_BLOCK) {
-        SV_PICK(sv_rows, level)->rotated(from, size, signs, to);
+    const double factor = source->factors ? source->factors[i] : 1.0;
+    for (size_t at = begin, stop; at < end; at = stop) {
+        stop = end - at < scratch->together ? end : at + scratch->together;
+        const struct sv_values given = given_range(source, level, i, at, stop, scratch);
+        SV_PICK(sv_rows, level)
+            ->widened(given.start, given.count, given.is_double, factor, out + (at - begin));
+    }
+}
+
+/* Rotates the first block of row i into `to`, which may be the block. */
+static void rotate_first(const struct sv_row_source *source, int level, size_t i,
+                         struct sv_row_scratch *scratch, double *block, double *to)
+{
+    const struct sv_rows *kernels = SV_PICK(sv_rows, level);
+    const double factor = source->factors ? source->factors[i] : 1.0;
+    const size_t size = source->block, eighth = size / 8;
+    if (size < LEAST_FAST_BLOCK) {
+        widen(source, level, i, 0, size, scratch, block);
+        rotate_small(block, size, source->signs);
+        if (to != block)
+            memcpy(to, block, size * sizeof(double));
         return;
     }
-    rotate_small(from, size, signs);
-    if (to != from)
-        memcpy(to, from, size * sizeof(double));
+    for (size_t at = 0; at < size; at += eighth) {
+        const struct sv_values given =
+            given_range(source, level, i, at, at + eighth, scratch);
+        kernels->eighth(&given, factor, block + at, eighth, source->signs + at / 8);
+    }
+    kernels->last_levels(block, size, 0, eighth, NULL, to);
+}
+
+/* Rotates a block where it is. */
+static void rotate_second(double *block, size_t size, const uint8_t *signs, int level)
+{
+    const struct sv_rows *kernels = SV_PICK(sv_rows, level);
+    if (size < LEAST_FAST_BLOCK) {
+        rotate_small(block, size, signs);
+        return;
+    }
+    for (size_t at = 0; at < size; at += size / 8)
+        kernels->eighth(NULL, 1.0, block + at, size / 8, signs + at / 8);
+    kernels->last_levels(block, size, 0, size / 8, NULL, block);
 }
 
 /* Makes row i in the scratch memory, clipped and rotated. If there are two blocks, each is
-   transformed where it is aligned: the first one moves to its place in the row with its last level.
-   */
+   transformed where it is aligned: the first one may move to its place in the row with its last
+   level. */
 static double *make_row(const struct sv_row_source *source, int level, size_t i,
                         struct sv_row_scratch *scratch)
 {
-    const struct sv_values given = sv_given_row(source, level, i, scratch);
-    const struct sv_rows *kernels = SV_PICK(sv_rows, level);
-    const double factor = source->factors ? source->factors[i] : 1.0;
     const size_t size = source->block, rest = source->dimension - size;
     double *row = scratch->row;
-    if (source->passes < 2) {
-        kernels->widened(given.start, given.count, given.is_double, factor, row);
-        if (source->passes)
-            rotate_block(row, size, source->signs, level, row);
+    if (source->passes == 0) {
+        widen(source, level, i, 0, source->dimension, scratch, row);
         return row;
     }
-    const size_t width = given.is_double ? sizeof(double) : sizeof(float);
-    kernels->widened(given.start, size, given.is_double, factor, scratch->doubles);
-    kernels->widened((const char *)given.start + size * width, rest, given.is_double, factor,
-                     row + size);
-    rotate_block(scratch->doubles, size, source->signs, level, row);
-    rotate_block(row + rest, size, source->signs + (size + 7) / 8, level, row + rest);
+    rotate_first(source, level, i, scratch, scratch->doubles ? scratch->doubles : row, row);
+    if (source->passes == 2) {
+        widen(source, level, i, size, source->dimension, scratch, row + size);
+        rotate_second(row + rest, size, source->signs + (size + 7) / 8, level);
+    }
     return row;
 }
 
@@ -245,11 +312,12 @@ void sv_write_row(const struct sv_row_source *source, int level, size_t i,
     memcpy(out, make_row(source, level, i, scratch), source->dimension * sizeof(double));
 }
 
-struct sv_row sv_prepared_row(const struct sv_row_source *source, int level, size_t i,
-                              struct sv_row_scratch *scratch)
+struct sv_row sv_prepared_part(const struct sv_row_source *source, int level, size_t i,
+                               size_t first, struct sv_row_scratch *scratch)
 {
     if (!scratch->is_wide)
-        return (struct sv_row){sv_given_row(source, level, i, scratch),
+        return (struct sv_row){sv_given_part(source, level, i, first, scratch),
                                source->factors ? source->factors[i] : 1.0};
-    return (struct sv_row){{make_row(source, level, i, scratch), source->dimension, 1}, 1.0};
+    const double *row = first ? scratch->row : make_row(source, level, i, scratch);
+    return (struct sv_row){{row + first, source->dimension - first, 1}, 1.0};
 }

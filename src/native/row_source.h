@@ -26,24 +26,26 @@ struct sv_row_source {
     const uint8_t *signs;
     int passes;
     size_t block;
+    int threads; /* How many may work on the rows. */
 };
 
-/* Memory in which a row is made. */
+/* Memory in which a row is made: all of it, or some of its products at a time. */
 struct sv_row_scratch {
     float *singles;
+    size_t together; /* How many numbers are made at once. */
     double *row, *doubles;
-    void *memory[2];
+    void *memory[3];
     int is_wide; /* Whether rows are made in double precision, their factors applied. */
 };
 
-/* A row of clipped and rotated values: `values`, still to be multiplied with `factor`. */
+/* Clipped and rotated values of a row: `values`, still to be multiplied with `factor`. */
 struct sv_row {
     struct sv_values values;
     double factor;
 };
 
-/* Reads the arguments (layers, rows, dimension, is_double, factors, signs); returns -1 with an
-   exception set if they do not fit. */
+/* Reads the arguments (layers, rows, dimension, is_double, factors, signs, threads); returns -1
+   with an exception set if they do not fit. */
 int sv_hold_rows(struct sv_row_source *source, PyObject *args);
 void sv_release_rows(struct sv_row_source *source);
 
@@ -52,12 +54,13 @@ int sv_make_scratch(struct sv_row_scratch *scratch, const struct sv_row_source *
                     int is_wide);
 void sv_free_scratch(struct sv_row_scratch *scratch);
 
-/* Returns row i as it was given. */
-struct sv_values sv_given_row(const struct sv_row_source *source, int level, size_t i,
-                              struct sv_row_scratch *scratch);
-/* Returns row i clipped and rotated. */
-struct sv_row sv_prepared_row(const struct sv_row_source *source, int level, size_t i,
-                              struct sv_row_scratch *scratch);
+/* Returns the numbers of row i from `first` on as they were given, as many as are made at once: all
+   of them, or whole tiles. */
+struct sv_values sv_given_part(const struct sv_row_source *source, int level, size_t i,
+                               size_t first, struct sv_row_scratch *scratch);
+/* Returns the numbers of row i from `first` on, clipped and rotated, as many as are made at once. */
+struct sv_row sv_prepared_part(const struct sv_row_source *source, int level, size_t i,
+                               size_t first, struct sv_row_scratch *scratch);
 /* Writes row i, clipped and rotated, to `out`. */
 void sv_write_row(const struct sv_row_source *source, int level, size_t i,
                   struct sv_row_scratch *scratch, double *out);

@@ -1,27 +1,43 @@
-/* The Python functions that clip, rotate and encode many rows in one call. */
+/* The Python functions that clip, rotate and encode many rows in one call, on several threads. */
 #include "row_source.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "buffers.h"
 #include "extension.h"
 #include "ladder_tables.h"
+#include "workers.h"
 
 #define MAX_VIEWS 3
+#define LEAST_COORDINATES ((size_t)1 << 13) /* Of rows that a thread takes at once. */
 
-/* What every function is given: the rows, and the range of them that it works on. */
-struct call {
-    struct sv_row_source source;
+/* The coordinates that are left undecided: pairs of a row and a coordinate. */
+struct open_pairs {
+    int64_t *rows, *coordinates;
+    size_t capacity, count;
+};
+
+/* What a thread has for itself. */
+struct own {
     struct sv_row_scratch scratch;
+    int64_t *open;  /* As many as there can be pairs. */
+    uint8_t *codes; /* One for each coordinate, for codes that are still to be packed. */
+};
+
+/* What every function is given: the first member of a struct with its further arguments. */
+struct call {
+    struct sv_job job;
+    struct sv_row_source source;
     Py_buffer views[MAX_VIEWS];
-    int num_views, level;
-    size_t begin, end;
+    int num_views, level, is_wide, has_codes;
+    struct open_pairs pairs;
+    void (*work)(struct call *call, struct own *own, size_t row);
 };
 
 static PyObject *finished(struct call *call, PyObject *result)
 {
-    sv_free_scratch(&call->scratch);
     sv_release_rows(&call->source);
     for (int i = 0; i < call->num_views; i++)
         PyBuffer_Release(&call->views[i]);
@@ -35,20 +51,11 @@ static PyObject *refused(struct call *call, const char *why)
     return finished(call, NULL);
 }
 
-/* Reads the rows and their range; returns -1 with an exception set if they do not fit. */
-static int begin_call(struct call *call, PyObject *rows, Py_ssize_t begin, Py_ssize_t end,
-                      int is_wide)
+/* Reads the rows; returns 0 with an exception set if they do not fit. */
+static int holds_rows(struct call *call, PyObject *rows)
 {
     call->source.num_held = 0;
-    if (sv_checked_level(call->level) < 0 || sv_hold_rows(&call->source, rows) < 0)
-        return -1;
-    if (begin < 0 || begin > end || (size_t)end > call->source.rows)
-        return -1;
-    call->begin = (size_t)begin, call->end = (size_t)end;
-    if (sv_make_scratch(&call->scratch, &call->source, is_wide) == 0)
-        return 0;
-    PyErr_NoMemory();
-    return -1;
+    return sv_checked_level(call->level) >= 0 && sv_hold_rows(&call->source, rows) == 0;
 }
 
 static int holds(const Py_buffer *view, size_t size, size_t count)
@@ -56,181 +63,222 @@ static int holds(const Py_buffer *view, size_t size, size_t count)
     return (size_t)view->len == size * count && (view->len == 0 || (uintptr_t)view->buf % size == 0);
 }
 
+/* Works on rows until none is left; each thread has its own memory. */
+static void each_row(struct sv_job *job)
+{
+    struct call *call = (struct call *)job;
+    struct own own = {.open = NULL};
+    if (sv_make_scratch(&own.scratch, &call->source, call->is_wide) < 0)
+        return;
+    own.open = malloc(call->pairs.capacity * sizeof(int64_t) + 1);
+    own.codes = call->has_codes ? malloc(call->source.dimension) : NULL;
+    if (own.open && (own.codes || !call->has_codes))
+        for (size_t i, end; sv_take(job, &i, &end);)
+            for (; i < end; i++)
+                call->work(call, &own, i);
+    free(own.open);
+    free(own.codes);
+    sv_free_scratch(&own.scratch);
+}
+
+/* Works on all rows; returns 0 with an exception set if there is no memory. */
+static int done(struct call *call)
+{
+    int all;
+    call->job.work = each_row, call->job.size = call->source.rows;
+    call->job.share = 1 + LEAST_COORDINATES / call->source.dimension;
+    Py_BEGIN_ALLOW_THREADS
+    all = sv_run(&call->job, call->source.threads);
+    Py_END_ALLOW_THREADS
+    if (!all)
+        PyErr_NoMemory();
+    return all;
+}
+
+struct clipping {
+    struct call call;
+    double limit, least, most;
+};
+
+static void clip_row(struct call *call, struct own *own, size_t i)
+{
+    const struct clipping *c = (const struct clipping *)call;
+    const struct sv_sampling *kernels = SV_PICK(sv_sampling, call->level);
+    struct sv_squares sum = {.tiles = 0};
+    struct sv_values part;
+    for (size_t first = 0; first < call->source.dimension; first += part.count) {
+        part = sv_given_part(&call->source, call->level, i, first, &own->scratch);
+        kernels->add_squares(&sum, part);
+    }
+    const double total = kernels->total_squares(&sum), norm = sqrt(total);
+    ((double *)call->views[0].buf)[i] =
+        total >= c->least && total <= c->most ? norm <= c->limit ? 1.0 : c->limit / norm
+                                              : (double)NAN;
+}
+
 static PyObject *clip_factors(PyObject *self, PyObject *args)
 {
     (void)self;
-    struct call call = {.num_views = 1};
-    Py_buffer *out = &call.views[0];
+    struct clipping c = {.call = {.num_views = 1, .work = clip_row}};
+    struct call *call = &c.call;
     PyObject *rows;
-    Py_ssize_t begin, end;
-    double limit, least, most;
-    if (!PyArg_ParseTuple(args, "iOnndddw*", &call.level, &rows, &begin, &end, &limit, &least, &most,
-                          out))
+    if (!PyArg_ParseTuple(args, "iOdddw*", &call->level, &rows, &c.limit, &c.least, &c.most,
+                          &call->views[0]))
         return NULL;
-    if (begin_call(&call, rows, begin, end, 0) < 0 || !holds(out, 8, call.source.rows))
-        return refused(&call, "a range of the rows, and a factor for each of them");
-    Py_BEGIN_ALLOW_THREADS
-    double *factors = out->buf;
-    for (size_t i = call.begin; i < call.end; i++) {
-        const struct sv_values row = sv_given_row(&call.source, call.level, i, &call.scratch);
-        const double total = SV_PICK(sv_sampling, call.level)->square_sum(row), norm = sqrt(total);
-        factors[i] = total >= least && total <= most ? norm <= limit ? 1.0 : limit / norm
-                                                     : (double)NAN;
-    }
-    Py_END_ALLOW_THREADS
-    return finished(&call, Py_NewRef(Py_None));
+    if (!holds_rows(call, rows) || !holds(&call->views[0], 8, call->source.rows))
+        return refused(call, "rows, and a factor for each of them");
+    return finished(call, done(call) ? Py_NewRef(Py_None) : NULL);
+}
+
+static void prepare_row(struct call *call, struct own *own, size_t i)
+{
+    sv_write_row(&call->source, call->level, i, &own->scratch,
+                 (double *)call->views[0].buf + i * call->source.dimension);
 }
 
 static PyObject *prepared_rows(PyObject *self, PyObject *args)
 {
     (void)self;
-    struct call call = {.num_views = 1};
-    Py_buffer *out = &call.views[0];
+    struct call call = {.num_views = 1, .is_wide = 1, .work = prepare_row};
     PyObject *rows;
-    Py_ssize_t begin, end;
-    if (!PyArg_ParseTuple(args, "iOnnw*", &call.level, &rows, &begin, &end, out))
+    if (!PyArg_ParseTuple(args, "iOw*", &call.level, &rows, &call.views[0]))
         return NULL;
-    if (begin_call(&call, rows, begin, end, 1) < 0 ||
-        !holds(out, 8, (call.end - call.begin) * call.source.dimension))
-        return refused(&call, "a range of the rows, and memory for them");
-    Py_BEGIN_ALLOW_THREADS
-    for (size_t i = call.begin; i < call.end; i++)
-        sv_write_row(&call.source, call.level, i, &call.scratch,
-                     (double *)out->buf + (i - call.begin) * call.source.dimension);
-    Py_END_ALLOW_THREADS
-    return finished(&call, Py_NewRef(Py_None));
+    if (!holds_rows(&call, rows) ||
+        !holds(&call.views[0], 8, call.source.rows * call.source.dimension))
+        return refused(&call, "rows, and memory for them");
+    return finished(&call, done(&call) ? Py_NewRef(Py_None) : NULL);
 }
 
-/* The coordinates that are left undecided: pairs of a row and a coordinate. */
-struct open_pairs {
-    int64_t *rows, *coordinates;
-    size_t capacity, count;
-};
+/* The views of an encoding: the keys, the payloads, and memory for what is left undecided. */
+enum { KEYS, PAYLOADS, OPEN };
 
-/* Returns where the undecided coordinates of the next row are written. */
-static struct sv_open opened(const struct open_pairs *pairs)
+/* Checks them, and prepares the pairs. */
+static int fits_codes(struct call *call, int bits)
 {
-    const size_t used = pairs->count < pairs->capacity ? pairs->count : pairs->capacity;
-    return (struct sv_open){pairs->coordinates + used, pairs->capacity - used, 0};
+    const Py_buffer *keys = &call->views[KEYS], *open = &call->views[OPEN];
+    const size_t size = (call->source.dimension * (size_t)bits + 7) / 8;
+    const size_t capacity = (size_t)open->len / 16;
+    call->pairs = (struct open_pairs){open->buf, (int64_t *)open->buf + capacity, capacity, 0};
+    return (size_t)keys->len == 32 * call->source.rows &&
+           (size_t)call->views[PAYLOADS].len == size * call->source.rows &&
+           (size_t)open->len % 16 == 0 && holds(open, 8, (size_t)open->len / 8);
 }
 
-static void close_row(struct open_pairs *pairs, const struct sv_open *open, size_t row)
+static void copy_key(const struct call *call, size_t i, uint32_t key[8])
 {
-    for (size_t k = 0; k < open->count && k < open->capacity; k++)
-        pairs->rows[pairs->count + k] = (int64_t)row;
-    pairs->count += open->count;
+    memcpy(key, (const char *)call->views[KEYS].buf + 32 * i, 32);
 }
 
-/* Checks the keys, the payloads and the undecided coordinates of an encoding. */
-static int fits_codes(const struct call *call, const Py_buffer *keys, const Py_buffer *out,
-                      const Py_buffer *open, int bits)
+static uint8_t *payload(const struct call *call, size_t i, int bits)
 {
     const size_t size = (call->source.dimension * (size_t)bits + 7) / 8;
-    return (size_t)keys->len == 32 * call->source.rows &&
-           (size_t)out->len == size * call->source.rows && (size_t)open->len % 16 == 0 &&
-           holds(open, 8, (size_t)open->len / 8);
+    return (uint8_t *)call->views[PAYLOADS].buf + i * size;
 }
 
-static struct open_pairs pairs_in(const Py_buffer *open)
+/* Adds what a row left undecided to the pairs, as much as fits. */
+static void add_pairs(struct open_pairs *pairs, const struct sv_open *open, size_t row)
 {
-    const size_t capacity = (size_t)open->len / 16;
-    return (struct open_pairs){open->buf, (int64_t *)open->buf + capacity, capacity, 0};
+    if (!open->count)
+        return;
+    const size_t first = __atomic_fetch_add(&pairs->count, open->count, __ATOMIC_RELAXED);
+    for (size_t k = 0; k < open->count && first + k < pairs->capacity; k++) {
+        pairs->rows[first + k] = (int64_t)row;
+        pairs->coordinates[first + k] = open->coordinates[k];
+    }
+}
+
+struct drawing_bits {
+    struct call call;
+    double stddev, slope;
+};
+
+static void one_bit_row(struct call *call, struct own *own, size_t i)
+{
+    const struct drawing_bits *c = (const struct drawing_bits *)call;
+    struct sv_open open = {own->open, call->pairs.capacity, 0};
+    struct sv_one_bit job = {.stddev = c->stddev};
+    struct sv_row part;
+    copy_key(call, i, job.key);
+    for (; job.first < call->source.dimension; job.first += part.values.count) {
+        part = sv_prepared_part(&call->source, call->level, i, job.first, &own->scratch);
+        job.scale = part.factor, job.slope = (float)(c->slope * part.factor / c->stddev);
+        SV_PICK(sv_sampling, call->level)
+            ->one_bit(&job, part.values, payload(call, i, 1) + job.first / 8, &open);
+    }
+    add_pairs(&call->pairs, &open, i);
 }
 
 static PyObject *one_bit_rows(PyObject *self, PyObject *args)
 {
     (void)self;
-    struct call call = {.num_views = 3};
-    Py_buffer *keys = &call.views[0], *out = &call.views[1], *open = &call.views[2];
+    struct drawing_bits c = {.call = {.num_views = 3, .work = one_bit_row}};
+    struct call *call = &c.call;
     PyObject *rows;
-    Py_ssize_t begin, end;
-    struct sv_one_bit job = {.first = 0};
-    double slope;
-    if (!PyArg_ParseTuple(args, "iOnny*ddw*w*", &call.level, &rows, &begin, &end, keys, &job.stddev,
-                          &slope, out, open))
+    if (!PyArg_ParseTuple(args, "iOy*ddw*w*", &call->level, &rows, &call->views[KEYS], &c.stddev,
+                          &c.slope, &call->views[PAYLOADS], &call->views[OPEN]))
         return NULL;
-    if (begin_call(&call, rows, begin, end, 0) < 0 || !fits_codes(&call, keys, out, open, 1))
-        return refused(&call, "a range of the rows, and a key and a payload for each of them");
-    struct open_pairs pairs = pairs_in(open);
-    const size_t size = (call.source.dimension + 7) / 8;
-    Py_BEGIN_ALLOW_THREADS
-    for (size_t i = call.begin; i < call.end; i++) {
-        const struct sv_row row = sv_prepared_row(&call.source, call.level, i, &call.scratch);
-        struct sv_open left = opened(&pairs);
-        memcpy(job.key, (const char *)keys->buf + 32 * i, sizeof job.key);
-        job.scale = row.factor, job.slope = (float)(slope * row.factor / job.stddev);
-        SV_PICK(sv_sampling, call.level)
-            ->one_bit(&job, row.values, (uint8_t *)out->buf + i * size, &left);
-        close_row(&pairs, &left, i);
-    }
-    Py_END_ALLOW_THREADS
-    return finished(&call, PyLong_FromSize_t(pairs.count));
+    if (!holds_rows(call, rows) || !fits_codes(call, 1))
+        return refused(call, "rows, and a key and a payload for each of them");
+    return finished(call, done(call) ? PyLong_FromSize_t(call->pairs.count) : NULL);
 }
 
+struct drawing_codes {
+    struct call call;
+    struct sv_ladder_tables tables;
+    struct sv_ladder ladder;
+    int bits;
+};
 
-/* Draws the codes of one row and packs them; `codes` is memory for one byte each. */
-static void ladder_row(struct call *call, const struct sv_ladder_tables *tables,
-                       struct sv_ladder *job, int bits, size_t i, uint8_t *codes, uint8_t *out,
-                       struct sv_open *open)
+static void ladder_row(struct call *call, struct own *own, size_t i)
 {
-    const struct sv_row row = sv_prepared_row(&call->source, call->level, i, &call->scratch);
-    sv_scale_ladder(job, tables, row.factor);
-    SV_PICK(sv_sampling, call->level)->ladder(job, row.values, codes, open);
-    SV_PICK(sv_server, call->level)->pack8(codes, row.values.count, bits, out);
+    const struct drawing_codes *c = (const struct drawing_codes *)call;
+    struct sv_open open = {own->open, call->pairs.capacity, 0};
+    struct sv_ladder job = c->ladder;
+    struct sv_row part;
+    copy_key(call, i, job.key);
+    for (job.first = 0; job.first < call->source.dimension; job.first += part.values.count) {
+        part = sv_prepared_part(&call->source, call->level, i, job.first, &own->scratch);
+        sv_scale_ladder(&job, &c->tables, part.factor);
+        SV_PICK(sv_sampling, call->level)->ladder(&job, part.values, own->codes, &open);
+        SV_PICK(sv_server, call->level)
+            ->pack8(own->codes, part.values.count, c->bits,
+                    payload(call, i, c->bits) + job.first / 8 * (size_t)c->bits);
+    }
+    add_pairs(&call->pairs, &open, i);
 }
 
 static PyObject *ladder_rows(PyObject *self, PyObject *args)
 {
     (void)self;
-    struct call call = {.num_views = 3, .source.num_held = 0};
-    Py_buffer *keys = &call.views[0], *out = &call.views[1], *open = &call.views[2];
+    struct drawing_codes c = {.call = {.num_views = 3, .has_codes = 1, .work = ladder_row}};
+    struct call *call = &c.call;
     PyObject *rows, *parts;
-    Py_ssize_t begin, end;
-    int bits;
-    struct sv_ladder_tables tables = {.num_held = 0};
-    if (!PyArg_ParseTuple(args, "iOnny*Oiw*w*", &call.level, &rows, &begin, &end, keys, &parts,
-                          &bits, out, open))
+    if (!PyArg_ParseTuple(args, "iOy*Oiw*w*", &call->level, &rows, &call->views[KEYS], &parts,
+                          &c.bits, &call->views[PAYLOADS], &call->views[OPEN]))
         return NULL;
-    struct sv_ladder job = {.first = 0};
-    uint8_t *codes = NULL;
-    /* A table's values are shifted after they are clipped. */
-    int fine = sv_hold_ladder(&tables, &job, parts) == 0 &&
-               begin_call(&call, rows, begin, end, job.num_knots > 0) == 0 && bits >= 1 &&
-               bits <= 8 && job.levels <= (size_t)1 << bits &&
-               fits_codes(&call, keys, out, open, bits);
-    if (fine && !(codes = malloc(call.source.dimension))) {
-        PyErr_NoMemory();
-        fine = 0;
+    PyObject *found = NULL;
+    if (sv_hold_ladder(&c.tables, &c.ladder, parts) == 0 && holds_rows(call, rows)) {
+        call->is_wide = c.ladder.num_knots > 0; /* A table's values are shifted after clipping. */
+        if (sv_require(c.bits >= 1 && c.bits <= 8 && c.ladder.levels <= (size_t)1 << c.bits &&
+                           fits_codes(call, c.bits),
+                       "rows, keys, payloads, and a ladder whose codes fit") &&
+            done(call))
+            found = PyLong_FromSize_t(call->pairs.count);
     }
-    if (!fine) {
-        sv_release_ladder(&tables);
-        return refused(&call, "a range of the rows, keys, payloads, and a ladder whose codes fit");
-    }
-    struct open_pairs pairs = pairs_in(open);
-    const size_t size = (call.source.dimension * (size_t)bits + 7) / 8;
-    Py_BEGIN_ALLOW_THREADS
-    for (size_t i = call.begin; i < call.end; i++) {
-        struct sv_open left = opened(&pairs);
-        memcpy(job.key, (const char *)keys->buf + 32 * i, sizeof job.key);
-        ladder_row(&call, &tables, &job, bits, i, codes, (uint8_t *)out->buf + i * size, &left);
-        close_row(&pairs, &left, i);
-    }
-    Py_END_ALLOW_THREADS
-    free(codes);
-    sv_release_ladder(&tables);
-    return finished(&call, PyLong_FromSize_t(pairs.count));
+    sv_release_ladder(&c.tables);
+    return finished(call, found);
 }
 
 PyMethodDef sv_rows_methods[] = {
     {"clip_factors", clip_factors, METH_VARARGS,
-     "clip_factors(level, rows, begin, end, limit, least, most, out): the factor that clips each\n"
-     "row to the limit; NaN where the sum of squares is not from `least` to `most`"},
+     "clip_factors(level, rows, limit, least, most, out): the factor that clips each row to the\n"
+     "limit; NaN where the sum of squares is not from `least` to `most`"},
     {"prepared_rows", prepared_rows, METH_VARARGS,
-     "prepared_rows(level, rows, begin, end, out): rows clipped and rotated, as doubles"},
+     "prepared_rows(level, rows, out): rows clipped and rotated, as doubles"},
     {"one_bit_rows", one_bit_rows, METH_VARARGS,
-     "one_bit_rows(level, rows, begin, end, keys, stddev, slope, out, open): how many coordinates\n"
-     "are left open"},
+     "one_bit_rows(level, rows, keys, stddev, slope, out, open): how many coordinates are left\n"
+     "open"},
     {"ladder_rows", ladder_rows, METH_VARARGS,
-     "ladder_rows(level, rows, begin, end, keys, ladder, bits, out, open): the same for a ladder"},
+     "ladder_rows(level, rows, keys, ladder, bits, out, open): the same for a ladder"},
     {NULL, NULL, 0, NULL},
 };

@@ -21,6 +21,12 @@ struct sv_values {
     int is_double;
 };
 
+/* A sum of squares of tiles, of which the finished parts of the tree are kept by height. */
+struct sv_squares {
+    double partial[64];
+    size_t tiles;
+};
+
 /* The coordinates that a kernel could not decide; `count` includes those beyond the capacity. */
 struct sv_open {
     int64_t *coordinates;
@@ -86,6 +92,9 @@ struct sv_sampling {
     void (*draws16)(const uint32_t key[8], uint32_t first, size_t count, uint16_t *out);
     void (*draws32)(const uint32_t key[8], uint32_t first, size_t count, uint32_t *out);
     double (*square_sum)(struct sv_values values);
+    /* The same for values that come in several parts, of whole tiles but for the last one. */
+    void (*add_squares)(struct sv_squares *sum, struct sv_values values);
+    double (*total_squares)(const struct sv_squares *sum);
     /* Packed bits, the lowest bit of a byte first. */
     void (*one_bit)(const struct sv_one_bit *job, struct sv_values values, uint8_t *out,
                     struct sv_open *open);

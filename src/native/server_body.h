@@ -1,14 +1,11 @@
-/* The transforms, packing and sums of one level. */
+/* The packing and sums of one level. */
 #include "kernels.h"
 
 #include "packing_body.h"
 
 #include "counting_body.h"
-#include "hadamard_body.h"
 
 const struct sv_server SV_NAMED(sv_server) = {
-    .hadamard = hadamard,
-    .hadamard_end = hadamard_end,
     .unpack8 = unpack8,
     .unpack16 = unpack16,
     .unpack32 = unpack32,

@@ -1,4 +1,4 @@
-/* The interface of transforms, packing and sums. */
+/* The interface of packing and sums. */
 #ifndef SV_SERVER_KERNELS_H
 #define SV_SERVER_KERNELS_H
 
@@ -9,14 +9,6 @@
 #define SV_BITS_BATCH 64 /* The same for codes of one bit. */
 
 struct sv_server {
-    /* H D v in place, not scaled, for 2^k >= 64 numbers; D negates where a packed sign is 1, and is
-       the identity if `signs` is NULL. */
-    void (*hadamard)(double *block, size_t size, const uint8_t *signs);
-    /* The last three levels of such a transform whose eighths are done, in the columns begin ...
-       end - 1, multiples of 8. Then applies the scale and the signs. */
-    void (*hadamard_end)(double *block, size_t size, size_t begin, size_t end, double scale,
-                         const uint8_t *signs);
-
     /* Codes of 1 to 8, 9 to 16 and 17 to 32 bits, and their packed payload. Packing returns the OR
        of all codes. */
     void (*unpack8)(const uint8_t *payload, size_t count, int bits, uint8_t *out);

@@ -58,36 +58,47 @@ INLINE double tile_squares(const void *tile, int is_double)
     return lanes[0];
 }
 
-INLINE double sum_tiles(const void *values, size_t count, int is_double)
+INLINE void add_tiles(struct sv_squares *sum, const void *values, size_t count, int is_double)
 {
     const size_t size = is_double ? sizeof(double) : sizeof(float);
-    double partial[64]; /* The finished left siblings, by height. */
-    size_t tiles = 0;
-    for (size_t at = 0; at < count; at += SV_TILE_DRAWS, tiles++) {
-        double sum;
+    for (size_t at = 0; at < count; at += SV_TILE_DRAWS, sum->tiles++) {
+        double squares;
         const char *tile = (const char *)values + at * size;
         if (count - at >= SV_TILE_DRAWS) {
-            sum = tile_squares(tile, is_double);
+            squares = tile_squares(tile, is_double);
         } else {
             double padded[SV_TILE_DRAWS] = {0.0};
             memcpy(padded, tile, (count - at) * size);
-            sum = tile_squares(padded, is_double);
+            squares = tile_squares(padded, is_double);
         }
         int height = 0;
-        for (size_t number = tiles; number & 1; number >>= 1, height++)
-            sum = partial[height] + sum;
-        partial[height] = sum;
+        for (size_t number = sum->tiles; number & 1; number >>= 1, height++)
+            squares = sum->partial[height] + squares; /* Of the finished left sibling. */
+        sum->partial[height] = squares;
     }
+}
+
+static void add_squares(struct sv_squares *sum, struct sv_values values)
+{
+    if (values.is_double)
+        add_tiles(sum, values.start, values.count, 1);
+    else
+        add_tiles(sum, values.start, values.count, 0);
+}
+
+static double total_squares(const struct sv_squares *sum)
+{
     double total = 0.0; /* Missing leaves on the right are 0. */
     int height = 0;
-    for (size_t number = tiles; number; number >>= 1, height++)
+    for (size_t number = sum->tiles; number; number >>= 1, height++)
         if (number & 1)
-            total = partial[height] + total;
+            total = sum->partial[height] + total;
     return total;
 }
 
 static double square_sum(struct sv_values values)
 {
-    return values.is_double ? sum_tiles(values.start, values.count, 1)
-                            : sum_tiles(values.start, values.count, 0);
+    struct sv_squares sum = {.tiles = 0};
+    add_squares(&sum, values);
+    return total_squares(&sum);
 }

@@ -1,11 +1,13 @@
 """The optional extension: what it refuses, and that nothing but the speed depends on it."""
 
 import math
+import os
 import shutil
 import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -171,31 +173,32 @@ def arguments_of_rows(ladder: tuple[Any, ...]) -> dict[str, list[Any]]:
     """Calls of the functions for many rows, of three rows of twenty coordinates."""
     left, right = np.ones((3, 2), dtype=np.float32), np.ones((3, 9), dtype=np.float32)
     # Two passes of sixteen signs.
-    rows = [(left, right, 1)], 3, 20, 0, np.ones(3), np.zeros(4, dtype=np.uint8)
+    rows = [(left, right, 1)], 3, 20, 0, np.ones(3), np.zeros(4, dtype=np.uint8), 2
     keys, undecided = np.zeros((3, 32), dtype=np.uint8), np.zeros((2, 4), dtype=np.int64)
     matrix, planes = np.zeros((2, 10), dtype=np.uint8), [np.zeros(64, dtype=np.uint8)] * 5
     ends, short = np.array([2, 5]), np.zeros((2, 2), dtype=np.uint8)
     counters = np.zeros((2, 4, 64), dtype=np.uint8)
     return {
-        "clip_factors": [0, rows, 0, 3, 1.0, 1e-200, 1e200, np.zeros(3)],
-        "prepared_rows": [0, rows, 0, 3, np.zeros((3, 20))],
+        "clip_factors": [0, rows, 1.0, 1e-200, 1e200, np.zeros(3)],
+        "prepared_rows": [0, rows, np.zeros((3, 20))],
         "one_bit_rows": [
-            0, rows, 0, 3, keys, 1.0, 1.0, np.zeros((3, 3), dtype=np.uint8), undecided,
+            0, rows, keys, 1.0, 1.0, np.zeros((3, 3), dtype=np.uint8), undecided,
         ],
         "ladder_rows": [
-            0, rows, 0, 3, keys, ladder, 2, np.zeros((3, 5), dtype=np.uint8), undecided,
+            0, rows, keys, ladder, 2, np.zeros((3, 5), dtype=np.uint8), undecided,
         ],
         "derive_keys": [
             memoryview(KEY), memoryview(b"a"), b"bcdef", ends, memoryview(b""), keys[:2], 0, 2,
         ],
-        "count_bit_rows": [0, planes, matrix, 10, 0, 10],
-        "count_level_rows": [0, counters, 3, 2, matrix, 10, 0, 10],
-        "add_point_rows": [0, np.zeros(10), short, 2, 1, np.zeros((2, 256)), 0, 2, 0, 10],
+        "count_bit_rows": [0, planes, matrix, 10, 2],
+        "count_level_rows": [0, counters, 3, 2, matrix, 10, 2],
+        "add_point_rows": [0, np.zeros(10), short, 2, 1, np.zeros((2, 256)), 2],
         "largest_in_rows": [0, short, 10, 1, 0, 2],
+        "gather_rows": [matrix, 10, np.array([1, 0, 1]), np.zeros((3, 10), dtype=np.uint8), 2],
     }  # fmt: skip
 
 
-WITHOUT_LEVEL = ["draws_at", "extensions", "derive_keys"]
+WITHOUT_LEVEL = ["draws_at", "extensions", "derive_keys", "gather_rows"]
 WITH_LEVEL = [
     "draws", "square_sum", "one_bit", "ladder", "grid_noise", "expand_signs", "score_signs",
     "clip_factors", "prepared_rows", "one_bit_rows", "ladder_rows", "count_bit_rows",
@@ -289,16 +292,15 @@ def test_parts_of_a_ladder_that_do_not_fit_are_refused(place: tuple[int, ...], v
     ("name", "place", "value"),
     [
         *(("prepared_rows", (1, at), bad) for at in (1, 2) for bad in (0, -1, 2, 19, 2**62)),
-        *((name, (2,), -1) for name in ("clip_factors", "prepared_rows", "one_bit_rows")),
-        *((name, (3,), 4) for name in ("clip_factors", "one_bit_rows", "ladder_rows")),
-        *((name, (3,), -1) for name in ("clip_factors", "one_bit_rows", "ladder_rows")),
-        *(("ladder_rows", (6,), bits) for bits in (0, 1, 9)),
+        *(("prepared_rows", (1, 6), threads) for threads in (-1, 0, 257)),
+        *(("ladder_rows", (4,), bits) for bits in (0, 1, 9)),
         *(("derive_keys", (3,), np.array(ends)) for ends in ([5, 2], [2, 6], [-1, 5])),
         *(("derive_keys", (at,), bad) for at, bad in ((6, -1), (6, 3), (7, 3))),
-        *(("count_bit_rows", (at,), bad) for at, bad in ((3, 0), (3, 3), (4, 1), (5, 11))),
-        *(("count_level_rows", (at,), bad) for at, bad in ((2, 5), (3, 1), (3, 8), (6, 1))),
-        *(("add_point_rows", (at,), bad) for at, bad in ((3, 1), (4, 0), (4, 9), (6, -1), (7, 3))),
-        *(("add_point_rows", (at,), bad) for at, bad in ((8, 1), (9, 11), (9, 9))),
+        *(("count_bit_rows", (at,), bad) for at, bad in ((3, 0), (3, 3), (4, 0), (4, 257))),
+        *(("count_level_rows", (at,), bad) for at, bad in ((2, 5), (3, 1), (3, 8), (6, 0))),
+        *(("add_point_rows", (at,), bad) for at, bad in ((3, 1), (4, 0), (4, 9), (6, 0))),
+        *(("gather_rows", (2,), np.array(chosen)) for chosen in ([0, 2, 1], [0, 1, -1], [0, 1])),
+        *(("gather_rows", (at,), bad) for at, bad in ((1, 0), (1, 3), (4, 0), (4, 257))),
         *(("largest_in_rows", (at,), bad) for at, bad in ((2, 0), (2, 24), (3, 0), (3, 9), (5, 3))),
     ],
 )
@@ -308,6 +310,51 @@ def test_numbers_that_do_not_fit_the_rows_are_refused(
     given = replaced(arguments()[name], place, value)
     with pytest.raises(ValueError, match=r"\w"):
         getattr(native._native, name)(*given)
+
+
+@needs_the_extension
+@pytest.mark.parametrize("name", ["one_bit_rows", "ladder_rows"])
+def test_places_of_undecided_coordinates_are_rows_and_coordinates(name: str) -> None:
+    """The portable kernels leave NaN open, which no caller passes."""
+    given = arguments()[name]
+    matrix = np.zeros((3, 20), dtype=np.float32)
+    matrix[0, 7] = matrix[2, 5] = matrix[2, 19] = np.nan
+    given[1] = [(matrix, None, 0)], 3, 20, 0, b"", b"", 2
+    for capacity in (2, 4):
+        left = np.full((2, capacity), -1)
+        assert getattr(native._native, name)(*given[:-1], left) == 3
+        assert set(zip(*left.tolist(), strict=True)) <= {(0, 7), (2, 5), (2, 19), (-1, -1)}
+        assert len(set(left[0] * 20 + left[1])) == capacity
+
+
+def gathered(threads: int) -> bytes:
+    """Rows that the extension copies on several threads."""
+    rows = np.arange(3000 * 100, dtype=np.float32).reshape(3000, 100)
+    out = np.zeros_like(rows)
+    chosen = np.arange(3000)[::-1].copy()
+    native._native.gather_rows(rows, 400, chosen, out, threads)  # type: ignore[union-attr]
+    assert np.array_equal(out, rows[::-1])
+    return out.tobytes()
+
+
+@needs_the_extension
+def test_several_callers_share_the_threads_of_the_extension() -> None:
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        assert len(set(pool.map(gathered, [1, 2, 3, 40] * 20))) == 1
+
+
+@needs_the_extension
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_starts_threads_of_its_own() -> None:
+    gathered(3)  # The parent has threads, which the child does not inherit.
+    child = os.fork()
+    if not child:
+        with suppress(BaseException):
+            gathered(3)
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 @needs_the_extension

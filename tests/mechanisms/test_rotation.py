@@ -141,8 +141,8 @@ def test_kernels_agree_with_the_matrix(name: str) -> None:
 @pytest.mark.parametrize("name", native.levels()[1:])
 @pytest.mark.parametrize("threads", ["1", "2", "5"])
 def test_threads_change_nothing(name: str, threads: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.random.default_rng(1).normal(size=400_000)
-    rotation = Rotation(a_seed(8), 400_000)
+    values = np.random.default_rng(1).normal(size=600_000)
+    rotation = Rotation(a_seed(8), 600_000)
     with native.using("numpy"):
         expected = rotation.forward(values).tobytes()
     monkeypatch.setenv("SOTTOVOCE_THREADS", threads)

@@ -92,12 +92,22 @@ def over_ranges(
         least: The shortest range that is worth a thread.
         threads: The most threads to use; the default of `thread_count` if None.
     """
-    most = size // max(1, least)
-    if most < 2:  # Asking for the number of threads would take longer than the work.
-        return work(0, size)
-    parts = min(thread_count(threads), most)
-    share = -(-size // (parts * unit)) * unit
+    parts = threads_for_size(size, least=least, threads=threads)
+    share = max(1, -(-size // (parts * unit)) * unit)
     return _spread(work, size, share, parts)
+
+
+def threads_for_size(size: int, *, least: int, threads: int | None = None) -> int:
+    """Return how many threads are worth it if a thread is worth a range of `least`.
+
+    Args:
+        size: The size of the work.
+        least: The shortest range that is worth a thread.
+        threads: The most threads to use; the default of `thread_count` if None.
+    """
+    most = size // max(1, least)
+    # Asking for the number of threads would take longer than little work.
+    return 1 if most < 2 else min(thread_count(threads), most)
 
 
 def collect_undecided(count: int, work: Callable[[int, int, NDArray[np.int64]], int]) -> list[int]:
@@ -125,14 +135,23 @@ def collect_undecided(count: int, work: Callable[[int, int, NDArray[np.int64]], 
     return sorted(found)
 
 
+def threads_for_rows(rows: int, dimension: int) -> int:
+    """Return how many threads are worth it for rows of `dimension` coordinates each.
+
+    Kernels that are given this number share the rows among threads of their own, which do not wait
+    for the interpreter's lock.
+    """
+    most = min(rows, rows * dimension // _LEAST_COORDINATES)
+    return 1 if most < 2 else min(thread_count(), most)
+
+
 def over_rows(work: Callable[[int, int], None], rows: int, dimension: int) -> None:
     """Call work(begin, end) for ranges that cover `rows` rows of a matrix, on several threads.
 
     A row has `dimension` coordinates, which decides how many threads are worth it. Exceptions of
     `work` are raised when all ranges are done. `work` may call this function and `over_ranges`.
     """
-    most = min(rows, rows * dimension // _LEAST_COORDINATES)
-    parts = 1 if most < 2 else min(thread_count(), most)
+    parts = threads_for_rows(rows, dimension)
     shares = parts if rows < 2 * _SHARES * parts else _SHARES * parts
     _spread(work, rows, -(-rows // shares), parts)
 

@@ -24,8 +24,7 @@ from torch import Tensor
 
 from sottovoce.core.errors import DataError
 from sottovoce.core.printable_text import client_name as client_name
-from sottovoce.core.threads import over_rows
-from sottovoce.mechanisms.row_batches import FactoredRows, OuterProducts
+from sottovoce.mechanisms.row_batches import FactoredRows, OuterProducts, select_singles
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +138,13 @@ class LayeredRows:
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
         """Yield the rows as matrices of at most `rows` rows, in order."""
-        for parts in zip(*(layer.blocks(rows) for layer in self.layers), strict=True):
-            yield torch.cat(parts, dim=1)
+        for start in range(0, max(1, len(self)), max(1, rows)):
+            yield self._matrix(slice(start, start + rows))
+
+    def _matrix(self, positions: slice) -> Tensor:
+        """Return some of the rows; nothing else is kept, so that a large model is held once."""
+        chosen = [layer.select(positions) for layer in self.layers]
+        return torch.cat([made for one in chosen for made in one.blocks(max(1, len(one)))], dim=1)
 
 
 Rows = DenseRows | OuterRows | LayeredRows
@@ -382,13 +386,7 @@ class Clients(Sequence[ClientData]):
             places = torch.from_numpy(rows).to(self._features.device)
             return self._features[places].float(), self._labels_on_device[places]
         labels = torch.from_numpy(self._labels[rows])
-        features = np.empty((len(rows), *self._features.shape[1:]), dtype=np.float32)
-
-        def work(begin: int, end: int) -> None:
-            np.copyto(features[begin:end], np.take(self._features, rows[begin:end], axis=0))
-
-        over_rows(work, len(rows), max(1, features[:1].size))
-        return torch.from_numpy(features), labels
+        return torch.from_numpy(select_singles(self._features, rows)), labels
 
 
 class RemoteClients(Clients):

@@ -29,6 +29,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -39,7 +40,7 @@ from sottovoce.core.domains import MAX_DIMENSION, Vector, finite_vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.core.native import native
 from sottovoce.core.randomness import Keystream
-from sottovoce.core.threads import over_ranges, over_rows
+from sottovoce.core.threads import over_rows, thread_count
 
 SEED_BYTES = 32
 _BYTE = 8
@@ -55,7 +56,7 @@ def block_size(dimension: int) -> int:
     return 1 << (dimension.bit_length() - 1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # The signs are cached, for which slots have no room.
 class Rotation:
     """A public random rotation R of vectors; server and clients derive it from the same seed.
 
@@ -182,7 +183,7 @@ class Rotation:
         Returns:
             One pass after the other, each from a new byte on.
         """
-        return np.concatenate([signs for _, signs in self.packed_passes()])
+        return self._packed.reshape(-1)
 
     def packed_passes(self) -> list[tuple[int, Signs]]:
         """Return the passes with one bit per sign, lowest bit first; 1 is a minus.
@@ -190,16 +191,24 @@ class Rotation:
         Returns:
             One or two pairs, as of `passes`.
         """
+        return list(zip(self._starts, self._packed, strict=True))
+
+    @property
+    def _starts(self) -> list[int]:
+        """The first coordinate of the block of each pass."""
         size = block_size(self.dimension)
-        blocks = [0] if size == self.dimension else [0, self.dimension - size]
-        words = Keystream(self.seed).words(math.ceil(len(blocks) * size / 64))
+        return [0] if size == self.dimension else [0, self.dimension - size]
+
+    @cached_property
+    def _packed(self) -> Signs:
+        """The packed signs, a row for each pass."""
+        size, passes = block_size(self.dimension), len(self._starts)
+        words = Keystream(self.seed).words(math.ceil(passes * size / 64))
         stream = words.astype("<u8", copy=False).view(np.uint8)
         if size < _BYTE:
-            bits = np.unpackbits(stream, count=len(blocks) * size, bitorder="little")
-            packed = np.packbits(bits.reshape(len(blocks), size), axis=1, bitorder="little")
-        else:
-            packed = stream[: len(blocks) * size // _BYTE].reshape(len(blocks), size // _BYTE)
-        return list(zip(blocks, packed, strict=True))
+            bits = np.unpackbits(stream, count=passes * size, bitorder="little")
+            return np.packbits(bits.reshape(passes, size), axis=1, bitorder="little")
+        return stream[: passes * size // _BYTE].reshape(passes, size // _BYTE)
 
 
 def _unpack_signs(signs: Signs, size: int) -> Vector:
@@ -217,19 +226,8 @@ def _rotate_block(block: Vector, *, before: Signs = _NO_SIGNS, after: Signs = _N
         if len(after):
             block *= _unpack_signs(after, size)
         return
-    library, level = kernels
-    eighth, octets = size // 8, len(before) // 8
-
-    def begin_with(first: int, end: int) -> None:
-        for i in range(first, end):
-            part = slice(i * eighth, (i + 1) * eighth)
-            library.hadamard(level, block[part], before[i * octets : (i + 1) * octets])
-
-    def end_with(first: int, end: int) -> None:
-        library.hadamard_end(level, block, first, end, 1.0 / math.sqrt(size), after)
-
-    over_ranges(begin_with, 8, unit=1, least=1 if size >= _THREADED_SIZE else 8)
-    over_ranges(end_with, eighth, unit=8, least=_THREADED_SIZE // 8)
+    threads = thread_count() if size >= _THREADED_SIZE else 1
+    kernels.library.rotate(kernels.level, block, before, after, threads)
 
 
 def _hadamard(block: Vector) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core.domains import LEAST_SQUARES, MOST_SQUARES, Floats, L2Ball, Vector
 from sottovoce.core.native import Native, native
-from sottovoce.core.threads import over_rows, thread_count
+from sottovoce.core.threads import over_rows, thread_count, threads_for_rows
 from sottovoce.mechanisms.rotation import Rotation
 
 _LARGE_ROW = 1 << 17  # From this dimension on, several threads can share the work on one row.
@@ -99,6 +99,23 @@ def select_rows(rows: Floats | FactoredRows, positions: Sequence[int]) -> Any:
     return rows.select(index) if isinstance(rows, FactoredRows) else rows[index]
 
 
+def select_singles(matrix: NDArray[Any], positions: NDArray[np.int64]) -> Singles:
+    """Return chosen rows of an array of any number of axes, in float32, read on several threads."""
+    found = np.empty((len(positions), *matrix.shape[1:]), dtype=np.float32)
+    kernels, size = native(), found[:1].size
+    if kernels is not None and size and matrix.dtype == np.float32 and matrix.flags.c_contiguous:
+        threads = threads_for_rows(len(positions), size)
+        places = np.ascontiguousarray(positions)
+        kernels.library.gather_rows(matrix, 4 * size, places, found, threads)
+        return found
+
+    def work(begin: int, end: int) -> None:
+        np.copyto(found[begin:end], np.take(matrix, positions[begin:end], axis=0))
+
+    over_rows(work, len(positions), max(1, size))
+    return found
+
+
 class Undecided(NamedTuple):
     """A coordinate whose code the kernels could not decide, with its row and its value there.
 
@@ -111,8 +128,8 @@ class Undecided(NamedTuple):
     factor: float
 
 
-# Encodes the rows begin ... end - 1; writes undecided coordinates and returns their number.
-RowKernel = Callable[[Native, tuple[Any, ...], int, int, NDArray[np.uint8], NDArray[np.int64]], int]
+# Encodes rows into payloads; writes undecided coordinates and returns their number.
+RowKernel = Callable[[Native, tuple[Any, ...], NDArray[np.uint8], NDArray[np.int64]], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -161,12 +178,7 @@ class RowBatch:
         if kernels is None or not self.suits_rows:
             self._make_each(out)
         elif out.size:
-            parts = self._parts()
-
-            def work(begin: int, end: int) -> None:
-                kernels.library.prepared_rows(kernels.level, parts, begin, end, out[begin:end])
-
-            over_rows(work, *out.shape)
+            kernels.library.prepared_rows(kernels.level, self._parts(), out)
         return out
 
     def vector(self, i: int) -> Vector:
@@ -184,9 +196,9 @@ class RowBatch:
 
         Args:
             bits: The bits of a code.
-            kernel: It is called as kernel(native, rows, begin, end, payloads, undecided) with the
-                C kernels and their arguments; `undecided` has two rows, one for the coordinates and
-                one for the numbers of their rows.
+            kernel: It is called as kernel(native, rows, payloads, undecided) with the C kernels and
+                their arguments; `undecided` has two rows, one for the numbers of the rows and one
+                for the coordinates.
 
         Returns:
             A matrix of bytes, and the undecided coordinates, in order.
@@ -196,20 +208,14 @@ class RowBatch:
         payloads = np.empty((len(self), (self.dimension * bits + 7) // 8), dtype=np.uint8)
         if not len(self):
             return payloads, []
-        found: list[tuple[int, int]] = []
-        parts = self._parts()
-
-        def work(begin: int, end: int) -> None:
-            number = _FIRST_CAPACITY
-            while True:
-                open_ = np.empty((2, number), dtype=np.int64)
-                number = kernel(kernels, parts, begin, end, payloads, open_)
-                if number <= open_.shape[1]:
-                    found.extend(zip(*open_[::-1, :number].tolist(), strict=True))
-                    return
-
-        over_rows(work, len(self), self.dimension)
-        return payloads, [self._undecided(row, i) for row, i in sorted(found)]
+        parts, capacity = self._parts(), _FIRST_CAPACITY
+        while True:
+            places = np.empty((2, capacity), dtype=np.int64)
+            number = kernel(kernels, parts, payloads, places)
+            if number <= capacity:
+                found = sorted(zip(*places[:, :number].tolist(), strict=True))
+                return payloads, [self._undecided(row, i) for row, i in found]
+            capacity = number
 
     def _undecided(self, row: int, coordinate: int) -> Undecided:
         if self.rotation is not None:
@@ -232,12 +238,16 @@ class RowBatch:
             self.rotation.rotate_rows(out)
 
     def _parts(self) -> tuple[Any, ...]:
-        """Return the rows as the C kernels take them; the arrays must outlive the call."""
-        given = self.source
-        is_double = not isinstance(given, FactoredRows) and given.dtype == np.float64
         signs = b"" if self.rotation is None else self.rotation.packed_signs()
         factors = b"" if self.factors is None else np.ascontiguousarray(self.factors)
-        return _layers(given), len(self), self.dimension, is_double, factors, signs
+        return _parts(self.source, factors, signs)
+
+
+def _parts(source: Floats | FactoredRows, factors: Any = b"", signs: Any = b"") -> tuple[Any, ...]:
+    """Return rows as the C kernels take them; the arrays must outlive the call."""
+    is_double = not isinstance(source, FactoredRows) and source.dtype == np.float64
+    threads = threads_for_rows(*source.shape)
+    return _layers(source), *source.shape, is_double, factors, signs, threads
 
 
 def _layers(given: Floats | FactoredRows) -> list[tuple[Any, ...]]:
@@ -266,19 +276,11 @@ def clip_factors(source: Floats | FactoredRows, ball: L2Ball) -> Vector:
     factors = np.full(len(source), np.nan)
     kernels = native()
     if kernels is not None and factors.size:
-        parts = (_layers(source), *source.shape, _is_double(source), b"", b"")
-        limits = ball.limit, LEAST_SQUARES, MOST_SQUARES
-
-        def work(begin: int, end: int) -> None:
-            kernels.library.clip_factors(kernels.level, parts, begin, end, *limits, factors)
-
-        over_rows(work, *source.shape)
+        kernels.library.clip_factors(
+            kernels.level, _parts(source), ball.limit, LEAST_SQUARES, MOST_SQUARES, factors
+        )
     for i in np.flatnonzero(np.isnan(factors)):
         row = source.select([i]).matrix()[0] if isinstance(source, FactoredRows) else source[i]
         scale = ball.clip_scale(row)
         factors[i] = np.nan if scale is None else scale
     return factors
-
-
-def _is_double(source: Floats | FactoredRows) -> bool:
-    return not isinstance(source, FactoredRows) and source.dtype == np.float64

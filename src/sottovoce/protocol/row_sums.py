@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from sottovoce.core.domains import Vector
 from sottovoce.core.native import Native, native
 from sottovoce.core.stages import stage
-from sottovoce.core.threads import over_ranges
+from sottovoce.core.threads import threads_for_size
 from sottovoce.mechanisms.encoding import PackedRows
 from sottovoce.mechanisms.mechanism import ExpandsToSigns, Mechanism, points_of
 from sottovoce.mechanisms.rotation import Rotation
@@ -255,10 +255,5 @@ def _add_points(
     rows, bits = np.ascontiguousarray(payloads), (len(points) - 1).bit_length()
     tables = np.zeros((len(rows), TABLE_SIZE))
     np.multiply(factors[:, None], points, out=tables[:, : len(points)])
-
-    def work(begin: int, end: int) -> None:
-        kernels.library.add_point_rows(
-            kernels.level, total, rows, rows.shape[1], bits, tables, 0, len(rows), begin, end
-        )
-
-    over_ranges(work, len(total), unit=_LINE, least=max(_LINE, _LEAST // len(rows)))
+    threads = threads_for_size(len(total), least=max(_LINE, _LEAST // len(rows)))
+    kernels.library.add_point_rows(kernels.level, total, rows, rows.shape[1], bits, tables, threads)

@@ -19,7 +19,7 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.domains import MAX_DIMENSION, Vector, sized_vector
 from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.core.native import Native, native
-from sottovoce.core.threads import over_ranges
+from sottovoce.core.threads import over_ranges, threads_for_size
 from sottovoce.mechanisms.mechanism import Codes, ExpandsToSigns, Mechanism, points_of
 from sottovoce.mechanisms.packing import Octets, PackedCodes, check_rows, packed_size, unpack
 from sottovoce.protocol.message import MessageContent, codes_of
@@ -173,12 +173,9 @@ class _BitPlanes:
         while len(self._planes) < max(5, self._most.bit_length()):
             self._planes.append(np.zeros(_pad_to_lines(self._size), dtype=np.uint8))
         library, level = self.kernels
-
-        def work(begin: int, end: int) -> None:
-            library.count_bit_rows(level, self._planes, payloads, self._size, begin, end)
-
         least = _least_of_rows(len(payloads))
-        over_ranges(work, self._size, unit=_LINE, least=least, threads=self._threads)
+        threads = threads_for_size(self._size, least=least, threads=self._threads)
+        library.count_bit_rows(level, self._planes, payloads, self._size, threads)
 
     def read(self, start: int, end: int) -> Counts:
         """Return the counts of the coordinates from `start`, a multiple of 64, to `end`."""
@@ -222,14 +219,11 @@ class _ByteCounters:
         for start in range(0, len(payloads), _ROWS_IN_BYTES):
             rows = payloads[start : start + _ROWS_IN_BYTES]
             self._prevent_overflow(len(rows))
-
-            def work(begin: int, end: int, rows: NDArray[np.uint8] = rows) -> None:
-                library.count_level_rows(
-                    level, self._counters, self._levels, self._bits, rows, self._size, begin, end
-                )
-
             least = _least_of_rows(len(rows))
-            over_ranges(work, self._size, unit=3 * _LINE, least=least, threads=self._threads)
+            threads = threads_for_size(self._size, least=least, threads=self._threads)
+            library.count_level_rows(
+                level, self._counters, self._levels, self._bits, rows, self._size, threads
+            )
 
     def _prevent_overflow(self, clients: int) -> None:
         """Add the bytes to the wider counters if they could overflow."""

@@ -72,15 +72,14 @@ REFUSED: dict[str, tuple[str, tuple[Any, ...]]] = {
     "largest of less": ("largest", (octets(1), 9, 1)),
     "largest of minus one": ("largest", (octets(0), -1, 1)),
     "largest of nine bits": ("largest", (octets(9), 8, 9)),
-    "transform of 96": ("hadamard", (np.zeros(96), b"")),
-    "transform of 32": ("hadamard", (np.zeros(32), b"")),
-    "transform of nothing": ("hadamard", (np.zeros(0), b"")),
-    "signs short": ("hadamard", (np.zeros(64), b"\0" * 7)),
-    "transform misaligned": ("hadamard", (misaligned("f8", 64), b"")),
-    "end of 256": ("hadamard_end", (np.zeros(256), 0, 32, 1.0, b"")),
-    "end beyond": ("hadamard_end", (np.zeros(512), 0, 72, 1.0, b"")),
-    "end amid": ("hadamard_end", (np.zeros(512), 4, 64, 1.0, b"")),
-    "end without signs": ("hadamard_end", (np.zeros(512), 0, 64, 1.0, b"\0" * 63)),
+    "transform of 768": ("rotate", (np.zeros(768), b"", b"", 1)),
+    "transform of 256": ("rotate", (np.zeros(256), b"", b"", 1)),
+    "transform of nothing": ("rotate", (np.zeros(0), b"", b"", 1)),
+    "transform misaligned": ("rotate", (misaligned("f8", 512), b"", b"", 1)),
+    "signs before short": ("rotate", (np.zeros(512), b"\0" * 63, b"", 1)),
+    "signs after short": ("rotate", (np.zeros(512), b"", b"\0" * 63, 1)),
+    "no threads": ("rotate", (np.zeros(512), b"", b"", 0)),
+    "too many threads": ("rotate", (np.zeros(512), b"", b"", 257)),
 }
 
 
@@ -100,8 +99,8 @@ def test_sizes_that_do_not_fit_are_refused(case: str) -> None:
         ("read_counts", (PLANES, 0, bytes(8))),
         ("pack", (octets(16)[::2], 1, octets(1))),
         ("unpack", (octets(1), 1, READ_ONLY[:8])),
-        ("hadamard", (np.zeros(128)[::2], b"")),
-        ("hadamard", (None, b"")),
+        ("rotate", (np.zeros(1024)[::2], b"", b"", 1)),
+        ("rotate", (None, b"", b"", 1)),
     ],
 )
 def test_buffers_that_are_not_plain_are_refused(name: str, arguments: tuple[Any, ...]) -> None:
@@ -113,7 +112,7 @@ def test_buffers_that_are_not_plain_are_refused(name: str, arguments: tuple[Any,
 @pytest.mark.parametrize(
     "refused",
     [
-        lambda level: call("hadamard", np.zeros(64), b"", level=level),
+        lambda level: call("rotate", np.zeros(512), b"", b"", 1, level=level),
         lambda level: call("count_bits", PLANES, [b"\0" * 100], 0, 100, level=level),
         lambda level: call("pack", octets(8), 1, octets(1), level=level),
     ],

@@ -246,6 +246,7 @@ class SampleClippedGradient:
                     steps = gradients[:, part] * factors
                     steps[left_out] = 0.0
                     totals[:, part].index_add_(0, owners, steps.round_().to(torch.int64))
+                del gradients  # Before the next ones are made.
             seen += len(owners)
         return totals
 

@@ -300,10 +300,8 @@ def sample_packed_rows(
     keys, bits = spend_all(keystreams), (ladder.levels - 1).bit_length()
     parts = kernel_parts(affine, ladder, narrow, law)
 
-    def kernel(kernels: Native, rows: Any, begin: int, end: int, out: Any, left: Any) -> int:
-        found = kernels.library.ladder_rows(
-            kernels.level, rows, begin, end, keys, parts, bits, out, left
-        )
+    def kernel(kernels: Native, rows: Any, out: Any, left: Any) -> int:
+        found = kernels.library.ladder_rows(kernels.level, rows, keys, parts, bits, out, left)
         return int(found)
 
     payloads, undecided = batch.encode(bits, kernel)

@@ -88,12 +88,11 @@ def sample_bit_rows(
         return None
     keys = spend_all(keystreams)
 
-    def kernel(kernels: Native, rows: Rows, begin: int, end: int, out: Bits, left: Any) -> int:
-        return int(
-            kernels.library.one_bit_rows(
-                kernels.level, rows, begin, end, keys, noise_stddev, _LOG2_E2, out, left
-            )
+    def kernel(kernels: Native, rows: Rows, out: Bits, left: Any) -> int:
+        found = kernels.library.one_bit_rows(
+            kernels.level, rows, keys, noise_stddev, _LOG2_E2, out, left
         )
+        return int(found)
 
     payloads, undecided = batch.encode(1, kernel)
     for row, i, value, factor in undecided:
