@@ -6,7 +6,8 @@ tensors into the features of the group, padded to one width, and padded places h
 A client whose minibatches are used up keeps its model. Both give the same models up to the rounding
 of float32.
 
-On a CPU clients are trained one after the other if their steps are large, because that is faster.
+On a CPU clients are trained one after the other if their steps are large, because that is faster,
+and on any device if the model is so large that only one fits at a time.
 On a CUDA device a step of a group is captured as a CUDA graph, so that its many small kernels are
 launched by one call. Graphs are kept for the shapes that come again.
 
@@ -45,6 +46,10 @@ if TYPE_CHECKING:  # Tasks use this module.
 # On a CPU a step with more numbers than this takes longer than the calls that it saves.
 _LARGE_STEP = 1 << 17
 _INDEXED_STEPS = 64  # Index tensors of this many steps are on the device at once.
+# From this many parameters on, a step of one model keeps a device busy, and the index tensors that
+# put its parameters into another order would take four times its memory.
+_LARGE_MODEL = 1 << 24
+_LARGE_COPY = 1 << 26  # bytes; a pinned copy would take as much memory until the process ends.
 
 
 class LocalTrainer:
@@ -90,6 +95,8 @@ class LocalTrainer:
 
     def _trains_alone(self, clients: int, width: int) -> bool:
         """Return whether a group is trained one by one; warn the first time that it has to be."""
+        if clients == 1 and self._task.dimension >= _LARGE_MODEL:
+            return True
         if self._task.device.type == "cpu" and (
             clients == 1 or width * self._task.elements_in_layers > _LARGE_STEP
         ):
@@ -188,7 +195,7 @@ def _pad_clients(records: Indices) -> Indices:
 
 
 def copy_to(values: NDArray[Any], device: torch.device) -> Tensor:
-    """Return a copy of an array as a tensor on a device, without waiting for a GPU.
+    """Return a copy of an array as a tensor on a device, without waiting for a GPU if it is small.
 
     Args:
         values: The array.
@@ -199,6 +206,8 @@ def copy_to(values: NDArray[Any], device: torch.device) -> Tensor:
     """
     if device.type != "cuda":
         return torch.tensor(values, device=device)
+    if values.nbytes >= _LARGE_COPY:
+        return torch.from_numpy(values).to(device)
     pinned = torch.from_numpy(np.ascontiguousarray(values)).pin_memory()
     return pinned.to(device, non_blocking=True)
 

@@ -27,6 +27,7 @@ from sottovoce.federated.simulation.draws import RowRotation, draw_rotated_total
 from sottovoce.federated.simulation.roster import Roster
 from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY
 from sottovoce.learning.clients import DenseRows
+from sottovoce.learning.local_training import copy_to
 from sottovoce.learning.task import Task
 from sottovoce.mechanisms.coordinate_laws import CoordinateLaw, Coordinatewise
 from sottovoce.mechanisms.mechanism import Mechanism
@@ -177,7 +178,7 @@ class _Stack:
         owners = np.full((len(batch), longest), -1, dtype=np.int64)  # -1 marks padding.
         for i, (own_rows, own_owners) in enumerate(batch):
             rows[i, : len(own_rows)], owners[i, : len(own_rows)] = own_rows, own_owners
-        places, clients_of = _copy_to(rows, device), _copy_to(owners, device)
+        places, clients_of = copy_to(rows, device), copy_to(owners, device)
         clients = torch.arange(self.num_clients, device=device)[None, :, None]
         for start in range(0, longest, samples):
             part = slice(start, start + samples)
@@ -209,14 +210,6 @@ class _Stack:
                 portion.law, DenseRows(rows), portion.weights, generator, row_rotation
             )
         return total / sum(part.weight for part in one.parts)
-
-
-def _copy_to(rows: Rows, device: torch.device) -> Tensor:
-    """Copy rows to the device; pinned memory lets the copy to a GPU proceed without waiting."""
-    there = torch.from_numpy(rows)
-    if device.type == "cuda":
-        there = there.pin_memory()
-    return there.to(device, non_blocking=True)
 
 
 @contextlib.contextmanager
