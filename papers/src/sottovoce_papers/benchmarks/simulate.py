@@ -152,11 +152,11 @@ def _measured(kinds: dict[str, Resolved], seconds: float, **details: Any) -> dic
     checked = _check(resolved)
     if messages == "none":
         del kinds["drawn"]  # It is the measured one.
-    rounds = _round_seconds(kinds, seconds)
+    rounds = round_seconds(kinds, seconds)
     alone = _gradient_seconds(resolved, seconds / 4.0)
-    stages = _stages(resolved, seconds / 4.0)
+    stages = stage_shares(resolved, seconds / 4.0)
     with native.using("numpy"):
-        plain = _round_seconds({"plain": resolved}, seconds / 4.0, least=1)["plain"]
+        plain = round_seconds({"plain": resolved}, seconds / 4.0, least=1)["plain"]
     medians = {name: float(np.median(taken)) for name, taken in rounds.items()}
     median, participants = medians["given"], len(resolved.clients)
     keystream = limits.keystream_rate(1, seconds / 20.0)
@@ -177,7 +177,7 @@ def _measured(kinds: dict[str, Resolved], seconds: float, **details: Any) -> dic
         },
         slowest_clients_per_second=participants / max(rounds["given"]),
         round_seconds=median,
-        share_of_stages={name: round(row["share"], 4) for name, row in stages.items()},
+        share_of_stages=stages,
         ratio_to_rotation_off=median / medians["off"],
         ratio_to_vmap_gradients_alone=alone / median,
         rounds=len(rounds["given"]),
@@ -228,7 +228,7 @@ def _step(training: Training, progress: Progress) -> Progress:
     return outcome[0]
 
 
-def _round_seconds(
+def round_seconds(
     kinds: dict[str, Resolved], seconds: float, *, least: int = _LEAST_ROUNDS
 ) -> dict[str, Sequence[float]]:
     """Return the seconds of each round of several runs, which take turns, after a first one."""
@@ -245,15 +245,16 @@ def _round_seconds(
     return {name: of_one[1:] for name, of_one in taken.items()}  # The first fills the caches.
 
 
-def _stages(resolved: Resolved, seconds: float) -> dict[str, dict[str, float]]:
-    """Return the seconds and the share of each stage, over some rounds after the first."""
+def stage_shares(resolved: Resolved, seconds: float) -> dict[str, float]:
+    """Return the share of a round that each stage takes, over some rounds after the first."""
     with _built(resolved) as training:
         progress = _step(training, training.start())
         with measure_stages() as times:
             begun = time.perf_counter()
             while time.perf_counter() - begun < seconds or not times.seconds:
                 progress = _step(training, progress)
-            return times.profile(time.perf_counter() - begun)
+            found = times.profile(time.perf_counter() - begun)
+    return {name: round(row["share"], 4) for name, row in found.items()}
 
 
 def _gradient_seconds(resolved: Resolved, seconds: float) -> float:

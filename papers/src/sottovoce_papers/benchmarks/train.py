@@ -2,10 +2,10 @@
 
 A round is that of a default spec at client level: one epoch of local training, clipping, a random
 rotation, one bit per coordinate, packed messages, and the server's step. It is compared with the
-same rounds whose clients train one after the other, and with pfl-research where that is installed.
+same rounds whose clients train one after the other, or send updates that are not rotated, and with
+pfl-research where that is installed.
 """
 
-import time
 from typing import Any
 
 import numpy as np
@@ -15,18 +15,16 @@ from numpy.typing import NDArray
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
 from sottovoce.core.randomness import SeededRandomness
-from sottovoce.core.stages import measure_stages
-from sottovoce.federated.training import Halted, Progress, Training
 from sottovoce.learning import models
 from sottovoce.learning.in_memory import provide_objects
 from sottovoce.learning.minibatches import LocalSchedule
 from sottovoce.learning.task import Task
-from sottovoce.runs.build import build
 from sottovoce.runs.inputs import device_of, load_inputs
 from sottovoce.runs.resolve import Resolved, resolve
 from sottovoce.runs.simulate import collect_parts, read_given_spec
 from sottovoce_papers.benchmarks import train_pfl
 from sottovoce_papers.benchmarks.measurement import check_memory, require, result
+from sottovoce_papers.benchmarks.simulate import round_seconds, stage_shares
 from sottovoce_papers.models.small_cifar_cnn import SmallCifarCnn
 
 UNIT = "clients_per_second"
@@ -36,7 +34,6 @@ _TEST_RECORDS = 100
 _RATE = 0.1
 _TOLERANCE = 1e-5  # Of the length of an update, for the median client.
 _ROUNDING = 2.0**-23  # How far a number may be from its neighbor in float32, relatively.
-_PROFILED_ROUNDS = 3
 _CHECKED_CLIENTS = 20
 
 
@@ -47,6 +44,7 @@ def make_resolved(
     batch_size: int | None,
     messages: str = "packed",
     device: str = "auto",
+    rotation: str = "auto",
     one_by_one: bool = False,
 ) -> Resolved:
     """Return a run whose clients train `SmallCifarCnn` for one epoch of images that are noise."""
@@ -55,6 +53,7 @@ def make_resolved(
         "seed": 1,
         "rounds": 1_000_000,
         "randomness": "seeded",
+        "rotation": rotation,
         "data": {"clients": clients},
         "model": {"kind": "small_cifar_cnn"},
         "algorithm": {
@@ -109,9 +108,10 @@ def measure(
     together = make_resolved(**given)
     alone = make_resolved(**given, one_by_one=True)
     checked = _check(together.task, alone.task, together, batch_size)
-    rounds = round_seconds(together, 0.6 * seconds)
-    median = float(np.median(rounds))
-    one_by_one = float(np.median(round_seconds(alone, 0.1 * seconds)))
+    off = make_resolved(**given, rotation="off")
+    rounds = round_seconds({"given": together, "off": off}, 0.6 * seconds)
+    median, plain = (float(np.median(rounds[name])) for name in ("given", "off"))
+    one_by_one = float(np.median(round_seconds({"alone": alone}, 0.1 * seconds)["alone"]))
     pfl = _pfl_seconds(clients, records, batch_size, 0.2 * seconds, device_of(together.spec))
     return result(
         UNIT,
@@ -126,11 +126,12 @@ def measure(
             "after the other",
             "pfl": train_pfl.why_missing() or train_pfl.description(),
         },
-        slowest_clients_per_second=clients / max(rounds),
+        slowest_clients_per_second=clients / max(rounds["given"]),
+        ratio_to_rotation_off=median / plain,
         ratio_to_pfl=None if pfl is None else pfl / median,
         pfl_clients_per_second=None if pfl is None else clients / pfl,
-        share_of_stages=stage_shares(together),
-        rounds=len(rounds),
+        share_of_stages=stage_shares(together, 0.1 * seconds),
+        rounds=len(rounds["given"]),
         clients=clients,
         records=records,
         batch_size=batch_size,
@@ -175,38 +176,6 @@ def _check(together: Task, alone: Task, resolved: Resolved, batch_size: int) -> 
         f"their length, largest {largest:.1e}, where one rounding of the start moves a client that "
         f"trains alone by up to {rounding:.1e}"
     )
-
-
-def round_seconds(resolved: Resolved, seconds: float) -> list[float]:
-    """Return the seconds of whole rounds, without the first ones, which fill caches."""
-    training = build(resolved)
-    progress = training.start()
-    taken: list[float] = []
-    begun = time.perf_counter()
-    while len(taken) < 4 or time.perf_counter() - begun < seconds:
-        start = time.perf_counter()
-        progress = _next(training, progress)
-        taken.append(time.perf_counter() - start)
-    return taken[min(3, len(taken) // 2) :]
-
-
-def _next(training: Training, progress: Progress) -> Progress:
-    outcome = training.step(progress)
-    assert not isinstance(outcome, Halted)
-    return outcome[0]
-
-
-def stage_shares(resolved: Resolved) -> dict[str, float]:
-    """Return the share of a round that each of its stages takes."""
-    training = build(resolved)
-    progress = _next(training, _next(training, training.start()))
-    with measure_stages() as times:
-        begun = time.perf_counter()
-        for _ in range(_PROFILED_ROUNDS):
-            progress = _next(training, progress)
-        total = time.perf_counter() - begun
-    shares = {name: spent / total for name, spent in times.seconds.items()}
-    return {**shares, "other": 1.0 - sum(shares.values())}
 
 
 def _pfl_seconds(
