@@ -56,7 +56,7 @@ def block_size(dimension: int) -> int:
     return 1 << (dimension.bit_length() - 1)
 
 
-@dataclass(frozen=True)  # The signs are cached, for which slots have no room.
+@dataclass(frozen=True)  # Slots could not hold the cached signs.
 class Rotation:
     """A public random rotation R of vectors; server and clients derive it from the same seed.
 

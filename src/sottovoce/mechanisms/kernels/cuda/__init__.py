@@ -6,17 +6,30 @@ falls back to the CPU, with the same result.
 """
 
 import importlib.util
+import warnings
 
 from sottovoce.core.errors import ParameterError
 
 
 def available() -> bool:
-    """Return whether the kernels can run here: an NVIDIA device, torch and triton."""
-    if any(importlib.util.find_spec(name) is None for name in ("torch", "triton")):
+    """Return whether the kernels can run here: an NVIDIA device, torch and triton.
+
+    Warns if only Triton is missing.
+    """
+    if importlib.util.find_spec("torch") is None:
         return False
     import torch
 
-    return torch.cuda.is_available() and torch.version.hip is None
+    if not torch.cuda.is_available() or torch.version.hip is not None:
+        return False
+    if importlib.util.find_spec("triton") is None:
+        warnings.warn(
+            "updates on the CUDA device are encoded on the CPU, with the same bits but more "
+            "slowly, because Triton is not installed; install it (pip install triton)",
+            stacklevel=2,
+        )
+        return False
+    return True
 
 
 def require_triton() -> None:

@@ -1,0 +1,19 @@
+import sys
+
+import pytest
+
+from sottovoce.core.errors import ParameterError
+from sottovoce.mechanisms.kernels import cuda
+
+
+def test_a_cuda_device_without_triton_is_not_used_and_the_user_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "hip", None, raising=False)
+    monkeypatch.setitem(sys.modules, "triton", None)
+    with pytest.warns(UserWarning, match="pip install triton"):
+        assert not cuda.available()
+    with pytest.raises(ParameterError, match="pip install triton"):
+        cuda.require_triton()
