@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from functools import lru_cache
 from typing import Any
 
 from sottovoce.core.adjacency import Adjacency
@@ -96,6 +97,7 @@ def _stored_name(shape: type[Any]) -> str:
     return _NAME_OF[shape]
 
 
+@lru_cache(maxsize=256)  # The clients of a round mostly share one event.
 def from_json(text: str | None) -> PrivacyEvent:
     """Return the event of a text that `to_json` wrote.
 

@@ -1,8 +1,9 @@
 """The speed of simulated clients in whole rounds, and what share of a round each stage takes.
 
-The default is what a run executes by default: updates are rotated, and every message is charged in
-a ledger on disk, sealed, stored and opened. Rounds with and without rotation take turns, so that
-their ratio does not depend on other load.
+The default is what a run executes by default: updates are rotated, keys come from the operating
+system, and every message is charged in a ledger on disk, sealed, stored and opened. Packed rounds
+are seeded, and so is the round that is checked first. Rounds with and without rotation take turns,
+so that their ratio does not depend on other load.
 """
 
 import contextlib
@@ -54,6 +55,7 @@ def simulation_spec(
     messages: str,
     device: str,
     rotation: str = "auto",
+    randomness: str = "seeded",
 ) -> RunSpec:
     """Return a spec: one sample per client, a linear model of about `dimension` parameters."""
     features = max(1, dimension // _CLASSES - 1)
@@ -63,7 +65,7 @@ def simulation_spec(
             "name": "benchmark",
             "seed": 1,
             "rounds": 1_000_000,
-            "randomness": "seeded",
+            "randomness": randomness,
             "rotation": rotation,
             "data": {
                 "dataset": f"blobs:{rows}x{features}x{_CLASSES}",
@@ -110,7 +112,8 @@ def measure(
         "take a smaller --dimension or fewer --clients",
     )
 
-    def resolved_with(messages: str, rotation: str) -> Resolved:
+    def resolved_with(messages: str, rotation: str, randomness: str | None = None) -> Resolved:
+        default = "system" if messages == "stored" else "seeded"
         return resolve(
             load_inputs(
                 simulation_spec(
@@ -120,11 +123,13 @@ def measure(
                     messages=messages,
                     rotation=rotation,
                     device=device,
+                    randomness=randomness or default,
                 )
             )
         )
 
     with nullcontext() if threads is None else limited_to(check_threads(threads)):
+        checked = _check(resolved_with(messages, rotation, "seeded"))
         return _measured(
             {
                 "given": resolved_with(messages, rotation),
@@ -132,6 +137,7 @@ def measure(
                 "drawn": resolved_with("none", rotation),
             },
             seconds,
+            checked=checked,
             bits=bits,
             messages=messages,
             rotation=rotation,
@@ -149,7 +155,6 @@ def _levels(bits: str | int) -> int | str:
 
 def _measured(kinds: dict[str, Resolved], seconds: float, **details: Any) -> dict[str, Any]:
     resolved, messages = kinds["given"], details["messages"]
-    checked = _check(resolved)
     if messages == "none":
         del kinds["drawn"]  # It is the measured one.
     rounds = round_seconds(kinds, seconds)
@@ -163,7 +168,6 @@ def _measured(kinds: dict[str, Resolved], seconds: float, **details: Any) -> dic
     return result(
         UNIT,
         participants / median,
-        checked=checked,
         numpy=participants / float(np.median(plain)),
         torch=participants / medians["drawn"] if "drawn" in medians else None,
         limit="one core that only draws two bytes of keystream per coordinate",
@@ -176,6 +180,7 @@ def _measured(kinds: dict[str, Resolved], seconds: float, **details: Any) -> dic
             "share_of_stages": "of rounds that are measured by stage, which takes a little longer",
         },
         slowest_clients_per_second=participants / max(rounds["given"]),
+        randomness=resolved.spec.randomness,
         round_seconds=median,
         share_of_stages=stages,
         ratio_to_rotation_off=median / medians["off"],
