@@ -144,6 +144,7 @@ INLINE void ladder_tile(const struct sv_ladder *job, const struct narrow_tree *t
 {
     struct ladder_tile t;
     int after_narrow = 0;
+    (void)tree;
     tile_draws(streams, (uint32_t)(first / SV_TILE_DRAWS), t.draws);
 #if defined(SV_AVX512) || defined(SV_NEON)
     if (job->narrow_cells) {

@@ -10,9 +10,10 @@ threshold saturates, its draws have surely passed it, or surely not.) */
 
 #ifdef SV_AVX512
 
-/* The thresholds as a search tree, since thresholds ascend: the one in the middle, then the middle of
-   each half, and so on. Before depth k there are 2^k paths, whose bit i tells whether a draw passed
-   the threshold of depth i; so cell c of path p is entry c + (p << cell_bits) of its depth. */
+/* The thresholds as a search tree, since thresholds ascend: the one in the middle, then the middle
+   of each half, and so on. Before depth k there are 2^k paths, whose bit i tells whether a draw
+   passed the threshold of depth i; so cell c of path p is entry c + (p << cell_bits) of its depth.
+   */
 struct narrow_tree {
     int16_t starts[15 * 32], rises[15 * 32];
 };
@@ -158,7 +159,8 @@ INLINE void search_tree(const struct sv_ladder *job, const struct narrow_tree *t
         _mm512_set1_ps((float)((int)job->narrow_cells * 32768 - 1)), job->shift,
         job->num_knots > 0};
     for (size_t at = 0; at < SV_TILE_DRAWS; at += 32) {
-        struct narrow_lanes lanes = {.codes = _mm512_setzero_si512(), .least = _mm512_set1_epi16(-1)};
+        struct narrow_lanes lanes = {.codes = _mm512_setzero_si512(),
+                                     .least = _mm512_set1_epi16(-1)};
         const uint32_t outside = find_narrow(&scale, tile, is_double, at, &lanes);
         const __m512i half = _mm512_set1_epi16((short)0x8000);
         lanes.words = _mm512_srai_epi16(_mm512_xor_si512(_mm512_loadu_si512(draws + at), half), 1);

@@ -10,7 +10,7 @@
 #include "ladder_tables.h"
 #include "workers.h"
 
-#define MAX_VIEWS 3
+#define MAX_VIEWS 4
 #define LEAST_COORDINATES ((size_t)1 << 13) /* Of rows that a thread takes at once. */
 
 /* The coordinates that are left undecided: pairs of a row and a coordinate. */
@@ -149,8 +149,9 @@ static PyObject *prepared_rows(PyObject *self, PyObject *args)
     return finished(&call, done(&call) ? Py_NewRef(Py_None) : NULL);
 }
 
-/* The views of an encoding: the keys, the payloads, and memory for what is left undecided. */
-enum { KEYS, PAYLOADS, OPEN };
+/* The views of an encoding: the keys, the payloads, memory for what is left undecided, and a table
+   of noise. */
+enum { KEYS, PAYLOADS, OPEN, CHORDS };
 
 /* Checks them, and prepares the pairs. */
 static int fits_codes(struct call *call, int bits)
@@ -269,6 +270,64 @@ static PyObject *ladder_rows(PyObject *self, PyObject *args)
     return finished(call, found);
 }
 
+#define GRID_TOGETHER ((size_t)4 * SV_TILE_WORDS) /* The coordinates that stay in the L1 cache. */
+
+struct drawing_grid {
+    struct call call;
+    struct sv_grid_noise noise;
+    double middle;
+    int bits;
+};
+
+static void grid_row(struct call *call, struct own *own, size_t i)
+{
+    const struct drawing_grid *c = (const struct drawing_grid *)call;
+    struct sv_open open = {own->open, call->pairs.capacity, 0};
+    struct sv_grid_noise job = c->noise;
+    double centered[GRID_TOGETHER];
+    int32_t codes[GRID_TOGETHER];
+    struct sv_row part = {.values = {.count = 0}};
+    copy_key(call, i, job.key);
+    for (size_t first = 0; first < call->source.dimension; first += part.values.count) {
+        part = sv_prepared_part(&call->source, call->level, i, first, &own->scratch);
+        const size_t size = part.values.is_double ? sizeof(double) : sizeof(float);
+        for (size_t at = 0, some; at < part.values.count; at += some) {
+            const size_t left = part.values.count - at;
+            some = left < GRID_TOGETHER ? left : GRID_TOGETHER;
+            SV_PICK(sv_rows, call->level)
+                ->widened((const char *)part.values.start + at * size, some, part.values.is_double,
+                          part.factor, centered);
+            for (size_t k = 0; k < some && c->middle != 0.0; k++)
+                centered[k] -= c->middle;
+            job.first = first + at;
+            SV_PICK(sv_sampling, call->level)
+                ->grid_noise(&job, (struct sv_values){centered, some, 1}, codes, &open);
+            SV_PICK(sv_server, call->level)
+                ->pack_low(codes, some, c->bits,
+                           payload(call, i, c->bits) + job.first / 8 * (size_t)c->bits);
+        }
+    }
+    add_pairs(&call->pairs, &open, i);
+}
+
+static PyObject *grid_rows(PyObject *self, PyObject *args)
+{
+    (void)self;
+    struct drawing_grid c = {.call = {.num_views = 4, .work = grid_row}};
+    struct call *call = &c.call;
+    const Py_buffer *chords = &call->views[CHORDS];
+    PyObject *rows;
+    if (!PyArg_ParseTuple(args, "iOy*ddy*diw*w*", &call->level, &rows, &call->views[KEYS],
+                          &c.noise.steps_per_unit, &c.noise.slack, &call->views[CHORDS], &c.middle,
+                          &c.bits, &call->views[PAYLOADS], &call->views[OPEN]))
+        return NULL;
+    if (!holds_rows(call, rows) || c.bits < 1 || c.bits > 32 || !fits_codes(call, c.bits) ||
+        !holds(chords, 8, 4 * SV_NOISE_CELLS))
+        return refused(call, "rows, a key and a payload for each of them, and a noise table");
+    c.noise.chords = chords->buf;
+    return finished(call, done(call) ? PyLong_FromSize_t(call->pairs.count) : NULL);
+}
+
 PyMethodDef sv_rows_methods[] = {
     {"clip_factors", clip_factors, METH_VARARGS,
      "clip_factors(level, rows, limit, least, most, out): the factor that clips each row to the\n"
@@ -280,5 +339,8 @@ PyMethodDef sv_rows_methods[] = {
      "open"},
     {"ladder_rows", ladder_rows, METH_VARARGS,
      "ladder_rows(level, rows, keys, ladder, bits, out, open): the same for a ladder"},
+    {"grid_rows", grid_rows, METH_VARARGS,
+     "grid_rows(level, rows, keys, steps_per_unit, slack, chords, middle, bits, out, open): the\n"
+     "same for values less the middle, with noise on a grid; the lowest bits of a code are sent"},
     {NULL, NULL, 0, NULL},
 };
