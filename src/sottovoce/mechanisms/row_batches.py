@@ -190,7 +190,7 @@ class RowBatch:
     @property
     def suits_rows(self) -> bool:
         """Whether threads work on rows of their own, rather than together on one row."""
-        return len(self) > 1 and (self.dimension <= _LARGE_ROW or len(self) >= thread_count())
+        return len(self) > 0 and (self.dimension <= _LARGE_ROW or len(self) >= thread_count())
 
     def encode(self, bits: int, kernel: RowKernel) -> tuple[NDArray[np.uint8], list[Undecided]]:
         """Return the packed codes that a kernel draws, and what it left undecided.
