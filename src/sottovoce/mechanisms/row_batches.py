@@ -163,6 +163,8 @@ class RowBatch:
         """Return the least and the largest factor by which the kernels multiply a value."""
         if self.rotation is not None or self.factors is None or not len(self):
             return np.ones(2)
+        if len(self.factors) == 1:
+            return self.factors.repeat(2)
         return np.array([self.factors.min(), self.factors.max()])
 
     def select(self, positions: Any) -> "RowBatch":
@@ -230,6 +232,8 @@ class RowBatch:
         while True:
             places = np.empty((2, capacity), dtype=np.int64)
             number = kernel(kernels, parts, payloads, places)
+            if not number:
+                return payloads, places[0, :0], places[1, :0]
             if number <= capacity:
                 rows, coordinates = places[:, :number]
                 order = np.lexsort((coordinates, rows))
