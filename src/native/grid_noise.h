@@ -13,15 +13,58 @@ typedef int64_t vl __attribute__((vector_size(8 * DOUBLE_LANES)));
 typedef int32_t vh __attribute__((vector_size(4 * DOUBLE_LANES)));
 typedef int32_t vh_any __attribute__((vector_size(4 * DOUBLE_LANES), aligned(4), may_alias));
 
-/* Loads table[index[l]] into each lane l. */
-INLINE vd gathered(const double *table, vl index)
+/* The chords of a cell in each lane. They are loaded one cell after the other and transposed: gather
+   instructions are slow on processors that protect what they gather from leaking. */
+struct chord_lanes {
+    vd value, slope, error;
+};
+
+INLINE struct chord_lanes chords_of(const double *chords, vl cells)
+{
+    struct chord_lanes found;
+    const double *row[DOUBLE_LANES];
+    for (int l = 0; l < DOUBLE_LANES; l++)
+        row[l] = chords + 4 * cells[l];
+#if defined(SV_AVX512)
+    __m512d rows[4]; /* Cell k in the lower half, cell 4 + k in the upper half. */
+    for (int k = 0; k < 4; k++)
+        rows[k] = _mm512_insertf64x4(_mm512_castpd256_pd512(_mm256_loadu_pd(row[k])),
+                                     _mm256_loadu_pd(row[4 + k]), 1);
+    const __m512d low = _mm512_unpacklo_pd(rows[0], rows[1]);
+    const __m512d high = _mm512_unpacklo_pd(rows[2], rows[3]);
+    const __m512i first = _mm512_set_epi64(13, 12, 5, 4, 9, 8, 1, 0);
+    const __m512i second = _mm512_set_epi64(15, 14, 7, 6, 11, 10, 3, 2);
+    found.value = (vd)_mm512_permutex2var_pd(low, first, high);
+    found.error = (vd)_mm512_permutex2var_pd(low, second, high);
+    found.slope = (vd)_mm512_permutex2var_pd(_mm512_unpackhi_pd(rows[0], rows[1]), first,
+                                             _mm512_unpackhi_pd(rows[2], rows[3]));
+#elif defined(SV_AVX2)
+    __m256d rows[4];
+    for (int k = 0; k < 4; k++)
+        rows[k] = _mm256_loadu_pd(row[k]);
+    const __m256d low = _mm256_unpacklo_pd(rows[0], rows[1]);
+    const __m256d high = _mm256_unpacklo_pd(rows[2], rows[3]);
+    found.value = (vd)_mm256_permute2f128_pd(low, high, 0x20);
+    found.error = (vd)_mm256_permute2f128_pd(low, high, 0x31);
+    found.slope = (vd)_mm256_permute2f128_pd(_mm256_unpackhi_pd(rows[0], rows[1]),
+                                             _mm256_unpackhi_pd(rows[2], rows[3]), 0x20);
+#else
+    found.value = (vd){row[0][0], row[1][0]};
+    found.slope = (vd){row[0][1], row[1][1]};
+    found.error = (vd){row[0][2], row[1][2]};
+#endif
+    return found;
+}
+
+/* Bit l is set where lane l is -1, not 0. */
+INLINE uint32_t set_lanes(vl lanes)
 {
 #if defined(SV_AVX512)
-    return (vd)_mm512_i64gather_pd((__m512i)index, table, 8);
+    return _mm512_movepi64_mask((__m512i)lanes);
 #elif defined(SV_AVX2)
-    return (vd)_mm256_i64gather_pd(table, (__m256i)index, 8);
+    return (uint32_t)_mm256_movemask_pd((__m256d)lanes);
 #else
-    return (vd){table[index[0]], table[index[1]]};
+    return (uint32_t)((lanes[0] & 1) | (lanes[1] & 2));
 #endif
 }
 
@@ -59,9 +102,9 @@ INLINE vh grid_codes(const struct sv_grid_noise *job, vd x, vh words, vl *undeci
                       ((vl)((vd){0} + (double)LEAST_TAIL) & ~large));
     const vl cell = ((vl)h >> (52 - CELL_BITS)) - ((1023ll + SV_NOISE_LEAST_BITS) << CELL_BITS);
     const vd start = (vd)((vl)h & ~((1ll << (52 - CELL_BITS)) - 1));
-    const vd value = gathered(job->chords, 4 * cell), slope = gathered(job->chords + 1, 4 * cell);
-    const vd far = value + slope * (h - start);
-    const vd near = far + slope - gathered(job->chords + 2, 4 * cell);
+    const struct chord_lanes chord = chords_of(job->chords, cell);
+    const vd far = chord.value + chord.slope * (h - start);
+    const vd near = far + chord.slope - chord.error;
     /* Negative noise at x is positive noise at -x, mirrored. */
     const vl sign = __builtin_convertvector(words, vl) << 63;
     const vd place = (vd)((vl)x ^ sign) * job->steps_per_unit;
@@ -82,13 +125,11 @@ INLINE void grid_tile(const struct sv_grid_noise *job, const struct streams *str
         const vh found = grid_codes(job, *(const vd_any *)(values + at),
                                     *(const vh_any *)(words + at), &undecided);
         memcpy(codes + at, &found, sizeof found);
-        int64_t any = 0;
-        for (int l = 0; l < DOUBLE_LANES; l++)
-            any |= undecided[l];
-        if (__builtin_expect(any != 0, 0))
-            for (size_t l = 0; l < DOUBLE_LANES; l++)
-                if (undecided[l] && at + l < left)
-                    sv_leave_open(open, first + at + l);
+        for (uint32_t set = set_lanes(undecided); __builtin_expect(set != 0, 0); set &= set - 1) {
+            const size_t i = at + (size_t)__builtin_ctz(set);
+            if (i < left)
+                sv_leave_open(open, first + i);
+        }
     }
 }
 

@@ -138,16 +138,17 @@ static __attribute__((noinline)) uint8_t settled_code(const struct sv_ladder *jo
     return sv_decided_code(job, x, word, i, open);
 }
 
-INLINE void ladder_tile(const struct sv_ladder *job, const struct streams *streams,
-                        const void *tile, int is_double, size_t first, size_t left, uint8_t *codes,
-                        struct sv_open *open)
+INLINE void ladder_tile(const struct sv_ladder *job, const struct narrow_tree *tree,
+                        const struct streams *streams, const void *tile, int is_double,
+                        size_t first, size_t left, uint8_t *codes, struct sv_open *open)
 {
     struct ladder_tile t;
     int after_narrow = 0;
+    (void)tree;
     tile_draws(streams, (uint32_t)(first / SV_TILE_DRAWS), t.draws);
 #if defined(SV_AVX512) || defined(SV_NEON)
     if (job->narrow_cells) {
-        narrow_pass(job, tile, is_double, t.draws, codes, t.differing);
+        narrow_pass(job, tree, tile, is_double, t.draws, codes, t.differing);
         after_narrow = 1;
     } else
 #endif
@@ -176,16 +177,18 @@ INLINE void ladder_tiles(const struct sv_ladder *job, const void *values, size_t
     const size_t size = is_double ? sizeof(double) : sizeof(float);
     size_t at = 0;
     struct streams streams;
+    struct narrow_tree tree;
     start_stream(&streams, job->key);
+    plant_tree(job, &tree);
     for (; at + SV_TILE_DRAWS <= count; at += SV_TILE_DRAWS)
-        ladder_tile(job, &streams, (const char *)values + at * size, is_double, job->first + at,
-                    SV_TILE_DRAWS, codes + at, open);
+        ladder_tile(job, &tree, &streams, (const char *)values + at * size, is_double,
+                    job->first + at, SV_TILE_DRAWS, codes + at, open);
     if (at == count)
         return;
     double padded[SV_TILE_DRAWS] = {0.0};
     uint8_t all[SV_TILE_DRAWS];
     memcpy(padded, (const char *)values + at * size, (count - at) * size);
-    ladder_tile(job, &streams, padded, is_double, job->first + at, count - at, all, open);
+    ladder_tile(job, &tree, &streams, padded, is_double, job->first + at, count - at, all, open);
     memcpy(codes + at, all, count - at);
 }
 

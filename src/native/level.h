@@ -38,6 +38,7 @@ typedef int32_t vi __attribute__((vector_size(4 * LANES)));
 typedef float vf __attribute__((vector_size(4 * LANES)));
 /* The same types without alignment. */
 typedef float vf_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t vu_any __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -72,6 +73,18 @@ INLINE uint32_t mask_ge(vf a, vf b)
     return (uint32_t)(found[0] | found[1] | found[2] | found[3]);
 #endif
 }
+
+#if defined(SV_AVX512) || defined(SV_AVX2)
+/* Bit l is the sign of a[l]. */
+INLINE uint32_t signs_of(vf a)
+{
+#if defined(SV_AVX512)
+    return _mm512_movepi32_mask((__m512i)a);
+#else
+    return (uint32_t)_mm256_movemask_ps((__m256)a);
+#endif
+}
+#endif
 
 /* Subtracts `shift` from LANES doubles, and rounds to float. */
 INLINE vf load_rounded(const double *values, double shift)
@@ -132,8 +145,9 @@ INLINE vf addend(const float four[4])
 INLINE vf clamped(vf x, float reach)
 {
     const vf high = spread(reach), low = -high;
+    (void)low;
 #if defined(SV_AVX512)
-    return (vf)_mm512_min_ps(_mm512_max_ps((__m512)x, (__m512)low), (__m512)high);
+    return (vf)_mm512_range_ps((__m512)x, (__m512)high, 2); /* The smaller size, x's sign. */
 #elif defined(SV_AVX2)
     return (vf)_mm256_min_ps(_mm256_max_ps((__m256)x, (__m256)low), (__m256)high);
 #elif defined(SV_NEON)

@@ -81,9 +81,11 @@ INLINE uint32_t narrow_codes(const struct sv_ladder *job, const void *tile, int 
 
 /* Computes the codes of a tile; bit i % 32 of differing[i / 32] is set where a code is undecided.
    */
-INLINE void narrow_pass(const struct sv_ladder *job, const void *tile, int is_double,
-                        const uint16_t *draws, uint8_t *codes, uint32_t *differing)
+INLINE void narrow_pass(const struct sv_ladder *job, const struct narrow_tree *tree,
+                        const void *tile, int is_double, const uint16_t *draws, uint8_t *codes,
+                        uint32_t *differing)
 {
+    (void)tree;
     for (size_t at = 0; at < SV_TILE_DRAWS; at += 32)
         differing[at / 32] =
             narrow_codes(job, tile, is_double, draws, at, codes) |

@@ -3,8 +3,9 @@ precision.
 
 With E = e^(2z) and the halfword w, the uniform number lies in [w, w + 1) 2^-16 and the threshold is
 1/(1 + E): the bit is surely 1 if w (1 + E) >= 2^16 (1 + margin), surely 0 if (w + 1)(1 + E) <= 2^16
-(1 - margin), and otherwise decided in double precision with 64 more bits. (one_bit_neon.h compares
-differently.) docs/explanation/kernels.md proves both. Every coordinate takes the same steps, whatever its value. */
+(1 - margin), and otherwise decided in double precision with 64 more bits. (Levels with
+fused multiply-adds compare differently: one_bit_neon.h.) docs/explanation/kernels.md proves both.
+Every coordinate takes the same steps, whatever its value. */
 
 #define ODDS_MARGIN 0x1p-16f
 
@@ -44,6 +45,8 @@ static __attribute__((noinline)) uint32_t settle(const struct sv_one_bit *job, c
 
 #if defined(SV_NEON)
 #include "one_bit_neon.h"
+#elif defined(SV_AVX2) || defined(SV_AVX512)
+#include "one_bit_fused.h"
 #else
 /* 2^y for |y| <= 32. */
 INLINE vf power_of_two(vf y)
@@ -69,15 +72,13 @@ INLINE uint32_t compare_one(vf odds, vf word, uint32_t *maybe)
 
 INLINE void store_mask(uint8_t *out, size_t at, uint32_t mask)
 {
-    if (LANES >= 8)
-        memcpy(out + at / 8, &mask, LANES / 8);
-    else
-        out[at / 8] = (uint8_t)(at % 8 ? out[at / 8] | mask << at % 8 : mask);
+    out[at / 8] = (uint8_t)(at % 8 ? out[at / 8] | mask << at % 8 : mask);
 }
 
 /* Computes the 128 bytes of a tile of 1024 values, of which the first `left` are used. */
 INLINE void one_bit_tile(const struct sv_one_bit *job, const struct streams *streams,
-                         const void *tile, int is_double, size_t first, size_t left, uint8_t *out, struct sv_open *open)
+                         const void *tile, int is_double, size_t first, size_t left, uint8_t *out,
+                         struct sv_open *open)
 {
     const vf slope = spread(job->slope);
     const uint32_t block = (uint32_t)(first / SV_TILE_DRAWS) * SV_TILE_BLOCKS;

@@ -159,6 +159,30 @@ static uint32_t largest8(const uint8_t *payload, size_t count, int bits)
     return most;
 }
 
+/* Packs the lowest `bits` bits, at most 32, of each number. */
+static void pack_low(const int32_t *restrict numbers, size_t count, int bits, uint8_t *restrict out)
+{
+    const uint64_t mask = ((uint64_t)1 << bits) - 1;
+    uint64_t held = 0;
+    int left = 0;
+    if (bits == 16 && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__) {
+        for (size_t i = 0; i < count; i++) {
+            const uint16_t code = (uint16_t)numbers[i];
+            memcpy(out + 2 * i, &code, sizeof code);
+        }
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        held |= ((uint64_t)(uint32_t)numbers[i] & mask) << left;
+        left += bits;
+        if (left >= 32) {
+            put_some(out, held, 4);
+            out += 4, held >>= 32, left -= 32;
+        }
+    }
+    put_some(out, held, (size_t)(left + 7) / 8);
+}
+
 /* Wider codes are packed one after the other. */
 #define WIDER(type, name)                                                                          \
     static void unpack##name(const uint8_t *payload, size_t count, int bits, type *out)            \

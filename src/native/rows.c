@@ -10,7 +10,7 @@
 #include "ladder_tables.h"
 #include "workers.h"
 
-#define MAX_VIEWS 3
+#define MAX_VIEWS 4
 #define LEAST_COORDINATES ((size_t)1 << 13) /* Of rows that a thread takes at once. */
 
 /* The coordinates that are left undecided: pairs of a row and a coordinate. */
@@ -22,8 +22,7 @@ struct open_pairs {
 /* What a thread has for itself. */
 struct own {
     struct sv_row_scratch scratch;
-    int64_t *open;  /* As many as there can be pairs. */
-    uint8_t *codes; /* One for each coordinate, for codes that are still to be packed. */
+    int64_t *open; /* As many as there can be pairs. */
 };
 
 /* What every function is given: the first member of a struct with its further arguments. */
@@ -31,7 +30,7 @@ struct call {
     struct sv_job job;
     struct sv_row_source source;
     Py_buffer views[MAX_VIEWS];
-    int num_views, level, is_wide, has_codes;
+    int num_views, level, is_wide;
     struct open_pairs pairs;
     void (*work)(struct call *call, struct own *own, size_t row);
 };
@@ -71,13 +70,11 @@ static void each_row(struct sv_job *job)
     if (sv_make_scratch(&own.scratch, &call->source, call->is_wide) < 0)
         return;
     own.open = malloc(call->pairs.capacity * sizeof(int64_t) + 1);
-    own.codes = call->has_codes ? malloc(call->source.dimension) : NULL;
-    if (own.open && (own.codes || !call->has_codes))
+    if (own.open)
         for (size_t i, end; sv_take(job, &i, &end);)
             for (; i < end; i++)
                 call->work(call, &own, i);
     free(own.open);
-    free(own.codes);
     sv_free_scratch(&own.scratch);
 }
 
@@ -149,8 +146,9 @@ static PyObject *prepared_rows(PyObject *self, PyObject *args)
     return finished(&call, done(&call) ? Py_NewRef(Py_None) : NULL);
 }
 
-/* The views of an encoding: the keys, the payloads, and memory for what is left undecided. */
-enum { KEYS, PAYLOADS, OPEN };
+/* The views of an encoding: the keys, the payloads, memory for what is left undecided, and a table
+   of noise. */
+enum { KEYS, PAYLOADS, OPEN, CHORDS };
 
 /* Checks them, and prepares the pairs. */
 static int fits_codes(struct call *call, int bits)
@@ -222,6 +220,18 @@ static PyObject *one_bit_rows(PyObject *self, PyObject *args)
     return finished(call, done(call) ? PyLong_FromSize_t(call->pairs.count) : NULL);
 }
 
+/* Codes that are drawn and packed together; they stay in the L1 cache. */
+#define CODES_TOGETHER ((size_t)8 * SV_TILE_DRAWS)
+
+/* Up to `most` values from `at` on. */
+static struct sv_values some_values(struct sv_values values, size_t at, size_t most)
+{
+    const size_t size = values.is_double ? sizeof(double) : sizeof(float);
+    const size_t left = values.count - at;
+    return (struct sv_values){(const char *)values.start + at * size, left < most ? left : most,
+                              values.is_double};
+}
+
 struct drawing_codes {
     struct call call;
     struct sv_ladder_tables tables;
@@ -234,15 +244,20 @@ static void ladder_row(struct call *call, struct own *own, size_t i)
     const struct drawing_codes *c = (const struct drawing_codes *)call;
     struct sv_open open = {own->open, call->pairs.capacity, 0};
     struct sv_ladder job = c->ladder;
+    uint8_t codes[CODES_TOGETHER];
     struct sv_row part;
     copy_key(call, i, job.key);
-    for (job.first = 0; job.first < call->source.dimension; job.first += part.values.count) {
-        part = sv_prepared_part(&call->source, call->level, i, job.first, &own->scratch);
+    for (size_t first = 0; first < call->source.dimension; first += part.values.count) {
+        part = sv_prepared_part(&call->source, call->level, i, first, &own->scratch);
         sv_scale_ladder(&job, &c->tables, part.factor);
-        SV_PICK(sv_sampling, call->level)->ladder(&job, part.values, own->codes, &open);
-        SV_PICK(sv_server, call->level)
-            ->pack8(own->codes, part.values.count, c->bits,
-                    payload(call, i, c->bits) + job.first / 8 * (size_t)c->bits);
+        for (size_t at = 0; at < part.values.count; at += CODES_TOGETHER) {
+            const struct sv_values values = some_values(part.values, at, CODES_TOGETHER);
+            job.first = first + at;
+            SV_PICK(sv_sampling, call->level)->ladder(&job, values, codes, &open);
+            SV_PICK(sv_server, call->level)
+                ->pack8(codes, values.count, c->bits,
+                        payload(call, i, c->bits) + job.first / 8 * (size_t)c->bits);
+        }
     }
     add_pairs(&call->pairs, &open, i);
 }
@@ -250,7 +265,7 @@ static void ladder_row(struct call *call, struct own *own, size_t i)
 static PyObject *ladder_rows(PyObject *self, PyObject *args)
 {
     (void)self;
-    struct drawing_codes c = {.call = {.num_views = 3, .has_codes = 1, .work = ladder_row}};
+    struct drawing_codes c = {.call = {.num_views = 3, .work = ladder_row}};
     struct call *call = &c.call;
     PyObject *rows, *parts;
     if (!PyArg_ParseTuple(args, "iOy*Oiw*w*", &call->level, &rows, &call->views[KEYS], &parts,
@@ -258,7 +273,8 @@ static PyObject *ladder_rows(PyObject *self, PyObject *args)
         return NULL;
     PyObject *found = NULL;
     if (sv_hold_ladder(&c.tables, &c.ladder, parts) == 0 && holds_rows(call, rows)) {
-        call->is_wide = c.ladder.num_knots > 0; /* A table's values are shifted after clipping. */
+        /* A table's values are shifted after clipping. */
+        call->is_wide = c.ladder.num_knots > 0 && call->source.factors;
         if (sv_require(c.bits >= 1 && c.bits <= 8 && c.ladder.levels <= (size_t)1 << c.bits &&
                            fits_codes(call, c.bits),
                        "rows, keys, payloads, and a ladder whose codes fit") &&
@@ -267,6 +283,61 @@ static PyObject *ladder_rows(PyObject *self, PyObject *args)
     }
     sv_release_ladder(&c.tables);
     return finished(call, found);
+}
+
+#define GRID_TOGETHER ((size_t)4 * SV_TILE_WORDS) /* The coordinates that stay in the L1 cache. */
+
+struct drawing_grid {
+    struct call call;
+    struct sv_grid_noise noise;
+    double middle;
+    int bits;
+};
+
+static void grid_row(struct call *call, struct own *own, size_t i)
+{
+    const struct drawing_grid *c = (const struct drawing_grid *)call;
+    struct sv_open open = {own->open, call->pairs.capacity, 0};
+    struct sv_grid_noise job = c->noise;
+    double centered[GRID_TOGETHER];
+    int32_t codes[GRID_TOGETHER];
+    struct sv_row part = {.values = {.count = 0}};
+    copy_key(call, i, job.key);
+    for (size_t first = 0; first < call->source.dimension; first += part.values.count) {
+        part = sv_prepared_part(&call->source, call->level, i, first, &own->scratch);
+        for (size_t at = 0; at < part.values.count; at += GRID_TOGETHER) {
+            const struct sv_values values = some_values(part.values, at, GRID_TOGETHER);
+            SV_PICK(sv_rows, call->level)
+                ->widened(values.start, values.count, values.is_double, part.factor, centered);
+            for (size_t k = 0; k < values.count && c->middle != 0.0; k++)
+                centered[k] -= c->middle;
+            job.first = first + at;
+            SV_PICK(sv_sampling, call->level)
+                ->grid_noise(&job, (struct sv_values){centered, values.count, 1}, codes, &open);
+            SV_PICK(sv_server, call->level)
+                ->pack_low(codes, values.count, c->bits,
+                           payload(call, i, c->bits) + job.first / 8 * (size_t)c->bits);
+        }
+    }
+    add_pairs(&call->pairs, &open, i);
+}
+
+static PyObject *grid_rows(PyObject *self, PyObject *args)
+{
+    (void)self;
+    struct drawing_grid c = {.call = {.num_views = 4, .work = grid_row}};
+    struct call *call = &c.call;
+    const Py_buffer *chords = &call->views[CHORDS];
+    PyObject *rows;
+    if (!PyArg_ParseTuple(args, "iOy*ddy*diw*w*", &call->level, &rows, &call->views[KEYS],
+                          &c.noise.steps_per_unit, &c.noise.slack, &call->views[CHORDS], &c.middle,
+                          &c.bits, &call->views[PAYLOADS], &call->views[OPEN]))
+        return NULL;
+    if (!holds_rows(call, rows) || c.bits < 1 || c.bits > 32 || !fits_codes(call, c.bits) ||
+        !holds(chords, 8, 4 * SV_NOISE_CELLS))
+        return refused(call, "rows, a key and a payload for each of them, and a noise table");
+    c.noise.chords = chords->buf;
+    return finished(call, done(call) ? PyLong_FromSize_t(call->pairs.count) : NULL);
 }
 
 PyMethodDef sv_rows_methods[] = {
@@ -280,5 +351,8 @@ PyMethodDef sv_rows_methods[] = {
      "open"},
     {"ladder_rows", ladder_rows, METH_VARARGS,
      "ladder_rows(level, rows, keys, ladder, bits, out, open): the same for a ladder"},
+    {"grid_rows", grid_rows, METH_VARARGS,
+     "grid_rows(level, rows, keys, steps_per_unit, slack, chords, middle, bits, out, open): the\n"
+     "same for values less the middle, with noise on a grid; the lowest bits of a code are sent"},
     {NULL, NULL, 0, NULL},
 };

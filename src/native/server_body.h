@@ -12,6 +12,7 @@ const struct sv_server SV_NAMED(sv_server) = {
     .pack8 = pack8,
     .pack16 = pack16,
     .pack32 = pack32,
+    .pack_low = pack_low,
     .largest8 = largest8,
     .count_bits = count_bits,
     .read_counts = read_counts,

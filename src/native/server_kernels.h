@@ -17,6 +17,8 @@ struct sv_server {
     uint32_t (*pack8)(const uint8_t *codes, size_t count, int bits, uint8_t *out);
     uint32_t (*pack16)(const uint16_t *codes, size_t count, int bits, uint8_t *out);
     uint32_t (*pack32)(const uint32_t *codes, size_t count, int bits, uint8_t *out);
+    /* Packs the lowest bits of numbers, up to 32. */
+    void (*pack_low)(const int32_t *numbers, size_t count, int bits, uint8_t *out);
     /* The largest of `count` packed codes of up to 8 bits. */
     uint32_t (*largest8)(const uint8_t *payload, size_t count, int bits);
 

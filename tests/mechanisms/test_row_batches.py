@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sottovoce.core import native
-from sottovoce.core.domains import L2Ball
+from sottovoce.core.domains import Box, Domain, L2Ball
 from sottovoce.core.errors import DomainError, RandomnessError
 from sottovoce.core.randomness import Keystream, SeededRandomness
 from sottovoce.mechanisms import row_batches
@@ -75,6 +75,26 @@ def test_factored_rows_are_encoded_like_their_matrix(
                 assert payloads(mechanism, rows, rotation) == expected
                 assert payloads(mechanism, rows.matrix(), rotation) == expected
                 assert payloads(mechanism, rows.matrix().astype(np.float64), rotation) == expected
+
+
+@pytest.mark.parametrize("bits", [5, 16, 20])
+@pytest.mark.parametrize("rotated", [False, True])
+def test_rounded_noise_is_drawn_for_rows_as_for_single_vectors(bits: int, rotated: bool) -> None:
+    """With 20 bits the grid is so fine that draws of 32 bits leave many codes undecided."""
+    rows = some_rows(10, 331)
+    dimension = rows.shape[1]
+    ball = L2Ball(dimension=dimension, radius=2.0)
+    box = Box(dimension=dimension, lower=-0.1, upper=0.7)
+    given = {"noise_multiplier": 0.8, "bits": bits, "steps_per_radius": "auto"}
+    kinds: list[tuple[str, Domain]] = [("discrete_gaussian", ball), ("discrete_laplace", box)]
+    for kind, domain in kinds[:1] if rotated else kinds:
+        found = find(kind)
+        mechanism = found.build(domain, found.resolve(domain, given))
+        rotation = Rotation(bytes(32), dimension) if rotated else None
+        expected = one_by_one(mechanism, rows.matrix(), rotation)
+        for level in native.levels():
+            with native.using(level):
+                assert payloads(mechanism, rows, rotation) == expected
 
 
 def test_rows_without_biases_of_one_part_and_of_many_parts_are_their_matrix() -> None:

@@ -21,7 +21,7 @@ ledger: `sottovoce.Client` does.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, assert_never, runtime_checkable
+from typing import Any, Protocol, TypeGuard, assert_never, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -391,9 +391,13 @@ def _encode(prepared: Prepared, keystreams: Sequence[Keystream]) -> Any:
     if prepared.on_device:
         assert isinstance(mechanism, EncodesOnDevice), "`prepare` keeps no other rows on a device"
         return mechanism.encode_on_device(prepared, keystreams)
-    if isinstance(mechanism, EncodesPacked):
+    if _encodes_packed(mechanism):
         return mechanism.encode_packed(prepared, keystreams)
     return pack_each(prepared, lambda i: mechanism.encode(prepared.vector(i), keystreams[i]))
+
+
+def _encodes_packed(mechanism: Mechanism) -> TypeGuard[EncodesPacked]:
+    return hasattr(mechanism, "encode_packed")  # A check of the protocol takes far longer.
 
 
 def pack_each(prepared: Prepared, codes_of: Callable[[int], Codes]) -> Payloads:

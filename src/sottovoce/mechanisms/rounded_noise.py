@@ -28,6 +28,7 @@ from sottovoce.mechanisms.noise.laws import Noise
 from sottovoce.mechanisms.noise.rounded import (
     MAX_STEPS,
     check_width,
+    sample_packed_rows,
     sample_rounded,
 )
 from sottovoce.mechanisms.registry import Parameters
@@ -173,6 +174,19 @@ class RoundedNoise(WithPrivatize):
 
     def encode_packed(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Payloads:
         """Encode prepared rows on the CPU into a matrix of bytes with one row for each message."""
+        found = None
+        if prepared.batch is not None:
+            found = sample_packed_rows(
+                prepared.batch,
+                self.middle,
+                self.noise,
+                self.step,
+                _HEADROOM * reach(self.input_domain),
+                self.bits,
+                keystreams,
+            )
+        if found is not None:
+            return found
         return pack_each(
             prepared, lambda i: self._sample(prepared.vector(i) - self.middle, keystreams[i])
         )

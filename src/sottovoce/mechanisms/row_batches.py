@@ -27,6 +27,7 @@ _MOST_COORDINATES = 1 << 21
 _MOST_ROWS = 256
 
 Singles = NDArray[np.float32]
+Coordinates = NDArray[np.int64]
 
 
 def rows_at_once(dimension: int) -> int:
@@ -162,6 +163,8 @@ class RowBatch:
         """Return the least and the largest factor by which the kernels multiply a value."""
         if self.rotation is not None or self.factors is None or not len(self):
             return np.ones(2)
+        if len(self.factors) == 1:
+            return self.factors.repeat(2)
         return np.array([self.factors.min(), self.factors.max()])
 
     def select(self, positions: Any) -> "RowBatch":
@@ -189,7 +192,7 @@ class RowBatch:
     @property
     def suits_rows(self) -> bool:
         """Whether threads work on rows of their own, rather than together on one row."""
-        return len(self) > 1 and (self.dimension <= _LARGE_ROW or len(self) >= thread_count())
+        return len(self) > 0 and (self.dimension <= _LARGE_ROW or len(self) >= thread_count())
 
     def encode(self, bits: int, kernel: RowKernel) -> tuple[NDArray[np.uint8], list[Undecided]]:
         """Return the packed codes that a kernel draws, and what it left undecided.
@@ -203,19 +206,47 @@ class RowBatch:
         Returns:
             A matrix of bytes, and the undecided coordinates, in order.
         """
+        payloads, rows, coordinates = self.draw(bits, kernel)
+        pairs = zip(rows.tolist(), coordinates.tolist(), strict=True)
+        return payloads, [self._undecided(row, i) for row, i in pairs]
+
+    def draw(
+        self, bits: int, kernel: RowKernel, capacity: int = _FIRST_CAPACITY
+    ) -> tuple[NDArray[np.uint8], Coordinates, Coordinates]:
+        """Return the packed codes that a kernel draws, and where it left codes undecided.
+
+        Args:
+            bits: The bits of a code.
+            kernel: The kernel, as for `encode`.
+            capacity: If more coordinates are undecided, the kernel is called twice.
+
+        Returns:
+            A matrix of bytes, and the row and the coordinate of each undecided code, in order.
+        """
         kernels = native()
         assert kernels is not None, "the caller has checked it"
         payloads = np.empty((len(self), (self.dimension * bits + 7) // 8), dtype=np.uint8)
         if not len(self):
-            return payloads, []
-        parts, capacity = self._parts(), _FIRST_CAPACITY
+            return payloads, *np.empty((2, 0), dtype=np.int64)
+        parts = self._parts()
         while True:
             places = np.empty((2, capacity), dtype=np.int64)
             number = kernel(kernels, parts, payloads, places)
+            if not number:
+                return payloads, places[0, :0], places[1, :0]
             if number <= capacity:
-                found = sorted(zip(*places[:, :number].tolist(), strict=True))
-                return payloads, [self._undecided(row, i) for row, i in found]
+                rows, coordinates = places[:, :number]
+                order = np.lexsort((coordinates, rows))
+                return payloads, rows[order], coordinates[order]
             capacity = number
+
+    def values_at(self, row: int, coordinates: Coordinates) -> Vector:
+        """Return some coordinates of row `row`, clipped and rotated."""
+        if self.rotation is not None:
+            return self.vector(row)[coordinates]
+        given = self.source
+        one = given.select([row]).matrix()[0] if isinstance(given, FactoredRows) else given[row]
+        return np.asarray(one[coordinates].astype(np.float64) * self.factor(row))
 
     def _undecided(self, row: int, coordinate: int) -> Undecided:
         if self.rotation is not None:

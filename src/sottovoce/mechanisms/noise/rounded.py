@@ -32,9 +32,11 @@ Hence
 Cells have a relative width of 2^-10: the gap is about 1e-7 of the noise's width.
 """
 
+import math
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +44,9 @@ from numpy.typing import NDArray
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import DomainError, ParameterError
 from sottovoce.core.native import Native, native
-from sottovoce.core.randomness import ExtendedDraws, Keystream
+from sottovoce.core.randomness import ExtendedDraws, Keystream, spend_all
 from sottovoce.mechanisms.noise.laws import Noise
+from sottovoce.mechanisms.row_batches import RowBatch
 
 CELL_BITS: Final = 10  # the binary logarithm of the number of cells in an octave
 OCTAVES: Final = range(12, 31)
@@ -160,6 +163,73 @@ def sample_rounded(values: Vector, noise: Noise, step: float, keystream: Keystre
         spelled = keystream.spelled(32, left)
         codes[left] = settle_codes(values[left], noise, step, spelled, keystream)
     return codes
+
+
+def sample_packed_rows(
+    batch: RowBatch,
+    middle: float,
+    noise: Noise,
+    step: float,
+    farthest: float,
+    bits: int,
+    keystreams: Sequence[Keystream],
+) -> NDArray[np.uint8] | None:
+    """Return the lowest bits of round((x - middle + noise)/step) for each x of many rows, packed.
+
+    The C kernels clip, draw and pack a few coordinates at a time, in a core's cache.
+
+    Args:
+        batch: The rows.
+        middle: The number that is subtracted from each x.
+        noise: The law of the noise.
+        step: The distance of grid points.
+        farthest: A bound on |x - middle|.
+        bits: How many of the lowest bits of a code are packed.
+        keystreams: The random bits of each row; this uses them up.
+
+    Returns:
+        A row of bytes for each row; None if the kernels do not suit the rows, and the keystreams
+        are then not used.
+
+    Raises:
+        ParameterError: The noise is more than 2^24 steps wide (see `check_width`).
+        RandomnessError: A keystream was used before.
+    """
+    check_width(noise, step)
+    if native() is None or not farthest <= MAX_STEPS * step:
+        return None
+    table, slack = chords(noise, step), slack_of(noise, step, farthest)
+    keys = spend_all(keystreams)
+
+    def kernel(kernels: Native, rows: Any, out: Any, left: Any) -> int:
+        found = kernels.library.grid_rows(
+            kernels.level, rows, keys, 1.0 / step, slack, table, middle, bits, out, left
+        )
+        return int(found)
+
+    # Twice as many as draws of 32 bits leave undecided on average.
+    share = 2.0 * (2.0**-19 + 3e-8 * noise.quantile_slope / step)
+    capacity = _CAPACITY + math.ceil(share * len(batch) * batch.dimension)
+    payloads, rows, coordinates = batch.draw(bits, kernel, capacity)
+    for row in np.unique(rows).tolist():
+        keystream, chosen = keystreams[row], coordinates[rows == row]
+        values = batch.values_at(row, chosen) - middle
+        spelled = keystream.spelled(32, chosen)
+        codes = settle_codes(values, noise, step, spelled, keystream)
+        _replace_codes(payloads[row], chosen, bits, codes)
+    return payloads
+
+
+def _replace_codes(
+    payload: NDArray[np.uint8], coordinates: NDArray[np.int64], bits: int, codes: GridCodes
+) -> None:
+    """Replace some codes of a packed payload by the lowest bits of others."""
+    each = np.arange(bits)
+    octets, places = np.divmod(coordinates[:, None] * bits + each, 8)
+    weights = (1 << places).astype(np.uint8)
+    ones = (codes[:, None] >> each & 1).astype(np.uint8)
+    np.bitwise_and.at(payload, octets, ~weights)
+    np.bitwise_or.at(payload, octets, weights * ones)
 
 
 def settle_codes(
