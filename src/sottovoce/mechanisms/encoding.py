@@ -21,7 +21,7 @@ ledger: `sottovoce.Client` does.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, assert_never, runtime_checkable
+from typing import Any, Protocol, assert_never, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -397,8 +397,8 @@ def encode_packed(prepared: Prepared, keystreams: Sequence[Keystream]) -> Packed
 def _encode(prepared: Prepared, keystreams: Sequence[Keystream]) -> Any:
     mechanism = prepared.mechanism
     if prepared.on_device:
-        assert isinstance(mechanism, EncodesOnDevice), "`prepare` keeps no other rows on a device"
-        return mechanism.encode_on_device(prepared, keystreams)
+        # `prepare` keeps no other rows on a device; looking again would take longer than a launch.
+        return cast(EncodesOnDevice, mechanism).encode_on_device(prepared, keystreams)
     if isinstance(mechanism, EncodesPacked):
         return mechanism.encode_packed(prepared, keystreams)
     return pack_each(prepared, lambda i: mechanism.encode(prepared.vector(i), keystreams[i]))

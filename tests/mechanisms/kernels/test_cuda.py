@@ -186,6 +186,8 @@ MECHANISMS: list[tuple[str, dict[str, Any], str]] = [
         ("gauss_hermite", {"levels": levels, "noise_multiplier": 0.7}, "l2")
         for levels in (2, 3, 4, 16, 64, 256)
     ),
+    # So little signal that the ladder has one cell.
+    *(("gauss_hermite", {"levels": levels, "noise_multiplier": 200.0}, "l2") for levels in (3, 16)),
     ("interpolated_mvu", {"epsilon": 3.0, "beta": 0.5, "output_bits": 2}, "l2"),
     ("mvu", {"epsilon": 1.0, "input_bits": 3, "output_bits": 3}, "box"),
     ("mvu", {"epsilon": 1.0, "input_bits": 3, "output_bits": 3}, "far box"),
