@@ -2,9 +2,9 @@
 
 A lane takes a column of every client's payload, a word with 16 codes of 2 bits or 8 codes of 3 or 4
 bits. The words of 2, 3 or 4 clients are merged into planes: plane j has bit j of all their codes,
-and one bit for each code and client. Logic on planes gives, for each level, a word of those who sent
-it, and these words are added with a carry-save adder, as in `counts`, but with a set of planes for
-each level. At the end, the bits of the clients that were merged are added.
+and one bit for each code and client. Logic on planes gives, for each level, a word of those who
+sent it, and these words are added with a carry-save adder, as in `counts`, but with a set of planes
+for each level. At the end, the bits of the clients that were merged are added.
 """
 
 import torch
