@@ -21,7 +21,7 @@ ledger: `sottovoce.Client` does.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeGuard, assert_never, runtime_checkable
+from typing import Any, Protocol, TypeGuard, assert_never, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -244,7 +244,11 @@ class EncodesPacked(Protocol):
 
 @runtime_checkable
 class EncodesOnDevice(Protocol):
-    """A mechanism with kernels for CUDA devices, on an L2Ball or a Box."""
+    """A mechanism with kernels for CUDA devices, on an L2Ball or a Box.
+
+    Rows outside of a Box are clipped before. If a class has `clips_on_device = True`, its kernels
+    do that, and its rows are only known to be finite.
+    """
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
         """Encode prepared rows on their CUDA device.
@@ -338,7 +342,8 @@ def prepare_on_device(
 ) -> Prepared:
     """Check, clip and rotate rows for `encode_packed`, on their CUDA device.
 
-    The prepared rows equal those of the CPU, bit for bit. A rotation needs an L2Ball of its
+    The prepared rows equal those of the CPU, bit for bit, unless the mechanism's kernels clip them
+    (`clips_on_device`). A rotation needs an L2Ball of its
     dimension as domain, which `prepare` checks. With `zero_nonfinite` rows that are not finite may
     be overwritten with zeros.
     """
@@ -347,7 +352,10 @@ def prepare_on_device(
     with stage("prepare"):
         rows = device_rows.matrix(values, mechanism.input_domain.dimension)
         rows, scales = device_rows.clipped(
-            rows, mechanism.input_domain, zero_nonfinite=zero_nonfinite
+            rows,
+            mechanism.input_domain,
+            zero_nonfinite=zero_nonfinite,
+            as_they_are=getattr(mechanism, "clips_on_device", False),
         )
         if rotation is not None:
             from sottovoce.mechanisms.kernels.cuda.rotation import rotate_rows
@@ -389,8 +397,8 @@ def encode_packed(prepared: Prepared, keystreams: Sequence[Keystream]) -> Packed
 def _encode(prepared: Prepared, keystreams: Sequence[Keystream]) -> Any:
     mechanism = prepared.mechanism
     if prepared.on_device:
-        assert isinstance(mechanism, EncodesOnDevice), "`prepare` keeps no other rows on a device"
-        return mechanism.encode_on_device(prepared, keystreams)
+        # `prepare` keeps no other rows on a device; looking again would take longer than a launch.
+        return cast(EncodesOnDevice, mechanism).encode_on_device(prepared, keystreams)
     if _encodes_packed(mechanism):
         return mechanism.encode_packed(prepared, keystreams)
     return pack_each(prepared, lambda i: mechanism.encode(prepared.vector(i), keystreams[i]))

@@ -53,6 +53,7 @@ class TableMechanism(WithPrivatize):
 
     input_domain: Domain
     sampling: ClassVar[Sampling] = "exact"
+    clips_on_device: ClassVar[bool] = True
 
     @property
     def table(self) -> IntegerTable:

@@ -118,6 +118,7 @@ class RoundedNoise(WithPrivatize):
     bits: int
     steps_per_radius: float
     sampling: ClassVar[Sampling] = "exact"
+    clips_on_device: ClassVar[bool] = True
 
     @property
     def noise(self) -> Noise:

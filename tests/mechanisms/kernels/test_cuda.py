@@ -31,7 +31,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not INTERPRETED and not cuda.available():
     pytest.skip("no CUDA device: the CUDA kernels are not tested", allow_module_level=True)
 
-from sottovoce.mechanisms.kernels.cuda import batch, one_bit  # noqa: E402
+from sottovoce.mechanisms.kernels.cuda import batch, grid_noise, one_bit  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import packing as cuda_packing  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda import seeded as cuda_seeded  # noqa: E402
 from sottovoce.mechanisms.kernels.cuda.counts import OneCounts  # noqa: E402
@@ -186,6 +186,8 @@ MECHANISMS: list[tuple[str, dict[str, Any], str]] = [
         ("gauss_hermite", {"levels": levels, "noise_multiplier": 0.7}, "l2")
         for levels in (2, 3, 4, 16, 64, 256)
     ),
+    # So little signal that the ladder has one cell.
+    *(("gauss_hermite", {"levels": levels, "noise_multiplier": 200.0}, "l2") for levels in (3, 16)),
     ("interpolated_mvu", {"epsilon": 3.0, "beta": 0.5, "output_bits": 2}, "l2"),
     ("mvu", {"epsilon": 1.0, "input_bits": 3, "output_bits": 3}, "box"),
     ("mvu", {"epsilon": 1.0, "input_bits": 3, "output_bits": 3}, "far box"),
@@ -345,6 +347,23 @@ def test_lists_that_are_too_short_are_made_longer(
     found = encode_packed(prepare_on_device(mechanism, rows), streams_for(rows))
     expected = encode_packed(prepare(mechanism, rows.cpu()), streams_for(rows))
     np.testing.assert_array_equal(found.on_cpu(), expected.on_cpu())
+
+
+@pytest.mark.parametrize(
+    ("kind", "noise_multiplier"), [("discrete_gaussian", 10.0), ("discrete_laplace", 0.5)]
+)
+def test_what_chords_leave_is_decided_by_the_series_of_the_tail(
+    kind: str, noise_multiplier: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The noise is millions of steps wide, and the chords are coarse; the CPU gets nothing."""
+    monkeypatch.setattr(grid_noise, "_FINE_BITS", 10)
+    given = {"noise_multiplier": noise_multiplier, "bits": 20, "steps_per_radius": 4e5}
+    mechanism = built(kind, given, "l2", 600)
+    update = update_for("l2", 600, 1.0, torch.float32)
+    (expected,) = encode_packed(prepare(mechanism, update.cpu()), [Keystream(key_of(1))]).on_cpu()
+    monkeypatch.setattr(grid_noise.rounded, "settle_codes", None)
+    found = payload_of(mechanism, update, key_of(1))
+    np.testing.assert_array_equal(found.cpu().numpy(), expected)
 
 
 @pytest.mark.parametrize("kind", ["mvu", "discrete_laplace"])

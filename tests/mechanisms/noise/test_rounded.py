@@ -23,6 +23,7 @@ from sottovoce.core.randomness import Keystream
 from sottovoce.mechanisms.noise import rounded
 from sottovoce.mechanisms.noise.laws import Noise, ScalarGaussian, ScalarLaplace, ScalarStaircase
 from sottovoce.mechanisms.noise.rounded import LEAST_TAIL, exact_code
+from sottovoce.mechanisms.noise.series import PER_UNIT, tail_series
 
 ALL_ONES = 2**32 - 1
 LAWS: list[Noise] = [
@@ -303,3 +304,20 @@ def test_a_grid_too_fine_for_the_noise_is_refused_before_anything_is_drawn() -> 
     assert sample_rounded(np.zeros(0), LAWS[0], 1.0, keystream).tolist() == []
     with pytest.raises(RandomnessError, match="fresh"):
         sample_rounded(np.zeros(3), LAWS[0], 1.0, keystream)
+
+
+@pytest.mark.parametrize("noise", LAWS[:2], ids=repr)
+def test_the_series_of_a_tail_is_off_by_a_few_roundings(noise: Noise) -> None:
+    found = tail_series(noise)
+    assert found is not None
+    generator = np.random.default_rng(3)
+    last = len(found.rows) - 1
+    for place in (*generator.uniform(0.0, last, 100), 0.5, 1.5, last + 0.5):
+        node = min(round(place), last)
+        value = float(np.polyval(found.rows[node, ::-1], place - node)) * 2.0**-32
+        with mpmath.workdps(50):
+            exact = precise_tail(noise, Fraction(place) * Fraction(found.unit) / PER_UNIT)
+            assert abs(value / exact - 1) < 2.0**-50
+    # Until the last series the tail is below 2^-32.
+    assert found.rows[-1, 0] < 1.0
+    assert tail_series(LAWS[2]) is None

@@ -138,13 +138,20 @@ def has_ladder(affine: Affine, points: Vector, reach: float) -> bool:
     return affine.is_moderate and 2.0**-60 < reach < 2.0**60 and len(points) <= MAX_LEVELS
 
 
-def ladder_of(points: Vector, weights: Vector, fisher_bound: float, reach: float) -> Ladder:
+def ladder_of(
+    points: Vector,
+    weights: Vector,
+    fisher_bound: float,
+    reach: float,
+    *,
+    fewest: int = _FEWEST_CELLS,
+) -> Ladder:
     """Return the `Ladder` (approximate thresholds) of a family for tilts z, |z| <= `reach`.
 
     Threshold j is P(code <= j) at z. The error margins rest on `fisher_bound`, a bound on the
-    variance of the points for every z. Ladders are cached.
+    variance of the points for every z. There are at least `fewest` cells. Ladders are cached.
     """
-    return _ladder(points.tobytes(), weights.tobytes(), float(fisher_bound), float(reach))
+    return _ladder(points.tobytes(), weights.tobytes(), float(fisher_bound), float(reach), fewest)
 
 
 def usual_reach(reach: float, count: int) -> float:
@@ -157,10 +164,12 @@ def usual_reach(reach: float, count: int) -> float:
 
 
 @lru_cache(maxsize=64)
-def _ladder(points: bytes, weights: bytes, fisher_bound: float, reach: float) -> Ladder:
+def _ladder(
+    points: bytes, weights: bytes, fisher_bound: float, reach: float, fewest: int
+) -> Ladder:
     wanted = 2.0 * reach / math.sqrt(8.0 * _CHORD_ERROR / fisher_bound)
     most = max(_FEWEST_CELLS, 8 * _MOST_NUMBERS // len(points))
-    cells = int(min(max(math.ceil(wanted), _FEWEST_CELLS), most))
+    cells = int(min(max(math.ceil(wanted), fewest), most))
     return Ladder.between(*_chords(points, weights, fisher_bound, reach, cells))
 
 

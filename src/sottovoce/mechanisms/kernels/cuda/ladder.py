@@ -9,10 +9,14 @@ Thresholds are linear over a cell, and counted from its middle: a position p = n
 with rest in [-1/2, 1/2], is rounded to the number by adding 1.5 2^23. At an edge it does not matter
 which of the two cells is taken. The position and the middle are each rounded once more than in C,
 and the product with the rest once less, so the margins of the ladder hold here, too.
+
+Long vectors of small norm need one cell only. Then the position is the rest, and the lines between
+which the first two steps of the search choose stay in registers.
 """
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -50,17 +54,46 @@ _EVEN = 1.25  # Up to this ratio of gaps the largest one serves for all cells.
 
 
 @triton.jit
-def _threshold(pairs, number, rest):
-    """Return a threshold: its value at the middle of the cell plus `rest` times its rise."""
+def _line(pairs, number):
+    """Return a threshold's value at the middle of the cell, and its rise."""
     pair = tl.load(pairs + number)
     middle = pair.to(tl.int32).to(tl.float32, bitcast=True)
     rise = (pair >> 32).to(tl.int32).to(tl.float32, bitcast=True)
+    return middle, rise
+
+
+@triton.jit
+def _threshold(pairs, number, rest):
+    middle, rise = _line(pairs, number)
     return tl.fma(rise, rest, middle)
 
 
 @triton.jit
-def _search(x, draw, pairs, scale, shift, per_x, origin, limit, gap,
+def _first_lines(pairs, bits: tl.constexpr):
+    """Return the lines of the only cell between which the first two steps of a search choose."""
+    half: tl.constexpr = 1 << (bits - 1)
+    low, rise_low = _line(pairs, half // 2 - 1)
+    middle, rise_middle = _line(pairs, half - 1)
+    high, rise_high = _line(pairs, half + half // 2 - 1)
+    return low, rise_low, middle, rise_middle, high, rise_high
+
+
+@triton.jit
+def _steps(w, code, above, cell, rest, pairs, first: tl.constexpr, bits: tl.constexpr):
+    """Return the code after the further steps of a binary search, and the threshold above it."""
+    for step in tl.static_range(first, bits):
+        half = 1 << (bits - 1 - step)
+        found = _threshold(pairs, cell + code + (half - 1), rest)
+        passed = found <= w
+        code = tl.where(passed, code + half, code)
+        above = tl.where(passed, above, found)
+    return code, above
+
+
+@triton.jit
+def _search(x, draw, pairs, lines, scale, shift, per_x, origin, limit, gap,
     bits: tl.constexpr, is_table: tl.constexpr, wide: tl.constexpr, even: tl.constexpr,
+    single: tl.constexpr,
 ):  # fmt: skip
     """Return the code of a draw, and whether it is sure."""
     if wide:
@@ -70,20 +103,27 @@ def _search(x, draw, pairs, scale, shift, per_x, origin, limit, gap,
     else:
         moved = x.to(tl.float32)
     p = tl.fma(moved, per_x, origin)
+    w = (draw | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0
+    if single:
+        low, rise_low, middle, rise_middle, high, rise_high = lines
+        found = tl.fma(rise_middle, p, middle)
+        passed = found <= w
+        code = tl.where(passed, 1 << (bits - 1), 0)
+        above = tl.where(passed, float("inf"), found)
+        found = tl.where(passed, tl.fma(rise_high, p, high), tl.fma(rise_low, p, low))
+        passed = found <= w
+        code = tl.where(passed, code + (1 << (bits - 2)), code)
+        above = tl.where(passed, above, found)
+        code, above = _steps(w, code, above, code * 0, p, pairs, 2, bits)
+        return code, (above > w + gap) & (tl.abs(p) <= 0.5)
     place = tl.where(p > -0.5, p, -0.5)  # NaN is moved, too.
     place = tl.where(place < limit, place, limit)
     moved_up = place + 12582912.0
     cell = (moved_up.to(tl.int32, bitcast=True) - 0x4B400000) << bits
     rest = place - (moved_up - 12582912.0)
-    w = (draw | 0x4B000000).to(tl.float32, bitcast=True) - 8388608.0
     code = tl.zeros_like(cell)
     above = tl.full(w.shape, float("inf"), tl.float32)
-    for step in tl.static_range(bits):
-        half = 1 << (bits - 1 - step)
-        found = _threshold(pairs, cell + code + (half - 1), rest)
-        passed = found <= w
-        code = tl.where(passed, code + half, code)
-        above = tl.where(passed, above, found)
+    code, above = _steps(w, code, above, cell, rest, pairs, 0, bits)
     last = (1 << bits) - 1
     high = w + gap if even else w + _threshold(pairs, cell + last, 0.0)
     sure = above > high
@@ -94,9 +134,9 @@ def _search(x, draw, pairs, scale, shift, per_x, origin, limit, gap,
 
 @triton.jit
 def _add_code(
-    codes, open_, draw, k: tl.constexpr, values, left, pairs, scale, shift, per_x, origin, limit,
-    gap, bits: tl.constexpr, width: tl.constexpr, is_table: tl.constexpr, wide: tl.constexpr,
-    even: tl.constexpr, tail: tl.constexpr,
+    codes, open_, draw, k: tl.constexpr, values, left, pairs, lines, scale, shift, per_x, origin,
+    limit, gap, bits: tl.constexpr, width: tl.constexpr, is_table: tl.constexpr, wide: tl.constexpr,
+    even: tl.constexpr, single: tl.constexpr, tail: tl.constexpr,
 ):  # fmt: skip
     """Add the code of draw k of eight to the others, and bit k to `open_` if it is not sure."""
     if tail:
@@ -104,8 +144,9 @@ def _add_code(
     else:
         x = tl.load(values + 32 * k)
     code, sure = _search(
-        x, draw, pairs, scale, shift, per_x, origin, limit, gap, bits, is_table, wide, even
-    )
+        x, draw, pairs, lines, scale, shift, per_x, origin, limit, gap, bits, is_table, wide, even,
+        single,
+    )  # fmt: skip
     if tail:
         sure = sure & (left > 32 * k)
     code = tl.where(sure, code, 0)
@@ -115,9 +156,9 @@ def _add_code(
 
 @triton.jit
 def _eight_codes(
-    words, registers, open_, values, left, pairs, scale, shift, per_x, origin, limit, gap,
+    words, registers, open_, values, left, pairs, lines, scale, shift, per_x, origin, limit, gap,
     bits: tl.constexpr, width: tl.constexpr, is_table: tl.constexpr, wide: tl.constexpr,
-    even: tl.constexpr, tail: tl.constexpr,
+    even: tl.constexpr, single: tl.constexpr, tail: tl.constexpr,
 ):  # fmt: skip
     """Append the codes of the draws in the first four words to the registers, and to `open_`."""
     unsure = tl.zeros_like(open_)
@@ -127,8 +168,8 @@ def _eight_codes(
             codes = second if width == 8 and j >= 2 else first
             codes, unsure = _add_code(
                 codes, unsure, (words[j] >> (16 * half)) & 0xFFFF, 2 * j + half, values, left,
-                pairs, scale, shift, per_x, origin, limit, gap, bits, width, is_table, wide, even,
-                tail,
+                pairs, lines, scale, shift, per_x, origin, limit, gap, bits, width, is_table, wide,
+                even, single, tail,
             )  # fmt: skip
             if width == 8 and j >= 2:
                 second = codes
@@ -160,8 +201,8 @@ def _encode(
     values, floats, words, scales, pairs, codes, lists,
     key_at, dimension, tiles, tile_from, tile_to, repeat, capacity, row_stride,
     bits: tl.constexpr, width: tl.constexpr, is_table: tl.constexpr, wide: tl.constexpr,
-    even: tl.constexpr, scaled: tl.constexpr, warps: tl.constexpr, tail: tl.constexpr,
-    asm: tl.constexpr,
+    even: tl.constexpr, single: tl.constexpr, scaled: tl.constexpr, warps: tl.constexpr,
+    tail: tl.constexpr, asm: tl.constexpr,
 ):  # fmt: skip
     """Encode, in program (p, r), `repeat` times `warps` tiles of row r.
 
@@ -184,6 +225,9 @@ def _encode(
     moderate = (tl.abs(slope) >= 7.888609052210118e-31) & (tl.abs(slope) <= 1.2676506002282294e30)
     # In a row of a family whose slope does not fit into float32, every place is outside.
     per_x = tl.where(moderate, slope * per_unit, float("nan")).to(tl.float32)
+    lines = (0.0,)
+    if single:
+        lines = _first_lines(pairs, bits)
     for again in range(repeat):
         wanted = tile_from + (tl.program_id(0) * repeat + again) * warps + index // 32
         tile = tl.minimum(wanted, tile_to - 1).to(tl.int64)
@@ -196,8 +240,9 @@ def _encode(
         # Four times, to keep the program small; then all words are back in their places.
         for fourth in range(4):
             registers, open_ = _eight_codes(
-                draws, registers, open_, here + 256 * fourth, left - 256 * fourth, pairs, scale,
-                shift, per_x, origin, limit, gap, bits, width, is_table, wide, even, tail,
+                draws, registers, open_, here + 256 * fourth, left - 256 * fourth, pairs, lines,
+                scale, shift, per_x, origin, limit, gap, bits, width, is_table, wide, even, single,
+                tail,
             )  # fmt: skip
             draws = draws[4:16] + draws[0:4]
         if tail:
@@ -240,18 +285,16 @@ def sample_rows(
     parameter_rules.integer("levels", ladder.levels, low=2, high=256)
     bits = (ladder.levels - 1).bit_length()
     width = 1 << (bits - 1).bit_length()
-    cells, gaps = len(ladder.gaps) - 1, ladder.gaps[:-1]
-    limit = np.nextafter(np.float32(cells - 0.5), np.float32(0.0))
-    per_unit, gap = ladder.cells_per_unit, float(gaps.max())
+    pairs, cells, limit, gap, even = _placed(ladder, rows.device)
     numbers = (
-        affine.shift, affine.scale, affine.divisor, per_unit, ladder.origin - 0.5, float(limit), gap
+        affine.shift, affine.scale, affine.divisor, ladder.cells_per_unit, ladder.origin - 0.5,
+        limit, gap,
     )  # fmt: skip
     # Up to one block in four, unless very many coordinates lie outside of the ladder.
     batch = Batch(rows, keystreams, scales, numbers, most=MOST, listed=rows.numel() // 128)
-    (clients, dimension), device = rows.shape, rows.device
+    clients, dimension = rows.shape
     tiles = -(-dimension // TILE)
-    codes = torch.empty((clients, 32 * bits * tiles), dtype=torch.int32, device=device)
-    pairs = _pairs(ladder, device)
+    codes = torch.empty((clients, 32 * bits * tiles), dtype=torch.int32, device=rows.device)
     wide = law.is_table and (batch.scaled or rows.dtype == torch.float64 or is_far(affine, ladder))
     warps, repeat = options or Options(warps=2 if law.is_table else 1)
 
@@ -261,9 +304,10 @@ def sample_rows(
             _encode[(-(-(stop - start) // (warps * again)), clients)](
                 rows, *given, pairs, codes, batch.lists, batch.key_at, dimension, tiles, start,
                 stop, again, batch.capacity, rows.stride(0), bits=bits, width=width,
-                is_table=law.is_table, wide=wide, even=gap <= _EVEN * float(gaps.min()),
-                scaled=batch.scaled, warps=warps, tail=tail, asm=rows.is_cuda, num_warps=warps,
-                maxnreg=REGISTERS, enable_fp_fusion=False,
+                is_table=law.is_table, wide=wide, even=even,
+                single=cells == 1 and not law.is_table and bits > 1, scaled=batch.scaled,
+                warps=warps, tail=tail, asm=rows.is_cuda, num_warps=warps, maxnreg=REGISTERS,
+                enable_fp_fusion=False,
             )  # fmt: skip
         launch_settling(batch, codes, tiles, law, bits=bits)
 
@@ -277,21 +321,44 @@ def sample_rows(
     return payloads[:, : (dimension * bits + 7) // 8]
 
 
-@lru_cache(maxsize=64)
-def _pairs(ladder: Ladder, device: torch.device) -> torch.Tensor:
-    """Return a ladder for the kernel: a row of 2^bits pairs of float32 numbers for each cell.
+class _Placed(NamedTuple):
+    """A ladder for the kernel.
 
-    A pair holds a threshold at the middle of the cell and its rise over the cell. Rows are padded
-    with thresholds that no draw passes; the last pair begins with the gap.
+    Attributes:
+        pairs: A row of 2^bits pairs of float32 numbers for each cell. A pair holds a threshold at
+            the middle of the cell and its rise over the cell. Rows are padded with thresholds that
+            no draw passes; the last pair begins with the gap.
+        cells: The number of cells.
+        limit: The largest position.
+        gap: The largest gap.
+        even: Whether it serves for all cells.
     """
+
+    pairs: torch.Tensor
+    cells: int
+    limit: float
+    gap: float
+    even: bool
+
+
+@lru_cache(maxsize=64)
+def _placed(ladder: Ladder, device: torch.device) -> _Placed:
     count, cells = ladder.levels - 1, len(ladder.gaps) - 1
+    gaps = ladder.gaps[:cells]
     pairs = np.zeros((cells, 1 << count.bit_length(), 2), dtype=np.float32)
     pairs[:, :, 0] = np.inf
     starts, rises = ladder.rows[:cells, 0, :count], ladder.rows[:cells, 1, :count]
     pairs[:, :count, 0] = starts.astype(np.float64) + rises / 2.0
     pairs[:, :count, 1] = rises
-    pairs[:, -1, 0] = ladder.gaps[:cells]
-    return torch.from_numpy(pairs.view(np.int64)).to(device)
+    pairs[:, -1, 0] = gaps
+    gap = float(gaps.max())
+    return _Placed(
+        pairs=torch.from_numpy(pairs.view(np.int64)).to(device),
+        cells=cells,
+        limit=float(np.nextafter(np.float32(cells - 0.5), np.float32(0.0))),
+        gap=gap,
+        even=gap <= _EVEN * float(gaps.min()),
+    )
 
 
 def sample_exponential_family(
@@ -319,7 +386,7 @@ def sample_exponential_family(
 
         return encode_on_cpu(rows, scales, keystreams, encoded, (len(points) - 1).bit_length())
     usual = family.usual_reach(reach, rows.shape[1])
-    ladder = family.ladder_of(points, weights, fisher_bound, usual)
+    ladder = family.ladder_of(points, weights, fisher_bound, usual, fewest=1)
 
     def exact(u: float, draw: int, i: int, keystream: Keystream) -> int:
         return exact_family.exact_code(u, points, weights, draw, i, keystream)

@@ -1,10 +1,10 @@
 """Counts of packed codes of 2 to 4 bits on a CUDA device: how many clients sent each code.
 
-A lane takes a column, a word of every client's payload with 16 codes of 2 bits or 8 codes of 3 or 4
-bits. The words of 2 or 4 clients are merged into planes: plane j has bit j of all their codes, and
-one bit for each code and client. Logic on planes gives, for each level, a word of those who sent
-it, and these words are added with a carry-save adder, as in `counts`, but with a set of planes for
-each level. At the end, the bits of the clients that were merged are added.
+A lane takes a column of every client's payload, a word with 16 codes of 2 bits or 8 codes of 3 or 4
+bits. The words of 2, 3 or 4 clients are merged into planes: plane j has bit j of all their codes,
+and one bit for each code and client. Logic on planes gives, for each level, a word of those who
+sent it, and these words are added with a carry-save adder, as in `counts`, but with a set of planes
+for each level. At the end, the bits of the clients that were merged are added.
 """
 
 import torch
@@ -32,23 +32,15 @@ _BLOCK = 64
 
 
 @triton.jit
-def _spread(word):
-    """Return 8 codes of 3 bits, from the lowest 24 bits of a word, in fields of 4 bits."""
-    word = (word & 0xFFF) | ((word & 0xFFF000) << 4)
-    word = (word & 0x003F003F) | ((word & 0x0FC00FC0) << 2)
-    return (word & 0x07070707) | ((word & 0x38383838) << 1)
-
-
-@triton.jit
 def _codes(row, column, here, words, bits: tl.constexpr):
-    """Return the codes of one client in each column, in fields of 2 or 4 bits; 0 where not here."""
+    """Return the codes of one client in each column, in the lowest bits; 0 where not here."""
     if bits == 3:
         at = column * 3 // 4
         into = ((column * 3 - at * 4) * 8).to(tl.uint32)
         low = tl.load(row + at, mask=here, other=0).to(tl.uint32, bitcast=True)
         more = here & (into > 8) & (at + 1 < words)
         high = tl.load(row + at + 1, mask=more, other=0).to(tl.uint32, bitcast=True)
-        found = _spread((low >> into) | ((high << 1) << (31 - into)))
+        found = (((high.to(tl.uint64) << 32) | low) >> into).to(tl.uint32)
     else:
         found = tl.load(row + column, mask=here, other=0).to(tl.uint32, bitcast=True)
     return found
@@ -57,7 +49,7 @@ def _codes(row, column, here, words, bits: tl.constexpr):
 @triton.jit
 def _plane(given, j: tl.constexpr, field: tl.constexpr):
     """Return bit j of all codes of `field` clients: that of client c is bit c of its field."""
-    lowest: tl.constexpr = 0x55555555 if field == 2 else 0x11111111
+    lowest: tl.constexpr = 0x55555555 if field == 2 else 0x249249 if field == 3 else 0x11111111
     found = (given[0] & (lowest << j)) >> j
     for c in tl.static_range(1, field):
         part = given[c] & (lowest << j)
@@ -97,7 +89,10 @@ def _add_eight(sums, first: tl.constexpr, a):
 @triton.jit
 def _fields(word, field: tl.constexpr):
     """Return the number of ones in each field of a word, in that field."""
-    found = word - ((word >> 1) & 0x55555555)
+    if field == 3:
+        found = word - ((word >> 1) & 0x6DB6DB) - ((word >> 2) & 0x249249)
+    else:
+        found = word - ((word >> 1) & 0x55555555)
     if field == 4:
         found = (found & 0x33333333) + ((found >> 2) & 0x33333333)
     return found
@@ -115,7 +110,7 @@ def _total(ones, place, field: tl.constexpr):
 @triton.jit
 def _store(counts, ones, column, dimension, field: tl.constexpr, block: tl.constexpr, add):
     """Add the counts in the planes of one level; four of a column are adjacent in memory."""
-    per: tl.constexpr = 32 // field
+    per: tl.constexpr = 16 if field == 2 else 8
     for quad in tl.static_range(per // 4):
         t0 = _total(ones, field * 4 * quad, field)
         t1 = _total(ones, field * (4 * quad + 1), field)
@@ -136,8 +131,7 @@ def _store(counts, ones, column, dimension, field: tl.constexpr, block: tl.const
 )
 def _count(
     payloads, counts, beyond, dimension, columns, words, clients, start, each, stride,
-    levels: tl.constexpr, bits: tl.constexpr, field: tl.constexpr, together: tl.constexpr,
-    block: tl.constexpr,
+    levels: tl.constexpr, bits: tl.constexpr, together: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     """Add clients start + s each, ..., at most `each`, to the columns of program (p, s).
 
@@ -153,16 +147,16 @@ def _count(
     sums = ()
     for _ in tl.static_range((levels - 1) * 9):
         sums = sums + (zero,)
-    for client in range(begin, end, 8 * field):
+    for client in range(begin, end, 8 * bits):
         planes = ()
         for group in tl.static_range(8):
             given = ()
-            for c in tl.static_range(field):
-                one = client + group * field + c
+            for c in tl.static_range(bits):
+                one = client + group * bits + c
                 found = _codes(payloads + stride * one, column, here & (one < end), words, bits)
                 given = given + (found,)
             for j in tl.static_range(bits):
-                planes = planes + (_plane(given, j, field),)
+                planes = planes + (_plane(given, j, bits),)
         added = ()
         for level in tl.static_range(1, 1 << bits):
             a = ()
@@ -177,12 +171,13 @@ def _count(
     for level in tl.static_range(1, levels):
         ones = ()
         for k in tl.static_range(9):
-            ones = ones + (_fields(sums[(level - 1) * 9 + k], field),)
+            ones = ones + (_fields(sums[(level - 1) * 9 + k], bits),)
         level_counts = counts + (level - 1) * dimension.to(tl.int64)
-        _store(level_counts, ones, column, dimension, field, block, together)
+        _store(level_counts, ones, column, dimension, bits, block, together)
     if levels < (1 << bits):
-        left = tl.minimum(tl.maximum(dimension - column * (32 // field), 0), 32 // field)
-        kept = ((tl.full((block,), 1, tl.int64) << (left * field)) - 1).to(tl.uint32)
+        per: tl.constexpr = 16 if bits == 2 else 8
+        left = tl.minimum(tl.maximum(dimension - column * per, 0), per)
+        kept = ((tl.full((block,), 1, tl.int64) << (left * bits)) - 1).to(tl.uint32)
         tl.store(beyond + column * 0, 1, mask=here & ((wrong & kept) != 0))
 
 
@@ -244,18 +239,17 @@ class CudaLevelCounts:
         clients, size = payloads.shape
         if not in_words(payloads):
             payloads = torch.nn.functional.pad(payloads, (0, -size % 4))
-        field = 2 if bits == 2 else 4
         dimension = self._counts.shape[1]
-        columns = -(-dimension * field // 32)
+        columns = -(-dimension // (16 if bits == 2 else 8))
         groups = -(-columns // block)
         # If there are few columns, several programs share each of them.
-        shares = max(1, min(-(-clients // (8 * field)), _ENOUGH // groups, _MOST_SHARES))
-        each = min(_MOST * field, -(-clients // shares))
+        shares = max(1, min(-(-clients // (8 * bits)), _ENOUGH // groups, _MOST_SHARES))
+        each = min(_MOST * bits, -(-clients // shares))
         for start in range(0, clients, each * _MOST_SHARES):
             segments = min(-(-(clients - start) // each), _MOST_SHARES)
             _count[(groups, segments)](
                 as_words(payloads), self._counts, self._beyond, dimension, columns, -(-size // 4),
                 clients, start, each, payloads.stride(0) // 4,
-                levels=self._levels, bits=bits, field=field, together=segments > 1, block=block,
+                levels=self._levels, bits=bits, together=segments > 1, block=block,
                 num_warps=max(1, block // 32),
             )  # fmt: skip

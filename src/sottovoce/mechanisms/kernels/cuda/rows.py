@@ -39,7 +39,7 @@ def matrix(values: torch.Tensor, dimension: int) -> torch.Tensor:
 
 
 def clipped(
-    rows: torch.Tensor, domain: Domain, *, zero_nonfinite: bool = False
+    rows: torch.Tensor, domain: Domain, *, zero_nonfinite: bool = False, as_they_are: bool = False
 ) -> tuple[torch.Tensor, Scales]:
     """Return rows, and a factor for each, whose products are what `domain.project` gives.
 
@@ -51,6 +51,7 @@ def clipped(
         domain: The domain.
         zero_nonfinite: Whether rows with NaN or infinity count as zeros; such rows may then be
             overwritten. If they are not float64, nothing is read from the device.
+        as_they_are: Whether rows for a Box are only checked, and not clipped.
 
     Raises:
         DomainError: A value is NaN or infinite.
@@ -60,7 +61,8 @@ def clipped(
         case L2Ball():
             return _in_ball(rows, domain, zero_nonfinite)
         case Box():
-            return _in_box(_zeroed(rows) if zero_nonfinite else rows, domain), None
+            checked = _finite(rows, zero_nonfinite)
+            return checked if as_they_are else _in_box(checked, domain), None
         case _:
             raise ParameterError(
                 f"{type(domain).__name__} has no projection on CUDA devices; copy the rows to the "
@@ -102,12 +104,24 @@ def _zeroed(rows: torch.Tensor) -> torch.Tensor:
     return torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
 
 
+def _finite(rows: torch.Tensor, zero: bool) -> torch.Tensor:
+    """Return finite rows, after one pass over them."""
+    if zero and rows.dtype == torch.float64:
+        return _zeroed(rows)
+    if zero:
+        # Squares of smaller types do not overflow: only rows that are not finite become zeros.
+        clip_factors(rows, 1.0, zeros=True)
+    # The sum of squares of a float64 row may overflow.
+    elif not np.isfinite(square_sums(rows).cpu().numpy()).all():
+        _check_finite(rows)
+    return rows
+
+
 def _in_box(rows: torch.Tensor, box: Box) -> torch.Tensor:
+    """Return the projections of finite rows, without a copy if possible."""
     if rows.numel():
         low, high = torch.aminmax(rows)
-        # The negated condition also catches NaN.
         if not (box.lower <= float(low) and float(high) <= box.upper):
-            _check_finite(rows)
             return rows.double().clamp(box.lower, box.upper)
     return rows
 
