@@ -7,7 +7,7 @@ work, and have no state but the threads of workers.c. They may be called from se
 
 /* Increment this, here and in sottovoce/core/native.py, whenever the meaning of an argument
    changes. */
-#define SV_INTERFACE 5
+#define SV_INTERFACE 6
 
 static int best_level(void)
 {

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from sottovoce.core.errors import ParameterError
 
 # Increment this, here and in src/native/module.c, whenever the meaning of an argument changes.
-_INTERFACE: Final = 5
+_INTERFACE: Final = 6
 
 
 def _library() -> ModuleType | None:
