@@ -33,12 +33,10 @@ _MAX_ROWS_ON_DEVICE = 4096
 class PackedMessages(InMemoryBackend):
     """The backend that produces the bits of every message, without headers."""
 
-    def combine(
-        self, number: int, cohort: Sequence[int], start: Start
-    ) -> tuple[AggregatedUplink, ...]:
-        rotation, everyone = self.rotation(number), np.asarray(cohort, dtype=np.int64)
+    def combine(self, number: int, cohort: Positions, start: Start) -> tuple[AggregatedUplink, ...]:
+        rotation = self.rotation(number)
         sums = [
-            _UplinkSum(self.roster, everyone, rotation, self.task.dimension, self.algorithm.gathers)
+            _UplinkSum(self.roster, cohort, rotation, self.task.dimension, self.algorithm.gathers)
             for _ in range(self.algorithm.uplinks)
         ]
         for uplink, members, rows in self._blocks(number, cohort, start):
@@ -81,8 +79,8 @@ class PackedMessages(InMemoryBackend):
     def _keystreams(self, members: Positions, number: int, uplink: int) -> Keystreams:
         """Return the keystreams that `rounds` uses for the first attempt at these messages."""
         with stage("keys"):
-            names = [self.roster.names[i] for i in members.tolist()]
-            return self.randomness.streams_of(("encode", self.run), names, (number, uplink, 0))
+            labels = self.roster.labels.take(members)
+            return self.randomness.streams_of(("encode", self.run), labels, (number, uplink, 0))
 
 
 class _Group(NamedTuple):
