@@ -392,8 +392,9 @@ class Clients(Sequence[ClientData]):
     def _read(self, rows: Indices) -> tuple[Tensor, Tensor]:
         # Tensors may be on a GPU: then only the row numbers of a cohort are copied there.
         if isinstance(self._features, Tensor):
-            places = torch.from_numpy(rows).to(self._features.device)
-            return self._features[places].float(), self._labels_on_device[places]
+            places = torch.from_numpy(rows).to(self._features.device, non_blocking=True)
+            features = self._features.index_select(0, places)
+            return features.float(), self._labels_on_device.index_select(0, places)
         labels = torch.from_numpy(self._labels[rows])
         return torch.from_numpy(select_singles(self._features, rows)), labels
 

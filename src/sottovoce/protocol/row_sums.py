@@ -3,7 +3,8 @@
 They have the bits of `sums.create_mean`, which takes one message after the other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -65,12 +66,19 @@ def create_row_sums(
     Returns:
         The sum, of nothing yet.
     """
+    return row_sums_of(dimension, mechanism, equal_weights=equal_weights)()
+
+
+def row_sums_of(
+    dimension: int, mechanism: Mechanism, *, equal_weights: bool
+) -> Callable[[], "CountedRows | ExpandedRows | DecodedRows"]:
+    """Return a function that returns a new sum, as `create_row_sums` does, but in less time."""
     if equal_weights and isinstance(mechanism, ExpandsToSigns):
-        return ExpandedRows(mechanism)
+        return partial(ExpandedRows, mechanism)
     points = points_of(mechanism, most=MAX_LEVELS) if equal_weights else None
     if points is not None:
-        return CountedRows(dimension, points)
-    return DecodedRows(dimension, mechanism)
+        return partial(CountedRows, dimension, points)
+    return partial(DecodedRows, dimension, mechanism)
 
 
 class CountedRows:

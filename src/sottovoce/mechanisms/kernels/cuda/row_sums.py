@@ -21,6 +21,7 @@ from sottovoce.mechanisms.kernels.cuda.rotation import rotate_back
 from sottovoce.mechanisms.rotation import Rotation
 
 _BLOCK = 128
+_SHORT = 1 << 16  # Up to so many numbers, the CPU rotates back before a GPU's kernels are launched.
 _TOGETHER = 8  # The messages whose codes are read before the first of them is added.
 
 
@@ -113,13 +114,16 @@ class DeviceCounts:
         """
         counts = self._counts.counts
         means = torch.empty(self._dimension, dtype=torch.float64, device=counts.device)
-        numbers = np.array([*self._points, self._counts.clients, weight])
         with on_device(counts):
             _mean_of_counts[(-(-self._dimension // _BLOCK),)](
-                counts, torch.from_numpy(numbers).to(counts.device), means, self._dimension,
+                counts, self._numbers(weight), means, self._dimension,
                 levels=len(self._points), block=_BLOCK, num_warps=4, enable_fp_fusion=False,
             )  # fmt: skip
         return _on_cpu(means, rotation)
+
+    def _numbers(self, weight: float) -> torch.Tensor:
+        numbers = torch.from_numpy(np.array([*self._points, self._counts.clients, weight]))
+        return numbers.to(self._counts.counts.device, non_blocking=True)
 
 
 class DeviceSum:
@@ -187,6 +191,8 @@ def _tables(
 
 
 def _on_cpu(means: torch.Tensor, rotation: Rotation | None) -> Vector:
-    if rotation is not None:
-        rotate_back(means, rotation)
+    if rotation is None or len(means) <= _SHORT:
+        found: Vector = means.cpu().numpy()
+        return found if rotation is None else rotation.undo(found)
+    rotate_back(means, rotation)
     return np.asarray(means.cpu().numpy())
