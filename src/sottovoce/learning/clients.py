@@ -339,7 +339,7 @@ class Clients(Sequence[ClientData]):
         Returns:
             Its name.
         """
-        return self._names[self._places[index]]
+        return self._names[int(self._places[index])]
 
     @property
     def names(self) -> list[str]:

@@ -468,8 +468,8 @@ def _has_kernels(mechanism: Mechanism, values: Any) -> bool:
     """Return whether the rows lie on a CUDA device and can be encoded there."""
     return (
         getattr(values, "is_cuda", False)
-        and _encodes_on_device(mechanism)
         and isinstance(mechanism.input_domain, L2Ball | Box)
+        and _encodes_on_device(mechanism)
         and cuda.available()
     )
 

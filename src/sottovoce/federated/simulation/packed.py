@@ -164,17 +164,18 @@ class _UplinkSum:
             else:
                 self._add_in_order(members, groups)
             if self._each is not None:
-                codes = [one.packed.codes() for one in groups]
+                codes, places = [one.packed.codes() for one in groups], _places(groups).tolist()
                 self._each += [
                     (i, self._decoded(groups[group].mechanism.decode(codes[group][row])))
-                    for i, (group, row) in zip(members.tolist(), _places(groups), strict=True)
+                    for i, (group, row) in zip(members.tolist(), places, strict=True)
                 ]
 
     def _add_in_order(self, members: Positions, groups: Sequence[_Group]) -> None:
         """Add the messages one after the other, with the roundings of the server's mean."""
-        weights = self._roster.weights[members].tolist()
-        for weight in weights:
-            self._weight += weight
+        weights = self._roster.weights[members]
+        self._weight = float(
+            np.cumsum(np.append(self._weight, weights))[-1]
+        )  # One after the other.
         messages = [(one.mechanism, one.packed) for one in groups]
         self._ordered.add(messages, weights, _places(groups))
 
@@ -196,14 +197,13 @@ class _UplinkSum:
             return vector if self._rotation is None else self._rotation.inverse(vector)
 
 
-def _places(groups: Sequence[_Group]) -> list[tuple[int, int]]:
+def _places(groups: Sequence[_Group]) -> Positions:
     """Return the group of each client, and its row there, in the order of the clients."""
-    places = [
-        (position, group, row)
-        for group, one in enumerate(groups)
-        for row, position in enumerate(one.positions.tolist())
-    ]
-    return [(group, row) for _, group, row in sorted(places)]
+    places = np.empty((sum(len(one.positions) for one in groups), 2), dtype=np.int64)
+    for group, one in enumerate(groups):
+        places[one.positions, 0] = group
+        places[one.positions, 1] = np.arange(len(one.positions))
+    return places
 
 
 def _index(positions: Positions) -> Any:

@@ -141,8 +141,8 @@ class DeviceSum:
         self,
         payloads: Sequence[torch.Tensor],
         points: Sequence[Vector],
-        weights: Sequence[float],
-        order: Sequence[tuple[int, int]],
+        weights: Sequence[float] | Vector,
+        order: Sequence[tuple[int, int]] | NDArray[np.int64],
     ) -> None:
         """Add messages, each times its weight.
 
@@ -152,8 +152,7 @@ class DeviceSum:
             weights: The weight of each message, in the order in which they are added.
             order: The group of each message and its row, in that order.
         """
-        groups = np.array([group for group, _ in order], dtype=np.int64)
-        rows = np.array([row for _, row in order], dtype=np.int64)
+        groups, rows = np.asarray(order, dtype=np.int64).reshape(-1, 2).T
         starts = np.array([one.data_ptr() for one in payloads], dtype=np.int64)
         strides = np.array([one.stride(0) for one in payloads], dtype=np.int64)
         sizes = np.array([(len(one) - 1).bit_length() for one in points], dtype=np.int32)
@@ -177,7 +176,7 @@ class DeviceSum:
         return _on_cpu(self._sums / divisor, rotation)
 
     def _here(self, array: NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._sums.device)
+        return torch.from_numpy(array).to(self._sums.device, non_blocking=True)
 
 
 def _tables(
