@@ -97,16 +97,22 @@ class OuterRows:
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
         """Yield the rows as matrices of at most `rows` rows, in order."""
-        outputs, features = self.left.shape[1], self.right.shape[1]
+        if rows >= len(self):
+            yield self._matrix(self.left, self.right)
+            return
         for left, right in zip(
             torch.split(self.left, rows), torch.split(self.right, rows), strict=True
         ):
-            made = left.new_empty(len(left), outputs * (features + self.has_bias))
-            weights = made[:, : outputs * features].view(len(left), outputs, features)
-            torch.mul(left[:, :, None], right[:, None, :], out=weights)
-            if self.has_bias:
-                made[:, outputs * features :] = left
-            yield made
+            yield self._matrix(left, right)
+
+    def _matrix(self, left: Tensor, right: Tensor) -> Tensor:
+        outputs, features = left.shape[1], right.shape[1]
+        made = left.new_empty(len(left), outputs * (features + self.has_bias))
+        weights = made[:, : outputs * features].view(len(left), outputs, features)
+        torch.mul(left[:, :, None], right[:, None, :], out=weights)
+        if self.has_bias:
+            made[:, outputs * features :] = left
+        return made
 
 
 @dataclass(frozen=True, slots=True)
