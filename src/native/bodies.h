@@ -4,3 +4,4 @@
 #include "sampling_body.h"
 #include "server_body.h"
 #include "rows_body.h"
+#include "keys_body.h"

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "keys_kernels.h"
 #include "rows_kernels.h"
 #include "sampling_kernels.h"
 #include "server_kernels.h"
@@ -19,5 +20,6 @@
 SV_DECLARE(sv_sampling, sv_sampling)
 SV_DECLARE(sv_server, sv_server)
 SV_DECLARE(sv_rows, sv_rows)
+SV_DECLARE(sv_keys, sv_keys)
 
 #endif

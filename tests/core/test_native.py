@@ -188,7 +188,8 @@ def arguments_of_rows(ladder: tuple[Any, ...]) -> dict[str, list[Any]]:
             0, rows, keys, ladder, 2, np.zeros((3, 5), dtype=np.uint8), undecided,
         ],
         "derive_keys": [
-            memoryview(KEY), memoryview(b"a"), b"bcdef", ends, memoryview(b""), keys[:2], 0, 2,
+            0, memoryview(KEY), memoryview(b"a"), memoryview(b"bcdef"), ends, np.array([1, 0]),
+            memoryview(b""), keys[:2], 2,
         ],
         "count_bit_rows": [0, planes, matrix, 10, 2],
         "count_level_rows": [0, counters, 3, 2, matrix, 10, 2],
@@ -198,11 +199,11 @@ def arguments_of_rows(ladder: tuple[Any, ...]) -> dict[str, list[Any]]:
     }  # fmt: skip
 
 
-WITHOUT_LEVEL = ["draws_at", "extensions", "derive_keys", "gather_rows"]
+WITHOUT_LEVEL = ["draws_at", "extensions", "gather_rows"]
 WITH_LEVEL = [
     "draws", "square_sum", "one_bit", "ladder", "grid_noise", "expand_signs", "score_signs",
     "clip_factors", "prepared_rows", "one_bit_rows", "ladder_rows", "count_bit_rows",
-    "count_level_rows", "add_point_rows", "largest_in_rows",
+    "count_level_rows", "add_point_rows", "largest_in_rows", "derive_keys",
 ]  # fmt: skip
 FUNCTIONS = WITHOUT_LEVEL + WITH_LEVEL
 
@@ -294,8 +295,9 @@ def test_parts_of_a_ladder_that_do_not_fit_are_refused(place: tuple[int, ...], v
         *(("prepared_rows", (1, at), bad) for at in (1, 2) for bad in (0, -1, 2, 19, 2**62)),
         *(("prepared_rows", (1, 6), threads) for threads in (-1, 0, 257)),
         *(("ladder_rows", (4,), bits) for bits in (0, 1, 9)),
-        *(("derive_keys", (3,), np.array(ends)) for ends in ([5, 2], [2, 6], [-1, 5])),
-        *(("derive_keys", (at,), bad) for at, bad in ((6, -1), (6, 3), (7, 3))),
+        *(("derive_keys", (4,), np.array(ends)) for ends in ([5, 2], [2, 6], [-1, 5])),
+        *(("derive_keys", (5,), np.array(chosen)) for chosen in ([2, 0], [0, -1])),
+        *(("derive_keys", (8,), threads) for threads in (0, 257)),
         *(("count_bit_rows", (at,), bad) for at, bad in ((3, 0), (3, 3), (4, 0), (4, 257))),
         *(("count_level_rows", (at,), bad) for at, bad in ((2, 5), (3, 1), (3, 8), (6, 0))),
         *(("add_point_rows", (at,), bad) for at, bad in ((3, 1), (4, 0), (4, 9), (6, 0))),

@@ -23,6 +23,7 @@ from sottovoce.mechanisms.encoding import (
     take_clipped,
 )
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
+from sottovoce.mechanisms.kernels import cuda
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
 
@@ -316,6 +317,7 @@ def test_without_triton_the_cpu_serves_tensors_on_a_device(monkeypatch: pytest.M
             return torch.ones(8)
 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(cuda, "available", cuda.available.__wrapped__)
     mechanism = registry.find("gauss_hermite").build(
         domain_of("l2", 8), {"levels": 2, "noise_multiplier": 1.0}
     )

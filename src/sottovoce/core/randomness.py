@@ -16,7 +16,7 @@ reads the little-endian 64-bit words of the stream with nonce 0.
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple, Protocol, overload
@@ -29,9 +29,10 @@ from numpy.typing import NDArray
 from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError, RandomnessError
 from sottovoce.core.native import native as native_kernels
-from sottovoce.core.threads import over_ranges
+from sottovoce.core.threads import threads_for_size
 
 Grade = Literal["system", "seeded"]
+Keys = NDArray[np.uint8]
 
 _KEY_BYTES = 32
 _CHUNK_BYTES = 1 << 16
@@ -480,6 +481,47 @@ class SystemRandomness:
         return Keystreams(keys.reshape(len(labels), _KEY_BYTES), grade=self.grade)
 
 
+class LabelParts:
+    """Parts of labels, such as the names of clients, encoded once for many calls of `streams_of`.
+
+    Args:
+        parts: The parts.
+
+    Raises:
+        RandomnessError: A part is an enumeration.
+    """
+
+    __slots__ = ("chosen", "data", "ends")
+
+    def __init__(self, parts: Sequence[str | int]) -> None:
+        self._hold([_encode_part(part) for part in parts])
+
+    @classmethod
+    def encoded(cls, parts: Sequence[bytes]) -> "LabelParts":
+        """Return parts that are encoded already."""
+        made = cls.__new__(cls)
+        made._hold(parts)
+        return made
+
+    def _hold(self, parts: Sequence[bytes]) -> None:
+        self.data, self.chosen = b"".join(parts), np.arange(len(parts), dtype=np.int64)
+        self.ends = np.cumsum([len(part) for part in parts], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def take(self, positions: NDArray[np.int64]) -> "LabelParts":
+        """Return some of the parts, in the order given, with the same memory."""
+        taken = LabelParts.__new__(LabelParts)
+        taken.data, taken.ends, taken.chosen = self.data, self.ends, self.chosen[positions]
+        return taken
+
+    def each(self) -> Iterator[bytes]:
+        """Yield the bytes of each part."""
+        for number in self.chosen.tolist():
+            yield self.data[self.ends[number - 1] if number else 0 : self.ends[number]]
+
+
 class SeededRandomness:
     """A source of keys derived from a seed and a label, for simulations and tests only.
 
@@ -521,18 +563,22 @@ class SeededRandomness:
         """
         if not all(labels):
             raise RandomnessError(_NO_LABEL)
-        middles = [_encode_label(label) for label in labels]
+        middles = LabelParts.encoded([_encode_label(label) for label in labels])
         keys = _derive_keys(self._root, _encode_label(["keystream"]), middles, b"")
         return Keystreams(keys, grade=self.grade)
 
     def streams_of(
-        self, before: Sequence[str | int], names: Sequence[str | int], after: Sequence[str | int]
+        self,
+        before: Sequence[str | int],
+        names: "Sequence[str | int] | LabelParts",
+        after: Sequence[str | int],
     ) -> Keystreams:
         """Return a keystream for each of several inputs whose labels differ in one part only.
 
         Args:
             before: The parts of the labels before the one that differs.
-            names: The part that differs, such as the name of a client, for each input.
+            names: The part that differs, such as the name of a client, for each input. `LabelParts`
+                save time if the same names occur in many calls.
             after: The parts after it.
 
         Returns:
@@ -541,9 +587,9 @@ class SeededRandomness:
         Raises:
             RandomnessError: A part is an enumeration.
         """
+        parts = names if isinstance(names, LabelParts) else LabelParts(names)
         common = _encode_label(["keystream", *before]), _encode_label(after)
-        middles = [_encode_part(name) for name in names]
-        return Keystreams(_derive_keys(self._root, common[0], middles, common[1]), grade=self.grade)
+        return Keystreams(_derive_keys(self._root, common[0], parts, common[1]), grade=self.grade)
 
     def generator(self, *label: str | int) -> np.random.Generator:
         """Return a numpy generator for public choices: partitions, initial weights, cohorts.
@@ -565,7 +611,7 @@ _NO_LABEL = (
     "a seeded stream needs a label: without one, all inputs would share a keystream; pass what "
     "identifies the input, such as client and round"
 )
-_LEAST_KEYS = 64  # The fewest keys that are worth a thread.
+_LEAST_KEYS = 512  # The fewest keys that are worth a thread.
 
 
 def _encode_label(label: Sequence[str | int]) -> bytes:
@@ -590,20 +636,16 @@ def _digest(root: bytes, data: bytes) -> bytes:
     return hashlib.blake2b(data, key=root, digest_size=_KEY_BYTES).digest()
 
 
-def _derive_keys(
-    root: bytes, before: bytes, middles: Sequence[bytes], after: bytes
-) -> NDArray[np.uint8]:
+def _derive_keys(root: bytes, before: bytes, middles: LabelParts, after: bytes) -> Keys:
     """Return BLAKE2b-256 of before + middle + after for each middle, keyed with `root`."""
     keys = np.empty((len(middles), _KEY_BYTES), dtype=np.uint8)
     native = native_kernels()
     if native is None:
-        for key, middle in zip(keys, middles, strict=True):
+        for key, middle in zip(keys, middles.each(), strict=True):
             key[:] = np.frombuffer(_digest(root, before + middle + after), dtype=np.uint8)
         return keys
-    ends, data = np.cumsum([len(middle) for middle in middles], dtype=np.int64), b"".join(middles)
-
-    def work(begin: int, end: int) -> None:
-        native.library.derive_keys(root, before, data, ends, after, keys, begin, end)
-
-    over_ranges(work, len(middles), unit=1, least=_LEAST_KEYS)
+    threads = threads_for_size(len(middles), least=_LEAST_KEYS)
+    native.library.derive_keys(
+        native.level, root, before, middles.data, middles.ends, middles.chosen, after, keys, threads
+    )
     return keys

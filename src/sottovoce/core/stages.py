@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -79,13 +79,19 @@ def measure_stages() -> Iterator[StageTimes]:
         _active = before
 
 
-@contextmanager
-def stage(name: str) -> Iterator[None]:
+_NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+def stage(name: str) -> AbstractContextManager[None]:
     """Count the time of a `with` block for the stage `name`, if stages are measured."""
     times = _active
     if times is None or times._thread != threading.get_ident():
-        yield  # The threads that share the work of a stage are within its time.
-        return
+        return _NOTHING  # The threads that share the work of a stage are within its time.
+    return _within(times, name)
+
+
+@contextmanager
+def _within(times: StageTimes, name: str) -> Iterator[None]:
     times.enter(name)
     try:
         yield

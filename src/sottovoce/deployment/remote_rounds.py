@@ -20,7 +20,7 @@ from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.orders import Order, read_refusal, read_reply, read_rounds_charged
 from sottovoce.deployment.post import OVERHEAD_BYTES, Reply, Transport, announce, check_length
 from sottovoce.federated.rounds import ChargedRounds, ServedRound, Server
-from sottovoce.federated.training import CollectedRound, SiteReply
+from sottovoce.federated.training import Cohort, CollectedRound, SiteReply
 from sottovoce.mechanisms import registry
 from sottovoce.protocol.broadcast import DownlinkFormat, Start, pack_start
 from sottovoce.protocol.message import open_packed
@@ -81,7 +81,7 @@ class RemoteRounds(ChargedRounds):
     pause: Callable[[float], None] = time.sleep
     _progress: _Progress = field(default_factory=_Progress, init=False, repr=False, compare=False)
 
-    def collect(self, number: int, cohort: Sequence[int], start: Start) -> CollectedRound:
+    def collect(self, number: int, cohort: Cohort, start: Start) -> CollectedRound:
         # One deadline covers waiting for sites and waiting for their replies.
         """Run round `number` with the clients of these indices, and return its sum.
 
@@ -93,7 +93,7 @@ class RemoteRounds(ChargedRounds):
         # Not super(): a dataclass with slots is a new class, and super() would refer to the old
         # one.
         collected = ChargedRounds.collect(self, number, cohort, start)
-        if cohort:  # an empty cohort says nothing about the sites
+        if len(cohort):  # an empty cohort says nothing about the sites
             self._count_idle(number, collected.clients_received)
         return collected
 

@@ -32,6 +32,8 @@ from sottovoce.core.registry import Register, is_ours
 from sottovoce.core.sections import FRACTION, RegisteredSection, check_keys, whole
 from sottovoce.protocol.channels.channel import SamplingFacts
 
+Positions = NDArray[np.int64]
+
 _SIZE = whole(1, 2**31)
 
 
@@ -209,6 +211,29 @@ def draw(
     return drawn
 
 
+def draw_positions(
+    sampling: ClientSampling, num_clients: int, schedule: SeededRandomness, number: int
+) -> Positions:
+    """Return what `draw` returns, as an array, without a list where the sampling makes an array."""
+    if isinstance(sampling, _DrawsArrays) and is_ours(type(sampling).__module__):
+        return sampling.draw_array(num_clients, schedule, number)
+    return np.array(draw(sampling, num_clients, schedule, number), dtype=np.int64)
+
+
+class _DrawsArrays(ClientSampling):
+    """A sampling of this package, whose clients are drawn as an array."""
+
+    __slots__ = ()
+
+    def draw_array(self, num_clients: int, schedule: SeededRandomness, number: int) -> Positions:
+        """Return what `draw` returns, as an array."""
+        raise NotImplementedError
+
+    def draw(self, num_clients: int, schedule: SeededRandomness, number: int) -> list[int]:
+        drawn: list[int] = self.draw_array(num_clients, schedule, number).tolist()
+        return drawn
+
+
 def facts_of(sampling: ClientSampling, num_clients: int) -> SamplingFacts:
     """Return the facts of a sampling; a plug-in's lose rate and epoch, so it amplifies nothing."""
     facts = sampling.facts(num_clients)
@@ -219,11 +244,16 @@ def facts_of(sampling: ClientSampling, num_clients: int) -> SamplingFacts:
 
 @register_sampling("everyone", summary="every client in every round")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Everyone(ClientSampling):
+class Everyone(_DrawsArrays):
     """The sampling that asks every client in every round."""
 
-    def draw(self, num_clients: int, schedule: SeededRandomness, number: int) -> list[int]:  # noqa: ARG002
-        return list(range(num_clients))
+    def draw_array(
+        self,
+        num_clients: int,
+        schedule: SeededRandomness,  # noqa: ARG002
+        number: int,  # noqa: ARG002
+    ) -> Positions:
+        return np.arange(num_clients, dtype=np.int64)
 
     def facts(self, num_clients: int) -> SamplingFacts:
         return SamplingFacts(
@@ -233,14 +263,14 @@ class Everyone(ClientSampling):
 
 @register_sampling("poisson", summary="each client independently with one probability")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Poisson(ClientSampling):
+class Poisson(_DrawsArrays):
     """The sampling that asks each client independently with probability `rate` in every round."""
 
     rate: float = field(metadata=FRACTION)
 
-    def draw(self, num_clients: int, schedule: SeededRandomness, number: int) -> list[int]:
+    def draw_array(self, num_clients: int, schedule: SeededRandomness, number: int) -> Positions:
         coins = schedule.generator("cohort", number).random(num_clients)
-        return [int(i) for i in np.flatnonzero(coins < self.rate)]
+        return np.flatnonzero(coins < self.rate).astype(np.int64, copy=False)
 
     def facts(self, num_clients: int) -> SamplingFacts:
         return SamplingFacts(kind=self.kind, largest_cohort=num_clients, independent_rate=self.rate)
@@ -251,15 +281,15 @@ class Poisson(ClientSampling):
 
 @register_sampling("fixed_size", summary="a fixed number of clients in every round")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedSize(ClientSampling):
+class FixedSize(_DrawsArrays):
     """The sampling that asks exactly `size` clients a round, without replacement."""
 
     size: int = field(metadata=_SIZE)
 
-    def draw(self, num_clients: int, schedule: SeededRandomness, number: int) -> list[int]:
+    def draw_array(self, num_clients: int, schedule: SeededRandomness, number: int) -> Positions:
         self.check(num_clients)
         generator = schedule.generator("cohort", number)
-        return sorted(int(i) for i in generator.choice(num_clients, self.size, replace=False))
+        return np.sort(generator.choice(num_clients, self.size, replace=False))
 
     def check(self, num_clients: int) -> None:
         _check_size(self.size, num_clients)
@@ -276,7 +306,7 @@ class FixedSize(ClientSampling):
     "epochs", summary="a fixed number of clients in every round, and each client once an epoch"
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Epochs(ClientSampling):
+class Epochs(_DrawsArrays):
     """The sampling that asks `size` clients a round and every client exactly once an epoch.
 
     The last round of an epoch has fewer clients if `size` does not divide their number. Each epoch
@@ -286,11 +316,11 @@ class Epochs(ClientSampling):
 
     size: int = field(metadata=_SIZE)
 
-    def draw(self, num_clients: int, schedule: SeededRandomness, number: int) -> list[int]:
+    def draw_array(self, num_clients: int, schedule: SeededRandomness, number: int) -> Positions:
         self.check(num_clients)
         epoch, place = divmod(number - 1, self.rounds_of_an_epoch(num_clients))
         order = _order(schedule, epoch, num_clients)
-        return sorted(order[place * self.size : (place + 1) * self.size].tolist())
+        return np.sort(order[place * self.size : (place + 1) * self.size])
 
     def check(self, num_clients: int) -> None:
         _check_size(self.size, num_clients)

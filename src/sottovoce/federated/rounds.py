@@ -20,7 +20,13 @@ from sottovoce.federated.algorithms.algorithm import (
     ClientStepInput,
     ClientVectors,
 )
-from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY, CollectedRound, Mask, SiteReply
+from sottovoce.federated.training import (
+    MAX_COORDINATES_IN_MEMORY,
+    Cohort,
+    CollectedRound,
+    Mask,
+    SiteReply,
+)
 from sottovoce.learning.clients import ClientData, Clients, Rows, factored
 from sottovoce.learning.task import Task
 from sottovoce.ledger.ledger import Ledger
@@ -128,11 +134,11 @@ class ChargedRounds:
         able = clients_within_budget(everyone, self.ledger, uplinks=self.algorithm.uplinks)
         return np.array([part.client in able for part in self.parts])
 
-    def replay(self, number: int, drawn: Sequence[int]) -> None:
+    def replay(self, number: int, drawn: Cohort) -> None:
         """Do nothing: the ledger on disk already holds the charges of earlier rounds."""
 
-    def collect(self, number: int, cohort: Sequence[int], start: Start) -> CollectedRound:
-        reachable = self._reachable(cohort)
+    def collect(self, number: int, cohort: Cohort, start: Start) -> CollectedRound:
+        reachable = self._reachable([int(i) for i in cohort])
         unreachable = len(cohort) - len(reachable)
         if not self.channel.serves(len(reachable)):
             # The channel could release nothing for so few clients: none is asked or charged.

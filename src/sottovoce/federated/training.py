@@ -16,7 +16,7 @@ from sottovoce.core.errors import PluginError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.core.stages import stage
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, Algorithm, State
-from sottovoce.federated.cohorts import ClientSampling, draw
+from sottovoce.federated.cohorts import ClientSampling, Positions, draw_positions
 from sottovoce.learning.clients import ClientData, names_of
 from sottovoce.learning.task import Task
 from sottovoce.ledger.records import SpendingRecord
@@ -29,6 +29,7 @@ from sottovoce.protocol.broadcast import (
 from sottovoce.protocol.message import HEADER_BYTES
 
 Mask = NDArray[np.bool_]
+Cohort = Sequence[int] | Positions
 
 # The most coordinates of updates that are held in memory at once.
 MAX_COORDINATES_IN_MEMORY = 1 << 25
@@ -100,7 +101,7 @@ class RoundBackend(Protocol):
         """
         ...
 
-    def replay(self, number: int, drawn: Sequence[int]) -> None:
+    def replay(self, number: int, drawn: Cohort) -> None:
         """Count again the charges of a round that was run before the last checkpoint.
 
         This restores charges that were counted in memory only; no client is asked, and a backend
@@ -112,7 +113,7 @@ class RoundBackend(Protocol):
         """
         ...
 
-    def collect(self, number: int, cohort: Sequence[int], start: Start) -> CollectedRound:
+    def collect(self, number: int, cohort: Cohort, start: Start) -> CollectedRound:
         """Run one round with these clients.
 
         All charges of the round are made before any of its messages is drawn or encoded.
@@ -271,11 +272,11 @@ class Training:
         for number in range(1, progress.rounds_done + 1):
             self.backend.replay(number, self._draw(number))
 
-    def _draw(self, number: int) -> list[int]:
+    def _draw(self, number: int) -> Positions:
         """Return the clients that are drawn for a round, whether or not they can pay for it."""
-        return draw(self.sampling, len(self.clients), self.schedule, number)
+        return draw_positions(self.sampling, len(self.clients), self.schedule, number)
 
-    def cohort(self, number: int) -> tuple[list[int], list[int]] | Halted:
+    def cohort(self, number: int) -> tuple[Positions, Positions] | Halted:
         """Return the clients that are drawn for a round and those of them that can pay for it.
 
         Args:
@@ -286,13 +287,14 @@ class Training:
             `Halted` if fewer than `minimum_clients` of all clients can pay.
         """
         able = self.backend.clients_with_budget(number)
-        if able.sum() < self.minimum_clients:
+        count = np.count_nonzero(able)
+        if count < self.minimum_clients:
             return Halted(
-                reason=f"before round {number} only {able.sum()} of {len(self.clients)} clients "
+                reason=f"before round {number} only {count} of {len(self.clients)} clients "
                 f"had budget left for it, fewer than {self.minimum_clients}"
             )
         drawn = self._draw(number)
-        return drawn, drawn if able.all() else [i for i in drawn if able[i]]
+        return drawn, drawn if count == len(able) else drawn[able[drawn]]
 
     def bytes_down(self, clients: int) -> tuple[int, int]:
         """Return the bytes that clients are sent in a round.

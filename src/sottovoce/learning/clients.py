@@ -11,6 +11,7 @@ never holds the rows. The flat layout is that of the module: weights row by row,
 after layer.
 """
 
+import copy
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -41,9 +42,9 @@ class DenseRows:
         norms: Tensor = torch.linalg.vector_norm(self.values, dim=1)
         return norms
 
-    def scaled(self, factors: Tensor) -> "DenseRows":
-        """Return the rows multiplied by one factor each; these rows stay unchanged."""
-        return DenseRows(self.values * factors[:, None])
+    def scaled(self, factors: Tensor | float) -> "DenseRows":
+        """Return the rows multiplied by one factor, or one each; these rows stay unchanged."""
+        return DenseRows(self.values * _column(factors))
 
     def select(self, positions: Tensor | slice) -> "DenseRows":
         """Return the rows at these positions, or those of a mask or a slice."""
@@ -80,13 +81,13 @@ class OuterRows:
         inputs = float(self.has_bias) + self.right.square().sum(dim=1)
         return torch.sqrt(self.left.square().sum(dim=1) * inputs)
 
-    def scaled(self, factors: Tensor) -> "OuterRows":
-        """Return the rows multiplied by one factor each; these rows stay unchanged."""
-        return replace(self, left=self.left * factors[:, None])
+    def scaled(self, factors: Tensor | float) -> "OuterRows":
+        """Return the rows multiplied by one factor, or one each; these rows stay unchanged."""
+        return OuterRows(self.left * _column(factors), self.right, self.has_bias)
 
     def select(self, positions: Tensor | slice) -> "OuterRows":
         """Return the rows at these positions, or those of a mask or a slice."""
-        return replace(self, left=self.left[positions], right=self.right[positions])
+        return OuterRows(self.left[positions], self.right[positions], self.has_bias)
 
     def total(self, weights: Tensor) -> Tensor:
         """Return the sum of all rows, each times its weight, as a flat vector."""
@@ -96,16 +97,22 @@ class OuterRows:
 
     def blocks(self, rows: int) -> Iterator[Tensor]:
         """Yield the rows as matrices of at most `rows` rows, in order."""
-        outputs, features = self.left.shape[1], self.right.shape[1]
+        if rows >= len(self):
+            yield self._matrix(self.left, self.right)
+            return
         for left, right in zip(
             torch.split(self.left, rows), torch.split(self.right, rows), strict=True
         ):
-            made = left.new_empty(len(left), outputs * (features + self.has_bias))
-            weights = made[:, : outputs * features].view(len(left), outputs, features)
-            torch.mul(left[:, :, None], right[:, None, :], out=weights)
-            if self.has_bias:
-                made[:, outputs * features :] = left
-            yield made
+            yield self._matrix(left, right)
+
+    def _matrix(self, left: Tensor, right: Tensor) -> Tensor:
+        outputs, features = left.shape[1], right.shape[1]
+        made = left.new_empty(len(left), outputs * (features + self.has_bias))
+        weights = made[:, : outputs * features].view(len(left), outputs, features)
+        torch.mul(left[:, :, None], right[:, None, :], out=weights)
+        if self.has_bias:
+            made[:, outputs * features :] = left
+        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +131,8 @@ class LayeredRows:
         )
         return norms
 
-    def scaled(self, factors: Tensor) -> "LayeredRows":
-        """Return the rows multiplied by one factor each; these rows stay unchanged."""
+    def scaled(self, factors: Tensor | float) -> "LayeredRows":
+        """Return the rows multiplied by one factor, or one each; these rows stay unchanged."""
         return LayeredRows(tuple(layer.scaled(factors) for layer in self.layers))
 
     def select(self, positions: Tensor | slice) -> "LayeredRows":
@@ -145,6 +152,10 @@ class LayeredRows:
         """Return some of the rows; nothing else is kept, so that a large model is held once."""
         chosen = [layer.select(positions) for layer in self.layers]
         return torch.cat([made for one in chosen for made in one.blocks(max(1, len(one)))], dim=1)
+
+
+def _column(factors: Tensor | float) -> Tensor | float:
+    return factors[:, None] if isinstance(factors, Tensor) else factors
 
 
 Rows = DenseRows | OuterRows | LayeredRows
@@ -268,9 +279,10 @@ class Clients(Sequence[ClientData]):
         if isinstance(features, Tensor):
             self._labels_on_device = torch.as_tensor(labels, device=features.device)
         self._names = list(names or map(client_name, range(len(shares))))
+        self._places = np.arange(len(shares), dtype=np.int64)  # In the lists of shares and names.
 
     def __len__(self) -> int:
-        return len(self._shares)
+        return len(self._places)
 
     @overload
     def __getitem__(self, index: int) -> ClientData: ...
@@ -279,10 +291,10 @@ class Clients(Sequence[ClientData]):
     def __getitem__(self, index: int | slice) -> "ClientData | Clients":
         if isinstance(index, slice):
             return self.take(range(len(self))[index])
-        features, labels = self._read(self._shares[index])
+        features, labels = self._read(self._shares[self._places[index]])
         return ClientData(name=self.name(index), features=features, labels=labels)
 
-    def take(self, positions: Sequence[int]) -> "Clients":
+    def take(self, positions: Sequence[int] | Indices) -> "Clients":
         """Return some of the clients, in the order given.
 
         Args:
@@ -291,21 +303,22 @@ class Clients(Sequence[ClientData]):
         Returns:
             Clients that share the arrays of these.
         """
-        shares = [self._shares[i] for i in positions]
-        names = [self._names[i] for i in positions]
-        labels = self._labels_on_device if isinstance(self._features, Tensor) else self._labels
-        taken = Clients(self._features, labels, shares, names)
-        if self._single_rows is not None:
-            chosen = np.asarray(positions, dtype=np.int64)
-            taken.__dict__["_single_rows"] = self._single_rows[chosen]
+        chosen, single = np.asarray(positions, dtype=np.int64), self._single_rows
+        taken = copy.copy(self)  # It shares the lists of all clients, which are long.
+        taken._places = self._places[chosen]
+        del taken._single_rows
+        if single is not None:
+            taken._single_rows = single[chosen]
         return taken
 
     @cached_property
     def _single_rows(self) -> Indices | None:
         """The row of each client if every client has exactly one, else None."""
-        if {len(share) for share in self._shares} != {1}:
-            return None
-        return np.concatenate(self._shares)
+        shares = self._own_shares()
+        return np.concatenate(shares) if {len(share) for share in shares} == {1} else None
+
+    def _own_shares(self) -> list[Indices]:
+        return [self._shares[place] for place in self._places.tolist()]
 
     def with_copies(self, names: Sequence[str], *, like: int) -> "Clients":
         """Return these clients followed by further ones, which all have the rows of one client.
@@ -319,9 +332,9 @@ class Clients(Sequence[ClientData]):
         Returns:
             Clients that share the arrays of these.
         """
-        more = self.take([*range(len(self)), *[like] * len(names)])
-        more._names[len(self) :] = names
-        return more
+        shares = self._own_shares()
+        shares += [shares[like]] * len(names)
+        return Clients(self._features, self._labels, shares, [*self.names, *names])
 
     def name(self, index: int) -> str:
         """Return the name of a client.
@@ -332,24 +345,26 @@ class Clients(Sequence[ClientData]):
         Returns:
             Its name.
         """
-        return self._names[index]
+        return self._names[int(self._places[index])]
 
     @property
     def names(self) -> list[str]:
         """The names of all clients."""
-        return self._names
+        return [self._names[place] for place in self._places.tolist()]
 
     @property
     def sizes(self) -> list[int]:
         """The number of samples of each client."""
         if self._single_rows is not None:
             return [1] * len(self)
-        return [len(share) for share in self._shares]
+        return [len(share) for share in self._own_shares()]
 
     @property
     def rows(self) -> Indices:
         """The rows of the shared arrays that the clients own, one client after the other."""
-        return np.concatenate(self._shares) if self._single_rows is None else self._single_rows
+        if self._single_rows is not None:
+            return self._single_rows
+        return np.concatenate(self._own_shares())
 
     def samples(self) -> tuple[Tensor, Tensor]:
         """Return features and labels of all clients, one client after the other.
@@ -383,8 +398,9 @@ class Clients(Sequence[ClientData]):
     def _read(self, rows: Indices) -> tuple[Tensor, Tensor]:
         # Tensors may be on a GPU: then only the row numbers of a cohort are copied there.
         if isinstance(self._features, Tensor):
-            places = torch.from_numpy(rows).to(self._features.device)
-            return self._features[places].float(), self._labels_on_device[places]
+            places = torch.from_numpy(rows).to(self._features.device, non_blocking=True)
+            features = self._features.index_select(0, places)
+            return features.float(), self._labels_on_device.index_select(0, places)
         labels = torch.from_numpy(self._labels[rows])
         return torch.from_numpy(select_singles(self._features, rows)), labels
 
@@ -401,9 +417,7 @@ class RemoteClients(Clients):
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._names, self._sizes = list(sizes), list(sizes.values())
-
-    def __len__(self) -> int:
-        return len(self._sizes)
+        self._places = np.arange(len(self._sizes), dtype=np.int64)
 
     @overload
     def __getitem__(self, index: int) -> ClientData: ...

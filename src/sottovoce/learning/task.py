@@ -452,7 +452,7 @@ class Task:
 
     # -- inside ----------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def _linear(self) -> nn.Linear | None:
         """The layer, if the whole model is one linear layer and the task a classification."""
         if self.objective != "classification":
@@ -498,7 +498,7 @@ class Task:
         weight, *bias = self._unflatten(self.tensor(model)).values()
         inputs = features.reshape(len(features), -1)
         residuals = torch.softmax(nn.functional.linear(inputs, weight, *bias), dim=1)
-        residuals[torch.arange(len(labels), device=labels.device), labels] -= 1.0
+        residuals.scatter_(1, labels[:, None], -1.0, reduce="add")
         return OuterRows(residuals, inputs, has_bias=bool(bias))
 
     def _sample_loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:

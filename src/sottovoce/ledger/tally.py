@@ -80,6 +80,8 @@ class Tally:
         Returns:
             One boolean for each client, in the order of `clients`; True without a budget.
         """
+        if not self._budgets:
+            return np.ones(len(self.rounds), dtype=np.bool_)
         counts = self.rounds
         if number <= self._last_number:
             counts = counts.copy()

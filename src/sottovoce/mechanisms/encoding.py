@@ -21,7 +21,7 @@ ledger: `sottovoce.Client` does.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeGuard, assert_never, cast, runtime_checkable
+from typing import Any, Protocol, TypeGuard, assert_never, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -397,8 +397,8 @@ def encode_packed(prepared: Prepared, keystreams: Sequence[Keystream]) -> Packed
 def _encode(prepared: Prepared, keystreams: Sequence[Keystream]) -> Any:
     mechanism = prepared.mechanism
     if prepared.on_device:
-        # `prepare` keeps no other rows on a device; looking again would take longer than a launch.
-        return cast(EncodesOnDevice, mechanism).encode_on_device(prepared, keystreams)
+        assert _encodes_on_device(mechanism), "`prepare` keeps no other rows on a device"
+        return mechanism.encode_on_device(prepared, keystreams)
     if _encodes_packed(mechanism):
         return mechanism.encode_packed(prepared, keystreams)
     return pack_each(prepared, lambda i: mechanism.encode(prepared.vector(i), keystreams[i]))
@@ -467,12 +467,21 @@ def pack_codes(codes: Codes, code_format: CodeFormat) -> bytes:
             assert_never(code_format)
 
 
+# Of a class the answer is remembered; of an object, `isinstance` looks for each method every time.
+def _encodes_packed(mechanism: Mechanism) -> TypeGuard[EncodesPacked]:
+    return issubclass(type(mechanism), EncodesPacked)
+
+
+def _encodes_on_device(mechanism: Mechanism) -> TypeGuard[EncodesOnDevice]:
+    return issubclass(type(mechanism), EncodesOnDevice)
+
+
 def _has_kernels(mechanism: Mechanism, values: Any) -> bool:
     """Return whether the rows lie on a CUDA device and can be encoded there."""
     return (
         getattr(values, "is_cuda", False)
-        and isinstance(mechanism, EncodesOnDevice)
         and isinstance(mechanism.input_domain, L2Ball | Box)
+        and _encodes_on_device(mechanism)
         and cuda.available()
     )
 

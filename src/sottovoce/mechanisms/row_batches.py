@@ -24,7 +24,7 @@ _MOST_LAYERS = 64  # The most parts that the C kernels take.
 # The most coordinates and rows for each thread that are encoded at once. They are many because
 # threads have to be told of each batch, and bounded because some mechanisms need the whole matrix.
 _MOST_COORDINATES = 1 << 21
-_MOST_ROWS = 256
+_MOST_ROWS = 1024
 
 Singles = NDArray[np.float32]
 Coordinates = NDArray[np.int64]

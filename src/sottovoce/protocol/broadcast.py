@@ -161,6 +161,8 @@ def as_received(vector: Floats, number_format: DownlinkFormat) -> NDArray[np.flo
         UnknownNameError: There is no such format.
     """
     _check(vector, number_format)
+    if number_format == "float32":
+        return vector.astype(np.float32)
     found = np.empty(len(vector), dtype=np.float32)
     for first in range(0, len(vector), _TOGETHER):
         part = vector[first : first + _TOGETHER]

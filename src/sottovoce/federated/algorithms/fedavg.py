@@ -380,17 +380,16 @@ class LocalSgd:
         Yields:
             The position of a block's first client, and the updates of the block as rows.
         """
-        schedule, names, sizes = self.schedule, names_of(clients), sizes_of(clients)
-        if max(map(schedule.num_steps, sizes), default=0) == 1 == max(sizes):
+        schedule, sizes = self.schedule, sizes_of(clients)
+        if set(sizes) == {1} and schedule.num_steps(1) == 1:
             gradients = task.closed_form_gradients(step.model, clients)
             if gradients is not None:
-                rate = torch.full((len(gradients),), -self.learning_rate, device=task.device)
-                yield 0, gradients.scaled(rate)
+                yield 0, gradients.scaled(-self.learning_rate)
                 return
         models = task.local_models(
             step.model,
             clients,
-            steps=schedule.draw(step.randomness, step.run, step.round, names, sizes),
+            steps=schedule.draw(step.randomness, step.run, step.round, names_of(clients), sizes),
             learning_rate=self.learning_rate,
             proximal_weights=self._proximal_weights(clients),
         )

@@ -23,8 +23,8 @@ from sottovoce.federated.algorithms.algorithm import (
     ClientStepInput,
     ClientVectors,
 )
-from sottovoce.federated.simulation.roster import Positions, Roster
-from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY, CollectedRound, Mask
+from sottovoce.federated.simulation.roster import Positions, Roster, as_positions
+from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY, Cohort, CollectedRound, Mask
 from sottovoce.learning.clients import Clients, Rows, clip_rows
 from sottovoce.learning.task import Task
 from sottovoce.ledger.tally import Tally
@@ -103,12 +103,12 @@ class InMemoryBackend(ABC):
     def clients_with_budget(self, number: int) -> Mask:
         return self.tally.clients_with_budget(number)
 
-    def replay(self, number: int, drawn: Sequence[int]) -> None:
-        able = self.clients_with_budget(number)
-        self.tally.charge(number, self._served([i for i in drawn if able[i]]))
+    def replay(self, number: int, drawn: Cohort) -> None:
+        able, clients = self.clients_with_budget(number), as_positions(drawn)
+        self.tally.charge(number, self._served(clients[able[clients]]))
 
-    def collect(self, number: int, cohort: Sequence[int], start: Start) -> CollectedRound:
-        cohort = self._served(cohort)
+    def collect(self, number: int, cohort: Cohort, start: Start) -> CollectedRound:
+        cohort = self._served(as_positions(cohort))
         with stage("charge"):
             self.tally.charge(number, cohort)
         bytes_up = self._payload_bytes(cohort) * self.algorithm.uplinks
@@ -121,9 +121,9 @@ class InMemoryBackend(ABC):
             total_bytes_up=bytes_up + HEADER_BYTES * len(cohort) * self.algorithm.uplinks,
         )
 
-    def _served(self, cohort: Sequence[int]) -> Sequence[int]:
+    def _served(self, cohort: Positions) -> Positions:
         """Return the clients to charge and ask: none if the channel could release nothing."""
-        return cohort if self.channel.serves(len(cohort)) else []
+        return cohort if self.channel.serves(len(cohort)) else cohort[:0]
 
     def rotation(self, number: int) -> Rotation | None:
         """Return the rotation of a round; None if updates are not rotated."""
@@ -132,21 +132,19 @@ class InMemoryBackend(ABC):
         return Rotation.of_round(self.run, number, self.task.dimension)
 
     @abstractmethod
-    def combine(
-        self, number: int, cohort: Sequence[int], start: Start
-    ) -> tuple[AggregatedUplink, ...]:
+    def combine(self, number: int, cohort: Positions, start: Start) -> tuple[AggregatedUplink, ...]:
         """Train a cohort of at least one client, privatize, and return what the server decodes."""
 
     @property
     def _device(self) -> torch.device:
         return self.task.device
 
-    def _payload_bytes(self, clients: Sequence[int]) -> int:
+    def _payload_bytes(self, clients: Positions) -> int:
         """Return the bytes of one vector's codes, summed over the clients."""
-        return self.roster.payload_bytes(np.asarray(clients, dtype=np.int64))
+        return self.roster.payload_bytes(clients)
 
     def _blocks(
-        self, number: int, cohort: Sequence[int], start: Start
+        self, number: int, cohort: Positions, start: Start
     ) -> Iterator[tuple[int, Positions, Rows]]:
         """Yield (uplink index, clients, their updates), a few consecutive clients at a time."""
         step = ClientStepInput(
@@ -161,19 +159,16 @@ class InMemoryBackend(ABC):
         for first in range(0, len(cohort), together):
             group = cohort[first : first + together]
             steps = self.algorithm.client_steps(self.task, self.clients.take(group), step)
-            members = np.asarray(group, dtype=np.int64)
             for block in staged("train", steps):
                 for uplink, rows in enumerate(block.uplinks):
-                    yield uplink, members[block.start : block.start + len(rows)], rows
+                    yield uplink, group[block.start : block.start + len(rows)], rows
                 del block, rows  # Large models are not kept while the next ones train.
 
 
 class PortionedBackend(InMemoryBackend):
     """A backend that adds clipped rows to a sum as tensors, without codes."""
 
-    def combine(
-        self, number: int, cohort: Sequence[int], start: Start
-    ) -> tuple[AggregatedUplink, ...]:
+    def combine(self, number: int, cohort: Positions, start: Start) -> tuple[AggregatedUplink, ...]:
         gathered = [
             UplinkAccumulator(
                 torch.zeros(self.task.dimension, dtype=torch.float64, device=self._device)
@@ -194,7 +189,7 @@ class PortionedBackend(InMemoryBackend):
         """Privatize the rows of a portion, and add what the server decodes to `gathering`."""
 
     def _portions(
-        self, number: int, cohort: Sequence[int], start: Start
+        self, number: int, cohort: Positions, start: Start
     ) -> Iterator[tuple[int, Portion]]:
         """Yield (uplink index, portion) for the cohort, a few clients at a time."""
         for uplink, members, rows in self._blocks(number, cohort, start):

@@ -6,7 +6,8 @@ clipped, rotated and encoded at once, on several threads, or on a CUDA device if
 the mechanism has kernels for it and Triton is installed. All ways give the same bits.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,11 +21,12 @@ from sottovoce.federated.simulation.counted import InMemoryBackend
 from sottovoce.federated.simulation.roster import Positions, Roster
 from sottovoce.learning.clients import Rows, factored
 from sottovoce.mechanisms.encoding import PackedRows, encode_packed, prepare
+from sottovoce.mechanisms.kernels import cuda
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.mechanisms.row_batches import rows_at_once
 from sottovoce.protocol.broadcast import Start
-from sottovoce.protocol.row_sums import OrderedSum, RowSums, create_row_sums
+from sottovoce.protocol.row_sums import CountedRows, OrderedSum, RowSums, row_sums_of
 
 _MAX_COORDINATES_ON_DEVICE = 1 << 26
 _MAX_ROWS_ON_DEVICE = 4096
@@ -33,12 +35,42 @@ _MAX_ROWS_ON_DEVICE = 4096
 class PackedMessages(InMemoryBackend):
     """The backend that produces the bits of every message, without headers."""
 
-    def combine(
-        self, number: int, cohort: Sequence[int], start: Start
+    def combine(self, number: int, cohort: Positions, start: Start) -> tuple[AggregatedUplink, ...]:
+        shared = self.roster.shared_mechanism(cohort)
+        if shared is None or not self._counts_on_device(shared):
+            return self._combine(number, cohort, start, shared)
+        from sottovoce.mechanisms.kernels.cuda.batch import reading_later
+
+        with reading_later() as unread:
+            found = self._combine(number, cohort, start, shared)
+        if unread.all_decided():
+            return found
+        # Of 2^40 codes about one needs the CPU. The same seeds give the same messages again.
+        return self._combine(number, cohort, start, shared)
+
+    def _counts_on_device(self, mechanism: Mechanism) -> bool:
+        """Return whether messages of equal weight are counted where they are encoded."""
+        return (
+            self._device.type == "cuda"
+            and cuda.available()
+            and not self.algorithm.gathers
+            and isinstance(self._sums_of(mechanism)(), CountedRows)
+        )
+
+    def _combine(
+        self, number: int, cohort: Positions, start: Start, shared: Mechanism | None
     ) -> tuple[AggregatedUplink, ...]:
-        rotation, everyone = self.rotation(number), np.asarray(cohort, dtype=np.int64)
+        """Do what `combine` does; clients with equal weights have the mechanism `shared`."""
+        rotation = self.rotation(number)
+        counted = None if shared is None else self._sums_of(shared)  # Equal weights cancel.
         sums = [
-            _UplinkSum(self.roster, everyone, rotation, self.task.dimension, self.algorithm.gathers)
+            _UplinkSum(
+                self.roster,
+                counted and counted(),
+                rotation,
+                self.task.dimension,
+                self.algorithm.gathers,
+            )
             for _ in range(self.algorithm.uplinks)
         ]
         for uplink, members, rows in self._blocks(number, cohort, start):
@@ -46,6 +78,19 @@ class PackedMessages(InMemoryBackend):
                 sums[uplink].add(some, groups)
             del rows  # Large models are not kept while the next ones train.
         return tuple(one.combined() for one in sums)
+
+    def _sums_of(self, mechanism: Mechanism) -> Callable[[], RowSums]:
+        """Return what makes the sums of messages of equal weight; it is the same in all rounds."""
+        known = self._known_sums.get(id(mechanism))
+        if known is None:
+            known = row_sums_of(self.task.dimension, mechanism, equal_weights=True)
+            self._known_sums[id(mechanism)] = known
+        return known
+
+    @cached_property
+    def _known_sums(self) -> dict[int, Callable[[], RowSums]]:
+        """By the identity of a mechanism, which the roster keeps alive."""
+        return {}
 
     def _encode(
         self, members: Positions, rows: Rows, rotation: Rotation | None, number: int, uplink: int
@@ -81,8 +126,8 @@ class PackedMessages(InMemoryBackend):
     def _keystreams(self, members: Positions, number: int, uplink: int) -> Keystreams:
         """Return the keystreams that `rounds` uses for the first attempt at these messages."""
         with stage("keys"):
-            names = [self.roster.names[i] for i in members.tolist()]
-            return self.randomness.streams_of(("encode", self.run), names, (number, uplink, 0))
+            labels = self.roster.labels.take(members)
+            return self.randomness.streams_of(("encode", self.run), labels, (number, uplink, 0))
 
 
 class _Group(NamedTuple):
@@ -99,16 +144,13 @@ class _UplinkSum:
     def __init__(
         self,
         roster: Roster,
-        cohort: Positions,
+        counted: RowSums | None,
         rotation: Rotation | None,
         dimension: int,
         gathers: bool,
     ) -> None:
         self._roster, self._rotation, self._weight = roster, rotation, 0.0
-        shared = roster.shared_mechanism(cohort)
-        self._sums: RowSums | None = None
-        if shared is not None:  # Equal weights cancel in the mean.
-            self._sums = create_row_sums(dimension, shared, equal_weights=True)
+        self._sums = counted
         self._ordered = OrderedSum(dimension)
         self._each: list[tuple[int, Vector]] | None = [] if gathers else None
 
@@ -122,17 +164,18 @@ class _UplinkSum:
             else:
                 self._add_in_order(members, groups)
             if self._each is not None:
-                codes = [one.packed.codes() for one in groups]
+                codes, places = [one.packed.codes() for one in groups], _places(groups).tolist()
                 self._each += [
                     (i, self._decoded(groups[group].mechanism.decode(codes[group][row])))
-                    for i, (group, row) in zip(members.tolist(), _places(groups), strict=True)
+                    for i, (group, row) in zip(members.tolist(), places, strict=True)
                 ]
 
     def _add_in_order(self, members: Positions, groups: Sequence[_Group]) -> None:
         """Add the messages one after the other, with the roundings of the server's mean."""
-        weights = self._roster.weights[members].tolist()
-        for weight in weights:
-            self._weight += weight
+        weights = self._roster.weights[members]
+        self._weight = float(
+            np.cumsum(np.append(self._weight, weights))[-1]
+        )  # One after the other.
         messages = [(one.mechanism, one.packed) for one in groups]
         self._ordered.add(messages, weights, _places(groups))
 
@@ -154,14 +197,13 @@ class _UplinkSum:
             return vector if self._rotation is None else self._rotation.inverse(vector)
 
 
-def _places(groups: Sequence[_Group]) -> list[tuple[int, int]]:
+def _places(groups: Sequence[_Group]) -> Positions:
     """Return the group of each client, and its row there, in the order of the clients."""
-    places = [
-        (position, group, row)
-        for group, one in enumerate(groups)
-        for row, position in enumerate(one.positions.tolist())
-    ]
-    return [(group, row) for _, group, row in sorted(places)]
+    places = np.empty((sum(len(one.positions) for one in groups), 2), dtype=np.int64)
+    for group, one in enumerate(groups):
+        places[one.positions, 0] = group
+        places[one.positions, 1] = np.arange(len(one.positions))
+    return places
 
 
 def _index(positions: Positions) -> Any:

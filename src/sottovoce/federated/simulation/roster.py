@@ -6,10 +6,16 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from sottovoce.core.randomness import LabelParts
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.protocol.plan import ClientPlan
 
 Positions = NDArray[np.int64]
+
+
+def as_positions(clients: Sequence[int] | Positions) -> Positions:
+    """Return positions of clients as an array."""
+    return np.asarray(clients, dtype=np.int64)
 
 
 class Roster:
@@ -60,6 +66,8 @@ class Roster:
 
     def groups(self, members: Positions) -> list[tuple[Mechanism, Positions]]:
         """Return each mechanism of some clients, and where in `members` those are that have it."""
+        if len(self.mechanisms) == 1:
+            return [(self.mechanisms[0], np.arange(len(members), dtype=np.int64))]
         kinds = self.kinds[members]
         present = np.flatnonzero(np.bincount(kinds))
         return [(self.mechanisms[kind], np.flatnonzero(kinds == kind)) for kind in present.tolist()]
@@ -67,6 +75,11 @@ class Roster:
     def payload_bytes(self, members: Positions) -> int:
         """Return the bytes of one vector's codes, summed over some clients."""
         return int(self._bytes_of_kinds[self.kinds[members]].sum())
+
+    @cached_property
+    def labels(self) -> LabelParts:
+        """The names of all clients as parts of labels."""
+        return LabelParts(self.names)
 
     @cached_property
     def _bytes_of_kinds(self) -> Positions:

@@ -7,10 +7,12 @@ falls back to the CPU, with the same result.
 
 import importlib.util
 import warnings
+from functools import cache
 
 from sottovoce.core.errors import ParameterError
 
 
+@cache  # Each batch of rows asks, and looking for packages takes longer than a launch.
 def available() -> bool:
     """Return whether the kernels can run here: an NVIDIA device, torch and triton.
 

@@ -5,7 +5,9 @@ second one decides those by further random bits, and lists the few, about one in
 does not decide. These the CPU decides.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import numpy as np
 import torch
@@ -104,12 +106,16 @@ class Batch:
         """Launch kernels, wait, and return what they leave to the CPU, for each row that has some.
 
         `launch` writes all codes and the lists from scratch; if a list is too short, it is called
-        again with longer ones.
+        again with longer ones. Within `reading_later` it does not wait, and returns nothing.
         """
+        later = _later.get()
+        if later is not None:
+            launch()
+            later.add(self._counts, self.capacity)
+            return []
         while True:
             launch()
-            counts = int(self._counts[0])
-            listed, found = counts & 0xFFFFFFFF, counts >> 32
+            listed, found = _listed(self._counts)
             if max(listed, found) <= self.capacity:
                 break
             self._make_lists(max(listed, found))
@@ -118,6 +124,46 @@ class Batch:
             return []
         left = self._lists[2:, :found].cpu().numpy()
         return [Rest(left[:, left[0] == row]) for row in np.unique(left[0])]
+
+
+def _listed(counts: torch.Tensor) -> tuple[int, int]:
+    """Wait, and return how many blocks were listed, and how many coordinates for the CPU."""
+    both = int(counts[0])
+    return both & 0xFFFFFFFF, both >> 32
+
+
+class Unread:
+    """The counters of batches that nobody has read yet; see `reading_later`."""
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[torch.Tensor, int]] = []
+
+    def add(self, counts: torch.Tensor, capacity: int) -> None:
+        """Keep the counters of a batch with lists of that length."""
+        self._batches.append((counts, capacity))
+
+    def all_decided(self) -> bool:
+        """Wait, and return whether the kernels decided all codes, so that all are right."""
+        listed = [(*_listed(counts), capacity) for counts, capacity in self._batches]
+        return all(blocks <= capacity and not rest for blocks, rest, capacity in listed)
+
+
+_later: ContextVar[Unread | None] = ContextVar("later", default=None)
+
+
+@contextmanager
+def reading_later() -> Iterator[Unread]:
+    """Encode without waiting for the device, within a `with` block, for sums that can be repeated.
+
+    The codes are right only if `all_decided` of what is yielded is true afterwards, as it nearly
+    always is. Otherwise the caller must discard them, and encode the same inputs again outside.
+    """
+    unread = Unread()
+    token = _later.set(unread)
+    try:
+        yield unread
+    finally:
+        _later.reset(token)
 
 
 class Rest:

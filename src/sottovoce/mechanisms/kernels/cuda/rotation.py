@@ -278,7 +278,9 @@ def _signs_on(rotation: Rotation, device: torch.device) -> _Signs:
     for row, (_, octets) in zip(padded, passes, strict=True):
         row[: len(octets)] = octets
     words = padded.reshape(-1).view("<i4").astype(np.int32, copy=False)
-    return _Signs(tuple(start for start, _ in passes), torch.from_numpy(words).to(device))
+    return _Signs(
+        tuple(start for start, _ in passes), torch.from_numpy(words).to(device, non_blocking=True)
+    )
 
 
 def _split(k: int) -> tuple[int, list[int]]:

@@ -21,6 +21,7 @@ from sottovoce.mechanisms.kernels.cuda.rotation import rotate_back
 from sottovoce.mechanisms.rotation import Rotation
 
 _BLOCK = 128
+_SHORT = 1 << 16  # Up to so many numbers, the CPU rotates back before a GPU's kernels are launched.
 _TOGETHER = 8  # The messages whose codes are read before the first of them is added.
 
 
@@ -113,13 +114,16 @@ class DeviceCounts:
         """
         counts = self._counts.counts
         means = torch.empty(self._dimension, dtype=torch.float64, device=counts.device)
-        numbers = np.array([*self._points, self._counts.clients, weight])
         with on_device(counts):
             _mean_of_counts[(-(-self._dimension // _BLOCK),)](
-                counts, torch.from_numpy(numbers).to(counts.device), means, self._dimension,
+                counts, self._numbers(weight), means, self._dimension,
                 levels=len(self._points), block=_BLOCK, num_warps=4, enable_fp_fusion=False,
             )  # fmt: skip
         return _on_cpu(means, rotation)
+
+    def _numbers(self, weight: float) -> torch.Tensor:
+        numbers = torch.from_numpy(np.array([*self._points, self._counts.clients, weight]))
+        return numbers.to(self._counts.counts.device, non_blocking=True)
 
 
 class DeviceSum:
@@ -137,8 +141,8 @@ class DeviceSum:
         self,
         payloads: Sequence[torch.Tensor],
         points: Sequence[Vector],
-        weights: Sequence[float],
-        order: Sequence[tuple[int, int]],
+        weights: Sequence[float] | Vector,
+        order: Sequence[tuple[int, int]] | NDArray[np.int64],
     ) -> None:
         """Add messages, each times its weight.
 
@@ -148,8 +152,7 @@ class DeviceSum:
             weights: The weight of each message, in the order in which they are added.
             order: The group of each message and its row, in that order.
         """
-        groups = np.array([group for group, _ in order], dtype=np.int64)
-        rows = np.array([row for _, row in order], dtype=np.int64)
+        groups, rows = np.asarray(order, dtype=np.int64).reshape(-1, 2).T
         starts = np.array([one.data_ptr() for one in payloads], dtype=np.int64)
         strides = np.array([one.stride(0) for one in payloads], dtype=np.int64)
         sizes = np.array([(len(one) - 1).bit_length() for one in points], dtype=np.int32)
@@ -173,7 +176,7 @@ class DeviceSum:
         return _on_cpu(self._sums / divisor, rotation)
 
     def _here(self, array: NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._sums.device)
+        return torch.from_numpy(array).to(self._sums.device, non_blocking=True)
 
 
 def _tables(
@@ -187,6 +190,8 @@ def _tables(
 
 
 def _on_cpu(means: torch.Tensor, rotation: Rotation | None) -> Vector:
-    if rotation is not None:
-        rotate_back(means, rotation)
+    if rotation is None or len(means) <= _SHORT:
+        found: Vector = means.cpu().numpy()
+        return found if rotation is None else rotation.undo(found)
+    rotate_back(means, rotation)
     return np.asarray(means.cpu().numpy())
