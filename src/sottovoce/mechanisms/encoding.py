@@ -404,10 +404,6 @@ def _encode(prepared: Prepared, keystreams: Sequence[Keystream]) -> Any:
     return pack_each(prepared, lambda i: mechanism.encode(prepared.vector(i), keystreams[i]))
 
 
-def _encodes_packed(mechanism: Mechanism) -> TypeGuard[EncodesPacked]:
-    return hasattr(mechanism, "encode_packed")  # A check of the protocol takes far longer.
-
-
 def pack_each(prepared: Prepared, codes_of: Callable[[int], Codes]) -> Payloads:
     """Return a matrix with the packed codes that `codes_of(i)` returns for each row i.
 

@@ -21,6 +21,7 @@ from sottovoce.mechanisms.encoding import encode_packed, prepare, prepare_on_dev
 from sottovoce.mechanisms.kernels import cuda, seeded
 from sottovoce.mechanisms.kernels.one_bit import sample_payload
 from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.noise import rounded
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.sums import LevelCounts
 
@@ -361,7 +362,7 @@ def test_what_chords_leave_is_decided_by_the_series_of_the_tail(
     mechanism = built(kind, given, "l2", 600)
     update = update_for("l2", 600, 1.0, torch.float32)
     (expected,) = encode_packed(prepare(mechanism, update.cpu()), [Keystream(key_of(1))]).on_cpu()
-    monkeypatch.setattr(grid_noise.rounded, "settle_codes", None)
+    monkeypatch.setattr(rounded, "settle_codes", None)
     found = payload_of(mechanism, update, key_of(1))
     np.testing.assert_array_equal(found.cpu().numpy(), expected)
 
