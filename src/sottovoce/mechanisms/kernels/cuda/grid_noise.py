@@ -38,6 +38,7 @@ from sottovoce.mechanisms.kernels.cuda.batch import (
 )
 from sottovoce.mechanisms.kernels.cuda.chacha import extension, load_key, main_block
 from sottovoce.mechanisms.kernels.cuda.lanes import place_of, word_at
+from sottovoce.mechanisms.kernels.cuda.launcher import launched
 from sottovoce.mechanisms.kernels.cuda.one_bit import (
     Options,
     launches,
@@ -169,7 +170,7 @@ _COUNTS = [
 ]  # fmt: skip
 
 
-@triton.jit(do_not_specialize=_COUNTS)
+@launched(*_COUNTS)
 def _encode(
     values, floats, words, scales, chords, codes, lists,
     key_at, dimension, tiles, tile_from, tile_to, repeat, capacity, row_stride, mask,
@@ -220,7 +221,7 @@ def _encode(
         list_blocks(words, lists, capacity, block, tl.where(wanted < tile_to, open_, 0))
 
 
-@triton.jit(do_not_specialize=["key_at", "tiles", "capacity", "row_stride", "mask", "nodes"])
+@launched("key_at", "tiles", "capacity", "row_stride", "mask", "nodes")
 def _settle(
     values, floats, words, scales, chords, series, codes, lists,
     key_at, tiles, capacity, row_stride, mask, nodes,
