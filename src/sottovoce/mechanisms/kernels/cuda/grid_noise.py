@@ -14,8 +14,8 @@ and the law is smooth, it compares 64 further bits with the tail at the middle b
 The errors of this comparison, with z = |m|/u for the middle m and the unit u of the law. The middle
 is k step - x, where k has no error. The product, the difference, 32/u and the product with it are
 each rounded once, so z is off by at most (|x|/u + 4 z) 2^-53. The hazard rate is at most z + 1, so
-the tail is off by (z + 1) times that, relatively. The series adds less than 8 2^-51 (10 products
-and sums, the coefficients, the remainder), the draw 2^-52. The margin is twice their sum or more.
+the tail is off by (z + 1) times that, relatively. The series (10 products and sums, coefficients,
+remainder) and the two roundings of the draw add less than 8 2^-51. The margin is twice the sum.
 """
 
 from collections.abc import Sequence
