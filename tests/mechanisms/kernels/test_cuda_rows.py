@@ -3,6 +3,7 @@
 The tests run on a device, or else in Triton's interpreter, which TRITON_INTERPRET=1 chooses.
 """
 
+import math
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -105,6 +106,22 @@ def test_rows_that_are_not_finite_become_zeros_on_request(dtype: Any) -> None:
     given[[1, 3]] = 0.0
     expected = np.stack([ball.project(row) for row in given])
     np.testing.assert_array_equal(device_rows.scaled(found, scales).cpu().numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_for_a_box_that_kernels_clip_are_only_checked(dtype: Any) -> None:
+    box = Box(dimension=70, lower=-1.0, upper=1.0)
+    given = np.stack([values_like(70, 3.0, dtype, seed) for seed in range(3)])
+    if dtype == torch.float64:
+        given[0, 5] = -1e200  # Its square overflows.
+    rows = torch.from_numpy(given).to(DEVICE, dtype)
+    assert device_rows.clipped(rows, box, as_they_are=True)[0] is rows
+    rows[1, 7] = -math.inf
+    with pytest.raises(DomainError, match=r"coordinate 7 .* finite"):
+        device_rows.clipped(rows, box, as_they_are=True)
+    found, _ = device_rows.clipped(rows, box, as_they_are=True, zero_nonfinite=True)
+    given[1] = 0.0
+    np.testing.assert_array_equal(found.double().cpu().numpy(), given)
 
 
 def turned(rows: NDArray[np.float64], turn: Rotation) -> NDArray[np.float64]:

@@ -215,7 +215,8 @@ def test_the_chords_and_margins_of_families(name: str, reach: float) -> None:
     generator = np.random.default_rng(2)
     parts = (design.points.tobytes(), design.weights.tobytes(), float(design.fisher_bound))
     tilts = generator.uniform(-reach, reach, 4000)
-    check_ladder(family._ladder(*parts, reach), tilts, tilted(tilts, design))
+    for fewest in (1, 4):
+        check_ladder(family._ladder(*parts, reach, fewest), tilts, tilted(tilts, design))
     low, high, at_edges, errors, slope = family._chords(*parts, reach, NARROW_CELLS)
     # |F - chord| <= M w^2/8 at random places of random cells, and |F'| <= sqrt(M)/2.
     edges = np.linspace(low, high, NARROW_CELLS + 1)

@@ -14,8 +14,8 @@ and the law is smooth, it compares 64 further bits with the tail at the middle b
 The errors of this comparison, with z = |m|/u for the middle m and the unit u of the law. The middle
 is k step - x, where k has no error. The product, the difference, 32/u and the product with it are
 each rounded once, so z is off by at most (|x|/u + 4 z) 2^-53. The hazard rate is at most z + 1, so
-the tail is off by (z + 1) times that, relatively. The series adds less than 8 2^-51 (10 products
-and sums, the coefficients, the remainder), the draw 2^-52. The margin is twice their sum or more.
+the tail is off by (z + 1) times that, relatively. The series (10 products and sums, coefficients,
+remainder) and the two roundings of the draw add less than 8 2^-51. The margin is twice the sum.
 """
 
 from collections.abc import Sequence
@@ -38,6 +38,7 @@ from sottovoce.mechanisms.kernels.cuda.batch import (
 )
 from sottovoce.mechanisms.kernels.cuda.chacha import extension, load_key, main_block
 from sottovoce.mechanisms.kernels.cuda.lanes import place_of, word_at
+from sottovoce.mechanisms.kernels.cuda.launcher import launched
 from sottovoce.mechanisms.kernels.cuda.one_bit import (
     Options,
     launches,
@@ -169,7 +170,7 @@ _COUNTS = [
 ]  # fmt: skip
 
 
-@triton.jit(do_not_specialize=_COUNTS)
+@launched(*_COUNTS)
 def _encode(
     values, floats, words, scales, chords, codes, lists,
     key_at, dimension, tiles, tile_from, tile_to, repeat, capacity, row_stride, mask,
@@ -220,7 +221,7 @@ def _encode(
         list_blocks(words, lists, capacity, block, tl.where(wanted < tile_to, open_, 0))
 
 
-@triton.jit(do_not_specialize=["key_at", "tiles", "capacity", "row_stride", "mask", "nodes"])
+@launched("key_at", "tiles", "capacity", "row_stride", "mask", "nodes")
 def _settle(
     values, floats, words, scales, chords, series, codes, lists,
     key_at, tiles, capacity, row_stride, mask, nodes,

@@ -36,6 +36,7 @@ from sottovoce.mechanisms.kernels.cuda.batch import (
 )
 from sottovoce.mechanisms.kernels.cuda.chacha import load_key, main_block
 from sottovoce.mechanisms.kernels.cuda.lanes import store_packed, transposed
+from sottovoce.mechanisms.kernels.cuda.launcher import launched
 from sottovoce.mechanisms.kernels.cuda.one_bit import (
     MOST,
     REGISTERS,
@@ -196,7 +197,7 @@ _COUNTS = [
 ]  # fmt: skip
 
 
-@triton.jit(do_not_specialize=_COUNTS)
+@launched(*_COUNTS)
 def _encode(
     values, floats, words, scales, pairs, codes, lists,
     key_at, dimension, tiles, tile_from, tile_to, repeat, capacity, row_stride,

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from sottovoce.core.domains import LEAST_SQUARES, MOST_SQUARES
+from sottovoce.mechanisms.kernels.cuda.launcher import launched
 from sottovoce.mechanisms.kernels.cuda.place import check_values, on_device
 
 TILE = 1024
@@ -90,7 +91,7 @@ def _add_lanes(x, groups: tl.constexpr, asm: tl.constexpr):
     return x
 
 
-@triton.jit(do_not_specialize=["dimension", "stride", "tiles"])
+@launched("dimension", "stride", "tiles")
 def _tile_sums(values, sums, dimension, stride, tiles, warps: tl.constexpr, asm: tl.constexpr):
     """Store the sum of squares of each tile of row r, one for each warp of the programs (p, r)."""
     row = tl.program_id(1).to(tl.int64)
@@ -106,7 +107,7 @@ def _tile_sums(values, sums, dimension, stride, tiles, warps: tl.constexpr, asm:
     tl.store(sums + row * tiles + tile, total, mask=(lane == 0) & (wanted < tiles))
 
 
-@triton.jit(do_not_specialize=["count", "groups"])
+@launched("count", "groups")
 def _sum_groups(numbers, sums, count, groups, warps: tl.constexpr, asm: tl.constexpr):
     """Store the sums of 32 adjacent numbers of row r, added by adjacent pairs."""
     row = tl.program_id(1).to(tl.int64)
@@ -125,7 +126,7 @@ def _factor(total, limit, one_below):
     return tl.where(total <= tl.full((), _MOST, tl.float64), factor, float("nan"))
 
 
-@triton.jit(do_not_specialize=["count", "dimension", "stride", "limit", "one_below"])
+@launched("count", "dimension", "stride", "limit", "one_below")
 def _finish(
     numbers, found, rows, count, dimension, stride, limit, one_below,
     block: tl.constexpr, levels: tl.constexpr, clips: tl.constexpr, zeros: tl.constexpr,

@@ -45,6 +45,7 @@ from sottovoce.mechanisms.kernels.cuda.batch import (
 )
 from sottovoce.mechanisms.kernels.cuda.chacha import extension, load_key, main_block
 from sottovoce.mechanisms.kernels.cuda.lanes import place_of, transposed, word_at
+from sottovoce.mechanisms.kernels.cuda.launcher import launched
 from sottovoce.mechanisms.kernels.cuda.place import on_device
 from sottovoce.mechanisms.kernels.cuda.settling import launch_settling
 from sottovoce.mechanisms.kernels.ladder import Law
@@ -159,7 +160,7 @@ _COUNTS = [
 ]  # fmt: skip
 
 
-@triton.jit(do_not_specialize=_COUNTS)
+@launched(*_COUNTS)
 def _encode(
     values, floats, words, scales, codes, lists,
     key_at, dimension, tiles, tile_from, tile_to, repeat, capacity, row_stride,

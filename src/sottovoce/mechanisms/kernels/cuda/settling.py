@@ -14,6 +14,7 @@ import triton.language as tl
 from sottovoce.mechanisms.kernels.cuda.batch import SETTLER_LANES, SETTLERS, Batch, leave_open
 from sottovoce.mechanisms.kernels.cuda.chacha import extension, load_key, main_block
 from sottovoce.mechanisms.kernels.cuda.lanes import place_of, word_at
+from sottovoce.mechanisms.kernels.cuda.launcher import launched
 from sottovoce.mechanisms.kernels.cuda.laws import family_code, table_code
 from sottovoce.mechanisms.kernels.ladder import Law
 
@@ -31,7 +32,7 @@ def _add_bits(codes, row_bits, coordinate, code, active, bits: tl.constexpr):
         tl.atomic_or(codes + word + 1, high, mask=beyond, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["key_at", "tiles", "capacity", "row_stride", "levels", "knots"])
+@launched("key_at", "tiles", "capacity", "row_stride", "levels", "knots")
 def settle(
     values, floats, words, scales, first_law, second_law, codes, lists,
     key_at, tiles, capacity, row_stride, levels, knots,

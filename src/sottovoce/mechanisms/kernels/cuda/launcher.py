@@ -1,0 +1,56 @@
+"""The launch of Triton kernels without Triton's own look-up of what it compiled.
+
+That look-up takes several times as long as the launch itself, and longer than short kernels run.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import triton
+
+# The compiled kernels of older versions take other arguments.
+_KEEPS = tuple(int(part) for part in triton.__version__.split(".")[:2]) >= (3, 6)
+
+
+class Launcher:
+    """A kernel, launched as Triton's are: launcher[grid](tensors and integers, **constants).
+
+    The first argument is a tensor on the current device. Constants and options are given by name.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self._names: list[str] = function.arg_names
+        self._kept: dict[tuple[Any, ...], tuple[Any, list[str]]] = {}
+
+    def __getitem__(self, grid: Sequence[int]) -> Callable[..., None]:
+        return partial(self._launch, grid)
+
+    def _launch(self, grid: Sequence[int], *given: Any, **constants: Any) -> None:
+        key = (given[0].get_device(), *map(_kind, given), *constants.items())
+        kept = self._kept.get(key)
+        if kept is not None:
+            kernel, names = kept
+            kernel[(*grid, 1, 1)](*given, *[constants[name] for name in names])
+            return
+        kernel = self.function[grid](*given, **constants)
+        if _KEEPS and isinstance(kernel, triton.compiler.CompiledKernel):
+            self._kept[key] = kernel, self._names[len(given) :]
+
+
+def _kind(argument: Any) -> Any:
+    """Return on what the compiled kernel depends: type and alignment, or the size of an integer."""
+    if isinstance(argument, torch.Tensor):
+        return argument.dtype, argument.data_ptr() % 16
+    return -(2**31) <= argument < 2**31
+
+
+def launched(*integers: str) -> Callable[[Any], Launcher]:
+    """Return a decorator that makes a kernel; `integers` are its arguments that are integers."""
+
+    def decorate(function: Any) -> Launcher:
+        return Launcher(triton.jit(do_not_specialize=integers)(function))
+
+    return decorate
