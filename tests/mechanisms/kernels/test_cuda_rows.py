@@ -292,7 +292,8 @@ def test_simulated_means_of_the_same_rows_are_those_of_the_cpu(
     made[1, 5] = np.nan
     nothing: Any = None
     algorithm: Any = SimpleNamespace(gathers=False, uplinks=1)
-    means, attempts = [], []
+    means: list[Vector] = []
+    attempts: list[int] = []
 
     class Given(PackedMessages):
         def _blocks(self, *_: Any) -> Any:
