@@ -17,6 +17,7 @@ from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import ParameterError, RandomnessError
 from sottovoce.core.randomness import (
     Keystream,
+    LabelParts,
     Randomness,
     SeededRandomness,
     SystemRandomness,
@@ -383,6 +384,9 @@ def test_keys_derived_together_are_those_of_hashlib(kernels: str) -> None:
     with native.using(kernels):
         together = seeded.streams_of(before, names, after).spend()
         by_label = seeded.streams([(*before, name, *after) for name in names]).spend()
+        some = np.array([40, 3, 0, 3])
+        taken = seeded.streams_of(before, LabelParts(names).take(some), after).spend()
+    np.testing.assert_array_equal(taken, together[some])
     root = (2**127 + 3).to_bytes(16, "little")
     for name, one, other in zip(names, together, by_label, strict=True):
         parts = ["str:keystream", *(f"{type(part).__name__}:{part}" for part in before)]

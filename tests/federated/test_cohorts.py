@@ -1,14 +1,18 @@
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 from sottovoce.core.errors import ConfigError, ParameterError
 from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.cohorts import (
+    ClientSampling,
     Epochs,
     Everyone,
     FixedSize,
     Poisson,
     draw,
+    draw_positions,
 )
 
 SCHEDULE = SeededRandomness(0)
@@ -16,6 +20,25 @@ SCHEDULE = SeededRandomness(0)
 
 def test_everyone_is_everyone() -> None:
     assert draw(Everyone(), 4, SCHEDULE, 1) == [0, 1, 2, 3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstOfPoisson(Poisson):
+    """What a plug-in may define: only the list."""
+
+    def draw(self, num_clients: int, schedule: SeededRandomness, number: int) -> list[int]:
+        return [0]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [Everyone(), Poisson(rate=0.3), FixedSize(size=3), Epochs(size=4), FirstOfPoisson(rate=0.3)],
+)
+def test_cohorts_as_arrays_are_those_as_lists(sampling: ClientSampling) -> None:
+    for number in range(1, 5):
+        found = draw_positions(sampling, 10, SCHEDULE, number)
+        assert found.dtype == np.int64
+        assert found.tolist() == draw(sampling, 10, SCHEDULE, number)
 
 
 def test_fixed_size_draws_distinct_clients() -> None:

@@ -303,16 +303,16 @@ class Clients(Sequence[ClientData]):
         Returns:
             Clients that share the arrays of these.
         """
-        chosen, single = np.asarray(positions, dtype=np.int64), self._single_rows
+        chosen, single = np.asarray(positions, dtype=np.int64), self.single_rows
         taken = copy.copy(self)  # It shares the lists of all clients, which are long.
         taken._places = self._places[chosen]
-        del taken._single_rows
+        del taken.single_rows
         if single is not None:
-            taken._single_rows = single[chosen]
+            taken.single_rows = single[chosen]
         return taken
 
     @cached_property
-    def _single_rows(self) -> Indices | None:
+    def single_rows(self) -> Indices | None:
         """The row of each client if every client has exactly one, else None."""
         shares = self._own_shares()
         return np.concatenate(shares) if {len(share) for share in shares} == {1} else None
@@ -355,15 +355,15 @@ class Clients(Sequence[ClientData]):
     @property
     def sizes(self) -> list[int]:
         """The number of samples of each client."""
-        if self._single_rows is not None:
+        if self.single_rows is not None:
             return [1] * len(self)
         return [len(share) for share in self._own_shares()]
 
     @property
     def rows(self) -> Indices:
         """The rows of the shared arrays that the clients own, one client after the other."""
-        if self._single_rows is not None:
-            return self._single_rows
+        if self.single_rows is not None:
+            return self.single_rows
         return np.concatenate(self._own_shares())
 
     def samples(self) -> tuple[Tensor, Tensor]:
@@ -447,6 +447,13 @@ def sizes_of(clients: Sequence[ClientData]) -> list[int]:
     if isinstance(clients, Clients):
         return clients.sizes
     return [client.num_samples for client in clients]
+
+
+def have_one_sample(clients: Sequence[ClientData]) -> bool:
+    """Return whether there are clients and each of them has exactly one sample."""
+    if isinstance(clients, Clients):
+        return clients.single_rows is not None
+    return set(sizes_of(clients)) == {1}
 
 
 def names_of(clients: Sequence[ClientData]) -> list[str]:

@@ -19,7 +19,15 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from sottovoce.core.domains import Floats, Vector
 from sottovoce.core.errors import ParameterError
-from sottovoce.learning.clients import ClientData, DenseRows, OuterRows, Rows, samples_of, sizes_of
+from sottovoce.learning.clients import (
+    ClientData,
+    DenseRows,
+    OuterRows,
+    Rows,
+    have_one_sample,
+    samples_of,
+    sizes_of,
+)
 from sottovoce.learning.layer_gradients import (
     DenseStack,
     GradientStack,
@@ -325,7 +333,7 @@ class Task:
         Returns:
             One row for each client, unclipped, as factors that are not multiplied out; or None.
         """
-        if self._linear is None or set(sizes_of(clients)) - {1}:
+        if self._linear is None or not have_one_sample(clients):
             return None
         return self._linear_gradients(model, *self._samples(clients))
 

@@ -48,6 +48,7 @@ from sottovoce.learning.clients import (
     DenseRows,
     Rows,
     clipping_factors,
+    have_one_sample,
     names_of,
     sizes_of,
 )
@@ -380,16 +381,17 @@ class LocalSgd:
         Yields:
             The position of a block's first client, and the updates of the block as rows.
         """
-        schedule, sizes = self.schedule, sizes_of(clients)
-        if set(sizes) == {1} and schedule.num_steps(1) == 1:
+        schedule = self.schedule
+        if schedule.num_steps(1) == 1 and have_one_sample(clients):
             gradients = task.closed_form_gradients(step.model, clients)
             if gradients is not None:
                 yield 0, gradients.scaled(-self.learning_rate)
                 return
+        names, sizes = names_of(clients), sizes_of(clients)
         models = task.local_models(
             step.model,
             clients,
-            steps=schedule.draw(step.randomness, step.run, step.round, names_of(clients), sizes),
+            steps=schedule.draw(step.randomness, step.run, step.round, names, sizes),
             learning_rate=self.learning_rate,
             proximal_weights=self._proximal_weights(clients),
         )
