@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from sottovoce.core.errors import ParameterError
+from sottovoce.mechanisms.kernels.cuda.launcher import launched
 from sottovoce.mechanisms.kernels.cuda.place import check_on_cuda, on_device
 
 _PLANES = 10
@@ -88,7 +89,7 @@ def _count(p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, place):
     return low | middle | _bit(p8, place, 8) | _bit(p9, place, 9)
 
 
-@triton.jit(do_not_specialize=["dimension", "columns", "clients", "start", "each", "stride"])
+@launched("dimension", "columns", "clients", "start", "each", "stride")
 def _add_ones(
     payloads, counts, dimension, columns, clients, start, each, stride,
     block: tl.constexpr, bits: tl.constexpr, together: tl.constexpr,

@@ -18,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
+from sottovoce.mechanisms.kernels.cuda.launcher import launched
 from sottovoce.mechanisms.kernels.cuda.place import check_values, on_device
 from sottovoce.mechanisms.rotation import Rotation, block_size
 
@@ -149,10 +150,7 @@ def _high_levels(
         tl.store(out + first + (j << below), number, mask=real)
 
 
-_RUN_TIME = ["dimension", "stride", "start", "done"]
-
-
-@triton.jit(do_not_specialize=_RUN_TIME)
+@launched("dimension", "stride", "start", "done")
 def _low(
     source, out, words, scales, dimension, stride, start, done,
     k: tl.constexpr, registers: tl.constexpr, factor: tl.constexpr, scaled: tl.constexpr,
@@ -167,7 +165,7 @@ def _low(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=_RUN_TIME)
+@launched("dimension", "start")
 def _high(
     out, words, dimension, start,
     k: tl.constexpr, below: tl.constexpr, levels: tl.constexpr, factor: tl.constexpr,
@@ -179,7 +177,7 @@ def _high(
     _high_levels(out + row * dimension + start, words, unit, k, below, levels, factor, inverse)
 
 
-@triton.jit(do_not_specialize=_RUN_TIME)
+@launched("dimension", "stride")
 def _whole_rows(
     source, out, words, scales, dimension, stride,
     k: tl.constexpr, registers: tl.constexpr, factor: tl.constexpr, scaled: tl.constexpr,

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core.domains import Vector
 from sottovoce.mechanisms.kernels.cuda.counts import OneCounts
+from sottovoce.mechanisms.kernels.cuda.launcher import launched
 from sottovoce.mechanisms.kernels.cuda.level_counts import CudaLevelCounts
 from sottovoce.mechanisms.kernels.cuda.place import on_device
 from sottovoce.mechanisms.kernels.cuda.rotation import rotate_back
@@ -25,7 +26,7 @@ _SHORT = 1 << 16  # Up to so many numbers, the CPU rotates back before a GPU's k
 _TOGETHER = 8  # The messages whose codes are read before the first of them is added.
 
 
-@triton.jit(do_not_specialize=["dimension"])
+@launched("dimension")
 def _mean_of_counts(
     counts, numbers, means, dimension, levels: tl.constexpr, block: tl.constexpr
 ):  # fmt: skip
