@@ -143,7 +143,7 @@ INLINE void hash_together(const struct sv_messages *s, size_t first, size_t coun
         memcpy(&totals, total, sizeof total);
         memcpy(&lasts, last, sizeof last);
         hash_compress(state, m, totals, lasts);
-        /* Shorter messages go on with blocks that nobody reads. */
+        /* Shorter messages go on with blocks that are not read. */
         for (size_t l = 0; l < count; l++)
             if (last[l] && from < whole[l])
                 for (size_t i = 0; i < SV_DIGEST / 8; i++)

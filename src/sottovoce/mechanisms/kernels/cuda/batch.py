@@ -133,7 +133,7 @@ def _listed(counts: torch.Tensor) -> tuple[int, int]:
 
 
 class Unread:
-    """The counters of batches that nobody has read yet; see `reading_later`."""
+    """The counters of batches that are still to be read; see `reading_later`."""
 
     def __init__(self) -> None:
         self._batches: list[tuple[torch.Tensor, int]] = []
