@@ -68,7 +68,7 @@ _SPEEDS: tuple[tuple[str, str, Found], ...] = (
         "simulate",
         {"messages": "packed", "rotation": "off"},
     ),
-    ("whole rounds of a network on minibatches", "train", {}),
+    ("whole rounds of a network on minibatches", "train", {"clients": 10}),
     ("MVU design, 3 bits in and out", "design", {}),
     ("epsilon of 1000 sampled Gaussians", "account", {}),
 )
