@@ -85,8 +85,9 @@ def _in_ball(rows: torch.Tensor, ball: L2Ball, zero: bool) -> tuple[torch.Tensor
         return rows, clip_factors(rows, ball.limit, zeros=True)
     factors = clip_factors(rows, ball.limit)
     read = factors.cpu().numpy()
-    if not np.isnan(read).any():
-        return rows, None if (read == 1.0).all() else factors
+    least = float(read.min(initial=1.0))  # NaN if one of them is
+    if not math.isnan(least):
+        return rows, None if least == 1.0 else factors
     if zero and not torch.isfinite(rows).all():
         return _in_ball(_zeroed(rows), ball, False)
     _check_finite(rows)
@@ -112,7 +113,7 @@ def _finite(rows: torch.Tensor, zero: bool) -> torch.Tensor:
         # Squares of smaller types do not overflow: only rows that are not finite become zeros.
         clip_factors(rows, 1.0, zeros=True)
     # The sum of squares of a float64 row may overflow.
-    elif not np.isfinite(square_sums(rows).cpu().numpy()).all():
+    elif not math.isfinite(square_sums(rows).cpu().numpy().max(initial=0.0)):
         _check_finite(rows)
     return rows
 
