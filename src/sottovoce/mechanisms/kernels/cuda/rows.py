@@ -115,9 +115,11 @@ def _finite(rows: torch.Tensor, zero: bool) -> torch.Tensor:
     if zero:
         # Squares of smaller types do not overflow: only rows that are not finite become zeros.
         clip_factors(rows, 1.0, zeros=True)
-    # The sum of squares of a float64 row may overflow.
-    elif not math.isfinite(square_sums(rows).cpu().numpy().max(initial=0.0)):
-        _check_finite(rows)
+    else:
+        sums = square_sums(rows)
+        # The squares of float64 rows may overflow.
+        if not math.isfinite(float(sums if len(rows) == 1 else sums.sum())):
+            _check_finite(rows)
     return rows
 
 
