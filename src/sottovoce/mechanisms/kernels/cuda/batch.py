@@ -222,8 +222,8 @@ def write_code(payloads: torch.Tensor, row: int, coordinate: int, code: int, bit
 
 def encode_on_cpu(
     rows: torch.Tensor,
-    scales: Scales,
     keystreams: Sequence[Keystream],
+    scales: Scales,
     encoded: Callable[[Vector, Keystream], NDArray[np.uint8]],
     bits: int,
 ) -> torch.Tensor:
