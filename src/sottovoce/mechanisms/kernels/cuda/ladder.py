@@ -300,7 +300,13 @@ def sample_rows(
     warps, repeat = options or Options(warps=2 if law.is_table else 1)
     registers = _MORE_REGISTERS if bits >= 4 and not law.is_table else REGISTERS
 
+    size = (dimension * bits + 7) // 8
+    if not rows.numel():
+        return codes.view(torch.uint8)[:, :size]
+    payloads = codes
+
     def launch() -> None:
+        nonlocal payloads
         given = batch.floats, batch.words, batch.scales
         for tail, start, stop, again in launches(clients, dimension, TILE, repeat):
             _encode[(-(-(stop - start) // (warps * again)), clients)](
@@ -312,15 +318,14 @@ def sample_rows(
                 enable_fp_fusion=False,
             )  # fmt: skip
         launch_settling(batch, codes, tiles, law, bits=bits)
+        payloads = codes.view(torch.uint8)[:, :size]  # Now, while the kernels run.
 
-    payloads = codes.view(torch.uint8)
-    if rows.numel():
-        with on_device(rows):
-            for rest in batch.run(launch):
-                for u, i, draw in zip(*rest.places(), strict=True):
-                    code = exact(u, draw, i, keystreams[rest.row])
-                    write_code(payloads, rest.row, i, code, bits)
-    return payloads[:, : (dimension * bits + 7) // 8]
+    with on_device(rows):
+        for rest in batch.run(launch):
+            for u, i, draw in zip(*rest.places(), strict=True):
+                code = exact(u, draw, i, keystreams[rest.row])
+                write_code(payloads, rest.row, i, code, bits)
+    return payloads
 
 
 class _Placed(NamedTuple):
