@@ -314,8 +314,13 @@ def sample_rows(
     warps, repeat = options or Options(warps=4)
     boxed, mask, asm = clip != Clip(), (1 << bits) - 1, rows.is_cuda
     programs = SETTLERS if rows.is_cuda else 1
+    if not rows.numel():
+        size = (dimension * bits + 7) // 8
+        return torch.empty((clients, size), dtype=torch.uint8, device=rows.device)
+    payloads = codes
 
     def launch() -> None:
+        nonlocal payloads
         given = batch.floats, batch.words, batch.scales
         for tail, start, stop, again in launches(clients, dimension, TILE, repeat):
             _encode[(-(-(stop - start) // (warps * again)), clients)](
@@ -330,17 +335,16 @@ def sample_rows(
             boxed=boxed, scaled=batch.scaled, programs=programs, width=SETTLER_LANES, asm=asm,
             num_warps=SETTLER_LANES // 32, enable_fp_fusion=False,
         )  # fmt: skip
+        if bits in (8, 16):  # Now, while the kernels run.
+            payloads = codes.view(torch.uint8)[:, : dimension * bits // 8]
 
     with on_device(rows):
-        if rows.numel():
-            for rest in batch.run(launch):
-                keystream = keystreams[rest.row]
-                settled = rounded.settle_codes(rest.values, noise, step, rest.spelled, keystream)
-                places = torch.from_numpy(rest.spelled.coordinates).to(rows.device)
-                codes[rest.row, places] = torch.from_numpy(settled & mask).to(rows.device, dtype)
-        if bits in (8, 16):
-            return codes.view(torch.uint8)[:, : dimension * bits // 8]
-        return pack(codes[:, :dimension], bits)
+        for rest in batch.run(launch):
+            keystream = keystreams[rest.row]
+            settled = rounded.settle_codes(rest.values, noise, step, rest.spelled, keystream)
+            places = torch.from_numpy(rest.spelled.coordinates).to(rows.device)
+            codes[rest.row, places] = torch.from_numpy(settled & mask).to(rows.device, dtype)
+        return payloads if bits in (8, 16) else pack(codes[:, :dimension], bits)
 
 
 @lru_cache(maxsize=32)
