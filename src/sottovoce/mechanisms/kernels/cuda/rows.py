@@ -13,8 +13,6 @@ from sottovoce.mechanisms.kernels.cuda.place import check_values
 
 Scales = torch.Tensor | None
 
-_ONE = np.float64(1.0).tobytes()
-
 
 def matrix(values: torch.Tensor, dimension: int) -> torch.Tensor:
     """Return a vector or a matrix as kernels read it: contiguous rows without a gradient.
@@ -86,11 +84,11 @@ def _in_ball(rows: torch.Tensor, ball: L2Ball, zero: bool) -> tuple[torch.Tensor
     if zero and rows.dtype != torch.float64:
         return rows, clip_factors(rows, ball.limit, zeros=True)
     factors = clip_factors(rows, ball.limit)
+    if len(rows) == 1 and not math.isnan(only := float(factors)):  # Faster than by numpy.
+        return rows, None if only == 1.0 else factors
     read = factors.cpu().numpy()
-    if read.tobytes() == _ONE * len(read):  # Faster than to compare one row by numpy.
-        return rows, None
     if not np.isnan(read).any():
-        return rows, factors
+        return rows, None if (read == 1.0).all() else factors
     if zero and not torch.isfinite(rows).all():
         return _in_ball(_zeroed(rows), ball, False)
     _check_finite(rows)
