@@ -4,7 +4,8 @@ A table mechanism defines its table; sampling, decoding and the law follow from 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -104,11 +105,7 @@ class TableMechanism(WithPrivatize):
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
         """Encode prepared rows on their CUDA device, into the same bytes as on the CPU."""
-        from sottovoce.mechanisms.kernels.cuda import ladder
-
-        return ladder.sample_table(
-            prepared.rows, self.table, keystreams, self.affine, scales=prepared.scales
-        )
+        return _device_sampler(self)(prepared.rows, keystreams, prepared.scales)
 
     @property
     def affine(self) -> Affine:
@@ -156,6 +153,13 @@ class TableMechanism(WithPrivatize):
             return None
         rounding = 2.0**-48 * (1.0 + log_high - log_low)
         return math.exp(log_low) * (1.0 - rounding), math.exp(log_high) * (1.0 + rounding)
+
+
+@lru_cache(maxsize=16)
+def _device_sampler(mechanism: TableMechanism) -> Callable[..., Tensor]:
+    from sottovoce.mechanisms.kernels.cuda.ladder import table_sampler
+
+    return table_sampler(mechanism.table, mechanism.affine)
 
 
 class DesignedTable(TableMechanism):

@@ -1,8 +1,9 @@
 """The Gauss-Hermite mechanism: the Gaussian mechanism's privacy with 1 to 8 bits per coordinate."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -177,23 +178,11 @@ class GaussHermite(WithPrivatize):
         Returns:
             A tensor of bytes with one row for each message.
         """
-        from sottovoce.mechanisms.kernels.cuda import ladder, one_bit
-
         if self.levels == 2:
-            return one_bit.sample_rows(
-                prepared.rows, self.noise_stddev, keystreams, scales=prepared.scales
-            )
-        design = families.gauss_hermite(self.levels)
-        return ladder.sample_exponential_family(
-            prepared.rows,
-            Affine(divisor=self.noise_stddev),
-            design.points,
-            design.weights,
-            keystreams,
-            reach=self.input_domain.radius / self.noise_stddev,
-            fisher_bound=design.fisher_bound,
-            scales=prepared.scales,
-        )
+            from sottovoce.mechanisms.kernels.cuda.one_bit import sample_rows
+
+            return sample_rows(prepared.rows, self.noise_stddev, keystreams, scales=prepared.scales)
+        return _device_sampler(self)(prepared.rows, keystreams, prepared.scales)
 
     def _sample_rows(self, batch: RowBatch, keystreams: Sequence[Keystream]) -> Payloads | None:
         """Encode many rows in one call of the C kernels; None if these do not suit the rows."""
@@ -289,3 +278,19 @@ class GaussHermite(WithPrivatize):
         """
         fisher_bound = 1.0 if self.levels == 2 else families.gauss_hermite(self.levels).fisher_bound
         return fisher_bound * (1.0 + _ROUNDING) ** 2 - 1.0
+
+
+@lru_cache(maxsize=16)
+def _device_sampler(mechanism: GaussHermite) -> Callable[..., Tensor]:
+    from sottovoce.mechanisms.kernels.cuda.ladder import family_sampler
+
+    stddev, domain = mechanism.noise_stddev, mechanism.input_domain
+    design = families.gauss_hermite(mechanism.levels)
+    return family_sampler(
+        Affine(divisor=stddev),
+        design.points,
+        design.weights,
+        reach=domain.radius / stddev,
+        fisher_bound=design.fisher_bound,
+        dimension=domain.dimension,
+    )

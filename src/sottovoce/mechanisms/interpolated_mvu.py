@@ -1,7 +1,7 @@
 """The interpolated MVU mechanism as published: a two-row MVU table as an exponential family."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -214,20 +214,7 @@ class InterpolatedMvu(WithPrivatize):
         Returns:
             A tensor of bytes with one row for each message.
         """
-        from sottovoce.mechanisms.kernels.cuda import ladder
-
-        family = self.interpolated.family
-
-        return ladder.sample_exponential_family(
-            prepared.rows,
-            Affine(scale=self.tilt_per_unit),
-            family.points,
-            family.weights,
-            keystreams,
-            reach=self.tilt_per_unit * self.input_domain.radius,
-            fisher_bound=family.fisher_bound,
-            scales=prepared.scales,
-        )
+        return _device_sampler(self)(prepared.rows, keystreams, prepared.scales)
 
     @property
     def points(self) -> Vector:
@@ -270,3 +257,18 @@ class InterpolatedMvu(WithPrivatize):
     def _tilts(self, values: ArrayLike) -> Vector:
         """Return x - 1/2 for each coordinate."""
         return np.asarray(self.input_domain.check(values) * self.tilt_per_unit)
+
+
+@lru_cache(maxsize=16)
+def _device_sampler(mechanism: InterpolatedMvu) -> Callable[..., Tensor]:
+    from sottovoce.mechanisms.kernels.cuda.ladder import family_sampler
+
+    family, domain = mechanism.interpolated.family, mechanism.input_domain
+    return family_sampler(
+        Affine(scale=mechanism.tilt_per_unit),
+        family.points,
+        family.weights,
+        reach=mechanism.tilt_per_unit * domain.radius,
+        fisher_bound=family.fisher_bound,
+        dimension=domain.dimension,
+    )

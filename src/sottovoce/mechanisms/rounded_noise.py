@@ -6,6 +6,7 @@ rounding and the modulus are post-processing. Codes, decoding and the law follow
 
 import math
 from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -194,21 +195,7 @@ class RoundedNoise(WithPrivatize):
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
         """Encode prepared rows on their CUDA device, into the same bytes as on the CPU."""
-        from sottovoce.mechanisms.kernels.cuda.grid_noise import Clip, sample_rows
-
-        domain, clip = self.input_domain, Clip()
-        if isinstance(domain, Box):
-            clip = Clip(lower=domain.lower, upper=domain.upper, middle=self.middle)
-        return sample_rows(
-            prepared.rows,
-            clip,
-            self.noise,
-            self.step,
-            _HEADROOM * reach(domain),
-            self.bits,
-            keystreams,
-            scales=prepared.scales,
-        )
+        return _device_sampler(self)(prepared.rows, keystreams, prepared.scales)
 
     @property
     def points(self) -> Vector:
@@ -285,3 +272,20 @@ class RoundedNoise(WithPrivatize):
         # Exact unless |middle| is below the box's width; then the error is below 2^-54 of the
         # width, which ROUNDING covers.
         return self.input_domain.check(values) - self.middle
+
+
+@lru_cache(maxsize=16)
+def _device_sampler(mechanism: RoundedNoise) -> Callable[..., Tensor]:
+    from sottovoce.mechanisms.kernels.cuda.grid_noise import Clip, sample_rows
+
+    domain, clip = mechanism.input_domain, Clip()
+    if isinstance(domain, Box):
+        clip = Clip(lower=domain.lower, upper=domain.upper, middle=mechanism.middle)
+    return partial(
+        sample_rows,
+        clip=clip,
+        noise=mechanism.noise,
+        step=mechanism.step,
+        farthest=_HEADROOM * reach(domain),
+        bits=mechanism.bits,
+    )

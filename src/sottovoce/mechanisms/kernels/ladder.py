@@ -200,7 +200,7 @@ class Affine:
         return _SLOPES[0] <= abs(self.scale / self.divisor) <= _SLOPES[1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Law:
     """The distribution that decides the codes of coordinates that a ladder leaves undecided.
 

@@ -5,6 +5,7 @@ second one decides those by further random bits, and lists the few, about one in
 does not decide. These the CPU decides.
 """
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -80,12 +81,12 @@ class Batch:
         self.scaled, given = scales is not None, list(numbers)
         if scales is not None and not isinstance(scales, torch.Tensor):
             given += scales
-        head = np.array([0.0, *given])
-        content = head.tobytes() + spend_all(keystreams).tobytes()
-        placed = torch.from_numpy(np.frombuffer(bytearray(content), dtype=np.int64))
-        self._counts = placed.to(rows.device, non_blocking=True)
-        self.floats, self.words = self._counts.view(torch.float64), self._counts.view(torch.int32)
-        self.key_at = 2 * len(head)
+        content = bytearray(array("d", (0.0, *given)))
+        self.key_at = len(content) // 4
+        content += spend_all(keystreams).tobytes()
+        placed = torch.frombuffer(content, dtype=torch.float64)
+        self.floats = placed.to(rows.device, non_blocking=True)
+        self.words = self.floats.view(torch.int32)
         self.scales = scales if isinstance(scales, torch.Tensor) else self.floats
         if isinstance(scales, tuple):
             self.scales = self.floats[1 + len(numbers) :]
@@ -111,24 +112,24 @@ class Batch:
         later = _later.get()
         if later is not None:
             launch()
-            later.add(self._counts, self.capacity)
+            later.add(self.words, self.capacity)
             return []
         while True:
             launch()
-            listed, found = _listed(self._counts)
+            listed, found = _listed(self.words)
             if max(listed, found) <= self.capacity:
                 break
             self._make_lists(max(listed, found))
-            self._counts[0] = 0
+            self.words[:2] = 0
         if not found:
             return []
         left = self._lists[2:, :found].cpu().numpy()
         return [Rest(left[:, left[0] == row]) for row in np.unique(left[0])]
 
 
-def _listed(counts: torch.Tensor) -> tuple[int, int]:
+def _listed(words: torch.Tensor) -> tuple[int, int]:
     """Wait, and return how many blocks were listed, and how many coordinates for the CPU."""
-    both = int(counts[0])
+    both = int(words[:2].view(torch.int64))
     return both & 0xFFFFFFFF, both >> 32
 
 
@@ -138,13 +139,13 @@ class Unread:
     def __init__(self) -> None:
         self._batches: list[tuple[torch.Tensor, int]] = []
 
-    def add(self, counts: torch.Tensor, capacity: int) -> None:
+    def add(self, words: torch.Tensor, capacity: int) -> None:
         """Keep the counters of a batch with lists of that length."""
-        self._batches.append((counts, capacity))
+        self._batches.append((words, capacity))
 
     def all_decided(self) -> bool:
         """Wait, and return whether the kernels decided all codes, so that all are right."""
-        listed = [(*_listed(counts), capacity) for counts, capacity in self._batches]
+        listed = [(*_listed(words), capacity) for words, capacity in self._batches]
         return all(blocks <= capacity and not rest for blocks, rest, capacity in listed)
 
 
@@ -221,8 +222,8 @@ def write_code(payloads: torch.Tensor, row: int, coordinate: int, code: int, bit
 
 def encode_on_cpu(
     rows: torch.Tensor,
-    scales: Scales,
     keystreams: Sequence[Keystream],
+    scales: Scales,
     encoded: Callable[[Vector, Keystream], NDArray[np.uint8]],
     bits: int,
 ) -> torch.Tensor:

@@ -277,42 +277,35 @@ def _settle(
 
 def sample_rows(
     rows: torch.Tensor,
+    keystreams: Sequence[Keystream],
+    scales: Scales = None,
+    *,
     clip: Clip,
     noise: Noise,
     step: float,
     farthest: float,
     bits: int,
-    keystreams: Sequence[Keystream],
-    *,
-    scales: Scales = None,
     options: Options | None = None,
 ) -> torch.Tensor:
     """Return round((clip(x scale) + noise)/step) modulo 2^bits, packed: a matrix of bytes.
 
     Args:
         rows: A matrix of finite numbers x with a row for each client.
+        keystreams: The randomness of each row; they are used up.
+        scales: The factor of each row, as a tuple or as a float64 tensor on the device; None if
+            all are 1.
         clip: The clipping of x.
         noise: The law of the noise.
         step: The distance of grid points.
         farthest: A bound on |clip(x scale)|.
         bits: The number of bits of a code.
-        keystreams: The randomness of each row; they are used up.
-        scales: The factor of each row, as a tuple or as a float64 tensor on the device; None if
-            all are 1.
         options: The launch options.
 
     Raises:
         ParameterError: The kernels cannot read the rows, or there are too many of them.
         RandomnessError: A keystream was used before.
     """
-    table, slack = _placed(noise, step, rows.device)
-    fine, fine_slack = _placed(noise, step, rows.device, _FINE_BITS, _FINE_OCTAVES)
-    beyond = rounded.slack_of_values(step, farthest)
-    series, unit = _placed_series(noise, rows.device)
-    numbers = (
-        1.0 / step, slack + beyond, *clip, fine_slack + beyond, step, PER_UNIT / unit,
-        farthest / unit,
-    )  # fmt: skip
+    table, fine, series, numbers = _tables(clip, noise, step, farthest, rows.device)
     batch = Batch(rows, keystreams, scales, numbers, most=_MOST, listed=rows.numel() // 512)
     clients, dimension = rows.shape
     tiles = -(-dimension // TILE)
@@ -321,8 +314,13 @@ def sample_rows(
     warps, repeat = options or Options(warps=4)
     boxed, mask, asm = clip != Clip(), (1 << bits) - 1, rows.is_cuda
     programs = SETTLERS if rows.is_cuda else 1
+    if not rows.numel():
+        size = (dimension * bits + 7) // 8
+        return torch.empty((clients, size), dtype=torch.uint8, device=rows.device)
+    payloads = codes
 
     def launch() -> None:
+        nonlocal payloads
         given = batch.floats, batch.words, batch.scales
         for tail, start, stop, again in launches(clients, dimension, TILE, repeat):
             _encode[(-(-(stop - start) // (warps * again)), clients)](
@@ -337,26 +335,36 @@ def sample_rows(
             boxed=boxed, scaled=batch.scaled, programs=programs, width=SETTLER_LANES, asm=asm,
             num_warps=SETTLER_LANES // 32, enable_fp_fusion=False,
         )  # fmt: skip
+        if bits in (8, 16):  # Now, while the kernels run.
+            payloads = codes.view(torch.uint8)[:, : dimension * bits // 8]
 
     with on_device(rows):
-        if rows.numel():
-            for rest in batch.run(launch):
-                keystream = keystreams[rest.row]
-                settled = rounded.settle_codes(rest.values, noise, step, rest.spelled, keystream)
-                places = torch.from_numpy(rest.spelled.coordinates).to(rows.device)
-                codes[rest.row, places] = torch.from_numpy(settled & mask).to(rows.device, dtype)
-        if bits in (8, 16):
-            return codes.view(torch.uint8)[:, : dimension * bits // 8]
-        return pack(codes[:, :dimension], bits)
+        for rest in batch.run(launch):
+            keystream = keystreams[rest.row]
+            settled = rounded.settle_codes(rest.values, noise, step, rest.spelled, keystream)
+            places = torch.from_numpy(rest.spelled.coordinates).to(rows.device)
+            codes[rest.row, places] = torch.from_numpy(settled & mask).to(rows.device, dtype)
+        return payloads if bits in (8, 16) else pack(codes[:, :dimension], bits)
 
 
 @lru_cache(maxsize=32)
+def _tables(
+    clip: Clip, noise: Noise, step: float, farthest: float, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, tuple[float, ...]]:
+    """Return the chords, the fine ones, the series, and the numbers of a batch."""
+    table, slack = _placed(noise, step, device, rounded.CELL_BITS, rounded.OCTAVES)
+    fine, fine_slack = _placed(noise, step, device, _FINE_BITS, _FINE_OCTAVES)
+    beyond = rounded.slack_of_values(step, farthest)
+    series, unit = _placed_series(noise, device)
+    numbers = (
+        1.0 / step, slack + beyond, *clip, fine_slack + beyond, step, PER_UNIT / unit,
+        farthest / unit,
+    )  # fmt: skip
+    return table, fine, series, numbers
+
+
 def _placed(
-    noise: Noise,
-    step: float,
-    device: torch.device,
-    cell_bits: int = rounded.CELL_BITS,
-    octaves: range = rounded.OCTAVES,
+    noise: Noise, step: float, device: torch.device, cell_bits: int, octaves: range
 ) -> tuple[torch.Tensor, float]:
     """Return a table of chords for the kernel, and a bound on its rounding errors.
 
@@ -376,7 +384,6 @@ def _placed(
     return torch.from_numpy(pairs.view(np.int64)).to(device), slack
 
 
-@lru_cache(maxsize=32)
 def _placed_series(noise: Noise, device: torch.device) -> tuple[torch.Tensor, float]:
     """Return the series of a law's tail and its unit; a series of degree 0 if it has none."""
     found = tail_series(noise)

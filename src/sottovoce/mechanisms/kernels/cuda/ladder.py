@@ -15,7 +15,7 @@ which the first two steps of the search choose stay in registers.
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -52,6 +52,9 @@ from sottovoce.mechanisms.kernels.reference import family as exact_family
 from sottovoce.mechanisms.kernels.reference import table as exact_table
 
 _MORE_REGISTERS = 80  # For 16 levels and more, whose search is longer; measured on an H200.
+# Gives the packed codes of rows, each with a keystream and a factor. It should be kept: the device
+# waits while it is made.
+Sampler = Callable[[torch.Tensor, Sequence[Keystream], Scales], torch.Tensor]
 _EVEN = 1.25  # Up to this ratio of gaps the largest one serves for all cells.
 
 
@@ -257,26 +260,26 @@ def _encode(
 
 def sample_rows(
     rows: torch.Tensor,
+    keystreams: Sequence[Keystream],
+    scales: Scales = None,
+    *,
     affine: Affine,
     ladder: Ladder,
     law: Law,
-    keystreams: Sequence[Keystream],
     exact: Callable[[float, int, int, Keystream], int],
-    *,
-    scales: Scales = None,
     options: Options | None = None,
 ) -> torch.Tensor:
     """Return the packed codes of rows [clients, d] of values x, as a matrix of bytes.
 
     Args:
         rows: The values, a row for each client.
+        keystreams: The randomness of each row; they are used up.
+        scales: The factor of each row, as a tuple or as a float64 tensor on the device; None if
+            all are 1.
         affine: The map u = (x * scale of the row - shift) scale/divisor.
         ladder: A ladder over u.
         law: The distribution, for coordinates that the ladder leaves undecided.
-        keystreams: The randomness of each row; they are used up.
         exact: Returns the code of (u, draw, coordinate, keystream) in arbitrary precision.
-        scales: The factor of each row, as a tuple or as a float64 tensor on the device; None if
-            all are 1.
         options: The launch options.
 
     Raises:
@@ -287,21 +290,23 @@ def sample_rows(
     parameter_rules.integer("levels", ladder.levels, low=2, high=256)
     bits = (ladder.levels - 1).bit_length()
     width = 1 << (bits - 1).bit_length()
-    pairs, cells, limit, gap, even = _placed(ladder, rows.device)
-    numbers = (
-        affine.shift, affine.scale, affine.divisor, ladder.cells_per_unit, ladder.origin - 0.5,
-        limit, gap,
-    )  # fmt: skip
+    pairs, cells, numbers, even, far = _placed(ladder, affine, rows.device)
     # Up to one block in four, unless very many coordinates lie outside of the ladder.
     batch = Batch(rows, keystreams, scales, numbers, most=MOST, listed=rows.numel() // 128)
     clients, dimension = rows.shape
     tiles = -(-dimension // TILE)
     codes = torch.empty((clients, 32 * bits * tiles), dtype=torch.int32, device=rows.device)
-    wide = law.is_table and (batch.scaled or rows.dtype == torch.float64 or is_far(affine, ladder))
+    wide = law.is_table and (batch.scaled or rows.dtype == torch.float64 or far)
     warps, repeat = options or Options(warps=2 if law.is_table else 1)
     registers = _MORE_REGISTERS if bits >= 4 and not law.is_table else REGISTERS
 
+    size = (dimension * bits + 7) // 8
+    if not rows.numel():
+        return codes.view(torch.uint8)[:, :size]
+    payloads = codes
+
     def launch() -> None:
+        nonlocal payloads
         given = batch.floats, batch.words, batch.scales
         for tail, start, stop, again in launches(clients, dimension, TILE, repeat):
             _encode[(-(-(stop - start) // (warps * again)), clients)](
@@ -313,15 +318,14 @@ def sample_rows(
                 enable_fp_fusion=False,
             )  # fmt: skip
         launch_settling(batch, codes, tiles, law, bits=bits)
+        payloads = codes.view(torch.uint8)[:, :size]  # Now, while the kernels run.
 
-    payloads = codes.view(torch.uint8)
-    if rows.numel():
-        with on_device(rows):
-            for rest in batch.run(launch):
-                for u, i, draw in zip(*rest.places(), strict=True):
-                    code = exact(u, draw, i, keystreams[rest.row])
-                    write_code(payloads, rest.row, i, code, bits)
-    return payloads[:, : (dimension * bits + 7) // 8]
+    with on_device(rows):
+        for rest in batch.run(launch):
+            for u, i, draw in zip(*rest.places(), strict=True):
+                code = exact(u, draw, i, keystreams[rest.row])
+                write_code(payloads, rest.row, i, code, bits)
+    return payloads
 
 
 class _Placed(NamedTuple):
@@ -332,20 +336,21 @@ class _Placed(NamedTuple):
             the middle of the cell and its rise over the cell. Rows are padded with thresholds that
             no draw passes; the last pair begins with the gap.
         cells: The number of cells.
-        limit: The largest position.
-        gap: The largest gap.
-        even: Whether it serves for all cells.
+        numbers: The numbers of a batch: the map to u, then that to positions, the largest position
+            and the largest gap.
+        even: Whether this gap serves for all cells.
+        far: Whether `is_far` is true.
     """
 
     pairs: torch.Tensor
     cells: int
-    limit: float
-    gap: float
+    numbers: tuple[float, ...]
     even: bool
+    far: bool
 
 
 @lru_cache(maxsize=64)
-def _placed(ladder: Ladder, device: torch.device) -> _Placed:
+def _placed(ladder: Ladder, affine: Affine, device: torch.device) -> _Placed:
     count, cells = ladder.levels - 1, len(ladder.gaps) - 1
     gaps = ladder.gaps[:cells]
     pairs = np.zeros((cells, 1 << count.bit_length(), 2), dtype=np.float32)
@@ -355,30 +360,33 @@ def _placed(ladder: Ladder, device: torch.device) -> _Placed:
     pairs[:, :count, 1] = rises
     pairs[:, -1, 0] = gaps
     gap = float(gaps.max())
+    limit = float(np.nextafter(np.float32(cells - 0.5), np.float32(0.0)))
+    numbers = (
+        affine.shift, affine.scale, affine.divisor, ladder.cells_per_unit, ladder.origin - 0.5,
+        limit, gap,
+    )  # fmt: skip
     return _Placed(
         pairs=torch.from_numpy(pairs.view(np.int64)).to(device),
         cells=cells,
-        limit=float(np.nextafter(np.float32(cells - 0.5), np.float32(0.0))),
-        gap=gap,
+        numbers=numbers,
         even=gap <= _EVEN * float(gaps.min()),
+        far=is_far(affine, ladder),
     )
 
 
-def sample_exponential_family(
-    rows: torch.Tensor,
+def family_sampler(
     affine: Affine,
     points: Vector,
     weights: Vector,
-    keystreams: Sequence[Keystream],
     *,
     reach: float,
     fisher_bound: float,
-    scales: Scales = None,
-) -> torch.Tensor:
-    """Return the packed codes that `mechanisms.kernels.family` gives on the CPU for each row.
+    dimension: int,
+) -> Sampler:
+    """Return what gives the codes of `mechanisms.kernels.family.sample_exponential_family`.
 
-    The arguments are those of its function of the same name, with rows on a CUDA device, each
-    with a keystream and a factor. Values must be finite, which is not checked.
+    The arguments are those of that function, and the dimension of the rows. Values must be finite,
+    which is not checked.
     """
     if not family.has_ladder(affine, points, reach):
 
@@ -387,44 +395,36 @@ def sample_exponential_family(
                 row, affine, points, weights, keystream, reach=reach, fisher_bound=fisher_bound
             )
 
-        return encode_on_cpu(rows, scales, keystreams, encoded, (len(points) - 1).bit_length())
-    usual = family.usual_reach(reach, rows.shape[1])
+        return partial(encode_on_cpu, encoded=encoded, bits=(len(points) - 1).bit_length())
+    usual = family.usual_reach(reach, dimension)
     ladder = family.ladder_of(points, weights, fisher_bound, usual, fewest=1)
 
     def exact(u: float, draw: int, i: int, keystream: Keystream) -> int:
         return exact_family.exact_code(u, points, weights, draw, i, keystream)
 
     law = Law(is_table=False, first=points, second=weights)
-    return sample_rows(rows, affine, ladder, law, keystreams, exact, scales=scales)
+    return partial(sample_rows, affine=affine, ladder=ladder, law=law, exact=exact)
 
 
-def sample_table(
-    rows: torch.Tensor,
-    given: table.ThresholdTable,
-    keystreams: Sequence[Keystream],
-    affine: Affine,
-    *,
-    scales: Scales = None,
-) -> torch.Tensor:
-    """Return the packed codes that `mechanisms.kernels.table` gives on the CPU for each row.
+def table_sampler(given: table.ThresholdTable, affine: Affine) -> Sampler:
+    """Return what gives the codes of `mechanisms.kernels.table.sample_table` with `clamp`.
 
-    The arguments are those of its function of the same name with `clamp`, with rows on a CUDA
-    device, each with a keystream and a factor: an input outside the table counts as the nearer
-    end. Values must be finite; the caller must check that.
+    The arguments are those of that function: an input outside the table counts as the nearer end.
+    Values must be finite; the caller must check that.
     """
-    knots = given.knots
+    knots, cumulative = given.knots, given.cumulative
     if not table.has_ladder(affine, given):
 
         def encoded(row: Vector, keystream: Keystream) -> family.Codes:
             return table.sample_table(row, given, keystream, affine, clamp=True)
 
         levels = given.thresholds.shape[1]
-        return encode_on_cpu(rows, scales, keystreams, encoded, (levels - 1).bit_length())
+        return partial(encode_on_cpu, encoded=encoded, bits=(levels - 1).bit_length())
 
     def exact(u: float, draw: int, i: int, keystream: Keystream) -> int:
         place = min(max(u, float(knots[0])), float(knots[-1]))
-        return exact_table.exact_code(place, knots, given.cumulative, draw, i, keystream)
+        return exact_table.exact_code(place, knots, cumulative, draw, i, keystream)
 
     law = Law(is_table=True, first=knots, second=given.thresholds)
     ladder, _ = table.cached_ladders(given)
-    return sample_rows(rows, affine, ladder, law, keystreams, exact, scales=scales)
+    return partial(sample_rows, affine=affine, ladder=ladder, law=law, exact=exact)

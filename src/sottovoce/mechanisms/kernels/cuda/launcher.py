@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import torch
 import triton
 
 # The compiled kernels of older versions take other arguments.
@@ -23,28 +22,28 @@ class Launcher:
     def __init__(self, function: Any) -> None:
         self.function = function
         self._names: list[str] = function.arg_names
-        self._kept: dict[tuple[Any, ...], tuple[Any, list[str]]] = {}
+        self._kept: dict[tuple[Any, ...], tuple[Any, list[Any]]] = {}
 
     def __getitem__(self, grid: Sequence[int]) -> Callable[..., None]:
         return partial(self._launch, grid)
 
     def _launch(self, grid: Sequence[int], *given: Any, **constants: Any) -> None:
-        key = (given[0].get_device(), *map(_kind, given), *constants.items())
+        kinds = [given[0].get_device(), *constants, *constants.values()]
+        # Type and alignment of a tensor, and the size of an integer.
+        for argument in given:
+            if isinstance(argument, int):
+                kinds.append(-(2**31) <= argument < 2**31)
+            else:
+                kinds += argument.dtype, argument.data_ptr() % 16
+        key = tuple(kinds)
         kept = self._kept.get(key)
         if kept is not None:
-            kernel, names = kept
-            kernel[(*grid, 1, 1)](*given, *[constants[name] for name in names])
+            kernel, last = kept
+            kernel[(*grid, 1, 1)](*given, *last)
             return
         kernel = self.function[grid](*given, **constants)
         if _KEEPS and isinstance(kernel, triton.compiler.CompiledKernel):
-            self._kept[key] = kernel, self._names[len(given) :]
-
-
-def _kind(argument: Any) -> Any:
-    """Return on what the compiled kernel depends: type and alignment, or the size of an integer."""
-    if isinstance(argument, torch.Tensor):
-        return argument.dtype, argument.data_ptr() % 16
-    return -(2**31) <= argument < 2**31
+            self._kept[key] = kernel, [constants[name] for name in self._names[len(given) :]]
 
 
 def launched(*integers: str) -> Callable[[Any], Launcher]:

@@ -51,4 +51,4 @@ def on_device(tensor: torch.Tensor) -> AbstractContextManager[object]:
 
     For a tensor on the CPU the context does nothing.
     """
-    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+    return torch.cuda.device(tensor.get_device()) if tensor.is_cuda else nullcontext()

@@ -87,8 +87,7 @@ def launch_settling(batch: Batch, codes: torch.Tensor, tiles: int, law: Law, *, 
         bits: The number of bits of a code.
     """
     programs = SETTLERS if batch.rows.is_cuda else 1
-    device = batch.rows.device
-    first, second = _placed(law.first.tobytes(), device), _placed(law.second.tobytes(), device)
+    first, second = _placed(law, batch.rows.device)
     levels = len(law.second) if not law.is_table else law.second.shape[1]
     settle[(programs,)](
         batch.rows, batch.floats, batch.words, batch.scales, first, second, codes, batch.lists,
@@ -99,5 +98,9 @@ def launch_settling(batch: Batch, codes: torch.Tensor, tiles: int, law: Law, *, 
 
 
 @lru_cache(maxsize=64)
-def _placed(numbers: bytes, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(np.frombuffer(numbers).copy()).to(device)
+def _placed(law: Law, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    first, second = (
+        torch.from_numpy(np.array(numbers, dtype=np.float64).ravel()).to(device)
+        for numbers in (law.first, law.second)
+    )
+    return first, second
