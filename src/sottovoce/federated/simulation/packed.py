@@ -101,7 +101,9 @@ class PackedMessages(InMemoryBackend):
             some = members[first : first + together]
             groups = []
             for mechanism, positions in self.roster.groups(some):
-                chosen = rows.select(_index(first + positions))
+                chosen = rows
+                if len(positions) < len(rows):
+                    chosen = rows.select(_index(first + positions))
                 prepared = prepare(
                     mechanism, self._given(chosen), rotation=rotation, zero_nonfinite=True
                 )

@@ -29,7 +29,15 @@ class Launcher:
         return partial(self._launch, grid)
 
     def _launch(self, grid: Sequence[int], *given: Any, **constants: Any) -> None:
-        key = (given[0].get_device(), *map(_kind, given), *constants.items())
+        # What the compiled kernel depends on, without a call for each argument: of a tensor its type
+        # and alignment, of an integer its size.
+        kinds = [
+            (one.dtype, one.data_ptr() % 16)
+            if isinstance(one, torch.Tensor)
+            else -(2**31) <= one < 2**31
+            for one in given
+        ]
+        key = (given[0].get_device(), *kinds, *constants.items())
         kept = self._kept.get(key)
         if kept is not None:
             kernel, names = kept
@@ -38,13 +46,6 @@ class Launcher:
         kernel = self.function[grid](*given, **constants)
         if _KEEPS and isinstance(kernel, triton.compiler.CompiledKernel):
             self._kept[key] = kernel, self._names[len(given) :]
-
-
-def _kind(argument: Any) -> Any:
-    """Return on what the compiled kernel depends: type and alignment, or the size of an integer."""
-    if isinstance(argument, torch.Tensor):
-        return argument.dtype, argument.data_ptr() % 16
-    return -(2**31) <= argument < 2**31
 
 
 def launched(*integers: str) -> Callable[[Any], Launcher]:
