@@ -29,8 +29,7 @@ class Launcher:
         return partial(self._launch, grid)
 
     def _launch(self, grid: Sequence[int], *given: Any, **constants: Any) -> None:
-        # What the compiled kernel depends on, without a call for each argument: of a tensor its type
-        # and alignment, of an integer its size.
+        # What a compiled kernel depends on: of a tensor type and alignment, of an integer size.
         kinds = [
             (one.dtype, one.data_ptr() % 16)
             if isinstance(one, torch.Tensor)
