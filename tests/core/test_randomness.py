@@ -76,8 +76,8 @@ def test_the_first_word_of_the_rfc_stream_is_read_little_endian() -> None:
     assert words.tolist() == [0x903DF1A0ADE0B876]
 
 
-@pytest.mark.parametrize("count", [8191, 8192, 8193, 20_000])
-def test_a_stream_longer_than_a_chunk_goes_on_where_the_chunk_ended(count: int) -> None:
+@pytest.mark.parametrize("count", [1, 256, 257, 4096, 4097, 8191, 8192, 8193, 20_000])
+def test_words_are_the_keystream_however_it_is_made(count: int) -> None:
     key = bytes(range(32))
     whole = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * count))
     assert Keystream(key).words(count).astype("<u8").tobytes() == whole

@@ -92,3 +92,15 @@ def test_a_slice_of_clients_keeps_names_and_samples() -> None:
     torch.testing.assert_close(features[:2], clients[4].features)
     torch.testing.assert_close(labels[2:], clients[1].labels)
     assert [c.name for c in clients[1:3]] == ["client-0001", "client-0002"]
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2], [128, 129], [1, 2, 3], [0, 2, 1], [5, 5], [199], []])
+def test_samples_are_shared_only_if_they_are_consecutive_and_aligned(rows: list[int]) -> None:
+    features = torch.empty(200 * FEATURES + 128)
+    start = -features.data_ptr() // 4 % 128
+    features = features[start : start + 200 * FEATURES].view(200, FEATURES).normal_()
+    clients = Clients(features, np.arange(200), [np.array(rows, dtype=np.int64)])
+    found, expected = clients.shared_samples(), clients.samples()
+    assert all(map(torch.equal, found, expected))
+    shares = features.data_ptr() <= found[0].data_ptr() < features[-1].data_ptr()
+    assert shares == (rows in ([0, 1, 2], [128, 129]))

@@ -42,6 +42,7 @@ _MAIN, _COMMITMENT = 0, 2**96 - 1
 _WORD = 2**64
 _TILE_BLOCKS = 32
 _TILE_BYTES = 64 * _TILE_BLOCKS
+_FEW_WORDS = 1 << 12  # Up to so many, making a cipher takes longer than the stream.
 _ZEROS = memoryview(bytes(_CHUNK_BYTES))
 
 
@@ -99,8 +100,14 @@ class Keystream:
             RandomnessError: The keystream was used before.
             ParameterError: `count` is negative, or more than the stream has (2^35 words).
         """
-        self.spend()
+        key, native = self.spend(), native_kernels()
         parameter_rules.integer("count", count, low=0, high=_MAX_STREAM_BYTES // 8)
+        if native is not None and count <= _FEW_WORDS:
+            tiles = -(-8 * count // _TILE_BYTES)
+            draws = np.empty((tiles, _TILE_BYTES // 4 // _TILE_BLOCKS, _TILE_BLOCKS), np.uint32)
+            native.library.draws(native.level, key, 32, 0, draws.reshape(-1))
+            # The draws of a tile are its blocks of the stream, transposed.
+            return draws.transpose(0, 2, 1).reshape(-1).view(np.uint64)[:count]
         return np.frombuffer(self._bytes(_MAIN, 8 * count), dtype="<u8").astype(
             np.uint64, copy=False
         )

@@ -318,6 +318,8 @@ class Epochs(_DrawsArrays):
 
     def draw_array(self, num_clients: int, schedule: SeededRandomness, number: int) -> Positions:
         self.check(num_clients)
+        if self.size == num_clients:  # Every round is an epoch; the order changes nothing.
+            return np.arange(num_clients, dtype=np.int64)
         epoch, place = divmod(number - 1, self.rounds_of_an_epoch(num_clients))
         order = _order(schedule, epoch, num_clients)
         return np.sort(order[place * self.size : (place + 1) * self.size])

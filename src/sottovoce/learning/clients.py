@@ -106,12 +106,13 @@ class OuterRows:
             yield self._matrix(left, right)
 
     def _matrix(self, left: Tensor, right: Tensor) -> Tensor:
-        outputs, features = left.shape[1], right.shape[1]
-        made = left.new_empty(len(left), outputs * (features + self.has_bias))
-        weights = made[:, : outputs * features].view(len(left), outputs, features)
-        torch.mul(left[:, :, None], right[:, None, :], out=weights)
+        (count, outputs), features = left.shape, right.shape[1]
+        products = outputs * features
+        made = left.new_empty(count, products + outputs * self.has_bias)
+        weights = made.as_strided((count, outputs, features), (made.shape[1], features, 1))
+        torch.mul(left.unsqueeze(2), right.unsqueeze(1), out=weights)
         if self.has_bias:
-            made[:, outputs * features :] = left
+            made.narrow(1, products, outputs).copy_(left)
         return made
 
 
@@ -235,6 +236,7 @@ def _zero_non_finite(rows: Rows, finite: Tensor) -> Rows:
 
 Indices = NDArray[np.int64]
 _DIGESTED_ROWS = 1000
+_ALIGNMENT = 512  # What torch gives new tensors on a CUDA device.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,6 +375,22 @@ class Clients(Sequence[ClientData]):
             (features, labels): the features as float32, one row for each sample.
         """
         return self._read(self.rows)
+
+    def shared_samples(self) -> tuple[Tensor, Tensor]:
+        """Return `samples`, without a copy if they are consecutive rows of tensors.
+
+        Returns:
+            (features, labels), which must not be written to.
+        """
+        rows = self.rows
+        if isinstance(self._features, Tensor) and len(rows):
+            first, count = int(rows[0]), len(rows)
+            features = self._features.narrow(0, first, min(count, len(self._features) - first))
+            # Products of matrices may depend on the alignment of their memory.
+            aligned = features.data_ptr() % _ALIGNMENT == 0
+            if aligned and np.array_equal(rows, np.arange(first, first + count)):
+                return features.float(), self._labels_on_device.narrow(0, first, count)
+        return self._read(rows)
 
     def digest(self, *, features: bool) -> str:
         """Return sixteen hex digits that identify who has which labels and, on request, features.

@@ -21,6 +21,7 @@ from sottovoce.core.domains import Floats, Vector
 from sottovoce.core.errors import ParameterError
 from sottovoce.learning.clients import (
     ClientData,
+    Clients,
     DenseRows,
     OuterRows,
     Rows,
@@ -506,7 +507,7 @@ class Task:
         weight, *bias = self._unflatten(self.tensor(model)).values()
         inputs = features.reshape(len(features), -1)
         residuals = torch.softmax(nn.functional.linear(inputs, weight, *bias), dim=1)
-        residuals.scatter_(1, labels[:, None], -1.0, reduce="add")
+        residuals.scatter_(1, labels.unsqueeze(1), -1.0, reduce="add")
         return OuterRows(residuals, inputs, has_bias=bool(bias))
 
     def _sample_loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -535,7 +536,11 @@ class Task:
         return outputs
 
     def _samples(self, clients: Sequence[ClientData]) -> tuple[Tensor, Tensor]:
-        features, labels = samples_of(clients)
+        """Return features and labels of all clients on the device; they must not be written to."""
+        if isinstance(clients, Clients):
+            features, labels = clients.shared_samples()
+        else:
+            features, labels = samples_of(clients)
         return features.to(self.device), labels.to(self.device)
 
     def _place_test_features(self, features: Tensor | NDArray[Any]) -> Tensor | NDArray[Any]:

@@ -105,7 +105,9 @@ class TableMechanism(WithPrivatize):
 
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
         """Encode prepared rows on their CUDA device, into the same bytes as on the CPU."""
-        return _device_sampler(self)(prepared.rows, keystreams, prepared.scales)
+        # A plug-in's class may not be hashable.
+        sampler = _device_sampler if type(self).__hash__ else _device_sampler.__wrapped__
+        return sampler(self)(prepared.rows, keystreams, prepared.scales)
 
     @property
     def affine(self) -> Affine:

@@ -101,7 +101,9 @@ class PackedMessages(InMemoryBackend):
             some = members[first : first + together]
             groups = []
             for mechanism, positions in self.roster.groups(some):
-                chosen = rows.select(_index(first + positions))
+                chosen = rows
+                if len(positions) < len(rows):
+                    chosen = rows.select(_index(first + positions))
                 prepared = prepare(
                     mechanism, self._given(chosen), rotation=rotation, zero_nonfinite=True
                 )
@@ -150,19 +152,18 @@ class _UplinkSum:
         gathers: bool,
     ) -> None:
         self._roster, self._rotation, self._weight = roster, rotation, 0.0
-        self._sums = counted
-        self._ordered = OrderedSum(dimension)
+        self._sums: RowSums | OrderedSum = counted or OrderedSum(dimension)
         self._each: list[tuple[int, Vector]] | None = [] if gathers else None
 
     def add(self, members: Positions, groups: Sequence[_Group]) -> None:
         """Add the messages of consecutive clients."""
         with stage("sum"):
-            if self._sums is not None:
+            if isinstance(self._sums, OrderedSum):
+                self._add_in_order(self._sums, members, groups)
+            else:
                 self._weight += len(members)
                 for one in groups:
                     self._sums.add(one.packed, [1.0] * len(one.packed))
-            else:
-                self._add_in_order(members, groups)
             if self._each is not None:
                 codes, places = [one.packed.codes() for one in groups], _places(groups).tolist()
                 self._each += [
@@ -170,18 +171,18 @@ class _UplinkSum:
                     for i, (group, row) in zip(members.tolist(), places, strict=True)
                 ]
 
-    def _add_in_order(self, members: Positions, groups: Sequence[_Group]) -> None:
+    def _add_in_order(self, sums: OrderedSum, members: Positions, groups: Sequence[_Group]) -> None:
         """Add the messages one after the other, with the roundings of the server's mean."""
         weights = self._roster.weights[members]
         self._weight = float(
             np.cumsum(np.append(self._weight, weights))[-1]
         )  # One after the other.
         messages = [(one.mechanism, one.packed) for one in groups]
-        self._ordered.add(messages, weights, _places(groups))
+        sums.add(messages, weights, _places(groups))
 
     def combined(self) -> AggregatedUplink:
         """Return the weighted mean, rotated back, and all vectors if they were kept."""
-        mean = (self._sums or self._ordered).mean(self._weight, self._rotation)
+        mean = self._sums.mean(self._weight, self._rotation)
         if self._each is None:
             return AggregatedUplink(mean=mean)
         each = ClientVectors(

@@ -59,6 +59,8 @@ class Roster:
         Args:
             members: The positions of at least one client.
         """
+        if self._all_alike:
+            return self.mechanisms[0]
         kinds, weights = self.kinds[members], self.weights[members]
         if (kinds == kinds[0]).all() and (weights == weights[0]).all():
             return self.mechanisms[int(kinds[0])]
@@ -74,7 +76,14 @@ class Roster:
 
     def payload_bytes(self, members: Positions) -> int:
         """Return the bytes of one vector's codes, summed over some clients."""
+        if len(self.mechanisms) == 1:
+            return len(members) * int(self._bytes_of_kinds[0])
         return int(self._bytes_of_kinds[self.kinds[members]].sum())
+
+    @cached_property
+    def _all_alike(self) -> bool:
+        """Whether all clients share mechanism and weight."""
+        return len(self.mechanisms) == 1 and bool((self.weights == self.weights[0]).all())
 
     @cached_property
     def labels(self) -> LabelParts:

@@ -244,6 +244,9 @@ def rotate_rows(
     signs = _signs_on(rotation, rows.device)
     short = block_size(rotation.dimension).bit_length() - 1 <= _ROW_LEVELS
     with on_device(rows):
+        if short and _LEAST_ROWS <= len(rows) <= _MOST_ROWS:
+            _rotate_whole(rows, out, signs, scales)
+            return out
         for first in range(0, len(rows), _MOST_ROWS):
             part = slice(first, first + _MOST_ROWS)
             own = None if scales is None else scales[part]
@@ -271,14 +274,12 @@ def rotate_back(vector: torch.Tensor, rotation: Rotation) -> None:
 @lru_cache(maxsize=2)
 def _signs_on(rotation: Rotation, device: torch.device) -> _Signs:
     passes = rotation.packed_passes()
-    each = -(-len(passes[0][1]) // 4)
-    padded = np.zeros((len(passes), 4 * each), dtype=np.uint8)
-    for row, (_, octets) in zip(padded, passes, strict=True):
-        row[: len(octets)] = octets
-    words = padded.reshape(-1).view("<i4").astype(np.int32, copy=False)
-    return _Signs(
-        tuple(start for start, _ in passes), torch.from_numpy(words).to(device, non_blocking=True)
-    )
+    short = -len(passes[0][1]) % 4
+    octets = rotation.packed_signs()
+    if short:  # A pass of less than a word.
+        octets = np.pad(octets.reshape(len(passes), -1), ((0, 0), (0, short))).reshape(-1)
+    words = torch.from_numpy(octets.view("<i4").astype(np.int32, copy=False))
+    return _Signs(tuple(start for start, _ in passes), words.to(device, non_blocking=True))
 
 
 def _split(k: int) -> tuple[int, list[int]]:

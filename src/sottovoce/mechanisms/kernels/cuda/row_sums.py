@@ -6,6 +6,7 @@ in float64, for each coordinate in the order of the messages. Only the mean leav
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -114,17 +115,21 @@ class DeviceCounts:
         `Rotation.inverse`.
         """
         counts = self._counts.counts
+        given = np.array([*self._points, self._counts.clients, weight])
+        numbers = _placed(given.tobytes(), counts.device)
         means = torch.empty(self._dimension, dtype=torch.float64, device=counts.device)
         with on_device(counts):
             _mean_of_counts[(-(-self._dimension // _BLOCK),)](
-                counts, self._numbers(weight), means, self._dimension,
+                counts, numbers, means, self._dimension,
                 levels=len(self._points), block=_BLOCK, num_warps=4, enable_fp_fusion=False,
             )  # fmt: skip
         return _on_cpu(means, rotation)
 
-    def _numbers(self, weight: float) -> torch.Tensor:
-        numbers = torch.from_numpy(np.array([*self._points, self._counts.clients, weight]))
-        return numbers.to(self._counts.counts.device, non_blocking=True)
+
+@lru_cache(maxsize=16)  # They are the same in each round if as many clients take part.
+def _placed(octets: bytes, device: torch.device) -> torch.Tensor:
+    """Return float64 numbers, given as bytes, on a device; they must not be written to."""
+    return torch.frombuffer(bytearray(octets), dtype=torch.float64).to(device)
 
 
 class DeviceSum:
