@@ -4,7 +4,7 @@ A table mechanism defines its table; sampling, decoding and the law follow from 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import ClassVar
 
@@ -106,7 +106,8 @@ class TableMechanism(WithPrivatize):
     def encode_on_device(self, prepared: Prepared, keystreams: Sequence[Keystream]) -> Tensor:
         """Encode prepared rows on their CUDA device, into the same bytes as on the CPU."""
         # A plug-in's class may not be hashable.
-        sampler = _device_sampler if type(self).__hash__ else _device_sampler.__wrapped__
+        kept = isinstance(self, Hashable)
+        sampler = _device_sampler if kept else _device_sampler.__wrapped__
         return sampler(self)(prepared.rows, keystreams, prepared.scales)
 
     @property
