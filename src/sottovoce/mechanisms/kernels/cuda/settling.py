@@ -4,9 +4,6 @@ The block's draws are computed again; each open coordinate reads 64 bits more of
 compares them with the exact thresholds in float64.
 """
 
-from functools import lru_cache
-
-import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -16,6 +13,7 @@ from sottovoce.mechanisms.kernels.cuda.chacha import extension, load_key, main_b
 from sottovoce.mechanisms.kernels.cuda.lanes import place_of, word_at
 from sottovoce.mechanisms.kernels.cuda.launcher import launched
 from sottovoce.mechanisms.kernels.cuda.laws import family_code, table_code
+from sottovoce.mechanisms.kernels.cuda.place import numbers_on
 from sottovoce.mechanisms.kernels.ladder import Law
 
 
@@ -88,7 +86,10 @@ def launch_settling(batch: Batch, codes: torch.Tensor, tiles: int, law: Law, *, 
     """
     programs = SETTLERS if batch.rows.is_cuda else 1
     device = batch.rows.device
-    first, second = _placed(law.first.tobytes(), device), _placed(law.second.tobytes(), device)
+    first, second = (
+        numbers_on(law.first.tobytes(), device),
+        numbers_on(law.second.tobytes(), device),
+    )
     levels = len(law.second) if not law.is_table else law.second.shape[1]
     settle[(programs,)](
         batch.rows, batch.floats, batch.words, batch.scales, first, second, codes, batch.lists,
@@ -96,8 +97,3 @@ def launch_settling(batch: Batch, codes: torch.Tensor, tiles: int, law: Law, *, 
         bits=bits, is_table=law.is_table, scaled=batch.scaled, programs=programs,
         width=SETTLER_LANES, num_warps=SETTLER_LANES // 32, enable_fp_fusion=False,
     )  # fmt: skip
-
-
-@lru_cache(maxsize=64)
-def _placed(numbers: bytes, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(np.frombuffer(numbers).copy()).to(device)
