@@ -104,3 +104,12 @@ def test_samples_are_shared_only_if_they_are_consecutive_and_aligned(rows: list[
     assert all(map(torch.equal, found, expected))
     shares = features.data_ptr() <= found[0].data_ptr() < features[-1].data_ptr()
     assert shares == (rows in ([0, 1, 2], [128, 129]))
+
+
+@pytest.mark.parametrize("rows", [[0, 1, 2], [128, 129], [1, 2, 3], [0, 2, 1], [5, 5], []])
+@pytest.mark.parametrize("writable", [True, False])
+def test_shared_samples_of_arrays_are_their_samples(rows: list[int], writable: bool) -> None:
+    features = np.random.default_rng(1).normal(size=(200, FEATURES)).astype(np.float32)
+    features.flags.writeable = writable
+    clients = Clients(features, np.arange(200), [np.array(rows, dtype=np.int64)])
+    assert all(map(torch.equal, clients.shared_samples(), clients.samples()))

@@ -11,7 +11,6 @@ never holds the rows. The flat layout is that of the module: weights row by row,
 after layer.
 """
 
-import copy
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -236,7 +235,8 @@ def _zero_non_finite(rows: Rows, finite: Tensor) -> Rows:
 
 Indices = NDArray[np.int64]
 _DIGESTED_ROWS = 1000
-_ALIGNMENT = 512  # What torch gives new tensors on a CUDA device.
+_ALIGNMENT = 512  # What torch gives new tensors on a CUDA device,
+_NUMPY_ALIGNMENT = 16  # and numpy new arrays.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,7 +306,8 @@ class Clients(Sequence[ClientData]):
             Clients that share the arrays of these.
         """
         chosen, single = np.asarray(positions, dtype=np.int64), self.single_rows
-        taken = copy.copy(self)  # It shares the lists of all clients, which are long.
+        taken = object.__new__(type(self))
+        vars(taken).update(vars(self))  # It shares the lists of all clients, which are long.
         taken._places = self._places[chosen]
         del taken.single_rows
         if single is not None:
@@ -377,19 +378,22 @@ class Clients(Sequence[ClientData]):
         return self._read(self.rows)
 
     def shared_samples(self) -> tuple[Tensor, Tensor]:
-        """Return `samples`, without a copy if they are consecutive rows of tensors.
+        """Return `samples`, without a copy if they are consecutive rows of float32 arrays.
 
         Returns:
             (features, labels), which must not be written to.
         """
         rows = self.rows
-        if isinstance(self._features, Tensor) and len(rows):
-            first, count = int(rows[0]), len(rows)
-            features = self._features.narrow(0, first, min(count, len(self._features) - first))
-            # Products of matrices may depend on the alignment of their memory.
-            aligned = features.data_ptr() % _ALIGNMENT == 0
-            if aligned and np.array_equal(rows, np.arange(first, first + count)):
-                return features.float(), self._labels_on_device.narrow(0, first, count)
+        if not len(rows) or not np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
+            return self._read(rows)
+        part = slice(int(rows[0]), int(rows[0]) + len(rows))
+        features = self._features[part]
+        # Products of matrices may depend on alignment, so it must be one that copies have, too.
+        if isinstance(features, Tensor):
+            if features.data_ptr() % _ALIGNMENT == 0:
+                return features.float(), self._labels_on_device[part]
+        elif _is_like_new(features):
+            return torch.from_numpy(features), torch.from_numpy(self._labels[rows])
         return self._read(rows)
 
     def digest(self, *, features: bool) -> str:
@@ -451,6 +455,12 @@ class RemoteClients(Clients):
     def sizes(self) -> list[int]:
         """The number of samples that was given for each client, in the order of the clients."""
         return self._sizes
+
+
+def _is_like_new(array: NDArray[Any]) -> bool:
+    """Return whether an array is float32, writable, contiguous and as aligned as any new one."""
+    address = array.__array_interface__["data"][0]
+    return array.dtype == np.float32 and array.flags.carray and address % _NUMPY_ALIGNMENT == 0
 
 
 def samples_of(clients: Sequence[ClientData]) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,9 @@
 
 import os
 from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 
+import numpy as np
 import torch
 
 from sottovoce.core.errors import ParameterError
@@ -56,3 +58,9 @@ def on_device(tensor: torch.Tensor) -> AbstractContextManager[object]:
     if not tensor.is_cuda or tensor.get_device() == torch.cuda.current_device():
         return _NOTHING
     return torch.cuda.device(tensor.device)
+
+
+@lru_cache(maxsize=64)
+def numbers_on(octets: bytes, device: torch.device) -> torch.Tensor:
+    """Return float64 numbers, given as bytes, on a device; they must not be written to."""
+    return torch.from_numpy(np.frombuffer(octets).copy()).to(device)

@@ -6,7 +6,6 @@ in float64, for each coordinate in the order of the messages. Only the mean leav
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from sottovoce.core.domains import Vector
 from sottovoce.mechanisms.kernels.cuda.counts import OneCounts
 from sottovoce.mechanisms.kernels.cuda.launcher import launched
 from sottovoce.mechanisms.kernels.cuda.level_counts import CudaLevelCounts
-from sottovoce.mechanisms.kernels.cuda.place import on_device
+from sottovoce.mechanisms.kernels.cuda.place import numbers_on, on_device
 from sottovoce.mechanisms.kernels.cuda.rotation import rotate_back
 from sottovoce.mechanisms.rotation import Rotation
 
@@ -116,7 +115,8 @@ class DeviceCounts:
         """
         counts = self._counts.counts
         given = np.array([*self._points, self._counts.clients, weight])
-        numbers = _placed(given.tobytes(), counts.device)
+        # They are the same in each round if as many clients take part.
+        numbers = numbers_on(given.tobytes(), counts.device)
         means = torch.empty(self._dimension, dtype=torch.float64, device=counts.device)
         with on_device(counts):
             _mean_of_counts[(-(-self._dimension // _BLOCK),)](
@@ -124,12 +124,6 @@ class DeviceCounts:
                 levels=len(self._points), block=_BLOCK, num_warps=4, enable_fp_fusion=False,
             )  # fmt: skip
         return _on_cpu(means, rotation)
-
-
-@lru_cache(maxsize=16)  # They are the same in each round if as many clients take part.
-def _placed(octets: bytes, device: torch.device) -> torch.Tensor:
-    """Return float64 numbers, given as bytes, on a device; they must not be written to."""
-    return torch.frombuffer(bytearray(octets), dtype=torch.float64).to(device)
 
 
 class DeviceSum:
