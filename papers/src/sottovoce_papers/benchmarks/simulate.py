@@ -9,7 +9,7 @@ so that their ratio does not depend on other load.
 import contextlib
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,8 @@ _CLASSES = 10
 _ROWS_PER_CLIENT = 1.25  # A fifth of the rows is held out.
 _BYTES_PER_COORDINATE = 1000  # Models, sums and gradients of several clients at the same time.
 _LEAST_ROUNDS = 3
+_WARM_UP_ROUNDS = 2
+_TURN_SECONDS = 0.02  # Runs do not change places after every round.
 
 
 def simulation_spec(
@@ -235,19 +237,26 @@ def _step(training: Training, progress: Progress) -> Progress:
 
 def round_seconds(
     kinds: dict[str, Resolved], seconds: float, *, least: int = _LEAST_ROUNDS
-) -> dict[str, Sequence[float]]:
-    """Return the seconds of each round of several runs, which take turns, after a first one."""
+) -> dict[str, list[float]]:
+    """Return the seconds of each round of several runs, which take turns of a few rounds.
+
+    The first rounds of each, which compile kernels, capture graphs and fill caches, do not count.
+    """
     taken: dict[str, list[float]] = {name: [] for name in kinds}
     with contextlib.ExitStack() as opened:
         runs = {name: opened.enter_context(_built(one)) for name, one in kinds.items()}
         reached = {name: training.start() for name, training in runs.items()}
+        for _ in range(_WARM_UP_ROUNDS):
+            reached = {name: _step(runs[name], progress) for name, progress in reached.items()}
         begun = time.perf_counter()
-        while time.perf_counter() - begun < seconds or len(next(iter(taken.values()))) <= least:
+        while time.perf_counter() - begun < seconds or len(next(iter(taken.values()))) < least:
             for name, training in runs.items():
-                start = time.perf_counter()
-                reached[name] = _step(training, reached[name])
-                taken[name].append(time.perf_counter() - start)
-    return {name: of_one[1:] for name, of_one in taken.items()}  # The first fills the caches.
+                turn = time.perf_counter()
+                while not taken[name] or time.perf_counter() - turn < _TURN_SECONDS:
+                    start = time.perf_counter()
+                    reached[name] = _step(training, reached[name])
+                    taken[name].append(time.perf_counter() - start)
+    return taken
 
 
 def stage_shares(resolved: Resolved, seconds: float) -> dict[str, float]:
