@@ -167,13 +167,14 @@ def _measured(kinds: dict[str, Resolved], seconds: float, **details: Any) -> dic
     medians = {name: float(np.median(taken)) for name, taken in rounds.items()}
     median, participants = medians["given"], len(resolved.clients)
     keystream = limits.keystream_rate(1, seconds / 20.0)
+    on_cpu = resolved.task.device.type == "cpu"
     return result(
         UNIT,
         participants / median,
         numpy=participants / float(np.median(plain)),
         torch=participants / medians["drawn"] if "drawn" in medians else None,
-        limit="one core that only draws two bytes of keystream per coordinate",
-        limit_per_second=keystream / (2.0 * resolved.task.dimension),
+        limit="one core that only draws two bytes of keystream per coordinate" if on_cpu else None,
+        limit_per_second=keystream / (2.0 * resolved.task.dimension) if on_cpu else None,
         notes={
             "numpy": "the same rounds without the C kernels",
             "torch": "codes drawn by torch's generator and never packed (--messages none)"
