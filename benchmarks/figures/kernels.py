@@ -55,8 +55,8 @@ def share_of_floor(pattern: str) -> Reader:
 def gpu_ratio(number: int) -> Reader:
     def reader(output: Output) -> float:
         pattern = (
-            r"are ([\d.]+) and [\d.]+ times as fast as plain Gaussian",
-            r"are [\d.]+ and ([\d.]+) times as fast as plain Gaussian",
+            r"is ([\d.]+) times as fast as plain Gaussian",
+            r"and ([\d.]+) times as fast as eager torch",
         )[number]
         return output.numbers(pattern)[0]
 
@@ -85,6 +85,10 @@ _NUMPY_IS_FASTER = (
 _ABOVE_THE_LIMIT = (
     "60 times a well-written numpy (a loop over columns in float32) is above the machine's own "
     "limit; a numpy with a row of probabilities for each coordinate is beaten 30 to 40 times."
+)
+_WHOLE_CALL = (
+    "The whole call is measured, with its check of what is left open; the kernels alone, for which "
+    "the figure was set, reached 0.566 on 2026-11-16."
 )
 FIGURES = (
     _timed(
@@ -178,8 +182,9 @@ FIGURES = (
         asked="H200, one bit, fused: share of the bandwidth floor",
         bound=at_least(0.55),
         source=GPU,
-        read=share_of_floor("one bit, kernels"),
+        read=share_of_floor("one bit, the whole call"),
         unit="of the floor",
+        known_reason=_WHOLE_CALL,
     ),
     Figure(
         name="gpu-noise",
