@@ -20,6 +20,7 @@ from typing import Any
 from sottovoce.core.errors import BudgetExhaustedError, LedgerError
 from sottovoce.ledger import accounts, database, records, verification
 from sottovoce.ledger.accounts import Accounts
+from sottovoce.ledger.journal import Journal
 from sottovoce.ledger.reader import LedgerReader, add_if_affordable, group_by_round
 from sottovoce.ledger.records import Budget, Cell, Charge, PendingCharge, Release
 from sottovoce.ledger.verification import Chain
@@ -72,6 +73,13 @@ class Ledger(LedgerReader):
             undoes all of it.
         """
         return self._db.transaction()
+
+    def journal(self) -> Journal:
+        """Return the journal of the protocols in which this ledger's owner takes part.
+
+        It lies in the ledger's file, so `transaction` commits a charge and a step together.
+        """
+        return Journal(self._db)
 
     def set_budgets(self, budgets: Mapping[str, Budget]) -> None:
         """Give clients their budgets in one durable commit.

@@ -1,0 +1,167 @@
+"""What a party of a protocol has done, so that it never does it twice.
+
+A journal lies in the same SQLite file as the charges of its party, so a step and its charge are one
+commit. For each federation, run, round and attempt it has one state, which only moves forward:
+beginning an attempt closes all earlier ones of its run for ever, and an attempt that is at or below
+the newest is refused. Secrets of an attempt are never written here; after a restart open attempts
+are closed.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sottovoce.core.errors import LedgerError, WireError
+
+CLOSED = "closed"
+_TABLE = """CREATE TABLE IF NOT EXISTS attempts (
+    federation BLOB NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL,
+    state TEXT NOT NULL, record BLOB,
+    PRIMARY KEY (federation, run, round, attempt)) WITHOUT ROWID"""
+
+
+class JournalFile(Protocol):
+    """A SQLite file with durable transactions, such as a ledger's."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """Run a block in one transaction that is on disk when the block ends."""
+        ...
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
+        """Execute one statement."""
+        ...
+
+    def all(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Return all rows of a query."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One attempt at a round of a run in a federation."""
+
+    federation: bytes
+    run: str
+    round: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"attempt {self.attempt} at round {self.round} of the run '{self.run}'"
+
+
+class Journal:
+    """The states of a party's attempts, in `file`.
+
+    Args:
+        file: Where the journal lies; its table is made if it is missing.
+    """
+
+    def __init__(self, file: JournalFile) -> None:
+        self._file = file
+        with self._writing():
+            file.execute(_TABLE)
+
+    def begin(self, place: Place, state: str) -> None:
+        """Enter a new attempt with its first state, and close all others of its run, durably.
+
+        Raises:
+            WireError: This attempt, or a later one of the run, was begun before.
+        """
+        with self._writing():
+            newest = self._file.all(
+                "SELECT round, attempt FROM attempts WHERE federation = ? AND run = ? "
+                "ORDER BY round DESC, attempt DESC LIMIT 1",
+                (place.federation, place.run),
+            )
+            if newest and tuple(newest[0]) >= (place.round, place.attempt):
+                number, attempt = newest[0]
+                raise WireError(
+                    f"{place} comes after attempt {attempt} at round {number}, which was begun "
+                    "before; begin a later attempt"
+                )
+            self._file.execute(
+                "UPDATE attempts SET state = ?, record = NULL WHERE federation = ? AND run = ? "
+                "AND state != ?",
+                (CLOSED, place.federation, place.run, CLOSED),
+            )
+            self._file.execute(
+                "INSERT INTO attempts VALUES (?, ?, ?, ?, ?, NULL)", (*_key(place), state)
+            )
+
+    def advance(self, place: Place, old: str, new: str, record: bytes | None = None) -> None:
+        """Move an attempt from one state to the next, durably, with what must be kept of it.
+
+        Args:
+            place: The attempt.
+            old: The state that it must have.
+            new: The state that it gets.
+            record: Bytes to keep with the state, such as a message that may be sent again.
+
+        Raises:
+            LedgerError: The attempt is not in the state `old`.
+        """
+        with self._writing():
+            changed = self._file.execute(
+                "UPDATE attempts SET state = ?, record = ? WHERE federation = ? AND run = ? "
+                "AND round = ? AND attempt = ? AND state = ?",
+                (new, record, *_key(place), old),
+            ).rowcount
+            if changed != 1:
+                raise LedgerError(
+                    f"{place} is in the state '{self.state(place)}', not '{old}'; another process "
+                    "uses this journal, or the file was replaced. Begin a new attempt"
+                )
+
+    def state(self, place: Place) -> str | None:
+        """Return the state of an attempt; None if it was never begun."""
+        row = self._row(place)
+        return None if row is None else str(row[0])
+
+    def record(self, place: Place) -> bytes | None:
+        """Return the bytes that are kept with an attempt's state, if there are any."""
+        row = self._row(place)
+        return None if row is None else row[1]
+
+    def newest_attempt(self, federation: bytes, run: str, number: int) -> int:
+        """Return the number of the newest attempt at a round; 0 if there was none."""
+        ((found,),) = self._file.all(
+            "SELECT max(attempt) FROM attempts WHERE federation = ? AND run = ? AND round = ?",
+            (federation, run, number),
+        )
+        return int(found or 0)
+
+    def attempts(self, federation: bytes, run: str) -> int:
+        """Return how many attempts of a run were begun, over all its rounds."""
+        ((found,),) = self._file.all(
+            "SELECT count(*) FROM attempts WHERE federation = ? AND run = ?", (federation, run)
+        )
+        return int(found)
+
+    def close_all(self) -> int:
+        """Close every open attempt, as at a restart; return how many there were."""
+        with self._writing():
+            return self._file.execute(
+                "UPDATE attempts SET state = ?, record = NULL WHERE state != ?", (CLOSED, CLOSED)
+            ).rowcount
+
+    def _row(self, place: Place) -> tuple[Any, Any] | None:
+        rows = self._file.all(
+            "SELECT state, record FROM attempts WHERE federation = ? AND run = ? AND round = ? "
+            "AND attempt = ?",
+            _key(place),
+        )
+        return rows[0] if rows else None
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._file.in_transaction else self._file.transaction()
+
+
+def _key(place: Place) -> tuple[bytes, str, int, int]:
+    return place.federation, place.run, place.round, place.attempt
