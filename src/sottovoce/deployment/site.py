@@ -351,13 +351,10 @@ class Site:
         with self.open_ledger() as ledger:
             self.check_charges(ledger, _pending_charges(asked, ledger, randomness), planned=planned)
             requests = [
-                PrivatizationRequest(part=asked.part, uplink=uplink, values=_finite(values))
+                PrivatizationRequest(part=asked.part, uplink=uplink, values=finite_or_zeros(values))
                 for uplink, values in enumerate(train())
             ]
-            if len(requests) != asked.uplinks:
-                raise PolicyError(
-                    f"training must return {asked.uplinks} vectors, got {len(requests)}"
-                )
+            check_uplinks(len(requests), asked.uplinks)
             outcomes = privatize(asked.plan, requests, ledger, randomness, permit=permit)
             ledger.discard_messages(asked.plan.run, before_round=keep_from)
             messages = []
@@ -367,7 +364,7 @@ class Site:
                 messages.append(outcome.message)
             if self.audit_log is not None:
                 self.audit_log.answered(
-                    ledger, _order(asked), charged=bool(charged), records=asked.records
+                    ledger, order_name(asked), charged=bool(charged), records=asked.records
                 )
             standing = ledger.position()
         self.settle(standing)
@@ -440,7 +437,7 @@ class Site:
             ledger.set_budget(FIRST_EVENT_ACCOUNT, first)
 
 
-def _finite(values: Vector) -> Vector:
+def finite_or_zeros(values: Vector) -> Vector:
     """Return the values, or zeros if any is not finite.
 
     An error instead would reveal something about the data without a charge.
@@ -449,6 +446,12 @@ def _finite(values: Vector) -> Vector:
         return values
     _LOG.warning("an update is not finite; zeros are privatized in its place")
     return np.zeros_like(values)
+
+
+def check_uplinks(found: int, wanted: int) -> None:
+    """Raise PolicyError unless training returned the announced number of vectors."""
+    if found != wanted:
+        raise PolicyError(f"training must return {wanted} vectors, got {found}")
 
 
 def _pending_charges(
@@ -462,7 +465,8 @@ def _pending_charges(
     return [due for due in pending if due is not None]
 
 
-def _order(asked: RoundRequest) -> OrderName:
+def order_name(asked: RoundRequest) -> OrderName:
+    """Return the name of a round for the audit log."""
     kind = registry.kind_of(asked.part.mechanism)
     return OrderName(run=asked.plan.run, round=asked.plan.round, mechanism=kind)
 

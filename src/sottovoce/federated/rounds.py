@@ -36,7 +36,7 @@ from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.charging import charge_round, clients_within_budget
 from sottovoce.protocol.client import PrivatizationRequest, Refused, SharedRow, privatize
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
-from sottovoce.protocol.server import RoundServer, ShuffledRound, open_round
+from sottovoce.protocol.server import RoundServer, ShuffledRound, SummedUplink, open_round
 
 
 def compute_finite_uplinks(
@@ -70,7 +70,7 @@ def zero_nonfinite_rows(rows: Rows) -> list[np.ndarray]:
     return found
 
 
-Server = RoundServer | ShuffledRound
+Server = RoundServer | ShuffledRound | SummedUplink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,9 +147,7 @@ class ChargedRounds:
         # Another process may have charged the same clients since the budgets were read, so only
         # the charge itself decides who can pay.
         with stage("charge"):
-            refusals = charge_round(
-                plan, self.ledger, self.randomness, uplinks=self.algorithm.uplinks
-            )
+            refusals = self._charge(plan)
         unpaid = {refused.part.client for refused in refusals}
         asked = [i for i in reachable if self.parts[i].client not in unpaid]
         served = self._serve(plan, asked, start)
@@ -173,6 +171,10 @@ class ChargedRounds:
     def _reachable(self, cohort: Sequence[int]) -> Sequence[int]:
         """Return the clients of a cohort that are connected."""
         return cohort
+
+    def _charge(self, plan: RoundPlan) -> Sequence[Refused]:
+        """Charge the clients of a round, and return the refusals."""
+        return charge_round(plan, self.ledger, self.randomness, uplinks=self.algorithm.uplinks)
 
     def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> ServedRound:
         """Let the charged clients train and privatize, and decode what they send."""

@@ -16,9 +16,10 @@ The accounting assumes that
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
@@ -180,6 +181,22 @@ class SecureSum(Channel):
         ]
 
 
+def mean_of_sum(mechanism: Mechanism, sums: NDArray[np.integer[Any]], clients: int) -> Vector:
+    """Return the mean of the values that bits stand for, from their sums.
+
+    Args:
+        mechanism: The mechanism that drew the bits.
+        sums: How many clients sent a 1 at each coordinate.
+        clients: How many clients sent bits.
+
+    Returns:
+        The mean, not yet rotated back.
+    """
+    low, high = mechanism.decode(np.array([0, 1], dtype=np.uint8))
+    mean: Vector = low + (high - low) * (sums / clients)
+    return mean
+
+
 class BitSum:
     """Counts of the clients that sent a 1 at each coordinate, from which one mean is released.
 
@@ -210,7 +227,6 @@ class BitSum:
             than the minimum of clients have sent bits.
         """
         if self._released is None and self._mechanism and self._bits.received >= self._minimum:
-            low, high = self._mechanism.decode(np.array([0, 1], dtype=np.uint8))
             (ones,) = self._bits.counts()
-            self._released = low + (high - low) * (ones / self._bits.received)
+            self._released = mean_of_sum(self._mechanism, ones, self._bits.received)
         return None if self._released is None else self._released.copy()
