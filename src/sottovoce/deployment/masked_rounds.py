@@ -8,9 +8,10 @@ unmasked, and the model stays as it is.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from sottovoce.core import printable_text
-from sottovoce.core.errors import BudgetExhaustedError, WireError
+from sottovoce.core.errors import AbandonedError, BudgetExhaustedError, WireError
 from sottovoce.deployment.masked_orders import Action, Step, attempt_of, read_step_reply
 from sottovoce.deployment.masked_site import agreed
 from sottovoce.deployment.orders import Order, read_refusal
@@ -31,7 +32,7 @@ from sottovoce.protocol.charging import Refused
 from sottovoce.protocol.plan import RoundPlan
 from sottovoce.protocol.secure.attempt import Attempt
 from sottovoce.protocol.secure.contribution import masked_charges
-from sottovoce.protocol.secure.pairwise_server import AbandonedError, PairwiseServer
+from sottovoce.protocol.secure.pairwise_server import PairwiseServer
 from sottovoce.protocol.secure.roster import Roster
 from sottovoce.protocol.server import SummedUplink
 
@@ -146,7 +147,11 @@ class _Conversation:
             self._ask("sign", self.counted, lambda _: survivors, server.receive_signature, peers)
             quorum = server.quorum()
             self._ask("answer", self.counted, lambda _: quorum, server.receive_answer, peers)
-            found = server.result()
+            mechanism = self.plan.clients[0].mechanism
+            found = server.result(
+                logit_norm=getattr(mechanism, "logit_norm", None),
+                logit_bound=getattr(mechanism, "logit_bound", None),
+            )
         except AbandonedError as error:
             self.counted = ()
             _LOG.warning("round %d is abandoned: %s", self.plan.round, error)
@@ -194,7 +199,8 @@ class _Conversation:
         most_bytes: int,
     ) -> None:
         """Send a step's requests, and take replies until all are there or its time is over."""
-        post: Transport[OutgoingRequest] = self.rounds.post
+        # One transport carries every kind of request.
+        post = cast("Transport[OutgoingRequest]", self.rounds.post)
         left = self.rounds.seconds_left()
         seconds = left * _SHARE[name]
         announce(most_bytes, seconds=seconds)

@@ -138,9 +138,7 @@ def _contribute(exchange: _Exchange, box: bytes, site: Site) -> bytes:
     vectors = [finite_or_zeros(values) for values in ready.train()]
     check_uplinks(len(vectors), asked.uplinks)
     message = contribute(
-        MaskedRequest(
-            plan=asked.plan, part=asked.part, vectors=vectors, attempt=exchange.attempt
-        ),
+        MaskedRequest(plan=asked.plan, part=asked.part, vectors=vectors, attempt=exchange.attempt),
         exchange.party,
         box,
         ledger,

@@ -70,7 +70,7 @@ def zero_nonfinite_rows(rows: Rows) -> list[np.ndarray]:
     return found
 
 
-Server = RoundServer | ShuffledRound | SummedUplink
+Server = RoundServer | ShuffledRound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class ServedRound:
         sites: The outcome of each remote site, by name.
     """
 
-    servers: Sequence[Server]
+    servers: Sequence[Server | SummedUplink]
     refused: int = 0
     enough: bool = True
     total_bytes_up: int | None = None
@@ -205,7 +205,7 @@ class ChargedRounds:
         )
 
 
-def _combine(servers: Sequence[Server]) -> tuple[AggregatedUplink, ...]:
+def _combine(servers: Sequence[Server | SummedUplink]) -> tuple[AggregatedUplink, ...]:
     """Return the aggregate of each uplink; an empty tuple if one of them was not released."""
     means = [server.result() for server in servers]
     found = []

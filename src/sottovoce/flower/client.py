@@ -87,11 +87,10 @@ def make_order_handler(compute: Compute, site_of: SiteOf = site_of) -> Handler:
 
     An order is the server's request to train one round; `compute` trains, charges and encodes.
     An order that opens an attempt at a secure sum, and the steps after it, are answered by this
-    process as long as it runs. An answer, and a refusal of an order that could be read, tell in how many rounds of the run the
-    site was charged and state how far its ledger has come, unless the ledger is lost. A site whose
-    ledger is older than the order's receipt refuses.
+    process as long as it runs. An answer, and a refusal of an order that could be read, tell in how
+    many rounds of the run the site was charged and state how far its ledger has come, unless the
+    ledger is lost. A site whose ledger is older than the order's receipt refuses.
     """
-
     exchanges = Exchanges()
 
     def reply(message: Message, site: Site) -> dict[str, bytes]:

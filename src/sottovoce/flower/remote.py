@@ -50,7 +50,8 @@ def run_on_grid(
     their names. A run without a checkpoint waits until all clients are online, and raises
     DeploymentError after `deployment.wait_seconds`; a run that is resumed from a checkpoint
     continues with those that are. `traffic` counts the bytes on the network. A `witness` keeps what
-    sites state about their ledgers. A `roster` is needed for secure sums by pairwise masks. `resume`, `on_round` and `on_resume` are those of `runs.run`.
+    sites state about their ledgers. A `roster` is needed for secure sums by pairwise
+    masks. `resume`, `on_round` and `on_resume` are those of `runs.run`.
     """
     directory = KeyedDirectory(grid, name_of_key) if name_of_key else ReportedNameDirectory(grid)
 
@@ -125,7 +126,7 @@ def run_in_flower_simulation(
 
 
 def _make_rounds(
-    post: Transport[Any], resolved: Resolved, ledger: Ledger, roster: Roster | None
+    post: Transport[Any], resolved: Resolved, ledger: Ledger, roster: Roster | None = None
 ) -> RemoteRounds:
     """Return the rounds of a run whose clients are reached through `post`."""
     spec = resolved.spec

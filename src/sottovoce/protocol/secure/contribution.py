@@ -6,7 +6,7 @@ second attempt. So each attempt draws fresh codes under a charge of its own, and
 mark instead of a message.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
