@@ -140,8 +140,22 @@ class Journal:
             if changed != 1:
                 raise LedgerError(
                     f"{place} is in the state '{self.state(place)}', not '{old}'; another process "
-                    "uses this journal, or the file was replaced. Begin a new attempt"
+                    "uses this journal, or the file was replaced; begin a new attempt"
                 )
+
+    def close(self, place: Place) -> None:
+        """Close one attempt, whatever its state; nothing happens if it was never begun."""
+        with self._writing():
+            self._file.execute(
+                "UPDATE attempts SET state = ?, record = NULL WHERE federation = ? AND run = ? "
+                "AND round = ? AND attempt = ?",
+                (CLOSED, *_key(place)),
+            )
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether what is entered now is committed together with something else."""
+        return self._file.in_transaction
 
     def state(self, place: Place) -> str | None:
         """Return the state of an attempt; None if it was never begun."""
