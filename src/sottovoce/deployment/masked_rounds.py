@@ -213,6 +213,14 @@ class _Conversation:
             if not waiting or over:
                 break
             self.rounds.pause(POLL_SECONDS[0])
+        _LOG.info(
+            "round %d, step '%s': %d of %d sites answered after %.1f s",
+            self.plan.round,
+            name,
+            len(requests) - len(waiting),
+            len(requests),
+            left - self.rounds.seconds_left(),
+        )
         for site in waiting:
             self.failed.setdefault(site, f"it did not answer the step '{name}' in time")
 
