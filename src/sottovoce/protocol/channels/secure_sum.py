@@ -40,6 +40,7 @@ from sottovoce.protocol.message import MessageContent
 from sottovoce.protocol.sums import Cohort, LevelCounts
 
 SIMULATED, PAIRWISE, TWO_SERVER = "simulated", "pairwise", "two_server"
+_MOST_PAIRWISE = 1000
 _WHO = {
     SIMULATED: "secure sum, simulated: the server is trusted to reveal only sums",
     PAIRWISE: "secure sum by pairwise masks: no server is trusted",
@@ -124,6 +125,24 @@ class SecureSum(Channel):
 
     def check(self, context: ChannelContext) -> None:
         check_reachable(self.fewest_messages, context, "no sum")
+        if self.protocol == PAIRWISE:
+            self._check_threshold(context.sampling.largest_cohort)
+
+    def _check_threshold(self, clients: int) -> None:
+        """Refuse a threshold at which a lying server could get two sums with one client in both."""
+        if clients > _MOST_PAIRWISE:
+            raise ConfigError(
+                f"{clients} clients in a round are too many for masks between all pairs, which "
+                f"serve at most {_MOST_PAIRWISE}; set channel.protocol = 'two_server', or ask "
+                "fewer clients in a round"
+            )
+        if 2 * self.fewest_messages <= clients + self.most_colluders:
+            least = (clients - self.most_colluders) // 2 + 1
+            raise ConfigError(
+                f"a sum over {self.fewest_messages} of {clients} clients, of which "
+                f"{self.most_colluders} may collude, would let a lying server make two sums; set "
+                f"channel.minimum_clients to at least {least}"
+            )
 
     def check_cohort(self, cohort: Cohort) -> None:
         """Refuse different mechanisms or weights, because a bit must mean the same for all clients.
