@@ -3,6 +3,7 @@
 import json
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,16 @@ pytestmark = [
     pytest.mark.xdist_group("federation"),
 ]
 SITES = site_names(3)
+MORE_SITES = site_names(4)  # of which one may drop out
 CHANNEL = {"kind": "secure_sum", "protocol": "pairwise", "minimum_clients": 2}
 
 
-def masked_table(name: str, *, rounds: int, **changes: Any) -> dict[str, Any]:
+def masked_table(
+    name: str, *, rounds: int, sites: Sequence[str] = SITES, **changes: Any
+) -> dict[str, Any]:
     table = federated_table(
         name,
-        clients=len(SITES),
+        clients=len(sites),
         rounds=rounds,
         channel=CHANNEL,
         mechanism={"kind": "clamped_sign", "logit_bound": 0.5},
@@ -77,19 +81,19 @@ def test_nodes_that_mask_their_messages_train_the_simulators_model(tmp_path: Pat
 # Each lie of a server: what it is called, at which step it is told, and what its victim answers.
 LIES = {
     "an honest round": ("none", ""),  # so that there is an earlier one
-    "list without the victim": ("share", "own keys unchanged|at least"),
+    "list without the victim": ("share", "own keys unchanged"),
     "list with another key of a peer": ("share", "signature"),
     "list with a key copied from a peer": ("share", "signature|distinct|same"),
-    "list with a stranger": ("share", "roster|most"),
+    "list with a stranger": ("share", "3 to 4 sites"),
     "list of an earlier round": ("share", "signature"),
     "list that is garbage": ("share", "expected|malformed"),
     "list that is cut off": ("share", "expected|malformed"),
-    "box without the victim": ("contribute", "at least|count it"),
+    "box without the victim": ("contribute", "count it"),
     "box with a stranger": ("contribute", "must all be sites|encrypted shares"),
     "box of too few": ("contribute", "at least 3"),
     "box with changed shares": ("contribute", "shares"),
     "box with shares of another peer": ("contribute", "shares"),
-    "survivors without the victim": ("sign", "at least|among the survivors"),
+    "survivors without the victim": ("sign", "among the survivors"),
     "survivors with a stranger": ("sign", "must all be sites"),
     "survivors below the threshold": ("sign", "at least 3"),
     "survivors with a duplicate": ("sign", "sorted"),
@@ -118,13 +122,13 @@ def test_sites_refuse_every_lie_of_a_server(tmp_path: Path) -> None:
     text = text.replace("LIES: list[tuple[str, str]] = []", f"LIES = {told!r}")
     text = text.replace('VICTIM = ""', f"VICTIM = {SITES[0]!r}")
     stubs = {"deployment/masked_rounds.py": text}
-    with rehearsal(tmp_path, sites=SITES, start=False, stubs=stubs) as running:
+    with rehearsal(tmp_path, sites=MORE_SITES, start=False, stubs=stubs) as running:
         running.start_link()
-        for site in SITES:
+        for site in MORE_SITES:
             permit(running, site)
             running.start_node(site)
         patience = {"deadline_seconds": 60.0, "wait_seconds": 90.0, "idle_rounds": 100}
-        table = masked_table("lies", rounds=len(LIES) + 1, deployment=patience)
+        table = masked_table("lies", rounds=len(LIES) + 1, sites=MORE_SITES, deployment=patience)
         run = start_run(running, table, tmp_path / "run")
         eventually(lambda: run.status().has_ended, seconds=550.0, pause_seconds=2.0)
         rows = run.finish()
@@ -136,7 +140,7 @@ def test_sites_refuse_every_lie_of_a_server(tmp_path: Path) -> None:
             and not re.search(f"^refused: .*({expected})", answers.get(lie, "nothing"))
         }
         assert wrong == {}
-        assert rows[0]["clients_received"] == rows[-1]["clients_received"] == 3
-        for site in SITES:
+        assert rows[0]["clients_received"] == rows[-1]["clients_received"] == 4
+        for site in MORE_SITES:
             with Ledger(running.site(site).folder / LEDGER_NAME) as ledger:
                 assert ledger.verify() == []
