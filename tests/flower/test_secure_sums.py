@@ -3,15 +3,13 @@
 import json
 import re
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from federated_runs import assert_model_is_simulators, federated_table, start_run
+from federated_runs import assert_model_is_simulators, start_run
 from federation_faults import eventually, site_names
-from federations import RunningFederation, rehearsal
-from specs import LOCAL_STEPS
+from federations import rehearsal
+from masked_federations import masked_table, permit
 
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 
@@ -22,44 +20,6 @@ pytestmark = [
 ]
 SITES = site_names(3)
 MORE_SITES = site_names(4)  # of which one may drop out
-CHANNEL = {"kind": "secure_sum", "protocol": "pairwise", "minimum_clients": 2}
-
-
-def masked_table(
-    name: str, *, rounds: int, sites: Sequence[str] = SITES, **changes: Any
-) -> dict[str, Any]:
-    table = federated_table(
-        name,
-        clients=len(sites),
-        rounds=rounds,
-        channel=CHANNEL,
-        mechanism={"kind": "clamped_sign", "logit_bound": 0.5},
-        algorithm=LOCAL_STEPS,
-        privacy={"level": "client", "clip_norm": 1.0, "epsilon": 40.0, "delta": 1e-5},
-    )
-    runtime = {"deterministic": True, "backend": "flower"}  # also where it is simulated
-    return table | {"runtime": runtime} | changes
-
-
-def permit(running: RunningFederation, site: str, **changes: Any) -> None:
-    """Write a site's policy, and leave the roster pinned."""
-    policy = {
-        "mechanisms": ["clamped_sign"],
-        "level": "client",
-        "adjacency": "zero-out",
-        "epsilon_per_round": 100.0,
-        "epsilon_total": 1000.0,
-        "delta": 1e-5,
-        "smallest_cohort": 1,
-        "seeded_randomness": True,
-        "honest": 2,
-        "colluders": 1,
-    } | changes
-    file = running.site(site).file
-    before, _, after = file.read_text().partition("[policy]")
-    trust = after[after.index("[trust]") :]
-    lines = [f"{key} = {json.dumps(value)}" for key, value in policy.items()]
-    file.write_text("\n".join([before + "[policy]", *lines, "", trust]))
 
 
 def test_nodes_that_mask_their_messages_train_the_simulators_model(tmp_path: Path) -> None:
@@ -68,7 +28,7 @@ def test_nodes_that_mask_their_messages_train_the_simulators_model(tmp_path: Pat
         for site in SITES:
             permit(running, site)
             running.start_node(site)
-        run = start_run(running, masked_table("masked", rounds=2), tmp_path / "run")
+        run = start_run(running, masked_table("masked", rounds=2, sites=SITES), tmp_path / "run")
         rows = run.finish()
         assert [row["clients_received"] for row in rows] == [3, 3]
         assert_model_is_simulators(run, tmp_path / "here")
@@ -111,6 +71,8 @@ LIES = {
     "an earlier round": ("open", "begun before"),
     "a lower threshold": ("open", "'honest' is 2|at least 2"),
     "another protocol": ("open", "trust_server|differs"),
+    "a message without masks": ("open", "no message outside of that protocol"),
+    "an attempt on another channel": ("open", "the run's channel is 'direct'"),
     "less noise": ("open", "differs from the one that its first attempt fixed"),
 }
 

@@ -12,8 +12,8 @@ import pytest
 from federated_runs import StartedRun, attempts, start_run
 from federation_faults import cut_power, eventually, server_of, site_names, workers_of
 from federations import REAL_PROCESSES, RunningFederation, mischievous_worker, rehearsal
+from masked_federations import masked_table, permit
 from mischievous_worker import SENT_STEPS
-from test_secure_sums import masked_table, permit
 
 from sottovoce.deployment.machines.processes import state_of
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
