@@ -86,7 +86,8 @@ class Roster:
     def __post_init__(self) -> None:
         if len(self.federation) != FEDERATION_ID_BYTES:
             raise ParameterError(
-                f"a federation's id must have {FEDERATION_ID_BYTES} bytes, got {len(self.federation)}"
+                f"a federation's id must have {FEDERATION_ID_BYTES} bytes, got "
+                f"{len(self.federation)}"
             )
         parameter_rules.integer("the roster's version", self.version, low=1, high=2**32)
         if not 1 <= len(self.keys) <= _LARGEST_ROSTER:
