@@ -23,7 +23,9 @@ from sottovoce.protocol.secure.pairwise_messages import (
     Quorum,
     Shares,
     Survivors,
+    SurvivorsSignature,
 )
+from sottovoce.protocol.secure.pairwise_shares import OwnSecrets, SharePair
 from sottovoce.protocol.secure.pairwise_site import BEGUN, CHARGED, SIGNED, PairwiseSite
 from sottovoce.protocol.secure.roster import Roster, TrustKey
 
@@ -137,24 +139,18 @@ def test_the_attempt_is_on_disk_before_keys_are_drawn(
     asked: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str | None] = []
-    draw = pairwise_site_secrets().draw
+    draw: Any = OwnSecrets.draw
 
-    def watched() -> Any:
+    def watched() -> OwnSecrets:
         seen.append(state(asked))
-        return draw()
+        return draw()  # type: ignore[no-any-return]
 
-    monkeypatch.setattr(pairwise_site_secrets(), "draw", watched)
+    monkeypatch.setattr(OwnSecrets, "draw", watched)
     asked.site(ME).begin()
     assert seen == [BEGUN]
     with asked.files[PEER].transaction(), pytest.raises(LedgerError, match="commit first"):
         asked.site(PEER).begin()
     assert seen == [BEGUN]
-
-
-def pairwise_site_secrets() -> Any:
-    from sottovoce.protocol.secure.pairwise_shares import OwnSecrets
-
-    return OwnSecrets
 
 
 def test_begin_can_be_committed_together_with_other_writes(asked: Federation) -> None:
@@ -279,7 +275,8 @@ def test_keys_of_low_order_are_refused(begun: Round, field: str, point: bytes) -
     listed = begun.keys()
 
     def low(entry: Keys) -> Keys:
-        return signed(begun.asked, dataclasses.replace(entry, **{field: point}))
+        changed: dict[str, Any] = {field: point}
+        return signed(begun.asked, dataclasses.replace(entry, **changed))
 
     refused(begun.sites[ME], changed_list(listed, site_001=low), "low order", listed)
 
@@ -423,8 +420,6 @@ def test_shares_that_are_no_numbers_below_the_prime_are_refused(
     begun: Round, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A dealer encrypts garbage for one site, which then takes no part."""
-    from sottovoce.protocol.secure.pairwise_shares import OwnSecrets, SharePair
-
     deal = OwnSecrets.deal
 
     def garbage(self: Any, threshold: int, names: Any) -> Any:
@@ -508,30 +503,20 @@ def test_charge_and_step_are_one_commit_and_come_before_the_codes(begun: Round) 
     assert states == [("charge", BEGUN, True), ("draw", CHARGED, False)]
 
 
+def not_drawn() -> Any:
+    pytest.fail("codes were drawn")
+
+
 def test_a_transaction_of_another_file_is_refused(begun: Round) -> None:
-    box, drawn = begun.boxes()[ME], []
-    other = JournalInMemory()
+    box = begun.boxes()[ME]
     with pytest.raises(LedgerError, match="one transaction"):
-        begun.sites[ME].contribute(
-            box,
-            lambda: None,
-            lambda: drawn.append(1) or [],
-            other.transaction,  # type: ignore[func-returns-value]
-        )
-    assert not drawn
+        begun.sites[ME].contribute(box, lambda: None, not_drawn, JournalInMemory().transaction)
 
 
 def test_codes_are_not_drawn_inside_a_transaction_of_the_caller(begun: Round) -> None:
-    box, drawn = begun.boxes()[ME], []
-    site, file = begun.sites[ME], begun.asked.files[ME]
-    with file.transaction(), pytest.raises(LedgerError, match="commit first"):
-        site.contribute(
-            box,
-            lambda: None,
-            lambda: drawn.append(1) or [],
-            contextlib.nullcontext,  # type: ignore[func-returns-value]
-        )
-    assert not drawn
+    box = begun.boxes()[ME]
+    with begun.asked.files[ME].transaction(), pytest.raises(LedgerError, match="commit first"):
+        begun.sites[ME].contribute(box, lambda: None, not_drawn, contextlib.nullcontext)
 
 
 @pytest.mark.parametrize("codes", [[], [np.zeros(7, np.uint8)], [np.zeros((8, 1), np.uint8)]])
@@ -634,8 +619,6 @@ def test_a_quorum_over_other_survivors_is_refused(begun: Round) -> None:
     """Some sites sign one set and some another: no set has a quorum."""
     begun.inputs()
     whole, part = survivors(*begun.asked.names), survivors(*begun.asked.names[:4])
-    from sottovoce.protocol.secure.pairwise_messages import SurvivorsSignature
-
     signatures = []
     for name, told in zip(begun.asked.names[:4], (whole, whole, part, part), strict=True):
         found = SurvivorsSignature.read(begun.sites[name].sign(told)).signature
@@ -718,11 +701,11 @@ def test_rows_are_the_own_ones_and_the_smallest_declarations_of_the_list() -> No
 
 
 def test_masks_of_two_sites_differ_in_every_transcript_and_uplink(begun: Round) -> None:
-    entries = KeyList.read(begun.keys()).entries[:2]
+    first, second, *_ = KeyList.read(begun.keys()).entries
     found = {
-        pairwise_keys.pair_mask_key(b"s" * 32, digest, *order, uplink)
+        pairwise_keys.pair_mask_key(b"s" * 32, digest, *order, uplink=uplink)
         for digest in (b"1" * 32, b"2" * 32)
         for uplink in (0, 1)
-        for order in (entries, entries[::-1])
+        for order in ((first, second), (second, first))
     }
     assert len(found) == 4  # the order of the two sites does not matter
