@@ -124,6 +124,14 @@ def test_a_message_of_another_protocol_is_refused() -> None:
         Survivors.read(content)
 
 
+def test_a_message_of_another_version_is_refused() -> None:
+    newer = encode("sottovoce/pairwise/2 message survivors", ("a",))
+    older = encode("sottovoce/pairwise/1 message survivors", ("a",))
+    assert Survivors.read(older).names == ("a",)
+    with pytest.raises(WireError, match="pairwise/1"):
+        Survivors.read(newer)
+
+
 @pytest.mark.parametrize("found", [("b", "a"), ("a", "a"), ("",), ("x" * 1001,)])
 def test_sets_of_names_are_sorted_distinct_and_of_bounded_length(found: tuple[str, ...]) -> None:
     with pytest.raises(WireError):
