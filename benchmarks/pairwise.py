@@ -181,12 +181,13 @@ def secaggplus_client(given: argparse.Namespace) -> tuple[float, int, list[Any]]
 
     # The package's name for the module is taken by a function of it.
     mod = import_module("flwr.client.mod.secure_aggregation.secaggplus_mod")
-    config = {
+    config: Any = {
         Key.SAMPLE_NUMBER: given.clients, Key.SHARE_NUMBER: given.clients,
         Key.THRESHOLD: given.threshold, Key.CLIPPING_RANGE: 1.0, Key.TARGET_RANGE: 1,
         Key.MOD_RANGE: 2 ** math.ceil(math.log2(given.clients + 1)), Key.MAX_WEIGHT: 1.0,
     }  # fmt: skip
-    states, public, seconds, sent = [], {}, 0.0, 0
+    public: Any = {}
+    states, seconds, sent = [], 0.0, 0
     for number in range(1, given.clients + 1):
         states.append(mod.SecAggPlusState(nid=number))
         start = time.process_time()
@@ -205,14 +206,14 @@ def secaggplus_client(given: argparse.Namespace) -> tuple[float, int, list[Any]]
         for peer in one.ss2_dict
     ]
     update = np.random.default_rng(1).uniform(-1.0, 1.0, given.dimension)
-    box = {Key.CIPHERTEXT_LIST: incoming, Key.SOURCE_LIST: list(one.ss2_dict)}
+    box: Any = {Key.CIPHERTEXT_LIST: incoming, Key.SOURCE_LIST: list(one.ss2_dict)}
     parameters = ndarrays_to_parameters([update])
     start = time.process_time()
     masked = mod._collect_masked_vectors(one, ConfigRecord(box), 1, parameters)
     seconds += time.process_time() - start
     sent += sum(map(len, masked[Key.MASKED_PARAMETERS]))
     everyone = list(range(1, given.clients + 1))
-    ids = {
+    ids: Any = {
         Key.ACTIVE_NODE_ID_LIST: everyone[given.dropped :],
         Key.DEAD_NODE_ID_LIST: everyone[: given.dropped],
     }
