@@ -20,6 +20,9 @@ _TABLE = """CREATE TABLE IF NOT EXISTS attempts (
     federation BLOB NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL,
     state TEXT NOT NULL, record BLOB,
     PRIMARY KEY (federation, run, round, attempt)) WITHOUT ROWID"""
+_FIXED = """CREATE TABLE IF NOT EXISTS fixed_terms (
+    federation BLOB NOT NULL, run TEXT NOT NULL, terms TEXT NOT NULL,
+    PRIMARY KEY (federation, run)) WITHOUT ROWID"""
 
 
 class JournalFile(Protocol):
@@ -67,6 +70,27 @@ class Journal:
         self._file = file
         with self._writing():
             file.execute(_TABLE)
+            file.execute(_FIXED)
+
+    def fix(self, federation: bytes, run: str, terms: str) -> str:
+        """Return the terms that the first attempt of a run has fixed: these, if it is the first.
+
+        Args:
+            federation: The federation's id.
+            run: Name of the run.
+            terms: What the cost of the run's attempts depends on, as text.
+
+        Returns:
+            The terms that hold; the caller refuses the attempt if they are others.
+        """
+        with self._writing():
+            self._file.execute(
+                "INSERT OR IGNORE INTO fixed_terms VALUES (?, ?, ?)", (federation, run, terms)
+            )
+            ((found,),) = self._file.all(
+                "SELECT terms FROM fixed_terms WHERE federation = ? AND run = ?", (federation, run)
+            )
+        return str(found)
 
     def begin(self, place: Place, state: str) -> None:
         """Enter a new attempt with its first state, and close all others of its run, durably.

@@ -105,6 +105,11 @@ class PairwiseServer:
             self._phase = _Phase.SHARES
         return KeyList(entries=tuple(self._keys.values())).to_bytes()
 
+    @property
+    def listed(self) -> tuple[str, ...]:
+        """The sites that have sent keys, sorted."""
+        return tuple(self._keys)
+
     def receive_shares(self, name: str, message: bytes) -> None:
         """Take the message `Shares` of a site; WireError names the site if it is wrong."""
         self._take(_Phase.SHARES, name, message, self._take_shares, self._keys)
@@ -115,16 +120,25 @@ class PairwiseServer:
         check_same_names(tuple(sealed), peers, what="encrypted shares")
         self._sealed[name] = sealed
 
+    def members(self) -> tuple[str, ...]:
+        """Return the sites that have sent shares, sorted; no more shares are taken.
+
+        Raises:
+            AbandonedError: They are fewer than the threshold.
+        """
+        if self._phase is _Phase.SHARES:
+            self._members = self._enough(self._sealed, "shares")
+            self._box_digest = keys.box_transcript(self._list_digest, self._members)
+            self._phase = _Phase.INPUTS
+        return self._members
+
     def box(self, name: str) -> bytes:
         """Return the message `Box` for a site that has sent shares; no more are taken.
 
         Raises:
             AbandonedError: Fewer sites than the threshold have sent shares.
         """
-        if self._phase is _Phase.SHARES:
-            self._members = self._enough(self._sealed, "shares")
-            self._box_digest = keys.box_transcript(self._list_digest, self._members)
-            self._phase = _Phase.INPUTS
+        self.members()
         if name not in self._members:
             raise WireError(f"the site '{name}' has sent no shares, so there is no box for it")
         peers = [peer for peer in self._members if peer != name]
@@ -160,6 +174,11 @@ class PairwiseServer:
             self._survivors = self._enough(self._contributors, "vectors")
             self._phase = _Phase.SIGNATURES
         return Survivors(names=self._survivors).to_bytes()
+
+    @property
+    def survivor_names(self) -> tuple[str, ...]:
+        """The sites whose vectors are in the sum, once that is decided."""
+        return self._survivors
 
     def receive_signature(self, name: str, message: bytes) -> None:
         """Take the message `SurvivorsSignature`; WireError names the site if it is wrong."""
