@@ -140,7 +140,7 @@ class Journal:
             if changed != 1:
                 raise LedgerError(
                     f"{place} is in the state '{self.state(place)}', not '{old}'; another process "
-                    "uses this journal, or the file was replaced; begin a new attempt"
+                    "uses this journal, or the file was replaced; start a new attempt"
                 )
 
     def close(self, place: Place) -> None:

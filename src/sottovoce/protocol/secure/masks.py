@@ -16,7 +16,7 @@ from sottovoce.mechanisms.packing import UnsignedCodes, pack, packed_size, unpac
 
 MAX_BITS = 32
 _NONCE = bytes(16)  # counter 0 and nonce 0
-_AT_ONCE = 2**20  # Coordinates of a mask that are computed at a time, so that they stay in cache.
+_AT_ONCE = 2**17  # Coordinates of a mask that are computed at a time, so that they stay in cache.
 
 
 def word_dtype(bits: int) -> np.dtype[np.unsignedinteger]:
