@@ -103,7 +103,7 @@ class Mischief:
         with (self._folder / SENT).open("a") as file:
             file.writelines(f"{records.digest(message).hex()}\n" for message in messages)
         if "answer" in record:  # a message of a secure sum, which names its step
-            step = re.search(rb"sottovoce/pairwise/1 (\w+)", record["answer"])
+            step = re.search(rb"sottovoce/pairwise/1 message (\w+)", record["answer"])
             assert step is not None
             with (self._folder / SENT_STEPS).open("a") as file:
                 digest = records.digest(record["answer"]).hex()
