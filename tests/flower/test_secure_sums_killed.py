@@ -69,8 +69,17 @@ def test_killed_parties_send_nothing_uncharged_and_nothing_twice(tmp_path: Path)
         for site in SITES:
             permit(running, site, retries=10 * KILLS)
             running.start_node(site)
-        waiting = {"deadline_seconds": 40.0, "wait_seconds": 120.0, "idle_rounds": 1000}
-        table = masked_table("killed", rounds=ROUNDS, sites=SITES, deployment=waiting)
+        waiting = {"deadline_seconds": 60.0, "wait_seconds": 120.0, "idle_rounds": 1000}
+        privacy = {"level": "client", "clip_norm": 1.0, "epsilon": 900.0, "delta": 1e-5}
+        mechanism = {"kind": "clamped_sign", "logit_bound": 0.5, "noise_multiplier": 1.0}
+        table = masked_table(
+            "killed",
+            rounds=ROUNDS,
+            sites=SITES,
+            deployment=waiting,
+            privacy=privacy,
+            mechanism=mechanism,
+        )
         run = start_run(running, table, tmp_path / "run")
         run.wait_for_round(1)
         for _ in range(KILLS):
