@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from sottovoce.core.errors import AbandonedError, ParameterError
 from sottovoce.protocol.secure.energy import check_energy, clamp_sums, energy, energy_limit
+from sottovoce.protocol.secure.pairwise_result import check_range
 
 CLIENTS, LOGIT_BOUND = 100, 0.05
 Sums = NDArray[np.int64]
@@ -75,6 +76,15 @@ def test_values_within_the_range_of_sums_are_found_if_they_are_many() -> None:
     error[:150] = 48
     with pytest.raises(AbandonedError):
         check_energy(attacked(1_000_000, error), CLIENTS, 5.0)
+
+
+def test_a_value_of_64_exceeds_the_range_of_sums_at_one_of_fifty_coordinates() -> None:
+    """Below the limit of the energy: 50 * 64^2 is 5.8 standard deviations, the limit 6.7."""
+    error = np.zeros(1_000_000, np.int64)
+    error[:50] = 64
+    sums = attacked(1_000_000, error)
+    with pytest.raises(AbandonedError, match="outside 0 to 100"):
+        check_range(sums, least=0, largest=CLIENTS)
 
 
 def test_an_error_of_the_size_of_noise_is_not_found_and_is_bounded_by_the_clamp() -> None:

@@ -229,6 +229,14 @@ def test_messages_that_come_too_late_or_too_early_are_refused(begun: Round) -> N
         begun.server.receive_input(LAST, late)
 
 
+def test_survivors_are_not_chosen_before_the_boxes(begun: Round) -> None:
+    begun.shares()
+    with pytest.raises(WireError, match="after the boxes"):
+        begun.server.survivors()
+    with pytest.raises(WireError, match="after the quorum"):
+        begun.server.result()
+
+
 def test_a_second_message_of_a_step_is_refused(begun: Round) -> None:
     listed = begun.keys()
     sealed = Shares.read(begun.sites[FIRST].share(listed)).sealed

@@ -521,6 +521,14 @@ def test_codes_are_not_drawn_inside_a_transaction_of_the_caller(begun: Round) ->
         begun.sites[ME].contribute(box, lambda: None, not_drawn, contextlib.nullcontext)
 
 
+def test_codes_that_are_no_integers_are_refused(begun: Round) -> None:
+    box = begun.boxes()[ME]
+    halves: Any = [np.full(8, 0.5)]
+    with pytest.raises(WireError, match="expected integers"):
+        begun.asked.contribute(begun.sites[ME], ME, box, halves)
+    assert state(begun.asked) == CLOSED
+
+
 @pytest.mark.parametrize("codes", [[], [np.zeros(7, np.uint8)], [np.zeros((8, 1), np.uint8)]])
 def test_codes_of_another_number_close_the_attempt_after_its_charge(
     begun: Round, codes: list[Any]
@@ -625,6 +633,24 @@ def test_a_quorum_over_other_survivors_is_refused(begun: Round) -> None:
     for name, told in zip(begun.asked.names[:4], (whole, whole, part, part), strict=True):
         found = SurvivorsSignature.read(begun.sites[name].sign(told)).signature
         signatures.append((name, found))
+    with pytest.raises(WireError, match="signature"):
+        begun.sites[ME].answer(Quorum(signatures=tuple(signatures)).to_bytes())
+
+
+def test_a_quorum_over_another_view_is_refused(begun: Round) -> None:
+    """Two sites are told that fewer sites go on; their signatures are worth nothing to others."""
+    boxes = begun.boxes()
+    box = Box.read(boxes[ME])
+    whole = survivors(*begun.asked.names[:4])
+    signatures = []
+    for name in begun.asked.names[:4]:
+        told = Box.read(boxes[name])
+        if name in (PEER, OTHER):
+            told = Box(members=told.members[:4], sealed=told.sealed[:3])
+        contribute(begun, told.to_bytes(), name)
+        found = SurvivorsSignature.read(begun.sites[name].sign(whole)).signature
+        signatures.append((name, found))
+    assert len(box.members) == 5
     with pytest.raises(WireError, match="signature"):
         begun.sites[ME].answer(Quorum(signatures=tuple(signatures)).to_bytes())
 

@@ -66,8 +66,10 @@ class MaskedSum:
         """Add integers, one for each coordinate; they wrap around modulo 2^bits.
 
         Raises:
-            WireError: There is another number of codes.
+            WireError: There is another number of codes, or they are no integers.
         """
+        if codes.dtype.kind not in "ui":
+            raise WireError(f"expected integers, got {codes.dtype}: a mask hides nothing else")
         if codes.shape != self._words.shape:
             raise WireError(f"expected {self.dimension} codes, got an array of {codes.shape}")
         self._words += codes.astype(self._words.dtype, copy=False)
