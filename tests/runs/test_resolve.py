@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from specs import small_spec
+from specs import CLIENT_LEVEL, small_spec
 
 from sottovoce.core.domains import Box, L2Ball
 from sottovoce.core.errors import ConfigError, UnknownNameError
@@ -164,3 +164,13 @@ def test_each_group_may_leave_its_mechanism_open() -> None:
     assert [count == 1 for count in bits.values()] == [True, True, False, False]
     assert "in privacy: " in str(resolved.mechanism_choice)
     assert "in privacy.groups[0]: " in str(resolved.mechanism_choice)
+
+
+def test_a_protocol_between_machines_is_not_run_in_one_process() -> None:
+    channel = {"kind": "secure_sum", "minimum_clients": 3, "protocol": "pairwise"}
+    mechanism = {"kind": "clamped_sign", "logit_bound": 0.5}
+    spec = small_spec(**CLIENT_LEVEL, channel=channel, mechanism=mechanism)
+    with pytest.raises(
+        ConfigError, match=r"cannot run a protocol.*channel\.protocol = 'simulated'"
+    ):
+        resolve(load_inputs(spec))

@@ -265,6 +265,12 @@ def check_runtime(spec: RunSpec) -> None:
         rotation=spec.rotation,
     )
     channel = spec.channel.build()
+    if channel.is_cryptographic and spec.runtime.backend == "fast":
+        raise ConfigError(
+            f"this process holds all data, so it cannot run a protocol between machines "
+            f"({channel.describe()}); use 'sottovoce deploy run', or simulate the same sums with "
+            "channel.protocol = 'simulated'"
+        )
     channel.check_runtime(facts)
     if channel.noise_at_server and (facts.messages != "none" or not facts.seeded):
         raise ConfigError(

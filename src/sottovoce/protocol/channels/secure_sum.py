@@ -43,8 +43,10 @@ SIMULATED, PAIRWISE, TWO_SERVER = "simulated", "pairwise", "two_server"
 _MOST_PAIRWISE = 1000
 _WHO = {
     SIMULATED: "secure sum, simulated: the server is trusted to reveal only sums",
-    PAIRWISE: "secure sum by pairwise masks: no server is trusted",
-    TWO_SERVER: "secure sum by two servers: trusted not to work together",
+    PAIRWISE: "secure sum by pairwise masks: no server is trusted, and at most {} clients collude "
+    "with it",
+    TWO_SERVER: "secure sum by two servers: trusted not to work together, nor with more than {} "
+    "clients",
 }
 
 
@@ -163,7 +165,7 @@ class SecureSum(Channel):
         return BitSum(dimension, self.fewest_messages)
 
     def describe(self) -> str:
-        return _WHO[self.protocol]
+        return _WHO[self.protocol].format(self.most_colluders)
 
     def guarantee(self) -> str:
         return f"privacy of sums ({self.describe()}): the sums hide"
