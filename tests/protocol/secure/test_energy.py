@@ -58,6 +58,20 @@ def test_aligned_clients_stay_six_deviations_below_the_limit(clients: int, norm:
         assert dimension * mean + 6.0 * math.sqrt(dimension) * deviation < limit
 
 
+@pytest.mark.parametrize("clients", [1, 10, 100, 1000])
+@pytest.mark.parametrize("norm", [1e-3, 0.3, 3.0])
+def test_a_false_alarm_at_one_coordinate_is_as_rare_as_promised(clients: int, norm: float) -> None:
+    """The tail of the binomial distribution, exactly: fewer than 3e-8 of honest rounds."""
+    limit = energy_limit(dimension=1, clients=clients, logit_norm=norm)
+    logs = [
+        math.lgamma(clients + 1) - math.lgamma(k + 1) - math.lgamma(clients - k + 1)
+        + k * -math.log1p(math.exp(-norm)) + (clients - k) * -math.log1p(math.exp(norm))
+        for k in range(clients + 1)
+        if (k - clients / 2.0) ** 2 > limit
+    ]  # fmt: skip
+    assert math.fsum(map(math.exp, logs)) <= 3e-8
+
+
 def attacked(dimension: int, error: NDArray[np.int64]) -> Sums:
     return honest_sums(np.random.default_rng(1), dimension) + error
 
