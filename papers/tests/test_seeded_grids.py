@@ -69,7 +69,9 @@ def test_epochs_are_whole_and_few_enough_in_either_stage(
             assert times * _payload_bytes(spec) <= MOST_BYTES
 
 
-def test_everybody_is_shuffled_in_each_round_with_the_same_seeds_as_in_the_secret_order() -> None:
+def test_all_clients_are_shuffled_in_each_round_with_the_same_seeds_as_in_the_secret_order() -> (
+    None
+):
     grid = full_grid(the_grid_file(BESIDE))
     shuffled = on_channel("shuffler", grid)
     assert len(shuffled) == len(in_secret(grid)) > 0

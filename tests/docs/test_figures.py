@@ -76,9 +76,9 @@ def test_the_headline_has_the_epsilons_and_accuracies_of_what_was_run() -> None:
 
 def test_the_shuffle_and_the_secret_order_have_the_figures_that_were_measured() -> None:
     page = (ROOT / "docs/explanation/accuracy.md").read_text()
-    table = page.split("| epsilon | one shuffle of everybody: ")[1].split("\n\n")[0]
+    table = page.split("| epsilon | one shuffle of all clients: ")[1].split("\n\n")[0]
     found = _by_mechanism("shuffled-mnist")
-    names = ("one shuffle of everybody a round", "secret order")
+    names = ("one shuffle of all clients a round", "secret order")
     columns = ("accuracy", "accuracy_low", "accuracy_high")
     lines = table.splitlines()[2:]
     assert len(lines) == 3
