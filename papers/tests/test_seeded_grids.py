@@ -1,4 +1,4 @@
-"""Seeded updates in a secret order: whole epochs, 64 bytes, both epsilons shown."""
+"""Seeded updates in a secret order, or all shuffled: whole epochs, 64 bytes, both epsilons."""
 
 import dataclasses
 from collections.abc import Callable
@@ -9,9 +9,10 @@ import pytest
 from fake_training import fake_train
 
 from sottovoce.core.domains import L2Ball
-from sottovoce.federated.cohorts import Epochs
+from sottovoce.federated.cohorts import Epochs, Everyone
 from sottovoce.mechanisms import registry
 from sottovoce.protocol.channels.secret_order import SecretOrder
+from sottovoce.protocol.channels.shuffler import Shuffler
 from sottovoce.runs.spec import RunSpec
 from sottovoce_papers.experiment import find
 from sottovoce_papers.grid_files import (
@@ -24,29 +25,37 @@ from sottovoce_papers.grid_files import (
 from sottovoce_papers.learning import study as learning_study
 from sottovoce_papers.sweep import Choice, expand
 
-NAME = "seeded-mnist"
+NAME, BESIDE = "seeded-mnist", "shuffled-mnist"
 SAMPLES = 60_000
 MOST_BYTES = 64
 
 
-def the_grid_file() -> GridFile:
-    (found,) = (grid_file for grid_file in read_grid_files() if grid_file.name == NAME)
+def the_grid_file(name: str = NAME) -> GridFile:
+    (found,) = (grid_file for grid_file in read_grid_files() if grid_file.name == name)
     return found
 
 
-def in_secret(grid: TrainingGrid) -> list[RunSpec]:
-    """The favorite's specs of both stages."""
+def on_channel(kind: str, grid: TrainingGrid) -> list[RunSpec]:
+    """The specs of both stages on a channel."""
     stage = [Choice(value="held out", overrides=grid.held_out)]
     trials = [*expand(grid.base, grid.axes), *expand(grid.base, {**grid.axes, "stage": stage})]
-    return [t.spec for t in trials if t.spec.channel.kind == "secret_order"]
+    return [t.spec for t in trials if t.spec.channel.kind == kind]
 
 
-@pytest.mark.parametrize("make", [full_grid, fast_grid])
+def in_secret(grid: TrainingGrid) -> list[RunSpec]:
+    return on_channel("secret_order", grid)
+
+
+@pytest.mark.parametrize(
+    ("make", "name"), [(full_grid, NAME), (fast_grid, NAME), (full_grid, BESIDE)]
+)
 def test_epochs_are_whole_and_few_enough_in_either_stage(
-    make: Callable[[GridFile], TrainingGrid],
+    make: Callable[[GridFile], TrainingGrid], name: str
 ) -> None:
     """Held-out data is a tenth up to chance, of which four deviations must not matter."""
-    for spec in in_secret(make(the_grid_file())):
+    specs = in_secret(make(the_grid_file(name)))
+    assert specs
+    for spec in specs:
         channel, epochs = spec.channel.build(), spec.sampling.build()
         assert isinstance(channel, SecretOrder)
         assert isinstance(epochs, Epochs)
@@ -58,6 +67,26 @@ def test_epochs_are_whole_and_few_enough_in_either_stage(
             assert spec.rounds % epochs.rounds_of_an_epoch(clients) == 0
             times = epochs.most_participations(clients, spec.rounds)
             assert times * _payload_bytes(spec) <= MOST_BYTES
+
+
+def test_all_clients_are_shuffled_in_each_round_with_the_same_seeds_as_in_the_secret_order() -> (
+    None
+):
+    grid = full_grid(the_grid_file(BESIDE))
+    shuffled = on_channel("shuffler", grid)
+    assert len(shuffled) == len(in_secret(grid)) > 0
+    for spec, beside in zip(shuffled, in_secret(grid), strict=True):
+        channel, other = spec.channel.build(), beside.channel.build()
+        assert isinstance(channel, Shuffler)
+        assert isinstance(other, SecretOrder)
+        assert isinstance(spec.sampling.build(), Everyone)
+        assert channel.minimum_clients == 50_000 == other.minimum_clients
+        assert spec.rounds * _payload_bytes(spec) <= MOST_BYTES
+        assert spec.mechanism == beside.mechanism
+        assert (spec.privacy.adjacency, spec.privacy.delta) == ("replace-one", 1e-6)
+        scale = beside.privacy.clip_norm / spec.privacy.clip_norm
+        rate = beside.algorithm.parameters["local_learning_rate"]
+        assert rate == pytest.approx(scale * spec.algorithm.parameters["local_learning_rate"])
 
 
 def _payload_bytes(spec: RunSpec) -> int:

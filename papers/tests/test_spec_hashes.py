@@ -20,6 +20,7 @@ OF_CATALOGUE = {
     "mvu-mnist-linear.toml": "19346c9cdf657e4e",
     "seeded-mnist-clients.toml": "f082e6185bcc401b",
     "seeded-mnist.toml": "9093c9bab790473b",
+    "shuffled-mnist.toml": "66ee0732512bd088",
     "udp-accuracy.toml": "71df134d971741e8",
     "udp-cifar10-resnet18.toml": "d9815d176354f432",
     "udp-cifar10.toml": "205d36f4e7463a39",

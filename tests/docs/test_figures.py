@@ -74,6 +74,26 @@ def test_the_headline_has_the_epsilons_and_accuracies_of_what_was_run() -> None:
         assert spent <= float(epsilon) <= spent + 5e-3
 
 
+def test_the_shuffle_and_the_secret_order_have_the_figures_that_were_measured() -> None:
+    page = (ROOT / "docs/explanation/accuracy.md").read_text()
+    table = page.split("| epsilon | one shuffle of all clients: ")[1].split("\n\n")[0]
+    found = _by_mechanism("shuffled-mnist")
+    names = ("one shuffle of all clients a round", "secret order")
+    columns = ("accuracy", "accuracy_low", "accuracy_high")
+    lines = table.splitlines()[2:]
+    assert len(lines) == 3
+    for line in lines:
+        epsilon, *cells, local = line.strip("| ").split(" | ")
+        for name, cell in zip(names, cells, strict=True):
+            kept = found[name, float(epsilon)]
+            for column, shown in zip(columns, re.findall(r"[\d.]+", cell), strict=True):
+                assert float(shown) == pytest.approx(100.0 * float(kept[column]), abs=0.00501)
+            measured = float(kept["local_epsilon"])
+            assert measured <= float(local) <= measured + 0.01
+            spent = _in_secret_order(measured / 4.0, int(kept["dimension"]), 50_000, 4)
+            assert spent == pytest.approx(float(kept["epsilon_spent"]), abs=1e-4)
+
+
 def _in_secret_order(local: float, dimension: int, clients: int, epochs: int) -> float:
     mechanism = SeededStep(
         input_domain=L2Ball(dimension=dimension, radius=1.0),

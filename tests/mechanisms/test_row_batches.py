@@ -1,6 +1,7 @@
 """Rows that kernels make while they encode: the bits of matrices that are made first."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from sottovoce.core import native
 from sottovoce.core.domains import Box, Domain, L2Ball
 from sottovoce.core.errors import DomainError, RandomnessError
 from sottovoce.core.randomness import Keystream, SeededRandomness
+from sottovoce.learning.datasets.dataset import SelectedRows
 from sottovoce.mechanisms import row_batches
 from sottovoce.mechanisms.encoding import EncodesPacked, encode_packed, prepare
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
@@ -242,3 +244,15 @@ def test_factors_of_rows_are_those_of_the_ball() -> None:
             assert row_batches.clip_factors(matrix, ball).tolist() == pytest.approx(
                 expected, rel=0, abs=0, nan_ok=True
             )
+
+
+def test_rows_of_a_part_of_a_file_are_chosen_like_those_of_an_array(tmp_path: Path) -> None:
+    """Training data are such a part of the cached features where some of them are held out."""
+    whole = np.random.default_rng(2).normal(size=(40, 3, 5)).astype(np.float32)
+    np.save(tmp_path / "features.npy", whole)
+    on_disk = np.load(tmp_path / "features.npy", mmap_mode="r")
+    part: Any = SelectedRows(on_disk, np.arange(0, 40, 3))
+    positions = np.array([1, 4, 5, 13])
+    chosen = row_batches.select_singles(part, positions)
+    np.testing.assert_array_equal(chosen, whole[3 * positions])
+    np.testing.assert_array_equal(row_batches.select_singles(on_disk, positions), whole[positions])

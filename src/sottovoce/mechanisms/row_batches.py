@@ -101,17 +101,21 @@ def select_rows(rows: Floats | FactoredRows, positions: Sequence[int]) -> Any:
 
 
 def select_singles(matrix: NDArray[Any], positions: NDArray[np.int64]) -> Singles:
-    """Return chosen rows of an array of any number of axes, in float32, read on several threads."""
+    """Return chosen rows of an array of any number of axes, in float32, read on several threads.
+
+    `matrix` may also be like an array, with rows that are read when they are indexed.
+    """
     found = np.empty((len(positions), *matrix.shape[1:]), dtype=np.float32)
     kernels, size = native(), found[:1].size
-    if kernels is not None and size and matrix.dtype == np.float32 and matrix.flags.c_contiguous:
+    in_memory = isinstance(matrix, np.ndarray) and matrix.flags.c_contiguous
+    if kernels is not None and size and in_memory and matrix.dtype == np.float32:
         threads = threads_for_rows(len(positions), size)
         places = np.ascontiguousarray(positions)
         kernels.library.gather_rows(matrix, 4 * size, places, found, threads)
         return found
 
     def work(begin: int, end: int) -> None:
-        np.copyto(found[begin:end], np.take(matrix, positions[begin:end], axis=0))
+        np.copyto(found[begin:end], matrix[positions[begin:end]])
 
     over_rows(work, len(positions), max(1, size))
     return found
