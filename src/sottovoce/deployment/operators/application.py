@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Protocol
-from urllib.parse import unquote
 
 from sottovoce.core import printable_text
 from sottovoce.core.errors import SottovoceError, WireError
@@ -227,7 +226,7 @@ def _route(scope: Scope) -> tuple[Route, str]:
     if found is not None:
         return found, ""
     if asked.startswith(Route.ROOT_OF):
-        return Route.ROOT_OF, unquote(asked.removeprefix(Route.ROOT_OF))
+        return Route.ROOT_OF, asked.removeprefix(Route.ROOT_OF)
     raise Refusal(HTTPStatus.NOT_FOUND, "a relay has no such path")
 
 
@@ -248,11 +247,11 @@ async def _reply(send: Send, status: HTTPStatus, content: bytes, *, close: bool)
     if close:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
-    view = memoryview(content)
-    for start in range(0, len(content), _CHUNK):
-        part = bytes(view[start : start + _CHUNK])
-        await send({"type": "http.response.body", "body": part, "more_body": True})
-    await send({"type": "http.response.body"})
+    for start in range(0, max(1, len(content)), _CHUNK):
+        end = start + _CHUNK
+        more = end < len(content)
+        part = content[start:end]
+        await send({"type": "http.response.body", "body": part, "more_body": more})
 
 
 def pack_announcement(announcement: bytes, content: bytes) -> bytes:

@@ -10,7 +10,9 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Self
+from urllib.parse import quote
 
 from sottovoce.core.errors import DeploymentError
 from sottovoce.deployment.machines.address import Address
@@ -19,7 +21,6 @@ from sottovoce.deployment.operators.routes import Route
 _TIMEOUT_SECONDS = 60.0
 _LARGEST_ANSWER = 2**32
 _LARGEST_TEXT = 2**12
-_NOT_YET = 425
 
 
 class RefusedError(DeploymentError):
@@ -37,7 +38,12 @@ class RefusedError(DeploymentError):
     @property
     def is_too_early(self) -> bool:
         """Whether the same request may be accepted later."""
-        return self.status == _NOT_YET
+        return self.status == HTTPStatus.TOO_EARLY
+
+    @property
+    def is_unregistered(self) -> bool:
+        """Whether the relay does not know the client's certificate."""
+        return self.status == HTTPStatus.UNAUTHORIZED
 
 
 class RelayCalls:
@@ -142,14 +148,14 @@ class RelayCalls:
         authorization: str,
     ) -> bytes:
         method, _, path = route.value.partition(" ")
-        connection.putrequest(method, path + of, skip_accept_encoding=True)
+        connection.putrequest(method, path + quote(of, safe=""), skip_accept_encoding=True)
         if authorization:
             connection.putheader("authorization", authorization)
         if method == "POST":
             connection.putheader("content-length", str(len(body)))
         connection.endheaders(body or None)
         answer = connection.getresponse()
-        if answer.status >= http.client.BAD_REQUEST:
+        if answer.status >= HTTPStatus.BAD_REQUEST:
             text = answer.read(_LARGEST_TEXT).decode(errors="replace")
             if not answer.isclosed():  # The rest of the text was not read.
                 self.close()

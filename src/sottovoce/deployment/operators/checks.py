@@ -1,0 +1,94 @@
+"""Readiness checks of the folders of relay, collector and device."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from sottovoce.deployment.machines import certificates
+from sottovoce.deployment.machines.processes import state_of
+from sottovoce.deployment.machines.readiness import (
+    CheckError,
+    Look,
+    ReadinessCheck,
+    free_disk,
+    look_at,
+    look_in_turn,
+)
+from sottovoce.deployment.operators.calls import RelayCalls
+from sottovoce.deployment.operators.cards import PinnedOperators
+from sottovoce.deployment.operators.folders import CollectorFolder, OperatorFolder, RelayFolder
+from sottovoce.deployment.operators.relay_program import check_certificate, is_healthy
+from sottovoce.deployment.operators.routes import Route
+
+
+def check_relay(relay: RelayFolder) -> list[ReadinessCheck]:
+    """Check a relay's folder, and the relay if it runs; change nothing."""
+    parts: list[Look] = [
+        ("certificate", lambda: _certificate(relay)),
+        *_folder_checks(relay),
+        ("program", lambda: _program(relay)),
+    ]
+    return [look_at(part) for part in parts]
+
+
+def check_collector(collector: CollectorFolder) -> list[ReadinessCheck]:
+    """Check a collector's folder and its connection to the relay; change nothing."""
+    parts = [look_at(part) for part in _folder_checks(collector)]
+    return [*parts, *look_in_turn([("relay", lambda: reach_relay(collector.operators))])]
+
+
+def relay_status(relay: RelayFolder) -> dict[str, Any]:
+    """Return whether a relay runs, with its address, certificate and clients, as plain data."""
+    state = state_of(relay.state_folder)
+    running = "not running" if state is None else "running" if state["ready"] else "starting"
+    return {
+        "relay": "does not answer" if running == "running" and not is_healthy(relay) else running,
+        "address": str(relay.address),
+        "expires": f"{certificates.expires_at(relay.certificate):%Y-%m-%d}",
+        "digest": relay.operators.digest,
+        "clients": len(relay.clients()),
+    }
+
+
+def reach_relay(operators: PinnedOperators) -> str:
+    """Ask the pinned relay for a sign of life; raise DeploymentError without one."""
+    with RelayCalls(operators.relay.address, operators.relay.certificate) as calls:
+        calls.ask(Route.HEALTH)
+    return f"{operators.relay.address} answers with its pinned certificate"
+
+
+def _folder_checks(operator: OperatorFolder) -> list[Look]:
+    return [
+        ("private keys", lambda: _private(operator.folder)),
+        ("operators", lambda: f"compare with the other operator: {operator.operators.digest}"),
+        ("clients", lambda: f"{len(operator.clients())} admitted"),
+        ("free disk", lambda: free_disk(operator.folder)),
+    ]
+
+
+def _certificate(relay: RelayFolder) -> str:
+    check_certificate(relay)
+    return f"until {certificates.expires_at(relay.certificate):%Y-%m-%d}"
+
+
+def _private(folder: Path) -> str:
+    for path in sorted(folder.glob("*.key")):
+        if os.name != "nt" and path.stat().st_mode & 0o077:
+            raise CheckError(f"{path} can be read by others", f"chmod 600 {path}")
+    return "readable by their owner only"
+
+
+def _program(relay: RelayFolder) -> str:
+    if state_of(relay.state_folder) is not None:
+        if not is_healthy(relay):
+            raise CheckError(
+                f"the relay runs, but does not answer at port {relay.address.port}",
+                f"read {relay.state_folder / 'relay.log'}",
+            )
+        return "the relay is running and answers"
+    if not relay.address.is_free():
+        raise CheckError(
+            f"port {relay.address.port} of this machine is in use",
+            "stop the program that listens there, or make a relay with another address",
+        )
+    return f"port {relay.address.port} is free; the relay is not running"
