@@ -7,9 +7,7 @@ another server. A connection is kept, since a new one costs five times the bytes
 import contextlib
 import http.client
 import os
-import socket
 import ssl
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Self
 from urllib.parse import quote
@@ -54,7 +52,6 @@ class RelayCalls:
     Args:
         address: Where the relay listens.
         certificate: The relay's pinned certificate in PEM.
-        connect: Opens the TCP connection; another function may count its bytes.
 
     Examples:
         >>> calls = RelayCalls(Address(host="localhost", port=9444), "")  # doctest: +SKIP
@@ -62,16 +59,9 @@ class RelayCalls:
         b'ok'
     """
 
-    def __init__(
-        self,
-        address: Address,
-        certificate: str,
-        *,
-        connect: Callable[..., socket.socket] | None = None,
-    ) -> None:
+    def __init__(self, address: Address, certificate: str) -> None:
         self._address = address
         self._context = pinned_context(certificate)
-        self._connect = connect
         self._open: http.client.HTTPSConnection | None = None
         self._owner = os.getpid()
 
@@ -129,15 +119,12 @@ class RelayCalls:
         self.close()
 
     def _new(self) -> http.client.HTTPSConnection:
-        connection = http.client.HTTPSConnection(
+        return http.client.HTTPSConnection(
             self._address.host,
             self._address.port,
             context=self._context,
             timeout=_TIMEOUT_SECONDS,
         )
-        if self._connect is not None:
-            connection._create_connection = self._connect  # type: ignore[attr-defined]
-        return connection
 
     def _send(
         self,

@@ -8,9 +8,7 @@ operators.toml    the public keys of both operators; its digest is pinned in dev
 The client needs no Flower: `Client.send_through` takes a `RelayLink`.
 """
 
-import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -27,9 +25,10 @@ from sottovoce.deployment.operators.routes import Route
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.protocol.relayed import Party
 from sottovoce.protocol.secure.encoding import Protocol
+from sottovoce.protocol.secure.merkle import leaf_digest
 from sottovoce.protocol.secure.roster import TrustKey
 from sottovoce.protocol.secure.shuffle_client import ShuffleClient
-from sottovoce.protocol.secure.shuffle_messages import split_proof
+from sottovoce.protocol.secure.shuffle_messages import ShuffleReport, split_proof
 from sottovoce.protocol.secure.two_server_client import TwoServerClient
 from sottovoce.runs.sections import Section
 
@@ -109,7 +108,6 @@ class RelayLink:
 
     Args:
         device: The client's folder.
-        connect: Opens TCP connections; another function may count bytes.
 
     Examples:
         >>> from sottovoce import Client  # doctest: +SKIP
@@ -119,16 +117,16 @@ class RelayLink:
     """
 
     device: DeviceFolder
-    connect: Callable[..., socket.socket] | None = None
     _calls: RelayCalls = field(init=False, repr=False)
     _certificate: bytes = field(init=False, repr=False)
     _party: Party | None = field(init=False, default=None, repr=False)
+    _leaf: str = field(init=False, default="", repr=False)
 
     def __post_init__(self) -> None:
         relay = self.device.operators.relay
         request = AdmissionFile.read(self.device.admission_path)
         self._certificate = request.certificate(self.device.operators.keys).to_bytes()
-        self._calls = RelayCalls(relay.address, relay.certificate, connect=self.connect)
+        self._calls = RelayCalls(relay.address, relay.certificate)
 
     @property
     def name(self) -> str:
@@ -175,6 +173,8 @@ class RelayLink:
             RefusedError: The relay does not take it.
             DeploymentError: The relay does not answer.
         """
+        if isinstance(self._party, ShuffleClient):
+            self._leaf = leaf_digest(ShuffleReport.read(report).ciphertext).hex()
         try:
             self._calls.ask(Route.REPORT, report)
         except RefusedError as refused:
@@ -190,17 +190,18 @@ class RelayLink:
             timeout_seconds: How long to wait for the list.
 
         Raises:
-            RefusedError: There is no list yet, or the client has sent no message.
-            WireError: The message is not in the list: the relay has not forwarded it.
+            RefusedError: There is no list yet, or the client's message is not in it: the relay has
+                not forwarded it.
+            WireError: The relay's proof is wrong.
             DeploymentError: The relay does not answer, or nothing was reported before.
         """
         party = self._party
-        if not isinstance(party, ShuffleClient):
+        if not isinstance(party, ShuffleClient) or not self._leaf:
             raise DeploymentError("nothing was sent to a shuffle; call send_through before confirm")
         deadline = time.monotonic() + timeout_seconds
         while True:
             try:
-                proof = self._calls.ask(Route.ROOT_OF, of=self.name)
+                proof = self._calls.ask(Route.ROOT_OF, of=self._leaf)
                 break
             except RefusedError as refused:
                 if not refused.is_too_early or time.monotonic() > deadline:

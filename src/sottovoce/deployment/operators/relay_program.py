@@ -24,7 +24,6 @@ from sottovoce.deployment.operators.folders import RelayFolder
 from sottovoce.deployment.operators.routes import Route
 
 START_SECONDS = 60.0
-STATE_NAME = "relay.sqlite"
 # Devices come by the thousand, also through one address of a provider.
 LIMITS = Limits(
     anonymous=16_384,

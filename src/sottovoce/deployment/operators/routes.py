@@ -23,7 +23,7 @@ class Route(StrEnum):
     ANNOUNCEMENT = "GET /1/announcement"
     REGISTER = "POST /1/register"
     REPORT = "POST /1/report"
-    ROOT_OF = "GET /1/root/"  # followed by the client's name
+    ROOT_OF = "GET /1/root/"  # followed by the digest of a ciphertext, in hexadecimal digits
     CONFIRM = "POST /1/confirmation"
     ANNOUNCE = "POST /1/announce"
     FROZEN = "GET /1/frozen"
