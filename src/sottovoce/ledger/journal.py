@@ -20,6 +20,9 @@ _TABLE = """CREATE TABLE IF NOT EXISTS attempts (
     federation BLOB NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL,
     state TEXT NOT NULL, record BLOB,
     PRIMARY KEY (federation, run, round, attempt)) WITHOUT ROWID"""
+_TERMS = """CREATE TABLE IF NOT EXISTS terms (
+    federation BLOB NOT NULL, run TEXT NOT NULL, digest BLOB NOT NULL,
+    PRIMARY KEY (federation, run)) WITHOUT ROWID"""
 
 
 class JournalFile(Protocol):
@@ -67,6 +70,7 @@ class Journal:
         self._file = file
         with self._writing():
             file.execute(_TABLE)
+            file.execute(_TERMS)
 
     def begin(self, place: Place, state: str) -> None:
         """Enter a new attempt with its first state, and close all others of its run, durably.
@@ -94,6 +98,28 @@ class Journal:
             self._file.execute(
                 "INSERT INTO attempts VALUES (?, ?, ?, ?, ?, NULL)", (*_key(place), state)
             )
+
+    def fix_terms(self, place: Place, digest: bytes) -> None:
+        """Enter what a run's charges depend on, at its first attempt; later it must be the same.
+
+        Args:
+            place: An attempt of the run.
+            digest: A digest of all that a charge depends on.
+
+        Raises:
+            WireError: The run was begun with other terms.
+        """
+        with self._writing():
+            run = (place.federation, place.run)
+            self._file.execute("INSERT OR IGNORE INTO terms VALUES (?, ?, ?)", (*run, digest))
+            ((found,),) = self._file.all(
+                "SELECT digest FROM terms WHERE federation = ? AND run = ?", run
+            )
+            if found != digest:
+                raise WireError(
+                    f"the run '{place.run}' was begun with other terms; what its charges depend on "
+                    "must not change, so begin another run"
+                )
 
     def advance(self, place: Place, old: str, new: str, record: bytes | None = None) -> None:
         """Move an attempt from one state to the next, durably, with what must be kept of it.
@@ -144,11 +170,16 @@ class Journal:
         )
         return int(found)
 
-    def close_all(self) -> int:
-        """Close every open attempt, as at a restart; return how many there were."""
+    def close_all(self, *, keep: str = CLOSED) -> int:
+        """Close every open attempt, as at a restart, and return how many there were.
+
+        Args:
+            keep: A state at whose record nothing secret is left, such as a published result.
+        """
         with self._writing():
             return self._file.execute(
-                "UPDATE attempts SET state = ?, record = NULL WHERE state != ?", (CLOSED, CLOSED)
+                "UPDATE attempts SET state = ?, record = NULL WHERE state NOT IN (?, ?)",
+                (CLOSED, CLOSED, keep),
             ).rowcount
 
     def _row(self, place: Place) -> tuple[Any, Any] | None:
