@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from sottovoce.cli.output import Json, print_json, say
+from sottovoce.cli.output import Json, print_fields, print_json, say
 
 if TYPE_CHECKING:
+    from sottovoce.deployment.machines.readiness import ReadinessCheck
     from sottovoce.deployment.operators.cards import PinnedOperators
     from sottovoce.deployment.operators.folders import CollectorFolder, RelayFolder
 
@@ -137,6 +138,37 @@ def operator_of(folder: Path) -> "RelayFolder | CollectorFolder":
     if (folder / COLLECTOR_FILE).is_file():
         return CollectorFolder.read(folder)
     return RelayFolder.read(folder)
+
+
+def is_operator(folder: Path) -> bool:
+    """Return whether a folder is that of a relay or a collector."""
+    from sottovoce.deployment.operators.folders import COLLECTOR_FILE, RELAY_FILE
+
+    return any((folder / name).is_file() for name in (RELAY_FILE, COLLECTOR_FILE))
+
+
+def relay_keeper(folder: Path) -> Path | None:
+    """Return the folder in which a relay's supervisor runs; None if it is no relay's folder."""
+    from sottovoce.deployment.operators.folders import RELAY_FILE, RelayFolder
+
+    return RelayFolder.read(folder).state_folder if (folder / RELAY_FILE).is_file() else None
+
+
+def check_operator(folder: Path) -> "list[ReadinessCheck]":
+    """Check the folder of a relay or a collector."""
+    from sottovoce.deployment.operators.checks import check_collector, check_relay
+    from sottovoce.deployment.operators.folders import RelayFolder
+
+    operator = operator_of(folder)
+    return check_relay(operator) if isinstance(operator, RelayFolder) else check_collector(operator)
+
+
+def print_status(folder: Path, *, as_json: bool) -> None:
+    """Show whether a relay runs, as its own folder or the collector's tells it."""
+    from sottovoce.deployment.operators.checks import relay_status
+
+    found = relay_status(operator_of(folder))
+    print_json(found) if as_json else print_fields(found)
 
 
 def _say_digest(pinned: "PinnedOperators") -> None:

@@ -2,13 +2,9 @@
 
 import contextlib
 import os
-import shutil
 import socket
 import ssl
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import httpx
 

@@ -152,9 +152,7 @@ class RelayedClient:
                 )
         return rotation
 
-    def _encode(
-        self, party: Party, asked: bytes, found: Announcement, prepared: Prepared
-    ) -> bytes:
+    def _encode(self, party: Party, asked: bytes, found: Announcement, prepared: Prepared) -> bytes:
         attempt = found.attempt
         release = Release(
             unit=self.unit, run=attempt.run, client=self.name, round=attempt.round, uplink=0

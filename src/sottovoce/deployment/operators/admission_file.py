@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from sottovoce.core import files
-from sottovoce.core.errors import ConfigError, DeploymentError, WireError
+from sottovoce.core.errors import DeploymentError, WireError
 from sottovoce.deployment.machines.federation import check_name, read_section
 from sottovoce.deployment.operators.cards import hex_field
 from sottovoce.deployment.operators.folders import CollectorFolder, RelayFolder
@@ -144,8 +144,11 @@ def admit(
         signature = sign_admission(
             key, operators, name=one.name, public_key=one.key, valid_until=until
         )
-        field = "by_relay" if isinstance(operator, RelayFolder) else "by_collector"
-        one = dataclasses.replace(one, valid_until=until, **{field: signature})
+        one = dataclasses.replace(one, valid_until=until)
+        if isinstance(operator, RelayFolder):
+            one = dataclasses.replace(one, by_relay=signature)
+        else:
+            one = dataclasses.replace(one, by_collector=signature)
         one.write(path)
         signed.append(one)
     return signed

@@ -126,7 +126,8 @@ class RelayApplication:
                 raise Refusal(HTTPStatus.FORBIDDEN, "the body is not the one that was signed")
         else:
             body = await self._body(receive, length, _SMALL_BODY)
-        return await self._work(self._desk.answer, route, of, body, now)
+        content: bytes = await self._work(self._desk.answer, route, of, body, now)
+        return content
 
     def _check_collector(
         self, route: Route, headers: Mapping[bytes, bytes], length: int, now: float

@@ -1,9 +1,11 @@
 """Readiness checks of the folders of relay, collector and device."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
 
+from sottovoce.core.errors import DeploymentError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.processes import state_of
 from sottovoce.deployment.machines.readiness import (
@@ -37,17 +39,32 @@ def check_collector(collector: CollectorFolder) -> list[ReadinessCheck]:
     return [*parts, *look_in_turn([("relay", lambda: reach_relay(collector.operators))])]
 
 
-def relay_status(relay: RelayFolder) -> dict[str, Any]:
-    """Return whether a relay runs, with its address, certificate and clients, as plain data."""
-    state = state_of(relay.state_folder)
-    running = "not running" if state is None else "running" if state["ready"] else "starting"
+def relay_status(operator: RelayFolder | CollectorFolder) -> dict[str, Any]:
+    """Return whether the relay runs, with its address and this operator's clients, as plain data.
+
+    In the collector's folder it is known only whether the relay answers.
+    """
+    relay = operator.operators.relay
     return {
-        "relay": "does not answer" if running == "running" and not is_healthy(relay) else running,
+        "relay": _running(operator),
         "address": str(relay.address),
-        "expires": f"{certificates.expires_at(relay.certificate):%Y-%m-%d}",
-        "digest": relay.operators.digest,
-        "clients": len(relay.clients()),
+        "digest": operator.operators.digest,
+        "clients": len(operator.clients()),
     }
+
+
+def _running(operator: RelayFolder | CollectorFolder) -> str:
+    if isinstance(operator, RelayFolder):
+        state = state_of(operator.state_folder)
+        if state is None:
+            return "not running"
+        if not state["ready"]:
+            return "starting"
+        return "running" if is_healthy(operator) else "does not answer"
+    with contextlib.suppress(DeploymentError):
+        reach_relay(operator.operators)
+        return "answers"
+    return "does not answer"
 
 
 def reach_relay(operators: PinnedOperators) -> str:

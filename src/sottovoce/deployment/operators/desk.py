@@ -121,7 +121,7 @@ class Desk:
         self._load()
 
     def _load(self) -> None:
-        """Read the announcement that the relay hands out, so that it is not read for each client."""
+        """Read the announcement that the relay hands out, once for all clients."""
         with contextlib.suppress(WireError):
             announcement = self._relay.announcement()
             self._current = Announcement.read(announcement)

@@ -6,7 +6,7 @@ encryption.key                  the relay's X25519 private key
 tls.crt, tls.key                the relay's certificate, which clients pin, and its key
 relay.pub, collector.pub        the operators' cards of public keys
 operators.toml                  both cards, for devices; it exists once they are paired
-clients.txt                     the clients that this operator has admitted: name and key, one a line
+clients.txt                     the clients that this operator has admitted, one a line: name, key
 relay/ or collector/            the state of the attempts, logs, the lock
 runs/                           the collector's default folder of runs
 
@@ -202,9 +202,7 @@ class CollectorFolder(OperatorFolder):
                 "'sottovoce deploy init-collector'"
             )
         table = read_section(path, _CollectorTable)
-        return cls(
-            folder=folder, minimum_clients=table.minimum_clients, colluders=table.colluders
-        )
+        return cls(folder=folder, minimum_clients=table.minimum_clients, colluders=table.colluders)
 
     @property
     def state_folder(self) -> Path:

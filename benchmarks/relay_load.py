@@ -4,7 +4,7 @@ A relay of real processes on this machine, pinned to one core, and devices on an
 reports are made before. Every report is checked, and on disk when it is answered. The machine may
 be busy with other work, so rates count a core's own seconds; seconds on the clock stand beside.
 
-    python benchmarks/relay.py [--devices 5000] [--connections 64] [--dimension 128]
+    python benchmarks/relay_load.py [--devices 5000] [--connections 64] [--dimension 128]
 """
 
 import argparse
@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 import os
 import secrets
-import ssl
 import subprocess
 import sys
 import tempfile
@@ -106,9 +105,7 @@ def prepare(folder: Path, devices: int, dimension: int) -> Federation:
     for number in range(devices):
         name, key = f"phone-{number:06d}", TrustKey.generate()
         until = now + 10 * _OPEN_SECONDS
-        admission = Admission.issue(
-            operators, *keys, name=name, key=key.public, valid_until=until
-        )
+        admission = Admission.issue(operators, *keys, name=name, key=key.public, valid_until=until)
         client = TwoServerClient.__new__(TwoServerClient)  # without a ledger's journal
         client.name, client._key = name, key
         admissions.append(admission.to_bytes())
@@ -221,19 +218,26 @@ def _measure(federation: Federation, pid: int, connections: int) -> None:
         kept = load.measure("/1/register", federation.admissions, connections, keep=True)
         print(f"certificates, kept connections:  {kept}")
         new, old = count_bytes(federation, reports)
-        print(f"bytes of a report: {old} on a kept connection, {new} on a new one "
-              f"({len(reports[0])} of it the report)")
+        print(
+            f"bytes of a report: {old} on a kept connection, {new} on a new one "
+            f"({len(reports[0])} of it the report)"
+        )
         cut = max(3, len(reports) - 1000)
-        print(f"reports, kept connections:       "
-              f"{load.measure('/1/report', reports[2:cut], connections, keep=True)}")
-        print(f"reports, new connections:        "
-              f"{load.measure('/1/report', reports[cut:], connections, keep=False)}")
+        print(
+            f"reports, kept connections:       "
+            f"{load.measure('/1/report', reports[2:cut], connections, keep=True)}"
+        )
+        print(
+            f"reports, new connections:        "
+            f"{load.measure('/1/report', reports[cut:], connections, keep=False)}"
+        )
 
 
 def _wait(ready: Callable[[], bool], program: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + _START_SECONDS
     while not ready():
-        assert program.poll() is None and time.monotonic() < deadline, "the relay did not start"
+        assert program.poll() is None, "the relay has ended"
+        assert time.monotonic() < deadline, "the relay did not start"
         time.sleep(0.1)
 
 
