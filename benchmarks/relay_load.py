@@ -2,7 +2,7 @@
 
 A relay of real processes on this machine, pinned to one core, and devices on another core, whose
 reports are made before. Every report is checked, and on disk when it is answered. The machine may
-be busy with other work, so rates count a core's own seconds; seconds on the clock stand beside.
+be busy with other work, so rates count a core's own seconds; seconds on the clock are shown, too.
 
     python benchmarks/relay_load.py [--devices 5000] [--connections 64] [--dimension 128]
 """

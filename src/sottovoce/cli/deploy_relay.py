@@ -73,7 +73,7 @@ def trust(
     ],
     as_json: Json = False,
 ) -> None:
-    """Pin the collector's public keys in the relay's folder, and write operators.toml."""
+    """Add the collector's public keys to the relay's folder, and write operators.toml."""
     from sottovoce.deployment.operators.folders import OPERATORS_FILE, RelayFolder
 
     pinned = RelayFolder.read(folder).trust(collector)

@@ -159,7 +159,7 @@ class Client:
     def send_through(self, relay: "RelayAccess", update: Any) -> "Announcement":
         """Answer the round that a collector announces, through a relay that does not collude.
 
-        Nobody sees the message by itself: of a sum only the sum over many clients, of a shuffle
+        The message by itself is never seen: of a sum only the sum over many clients, of a shuffle
         only the messages of many clients without senders. The charge counts on as many honest
         clients as the announcement guarantees. Asked again, the client sends the stored bytes and
         charges nothing; a new attempt at a round draws fresh codes and is charged again.

@@ -74,7 +74,7 @@ def channel_of(protocol: Protocols, honest_clients: int) -> Channel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayedClient:
-    """What a client's charge and message depend on, beside the announcement.
+    """What a client's charge and message depend on, in addition to the announcement.
 
     Attributes:
         name: The client's name, in the ledger and at the operators.

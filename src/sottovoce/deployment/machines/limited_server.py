@@ -2,7 +2,7 @@
 
 The gate of a link and the relay serve through it. A connection is anonymous until the application
 has assigned it to a site. Each address may have few anonymous connections, and so may all addresses
-together. A further one closes the oldest, so that holding connections open does not keep anybody
+together. A further one closes the oldest, so that holding connections open keeps no client
 out. Each site may have few connections of its own. The relay never assigns one.
 
 No other module of this package imports uvicorn.

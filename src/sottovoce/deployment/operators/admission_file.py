@@ -38,7 +38,7 @@ class AdmissionFile:
     Attributes:
         name: The client's name.
         key: Its Ed25519 public key.
-        valid_until: Time in seconds up to which it is admitted; 0 if nobody has signed.
+        valid_until: Time in seconds up to which it is admitted; 0 without a signature.
         by_relay: The relay's signature; empty if it has not signed.
         by_collector: The collector's signature; empty if it has not signed.
     """
@@ -90,8 +90,8 @@ class AdmissionFile:
         """
         if self.missing:
             raise DeploymentError(
-                f"the request of '{self.name}' is not signed by the {self.missing[0]} yet; its "
-                "operator signs it with 'sottovoce deploy admit'"
+                f"the request of '{self.name}' is not signed by the {self.missing[0]} yet; ask its "
+                "operator to sign it with 'sottovoce deploy admit'"
             )
         found = Admission(
             name=self.name,

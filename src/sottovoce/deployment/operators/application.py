@@ -172,7 +172,7 @@ class RelayApplication:
         return await waiting.done
 
     async def _take_batches(self) -> None:
-        """Hand all reports that wait to the relay's thread, as long as the server runs."""
+        """Pass all reports that wait to the relay's thread, as long as the server runs."""
         while True:
             await self._wake.wait()
             batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]

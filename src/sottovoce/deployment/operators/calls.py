@@ -1,6 +1,6 @@
 """Requests to a relay over a pinned TLS connection, with few bytes.
 
-The relay's certificate is its own authority and is pinned: no public authority can vouch for
+The relay's certificate is its own authority and is pinned: no public authority can certify
 another server. A connection is kept, since a new one costs five times the bytes of a report.
 """
 
@@ -154,7 +154,7 @@ class RelayCalls:
 
 
 def pinned_context(certificate: str) -> ssl.SSLContext:
-    """Return a TLS context that accepts the holder of one certificate's key and nobody else.
+    """Return a TLS context that accepts the holder of one certificate's key only.
 
     The name of the host is not compared: only the relay has the key, whatever it is called.
 

@@ -2,7 +2,8 @@
 
 Relay and collector each write a card. Both cards together make `operators.toml`, which every device
 pins. Its digest is compared out of band, by telephone or in person, by both operators and by those
-who set up devices: whoever replaces this file can read everything.
+who set up devices: who replaces this file can read
+everything.
 """
 
 import hashlib
@@ -45,7 +46,7 @@ class _OperatorsTable(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayCard:
-    """What a relay tells everybody.
+    """What a relay publishes.
 
     Attributes:
         federation: The federation's id, 16 random bytes.
@@ -94,7 +95,7 @@ class RelayCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorCard:
-    """What a collector tells everybody.
+    """What a collector publishes.
 
     Attributes:
         federation: The federation's id, which the relay has drawn.

@@ -14,7 +14,6 @@ from sottovoce.deployment.machines.readiness import (
     ReadinessCheck,
     free_disk,
     look_at,
-    look_in_turn,
 )
 from sottovoce.deployment.operators.calls import RelayCalls
 from sottovoce.deployment.operators.cards import PinnedOperators
@@ -36,7 +35,7 @@ def check_relay(relay: RelayFolder) -> list[ReadinessCheck]:
 def check_collector(collector: CollectorFolder) -> list[ReadinessCheck]:
     """Check a collector's folder and its connection to the relay; change nothing."""
     parts = [look_at(part) for part in _folder_checks(collector)]
-    return [*parts, *look_in_turn([("relay", lambda: reach_relay(collector.operators))])]
+    return [*parts, look_at(("relay", lambda: _reach(collector)))]
 
 
 def relay_status(operator: RelayFolder | CollectorFolder) -> dict[str, Any]:
@@ -72,6 +71,15 @@ def reach_relay(operators: PinnedOperators) -> str:
     with RelayCalls(operators.relay.address, operators.relay.certificate) as calls:
         calls.ask(Route.HEALTH)
     return f"{operators.relay.address} answers with its pinned certificate"
+
+
+def _reach(collector: CollectorFolder) -> str:
+    try:
+        return reach_relay(collector.operators)
+    except DeploymentError as error:
+        raise CheckError(
+            str(error), "ask the relay's operator whether it runs; allow this machine to reach it"
+        ) from None
 
 
 def _folder_checks(operator: OperatorFolder) -> list[Look]:

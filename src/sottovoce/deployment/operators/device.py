@@ -184,7 +184,7 @@ class RelayLink:
             self._calls.ask(Route.REPORT, report)
 
     def confirm(self, *, timeout_seconds: float = 0.0) -> None:
-        """Confirm that the client's message is in the list that the collector has received.
+        """Send a statement that the client's message is in the list that the collector received.
 
         Args:
             timeout_seconds: How long to wait for the list.

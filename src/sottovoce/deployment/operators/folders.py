@@ -183,7 +183,7 @@ class RelayFolder(OperatorFolder):
         return RelayCard.read(self.folder / RELAY_CARD)
 
     def trust(self, card: Path) -> PinnedOperators:
-        """Pin the collector's card and return both; raise DeploymentError if one is pinned."""
+        """Write the collector's card and return both; raise DeploymentError if one is pinned."""
         return _pin(self.folder, self.card, CollectorCard.read(card), card, COLLECTOR_CARD)
 
 

@@ -2,7 +2,7 @@
 
 Devices use the first five paths, the collector the others. Reports are signed inside and encrypted
 to the relay, so a device's requests are not signed again. Those of the collector are signed with
-its pinned key: the names of the clients and the ciphertexts are for nobody else.
+its pinned key: the names of the clients and the ciphertexts are for the collector only.
 """
 
 import hashlib
