@@ -23,6 +23,9 @@ _TABLE = """CREATE TABLE IF NOT EXISTS attempts (
 _TERMS = """CREATE TABLE IF NOT EXISTS terms (
     federation BLOB NOT NULL, run TEXT NOT NULL, digest BLOB NOT NULL,
     PRIMARY KEY (federation, run)) WITHOUT ROWID"""
+_FIXED = """CREATE TABLE IF NOT EXISTS fixed_terms (
+    federation BLOB NOT NULL, run TEXT NOT NULL, terms TEXT NOT NULL,
+    PRIMARY KEY (federation, run)) WITHOUT ROWID"""
 
 
 class JournalFile(Protocol):
@@ -71,6 +74,27 @@ class Journal:
         with self._writing():
             file.execute(_TABLE)
             file.execute(_TERMS)
+            file.execute(_FIXED)
+
+    def fix(self, federation: bytes, run: str, terms: str) -> str:
+        """Return the terms that the first attempt of a run has fixed: these, if it is the first.
+
+        Args:
+            federation: The federation's id.
+            run: Name of the run.
+            terms: What the cost of the run's attempts depends on, as text.
+
+        Returns:
+            The terms that hold; the caller refuses the attempt if they are others.
+        """
+        with self._writing():
+            self._file.execute(
+                "INSERT OR IGNORE INTO fixed_terms VALUES (?, ?, ?)", (federation, run, terms)
+            )
+            ((found,),) = self._file.all(
+                "SELECT terms FROM fixed_terms WHERE federation = ? AND run = ?", (federation, run)
+            )
+        return str(found)
 
     def begin(self, place: Place, state: str) -> None:
         """Enter a new attempt with its first state, and close all others of its run, durably.
@@ -142,8 +166,22 @@ class Journal:
             if changed != 1:
                 raise LedgerError(
                     f"{place} is in the state '{self.state(place)}', not '{old}'; another process "
-                    "uses this journal, or the file was replaced. Begin a new attempt"
+                    "uses this journal, or the file was replaced; begin a new attempt"
                 )
+
+    def close(self, place: Place) -> None:
+        """Close one attempt, whatever its state; nothing happens if it was never begun."""
+        with self._writing():
+            self._file.execute(
+                "UPDATE attempts SET state = ?, record = NULL WHERE federation = ? AND run = ? "
+                "AND round = ? AND attempt = ?",
+                (CLOSED, *_key(place)),
+            )
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether what is entered now is committed together with something else."""
+        return self._file.in_transaction
 
     def state(self, place: Place) -> str | None:
         """Return the state of an attempt; None if it was never begun."""
