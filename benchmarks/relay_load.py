@@ -74,7 +74,7 @@ def prepare(folder: Path, devices: int, dimension: int) -> Federation:
     address = Address(host="localhost", port=free_port())
     relay = create_relay(folder / "relay", address=address)
     collector = create_collector(folder / "collector", relay=relay.folder / "relay.pub")
-    operators = relay.trust(collector.folder / "collector.pub").keys
+    operators = relay.pin(collector.folder / "collector.pub").keys
     now, content = int(time.time()), secrets.token_bytes(1000)
     attempt = Attempt(
         protocol=Protocol.TWO_SERVER_SUM,

@@ -81,7 +81,7 @@ def create_operators(folder: Path) -> Operators:
     address = Address(host="localhost", port=free_port())
     relay = create_relay(folder / "relay", address=address)
     collector = create_collector(folder / "collector", relay=relay.folder / "relay.pub")
-    pinned = relay.trust(collector.folder / "collector.pub")
+    pinned = relay.pin(collector.folder / "collector.pub")
     return Operators(folder=folder, relay=relay, collector=collector, pinned=pinned)
 
 

@@ -14,6 +14,7 @@ from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import (
     BudgetExhaustedError,
     DomainError,
+    LedgerError,
     PolicyError,
     PrivacyError,
     WireError,
@@ -46,12 +47,10 @@ class Link:
         return self._world.relay.announcement(), self.content
 
     def party(self, protocol: Protocol, ledger: Ledger) -> Party:
-        made = {
-            Protocol.TWO_SERVER_SUM: self._world.summer,
-            Protocol.SHUFFLER: self._world.shuffler,
-        }
         assert ledger is self._world.ledger(self._name)
-        return made[protocol](self._name, **self._policy)
+        if protocol is Protocol.SHUFFLER:
+            return self._world.shuffler(self._name, **self._policy)
+        return self._world.summer(self._name, **self._policy)
 
     def send(self, report: bytes) -> None:
         self.sent.append(report)
@@ -183,6 +182,16 @@ def test_nothing_is_charged_for_what_cannot_be_sent(world: World) -> None:
     with pytest.raises(WireError, match="content that was announced"):
         client.send_through(link, UPDATE)
     assert world.ledger(name).num_charges == 0
+
+
+def test_no_plain_message_is_encoded_under_the_charge_of_a_hidden_one(world: World) -> None:
+    announce(world)
+    name = world.names[0]
+    client = client_of(world, name, run="run")
+    client.send_through(Link(world, name), UPDATE)
+    with pytest.raises(LedgerError):
+        client.send(UPDATE, round=1)
+    assert world.ledger(name).num_charges == 1
 
 
 def test_a_client_without_budget_takes_part_in_nothing(world: World) -> None:

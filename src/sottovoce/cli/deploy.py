@@ -361,7 +361,7 @@ def _start_in_background(
 app.command()(deploy_run.run)
 app.command("init-relay")(deploy_relay.init_relay)
 app.command("init-collector")(deploy_relay.init_collector)
-app.command()(deploy_relay.trust)
+app.command()(deploy_relay.pin)
 app.command()(deploy_relay.enroll)
 app.command()(deploy_relay.admit)
 app.command()(deploy_ask.ask)

@@ -63,10 +63,10 @@ def init_collector(
         print_json({"folder": str(collector.folder), "card": str(card), "digest": digest})
         return
     _say_digest(collector.operators)
-    say(f"next: give {card} to the relay's operator, for 'sottovoce deploy trust'")
+    say(f"next: give {card} to the relay's operator, for 'sottovoce deploy pin'")
 
 
-def trust(
+def pin(
     folder: RelayPath,
     collector: Annotated[
         Path, typer.Argument(metavar="CARD", help="The collector's card, the file collector.pub.")
@@ -76,7 +76,7 @@ def trust(
     """Add the collector's public keys to the relay's folder, and write operators.toml."""
     from sottovoce.deployment.operators.folders import OPERATORS_FILE, RelayFolder
 
-    pinned = RelayFolder.read(folder).trust(collector)
+    pinned = RelayFolder.read(folder).pin(collector)
     path = folder / OPERATORS_FILE
     if as_json:
         print_json({"operators": str(path), "digest": pinned.digest})

@@ -127,8 +127,8 @@ def _secure_sums(site: SiteFolder) -> str:
     try:
         key, roster = load_trust(described.trust)
     except SottovoceError as error:
-        raise _ProblemError(str(error), "pin a roster with 'sottovoce deploy trust'") from None
-    _demand(
+        raise CheckError(str(error), "pin a roster with 'sottovoce deploy trust'") from None
+    demand(
         None if roster.keys.get(site.name) == key.public else "the roster has another key for it",
         f"give {site.folder / PUBLIC_NAME} to the operator and pin the next roster",
     )

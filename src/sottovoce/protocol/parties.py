@@ -181,14 +181,13 @@ class Client:
         from sottovoce.protocol.relayed import RelayedClient
 
         return RelayedClient(
-            name=self.name,
-            mechanism=self.mechanism,
+            part=self._part,
             ledger=self.ledger,
             adjacency=self._adjacency,
             unit=self._unit,
             is_rotated=self._rotated,
             randomness=self._randomness,
-        ).report(relay, update)
+        ).send(relay, update)
 
 
 class Server:

@@ -8,23 +8,28 @@ own; asked again within an attempt, the client sends the stored bytes.
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from numpy.typing import ArrayLike
+
 from sottovoce.core.adjacency import Adjacency, Unit
-from sottovoce.core.errors import BudgetExhaustedError, ParameterError, WireError
+from sottovoce.core.errors import WireError
 from sottovoce.core.randomness import Randomness
 from sottovoce.ledger.ledger import Ledger
-from sottovoce.ledger.records import PendingCharge, Release
-from sottovoce.mechanisms.encoding import Prepared, encode_packed, flatten_update, prepare
+from sottovoce.mechanisms.encoding import flatten_update, prepare
 from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
-from sottovoce.mechanisms.packing import UnsignedCodes, unpack
+from sottovoce.mechanisms.packing import UnsignedCodes, pack
 from sottovoce.mechanisms.registry import public_parameters
 from sottovoce.mechanisms.rotation import Rotation
-from sottovoce.protocol.channels.channel import Channel, terms_of
-from sottovoce.protocol.channels.secure_sum import SecureSum
+from sottovoce.protocol.channels.channel import Channel
+from sottovoce.protocol.channels.secure_sum import TWO_SERVER, SecureSum
 from sottovoce.protocol.channels.shuffler import Shuffler
+from sottovoce.protocol.client import Permit
+from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.secure.announcement import Announcement
+from sottovoce.protocol.secure.contribution import charge_marked, draw_codes, masked_charges
 from sottovoce.protocol.secure.encoding import Protocol as Protocols
 from sottovoce.protocol.secure.shuffle_client import ShuffleClient
 from sottovoce.protocol.secure.two_server_client import TwoServerClient
@@ -53,23 +58,97 @@ def canonical_parameters(mechanism: Mechanism) -> str:
     return json.dumps(public_parameters(mechanism), sort_keys=True, separators=(",", ":"))
 
 
-def channel_of(protocol: Protocols, honest_clients: int) -> Channel:
-    """Return the channel by which a message of a protocol with two operators is charged.
-
-    Args:
-        protocol: A sum or a shuffle.
-        honest_clients: The number of clients that the charge may count on.
+def level_codes(mechanism: Mechanism) -> LevelCodes:
+    """Return the format of codes that a relay can carry.
 
     Raises:
-        WireError: It is another protocol.
+        WireError: The mechanism does not send one code of finitely many levels for each coordinate.
     """
-    match protocol:
-        case Protocols.TWO_SERVER_SUM:
-            return SecureSum(minimum_clients=honest_clients)
-        case Protocols.SHUFFLER:
-            return Shuffler(minimum_clients=honest_clients)
-        case Protocols.PAIRWISE:
-            raise WireError("pairwise masks have no relay; expected a sum or a shuffle")
+    found = mechanism.code_format()
+    if not isinstance(found, LevelCodes) or found.count is not None:
+        raise WireError(
+            "a relay carries one code of finitely many levels for each coordinate; use a mechanism "
+            "such as clamped_sign or gauss_hermite"
+        )
+    return found
+
+
+def channel_of(party: Party, found: Announcement) -> Channel:
+    """Return the channel by which a message of an attempt is charged.
+
+    It counts on as many honest clients as the announcement guarantees by this client's policy.
+    """
+    honest = party.honest_clients(found)
+    if isinstance(party, ShuffleClient):
+        return Shuffler(minimum_clients=honest)
+    colluders = found.attempt.threshold - honest
+    return SecureSum(minimum_clients=honest, protocol=TWO_SERVER, colluders=colluders)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayedRequest:
+    """The vectors of one client for an announced attempt.
+
+    Attributes:
+        announcement: The announcement, as it came.
+        plan: The plan of the round, with the channel by which the attempt is charged.
+        part: The client's part of it.
+        vectors: The vector of each uplink, neither clipped nor rotated yet.
+    """
+
+    announcement: bytes
+    plan: RoundPlan
+    part: ClientPlan
+    vectors: Sequence[ArrayLike]
+
+
+def report(
+    request: RelayedRequest,
+    party: Party,
+    ledger: Ledger,
+    randomness: Randomness,
+    *,
+    permit: Permit = lambda _: None,
+) -> bytes:
+    """Prepare, charge, encode and hide a client's vectors, and return its report for the relay.
+
+    If the attempt was answered before, the stored bytes are returned and nothing is charged.
+
+    Args:
+        request: The vectors.
+        party: The client's side of the protocol, whose journal lies in the ledger's file.
+        ledger: Where the attempt is charged.
+        randomness: Source of the mechanism's keys; masks never come from it.
+        permit: Called last before the charge; it raises to veto it.
+
+    Returns:
+        The report.
+
+    Raises:
+        SottovoceError: The attempt is not allowed or not covered, or a vector is not valid; nothing
+            is charged.
+    """
+    plan, part = request.plan, request.part
+    mechanism = part.mechanism
+    rows = [prepare(mechanism, vector, rotation=plan.rotation) for vector in request.vectors]
+    number = Announcement.read(request.announcement).attempt.attempt
+    pending = masked_charges(plan, part, len(rows), number)
+    bits = level_codes(mechanism).bits
+
+    def charge() -> None:
+        permit(pending)
+        charge_marked(pending, ledger)
+
+    def codes() -> list[UnsignedCodes]:
+        return draw_codes(rows, pending, randomness)
+
+    def payload() -> bytes:
+        return b"".join(pack(each, bits) for each in codes())
+
+    asked, now, transaction = request.announcement, int(time.time()), ledger.transaction
+    if isinstance(party, ShuffleClient):
+        return party.report(asked, now, charge, payload, transaction)
+    return party.report(asked, now, charge, codes, transaction)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +156,7 @@ class RelayedClient:
     """What a client's charge and message depend on, in addition to the announcement.
 
     Attributes:
-        name: The client's name, in the ledger and at the operators.
-        mechanism: The mechanism that encodes updates.
+        part: The client's name and mechanism.
         ledger: The ledger in which messages are charged.
         adjacency: The change of the data that is hidden.
         unit: What a charge protects.
@@ -86,18 +164,15 @@ class RelayedClient:
         randomness: The source of the mechanism's noise.
     """
 
-    name: str
-    mechanism: Mechanism
+    part: ClientPlan
     ledger: Ledger
     adjacency: Adjacency
     unit: Unit
     is_rotated: bool
     randomness: Randomness
 
-    def report(self, relay: RelayAccess, update: Any) -> Announcement:
+    def send(self, relay: RelayAccess, update: Any) -> Announcement:
         """Charge and encode an update for the announced attempt, and send it.
-
-        The ledger is charged once for an attempt. If a report of it is stored, it is sent again.
 
         Args:
             relay: The way to the relay.
@@ -107,78 +182,50 @@ class RelayedClient:
             The announcement that was answered.
 
         Raises:
-            DomainError: The update has the wrong size or is not finite. Nothing is charged.
-            BudgetExhaustedError: The budget does not cover it. Nothing is charged.
-            WireError: The announcement is not for this mechanism. Nothing is charged.
-            PolicyError: The client's policy refuses the announcement. Nothing is charged.
+            SottovoceError: The update is not valid, the announcement is not for this client or not
+                allowed, or the budget does not cover it. Nothing is charged.
         """
         asked, content = relay.announcement()
         found = Announcement.read(asked)
         found.check_content(content)
         party = relay.party(found.attempt.protocol, self.ledger)
-        rotation = self.check(found)
-        values = flatten_update(update, self.mechanism.input_domain.dimension)
-        prepared = prepare(self.mechanism, values, rotation=rotation)
-        report = self._encode(party, asked, found, prepared)
-        relay.send(report)
+        plan = self._plan(party, found)
+        self._check(found, plan)
+        vector = flatten_update(update, self.part.mechanism.input_domain.dimension)
+        request = RelayedRequest(announcement=asked, plan=plan, part=self.part, vectors=[vector])
+        relay.send(report(request, party, self.ledger, self.randomness))
         return found
 
-    def check(self, found: Announcement) -> Rotation | None:
-        """Return the round's rotation; raise WireError for an announcement of other parameters."""
-        asked, mine = found.attempt, self.mechanism
-        code_format = mine.code_format()
-        if not isinstance(code_format, LevelCodes) or code_format.count is not None:
-            raise ParameterError(
-                "a relay carries one code of finitely many levels for each coordinate; use a "
-                "mechanism such as clamped_sign or gauss_hermite"
-            )
+    def _plan(self, party: Party, found: Announcement) -> RoundPlan:
+        asked, dimension = found.attempt, self.part.mechanism.input_domain.dimension
         rotation = None
         if self.is_rotated:
-            rotation = Rotation.of_round(asked.run, asked.round, mine.input_domain.dimension)
-        expected = {
-            "mechanism": canonical_parameters(mine),
-            "dimension": mine.input_domain.dimension,
+            rotation = Rotation.of_round(asked.run, asked.round, dimension)
+        return RoundPlan(
+            run=asked.run,
+            round=asked.round,
+            unit=self.unit,
+            adjacency=self.adjacency,
+            clients=(self.part,),
+            rotation=rotation,
+            channel=channel_of(party, found),
+        )
+
+    def _check(self, found: Announcement, plan: RoundPlan) -> None:
+        """Raise WireError for an announcement of other parameters."""
+        mechanism = self.part.mechanism
+        expected: dict[str, object] = {
+            "mechanism": canonical_parameters(mechanism),
+            "dimension": mechanism.input_domain.dimension,
             "uplinks": 1,
-            "levels": code_format.levels,
-            "rotation_seed": b"" if rotation is None else rotation.seed,
-            "adjacency": self.adjacency.value,
-            "unit": self.unit.value,
+            "levels": level_codes(mechanism).levels,
+            "rotation_seed": b"" if plan.rotation is None else plan.rotation.seed,
+            "adjacency": str(self.adjacency),
+            "unit": str(self.unit),
         }
         for name, value in expected.items():
-            if getattr(asked, name) != value:
+            if getattr(found.attempt, name) != value:
                 raise WireError(
                     f"the announcement has another '{name}' than this client; create the client "
                     "with the announced mechanism, adjacency and rotation"
                 )
-        return rotation
-
-    def _encode(self, party: Party, asked: bytes, found: Announcement, prepared: Prepared) -> bytes:
-        attempt = found.attempt
-        release = Release(
-            unit=self.unit, run=attempt.run, client=self.name, round=attempt.round, uplink=0
-        )
-
-        def charge() -> None:
-            channel = channel_of(attempt.protocol, party.honest_clients(found))
-            event = terms_of(channel, self.adjacency)(self.mechanism)
-            due = PendingCharge(release=release, attempt=attempt.attempt - 1, event=event)
-            (outcome,) = self.ledger.charge_all([due])
-            if isinstance(outcome, BudgetExhaustedError):
-                raise outcome
-
-        def payload() -> bytes:
-            label = ("encode", *release.key, attempt.attempt - 1, attempt.federation.hex())
-            rows = encode_packed(prepared, [self.randomness.stream(*label)])
-            return bytes(rows.payloads[0])
-
-        def codes() -> list[UnsignedCodes]:
-            code_format = self.mechanism.code_format()
-            assert isinstance(code_format, LevelCodes)
-            return [unpack(payload(), attempt.dimension, code_format.bits)]
-
-        now, transaction = int(time.time()), self.ledger.transaction
-        match party:
-            case TwoServerClient():
-                return party.report(asked, now, charge, codes, transaction)
-            case ShuffleClient():
-                return party.report(asked, now, charge, payload, transaction)

@@ -54,10 +54,10 @@ def test_a_relay_serves_one_collector(operators: Operators, tmp_path: Path) -> N
     card = operators.relay.folder / "relay.pub"
     other = create_collector(tmp_path / "second", relay=card)
     with pytest.raises(DeploymentError, match="has pinned another collector"):
-        operators.relay.trust(other.folder / "collector.pub")
+        operators.relay.pin(other.folder / "collector.pub")
     stranger = create_operators(tmp_path / "other").collector.folder / "collector.pub"
     with pytest.raises(ConfigError, match="different federations"):
-        create_relay(tmp_path / "third", address=operators.relay.address).trust(stranger)
+        create_relay(tmp_path / "third", address=operators.relay.address).pin(stranger)
 
 
 def test_folders_say_which_they_are(operators: Operators) -> None:

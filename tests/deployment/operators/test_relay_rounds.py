@@ -192,8 +192,8 @@ def test_the_commands_set_up_a_relay_and_show_it(tmp_path: Path) -> None:
     assert call("deploy", "init-collector", collector, "--relay", f"{relay}/relay.pub").code == 0
     early = call("deploy", "relay", relay)
     assert early.code != 0
-    assert "sottovoce deploy trust" in early.text
-    shown = printed_json("deploy", "trust", relay, f"{collector}/collector.pub")
+    assert "sottovoce deploy pin" in early.text
+    shown = printed_json("deploy", "pin", relay, f"{collector}/collector.pub")
     digest, operators = shown["digest"], shown["operators"]
     assert digest[:8] in call("deploy", "check", collector).text
     wrong = call("deploy", "enroll", phone, "--as", "p", "--operators", operators, "--digest", "00")

@@ -92,7 +92,7 @@ class OperatorFolder:
         path = self.folder / OPERATORS_FILE
         if not path.is_file():
             raise DeploymentError(
-                f"{self.folder} does not know the other operator yet; run 'sottovoce deploy trust "
+                f"{self.folder} does not know the other operator yet; run 'sottovoce deploy pin "
                 f"{self.folder} CARD' with the other operator's card of public keys"
             )
         return PinnedOperators.read(path)
@@ -182,7 +182,7 @@ class RelayFolder(OperatorFolder):
         """The relay's own card."""
         return RelayCard.read(self.folder / RELAY_CARD)
 
-    def trust(self, card: Path) -> PinnedOperators:
+    def pin(self, card: Path) -> PinnedOperators:
         """Write the collector's card and return both; raise DeploymentError if one is pinned."""
         return _pin(self.folder, self.card, CollectorCard.read(card), card, COLLECTOR_CARD)
 
