@@ -15,8 +15,10 @@ from ledger_files import make_version_2
 
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import DeploymentError
+from sottovoce.deployment.machines import readiness
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.federation import Federation, create_federation
+from sottovoce.deployment.machines.readiness import ReadinessCheck
 from sottovoce.deployment.machines.site_folder import (
     SiteFolder,
     create_rehearsal_sites,
