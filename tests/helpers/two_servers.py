@@ -3,13 +3,13 @@
 import contextlib
 import dataclasses
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.journal import Journal
 from sottovoce.mechanisms.packing import UnsignedCodes
 from sottovoce.protocol.secure.attempt import Attempt
 from sottovoce.protocol.secure.collector import Collector
@@ -71,15 +71,26 @@ class World:
         self.operators = self.secrets.operators
         self.names = [f"client-{number:03d}" for number in range(clients)]
         self.keys = {name: TrustKey.generate() for name in self.names}
-        self._opened = contextlib.ExitStack()
-        self.ledgers: dict[str, Ledger] = {}
+        self._admissions: dict[str, Admission] = {}
+        self._states: dict[str, StateFile] = {}
         self.relay = self.new_relay("relay.sqlite")
         self.collector = self.new_collector("collector.sqlite")
 
     def state(self, name: str) -> StateFile:
-        found = StateFile(self.folder / name)
-        self._opened.callback(found.close)
-        return found
+        """Return the open file of a party."""
+        if name not in self._states:
+            self._states[name] = StateFile(self.folder / name)
+            # Tests kill objects, not machines, so they need not wait for the disk.
+            self._states[name].execute("PRAGMA synchronous = OFF")
+        return self._states[name]
+
+    def restart(self, name: str) -> None:
+        """Drop the party with this file, and begin it again on the file if it is an operator."""
+        self._states.pop(name).close()
+        if name == "relay.sqlite":
+            self.relay = self.new_relay(name)
+        elif name == "collector.sqlite":
+            self.collector = self.new_collector(name)
 
     def new_relay(self, name: str) -> Relay:
         secrets = self.secrets
@@ -89,20 +100,21 @@ class World:
         return Collector(self.state(name), self.secrets.collector, self.operators, 1, 3)
 
     def close(self) -> None:
-        self._opened.close()
+        for state in self._states.values():
+            state.close()
 
     def admission(self, name: str, **changed: Any) -> Admission:
+        """Return a certificate by both operators, with other fields if wanted."""
         fields = {"name": name, "key": self.keys[name].public, "valid_until": FOREVER, **changed}
-        secrets = self.secrets
-        return Admission.issue(
-            self.operators, secrets.relay_admission, secrets.collector_admission, **fields
-        )
+        key = repr(fields)
+        if key not in self._admissions:
+            keys = self.secrets.relay_admission, self.secrets.collector_admission
+            self._admissions[key] = Admission.issue(self.operators, *keys, **fields)
+        return self._admissions[key]
 
-    def ledger(self, name: str) -> Ledger:
-        if name not in self.ledgers:
-            opened = Ledger(self.folder / f"{name}.ledger", create=True)
-            self.ledgers[name] = self._opened.enter_context(opened)
-        return self.ledgers[name]
+    def journal(self, name: str) -> Journal:
+        """Return the journal of a client."""
+        return Journal(self.state(name))
 
     def attempt(self, **changed: Any) -> Attempt:
         fields = {
@@ -155,7 +167,7 @@ class World:
             self.keys[name],
             self.admission(name),
             self.operators,
-            self.ledger(name).journal(),
+            self.journal(name),
             **{"honest": 2, "colluders": 1, **policy},
         )
 
@@ -165,18 +177,18 @@ class World:
             self.keys[name],
             self.admission(name),
             self.operators,
-            self.ledger(name).journal(),
+            self.journal(name),
             **{"honest": 2, "colluders": 1, **policy},
         )
 
-    def sum_report(self, name: str, announcement: bytes, codes: list[UnsignedCodes]) -> bytes:
+    def sum_report(self, name: str, announcement: bytes, codes: Sequence[UnsignedCodes]) -> bytes:
         return self.summer(name).report(
-            announcement, OPENS, no_charge, lambda: codes, self.ledger(name).transaction
+            announcement, OPENS, no_charge, lambda: codes, self.state(name).transaction
         )
 
     def shuffle_report(self, client: ShuffleClient, announcement: bytes, payload: bytes) -> bytes:
         return client.report(
-            announcement, OPENS, no_charge, lambda: payload, self.ledger(client.name).transaction
+            announcement, OPENS, no_charge, lambda: payload, self.state(client.name).transaction
         )
 
     def confirm(self, client: ShuffleClient, report: bytes, now: int = CLOSES) -> bytes:

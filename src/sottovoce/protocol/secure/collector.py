@@ -138,7 +138,7 @@ class Collector:
         """Open the seeds of the clients that the relay has frozen and ask for their sum.
 
         A client is left out if one of the operators has not admitted it, if its signature or its
-        ciphertext is not one, or if its ciphertext, its seed or its key is that of another client.
+        ciphertext is not one, or if its seed or its key is that of another client.
 
         Args:
             frozen: The relay's list.
@@ -179,16 +179,13 @@ class Collector:
         """Return the seed of each client that is accepted, in the order of their names."""
         opened = {each: self._seed(found, each) for each in listed.entries}
         kept = {each: seed for each, seed in opened.items() if seed is not None}
-        # Two clients that share something are both left out: honest clients share nothing.
-        seen = Counter(
-            part
-            for each, seed in kept.items()
-            for part in (seed, each.ciphertext, each.admission.key)
-        )
+        # Two clients that share something are both left out: honest clients share nothing. Of equal
+        # ciphertexts one opens at most, because the client's name is part of it.
+        seen = Counter(part for each, seed in kept.items() for part in (seed, each.admission.key))
         return {
             each.admission.name: seed
             for each, seed in kept.items()
-            if max(seen[seed], seen[each.ciphertext], seen[each.admission.key]) == 1
+            if seen[seed] == seen[each.admission.key] == 1
         }
 
     def _seed(self, found: _Open, entry: Sealed) -> bytes | None:

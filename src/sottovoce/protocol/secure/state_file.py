@@ -14,7 +14,7 @@ from typing import Any
 from sottovoce.core import files
 from sottovoce.core.errors import LedgerError
 
-_BUSY_SECONDS = 5.0
+_BUSY_SECONDS = 0.2
 
 
 class StateFile:

@@ -32,7 +32,9 @@ class TwoServerClient(ReportingClient[Sequence[UnsignedCodes]]):
 
     def _encode(self, announcement: Announcement, drawn: Sequence[UnsignedCodes]) -> bytes:
         asked, ann = announcement.attempt, announcement.ann
-        beyond = any(int(codes.max(initial=0)) >= asked.levels for codes in drawn)
+        beyond = any(
+            codes.max(initial=0) >= asked.levels or codes.min(initial=0) < 0 for codes in drawn
+        )
         if len(drawn) != asked.uplinks or beyond:
             raise ParameterError(
                 f"expected {asked.uplinks} vectors of codes below {asked.levels}; draw them from "
