@@ -64,7 +64,7 @@ class Exchanges:
         ledger = site.open_ledger()
         try:
             journal = ledger.journal()
-            _check_attempts(ledger, order, prepared, policy, roster.federation)
+            check_attempts(ledger, order, prepared, policy, roster.federation)
             party = PairwiseSite(
                 name=site.name,
                 roster=roster,
@@ -160,7 +160,7 @@ def agreed(order: Order) -> dict[str, object]:
     }
 
 
-def _check_attempts(
+def check_attempts(
     ledger: Ledger, order: Order, prepared: PreparedOrder, policy: Policy, federation: bytes
 ) -> None:
     """Raise PolicyError if the run's terms have changed, or it has had too many attempts.

@@ -26,6 +26,7 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.protocol.relayed import Party
 from sottovoce.protocol.secure.encoding import Protocol
 from sottovoce.protocol.secure.merkle import leaf_digest
+from sottovoce.protocol.secure.operators import Admission
 from sottovoce.protocol.secure.roster import TrustKey
 from sottovoce.protocol.secure.shuffle_client import ShuffleClient
 from sottovoce.protocol.secure.shuffle_messages import ShuffleReport, split_proof
@@ -92,6 +93,16 @@ class DeviceFolder:
         )
 
     @property
+    def site_file(self) -> Path:
+        """The file site.toml with policy and data, for clients that answer whole runs."""
+        return self.folder / "site.toml"
+
+    @property
+    def node_folder(self) -> Path:
+        """The folder node/ with the lock and the log of the client's program."""
+        return self.folder / "node"
+
+    @property
     def admission_path(self) -> Path:
         """The request for admission, to be signed by both operators."""
         return self.folder / _ADMISSION
@@ -118,14 +129,14 @@ class RelayLink:
 
     device: DeviceFolder
     _calls: RelayCalls = field(init=False, repr=False)
-    _certificate: bytes = field(init=False, repr=False)
+    _certificate: Admission = field(init=False, repr=False)
     _party: Party | None = field(init=False, default=None, repr=False)
     _leaf: str = field(init=False, default="", repr=False)
 
     def __post_init__(self) -> None:
         relay = self.device.operators.relay
         request = AdmissionFile.read(self.device.admission_path)
-        self._certificate = request.certificate(self.device.operators.keys).to_bytes()
+        self._certificate = request.certificate(self.device.operators.keys)
         self._calls = RelayCalls(relay.address, relay.certificate)
 
     @property
@@ -153,9 +164,8 @@ class RelayLink:
             WireError: It is no protocol with a relay.
         """
         device = self.device
-        request = AdmissionFile.read(device.admission_path)
         keys = device.operators.keys
-        given = (device.name, device.key, request.certificate(keys), keys, ledger.journal())
+        given = (device.name, device.key, self._certificate, keys, ledger.journal())
         policy = device.honest_clients, device.colluders
         match protocol:
             case Protocol.TWO_SERVER_SUM:
@@ -180,7 +190,7 @@ class RelayLink:
         except RefusedError as refused:
             if not refused.is_unregistered:
                 raise
-            self._calls.ask(Route.REGISTER, self._certificate)
+            self._calls.ask(Route.REGISTER, self._certificate.to_bytes())
             self._calls.ask(Route.REPORT, report)
 
     def confirm(self, *, timeout_seconds: float = 0.0) -> None:

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from pydantic import Field
+
 from sottovoce.core import files
 from sottovoce.core.errors import ConfigError, DeploymentError
 from sottovoce.deployment.machines import certificates
@@ -46,6 +48,8 @@ class _RelayTable(Section):
 class _CollectorTable(Section):
     minimum_clients: int = 2
     colluders: int = 1
+    confirm_seconds: int = Field(default=60, ge=1)
+    slack: int = Field(default=0, ge=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +193,15 @@ class RelayFolder(OperatorFolder):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectorFolder(OperatorFolder):
-    """The collector's folder."""
+    """The collector's folder.
+
+    Attributes:
+        confirm_seconds: How long the clients of a shuffle may confirm that their message is in it.
+        slack: How many of them may fail to.
+    """
+
+    confirm_seconds: int
+    slack: int
 
     @classmethod
     def read(cls, folder: Path) -> Self:
@@ -202,7 +214,13 @@ class CollectorFolder(OperatorFolder):
                 "'sottovoce deploy init-collector'"
             )
         table = read_section(path, _CollectorTable)
-        return cls(folder=folder, minimum_clients=table.minimum_clients, colluders=table.colluders)
+        return cls(
+            folder=folder,
+            minimum_clients=table.minimum_clients,
+            colluders=table.colluders,
+            confirm_seconds=table.confirm_seconds,
+            slack=table.slack,
+        )
 
     @property
     def state_folder(self) -> Path:
@@ -280,7 +298,7 @@ def create_collector(folder: Path, *, relay: Path) -> CollectorFolder:
     PinnedOperators(relay=other, collector=card).write(folder / OPERATORS_FILE)
     for name in ("collector", "runs"):
         (folder / name).mkdir(mode=files.PRIVATE_FOLDER)
-    certificates.write_new(folder / COLLECTOR_FILE, _POLICY.encode())
+    certificates.write_new(folder / COLLECTOR_FILE, (_POLICY + _SHUFFLES).encode())
     return CollectorFolder.read(folder)
 
 
@@ -330,4 +348,10 @@ _POLICY = """\
 # This operator takes part in no sum of fewer clients than minimum_clients + colluders.
 minimum_clients = 2  # honest ones, by which the guarantee is computed
 colluders = 1        # admitted clients that may be dishonest; published models reach every client
+"""
+
+_SHUFFLES = """\
+# In a shuffle clients confirm within this time that their message is in the list.
+confirm_seconds = 60
+slack = 0            # confirmations that may be missing; the relay may add as many messages
 """
