@@ -305,7 +305,13 @@ def link(folder: FederationFolder, background: Background = False) -> None:
 
 @app.command()
 def node(folder: SitePath, background: Background = False) -> None:
-    """Run a site's node, which answers requests that the site's policy allows."""
+    """Run a site's node, which answers requests that the site's policy allows.
+
+    The folder is one of 'deploy join', or of 'deploy enroll --site' for a client of a relay.
+    """
+    if deploy_relay.is_device(folder):
+        _run_participant(folder, background)
+        return
     from sottovoce.deployment.machines.site_folder import SiteFolder
     from sottovoce.deployment.site import warnings_of
     from sottovoce.flower.node import START_SECONDS, keep_node
@@ -323,6 +329,20 @@ def node(folder: SitePath, background: Background = False) -> None:
         tell(state["connected"])
     else:
         keep_node(site, on_ready=lambda connected: tell(connected, "; Ctrl-C ends it"))
+
+
+def _run_participant(folder: Path, background: bool) -> None:
+    """Run a client of a relay."""
+    from sottovoce.deployment.operators.device import DeviceFolder
+    from sottovoce.deployment.operators.participant import START_SECONDS, keep_participant
+
+    device = DeviceFolder.read(folder)
+    running = f"the client '{device.name}' is running, for {device.operators.relay.address}"
+    if background:
+        _start_in_background("node", device.folder, device.node_folder, START_SECONDS)
+        say(running)
+    else:
+        keep_participant(device, on_ready=lambda: say(f"{running}; Ctrl-C ends it"))
 
 
 @app.command()

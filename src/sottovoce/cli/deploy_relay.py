@@ -1,11 +1,21 @@
 """The commands of `sottovoce deploy` for relay, collector and their clients."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli.output import Json, print_fields, print_json, say
+from sottovoce.cli.output import (
+    Json,
+    print_fields,
+    print_json,
+    print_warning,
+    report_progress,
+    round_note,
+    say,
+)
+from sottovoce.cli.run import interruptible
+from sottovoce.cli.summary import print_result
 
 if TYPE_CHECKING:
     from sottovoce.deployment.machines.readiness import ReadinessCheck
@@ -92,12 +102,19 @@ def enroll(
     digest: Annotated[
         str, typer.Option(help="Its digest, as an operator has told it by another way.")
     ],
+    site: Annotated[
+        bool,
+        typer.Option(
+            "--site",
+            help="Also make a ledger and site.toml, a policy to fill in, for 'deploy node'.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Create a client's folder, with a key and a request for admission."""
     from sottovoce.deployment.operators.device import create_device
 
-    device = create_device(folder, name=name, operators=operators, digest=digest)
+    device = create_device(folder, name=name, operators=operators, digest=digest, with_site=site)
     if as_json:
         print_json({"client": device.name, "request": str(device.admission_path)})
         return
@@ -140,11 +157,64 @@ def operator_of(folder: Path) -> "RelayFolder | CollectorFolder":
     return RelayFolder.read(folder)
 
 
+def run_for_collector(
+    folder: Path,
+    spec: Path,
+    changes: list[str],
+    out: Path | None,
+    resume: bool,
+    allow_code: bool,
+    log: list[str],
+    *,
+    as_json: bool,
+) -> None:
+    """Run a spec with the clients of a collector's relay, in this process."""
+    from sottovoce.deployment.operators.folders import CollectorFolder
+    from sottovoce.deployment.operators.relay_rounds import run_through_relay
+    from sottovoce.runs.folder import RunFolder
+    from sottovoce.runs.loading import check_code_allowed, load, load_for_run
+    from sottovoce.runs.tracking import track_run
+
+    collector = CollectorFolder.read(folder)
+    run_folder = out or collector.runs_folder / load(spec, changes).name
+    begun = RunFolder(run_folder).header() if resume else None
+    loaded = load_for_run(spec, changes, absolute=True, resumed_header=begun)
+    check_code_allowed(loaded, allow_code=allow_code)
+    with (
+        interruptible() as interrupted,
+        report_progress() as bars,
+        track_run(log, loaded, run_folder, warn=print_warning) as trackers,
+    ):
+
+        def on_round(row: dict[str, Any]) -> None:
+            bars.update(loaded.name, row["round"], loaded.rounds, round_note(row))
+            trackers(row)
+            interrupted.check()
+
+        result = run_through_relay(
+            loaded,
+            run_folder.absolute(),
+            collector,
+            resume=resume,
+            on_round=on_round,
+            on_resume=lambda where: say(where, err=True),
+        )
+        trackers.finish(result)
+    print_result(result, run_folder, as_json=as_json)
+
+
 def is_operator(folder: Path) -> bool:
     """Return whether a folder is that of a relay or a collector."""
     from sottovoce.deployment.operators.folders import COLLECTOR_FILE, RELAY_FILE
 
     return any((folder / name).is_file() for name in (RELAY_FILE, COLLECTOR_FILE))
+
+
+def is_device(folder: Path) -> bool:
+    """Return whether a folder is that of a client of a relay."""
+    from sottovoce.deployment.operators.device import FILE_NAME
+
+    return (folder / FILE_NAME).is_file()
 
 
 def relay_keeper(folder: Path) -> Path | None:

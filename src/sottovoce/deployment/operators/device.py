@@ -16,12 +16,14 @@ from typing import Self
 from sottovoce.core.errors import ConfigError, DeploymentError, WireError
 from sottovoce.deployment.machines import certificates
 from sottovoce.deployment.machines.federation import check_name, make_folder, read_section
+from sottovoce.deployment.machines.site_folder import OPEN_POLICY
 from sottovoce.deployment.operators.admission_file import AdmissionFile
 from sottovoce.deployment.operators.application import unpack_announcement
 from sottovoce.deployment.operators.calls import RefusedError, RelayCalls
 from sottovoce.deployment.operators.cards import PinnedOperators
 from sottovoce.deployment.operators.folders import OPERATORS_FILE, read_secret, write_secret
 from sottovoce.deployment.operators.routes import Route
+from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.protocol.relayed import Party
 from sottovoce.protocol.secure.encoding import Protocol
@@ -231,7 +233,9 @@ class RelayLink:
         self.close()
 
 
-def create_device(folder: Path, *, name: str, operators: Path, digest: str) -> DeviceFolder:
+def create_device(
+    folder: Path, *, name: str, operators: Path, digest: str, with_site: bool = False
+) -> DeviceFolder:
     """Create a client's folder with a new key and a request for admission.
 
     Args:
@@ -239,6 +243,8 @@ def create_device(folder: Path, *, name: str, operators: Path, digest: str) -> D
         name: The client's name.
         operators: The file operators.toml.
         digest: Its digest, as an operator has told it by another way; spaces do not matter.
+        with_site: Whether to make a ledger and a site.toml with a policy to fill in, too, by which
+            the client answers whole runs.
 
     Raises:
         ConfigError: The file has another digest, or the name is not valid.
@@ -259,6 +265,10 @@ def create_device(folder: Path, *, name: str, operators: Path, digest: str) -> D
         "colluders = 1         # clients that may collude with an operator; counted on top\n"
         "trusts_relay = false  # true: also take part in shuffles without confirmation\n"
     )
+    if with_site:
+        seals.create(folder)
+        site = f'name = "{name}"\n\n# What this client allows.\n[policy]\n{OPEN_POLICY}'
+        certificates.write_secret(folder / "site.toml", site.encode())
     certificates.write_new(folder / FILE_NAME, text.encode())
     return DeviceFolder.read(folder)
 
