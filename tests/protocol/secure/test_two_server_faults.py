@@ -60,7 +60,8 @@ class Killer:
             # A method of an operator is called on the new object.
             operator = {"relay.sqlite": world.relay, "collector.sqlite": world.collector}
             if hasattr(step, "__self__"):
-                return getattr(operator[killed.file], step.__name__)(*values)
+                found: Result = getattr(operator[killed.file], step.__name__)(*values)
+                return found
             return step(*values)
 
 

@@ -5,6 +5,8 @@ step is written before it is answered, and answered once: asked again it returns
 refuses. It gives nothing away before an attempt closes.
 """
 
+from collections.abc import Sequence
+
 from sottovoce.core.errors import WireError
 from sottovoce.protocol.secure import shuffle_messages, two_server_messages
 from sottovoce.protocol.secure.announcement import Announcement
@@ -34,6 +36,7 @@ class Relay(RelayIntake):
     """
 
     _tree: tuple[bytes, Tree] | None = None
+    _rooted: tuple[bytes, bytes] | None = None
 
     def frozen(self, now: int) -> bytes:
         """Return the clients of a sum; the list is fixed when the attempt closes.
@@ -166,8 +169,7 @@ class Relay(RelayIntake):
         tree = self._tree_of(current)
         index = tree.index(leaf)
         path = Path(index=index, siblings=tree.path(index)).to_bytes()
-        record = self._answer(current, ROOTED)
-        return shuffle_messages.join_proof(record[: shuffle_messages.ROOT_BYTES], path)
+        return shuffle_messages.join_proof(self._root_of(current), path)
 
     def confirmation(self, confirmation: bytes) -> bytes:
         """Take the confirmation of one client and return a receipt.
@@ -175,18 +177,43 @@ class Relay(RelayIntake):
         Raises:
             WireError: It is not signed by a registered client for the root, or it is too late.
         """
-        current, found = self._of(SHUFFLER), Confirmation.read(confirmation)
+        (found,) = self.take_confirmations([confirmation])
+        if isinstance(found, WireError):
+            raise found
+        return found
+
+    def take_confirmations(self, confirmations: Sequence[bytes]) -> list[bytes | WireError]:
+        """Take several confirmations in one commit.
+
+        Args:
+            confirmations: What clients sent.
+
+        Returns:
+            A receipt for each confirmation, or why it was refused.
+        """
+        current = self._of(SHUFFLER)
         if self._state_of(current) != ROOTED:
-            raise WireError("there is no root yet, or confirmations are over")
-        root = self._root(current)
+            error = WireError("there is no root yet, or confirmations are over")
+            return [error for _ in confirmations]
+        root, rows, answers = Root.read(self._root_of(current)), [], list[bytes | WireError]()
+        for content in confirmations:
+            try:
+                rows.append(self._checked_confirmation(current, root, content))
+                answers.append(RECEIPT)
+            except WireError as refused:
+                answers.append(refused)
+        with self._state.transaction():
+            self._state.execute_many("INSERT OR IGNORE INTO confirmations VALUES (?, ?)", rows)
+        return answers
+
+    def _checked_confirmation(
+        self, current: Announcement, root: Root, content: bytes
+    ) -> tuple[str, bytes]:
+        found = Confirmation.read(content)
         statement = shuffle_messages.confirmation_statement(root, found.name)
         key = self._admitted(current, found.name).key
         check_signature(key, found.signature, SHUFFLER, "confirmation", *statement)
-        with self._state.transaction():
-            self._state.execute(
-                "INSERT OR IGNORE INTO confirmations VALUES (?, ?)", (found.name, found.signature)
-            )
-        return RECEIPT
+        return found.name, found.signature
 
     def confirmations(self, now: int) -> bytes:
         """Return all confirmations at once, sorted by name, at the announced time or later.
@@ -248,8 +275,12 @@ class Relay(RelayIntake):
         is_rooted = self._state_of(current) in (ROOTED, CONFIRMED)
         return record[shuffle_messages.ROOT_BYTES :] if is_rooted else record
 
-    def _root(self, current: Announcement) -> Root:
-        return Root.read(self._answer(current, ROOTED)[: shuffle_messages.ROOT_BYTES])
+    def _root_of(self, current: Announcement) -> bytes:
+        """Return the collector's root; it is read once."""
+        if self._rooted is None or self._rooted[0] != current.ann:
+            record = self._answer(current, ROOTED)
+            self._rooted = current.ann, record[: shuffle_messages.ROOT_BYTES]
+        return self._rooted[1]
 
     def _tree_of(self, current: Announcement) -> Tree:
         """Return the tree over the list; it is built once."""

@@ -64,6 +64,7 @@ class ReportingClient(ABC, Generic[Drawn]):
         self._honest = honest
         self._colluders = colluders
         self._most_attempts = most_attempts
+        self._current: Announcement | None = None
 
     def honest_clients(self, announcement: Announcement) -> int:
         """Return how many honest clients, this one included, a charge for an attempt may count on.
@@ -112,6 +113,7 @@ class ReportingClient(ABC, Generic[Drawn]):
             PolicyError: The client's policy does not allow it. Nothing was charged.
         """
         found = self.open(announcement)
+        self._current = found
         place = found.place
         if self._journal.state(place) is not None:
             return self._stored(found)
@@ -141,7 +143,8 @@ class ReportingClient(ABC, Generic[Drawn]):
         place = announcement.place
         if not announcement.opens <= now < announcement.closes:
             raise WireError(f"{place} is not open at this time")
-        self._admission.check(self.operators, announcement.closes)
+        if self._admission.valid_until < announcement.closes:
+            raise WireError("the client's admission expires before the attempt closes; renew it")
         if self.honest_clients(announcement) < self._honest:
             raise PolicyError(
                 f"{announcement.attempt.threshold} clients with {self._colluders} colluders leave "

@@ -5,9 +5,6 @@ sender. Before it opens any, clients confirm that their own message is in the li
 so a relay cannot mix the message of one client with messages that it made itself.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-
 from sottovoce.core.errors import ParameterError, PolicyError, WireError
 from sottovoce.ledger.journal import Journal
 from sottovoce.protocol.secure import hpke, shuffle_messages
@@ -64,19 +61,6 @@ class ShuffleClient(ReportingClient[bytes]):
             most_attempts=most_attempts,
         )
         self._trusts_relay = trusts_relay
-        self._current: Announcement | None = None
-
-    def report(
-        self,
-        announcement: bytes,
-        now: int,
-        charge: Callable[[], None],
-        draw: Callable[[], bytes],
-        transaction: Callable[[], AbstractContextManager[None]],
-    ) -> bytes:
-        """Return the report of an attempt; after a restart call it again before `confirm`."""
-        self._current = self.open(announcement)
-        return super().report(announcement, now, charge, draw, transaction)
 
     def _check_policy(self, announcement: Announcement, now: int) -> None:
         super()._check_policy(announcement, now)
@@ -103,8 +87,10 @@ class ShuffleClient(ReportingClient[bytes]):
     def confirm(self, root: bytes, path: bytes, now: int) -> bytes:
         """Return the statement that the client's own message is in the collector's list.
 
-        It is written before it is signed away, once: asked again for the same root, the client
-        returns the same bytes; another root is refused.
+        It is written before it leaves, once: asked again for the same root, the client returns the
+        same bytes; another root is refused. After a restart call `report` first, which finds the
+        stored report of the announcement or raises WireError if the client confirmed before; both
+        are fine.
 
         Args:
             root: The root that the collector signed.
