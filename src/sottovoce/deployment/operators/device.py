@@ -72,6 +72,12 @@ class DeviceFolder:
     def read(cls, folder: Path) -> Self:
         """Return the client of a folder.
 
+        Args:
+            folder: The folder that 'sottovoce deploy enroll' made.
+
+        Returns:
+            The client.
+
         Raises:
             ConfigError: A file is missing or not valid, or operators.toml is not the pinned one.
         """
@@ -147,7 +153,10 @@ class RelayLink:
         return self.device.name
 
     def announcement(self) -> tuple[bytes, bytes]:
-        """Return the current announcement and its content, such as a model.
+        """Read the current announcement at the relay.
+
+        Returns:
+            The announcement and its content, such as a model.
 
         Raises:
             RefusedError: There is none yet.
@@ -161,6 +170,9 @@ class RelayLink:
         Args:
             protocol: The announced protocol.
             ledger: The client's ledger, in whose file the journal lies.
+
+        Returns:
+            The party, which answers announcements.
 
         Raises:
             WireError: It is no protocol with a relay.
@@ -180,6 +192,9 @@ class RelayLink:
 
     def send(self, report: bytes) -> None:
         """Send a report, and the client's certificate before it if the relay does not know it.
+
+        Args:
+            report: What the client's party returned.
 
         Raises:
             RefusedError: The relay does not take it.

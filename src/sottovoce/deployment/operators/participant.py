@@ -78,7 +78,7 @@ class Participant:
         return f"answered {found.place}"
 
     def _confirm(self) -> str | None:
-        """Confirm the own message once there is a list."""
+        """Send the confirmation of the own message once there is a list."""
         found = self._unconfirmed
         if found is None or time.time() < found.closes:
             return None
