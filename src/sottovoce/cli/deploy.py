@@ -22,7 +22,7 @@ def check(
     folder: Annotated[
         Path,
         typer.Argument(
-            metavar="DIR", help="The folder of a site, a federation, a relay or a collector."
+            metavar="DIR", help="The folder of a site, federation, relay, collector or client."
         ),
     ],
     as_json: Json = False,
@@ -36,8 +36,8 @@ def check(
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.deployment.machines.site_folder import SiteFolder
 
-    if deploy_relay.is_operator(folder):
-        checks = deploy_relay.check_operator(folder)
+    if deploy_relay.is_operator(folder) or deploy_relay.is_device(folder):
+        checks = deploy_relay.check_party(folder)
     elif (folder / FEDERATION_FILE).is_file():
         from sottovoce.flower.checks import check_federation
 

@@ -224,11 +224,14 @@ def relay_keeper(folder: Path) -> Path | None:
     return RelayFolder.read(folder).state_folder if (folder / RELAY_FILE).is_file() else None
 
 
-def check_operator(folder: Path) -> "list[ReadinessCheck]":
-    """Check the folder of a relay or a collector."""
-    from sottovoce.deployment.operators.checks import check_collector, check_relay
+def check_party(folder: Path) -> "list[ReadinessCheck]":
+    """Check the folder of a relay, a collector or one of their clients."""
+    from sottovoce.deployment.operators.checks import check_collector, check_device, check_relay
+    from sottovoce.deployment.operators.device import DeviceFolder
     from sottovoce.deployment.operators.folders import RelayFolder
 
+    if is_device(folder):
+        return check_device(DeviceFolder.read(folder))
     operator = operator_of(folder)
     return check_relay(operator) if isinstance(operator, RelayFolder) else check_collector(operator)
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,10 +15,12 @@ from federated_runs import as_toml, federated_table, simulated
 from specs import LOCAL_STEPS
 from two_operators import Operators, create_operators, running_relay
 
-from sottovoce.core.errors import SottovoceError
+from sottovoce.core.errors import DeploymentError, SottovoceError
 from sottovoce.deployment.operators.admission_file import admit
+from sottovoce.deployment.operators.calls import RelayCalls
 from sottovoce.deployment.operators.device import DeviceFolder, RelayLink, create_device
 from sottovoce.deployment.operators.participant import Participant
+from sottovoce.deployment.operators.routes import Route
 from sottovoce.deployment.site import read_site
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.runs.folder import RunFolder
@@ -73,6 +75,22 @@ def nodes_of(operators: Operators, **changes: Any) -> list[DeviceFolder]:
     return made
 
 
+class BrokenOnce:
+    """The calls of a client whose connection breaks after its first report was made."""
+
+    def __init__(self, calls: RelayCalls) -> None:
+        self._calls, self.breaks = calls, 1
+
+    def ask(self, route: Route, body: bytes = b"", **more: str) -> bytes:
+        if route is Route.REPORT and self.breaks:
+            self.breaks -= 1
+            raise DeploymentError("the cable is out")
+        return self._calls.ask(route, body, **more)
+
+    def close(self) -> None:
+        self._calls.close()
+
+
 @contextmanager
 def answering(nodes: list[DeviceFolder]) -> Iterator[list[str]]:
     """Let nodes answer from threads of this process; yield what they tell."""
@@ -80,6 +98,8 @@ def answering(nodes: list[DeviceFolder]) -> Iterator[list[str]]:
 
     def work(node: DeviceFolder) -> None:
         with RelayLink(node) as link:
+            if node is nodes[0]:
+                link._calls = cast(RelayCalls, BrokenOnce(link._calls))
             participant = Participant(link, read_site(node.site_file))
             while not stop.is_set():
                 try:
@@ -113,6 +133,7 @@ def test_clients_of_a_relay_train_the_simulators_model(tmp_path: Path) -> None:
     with running_relay(operators.relay), answering(nodes) as told:
         ended = train(operators, table, tmp_path / "run")
     assert ended.code == 0, (ended.text, told)
+    assert "refused: the cable is out" in told
     rows = RunFolder(tmp_path / "run").metrics()
     assert [row["clients_received"] for row in rows] == [3, 3]
     found = RunFolder(tmp_path / "run").load_checkpoint()

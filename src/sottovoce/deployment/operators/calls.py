@@ -19,6 +19,13 @@ from sottovoce.deployment.operators.routes import Route
 _TIMEOUT_SECONDS = 60.0
 _LARGEST_ANSWER = 2**32
 _LARGEST_TEXT = 2**12
+# How a kept connection shows that the relay has closed it, or has been started again.
+_BROKEN = (
+    ConnectionError,
+    ssl.SSLEOFError,
+    ssl.SSLZeroReturnError,
+    http.client.BadStatusLine,
+)
 
 
 class RefusedError(DeploymentError):
@@ -88,7 +95,7 @@ class RelayCalls:
         """
         try:
             if self._open is not None and self._owner == os.getpid():
-                with contextlib.suppress(ConnectionError, http.client.BadStatusLine):
+                with contextlib.suppress(*_BROKEN):
                     return self._send(self._open, route, body, of, authorization)
                 self.close()
             self._open, self._owner = self._new(), os.getpid()

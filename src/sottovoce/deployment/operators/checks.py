@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,15 @@ from sottovoce.deployment.machines.readiness import (
     free_disk,
     look_at,
 )
+from sottovoce.deployment.operators.admission_file import AdmissionFile
 from sottovoce.deployment.operators.calls import RelayCalls
 from sottovoce.deployment.operators.cards import PinnedOperators
+from sottovoce.deployment.operators.device import DeviceFolder
 from sottovoce.deployment.operators.folders import CollectorFolder, OperatorFolder, RelayFolder
 from sottovoce.deployment.operators.relay_program import check_certificate, is_healthy
 from sottovoce.deployment.operators.routes import Route
+from sottovoce.deployment.policy import Policy
+from sottovoce.deployment.site import read_site
 
 
 def check_relay(relay: RelayFolder) -> list[ReadinessCheck]:
@@ -36,6 +41,36 @@ def check_collector(collector: CollectorFolder) -> list[ReadinessCheck]:
     """Check a collector's folder and its connection to the relay; change nothing."""
     parts = [look_at(part) for part in _folder_checks(collector)]
     return [*parts, look_at(("relay", lambda: _reach(collector)))]
+
+
+def check_device(device: DeviceFolder) -> list[ReadinessCheck]:
+    """Check a client's folder and its connection to the relay; change nothing."""
+    parts: list[Look] = [
+        ("private key", lambda: _private(device.folder)),
+        ("operators", lambda: f"compare with both operators: {device.operators.digest}"),
+        ("admission", lambda: _admission(device)),
+        ("free disk", lambda: free_disk(device.folder)),
+        ("relay", lambda: _reach(device)),
+    ]
+    if device.site_file.is_file():
+        parts.insert(3, ("policy", lambda: _policy(device)))
+    return [look_at(part) for part in parts]
+
+
+def _admission(device: DeviceFolder) -> str:
+    found = AdmissionFile.read(device.admission_path).certificate(device.operators.keys)
+    until = time.strftime("%Y-%m-%d", time.gmtime(found.valid_until))
+    return f"signed by both operators, until {until}"
+
+
+def _policy(device: DeviceFolder) -> str:
+    policy = read_site(device.site_file).policy
+    assert isinstance(policy, Policy), "read from a file"
+    if policy.honest is None:
+        raise CheckError(
+            "the policy allows no secure sum", f"set honest and colluders in {device.site_file}"
+        )
+    return f"epsilon {policy.epsilon_total:g} in all at delta {policy.delta:g}"
 
 
 def relay_status(operator: RelayFolder | CollectorFolder) -> dict[str, Any]:
@@ -73,9 +108,9 @@ def reach_relay(operators: PinnedOperators) -> str:
     return f"{operators.relay.address} answers with its pinned certificate"
 
 
-def _reach(collector: CollectorFolder) -> str:
+def _reach(party: CollectorFolder | DeviceFolder) -> str:
     try:
-        return reach_relay(collector.operators)
+        return reach_relay(party.operators)
     except DeploymentError as error:
         raise CheckError(
             str(error), "ask the relay's operator whether it runs; allow this machine to reach it"

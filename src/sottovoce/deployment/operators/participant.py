@@ -72,7 +72,12 @@ class Participant:
         if found.ann == self._seen:
             return self._confirm()
         self._seen, self._unconfirmed = found.ann, None
-        self._answer(asked, found, content)
+        try:
+            self._answer(asked, found, content)
+        except DeploymentError as error:
+            if not isinstance(error, RefusedError):  # The relay is away: the report is sent later.
+                self._seen = b""
+            raise
         if found.is_confirmed:
             self._unconfirmed = found
         return f"answered {found.place}"

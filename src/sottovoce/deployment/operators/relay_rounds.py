@@ -84,20 +84,26 @@ class RelayRounds(ChargedRounds):
         content = pack_order(self._order(plan, len(asked), number, vectors))
         attempt = self._attempt(plan, number, content)
         found: Sequence[SummedUplink | AnonymousServer] = []
+        reason = f"fewer than {self.minimum_replies} clients answered"
         try:
             found = self._collect(plan, attempt, content)
         except (AbandonedError, RefusedError, WireError) as error:
             _LOG.warning("round %d is abandoned: %s", plan.round, error)
-            self._reasons.append(str(error))
+            reason = str(error)
         journal.advance(attempt_place(plan, federation, number), BEGUN, DONE)
         enough = bool(found) and found[0].received >= self.minimum_replies
-        self._count_idle(plan.round, enough=enough)
+        self._count_idle(plan.round, None if enough else reason)
         return ServedRound(servers=found, enough=enough, total_bytes_down=len(content) * len(asked))
 
-    def _count_idle(self, number: int, *, enough: bool) -> None:
-        """Raise DeploymentError after too many rounds in a row that changed nothing."""
-        if enough:
+    def _count_idle(self, number: int, reason: str | None) -> None:
+        """Raise DeploymentError after too many rounds in a row that changed nothing.
+
+        `reason` says why this round did not; None if it did.
+        """
+        if reason is None:
             self._reasons.clear()
+            return
+        self._reasons.append(reason)
         if len(self._reasons) >= self.idle_rounds:
             raise DeploymentError(
                 f"{len(self._reasons)} rounds in a row, up to round {number}, released nothing; "
