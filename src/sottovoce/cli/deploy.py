@@ -182,6 +182,78 @@ def certificates(
     _print_certificates(federation, as_json)
 
 
+@app.command()
+def roster(
+    folder: FederationFolder,
+    add: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="trust.pub", help="Add or replace a site's key; repeatable."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write the roster of keys for secure sums, and print its digest.
+
+    Give roster.toml to the sites. Their owners compare the digest with each other, by telephone or
+    in person, and pin it with 'sottovoce deploy trust'. A changed roster has a new digest.
+    """
+    from sottovoce.deployment.machines.federation import Federation
+    from sottovoce.deployment.machines.trust_files import ROSTER_NAME, update_roster
+
+    found = update_roster(Federation.read(folder), add or [])
+    shown = {
+        "roster": str(folder / ROSTER_NAME),
+        "federation": found.federation.hex(),
+        "version": found.version,
+        "sites": list(found.keys),
+        "digest": found.digest.hex(),
+    }
+    if as_json:
+        print_json(shown)
+    else:
+        print_fields({**shown, "sites": ", ".join(found.keys)})
+
+
+@app.command()
+def trust(
+    folder: SitePath,
+    roster: Annotated[
+        Path | None, typer.Option(help="The operator's roster.toml; it is copied.")
+    ] = None,
+    digest: Annotated[
+        str | None, typer.Option(help="The digest that you have compared with other sites.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Pin the roster with which a site takes part in secure sums; make its key if there is none.
+
+    Without --roster only the key is made, whose public part is for the operator. Never take the
+    digest from the operator alone: whoever writes the roster you pin can be everybody else in it.
+    """
+    from sottovoce.core.errors import ParameterError
+    from sottovoce.deployment.machines import trust_files
+    from sottovoce.deployment.machines.site_folder import SiteFolder
+
+    site = SiteFolder.read(folder)
+    if (roster is None) is not (digest is None):
+        raise ParameterError(
+            "--roster and --digest go together; give the digest that other sites have confirmed"
+        )
+    if not (site.folder / trust_files.KEY_NAME).exists():
+        trust_files.create_trust_key(site.folder, name=site.name)
+    public_key = site.folder / trust_files.PUBLIC_NAME
+    if roster is None or digest is None:
+        if as_json:
+            print_json({"public_key": str(public_key), "pinned": None})
+        else:
+            say(f"next: give {public_key} to the operator, and pin the roster with --roster")
+        return
+    found = trust_files.pin_roster(site.folder, site.name, roster, digest)
+    if as_json:
+        print_json({"public_key": str(public_key), "pinned": found.digest.hex()})
+    else:
+        say(f"pinned version {found.version} of the roster, with {len(found.keys)} sites")
+
+
 def _print_certificates(federation: "Federation", as_json: bool) -> None:
     from sottovoce.deployment.machines import certificates as files
 

@@ -13,6 +13,7 @@
     |   +-- BudgetExhaustedError     a charge would exceed a client's budget
     |   +-- PolicyError              a site's own policy does not allow a request
     +-- WireError                a message is not exactly what was announced
+    +-- AbandonedError           a protocol for a secure sum or shuffle was given up
     +-- LedgerError              the ledger cannot be read, written or trusted
     |   +-- LedgerLostError          a site's ledger is missing, or not the one that was charged
     |       +-- RolledBackError      a site's ledger is older than its federation has witnessed
@@ -129,6 +130,13 @@ class WireError(SottovoceError, ValueError):
     remedy: ClassVar[str] = (
         "The message was not used; check that both ends run the same version of Sottovoce."
     )
+
+
+class AbandonedError(SottovoceError):
+    """An error for a secure sum or shuffle that was given up, so that nothing of it is published.
+
+    A new attempt needs fresh codes, which are a new charge.
+    """
 
 
 class LedgerError(SottovoceError):

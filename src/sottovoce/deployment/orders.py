@@ -31,7 +31,7 @@ ORDER = "order"  # the part of a message that contains the order
 REFUSED = "refused"  # the part of a reply that says why there is no message
 ROUNDS_CHARGED = "rounds_charged"  # the number of rounds of the run that the site has charged
 STATEMENT = "ledger"  # the site's signed statement about its ledger
-_OPTIONAL = {ROUNDS_CHARGED, STATEMENT}  # parts that any reply may have
+OPTIONAL_PARTS = {ROUNDS_CHARGED, STATEMENT}  # parts that any reply may have
 MOST_VECTORS = 16
 # The spec of 65,536 sites with names of 40 letters in three lists takes 8.7 MiB.
 MOST_JSON_BYTES = 16 * 2**20
@@ -60,8 +60,8 @@ CountFromOne = Annotated[Count, Field(ge=1)]
 class SiteRequest:
     """A request of the server to one site: the fields that orders and questions have in common.
 
-    The fields of a request are sent together as one JSON object, except the `vectors` of an
-    `Order`, which are sent as bytes next to it. Nothing in a request is secret.
+    The fields of a request are sent together as one JSON object, except those in `sent_apart`,
+    which are sent as bytes next to it. Nothing in a request is secret.
 
     Attributes:
         run: Name of the run in ledgers.
@@ -76,6 +76,7 @@ class SiteRequest:
     part: ClassVar[str]  # the part of a message that contains the table
     version: ClassVar[int]
     message_type: ClassVar[str]
+    sent_apart: ClassVar[tuple[str, ...]] = ()  # fields that are sent as bytes next to the JSON
 
     run: Name
     client: Name
@@ -92,10 +93,10 @@ class SiteRequest:
         return {self.part: json.dumps(public, separators=(",", ":"), allow_nan=False).encode()}
 
     @classmethod
-    def read(cls, text: bytes, **parts: tuple[bytes, ...]) -> Self:
+    def read(cls, text: bytes, **parts: bytes | tuple[bytes, ...]) -> Self:
         """Return the request in JSON bytes that were received; raise WireError if it is not one.
 
-        `parts` are fields that were sent as bytes next to the JSON, such as `vectors`.
+        `parts` are the fields that were sent as bytes next to the JSON (`sent_apart`).
         """
         public = strict_json(f"the {cls.part}", text)
         if not isinstance(public, dict) or repr(public.pop("version", None)) != str(cls.version):
@@ -118,7 +119,7 @@ class SiteRequest:
 
     @classmethod
     def _keys(cls) -> list[str]:
-        return [field.name for field in fields(cls) if field.name != "vectors"]
+        return [field.name for field in fields(cls) if field.name not in cls.sent_apart]
 
 
 @functools.cache
@@ -136,18 +137,22 @@ class Order(SiteRequest):
         mechanism: The client's mechanism: its `kind` and its parameters.
         classes: Number of classes of the run, since a site may have records of only some of them.
         keep_from: Rounds before this one are never asked for again.
+        attempt: Number of the attempt at a secure sum that the order opens, from 1; 0 if the reply
+            is the message itself.
         vectors: The model and the other vectors that are sent down, packed as the spec says.
     """
 
     part: ClassVar[str] = ORDER
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     message_type: ClassVar[str] = "train"
+    sent_apart: ClassVar[tuple[str, ...]] = ("vectors",)
 
     spec: Table
     round: Count
     mechanism: Table
     classes: CountFromOne | None
     keep_from: Count
+    attempt: Count = 0
     vectors: tuple[bytes, ...]
 
     def blobs(self) -> dict[str, bytes]:
@@ -215,7 +220,7 @@ def read_reply(blobs: Blobs, *, uplinks: int) -> list[bytes]:
     Raises WireError if a message is missing or there is an unknown part.
     """
     wanted = [f"uplink{number}" for number in range(uplinks)]
-    if set(blobs) - _OPTIONAL != set(wanted):
+    if set(blobs) - OPTIONAL_PARTS != set(wanted):
         raise WireError(f"a reply must have {', '.join(wanted)} and no other part")
     return [blobs[name] for name in wanted]
 
@@ -227,7 +232,7 @@ def read_refusal(blobs: Blobs) -> str | None:
     """
     if REFUSED not in blobs:
         return None
-    if set(blobs) - _OPTIONAL != {REFUSED}:
+    if set(blobs) - OPTIONAL_PARTS != {REFUSED}:
         raise WireError("a refusal must have its reason and no messages")
     reason = blobs[REFUSED][: 4 * _LONGEST_REASON].decode(errors="replace")
     return reason[:_LONGEST_REASON] or "no reason given"

@@ -171,6 +171,12 @@ class Policy:
         delta: Delta at which all epsilons are computed.
         smallest_cohort: Smallest number of clients that a round must ask.
         trust_server: Allow charges that rely on the server to shuffle, or to reveal only sums.
+        honest: Smallest number of clients that follow the protocol, this one included, over which
+            a cryptographic protocol may release a sum. Default: no such protocol is allowed.
+        colluders: The most clients of which the site assumes that they may work together with the
+            server; at least 1, because every client sees the published model. Required together
+            with `honest`.
+        retries: How many attempts of a run may go beyond its planned rounds; each is charged.
         float_noise: Allow mechanisms that draw noise in floating point, whose low bits leak.
         seeded_randomness: Allow keys that follow from a seed. Anyone who knows the seed can derive
             them: for tests only, without any privacy.
@@ -200,6 +206,9 @@ class Policy:
     delta: float
     smallest_cohort: int
     trust_server: bool = False
+    honest: int | None = None
+    colluders: int | None = None
+    retries: int = 3
     float_noise: bool = False
     seeded_randomness: bool = False
     public_counts: bool = False
@@ -217,6 +226,17 @@ class Policy:
         parameter_rules.delta(self.delta)
         parameter_rules.integer("smallest_cohort", self.smallest_cohort, low=1, high=2**31)
         self._check_floors()
+
+        if (self.honest is None) is not (self.colluders is None):
+            raise PolicyError(
+                "'honest' and 'colluders' go together: over how many honest clients a sum must be, "
+                "and how many others may work against this site; set both or neither"
+            )
+        if self.honest is not None:
+            parameter_rules.integer("honest", self.honest, low=2, high=2**31)
+        if self.colluders is not None:
+            parameter_rules.integer("colluders", self.colluders, low=1, high=2**31)
+        parameter_rules.integer("retries", self.retries, low=0, high=2**31)
 
     def _check_floors(self) -> None:
         if self.epsilon_if_sampled is not None:
@@ -259,6 +279,27 @@ class Policy:
             return self.smallest_sampling_rate
         return min(1.0, SAMPLING_RATE_IN_DELTAS * self.delta)
 
+    def _check_protocol(self, channel: Channel) -> None:
+        """Raise if a channel's cryptographic protocol counts on more than the site assumes."""
+        if channel.trusts_server or channel.shows_each:
+            return
+        if self.honest is None or self.colluders is None:
+            raise PolicyError(
+                f"the run uses a {channel.describe()}, and this site's policy does not say over "
+                "how many honest clients a sum must be; set 'honest' and 'colluders' in [policy]"
+            )
+        counted = channel.fewest_messages - channel.most_colluders
+        if counted < self.honest:
+            raise PolicyError(
+                f"the run counts on {counted} honest clients in a sum, but 'honest' is "
+                f"{self.honest} at this site; raise channel.minimum_clients"
+            )
+        if channel.most_colluders < self.colluders:
+            raise PolicyError(
+                f"the run assumes at most {channel.most_colluders} clients that collude, but "
+                f"'colluders' is {self.colluders} at this site; raise channel.colluders"
+            )
+
     def check_terms(self, terms: Terms) -> None:
         """Raise if the policy does not allow a request with these terms, whatever its cost.
 
@@ -289,7 +330,8 @@ class Policy:
                 f"{terms.cohort} clients are asked, but the site's 'smallest_cohort' is "
                 f"{self.smallest_cohort}; ask more clients"
             )
-        if not self.trust_server and not terms.channel.shows_each:
+        self._check_protocol(terms.channel)
+        if not self.trust_server and terms.channel.trusts_server:
             raise PolicyError(
                 f"the charge relies on the server ({terms.channel.describe()}), but 'trust_server' "
                 "is false at this site; use the direct channel, or set 'trust_server' at the site "

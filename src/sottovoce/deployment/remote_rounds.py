@@ -27,8 +27,8 @@ from sottovoce.protocol.message import open_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
 _LOG = printable_text.logger()
-# Shortest and longest pause between polls; the pause grows with the time that a round takes.
-_POLL_SECONDS = (0.1, 1.0)
+#: Shortest and longest pause between polls; the pause grows with the time that a round takes.
+POLL_SECONDS = (0.1, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +109,15 @@ class RemoteRounds(ChargedRounds):
         while True:
             reached = self.post.reachable(names)
             half = self.patience.deadline_seconds / 2.0
-            if len(reached) >= min(len(names), needed) or self._left() <= half:
+            if len(reached) >= min(len(names), needed) or self.seconds_left() <= half:
                 offline = [name for name in names if name not in reached]
                 self._progress.reasons.update(dict.fromkeys(offline, "it is offline"))
                 if len(reached) < needed:
                     return []
                 return [i for i in cohort if self.parts[i].client in reached]
-            self.pause(_POLL_SECONDS[-1])
+            self.pause(POLL_SECONDS[-1])
 
-    def _left(self) -> float:
+    def seconds_left(self) -> float:
         """Return the seconds until the round's deadline."""
         return self.patience.deadline_seconds - (self.clock() - self._progress.round_started)
 
@@ -129,24 +129,24 @@ class RemoteRounds(ChargedRounds):
         parts = [self.parts[i] for i in asked]
         orders = {part.client: self._order(plan, part, len(asked), vectors) for part in parts}
         reply_bytes = len(servers) * plan.largest_message_bytes
-        announce(reply_bytes, seconds=self._left())
+        announce(reply_bytes, seconds=self.seconds_left())
         before = self.post.traffic()
-        sent_bytes = self.post.send(orders, expires_seconds=self._left())
+        sent_bytes = self.post.send(orders, expires_seconds=self.seconds_left())
         inbox = _Inbox(plan, parts, servers, most_bytes=reply_bytes + OVERHEAD_BYTES)
         # Rounded first, so that 1/1.1 of 55 is 50 despite the rounding error of the product.
         wanted = max(1, math.ceil(round(len(asked) * self.patience.enough, 9)))
         while True:
             for reply in self.post.collect():
                 inbox.take(reply)
-            left = self._left()
+            left = self.seconds_left()
             if inbox.settled or inbox.received >= wanted or left <= 0.0:
                 break
-            shortest, longest = _POLL_SECONDS
+            shortest, longest = POLL_SECONDS
             waited = self.patience.deadline_seconds - left
             self.pause(min(longest, max(shortest, waited / 20.0), left))
         inbox.close()
         self._progress.reasons.update(inbox.failed)
-        up, down = _passed(before, self.post.traffic()) or (inbox.total_bytes, sent_bytes)
+        up, down = bytes_between(before, self.post.traffic()) or (inbox.total_bytes, sent_bytes)
         return ServedRound(
             servers=servers,
             enough=inbox.received >= self.patience.minimum_replies,
@@ -158,7 +158,13 @@ class RemoteRounds(ChargedRounds):
         )
 
     def _order(
-        self, plan: RoundPlan, part: ClientPlan, cohort: int, vectors: Sequence[bytes]
+        self,
+        plan: RoundPlan,
+        part: ClientPlan,
+        cohort: int,
+        vectors: Sequence[bytes],
+        *,
+        attempt: int = 0,
     ) -> Order:
         return Order(
             spec=self.spec,
@@ -172,6 +178,7 @@ class RemoteRounds(ChargedRounds):
             },
             keep_from=plan.round,  # every earlier round is in a checkpoint
             classes=self.classes,
+            attempt=attempt,
             vectors=tuple(vectors),
         )
 
@@ -192,7 +199,7 @@ class RemoteRounds(ChargedRounds):
             )
 
 
-def _passed(
+def bytes_between(
     before: tuple[int, int] | None, after: tuple[int, int] | None
 ) -> tuple[int, int] | None:
     """Return the bytes that passed between two counts; None if not counted or started over."""

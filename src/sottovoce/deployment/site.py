@@ -8,6 +8,8 @@ ledger.sqlite   everything that was ever charged, over all runs
 ledger.seal     identity and position that this ledger must have
 witness.json    the newest receipt of the site's federation for the ledger, if there is one
 audit.jsonl     what was charged, answered and refused, one line each
+trust.key       the site's signing key for secure sums
+roster.toml     names and keys of all sites; used only if [trust] of site.toml pins its digest
 """
 
 import contextlib
@@ -144,6 +146,21 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """The files by which a site takes part in secure sums without trusting the server.
+
+    Attributes:
+        key: File of the site's own signing key, trust.key.
+        roster: File with the names and keys of all sites.
+        digest: Digest that the roster must have, in hexadecimal, from the site's own file.
+    """
+
+    key: Path
+    roster: Path
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
     """A site that answers under one name, within one policy, on one ledger.
 
@@ -158,6 +175,7 @@ class Site:
             another server. It trains, and its update leaves through `private_mod`.
         longest_seconds: An order that takes longer is aborted.
         keys: Keys of its federation, if the federation uses keys.
+        trust: Key and pinned roster for secure sums, if the site takes part in any.
         seal: File with the identity and position of the ledger. None for simulated sites, whose
             ledger is created at the first charge.
         log: File of the site's audit log; None for simulated sites.
@@ -172,6 +190,7 @@ class Site:
     app: str | None = None
     longest_seconds: float = 3600.0
     keys: Keys | None = None
+    trust: Trust | None = None
     seal: Path | None = None
     log: Path | None = None
 
@@ -320,6 +339,12 @@ class Site:
             LedgerError: The ledger was altered, lost or rolled back.
             OutputError: The audit log cannot be written.
         """
+        if asked.plan.channel.is_cryptographic:
+            # It would be charged as if a protocol hid it.
+            raise PolicyError(
+                f"the run uses a {asked.plan.channel.describe()}, so this site sends no message "
+                "outside of that protocol; open an attempt at the round"
+            )
         terms = Terms.of(asked.plan, asked.part, cohort=asked.cohort, grade=randomness.grade)
         self.check_terms(asked.part.client, terms)
         planned = asked.rounds * asked.uplinks
@@ -332,13 +357,10 @@ class Site:
         with self.open_ledger() as ledger:
             self.check_charges(ledger, _pending_charges(asked, ledger, randomness), planned=planned)
             requests = [
-                PrivatizationRequest(part=asked.part, uplink=uplink, values=_finite(values))
+                PrivatizationRequest(part=asked.part, uplink=uplink, values=finite_or_zeros(values))
                 for uplink, values in enumerate(train())
             ]
-            if len(requests) != asked.uplinks:
-                raise PolicyError(
-                    f"training must return {asked.uplinks} vectors, got {len(requests)}"
-                )
+            check_uplinks(len(requests), asked.uplinks)
             outcomes = privatize(asked.plan, requests, ledger, randomness, permit=permit)
             ledger.discard_messages(asked.plan.run, before_round=keep_from)
             messages = []
@@ -348,7 +370,7 @@ class Site:
                 messages.append(outcome.message)
             if self.audit_log is not None:
                 self.audit_log.answered(
-                    ledger, _order(asked), charged=bool(charged), records=asked.records
+                    ledger, order_name(asked), charged=bool(charged), records=asked.records
                 )
             standing = ledger.position()
         self.settle(standing)
@@ -421,7 +443,7 @@ class Site:
             ledger.set_budget(FIRST_EVENT_ACCOUNT, first)
 
 
-def _finite(values: Vector) -> Vector:
+def finite_or_zeros(values: Vector) -> Vector:
     """Return the values, or zeros if any is not finite.
 
     An error instead would reveal something about the data without a charge.
@@ -430,6 +452,12 @@ def _finite(values: Vector) -> Vector:
         return values
     _LOG.warning("an update is not finite; zeros are privatized in its place")
     return np.zeros_like(values)
+
+
+def check_uplinks(found: int, wanted: int) -> None:
+    """Raise PolicyError unless training returned the announced number of vectors."""
+    if found != wanted:
+        raise PolicyError(f"training must return {wanted} vectors, got {found}")
 
 
 def _pending_charges(
@@ -443,7 +471,8 @@ def _pending_charges(
     return [due for due in pending if due is not None]
 
 
-def _order(asked: RoundRequest) -> OrderName:
+def order_name(asked: RoundRequest) -> OrderName:
+    """Return the name of a round for the audit log."""
     kind = registry.kind_of(asked.part.mechanism)
     return OrderName(run=asked.plan.run, round=asked.plan.round, mechanism=kind)
 
@@ -481,6 +510,12 @@ class ColumnTable(Section):
     longitude: _Text | None = None
 
 
+class TrustTable(Section):
+    """The table [trust]: which roster the site has pinned."""
+
+    roster_digest: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
 class SiteTable(Section):
     """The content of site.toml."""
 
@@ -492,6 +527,7 @@ class SiteTable(Section):
     factories: list[str] = Field(default_factory=list)
     app: str | None = None
     longest_seconds: float = 3600.0
+    trust: TrustTable | None = None
 
 
 def read_site(path: Path) -> Site:
@@ -558,6 +594,13 @@ def _site(table: SiteTable, folder: Path) -> Site:
     keys = None
     if link and link.private_key is not None and link.root_certificate is not None:
         keys = Keys(private_key=folder / link.private_key, authority=folder / link.root_certificate)
+    trust = None
+    if table.trust is not None:
+        trust = Trust(
+            key=folder / "trust.key",
+            roster=folder / "roster.toml",
+            digest=table.trust.roster_digest,
+        )
     return Site(
         name=table.name,
         policy=policies.from_table(table.policy),
@@ -570,6 +613,7 @@ def _site(table: SiteTable, folder: Path) -> Site:
         app=table.app,
         longest_seconds=parameter_rules.positive("longest_seconds", longest),
         keys=keys,
+        trust=trust,
     )
 
 

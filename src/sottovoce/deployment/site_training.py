@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -20,7 +20,7 @@ from sottovoce.core.errors import (
     SottovoceError,
     WireError,
 )
-from sottovoce.core.randomness import SeededRandomness
+from sottovoce.core.randomness import Randomness, SeededRandomness
 from sottovoce.deployment.orders import Order
 from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import RoundRequest, Site
@@ -67,12 +67,36 @@ class _Place:
     num_clients: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedOrder:
+    """An order that the site's terms allow, ready to be trained on.
+
+    Attributes:
+        asked: The site's part of the round.
+        randomness: Source of the mechanism's keys.
+        train: Computes the vectors.
+    """
+
+    asked: RoundRequest
+    randomness: Randomness
+    train: Callable[[], list[Vector]]
+
+
 def compute(order: Order, site: Site) -> list[bytes]:
     """Train as an order asks, and return one sealed message for each uplink, charged to the site.
 
+    If the order is refused or fails, an error is raised and nothing is released; see `Site.answer`
+    for what is charged.
+    """
+    ready = prepare_order(order, site)
+    return site.answer(ready.asked, ready.randomness, ready.train, keep_from=order.keep_from)
+
+
+def prepare_order(order: Order, site: Site) -> PreparedOrder:
+    """Check an order against the site's terms, and build its model and plan; train nothing.
+
     The policy is checked before anything is read, imported or built, since an error after that may
-    depend on the data. If the order is refused or fails, an error is raised and nothing is
-    released; see `Site.answer` for what is charged.
+    depend on the data.
     """
     spec = parse(order.spec, "the order's spec")
     kind, parameters = _mechanism(order)
@@ -132,7 +156,7 @@ def compute(order: Order, site: Site) -> list[bytes]:
         rounds=rounds_per_client(spec, place.num_clients),
         records=size,
     )
-    return site.answer(asked, randomness, train, keep_from=order.keep_from)
+    return PreparedOrder(asked=asked, randomness=randomness, train=train)
 
 
 def _mechanism(order: Order) -> tuple[str, dict[str, Any]]:

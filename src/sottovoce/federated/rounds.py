@@ -36,7 +36,7 @@ from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.charging import charge_round, clients_within_budget
 from sottovoce.protocol.client import PrivatizationRequest, Refused, SharedRow, privatize
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
-from sottovoce.protocol.server import RoundServer, ShuffledRound, open_round
+from sottovoce.protocol.server import RoundServer, ShuffledRound, SummedUplink, open_round
 
 
 def compute_finite_uplinks(
@@ -89,7 +89,7 @@ class ServedRound:
         sites: The outcome of each remote site, by name.
     """
 
-    servers: Sequence[Server]
+    servers: Sequence[Server | SummedUplink]
     refused: int = 0
     enough: bool = True
     total_bytes_up: int | None = None
@@ -147,9 +147,7 @@ class ChargedRounds:
         # Another process may have charged the same clients since the budgets were read, so only
         # the charge itself decides who can pay.
         with stage("charge"):
-            refusals = charge_round(
-                plan, self.ledger, self.randomness, uplinks=self.algorithm.uplinks
-            )
+            refusals = self._charge(plan)
         unpaid = {refused.part.client for refused in refusals}
         asked = [i for i in reachable if self.parts[i].client not in unpaid]
         served = self._serve(plan, asked, start)
@@ -173,6 +171,10 @@ class ChargedRounds:
     def _reachable(self, cohort: Sequence[int]) -> Sequence[int]:
         """Return the clients of a cohort that are connected."""
         return cohort
+
+    def _charge(self, plan: RoundPlan) -> Sequence[Refused]:
+        """Charge the clients of a round, and return the refusals."""
+        return charge_round(plan, self.ledger, self.randomness, uplinks=self.algorithm.uplinks)
 
     def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> ServedRound:
         """Let the charged clients train and privatize, and decode what they send."""
@@ -203,7 +205,7 @@ class ChargedRounds:
         )
 
 
-def _combine(servers: Sequence[Server]) -> tuple[AggregatedUplink, ...]:
+def _combine(servers: Sequence[Server | SummedUplink]) -> tuple[AggregatedUplink, ...]:
     """Return the aggregate of each uplink; an empty tuple if one of them was not released."""
     means = [server.result() for server in servers]
     found = []

@@ -19,12 +19,14 @@ from sottovoce.analytics.question import from_json
 from sottovoce.core import bounded_json
 from sottovoce.core.errors import ConfigError
 from sottovoce.deployment.machines.federation import Federation
+from sottovoce.deployment.machines.trust_files import ROSTER_NAME, read_roster
 from sottovoce.deployment.machines.witness_store import WitnessStore
 from sottovoce.flower.asking import ask_on_grid
 from sottovoce.flower.grid_post import count_no_traffic
 from sottovoce.flower.link import traffic_of
 from sottovoce.flower.pauses import patch_flower_grid_polling
 from sottovoce.flower.remote import run_on_grid, with_flower_backend
+from sottovoce.protocol.secure.roster import Roster
 from sottovoce.runs.loading import check_code_allowed, parse, parse_text
 
 RunConfig = Mapping[str, object]
@@ -87,7 +89,14 @@ def _train(grid: Grid, config: RunConfig, federation: Federation | None) -> None
         name_of_key=federation.sites_by_key() if federation else {},
         traffic=partial(traffic_of, federation) if federation else count_no_traffic,
         witness=WitnessStore(federation) if federation else None,
+        roster=_roster(federation),
     )
+
+
+def _roster(federation: Federation | None) -> Roster | None:
+    """Return the roster of the federation's sites; None if it has none."""
+    path = federation.folder / ROSTER_NAME if federation else None
+    return read_roster(path) if path and path.is_file() else None
 
 
 def _ask(grid: Grid, config: RunConfig, federation: Federation | None) -> None:

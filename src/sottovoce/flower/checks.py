@@ -21,6 +21,7 @@ from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.guard import find_recorded
 from sottovoce.deployment.machines.processes import describe_process, records_in, state_of
 from sottovoce.deployment.machines.site_folder import SiteFolder
+from sottovoce.deployment.machines.trust_files import PUBLIC_NAME, load_trust
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import OwnRecords, Site, account_problem, read_site
 from sottovoce.deployment.witness import check_receipt
@@ -74,6 +75,7 @@ def check_site(site: SiteFolder) -> list[ReadinessCheck]:
     alone: list[_Look] = [
         ("policy", lambda: _policy(site)),
         ("ledger", lambda: _ledger(site)),
+        ("secure sums", lambda: _secure_sums(site)),
         ("data", lambda: _data(site)),
         ("free disk", lambda: _disk(site.folder)),
     ]
@@ -171,6 +173,25 @@ def _policy(site: SiteFolder) -> str:
 def _limits(site: Site) -> Policy:
     assert isinstance(site.policy, Policy), "read from a file"
     return site.policy
+
+
+def _secure_sums(site: SiteFolder) -> str:
+    described = read_site(site.file)
+    policy = _limits(described)
+    if policy.honest is None:
+        return "not allowed by [policy], which has no 'honest'"
+    try:
+        key, roster = load_trust(described.trust)
+    except SottovoceError as error:
+        raise _ProblemError(str(error), "pin a roster with 'sottovoce deploy trust'") from None
+    _demand(
+        None if roster.keys.get(site.name) == key.public else "the roster has another key for it",
+        f"give {site.folder / PUBLIC_NAME} to the operator and pin the next roster",
+    )
+    return (
+        f"{len(roster.keys)} sites in version {roster.version} of the roster; "
+        f"{policy.honest} honest, {policy.colluders} that may collude"
+    )
 
 
 def _ledger(site: SiteFolder) -> str:

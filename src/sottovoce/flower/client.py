@@ -25,6 +25,8 @@ from sottovoce.core.errors import (
     WireError,
 )
 from sottovoce.deployment.audit_log import OrderName
+from sottovoce.deployment.masked_orders import STEP, Step, read_step, step_blobs
+from sottovoce.deployment.masked_site import Exchanges
 from sottovoce.deployment.orders import (
     TALLY,
     Blobs,
@@ -77,31 +79,44 @@ Compute = Callable[[Order, Site], list[bytes]]
 SiteOf = Callable[[Context], Site]
 ColumnsOf = Callable[[Site], Mapping[str, Values]]
 Handler = Callable[[Message, Context], Message]
-Read = Callable[[Blobs], Order | QuestionRequest]
+Read = Callable[[Blobs], Order | Step | QuestionRequest]
 
 
 def make_order_handler(compute: Compute, site_of: SiteOf = site_of) -> Handler:
     """Return a message handler that answers orders with the messages that `compute` returns.
 
-    An order is the server's request to train one round; `compute` trains, charges and encodes. An
-    answer, and a refusal of an order that could be read, tell in how many rounds of the run the
-    site was charged and state how far its ledger has come, unless the ledger is lost. A site whose
-    ledger is older than the order's receipt refuses.
+    An order is the server's request to train one round; `compute` trains, charges and encodes.
+    An order that opens an attempt at a secure sum, and the steps after it, are answered by this
+    process as long as it runs. An answer, and a refusal of an order that could be read, tell in how
+    many rounds of the run the site was charged and state how far its ledger has come, unless the
+    ledger is lost. A site whose ledger is older than the order's receipt refuses.
     """
+    exchanges = Exchanges()
 
     def reply(message: Message, site: Site) -> dict[str, bytes]:
-        order = read_order(from_records(message.content))
+        order = _read_order_or_step(from_records(message.content))
         try:
             check_witnessed(site, order.receipt)
-            messages = compute(order, site)
+            blobs = answered(order, site)
         except _PUBLIC as error:
             _note(site, error, _name_of(order))
             blobs = refusal_blobs(str(error), site.rounds_charged(order.run))
-        else:
-            blobs = reply_blobs(messages, site.rounds_charged(order.run))
         return {**blobs, **statement_part(site)}
 
-    return _guarded(reply, site_of, read_order)
+    def answered(order: Order | Step, site: Site) -> dict[str, bytes]:
+        match order:
+            case Step():
+                return step_blobs(exchanges.step(order, site))
+            case Order(attempt=0):
+                return reply_blobs(compute(order, site), site.rounds_charged(order.run))
+            case Order():
+                return step_blobs(exchanges.open(order, site))
+
+    return _guarded(reply, site_of, _read_order_or_step)
+
+
+def _read_order_or_step(blobs: Blobs) -> Order | Step:
+    return read_step(blobs) if STEP in blobs else read_order(blobs)
 
 
 def _guarded(
@@ -208,7 +223,7 @@ def _name_in(message: Message, read: Read) -> OrderName:
         return OrderName()
 
 
-def _name_of(order: Order | QuestionRequest) -> OrderName:
+def _name_of(order: Order | Step | QuestionRequest) -> OrderName:
     kind = order.mechanism.get("kind") if isinstance(order, Order) else None
     return OrderName(
         run=order.run, round=order.round, mechanism=kind if isinstance(kind, str) else None

@@ -1,10 +1,11 @@
 """Runs of a spec over Flower's grid, on real machines or in Flower's simulation."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sottovoce.deployment.orders import Order
+from sottovoce.core.errors import DeploymentError
+from sottovoce.deployment.masked_rounds import MaskedRounds
 from sottovoce.deployment.post import Transport, Witness, with_witness
 from sottovoce.deployment.remote_rounds import RemoteRounds, WaitLimits
 from sottovoce.deployment.site_training import compute
@@ -19,6 +20,9 @@ from sottovoce.flower.grid_post import (
 )
 from sottovoce.flower.simulation import simulate
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.protocol.channels.channel import Channel
+from sottovoce.protocol.channels.secure_sum import PAIRWISE, SecureSum
+from sottovoce.protocol.secure.roster import Roster
 from sottovoce.runs.backends import register_backend
 from sottovoce.runs.folder import RunFolder
 from sottovoce.runs.inputs import load_inputs, randomness_of
@@ -35,6 +39,7 @@ def run_on_grid(
     name_of_key: Mapping[bytes, str],
     traffic: CountTraffic = count_no_traffic,
     witness: Witness | None = None,
+    roster: Roster | None = None,
     resume: bool = False,
     on_round: OnRound | None = None,
     on_resume: OnResume | None = None,
@@ -45,7 +50,8 @@ def run_on_grid(
     their names. A run without a checkpoint waits until all clients are online, and raises
     DeploymentError after `deployment.wait_seconds`; a run that is resumed from a checkpoint
     continues with those that are. `traffic` counts the bytes on the network. A `witness` keeps what
-    sites state about their ledgers. `resume`, `on_round` and `on_resume` are those of `runs.run`.
+    sites state about their ledgers. A `roster` is needed for secure sums by pairwise
+    masks. `resume`, `on_round` and `on_resume` are those of `runs.run`.
     """
     directory = KeyedDirectory(grid, name_of_key) if name_of_key else ReportedNameDirectory(grid)
 
@@ -54,7 +60,7 @@ def run_on_grid(
             names = [part.client for part in resolved.parts]
             wait_for_all(directory, names, seconds=spec.deployment.wait_seconds)
         post = with_witness(GridPost(grid, directory, traffic), witness)
-        return _make_rounds(post, resolved, ledger)
+        return _make_rounds(post, resolved, ledger, roster)
 
     return run(
         spec, folder, resume=resume, on_round=on_round, on_resume=on_resume, make_backend=backend
@@ -119,29 +125,53 @@ def run_in_flower_simulation(
     )
 
 
-def _make_rounds(post: Transport[Order], resolved: Resolved, ledger: Ledger) -> RemoteRounds:
+def _make_rounds(
+    post: Transport[Any], resolved: Resolved, ledger: Ledger, roster: Roster | None = None
+) -> RemoteRounds:
     """Return the rounds of a run whose clients are reached through `post`."""
     spec = resolved.spec
     assert not resolved.channel.noise_at_server
     waiting = spec.deployment
-    return RemoteRounds(
-        run=resolved.run,
-        dimension=resolved.task.dimension,
-        parts=resolved.parts,
-        algorithm=resolved.algorithm,
-        adjacency=spec.privacy.adjacency,
-        randomness=randomness_of(spec),
-        ledger=ledger,
-        rotated=spec.rotation == "on",
-        channel=resolved.channel,
-        spec=_spec_for_sites(spec),
-        classes=resolved.num_classes,
-        downlink=spec.runtime.downlink,
-        post=post,
-        patience=WaitLimits(
+    common: dict[str, Any] = {
+        "run": resolved.run,
+        "dimension": resolved.task.dimension,
+        "parts": resolved.parts,
+        "algorithm": resolved.algorithm,
+        "adjacency": spec.privacy.adjacency,
+        "randomness": randomness_of(spec),
+        "ledger": ledger,
+        "rotated": spec.rotation == "on",
+        "channel": resolved.channel,
+        "spec": _spec_for_sites(spec),
+        "classes": resolved.num_classes,
+        "downlink": spec.runtime.downlink,
+        "post": post,
+        "patience": WaitLimits(
             deadline_seconds=waiting.deadline_seconds,
             enough=1.0 / waiting.oversampling,
             minimum_replies=waiting.minimum_replies,
             idle_rounds=waiting.idle_rounds,
         ),
-    )
+    }
+    if not _is_masked(resolved.channel):
+        return RemoteRounds(**common)
+    if roster is None:
+        raise DeploymentError(
+            "a secure sum by pairwise masks needs the roster of the sites' keys, which this "
+            "federation has not; make it with 'sottovoce deploy roster'"
+        )
+    _check_listed(roster, [part.client for part in resolved.parts])
+    return MaskedRounds(**common, roster=roster)
+
+
+def _is_masked(channel: Channel) -> bool:
+    return isinstance(channel, SecureSum) and channel.protocol == PAIRWISE
+
+
+def _check_listed(roster: Roster, clients: Sequence[str]) -> None:
+    missing = [client for client in clients if client not in roster.keys]
+    if missing:
+        raise DeploymentError(
+            f"the roster has no key of {', '.join(missing[:5])}, so they could not take part; add "
+            "their trust.pub with 'sottovoce deploy roster', and let all sites pin the new roster"
+        )

@@ -20,8 +20,8 @@ _TABLE = """CREATE TABLE IF NOT EXISTS attempts (
     federation BLOB NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL,
     state TEXT NOT NULL, record BLOB,
     PRIMARY KEY (federation, run, round, attempt)) WITHOUT ROWID"""
-_TERMS = """CREATE TABLE IF NOT EXISTS terms (
-    federation BLOB NOT NULL, run TEXT NOT NULL, digest BLOB NOT NULL,
+_FIXED = """CREATE TABLE IF NOT EXISTS fixed_terms (
+    federation BLOB NOT NULL, run TEXT NOT NULL, terms TEXT NOT NULL,
     PRIMARY KEY (federation, run)) WITHOUT ROWID"""
 
 
@@ -70,7 +70,27 @@ class Journal:
         self._file = file
         with self._writing():
             file.execute(_TABLE)
-            file.execute(_TERMS)
+            file.execute(_FIXED)
+
+    def fix(self, federation: bytes, run: str, terms: str) -> str:
+        """Return the terms that the first attempt of a run has fixed: these, if it is the first.
+
+        Args:
+            federation: The federation's id.
+            run: Name of the run.
+            terms: What the cost of the run's attempts depends on, as text.
+
+        Returns:
+            The terms that hold; the caller refuses the attempt if they are others.
+        """
+        with self._writing():
+            self._file.execute(
+                "INSERT OR IGNORE INTO fixed_terms VALUES (?, ?, ?)", (federation, run, terms)
+            )
+            ((found,),) = self._file.all(
+                "SELECT terms FROM fixed_terms WHERE federation = ? AND run = ?", (federation, run)
+            )
+        return str(found)
 
     def begin(self, place: Place, state: str) -> None:
         """Enter a new attempt with its first state, and close all others of its run, durably.
@@ -99,28 +119,6 @@ class Journal:
                 "INSERT INTO attempts VALUES (?, ?, ?, ?, ?, NULL)", (*_key(place), state)
             )
 
-    def fix_terms(self, place: Place, digest: bytes) -> None:
-        """Enter what a run's charges depend on, at its first attempt; later it must be the same.
-
-        Args:
-            place: An attempt of the run.
-            digest: A digest of all that a charge depends on.
-
-        Raises:
-            WireError: The run was begun with other terms.
-        """
-        with self._writing():
-            run = (place.federation, place.run)
-            self._file.execute("INSERT OR IGNORE INTO terms VALUES (?, ?, ?)", (*run, digest))
-            ((found,),) = self._file.all(
-                "SELECT digest FROM terms WHERE federation = ? AND run = ?", run
-            )
-            if found != digest:
-                raise WireError(
-                    f"the run '{place.run}' was begun with other terms; what its charges depend on "
-                    "must not change, so begin another run"
-                )
-
     def advance(self, place: Place, old: str, new: str, record: bytes | None = None) -> None:
         """Move an attempt from one state to the next, durably, with what must be kept of it.
 
@@ -142,8 +140,22 @@ class Journal:
             if changed != 1:
                 raise LedgerError(
                     f"{place} is in the state '{self.state(place)}', not '{old}'; another process "
-                    "uses this journal, or the file was replaced. Begin a new attempt"
+                    "uses this journal, or the file was replaced; start a new attempt"
                 )
+
+    def close(self, place: Place) -> None:
+        """Close one attempt, whatever its state; nothing happens if it was never begun."""
+        with self._writing():
+            self._file.execute(
+                "UPDATE attempts SET state = ?, record = NULL WHERE federation = ? AND run = ? "
+                "AND round = ? AND attempt = ?",
+                (CLOSED, *_key(place)),
+            )
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether what is entered now is committed together with something else."""
+        return self._file.in_transaction
 
     def state(self, place: Place) -> str | None:
         """Return the state of an attempt; None if it was never begun."""

@@ -78,6 +78,9 @@ class Ledger(LedgerReader):
         """Return the journal of the protocols in which this ledger's owner takes part.
 
         It lies in the ledger's file, so `transaction` commits a charge and a step together.
+
+        Returns:
+            The journal.
         """
         return Journal(self._db)
 

@@ -79,6 +79,11 @@ class ClampedSign(WithPrivatize):
         """The scale sigma = noise_multiplier * radius / records; a bit decodes to +-sigma."""
         return self.noise_multiplier * self.input_domain.radius / self.input_domain.records
 
+    @property
+    def logit_norm(self) -> float:
+        """The largest L2 norm of a client's logits, with the rounding of the norm check."""
+        return 2.0 * self.input_domain.radius / self.noise_stddev * (1.0 + _ROUNDING)
+
     def code_format(self) -> LevelCodes:
         return LevelCodes(levels=2)
 

@@ -11,10 +11,17 @@ another party runs the stage, and messages are encrypted for the server, so that
 sizes and senders but no codes.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.core.randomness import Randomness, permutation
 from sottovoce.protocol.channels.channel import Collector
+from sottovoce.protocol.channels.secure_sum import mean_of_sum
 from sottovoce.protocol.message import HEADER_BYTES, MessageContent, codes_of, open_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
@@ -285,6 +292,30 @@ class ShuffledRound:
             for message in self._stage.close():
                 self._server.receive(message)
         return self._server.result()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummedUplink:
+    """One uplink of a round of which only the sum has arrived, by a cryptographic protocol.
+
+    Attributes:
+        plan: The plan of the round.
+        sums: The sum of the clients' codes at each coordinate.
+        received: The number of clients in the sum.
+        payload_bytes: The total length in bytes of the clients' masked vectors.
+        total_bytes: The total length in bytes of all messages of the protocol.
+    """
+
+    plan: RoundPlan
+    sums: NDArray[np.integer[Any]]
+    received: int
+    payload_bytes: int
+    total_bytes: int
+
+    def result(self) -> Vector | None:
+        """Return the mean of the decoded messages, rotated back; the same as of a simulated sum."""
+        mean = mean_of_sum(self.plan.clients[0].mechanism, self.sums, self.received)
+        return mean if self.plan.rotation is None else self.plan.rotation.inverse(mean)
 
 
 def open_round(

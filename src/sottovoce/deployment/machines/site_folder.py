@@ -3,6 +3,8 @@
 site.toml        name, [link], [policy], [data], [columns]; only the site itself writes it
 node.key         the site's private key, which never leaves it
 node.pub         the public key, for the operator
+trust.key        the site's signing key for secure sums; trust.pub is for the operator's roster
+roster.toml      the roster that the site has pinned, if it takes part in secure sums
 ca.crt           the operator's authority
 ledger.sqlite    what the site has spent
 ledger.seal      identity and position that this ledger must have
@@ -29,7 +31,7 @@ from pydantic import Field
 
 from sottovoce.core import files
 from sottovoce.core.errors import ConfigError, LedgerError
-from sottovoce.deployment.machines import certificates
+from sottovoce.deployment.machines import certificates, trust_files
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import FILE_NAME as FEDERATION_FILE_NAME
 from sottovoce.deployment.machines.federation import (
@@ -210,6 +212,11 @@ def create_rehearsal_sites(federation: Federation) -> None:
             folder, name, federation.address, federation.authority, policy=_REHEARSAL_POLICY
         )
         federation.add_site(name, site.folder / "node.pub")
+    added = [sites / name / trust_files.PUBLIC_NAME for name in federation.sites]
+    digest = trust_files.update_roster(federation, added).digest.hex()
+    for name in federation.sites:
+        roster = federation.folder / trust_files.ROSTER_NAME
+        trust_files.pin_roster(sites / name, name, roster, digest)
 
 
 def _create(
@@ -218,6 +225,7 @@ def _create(
     make_folder(folder)
     (folder / "node").mkdir(mode=0o700)
     certificates.create_node_key(folder / "node.key", folder / "node.pub", comment=name)
+    trust_files.create_trust_key(folder, name=name)
     shutil.copyfile(authority, folder / "ca.crt")
     text = _TEMPLATE.format(name=name, address=address, policy=policy)
     seals.create(folder)
@@ -265,6 +273,9 @@ _OPEN_POLICY = """\
 # smallest_noise_multiplier = 0.4 # [none] of mechanisms that have one
 # rounds_per_day = 100            # [no limit] charged within 24 hours, including questions
 # warn_at = 0.8                   # fraction of epsilon_total from which on the site is warned
+# honest =                        # [no secure sums] honest clients over which a sum must be
+# colluders = 1                   # clients that may work with the server; together with 'honest'
+# retries = 3                     # attempts at secure sums beyond the planned rounds of a run
 """
 
 _REHEARSAL_POLICY = """\
@@ -278,6 +289,8 @@ epsilon_per_round = 2.0
 epsilon_total = 10.0
 delta = 1e-5
 smallest_cohort = 1
+honest = 2                  # secure sums of at least two honest sites, of which one may be ours
+colluders = 1
 """
 
 

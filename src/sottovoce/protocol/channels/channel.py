@@ -236,9 +236,27 @@ class Channel:
         return isinstance(self.visibility, NoisySums)
 
     @property
+    def most_colluders(self) -> int:
+        """The most clients that may work together against the others, and are not counted."""
+        return 0
+
+    @property
     def fewest_messages(self) -> int:
         """The smallest number of messages in a round from which the channel releases anything."""
-        return getattr(known_visibility(self), "minimum_clients", 1)
+        return getattr(known_visibility(self), "minimum_clients", 1) + self.most_colluders
+
+    @property
+    def trusts_server(self) -> bool:
+        """Whether the cost of a message relies on a promise of the server, such as to shuffle.
+
+        By default it does, unless the server sees every message anyway.
+        """
+        return not self.shows_each
+
+    @property
+    def is_cryptographic(self) -> bool:
+        """Whether a protocol hides messages, so that no client may send one as it is."""
+        return not self.trusts_server and not self.shows_each
 
     # These methods decide which runs the channel can serve.
 

@@ -1,20 +1,30 @@
-"""The channel 'secure_sum', simulated: the server sees only the sum of all clients' bits.
+"""The channel 'secure_sum': the server sees only the sum of all clients' bits.
 
-The simulation adds the bits in this process, which is trusted to reveal only their sum. In a
-deployment a cryptographic secure aggregation protocol takes its place. The accounting assumes that
+`protocol` says who computes the sum:
 
-- no party learns more than the sums over at least `minimum_clients` messages, and at most one sum
-  in each round;
-- at least `minimum_clients` clients follow their mechanism and keep their bits secret. Clients that
-  may collude, or that see the sum, do not count among them.
+simulated    This process adds the bits and is trusted to reveal only their sum. For studies.
+pairwise     One server that nobody needs to trust, and sites that mask their bits for each other
+             (`protocol.secure.pairwise_site`); docs/explanation/secure-sum.md.
+two_server   A relay and a collector that do not collude; docs/explanation/relay-and-collector.md.
+
+The accounting assumes that
+
+- no party learns more than the sums over at least `minimum_clients` messages of clients that follow
+  their mechanism and keep their bits secret, and at most one sum in each round;
+- clients that may collude, or that see the sum, do not count among them. The real protocols release
+  a sum only over at least `minimum_clients + colluders` clients.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
-from sottovoce.core.errors import ConfigError, WireError
+from sottovoce.core.errors import ConfigError, ParameterError, WireError
+from sottovoce.core.sections import check_keys, one_of, whole
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.packing import PackedCodes
 from sottovoce.mechanisms.release import OnlySums
@@ -29,28 +39,68 @@ from sottovoce.protocol.channels.channel import (
 from sottovoce.protocol.message import MessageContent
 from sottovoce.protocol.sums import Cohort, LevelCounts
 
+SIMULATED, PAIRWISE, TWO_SERVER = "simulated", "pairwise", "two_server"
+_MOST_PAIRWISE = 1000
+_WHO = {
+    SIMULATED: "secure sum, simulated: the server is trusted to reveal only sums",
+    PAIRWISE: "secure sum by pairwise masks: no server is trusted",
+    TWO_SERVER: "secure sum by two servers: trusted not to work together",
+}
 
-@register_channel("secure_sum", summary="nothing is seen but sums over enough clients; simulated")
+
+@register_channel("secure_sum", summary="nothing is seen but sums over enough clients")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecureSum(Channel):
     """The channel on which the server sees only sums of bits, over enough clients.
 
-    The party that computes the sums is trusted to reveal nothing else. Here it is simulated.
-
     Attributes:
-        minimum_clients: A sum is released only if at least this many messages arrived. The
-            accounting assumes that as many clients are honest.
+        minimum_clients: The number of clients that follow the protocol and whose sum hides each of
+            them; the accounting counts them.
+        protocol: Who computes the sum: "simulated", "pairwise" or "two_server".
+        colluders: The most clients that may work together against the others. A sum is released
+            only over at least `minimum_clients + colluders` clients. Default: 1 for a real
+            protocol, because the model is published and every client sees it; 0 if simulated.
     """
 
+    LEFT_OUT_AS_DEFAULT: ClassVar[tuple[str, ...]] = ("protocol", "colluders")
+
     minimum_clients: int
+    protocol: str = field(default=SIMULATED, metadata=one_of(*_WHO))
+    colluders: int | None = field(default=None, metadata=whole(0, 2**20))
 
     def __post_init__(self) -> None:
+        check_keys(self)
         _ = self.visibility  # Checks the number.
+        if self.protocol == SIMULATED:
+            return
+        parameter_rules.integer("channel.colluders", self.most_colluders, low=1, high=2**20)
+        if self.minimum_clients < 2:
+            raise ParameterError(
+                f"channel.minimum_clients = {self.minimum_clients}: a sum over one honest client "
+                "is its message; set it to at least 2"
+            )
+
+    @property
+    def most_colluders(self) -> int:
+        """The value of `colluders` or its default, which depends on the protocol."""
+        if self.colluders is None:
+            return int(self.protocol != SIMULATED)
+        return self.colluders
 
     @property
     def wire_name(self) -> str:
         """The text that stands for the channel in the hash of a plan; it never changes."""
-        return f"SecureSum(minimum_clients={self.minimum_clients})"
+        if self.protocol == SIMULATED and not self.most_colluders:
+            return f"SecureSum(minimum_clients={self.minimum_clients})"
+        return (
+            f"SecureSum(minimum_clients={self.minimum_clients}, protocol={self.protocol}, "
+            f"colluders={self.most_colluders})"
+        )
+
+    @property
+    def trusts_server(self) -> bool:
+        """Whether the cost relies on the server's promise: only where the sum is simulated."""
+        return self.protocol == SIMULATED
 
     @property
     def visibility(self) -> OnlySums:
@@ -64,8 +114,35 @@ class SecureSum(Channel):
                 "runtime.messages = 'stored'"
             )
 
+    def check_federation(self, backend: str) -> None:
+        served = {PAIRWISE: ("flower",), TWO_SERVER: ("relay",)}.get(self.protocol)
+        if served and backend not in served:
+            raise ConfigError(
+                f"the protocol '{self.protocol}' runs between real machines, and "
+                f"runtime.backend = '{backend}' has none; use 'sottovoce deploy run', or simulate "
+                "the same sums with channel.protocol = 'simulated'"
+            )
+
     def check(self, context: ChannelContext) -> None:
-        check_reachable(self.minimum_clients, context, "no sum")
+        check_reachable(self.fewest_messages, context, "no sum")
+        if self.protocol == PAIRWISE:
+            self._check_threshold(context.sampling.largest_cohort)
+
+    def _check_threshold(self, clients: int) -> None:
+        """Refuse a threshold at which a lying server could get two sums with one client in both."""
+        if clients > _MOST_PAIRWISE:
+            raise ConfigError(
+                f"{clients} clients in a round are too many for masks between all pairs, which "
+                f"serve at most {_MOST_PAIRWISE}; set channel.protocol = 'two_server', or ask "
+                "fewer clients in a round"
+            )
+        if 2 * self.fewest_messages <= clients + self.most_colluders:
+            least = (clients - self.most_colluders) // 2 + 1
+            raise ConfigError(
+                f"a sum over {self.fewest_messages} of {clients} clients, of which "
+                f"{self.most_colluders} may collude, would let a lying server make two sums; set "
+                f"channel.minimum_clients to at least {least}"
+            )
 
     def check_cohort(self, cohort: Cohort) -> None:
         """Refuse different mechanisms or weights, because a bit must mean the same for all clients.
@@ -83,29 +160,60 @@ class SecureSum(Channel):
         check_equal_clients(cohort, "a secure sum", remedy)
 
     def collector(self, dimension: int, cohort: Cohort) -> "BitSum":  # noqa: ARG002
-        return BitSum(dimension, self.minimum_clients)
+        return BitSum(dimension, self.fewest_messages)
 
     def describe(self) -> str:
-        return "secure sum, simulated: the server is trusted to reveal only sums"
+        return _WHO[self.protocol]
 
     def guarantee(self) -> str:
         return f"privacy of sums ({self.describe()}): the sums hide"
 
     def seen_by(self, *, private: bool) -> str:  # noqa: ARG002
-        return (
-            f"The server sees only sums over at least {self.minimum_clients} clients. The party "
-            "that computes the sums is trusted to reveal nothing else."
+        sums = (
+            f"The server sees only sums over at least {self.fewest_messages} clients, of which at "
+            f"least {self.minimum_clients} are assumed to follow the protocol."
         )
+        match self.protocol:
+            case "pairwise":
+                return (
+                    f"{sums} No server is trusted: the masks of the clients hide each message, as "
+                    f"long as at most {self.most_colluders} clients work together with the server."
+                )
+            case "two_server":
+                return (
+                    f"{sums} The operators of the relay and of the collector are trusted not to "
+                    f"work together, nor with more than {self.most_colluders} clients."
+                )
+            case _:
+                return f"{sums} The party that computes them is trusted to reveal nothing else."
 
     def warnings(
         self,
         local_epsilon: float | None,  # noqa: ARG002
         central_epsilon: float | None,  # noqa: ARG002
     ) -> list[str]:
+        if self.protocol != SIMULATED:
+            return []
         return [
             "the secure sum is simulated: only the bytes of the codes are counted, and a real "
             "protocol sends more (a sum of n bits alone takes log2(n + 1) bits per coordinate)"
         ]
+
+
+def mean_of_sum(mechanism: Mechanism, sums: NDArray[np.integer[Any]], clients: int) -> Vector:
+    """Return the mean of the values that bits stand for, from their sums.
+
+    Args:
+        mechanism: The mechanism that drew the bits.
+        sums: How many clients sent a 1 at each coordinate.
+        clients: How many clients sent bits.
+
+    Returns:
+        The mean, not yet rotated back.
+    """
+    low, high = mechanism.decode(np.array([0, 1], dtype=np.uint8))
+    mean: Vector = low + (high - low) * (sums / clients)
+    return mean
 
 
 class BitSum:
@@ -138,7 +246,6 @@ class BitSum:
             than the minimum of clients have sent bits.
         """
         if self._released is None and self._mechanism and self._bits.received >= self._minimum:
-            low, high = self._mechanism.decode(np.array([0, 1], dtype=np.uint8))
             (ones,) = self._bits.counts()
-            self._released = low + (high - low) * (ones / self._bits.received)
+            self._released = mean_of_sum(self._mechanism, ones, self._bits.received)
         return None if self._released is None else self._released.copy()

@@ -86,11 +86,14 @@ class Roster:
     def __post_init__(self) -> None:
         if len(self.federation) != FEDERATION_ID_BYTES:
             raise ParameterError(
-                f"a federation's id has {FEDERATION_ID_BYTES} bytes, got {len(self.federation)}"
+                f"a federation's id must have {FEDERATION_ID_BYTES} bytes, got "
+                f"{len(self.federation)}"
             )
         parameter_rules.integer("the roster's version", self.version, low=1, high=2**32)
         if not 1 <= len(self.keys) <= _LARGEST_ROSTER:
-            raise ParameterError(f"a roster has 1 to {_LARGEST_ROSTER} sites, got {len(self.keys)}")
+            raise ParameterError(
+                f"a roster must have 1 to {_LARGEST_ROSTER} sites, got {len(self.keys)}"
+            )
         names = sorted_names(self.keys)
         object.__setattr__(self, "keys", {name: self.keys[name] for name in names})
         for name, key in self.keys.items():
@@ -99,7 +102,9 @@ class Roster:
                     f"the key of '{name}' must have {PUBLIC_KEY_BYTES} bytes, got {len(key)}"
                 )
         if len(set(self.keys.values())) < len(self.keys):
-            raise ParameterError("two sites of a roster have the same key; each needs its own")
+            raise ParameterError(
+                "two sites of a roster have the same key, but each must have its own"
+            )
 
     @property
     def digest(self) -> bytes:
