@@ -271,7 +271,7 @@ def main() -> None:
             shuffle(federation, chosen.together, number, confirmed=True)
     for clients, dimension in SUMS:
         with TemporaryDirectory() as folder:
-            secure_sum(Path(folder), clients, dimension)
+            secure_sum(Path(folder), min(clients, chosen.clients), dimension)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ written before it leaves and taken once; any disagreement abandons the attempt f
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
@@ -70,9 +71,7 @@ class Collector(CollectorOfAttempt):
             signature=b"",
         )
         signature = self._key.sign(SUM, "accepted", *unsigned.statement)
-        message = Accepted(
-            ann=ann, frozen=unsigned.frozen, names=unsigned.names, signature=signature
-        ).to_bytes()
+        message = replace(unsigned, signature=signature).to_bytes()
         self._journal.advance(found.announcement.place, ANNOUNCED, ACCEPTED, message)
         found.taken, found.seeds = frozen, seeds
         return message
@@ -184,7 +183,7 @@ class Collector(CollectorOfAttempt):
         tree = Tree(ciphertexts)
         unsigned = Root(ann=announced.ann, count=tree.count, top=tree.top, signature=b"")
         signature = self._key.sign(SHUFFLER, "root", *unsigned.statement)
-        root = Root(ann=announced.ann, count=tree.count, top=tree.top, signature=signature)
+        root = replace(unsigned, signature=signature)
         self._journal.advance(announced.place, ANNOUNCED, ROOTED, root.to_bytes())
         found.taken, found.listed = listed, (root, ciphertexts)
         return root.to_bytes()
