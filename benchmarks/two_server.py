@@ -80,7 +80,7 @@ class Federation:
         states = [StateFile(folder / f"{name}.sqlite") for name in ("relay", "collector")]
         self.relay = Relay(states[0], relay, relay_hpke, self.operators, 1, 3)
         self.collector = Collector(states[1], collector, self.operators, 1, 3)
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, tuple[float, float]] = {}  # wall clock, processor
         self._keys = {f"d{number:06d}": TrustKey.generate() for number in range(clients)}
         self._admissions = {
             name: Admission.issue(
@@ -93,20 +93,22 @@ class Federation:
             self.relay.register(each.to_bytes(), OPENS)
         self.certificate_bytes = len(each.to_bytes())
 
-    def clients(self, kind: Callable[..., Result]) -> dict[str, Result]:
-        return {
-            name: kind(
-                name, key, self._admissions[name], self.operators, Journal(self.files[name]), 2, 1
-            )
-            for name, key in self._keys.items()
-        }
+    def clients(self, kind: Callable[..., Result], **policy: bool) -> dict[str, Result]:
+        found = {}
+        for name, key in self._keys.items():
+            journal = Journal(self.files[name])
+            admission = self._admissions[name]
+            found[name] = kind(name, key, admission, self.operators, journal, 2, 1, **policy)
+        return found
 
-    def announce(self, protocol: Protocol, number: int, dimension: int = 1) -> bytes:
+    def announce(
+        self, protocol: Protocol, number: int, dimension: int = 1, *, confirmed: bool = False
+    ) -> bytes:
         """Announce a round at both servers and return the announcement."""
         clients, shuffle = len(self._keys), protocol is Protocol.SHUFFLER
         attempt = Attempt(
             protocol=protocol, parties=self.operators.digest, round=number, attempt=1,
-            federation=self.operators.federation, run=f"{protocol} {dimension}", uplinks=1,
+            federation=self.operators.federation, run=f"{protocol} {confirmed}", uplinks=1,
             dimension=dimension, levels=2, bits=bits_for_sum(clients), most_clients=clients,
             threshold=max(3, clients // 2), mechanism="{}", rotation_seed=b"", unit="client",
             adjacency="zero-out", model_digest=_EMPTY,
@@ -115,7 +117,7 @@ class Federation:
             attempt,
             opens=OPENS,
             closes=CLOSES,
-            confirm_by=CONFIRM_BY if shuffle else 0,
+            confirm_by=CONFIRM_BY if confirmed else 0,
             payload_bytes=PAYLOAD_BYTES if shuffle else 0,
         )
         self.relay.announce(message, b"", OPENS)
@@ -123,9 +125,11 @@ class Federation:
 
     def timed(self, name: str, step: Callable[..., Result], *values: Any) -> Result:
         """Return the result of a step; its seconds are added up under a name."""
-        start = time.perf_counter()
+        start, worked = time.perf_counter(), time.process_time()
         found = step(*values)
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+        wall, cpu = self.seconds.get(name, (0.0, 0.0))
+        worked = time.process_time() - worked
+        self.seconds[name] = wall + time.perf_counter() - start, cpu + worked
         return found
 
     def send(
@@ -144,12 +148,12 @@ def no_charge() -> None:
     """Charge nothing: the ledger has a benchmark of its own."""
 
 
-def shuffle(federation: Federation, together: int, number: int) -> None:
+def shuffle(federation: Federation, together: int, number: int, *, confirmed: bool) -> None:
     """Shuffle one payload of every client in a round, and print what it takes."""
     federation.seconds.clear()
     relay, collector, timed = federation.relay, federation.collector, federation.timed
-    announcement = federation.announce(Protocol.SHUFFLER, number)
-    clients = federation.clients(ShuffleClient)
+    announcement = federation.announce(Protocol.SHUFFLER, number, confirmed=confirmed)
+    clients = federation.clients(ShuffleClient, trusts_relay=not confirmed)
     payloads = {name: secrets.token_bytes(PAYLOAD_BYTES) for name in clients}
     sent = {
         name: timed(
@@ -163,55 +167,64 @@ def shuffle(federation: Federation, together: int, number: int) -> None:
     listed = timed("relay: list", relay.shuffled, CLOSES)
     root = timed("collector: root", collector.root, listed)
     timed("relay: root", relay.root, root)
-    confirmations = []
+    batch = confirm(federation, clients, sent, together) if confirmed else None
+    opened = timed("collector: open", collector.open, batch)
+    assert opened == sorted(payloads.values())
+    count = len(clients)
+    what = "confirmed" if confirmed else "not confirmed"
+    print(f"round {number}: {count} payloads of {PAYLOAD_BYTES} bytes, {together} a commit, {what}")
+    _print_times(federation.seconds, count)
+    if batch is None:
+        _print_bytes(federation, announcement, reports[0])
+        print(f"  {'list, for each client':<30} {len(listed) / count:>6.1f}")
+    else:
+        print(f"  {'batch, for each client':<30} {len(batch) / count:>6.1f}")
+
+
+def confirm(
+    federation: Federation, clients: dict[str, ShuffleClient], sent: dict[str, bytes], together: int
+) -> bytes:
+    """Let every client confirm, and return what the relay forwards."""
+    relay, timed, given = federation.relay, federation.timed, []
     for name, client in clients.items():
         leaf = leaf_digest(ShuffleReport.read(sent[name]).ciphertext)
         proof = timed("relay: paths", relay.root_for, leaf)
-        given = timed("client: confirm", client.confirm, *split_proof(proof), CLOSES)
-        confirmations.append(given)
-    federation.send("relay: confirmations", relay.take_confirmations, confirmations, together)
-    batch = timed("relay: batch", relay.confirmations, CONFIRM_BY)
-    checked = collector._check_confirmations
-    collector._check_confirmations = lambda *values: timed(  # type: ignore[method-assign]
-        "collector: confirmations", checked, *values
-    )
-    opened = timed("collector: open", collector.open, batch)
-    assert opened == sorted(payloads.values())
-    federation.seconds["collector: open"] -= federation.seconds["collector: confirmations"]
-    count = len(clients)
-    print(f"round {number}: {count} payloads of {PAYLOAD_BYTES} bytes, {together} in a commit")
-    _print_times(federation.seconds, count)
-    if number == 1:
-        return
+        given.append(timed("client: confirm", client.confirm, *split_proof(proof), CLOSES))
+    federation.send("relay: confirmations", relay.take_confirmations, given, together)
+    print(f"  {'root and path':<30} {len(proof):>6} bytes")
+    print(f"  {'confirmation':<30} {len(given[0]):>6} bytes")
+    return timed("relay: batch", relay.confirmations, CONFIRM_BY)
+
+
+def _print_bytes(federation: Federation, announcement: bytes, report: bytes) -> None:
     print("bytes")
     for name, content in (
         ("announcement", announcement),
-        ("report", reports[0]),
-        ("report sealed to the relay", seal_to_relay(reports[0], federation.operators)),
+        ("report", report),
+        ("report sealed to the relay", seal_to_relay(report, federation.operators)),
         ("receipt", RECEIPT),
-        ("root and path", proof),
-        ("confirmation", confirmations[0]),
     ):
         print(f"  {name:<30} {len(content):>6}")
     print(f"  {'certificate, once':<30} {federation.certificate_bytes:>6}")
-    print(f"  {'list, for each client':<30} {len(listed) / count:>6.1f}")
-    print(f"  {'batch, for each client':<30} {len(batch) / count:>6.1f}")
 
 
-def _print_times(seconds: dict[str, float], count: int) -> None:
-    for name, elapsed in seconds.items():
-        print(f"  {name:<30} {1e6 * elapsed / count:>8.0f} us a client")
-    servers = {name: each for name, each in seconds.items() if not name.startswith("client")}
-    trip = ("root", "paths", "confirmations", "batch")
-    plain = sum(each for name, each in servers.items() if not name.endswith(trip))
-    for what, total in (
-        ("without confirmations", plain),
-        ("with confirmations", sum(servers.values())),
+def _print_times(seconds: dict[str, tuple[float, float]], count: int) -> None:
+    print(f"  {'us a client':<48} {'wall':>8} {'processor':>10}")
+    for name, (wall, cpu) in seconds.items():
+        print(f"  {name:<48} {1e6 * wall / count:>8.0f} {1e6 * cpu / count:>10.0f}")
+    print(f"  {'messages a second on one core':<48} {'wall':>8} {'processor':>10}")
+    for what, servers in (
+        ("both servers", ""),
+        ("relay alone", "relay"),
+        ("collector", "collector"),
     ):
-        print(f"  both servers on one core, {what:<22} {count / total:>8.0f} messages/s")
-    for server in ("relay", "collector"):
-        own = sum(each for name, each in servers.items() if name.startswith(server))
-        print(f"  {server + ' alone, with confirmations':<48} {count / own:>8.0f} messages/s")
+        used = [
+            each
+            for name, each in seconds.items()
+            if name.startswith(servers) and not name.startswith("client")
+        ]
+        wall, cpu = (count / sum(column) for column in zip(*used, strict=True))
+        print(f"  {what:<48} {wall:>8.0f} {cpu:>10.0f}")
 
 
 def secure_sum(folder: Path, clients: int, dimension: int) -> None:
@@ -237,8 +250,9 @@ def secure_sum(folder: Path, clients: int, dimension: int) -> None:
     (found,) = timed("collector: release", collector.release, summed)
     np.testing.assert_array_equal(found, total)
     print(f"sum of {clients} clients, {dimension} coordinates of {bits_for_sum(clients)} bits")
-    for name, elapsed in federation.seconds.items():
-        print(f"  {name:<30} {1e3 * elapsed / clients:>8.2f} ms a client")
+    for name, (wall, cpu) in federation.seconds.items():
+        ms = f"{1e3 * wall / clients:>8.2f} ms a client, processor {1e3 * cpu / clients:.2f}"
+        print(f"  {name:<30} {ms}")
     print(
         f"  report {len(reports[0])} bytes, {len(reports[0]) / dimension:.4f} a coordinate;", end=""
     )
@@ -252,11 +266,12 @@ def main() -> None:
     chosen = parser.parse_args()
     with TemporaryDirectory() as folder:
         federation = Federation(Path(folder), chosen.clients)
-        for number in (1, 2):  # In the first round the collector checks certificates, too.
-            shuffle(federation, chosen.together, number)
+        shuffle(federation, chosen.together, 1, confirmed=False)
+        for number in (2, 3):  # In round 2 the collector checks certificates, too.
+            shuffle(federation, chosen.together, number, confirmed=True)
     for clients, dimension in SUMS:
         with TemporaryDirectory() as folder:
-            secure_sum(Path(folder), clients, dimension)
+            secure_sum(Path(folder), min(clients, chosen.clients), dimension)
 
 
 if __name__ == "__main__":

@@ -33,3 +33,10 @@ def test_everything_on_one_page(tmp_path: Path) -> None:
         assert head in page
     assert "`sottovoce benchmark aggregate --bits 4" in page
     assert "| OpenDP |" in page  # measured, or said to be absent
+
+
+def test_a_sum_behind_masks_is_the_plain_sum() -> None:
+    few = ("--clients", 5, "--threshold", 4, "--dropped", 1, "--dimension", 1000)
+    done = run("pairwise.py", *few, "--without-flower")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1].startswith("| pairwise masks |")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import sottovoce.deployment
-from sottovoce.deployment.masked_orders import Step
+from sottovoce.deployment.masked_orders import Action, Step
 from sottovoce.deployment.orders import read_refusal
 from sottovoce.protocol.secure.pairwise_messages import Box, KeyList, Quorum, Survivors
 
@@ -113,7 +113,7 @@ CHANGED: dict[str, Change] = {
     "quorum of an earlier round": lambda _, kept: kept["answer"],
 }
 # What the victim gets after it has answered a step as it should.
-AFTERWARDS: dict[str, tuple[str, Change]] = {
+AFTERWARDS: dict[str, tuple[Action, Change]] = {
     "second list": ("share", CHANGED["list with another key of a peer"]),
     "second box": ("contribute", CHANGED["box with changed shares"]),
     "box after the survivors": ("contribute", CHANGED["box without the victim"]),
@@ -160,7 +160,7 @@ def lying_ask(self: Any, action: str, sites: Any, content: Any, take: Any, most_
     before = dict(kept)
 
     def lying_content(site: str) -> bytes:
-        true = content(site)
+        true: bytes = content(site)
         if site == VICTIM:
             kept[action] = true
             if step == action and lie in CHANGED:
@@ -202,6 +202,9 @@ def lying_step(self: Any, name: str, requests: Any, take: Any, most_bytes: int) 
         ),
         "less noise": dataclasses.replace(
             order, mechanism={**order.mechanism, "noise_multiplier": 0.3}
+        ),
+        "an attempt on another channel": dataclasses.replace(
+            order, spec={**order.spec, "channel": {"kind": "direct"}}
         ),
         "a message without masks": dataclasses.replace(order, attempt=0),
     }

@@ -7,6 +7,7 @@ Stands in for the package's own worker: what that is about to send is changed on
 import copy
 import json
 import os
+import re
 import runpy
 import signal
 import sys
@@ -26,6 +27,7 @@ from sottovoce.ledger import records
 
 MISCHIEF = "mischief.json"
 SENT = "sent.log"  # digests of all messages that were about to leave
+SENT_STEPS = "steps.log"  # round, step and digest of each message of a secure sum, likewise
 
 
 class _Garbled(ConfigRecord):
@@ -74,7 +76,7 @@ class Mischief:
         sealed: Any = None
         if reply.has_content():
             sealed = reply.content["sottovoce"].get("uplink0")  # none in a refusal
-            self._write_down(reply.content["sottovoce"])
+            self._write_down(reply.content["sottovoce"], reply.metadata.group_id)
         self._first = self._first or sealed
         match kind:
             case "exit":
@@ -95,11 +97,17 @@ class Mischief:
                 reply.content = HOSTILE[kind](sealed, self._first or b"")
         self._push(client, reply, context)
 
-    def _write_down(self, record: Any) -> None:
+    def _write_down(self, record: Any, group: str) -> None:
         """Before anything leaves, so that a kill cannot come between."""
         messages = [value for key, value in record.items() if key.startswith("uplink")]
         with (self._folder / SENT).open("a") as file:
             file.writelines(f"{records.digest(message).hex()}\n" for message in messages)
+        if "answer" in record:  # a message of a secure sum, which names its step
+            step = re.search(rb"sottovoce/pairwise/1 message (\w+)", record["answer"])
+            assert step is not None
+            with (self._folder / SENT_STEPS).open("a") as file:
+                digest = records.digest(record["answer"]).hex()
+                file.write(f"{group} {step[1].decode()} {digest}\n")
 
     def _kind(self, group: str) -> str | None:
         file = self._folder / MISCHIEF

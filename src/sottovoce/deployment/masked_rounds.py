@@ -40,7 +40,7 @@ from sottovoce.protocol.server import SummedUplink
 _LOG = printable_text.logger()
 BEGUN, DONE = "begun", "done"
 # Shares of what is left of a round's time that a step may take. Training is in 'contribute'.
-_SHARE = {"open": 0.2, "share": 0.2, "contribute": 0.7, "sign": 0.5, "answer": 1.0}
+_SHARE = {"open": 0.3, "share": 0.2, "contribute": 0.7, "sign": 0.5, "answer": 1.0}
 _BYTES_OF_A_PEER = 512  # of keys, shares, signatures and answers, for each site of the attempt
 
 

@@ -14,6 +14,8 @@ from sottovoce.deployment.policy import Policy, Terms
 from sottovoce.deployment.site import Site, check_uplinks, finite_or_zeros, order_name
 from sottovoce.deployment.site_training import PreparedOrder, prepare_order
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.protocol.channels.channel import Channel
+from sottovoce.protocol.channels.secure_sum import PAIRWISE, SecureSum
 from sottovoce.protocol.secure.contribution import MaskedRequest, contribute, masked_charges
 from sottovoce.protocol.secure.pairwise_site import PairwiseSite
 
@@ -46,6 +48,7 @@ class Exchanges:
         """
         key, roster = load_trust(site.trust)
         prepared = prepare_order(order, site)
+        _check_pairwise(prepared.asked.plan.channel)
         policy = site.policy
         assert isinstance(policy, Policy), "`prepare_order` has checked the terms"
         if policy.honest is None or policy.colluders is None:
@@ -64,7 +67,7 @@ class Exchanges:
         ledger = site.open_ledger()
         try:
             journal = ledger.journal()
-            check_attempts(ledger, order, prepared, policy, roster.federation)
+            _check_attempts(ledger, order, prepared, policy, roster.federation)
             party = PairwiseSite(
                 name=site.name,
                 roster=roster,
@@ -151,6 +154,15 @@ def _contribute(exchange: _Exchange, box: bytes, site: Site) -> bytes:
     return message
 
 
+def _check_pairwise(channel: Channel) -> None:
+    """Refuse an attempt on a channel whose messages are charged otherwise than those of a sum."""
+    if not isinstance(channel, SecureSum) or channel.protocol != PAIRWISE:
+        raise PolicyError(
+            f"an order opens an attempt at a secure sum, but the run's channel is "
+            f"'{channel.kind}' ({channel.describe()}); set channel.protocol = 'pairwise'"
+        )
+
+
 def agreed(order: Order) -> dict[str, object]:
     """Return what all sites of an attempt must have received alike, beside the model."""
     return {
@@ -160,7 +172,7 @@ def agreed(order: Order) -> dict[str, object]:
     }
 
 
-def check_attempts(
+def _check_attempts(
     ledger: Ledger, order: Order, prepared: PreparedOrder, policy: Policy, federation: bytes
 ) -> None:
     """Raise PolicyError if the run's terms have changed, or it has had too many attempts.

@@ -339,6 +339,12 @@ class Site:
             LedgerError: The ledger was altered, lost or rolled back.
             OutputError: The audit log cannot be written.
         """
+        if asked.plan.channel.is_cryptographic:
+            # It would be charged as if a protocol hid it.
+            raise PolicyError(
+                f"the run uses a {asked.plan.channel.describe()}, so this site sends no message "
+                "outside of that protocol; open an attempt at the round"
+            )
         terms = Terms.of(asked.plan, asked.part, cohort=asked.cohort, grade=randomness.grade)
         self.check_terms(asked.part.client, terms)
         planned = asked.rounds * asked.uplinks

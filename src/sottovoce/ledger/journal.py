@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from sottovoce.core.errors import LedgerError, WireError
 
@@ -20,9 +20,6 @@ _TABLE = """CREATE TABLE IF NOT EXISTS attempts (
     federation BLOB NOT NULL, run TEXT NOT NULL, round INTEGER NOT NULL, attempt INTEGER NOT NULL,
     state TEXT NOT NULL, record BLOB,
     PRIMARY KEY (federation, run, round, attempt)) WITHOUT ROWID"""
-_TERMS = """CREATE TABLE IF NOT EXISTS terms (
-    federation BLOB NOT NULL, run TEXT NOT NULL, digest BLOB NOT NULL,
-    PRIMARY KEY (federation, run)) WITHOUT ROWID"""
 _FIXED = """CREATE TABLE IF NOT EXISTS fixed_terms (
     federation BLOB NOT NULL, run TEXT NOT NULL, terms TEXT NOT NULL,
     PRIMARY KEY (federation, run)) WITHOUT ROWID"""
@@ -73,7 +70,6 @@ class Journal:
         self._file = file
         with self._writing():
             file.execute(_TABLE)
-            file.execute(_TERMS)
             file.execute(_FIXED)
 
     def fix(self, federation: bytes, run: str, terms: str) -> str:
@@ -123,28 +119,6 @@ class Journal:
                 "INSERT INTO attempts VALUES (?, ?, ?, ?, ?, NULL)", (*_key(place), state)
             )
 
-    def fix_terms(self, place: Place, digest: bytes) -> None:
-        """Enter what a run's charges depend on, at its first attempt; later it must be the same.
-
-        Args:
-            place: An attempt of the run.
-            digest: A digest of all that a charge depends on.
-
-        Raises:
-            WireError: The run was begun with other terms.
-        """
-        with self._writing():
-            run = (place.federation, place.run)
-            self._file.execute("INSERT OR IGNORE INTO terms VALUES (?, ?, ?)", (*run, digest))
-            ((found,),) = self._file.all(
-                "SELECT digest FROM terms WHERE federation = ? AND run = ?", run
-            )
-            if found != digest:
-                raise WireError(
-                    f"the run '{place.run}' was begun with other terms; what its charges depend on "
-                    "must not change, so begin another run"
-                )
-
     def advance(self, place: Place, old: str, new: str, record: bytes | None = None) -> None:
         """Move an attempt from one state to the next, durably, with what must be kept of it.
 
@@ -166,7 +140,7 @@ class Journal:
             if changed != 1:
                 raise LedgerError(
                     f"{place} is in the state '{self.state(place)}', not '{old}'; another process "
-                    "uses this journal, or the file was replaced; begin a new attempt"
+                    "uses this journal, or the file was replaced; start a new attempt"
                 )
 
     def close(self, place: Place) -> None:
@@ -185,13 +159,13 @@ class Journal:
 
     def state(self, place: Place) -> str | None:
         """Return the state of an attempt; None if it was never begun."""
-        row = self._row(place)
-        return None if row is None else str(row[0])
+        found = self._one("state", place)
+        return None if found is None else str(found)
 
     def record(self, place: Place) -> bytes | None:
         """Return the bytes that are kept with an attempt's state, if there are any."""
-        row = self._row(place)
-        return None if row is None else row[1]
+        found: bytes | None = self._one("record", place)
+        return found
 
     def newest_attempt(self, federation: bytes, run: str, number: int) -> int:
         """Return the number of the newest attempt at a round; 0 if there was none."""
@@ -220,13 +194,14 @@ class Journal:
                 (CLOSED, CLOSED, keep),
             ).rowcount
 
-    def _row(self, place: Place) -> tuple[Any, Any] | None:
+    def _one(self, column: Literal["state", "record"], place: Place) -> Any:
+        # One column: a record may be large.
         rows = self._file.all(
-            "SELECT state, record FROM attempts WHERE federation = ? AND run = ? AND round = ? "
+            f"SELECT {column} FROM attempts WHERE federation = ? AND run = ? AND round = ? "  # noqa: S608 - a literal
             "AND attempt = ?",
             _key(place),
         )
-        return rows[0] if rows else None
+        return rows[0][0] if rows else None
 
     def _writing(self) -> AbstractContextManager[None]:
         return nullcontext() if self._file.in_transaction else self._file.transaction()

@@ -291,9 +291,12 @@ def test_too_few_confirmations_delete_the_key_unopened(world: World, lie: str) -
     shuffle = shuffle_in(world)
     batch = Confirmations.read(shuffle.confirmed())
     (first, signature), *others = batch.entries
+    earlier = Root.read(shuffle.rooted(Tree(shuffle.ciphertexts), ann=bytes(32)))
+    statement = shuffle_messages.confirmation_statement(earlier, first.name)
+    replayed = world.keys[first.name].sign(SHUFFLER, "confirmation", *statement)
     entries = {
         "missing": others,
-        "replayed": [(first, bytes(64)), *others],
+        "replayed": [(first, replayed), *others],
         "renamed": [(first, others[0][1]), *others],
         "unadmitted": [(dataclasses.replace(first, by_collector=bytes(64)), signature), *others],
         "one key": [

@@ -12,8 +12,11 @@ import pytest
 import two_servers
 from two_servers import CLOSES, CONFIRM_BY, CONTENT, OPENS, PAYLOAD_BYTES, World, codes_of
 
+from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import LedgerError, WireError
 from sottovoce.ledger.ledger import Ledger
+from sottovoce.ledger.records import Release
+from sottovoce.privacy.events import OneBit
 from sottovoce.protocol.secure.announcement import Announcement
 from sottovoce.protocol.secure.encoding import Protocol
 from sottovoce.protocol.secure.reporting_client import CHARGED
@@ -265,12 +268,18 @@ def test_a_charge_in_a_ledger_and_the_begun_attempt_are_one_commit(tmp_path: Pat
             def draw_none() -> list[Any]:
                 raise ZeroDivisionError
 
+            def charge() -> None:
+                release = Release(unit=Unit.CLIENT, run="run", client=name, round=1, uplink=0)
+                event = OneBit(shift=0.1, dimension=5, adjacency=Adjacency.ZERO_OUT)
+                ledger.charge(release, 1, event)
+
             content = found.to_bytes()
             with pytest.raises(LedgerError):
                 client.report(content, OPENS, fail, never, ledger.transaction)
             assert ledger.journal().state(found.place) is None
             with pytest.raises(ZeroDivisionError):
-                client.report(content, OPENS, two_servers.no_charge, draw_none, ledger.transaction)
+                client.report(content, OPENS, charge, draw_none, ledger.transaction)
+            assert ledger.num_charges == 1
             assert ledger.journal().state(found.place) == CHARGED
             with pytest.raises(WireError, match="is over"):
                 client.report(content, OPENS, fail, never, ledger.transaction)

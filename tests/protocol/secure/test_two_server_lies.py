@@ -329,6 +329,8 @@ def test_sums_that_fail_a_check_abandon_the_attempt(world: World, lie: str) -> N
             dataclasses.replace(Summed.read(summed), signature=bytes(64)).to_bytes()
         )
     sums = Summed.read(summed).sums
+    with pytest.raises(WireError, match="got one of another"):
+        world.collector.release(summed_by(world, bytes(32), names, sums))
     beyond = MaskedSum(5, 6)
     beyond.add_packed(sums[:4])
     beyond.add_codes(np.array([50, 0, 0, 0, 0], dtype=np.uint8))

@@ -164,12 +164,15 @@ class RelayLink:
         """
         return unpack_announcement(self._calls.ask(Route.ANNOUNCEMENT))
 
-    def party(self, protocol: Protocol, ledger: Ledger) -> Party:
+    def party(
+        self, protocol: Protocol, ledger: Ledger, *, most_attempts: int | None = None
+    ) -> Party:
         """Return the client's side of a sum or a shuffle.
 
         Args:
             protocol: The announced protocol.
             ledger: The client's ledger, in whose file the journal lies.
+            most_attempts: How many attempts of a run the client takes part in; None for any number.
 
         Returns:
             The party, which answers announcements.
@@ -181,11 +184,14 @@ class RelayLink:
         keys = device.operators.keys
         given = (device.name, device.key, self._certificate, keys, ledger.journal())
         policy = device.honest_clients, device.colluders
+        most = most_attempts
         match protocol:
             case Protocol.TWO_SERVER_SUM:
-                self._party = TwoServerClient(*given, *policy)
+                self._party = TwoServerClient(*given, *policy, most_attempts=most)
             case Protocol.SHUFFLER:
-                self._party = ShuffleClient(*given, *policy, trusts_relay=device.trusts_relay)
+                self._party = ShuffleClient(
+                    *given, *policy, most_attempts=most, trusts_relay=device.trusts_relay
+                )
             case Protocol.PAIRWISE:
                 raise WireError("pairwise masks have no relay; expected a sum or a shuffle")
         return self._party

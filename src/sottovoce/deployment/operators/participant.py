@@ -16,7 +16,6 @@ from types import FrameType
 from sottovoce.core import printable_text
 from sottovoce.core.errors import DeploymentError, PolicyError, SottovoceError, WireError
 from sottovoce.deployment.machines.processes import hold_supervisor_lock
-from sottovoce.deployment.masked_site import check_attempts
 from sottovoce.deployment.operators.calls import RefusedError
 from sottovoce.deployment.operators.device import DeviceFolder, RelayLink
 from sottovoce.deployment.operators.relay_orders import unpack_order
@@ -109,10 +108,9 @@ class Participant:
             self.link.device = dataclasses.replace(
                 self.link.device, honest_clients=policy.honest, colluders=policy.colluders
             )
-            party = self.link.party(found.attempt.protocol, ledger)
+            most = prepared.asked.rounds + policy.retries
+            party = self.link.party(found.attempt.protocol, ledger, most_attempts=most)
             if ledger.journal().state(found.place) is None:
-                federation = found.attempt.federation
-                check_attempts(ledger, order, prepared, policy, federation)
                 message = self._contribute(asked, found, prepared, party, ledger)
             else:  # This client was stopped after it had answered.
                 request = _request(asked, found, prepared, party)

@@ -253,6 +253,11 @@ class Channel:
         """
         return not self.shows_each
 
+    @property
+    def is_cryptographic(self) -> bool:
+        """Whether a protocol hides messages, so that no client may send one as it is."""
+        return not self.trusts_server and not self.shows_each
+
     # These methods decide which runs the channel can serve.
 
     def check_runtime(self, facts: RuntimeFacts) -> None:

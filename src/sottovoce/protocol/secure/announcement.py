@@ -7,7 +7,7 @@ and a client accept one announcement of an attempt.
 
 import hashlib
 import hmac
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from sottovoce.core.errors import ParameterError, WireError
@@ -145,22 +145,9 @@ class Announcement:
         if not hmac.compare_digest(hashlib.sha256(content).digest(), self.attempt.model_digest):
             raise WireError("expected the content that was announced, got other bytes")
 
-    def signed(self, key: TrustKey) -> "Announcement":
+    def signed(self, key: TrustKey) -> Self:
         """Return the announcement with the collector's signature."""
-        signature = key.sign(self.attempt.protocol, "announce", self._body())
-        return self._with(signature)
-
-    def _with(self, signature: bytes) -> "Announcement":
-        return Announcement(
-            attempt=self.attempt,
-            opens=self.opens,
-            closes=self.closes,
-            confirm_by=self.confirm_by,
-            slack=self.slack,
-            payload_bytes=self.payload_bytes,
-            hpke_key=self.hpke_key,
-            signature=signature,
-        )
+        return replace(self, signature=key.sign(self.attempt.protocol, "announce", self._body()))
 
     def _body(self) -> bytes:
         asked = self.attempt

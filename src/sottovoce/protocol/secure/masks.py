@@ -16,7 +16,7 @@ from sottovoce.mechanisms.packing import UnsignedCodes, pack, packed_size, unpac
 
 MAX_BITS = 32
 _NONCE = bytes(16)  # counter 0 and nonce 0
-_AT_ONCE = 2**20  # Coordinates of a mask that are computed at a time, so that they stay in cache.
+_AT_ONCE = 2**17  # Coordinates of a mask that are computed at a time, so that they stay in cache.
 
 
 def word_dtype(bits: int) -> np.dtype[np.unsignedinteger]:
@@ -66,8 +66,10 @@ class MaskedSum:
         """Add integers, one for each coordinate; they wrap around modulo 2^bits.
 
         Raises:
-            WireError: There is another number of codes.
+            WireError: There is another number of codes, or they are no integers.
         """
+        if codes.dtype.kind not in "ui":
+            raise WireError(f"expected integers, got {codes.dtype}: a mask hides nothing else")
         if codes.shape != self._words.shape:
             raise WireError(f"expected {self.dimension} codes, got an array of {codes.shape}")
         self._words += codes.astype(self._words.dtype, copy=False)

@@ -7,16 +7,10 @@ its site counts as dropped out. The sum does not depend on the order in which me
 
 import hashlib
 from collections.abc import Callable, Container
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from sottovoce.core.errors import AbandonedError, ParameterError, WireError
-from sottovoce.mechanisms.packing import UnsignedCodes, unpack
-from sottovoce.protocol.secure import energy
+from sottovoce.core.errors import AbandonedError, WireError
+from sottovoce.mechanisms.packing import unpack
 from sottovoce.protocol.secure import pairwise_keys as keys
 from sottovoce.protocol.secure.attempt import Attempt
 from sottovoce.protocol.secure.encoding import Field, sorted_names
@@ -34,6 +28,13 @@ from sottovoce.protocol.secure.pairwise_messages import (
     Survivors,
     SurvivorsSignature,
 )
+from sottovoce.protocol.secure.pairwise_result import (
+    SummedRound,
+    Sums,
+    check_one_bit,
+    check_range,
+    missing_secrets,
+)
 from sottovoce.protocol.secure.pairwise_unmask import Reconstruction, remove_masks
 from sottovoce.protocol.secure.roster import Roster, check_signature
 
@@ -44,19 +45,6 @@ class _Phase(IntEnum):
     INPUTS = 3
     SIGNATURES = 4
     ANSWERS = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SummedRound:
-    """What a secure sum is about.
-
-    Attributes:
-        vectors: The sum of each uplink.
-        survivors: Names of the sites whose vectors are in it, sorted.
-    """
-
-    vectors: list[UnsignedCodes | NDArray[np.int64]]
-    survivors: tuple[str, ...]
 
 
 class PairwiseServer:
@@ -180,6 +168,8 @@ class PairwiseServer:
         Raises:
             AbandonedError: They are fewer than the threshold.
         """
+        if self._phase < _Phase.INPUTS:
+            raise WireError("survivors are chosen after the boxes; make these first")
         if self._phase is _Phase.INPUTS:
             self._survivors = self._enough(self._contributors, "vectors")
             self._phase = _Phase.SIGNATURES
@@ -256,10 +246,7 @@ class PairwiseServer:
             AbandonedError: A secret is missing, or the sums are not those of honest sites.
         """
         if not self._answers().complete():
-            raise AbandonedError(
-                "not all masks can be removed: wait for more answers, or begin a new attempt"
-                + _told(self._answers().missing, self.disputes)
-            )
+            raise missing_secrets(self._answers().missing, self.disputes)
         if not self._is_unmasked:
             self._is_unmasked = True
             remove_masks(
@@ -270,37 +257,17 @@ class PairwiseServer:
                 dropped=self._dropped,
                 box_digest=self._box_digest,
             )
-        vectors = [total.centered() if centered else total.values() for total in self._sums]
-        for sums in vectors:
-            self._check_range(sums, centered=centered)
-        return SummedRound(
-            vectors=[self._one_bit(sums, logit_norm, logit_bound) for sums in vectors],
-            survivors=self._survivors,
-        )
-
-    def _check_range(self, sums: NDArray[np.integer[Any]], *, centered: bool) -> None:
-        count, levels = len(self._survivors), self._attempt.levels
-        largest = count * (levels // 2) if centered else count * (levels - 1)
-        least = -largest if centered else 0
-        if int(sums.min()) < least or int(sums.max()) > largest:
-            raise AbandonedError(
-                f"a sum of {count} codes of {levels} levels is outside {least} to {largest}, so "
-                "some site has sent no codes; it cannot be told which. The round is lost"
+        levels, clients = self._attempt.levels, len(self._survivors)
+        largest = clients * (levels // 2 if centered else levels - 1)
+        vectors: list[Sums] = []
+        for total in self._sums:
+            sums = total.centered() if centered else total.values()
+            check_range(sums, least=-largest if centered else 0, largest=largest)
+            checked = check_one_bit(
+                sums, levels=levels, clients=clients, norm=logit_norm, bound=logit_bound
             )
-
-    def _one_bit(
-        self, sums: UnsignedCodes | NDArray[np.int64], norm: float | None, bound: float | None
-    ) -> UnsignedCodes | NDArray[np.int64]:
-        if norm is None and bound is None:
-            return sums
-        if self._attempt.levels != 2:
-            raise ParameterError("the energy test is for codes of one bit; leave logit_norm out")
-        clients = len(self._survivors)
-        if norm is not None:
-            energy.check_energy(sums, clients=clients, logit_norm=norm)
-        if bound is None:
-            return sums
-        return energy.clamp_sums(sums, clients=clients, logit_bound=bound)
+            vectors.append(checked)
+        return SummedRound(vectors=vectors, survivors=self._survivors)
 
     @property
     def _dropped(self) -> tuple[str, ...]:
@@ -347,12 +314,3 @@ class PairwiseServer:
         except WireError as error:
             raise WireError(f"site '{name}': {error}") from None
         self._seen[phase, name] = digest
-
-
-def _told(missing: tuple[str, ...], disputes: tuple[tuple[str, str], ...]) -> str:
-    parts = [f"; secrets of {', '.join(missing)} are missing"]
-    parts += [
-        f"; '{dealer}' has dealt, or '{answerer}' answered, a wrong share"
-        for dealer, answerer in disputes
-    ]
-    return "".join(parts)

@@ -4,8 +4,7 @@ The secrets of an attempt live in this object only. What it has done is in the j
 that is lost is a site that dropped out: nothing of the attempt is ever done again.
 """
 
-import hashlib
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
@@ -14,11 +13,12 @@ from typing import TypeVar
 from sottovoce.core.errors import LedgerError, PolicyError, WireError
 from sottovoce.ledger.journal import CLOSED, Journal, Place
 from sottovoce.mechanisms.packing import UnsignedCodes
+from sottovoce.protocol.secure import pairwise_inputs as inputs
 from sottovoce.protocol.secure import pairwise_keys as keys
 from sottovoce.protocol.secure import pairwise_shares as shares
+from sottovoce.protocol.secure.answers import AnswersOnce
 from sottovoce.protocol.secure.attempt import Attempt
-from sottovoce.protocol.secure.fields import check_same_names
-from sottovoce.protocol.secure.masks import MaskedSum
+from sottovoce.protocol.secure.pairwise_inputs import Boxed, Listed, check_within
 from sottovoce.protocol.secure.pairwise_keys import PAIRWISE
 from sottovoce.protocol.secure.pairwise_messages import (
     Answer,
@@ -31,7 +31,7 @@ from sottovoce.protocol.secure.pairwise_messages import (
     Survivors,
     SurvivorsSignature,
 )
-from sottovoce.protocol.secure.pairwise_shares import Exchanges, OwnSecrets, SharePair
+from sottovoce.protocol.secure.pairwise_shares import OwnSecrets
 from sottovoce.protocol.secure.roster import Roster, TrustKey, check_signature
 
 BEGUN, CHARGED, SIGNED, ANSWERED = "begun", "charged", "signed", "answered"
@@ -46,29 +46,6 @@ class _Step(StrEnum):
     CONTRIBUTE = "box"
     SIGN = "survivors"
     ANSWER = "quorum"
-    NOTHING = "nothing"
-
-
-_STEPS = tuple(_Step)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Listed:
-    """What a site knows once it has the list."""
-
-    entries: dict[str, Keys]
-    digest: bytes
-    exchanges: Exchanges
-    own_shares: SharePair
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Boxed:
-    """What a site knows once it has its box."""
-
-    members: tuple[str, ...]
-    digest: bytes
-    held: dict[str, SharePair]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,8 +54,8 @@ class _Memory:
 
     secrets: OwnSecrets | None = None
     own: Keys | None = None
-    listed: _Listed | None = None
-    boxed: _Boxed | None = None
+    listed: Listed | None = None
+    boxed: Boxed | None = None
     survivors: tuple[str, ...] | None = None
 
 
@@ -124,8 +101,7 @@ class PairwiseSite:
         self._rows, self._plan = declared_rows, attempt.digest()
         run, number, count = attempt.place
         self._place = Place(federation=roster.federation, run=run, round=number, attempt=count)
-        self._replies: dict[_Step, tuple[bytes, bytes]] = {}
-        self._next = _Step.BEGIN
+        self._answers = AnswersOnce(tuple(_Step))
         self._charged_rows: int | None = None
         self._memory = _Memory()
 
@@ -161,7 +137,7 @@ class PairwiseSite:
             PolicyError: The threshold is below what the site's policy asks for.
             WireError: The attempt is not above all earlier ones, or of another roster.
         """
-        return self._once(_Step.BEGIN, b"", lambda: self._begin(commit))
+        return self._answers.reply(_Step.BEGIN, b"", lambda: self._begin(commit))
 
     def _begin(self, commit: Transaction) -> bytes:
         keys.check_attempt(self._attempt, self._roster)
@@ -193,7 +169,7 @@ class PairwiseSite:
         Raises:
             WireError: A signature, key or number of the list is wrong.
         """
-        return self._once(_Step.SHARE, list_message, lambda: self._share(list_message))
+        return self._answers.reply(_Step.SHARE, list_message, lambda: self._share(list_message))
 
     def _share(self, list_message: bytes) -> bytes:
         listed = KeyList.read(list_message)
@@ -211,7 +187,7 @@ class PairwiseSite:
         sealed = shares.seal_all(exchanges.channels, transcript, entries, self._name, dealt)
         others = sorted(entry.rows for name, entry in entries.items() if name != self._name)
         self._charged_rows = self._rows + sum(others[: self.charged_clients - 1])
-        self._memory.listed = _Listed(
+        self._memory.listed = Listed(
             entries=entries,
             digest=transcript,
             exchanges=exchanges,
@@ -243,7 +219,9 @@ class PairwiseSite:
         """
 
         def contribute() -> bytes:
-            boxed = self._open_box(box)
+            boxed = inputs.open_box(
+                Box.read(box), _known(self._memory.listed), self._name, self._attempt.threshold
+            )
             try:
                 with transaction():
                     if not self._journal.in_transaction:
@@ -262,48 +240,18 @@ class PairwiseSite:
             self._memory.secrets = None
             return reply
 
-        return self._once(_Step.CONTRIBUTE, box, contribute)
+        return self._answers.reply(_Step.CONTRIBUTE, box, contribute)
 
     def _check_committed(self) -> None:
         if self._journal.in_transaction:
             raise LedgerError("a charge must be on disk before codes are drawn; commit first")
 
-    def _open_box(self, box: bytes) -> _Boxed:
-        found, listed = Box.read(box), _known(self._memory.listed)
-        members = found.members
-        _check_within(members, listed.entries, self._attempt.threshold, what="the sites of a box")
-        if self._name not in members:
-            raise WireError("a box for this site must count it among its sites")
-        peers = tuple(name for name in members if name != self._name)
-        check_same_names([name for name, _ in found.sealed], peers, what="encrypted shares")
-        held = shares.open_all(
-            listed.exchanges.channels, listed.digest, listed.entries, self._name, found.sealed
-        )
-        held[self._name] = listed.own_shares
-        return _Boxed(
-            members=members, digest=keys.box_transcript(listed.digest, members), held=held
-        )
-
-    def _masked(self, boxed: _Boxed, codes: Sequence[UnsignedCodes]) -> bytes:
-        if len(codes) != self._attempt.uplinks:
-            raise WireError(f"expected codes of {self._attempt.uplinks} uplinks, got {len(codes)}")
+    def _masked(self, boxed: Boxed, codes: Sequence[UnsignedCodes]) -> bytes:
         listed, seed = _known(self._memory.listed), _known(self._memory.secrets).seed
-        vectors = []
-        for uplink, values in enumerate(codes):
-            total = MaskedSum(self._attempt.dimension, self._attempt.bits)
-            total.add_codes(values)
-            total.add_mask(keys.own_mask_key(seed, boxed.digest, self._name, uplink))
-            for peer in boxed.members:
-                if peer != self._name:
-                    pair = listed.entries[self._name], listed.entries[peer]
-                    shared = listed.exchanges.masks[peer]
-                    mask = keys.pair_mask_key(shared, boxed.digest, *pair, uplink)
-                    adds = keys.adds(self._name, peer)
-                    (total.add_mask if adds else total.subtract_mask)(mask)
-            vectors.append(total.packed())
+        vectors = inputs.masked_vectors(self._attempt, self._name, listed, boxed, seed, codes)
         statement = boxed.digest, self._name, keys.vectors_digest(vectors)
         signature = self._key.sign(PAIRWISE, "input", *statement)
-        return Input(vectors=tuple(vectors), signature=signature).to_bytes()
+        return Input(vectors=vectors, signature=signature).to_bytes()
 
     def sign(self, survivors: bytes) -> bytes:
         """Sign whose vectors are in the sum, once.
@@ -317,11 +265,11 @@ class PairwiseSite:
         Raises:
             WireError: The survivors are not enough sites of the box, or this site is none of them.
         """
-        return self._once(_Step.SIGN, survivors, lambda: self._sign(survivors))
+        return self._answers.reply(_Step.SIGN, survivors, lambda: self._sign(survivors))
 
     def _sign(self, survivors: bytes) -> bytes:
         found, boxed = Survivors.read(survivors).names, _known(self._memory.boxed)
-        _check_within(found, boxed.members, self._attempt.threshold, what="the survivors")
+        check_within(found, boxed.members, self._attempt.threshold, what="the survivors")
         if self._name not in found:
             raise WireError("this site's vectors are sent, so it must be among the survivors")
         record = keys.survivors_digest(boxed.digest, found)
@@ -342,13 +290,13 @@ class PairwiseSite:
         Raises:
             WireError: Not enough survivors have signed the same survivors.
         """
-        return self._once(_Step.ANSWER, quorum, lambda: self._answer(quorum))
+        return self._answers.reply(_Step.ANSWER, quorum, lambda: self._answer(quorum))
 
     def _answer(self, quorum: bytes) -> bytes:
         signatures = Quorum.read(quorum).signatures
         boxed, survivors = _known(self._memory.boxed), _known(self._memory.survivors)
         signers = [name for name, _ in signatures]
-        _check_within(signers, survivors, self._attempt.threshold, what="the signers")
+        check_within(signers, survivors, self._attempt.threshold, what="the signers")
         for name, signature in signatures:
             public = self._roster.keys[name]
             check_signature(public, signature, PAIRWISE, "survivors", boxed.digest, survivors)
@@ -365,35 +313,11 @@ class PairwiseSite:
     def close(self) -> None:
         """Give the attempt up: forget all secrets and stored messages, and close it for ever."""
         self._memory = _Memory()
-        self._replies.clear()
-        self._next = _Step.NOTHING
+        self._answers.close()
         self._journal.close(self._place)
-
-    def _once(self, step: _Step, message: bytes, reply: Callable[[], bytes]) -> bytes:
-        """Return the reply to the one message of a step, which is stored."""
-        request = hashlib.sha256(message).digest()
-        if step in self._replies:
-            earlier, stored = self._replies[step]
-            if earlier != request:
-                raise WireError(f"another message '{step}' was answered before; it stays the only")
-            return stored
-        if step is not self._next:
-            raise WireError(f"expected the message '{self._next}' of {self._place}, got '{step}'")
-        made = reply()
-        self._replies[step] = request, made
-        self._next = _STEPS[_STEPS.index(step) + 1]
-        return made
 
 
 def _known(found: _T | None) -> _T:
     if found is None:
         raise AssertionError("a step of the protocol ran without the steps before it")
     return found
-
-
-def _check_within(found: Sequence[str], whole: Container[str], least: int, *, what: str) -> None:
-    """Raise WireError unless sorted names are enough and all of them are known."""
-    if len(found) < least:
-        raise WireError(f"{what} must be at least {least}, got {len(found)}")
-    if any(name not in whole for name in found):
-        raise WireError(f"{what} must all be sites of the step before")

@@ -18,7 +18,7 @@ from sottovoce.protocol.secure.masks import MaskedSum
 from sottovoce.protocol.secure.pairwise_messages import Answer, Keys
 from sottovoce.protocol.secure.shamir import as_secret, read_share, weighted, weights_at
 
-_MOST_TRIES = 300  # Sets of answers that are tried for one secret, each time an answer comes.
+_MOST_TRIES = 200  # Sets of answers that are tried for one secret, each time an answer comes.
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class Reconstruction:
             )
         index = self._index[name]
         answered = (*answer.seed_shares, *answer.key_shares)
-        for dealt, share in zip(self._all(), answered, strict=True):
+        for (_, dealt), share in zip(self._all(), answered, strict=True):
             dealt.shares[index] = read_share(share)
         self._answered.append(index)
 
@@ -97,17 +97,19 @@ class Reconstruction:
         """Try to find the missing secrets; return whether all are found."""
         if len(self._answered) < self._threshold:
             return False
-        for dealers in (self._seeds, self._keys):
-            for name, dealt in dealers.items():
-                if dealt.secret is None:
-                    self._search(name, dealt)
-        return not self.missing
+        chosen = next(self._sets())
+        for _, dealt in self._all():
+            if dealt.secret is None:
+                dealt.secret = self._secret(dealt, chosen)
+        # The first secret that is not found ends it: the sum needs all, and liars cost time.
+        return all(
+            dealt.secret is not None or self._search(name, dealt) for name, dealt in self._all()
+        )
 
     @property
     def missing(self) -> tuple[str, ...]:
         """The sites of which a secret is not found."""
-        pairs = itertools.chain(self._seeds.items(), self._keys.items())
-        return tuple(name for name, dealt in pairs if dealt.secret is None)
+        return tuple(name for name, dealt in self._all() if dealt.secret is None)
 
     def seed(self, survivor: str) -> bytes:
         """Return the seed of a survivor's own mask."""
@@ -117,21 +119,26 @@ class Reconstruction:
         """Return the private key of the masks of a site that dropped out."""
         return keys.mask_private_key(self._plan, dropped, _found(self._keys[dropped]))
 
-    def _all(self) -> Iterator[_Dealt]:
-        return itertools.chain(self._seeds.values(), self._keys.values())
+    def _all(self) -> Iterator[tuple[str, _Dealt]]:
+        return itertools.chain(self._seeds.items(), self._keys.items())
 
-    def _search(self, name: str, dealt: _Dealt) -> None:
-        for attempt, chosen in enumerate(self._sets()):
-            value = weighted(self._weights_of(chosen), [dealt.shares[i] for i in chosen])
-            try:
-                secret = as_secret(value)
-            except WireError:
-                continue
-            if dealt.check(secret):
-                dealt.secret = secret
-                if attempt:
-                    self._name_disputes(name, dealt, chosen)
-                return
+    def _search(self, name: str, dealt: _Dealt) -> bool:
+        """Try sets of answers for one secret; return whether it is found."""
+        for chosen in self._sets():
+            dealt.secret = self._secret(dealt, chosen)
+            if dealt.secret is not None:
+                self._name_disputes(name, dealt, chosen)
+                return True
+        return False
+
+    def _secret(self, dealt: _Dealt, chosen: tuple[int, ...]) -> bytes | None:
+        """Return the secret that a set of answers gives; None if it is not the dealer's."""
+        value = weighted(self._weights_of(chosen), [dealt.shares[i] for i in chosen])
+        try:
+            secret = as_secret(value)
+        except WireError:
+            return None
+        return secret if dealt.check(secret) else None
 
     def _sets(self) -> Iterator[tuple[int, ...]]:
         """Yield sets of answers to try: undisputed ones, then with one replaced, then any."""

@@ -6,6 +6,7 @@ refuses. It gives nothing away before an attempt closes.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sottovoce.core.errors import WireError
 from sottovoce.protocol.secure import shuffle_messages, two_server_messages
@@ -95,9 +96,9 @@ class Relay(RelayIntake):
             for uplink, total in enumerate(totals):
                 total.add_packed(vectors[uplink * size : (uplink + 1) * size])
         sums = b"".join(total.packed() for total in totals)
-        unsigned = Summed(ann=current.ann, accepted=chosen, sums=sums, signature=b"")
-        signature = self._key.sign(SUM, "summed", *unsigned.statement)
-        message = Summed(ann=current.ann, accepted=chosen, sums=sums, signature=signature)
+        message = Summed(ann=current.ann, accepted=chosen, sums=sums, signature=b"")
+        signature = self._key.sign(SUM, "summed", *message.statement)
+        message = replace(message, signature=signature)
         with self._state.transaction():
             self._journal.advance(current.place, FROZEN, SUMMED, message.to_bytes())
             self._forget_arrivals()
@@ -120,13 +121,11 @@ class Relay(RelayIntake):
             self._check_closed(current, now)
             rows = self._state.all("SELECT ciphertext FROM arrivals ORDER BY ciphertext")
             ciphertexts = tuple(row[0] for row in rows)
-            unsigned = ShuffledList(ann=current.ann, ciphertexts=ciphertexts, signature=b"")
-            signature = self._key.sign(SHUFFLER, "list", *unsigned.statement)
-            message = ShuffledList(
-                ann=current.ann, ciphertexts=ciphertexts, signature=signature
-            ).to_bytes()
+            message = ShuffledList(ann=current.ann, ciphertexts=ciphertexts, signature=b"")
+            signature = self._key.sign(SHUFFLER, "list", *message.statement)
+            content = replace(message, signature=signature).to_bytes()
             with self._state.transaction():
-                self._journal.advance(current.place, ANNOUNCED, LISTED, message)
+                self._journal.advance(current.place, ANNOUNCED, LISTED, content)
                 self._forget_arrivals()
             self._state.overwrite_deleted()
         return self._answer(current, LISTED)

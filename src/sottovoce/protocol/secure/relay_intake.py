@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sottovoce.core import parameter_rules
 from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.ledger.journal import Journal
 from sottovoce.mechanisms.packing import check_rows
@@ -16,6 +15,10 @@ from sottovoce.protocol.secure import hpke, shuffle_messages, two_server_message
 from sottovoce.protocol.secure.announcement import Announcement
 from sottovoce.protocol.secure.encoding import Protocol, labeled
 from sottovoce.protocol.secure.hpke import HpkeKey
+from sottovoce.protocol.secure.operator_policy import (
+    check_operator_numbers,
+    check_operator_policy,
+)
 from sottovoce.protocol.secure.operators import Admission, Operators
 from sottovoce.protocol.secure.roster import TrustKey, check_signature
 from sottovoce.protocol.secure.shuffle_messages import ShuffleReport
@@ -25,7 +28,6 @@ from sottovoce.protocol.secure.wire import Kind
 
 ANNOUNCED = "announced"
 RECEIPT = bytes([Kind.RECEIPT])
-_LEAST_HONEST = 2
 _TABLES = (
     """CREATE TABLE IF NOT EXISTS announcement (
         id INTEGER PRIMARY KEY CHECK (id = 1), message BLOB NOT NULL, content BLOB NOT NULL)""",
@@ -61,26 +63,6 @@ def seal_to_relay(report: bytes, operators: Operators) -> bytes:
 
 def _sealed_info(operators: Operators) -> bytes:
     return labeled(Protocol.TWO_SERVER_SUM, "to the relay", operators.digest)
-
-
-def check_operator_policy(announcement: Announcement, minimum: int, colluders: int) -> None:
-    """Raise unless an operator may take part in an attempt.
-
-    Raises:
-        WireError: Its minimum is below the operator's, or leaves fewer than two honest clients.
-    """
-    least = max(minimum, colluders + _LEAST_HONEST)
-    if announcement.attempt.threshold < least:
-        raise WireError(
-            f"expected at least {least} clients, got {announcement.attempt.threshold} in an "
-            "announcement"
-        )
-
-
-def check_operator_numbers(minimum: int, colluders: int) -> None:
-    """Raise ParameterError unless an operator's policy is one."""
-    parameter_rules.integer("colluders", colluders, low=1, high=2**31)
-    parameter_rules.integer("minimum", minimum, low=colluders + _LEAST_HONEST, high=2**31)
 
 
 class RelayIntake:

@@ -119,12 +119,20 @@ class ReportingClient(ABC, Generic[Drawn]):
             return self._stored(found)
         self._check_policy(found, now)
         with transaction():
-            self._journal.fix_terms(place, found.terms)
+            self._check_terms(found)
             self._journal.begin(place, CHARGED)
             charge()
         report = self._encode(found, draw())
         self._journal.advance(place, CHARGED, REPORTED, found.ann + report)
         return report
+
+    def _check_terms(self, announcement: Announcement) -> None:
+        place, terms = announcement.place, announcement.terms.hex()
+        if self._journal.fix(place.federation, place.run, terms) != terms:
+            raise WireError(
+                f"the run '{place.run}' was begun with other terms; what its charges depend on "
+                "must not change, so begin another run"
+            )
 
     @abstractmethod
     def _encode(self, announcement: Announcement, drawn: Drawn) -> bytes:
