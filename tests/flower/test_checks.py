@@ -15,8 +15,10 @@ from ledger_files import make_version_2
 
 from sottovoce.core.adjacency import Adjacency, Unit
 from sottovoce.core.errors import DeploymentError
+from sottovoce.deployment.machines import readiness
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.federation import Federation, create_federation
+from sottovoce.deployment.machines.readiness import ReadinessCheck
 from sottovoce.deployment.machines.site_folder import (
     SiteFolder,
     create_rehearsal_sites,
@@ -25,7 +27,7 @@ from sottovoce.deployment.machines.site_folder import (
 from sottovoce.deployment.site import Keys, warnings_of
 from sottovoce.deployment.site_witness import key_name
 from sottovoce.flower import checks, control
-from sottovoce.flower.checks import ReadinessCheck, check_federation, check_site
+from sottovoce.flower.checks import check_federation, check_site
 from sottovoce.flower.control import link_verdict
 from sottovoce.flower.node import keep_node
 from sottovoce.ledger.ledger import Ledger
@@ -188,7 +190,7 @@ def _texts(*texts: bytes) -> bytes:
 def test_a_policy_that_is_not_filled_in_and_a_full_disk_fail(
     site: SiteFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks, "_LEAST_FREE_BYTES", 2**80)
+    monkeypatch.setattr(readiness, "_LEAST_FREE_BYTES", 2**80)
     site.file.write_text(site.file.read_text().replace("epsilon_total", "epsilon_totl"))
     found = by_name(check_site(site))
     assert "lacks epsilon_total and has the unknown key 'epsilon_totl'" in found["policy"].detail

@@ -20,10 +20,15 @@ from sottovoce.deployment import post
 from sottovoce.deployment.machines import certificates, site_signatures
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.federation import Federation, create_federation
+from sottovoce.deployment.machines.limited_server import (
+    Connection,
+    Connections,
+    Limits,
+    address_group,
+)
 from sottovoce.deployment.machines.site_signatures import SiteKeys
 from sottovoce.flower import gate as gate_calls
-from sottovoce.flower.gate import PULL, Refusal, SiteCalls
-from sottovoce.flower.gate_connections import Connection, Connections, Limits, address_group
+from sottovoce.flower.gate import PULL, GateLimits, Refusal, SiteCalls
 from sottovoce.flower.link import gate_command
 
 pytest.importorskip("flwr")
@@ -292,7 +297,7 @@ def test_bodies_wait_for_room_and_a_site_makes_few_calls_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     federation = _federation(tmp_path / "f")
-    limits = Limits(body_bytes=300_000, calls_per_site=2)
+    limits = GateLimits(body_bytes=300_000, calls_per_site=2)
     calls = SiteCalls(federation.replies_due_folder, SiteKeys(federation.folder), limits)
     monkeypatch.setattr(gate_calls, "_WAIT_SECONDS", 0.2)
     monkeypatch.setattr(gate_calls, "_SHARES", 1)
@@ -415,7 +420,7 @@ def test_a_call_that_finds_no_room_costs_a_site_nothing_and_short_ones_always_pa
         tmp_path / "fed", address=Address(host="127.0.0.1", port=free_port()), sites=["a", "b"]
     )
     monkeypatch.setattr(gate_calls, "_WAIT_SECONDS", 0.01)
-    calls = SiteCalls(federation.replies_due_folder, SiteKeys(federation.folder), Limits())
+    calls = SiteCalls(federation.replies_due_folder, SiteKeys(federation.folder), GateLimits())
     monkeypatch.setattr(SiteCalls, "largest_push_bytes", lambda _: 2**27)
     monkeypatch.setattr(gate_calls, "_SHARES", 1)
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from sottovoce.core.errors import DeploymentError
+from sottovoce.deployment.machines import restarts
 from sottovoce.deployment.machines.address import Address, free_port
 from sottovoce.deployment.machines.federation import create_federation
 from sottovoce.deployment.machines.processes import Child, ChildEndedError
@@ -40,9 +41,9 @@ def pauses(
         clock.now += next(lives)
         raise DeploymentError("the worker ended with code 9")
 
-    monkeypatch.setattr(node, "watch", watch)
-    monkeypatch.setattr(node, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    return node._pauses(cast(list[Child], children), lost_ledger)
+    monkeypatch.setattr(restarts, "watch", watch)
+    monkeypatch.setattr(restarts, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return restarts.restart_pauses(cast(list[Child], children), lost_ledger)
 
 
 def test_one_that_ends_soon_after_every_start_is_given_up(
@@ -82,8 +83,8 @@ def test_one_that_is_killed_while_it_starts_again_is_started_once_more(
         raise ChildEndedError("the worker ended with code -9")
 
     monkeypatch.setattr(node, "_start", start)
-    monkeypatch.setattr(node, "watch", watch)
-    monkeypatch.setattr(node, "_PAUSES_SECONDS", (0.0,) * 5)
+    monkeypatch.setattr(restarts, "watch", watch)
+    monkeypatch.setattr(restarts, "_PAUSES_SECONDS", (0.0,) * 5)
     with pytest.raises(DeploymentError, match="does not know the key"):
         node.keep_node(site, on_ready=_ignore)
     assert len(starts) == 4

@@ -18,12 +18,12 @@ from sottovoce.core.errors import AdjacencyMismatchError, DeploymentError, Polic
 from sottovoce.core.randomness import SystemRandomness
 from sottovoce.deployment.machines.address import Address
 from sottovoce.deployment.machines.federation import create_federation
+from sottovoce.deployment.machines.limited_server import Connections
 from sottovoce.deployment.machines.site_folder import SiteFolder, create_rehearsal_sites
 from sottovoce.deployment.machines.site_signatures import SiteKeys
 from sottovoce.deployment.policy import Policy, Terms
 from sottovoce.deployment.site import RoundRequest, Site
-from sottovoce.flower.gate import GateState, SiteCalls, Traffic, _forward, gate
-from sottovoce.flower.gate_connections import Connections, Limits
+from sottovoce.flower.gate import GateLimits, GateState, SiteCalls, Traffic, _forward, gate
 from sottovoce.flower.node import keep_node
 from sottovoce.ledger.ledger import LEDGER_NAME, Ledger
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
@@ -115,7 +115,7 @@ def test_a_call_that_is_cut_off_is_no_error_of_the_gates(tmp_path: Path) -> None
     address, folder = Address(host="127.0.0.1", port=9443), tmp_path / "federation"
     federation = create_federation(folder, address=address, sites=["a"])
     create_rehearsal_sites(federation)
-    keys, limits = SiteKeys(folder), Limits()
+    keys, limits = SiteKeys(folder), GateLimits()
     door = GateState(
         keys=keys,
         calls=SiteCalls(federation.replies_due_folder, keys, limits),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sottovoce.cli import deploy_ask, deploy_run
+from sottovoce.cli import deploy_ask, deploy_relay, deploy_run
 from sottovoce.cli.options import FederationFolder
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, print_warning, say
 
@@ -20,23 +20,31 @@ _FAILS = 1
 
 def check(
     folder: Annotated[
-        Path, typer.Argument(metavar="SITE_DIR", help="The folder of a site or of a federation.")
+        Path,
+        typer.Argument(
+            metavar="DIR", help="The folder of a site, federation, relay, collector or client."
+        ),
     ],
     as_json: Json = False,
 ) -> None:
-    """Check clock, disk, ledger, policy, key, certificates, data and the connection to the link.
+    """Check clock, disk, ledger, policy, keys, certificates, data and the connection to the server.
 
-    The link is the operator's server process, to which sites connect. Nothing is changed. Exit with
+    The server is the link, to which sites connect, or the relay. Nothing is changed. Exit with
     1 if a check fails; its remedy is printed.
     """
     from sottovoce.deployment.machines.federation import FILE_NAME as FEDERATION_FILE
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.deployment.machines.site_folder import SiteFolder
-    from sottovoce.flower.checks import check_federation, check_site
 
-    if (folder / FEDERATION_FILE).is_file():
+    if deploy_relay.is_operator(folder) or deploy_relay.is_device(folder):
+        checks = deploy_relay.check_party(folder)
+    elif (folder / FEDERATION_FILE).is_file():
+        from sottovoce.flower.checks import check_federation
+
         checks = check_federation(Federation.read(folder))
     else:
+        from sottovoce.flower.checks import check_site
+
         checks = check_site(SiteFolder.read(folder))
     failed = [one for one in checks if one.state == "FAILS"]
     if as_json:
@@ -50,7 +58,9 @@ def check(
     raise typer.Exit(_FAILS if failed else 0)
 
 
-app = typer.Typer(help="Train on several machines, over Flower.", no_args_is_help=True)
+app = typer.Typer(
+    help="Train on several machines, over Flower or through a relay.", no_args_is_help=True
+)
 
 SitePath = Annotated[Path, typer.Argument(metavar="SITE_DIR", help="A site's folder.")]
 Background = Annotated[
@@ -295,7 +305,13 @@ def link(folder: FederationFolder, background: Background = False) -> None:
 
 @app.command()
 def node(folder: SitePath, background: Background = False) -> None:
-    """Run a site's node, which answers requests that the site's policy allows."""
+    """Run a site's node, which answers requests that the site's policy allows.
+
+    The folder is one of 'deploy join', or of 'deploy enroll --site' for a client of a relay.
+    """
+    if deploy_relay.is_device(folder):
+        _run_participant(folder, background)
+        return
     from sottovoce.deployment.machines.site_folder import SiteFolder
     from sottovoce.deployment.site import warnings_of
     from sottovoce.flower.node import START_SECONDS, keep_node
@@ -315,6 +331,38 @@ def node(folder: SitePath, background: Background = False) -> None:
         keep_node(site, on_ready=lambda connected: tell(connected, "; Ctrl-C ends it"))
 
 
+def _run_participant(folder: Path, background: bool) -> None:
+    """Run a client of a relay."""
+    from sottovoce.deployment.operators.device import DeviceFolder
+    from sottovoce.deployment.operators.participant import START_SECONDS, keep_participant
+
+    device = DeviceFolder.read(folder)
+    running = f"the client '{device.name}' is running, for {device.operators.relay.address}"
+    if background:
+        _start_in_background("node", device.folder, device.node_folder, START_SECONDS)
+        say(running)
+    else:
+        keep_participant(device, on_ready=lambda: say(f"{running}; Ctrl-C ends it"))
+
+
+@app.command()
+def relay(folder: deploy_relay.RelayPath, background: Background = False) -> None:
+    """Run a relay, to which devices send encrypted reports."""
+    from sottovoce.deployment.operators.folders import RelayFolder
+    from sottovoce.deployment.operators.relay_program import START_SECONDS, keep_relay
+
+    found = RelayFolder.read(folder)
+
+    def tell(end: str = "") -> None:
+        say(f"the relay is running at {found.address}{end}")
+
+    if background:
+        _start_in_background("relay", found.folder, found.state_folder, START_SECONDS)
+        tell()
+    else:
+        keep_relay(found, on_ready=lambda: tell("; Ctrl-C ends it"))
+
+
 def _start_in_background(
     what: str, folder: Path, keeper_folder: Path, seconds: float
 ) -> dict[str, Any]:
@@ -331,14 +379,23 @@ def _start_in_background(
 
 
 app.command()(deploy_run.run)
+app.command("init-relay")(deploy_relay.init_relay)
+app.command("init-collector")(deploy_relay.init_collector)
+app.command()(deploy_relay.pin)
+app.command()(deploy_relay.enroll)
+app.command()(deploy_relay.admit)
 app.command()(deploy_ask.ask)
 app.command()(check)
 
 
 @app.command()
 def status(folder: FederationFolder, as_json: Json = False) -> None:
-    """Show whether the link runs, which sites are connected, and the state of runs."""
+    """Show whether a link or relay runs, which sites are connected, and the state of runs."""
     from sottovoce.deployment.machines.federation import Federation
+
+    if deploy_relay.is_operator(folder):
+        deploy_relay.print_status(folder, as_json=as_json)
+        return
     from sottovoce.flower.runs import status_of
 
     found = status_of(Federation.read(folder))
@@ -363,7 +420,7 @@ def _run_cells(row: dict[str, Any]) -> list[str]:
 @app.command()
 def stop(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The folder of a federation or of a site.")
+        Path, typer.Argument(metavar="DIR", help="The folder of a federation, site or relay.")
     ],
     run: Annotated[
         int | None,
@@ -374,7 +431,7 @@ def stop(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Stop a link, a node or a run; each can be started again."""
+    """Stop a link, a node, a relay or a run; each can be started again."""
     from sottovoce.core.errors import DeploymentError
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.deployment.machines.processes import (
@@ -383,9 +440,10 @@ def stop(
         stop_supervisor,
     )
     from sottovoce.deployment.machines.site_folder import supervisor_folder
-    from sottovoce.flower.link import running_link
 
     if run is not None:
+        from sottovoce.flower.link import running_link
+
         with running_link(Federation.read(folder)) as control:
             if not control.stop_run(run):
                 raise DeploymentError(
@@ -396,7 +454,7 @@ def stop(
         else:
             say(f"run {run} is stopped; 'sottovoce deploy run ... --resume' continues it")
         return
-    keeper = supervisor_folder(folder)
+    keeper = deploy_relay.relay_keeper(folder) or supervisor_folder(folder)
     what = f"the {keeper.name}"
     stopped = stop_supervisor(keeper)
     left = end_leftovers(keeper)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from sottovoce.cli.deploy_relay import is_operator, run_for_collector
 from sottovoce.cli.options import AllowCode, FederationFolder, Log, Overrides, SpecFile
 from sottovoce.cli.output import Json, print_warning, report_progress, round_note, say
 from sottovoce.cli.summary import print_result
@@ -36,7 +37,16 @@ def run(
     log: Log = None,
     as_json: Json = False,
 ) -> None:
-    """Train as a spec says on the sites' data; the run continues if this command is interrupted."""
+    """Train as a spec says on the clients' data, over a link or, for a collector, its relay.
+
+    A run over a link continues if this command is interrupted. A collector's run ends then, after
+    the round, and --resume continues it.
+    """
+    if is_operator(folder):
+        run_for_collector(
+            folder, spec, set_ or [], out, resume, allow_code, log or [], as_json=as_json
+        )
+        return
     from sottovoce.core.errors import OutputError
     from sottovoce.deployment.machines.federation import Federation
     from sottovoce.flower.link import running_link

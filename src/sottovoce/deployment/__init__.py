@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
+    from sottovoce.deployment.operators.device import DeviceFolder as DeviceFolder
+    from sottovoce.deployment.operators.device import RelayLink as RelayLink
     from sottovoce.deployment.policy import Policy as Policy
     from sottovoce.deployment.site import Site as Site
     from sottovoce.deployment.site_answers import Values as Values
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 export_lazily(
     __name__,
     {
+        "operators.device": ["DeviceFolder", "RelayLink"],
         "policy": ["Policy"],
         "site": ["Site"],
         "site_answers": ["Values"],

@@ -27,6 +27,7 @@ from sottovoce.deployment.remote_rounds import POLL_SECONDS, RemoteRounds, bytes
 from sottovoce.federated.rounds import ServedRound
 from sottovoce.federated.training import SiteReply
 from sottovoce.ledger.journal import Place
+from sottovoce.ledger.ledger import Ledger
 from sottovoce.protocol.broadcast import Start, pack_start
 from sottovoce.protocol.charging import Refused
 from sottovoce.protocol.plan import RoundPlan
@@ -37,10 +38,46 @@ from sottovoce.protocol.secure.roster import Roster
 from sottovoce.protocol.server import SummedUplink
 
 _LOG = printable_text.logger()
-_BEGUN, _DONE = "begun", "done"
+BEGUN, DONE = "begun", "done"
 # Shares of what is left of a round's time that a step may take. Training is in 'contribute'.
 _SHARE = {"open": 0.3, "share": 0.2, "contribute": 0.7, "sign": 0.5, "answer": 1.0}
 _BYTES_OF_A_PEER = 512  # of keys, shares, signatures and answers, for each site of the attempt
+
+
+def charge_attempt(
+    plan: RoundPlan, ledger: Ledger, federation: bytes, uplinks: int
+) -> list[Refused]:
+    """Begin a round's next attempt in a server's journal, and charge all its clients for it.
+
+    Args:
+        plan: The plan of the round.
+        ledger: The server's ledger.
+        federation: The federation's id.
+        uplinks: How many vectors each client sends.
+
+    Returns:
+        The clients whose budget does not cover it.
+    """
+    if not plan.clients:
+        return []
+    journal = ledger.journal()
+    number = journal.newest_attempt(federation, plan.run, plan.round) + 1
+    refused = []
+    with ledger.transaction():
+        journal.begin(attempt_place(plan, federation, number), BEGUN)
+        for part in plan.clients:
+            pending = masked_charges(plan, part, uplinks, number)
+            refused += [
+                Refused(part=part, uplink=due.release.uplink, error=outcome)
+                for due, outcome in zip(pending, ledger.charge_all(pending), strict=True)
+                if isinstance(outcome, BudgetExhaustedError)
+            ]
+    return refused
+
+
+def attempt_place(plan: RoundPlan, federation: bytes, number: int) -> Place:
+    """Return an attempt at a round, as journals name it."""
+    return Place(federation=federation, run=plan.run, round=plan.round, attempt=number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,26 +92,7 @@ class MaskedRounds(RemoteRounds):
 
     def _charge(self, plan: RoundPlan) -> Sequence[Refused]:
         """Begin the round's next attempt in the journal, and charge all its clients for it."""
-        if not plan.clients:
-            return []
-        journal = self.ledger.journal()
-        number = journal.newest_attempt(self.roster.federation, plan.run, plan.round) + 1
-        refused = []
-        with self.ledger.transaction():
-            journal.begin(self._place(plan, number), _BEGUN)
-            for part in plan.clients:
-                pending = masked_charges(plan, part, self.algorithm.uplinks, number)
-                refused += [
-                    Refused(part=part, uplink=due.release.uplink, error=outcome)
-                    for due, outcome in zip(pending, self.ledger.charge_all(pending), strict=True)
-                    if isinstance(outcome, BudgetExhaustedError)
-                ]
-        return refused
-
-    def _place(self, plan: RoundPlan, number: int) -> Place:
-        return Place(
-            federation=self.roster.federation, run=plan.run, round=plan.round, attempt=number
-        )
+        return charge_attempt(plan, self.ledger, self.roster.federation, self.algorithm.uplinks)
 
     def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> ServedRound:
         if not asked:
@@ -102,7 +120,7 @@ class MaskedRounds(RemoteRounds):
         before = self.post.traffic()
         talk = _Conversation(rounds=self, plan=plan, attempt=attempt)
         found = talk.run(orders)
-        journal.advance(self._place(plan, number), _BEGUN, _DONE)
+        journal.advance(attempt_place(plan, self.roster.federation, number), BEGUN, DONE)
         self._progress.reasons.update(talk.failed)
         up, down = bytes_between(before, self.post.traffic()) or (talk.bytes_up, talk.bytes_down)
         return ServedRound(

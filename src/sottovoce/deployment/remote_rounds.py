@@ -13,6 +13,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from sottovoce.core import printable_text
@@ -25,6 +26,7 @@ from sottovoce.mechanisms import registry
 from sottovoce.protocol.broadcast import DownlinkFormat, Start, pack_start
 from sottovoce.protocol.message import open_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
+from sottovoce.runs.spec import RunSpec
 
 _LOG = printable_text.logger()
 #: Shortest and longest pause between polls; the pause grows with the time that a round takes.
@@ -309,3 +311,12 @@ class _Inbox:
             elif client not in self.failed:
                 return
             self._next += 1
+
+
+def spec_for_sites(spec: RunSpec) -> dict[str, Any]:
+    """Return the spec that sites receive, without the path of the server's test data."""
+    plain = spec.plain()
+    kind, colon, path = spec.data.dataset.partition(":")
+    if colon and spec.data.sites:  # Such sites train on their own records and need no path.
+        plain["data"]["dataset"] = f"{kind}:{Path(path).name}"
+    return plain

@@ -36,7 +36,13 @@ from sottovoce.protocol.channels.channel import Channel
 from sottovoce.protocol.charging import charge_round, clients_within_budget
 from sottovoce.protocol.client import PrivatizationRequest, Refused, SharedRow, privatize
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
-from sottovoce.protocol.server import RoundServer, ShuffledRound, SummedUplink, open_round
+from sottovoce.protocol.server import (
+    AnonymousServer,
+    RoundServer,
+    ShuffledRound,
+    SummedUplink,
+    open_round,
+)
 
 
 def compute_finite_uplinks(
@@ -89,7 +95,7 @@ class ServedRound:
         sites: The outcome of each remote site, by name.
     """
 
-    servers: Sequence[Server | SummedUplink]
+    servers: Sequence[Server | SummedUplink | AnonymousServer]
     refused: int = 0
     enough: bool = True
     total_bytes_up: int | None = None
@@ -205,7 +211,9 @@ class ChargedRounds:
         )
 
 
-def _combine(servers: Sequence[Server | SummedUplink]) -> tuple[AggregatedUplink, ...]:
+def _combine(
+    servers: Sequence[Server | SummedUplink | AnonymousServer],
+) -> tuple[AggregatedUplink, ...]:
     """Return the aggregate of each uplink; an empty tuple if one of them was not released."""
     means = [server.result() for server in servers]
     found = []

@@ -2,13 +2,9 @@
 
 import contextlib
 import os
-import shutil
 import socket
 import ssl
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import httpx
 
@@ -20,6 +16,15 @@ from sottovoce.deployment.machines.certificates import read_node_key
 from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.guard import find_recorded
 from sottovoce.deployment.machines.processes import describe_process, records_in, state_of
+from sottovoce.deployment.machines.readiness import (
+    CheckError,
+    Look,
+    ReadinessCheck,
+    demand,
+    free_disk,
+    look_at,
+    look_in_turn,
+)
 from sottovoce.deployment.machines.site_folder import SiteFolder
 from sottovoce.deployment.machines.trust_files import PUBLIC_NAME, load_trust
 from sottovoce.deployment.policy import Policy
@@ -32,37 +37,7 @@ from sottovoce.ledger import seal as seals
 from sottovoce.ledger.ledger import LEDGER_NAME
 from sottovoce.ledger.records import FIRST_EVENT_ACCOUNT
 
-State = Literal["ok", "FAILS", "not checked"]
-_LEAST_FREE_BYTES = 512 * 2**20
 _TIMEOUT_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadinessCheck:
-    """The result of one check.
-
-    Attributes:
-        name: What was checked.
-        state: "ok", "FAILS", or "not checked" if a check that it needs has failed.
-        detail: What was found.
-        remedy: What to do if it fails; empty otherwise.
-    """
-
-    name: str
-    state: State
-    detail: str
-    remedy: str = ""
-
-
-class _ProblemError(Exception):
-    """A problem that a check has found, and its remedy."""
-
-    def __init__(self, detail: str, remedy: str) -> None:
-        super().__init__(detail)
-        self.detail, self.remedy = detail, remedy
-
-
-_Look = tuple[str, Callable[[], str]]
 
 
 def check_site(site: SiteFolder) -> list[ReadinessCheck]:
@@ -72,19 +47,19 @@ def check_site(site: SiteFolder) -> list[ReadinessCheck]:
         One result per check, in the order in which they were made. Checks of the connection that
         follow a failed one are "not checked".
     """
-    alone: list[_Look] = [
+    alone: list[Look] = [
         ("policy", lambda: _policy(site)),
         ("ledger", lambda: _ledger(site)),
         ("secure sums", lambda: _secure_sums(site)),
         ("data", lambda: _data(site)),
-        ("free disk", lambda: _disk(site.folder)),
+        ("free disk", lambda: free_disk(site.folder)),
     ]
     if site.root_certificate is None or site.private_key is None:
-        link: list[_Look] = [
+        link: list[Look] = [
             ("host name", lambda: _resolve(site.address)),
             ("port", lambda: _dial(site.address)),
         ]
-        return [*map(_look, alone), *_in_turn(link)]
+        return [*map(look_at, alone), *look_in_turn(link)]
     authority, key = site.root_certificate, site.private_key
     alone += [
         ("key", lambda: _key(site, key)),
@@ -98,7 +73,7 @@ def check_site(site: SiteFolder) -> list[ReadinessCheck]:
         ("clock", lambda: _clock(site.address, authority)),
         ("key at the link", lambda: _known(site, authority, key)),
     ]
-    return [*map(_look, alone), *_in_turn(link)]
+    return [*map(look_at, alone), *look_in_turn(link)]
 
 
 def check_federation(federation: Federation) -> list[ReadinessCheck]:
@@ -108,53 +83,22 @@ def check_federation(federation: Federation) -> list[ReadinessCheck]:
         One result per check, in the order in which they were made. Checks of a running link that
         follow a failed one are "not checked".
     """
-    alone: list[_Look] = [
+    alone: list[Look] = [
         ("certificates", lambda: _certificates(federation)),
         ("private keys", lambda: _private(federation)),
         ("sites' keys", lambda: _site_keys(federation)),
-        ("free disk", lambda: _disk(federation.folder)),
+        ("free disk", lambda: free_disk(federation.folder)),
         ("processes", lambda: _leftovers(federation)),
     ]
     gate = Address(host="localhost", port=federation.address.port)
     if state_of(federation.link_folder) is None:
-        return [*map(_look, alone), _look(("port", lambda: _free(federation)))]
-    link: list[_Look] = [
+        return [*map(look_at, alone), look_at(("port", lambda: _free(federation)))]
+    link: list[Look] = [
         ("port", lambda: _dial(gate)),
         ("link's certificate", lambda: _handshake(gate, federation.authority)),
         ("gate", lambda: _gate(gate, federation.authority)),
     ]
-    return [*map(_look, alone), *_in_turn(link)]
-
-
-def _look(part: _Look) -> ReadinessCheck:
-    name, look = part
-    try:
-        return ReadinessCheck(name=name, state="ok", detail=look())
-    except _ProblemError as problem:
-        return ReadinessCheck(
-            name=name, state="FAILS", detail=problem.detail, remedy=problem.remedy
-        )
-    except (SottovoceError, OSError, ValueError) as error:
-        return ReadinessCheck(
-            name=name, state="FAILS", detail=str(error), remedy="correct what this text names"
-        )
-
-
-def _in_turn(parts: list[_Look]) -> Iterator[ReadinessCheck]:
-    """Run checks each of which needs the one before."""
-    failed = ""
-    for name, look in parts:
-        if failed:
-            yield ReadinessCheck(name=name, state="not checked", detail=f"needs '{failed}'")
-            continue
-        check = _look((name, look))
-        yield check
-        failed = name if check.state == "FAILS" else ""
-
-
-def _demand(problem: str | None, remedy: str) -> None:
-    if problem:
-        raise _ProblemError(problem, remedy)
+    return [*map(look_at, alone), *look_in_turn(link)]
 
 
 # -- the site's folder ----------------------------------------------------------------------------
@@ -162,11 +106,11 @@ def _demand(problem: str | None, remedy: str) -> None:
 
 def _policy(site: SiteFolder) -> str:
     fill = f"fill in [policy] in {site.file}; see docs/how-to/site-policy.md for its keys"
-    _demand(site.policy_problem(), fill)
+    demand(site.policy_problem(), fill)
     try:
         policy = _limits(read_site(site.file))
     except SottovoceError as error:
-        raise _ProblemError(str(error), f"correct {site.file}") from None
+        raise CheckError(str(error), f"correct {site.file}") from None
     return f"epsilon {policy.epsilon_total:g} in all at delta {policy.delta:g}"
 
 
@@ -183,8 +127,8 @@ def _secure_sums(site: SiteFolder) -> str:
     try:
         key, roster = load_trust(described.trust)
     except SottovoceError as error:
-        raise _ProblemError(str(error), "pin a roster with 'sottovoce deploy trust'") from None
-    _demand(
+        raise CheckError(str(error), "pin a roster with 'sottovoce deploy trust'") from None
+    demand(
         None if roster.keys.get(site.name) == key.public else "the roster has another key for it",
         f"give {site.folder / PUBLIC_NAME} to the operator and pin the next roster",
     )
@@ -202,15 +146,15 @@ def _ledger(site: SiteFolder) -> str:
         with seals.open_read_only(path, seal) as ledger:
             check_receipt(ledger, site.folder)
             damages = ledger.verify()
-            _demand("; ".join(damages[:3]), restore)
+            demand("; ".join(damages[:3]), restore)
             described = read_site(site.file)
-            _demand(account_problem(described, ledger), "follow the instruction in the text")
+            demand(account_problem(described, ledger), "follow the instruction in the text")
             charges, limits = ledger.num_charges, _limits(described)
             # All charges under any name, composed as the site's total budget composes them.
             history = ledger.history_of_all(limits.level)
             spent = limits.filter(ledger.budget(FIRST_EVENT_ACCOUNT)).spent(history)
     except LedgerError as error:
-        raise _ProblemError(str(error), _remedy_if_moved(seal) or restore) from None
+        raise CheckError(str(error), _remedy_if_moved(seal) or restore) from None
     counted = f"epsilon {show_epsilon(spent)} of {limits.epsilon_total:g}"
     new = "" if seal.exists() else "; from an earlier version, sealed at the node's next start"
     return f"{charges} charges, counted as {counted}{new}"
@@ -233,7 +177,7 @@ def _data(site: SiteFolder) -> str:
     found += [column.csv for column in described.columns.values()]
     for path in found:
         if not path.is_file() or not os.access(path, os.R_OK):
-            raise _ProblemError(
+            raise CheckError(
                 f"{path} cannot be read",
                 f"put the file there, let this user read it, or change {site.file}",
             )
@@ -246,7 +190,7 @@ def _record_files(records: OwnRecords) -> list[Path]:
         return [Path(path)]
     found = datasets.where_found(records.dataset)
     if found is None:
-        raise _ProblemError(
+        raise CheckError(
             f"the data set '{records.dataset}' is not on this machine",
             f"run: sottovoce data fetch {records.dataset}",
         )
@@ -256,8 +200,8 @@ def _record_files(records: OwnRecords) -> list[Path]:
 def _key(site: SiteFolder, key: Path) -> str:
     again = "make a new folder with 'sottovoce deploy join', and then 'sottovoce ledger move'"
     if not key.is_file():
-        raise _ProblemError(f"{key} does not exist", f"restore it; if it is lost, {again}")
-    _demand(
+        raise CheckError(f"{key} does not exist", f"restore it; if it is lost, {again}")
+    demand(
         certificates.key_problem(key),
         f"follow the instruction in the text; if the key is damaged, {again}",
     )
@@ -265,7 +209,7 @@ def _key(site: SiteFolder, key: Path) -> str:
     if not public.exists():
         return "private; node.pub is not here"
     if read_node_key(key).public_key() != certificates.read_public_key(public):
-        raise _ProblemError(
+        raise CheckError(
             f"{public} is not the public key of {key}",
             f"ssh-keygen -y -f {key} > {public}, and give it to the operator",
         )
@@ -273,19 +217,8 @@ def _key(site: SiteFolder, key: Path) -> str:
 
 
 def _dates(path: Path) -> str:
-    _demand(certificates.date_problem(path), "ask the operator for the federation's ca.crt")
+    demand(certificates.date_problem(path), "ask the operator for the federation's ca.crt")
     return f"until {certificates.expires_at(path):%Y-%m-%d}"
-
-
-def _disk(folder: Path) -> str:
-    free = shutil.disk_usage(folder).free
-    shown_free = f"{free / 2**30:.1f} GiB free"
-    if free < _LEAST_FREE_BYTES:
-        raise _ProblemError(
-            f"{shown_free} in {folder}",
-            "free disk space; a site that cannot write its ledger does not answer",
-        )
-    return shown_free
 
 
 # -- the connection to the link -------------------------------------------------------------------
@@ -295,7 +228,7 @@ def _resolve(address: Address) -> str:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise _ProblemError(
+        raise CheckError(
             f"'{address.host}' has no address: {error}",
             "check the name in [link] address of site.toml, and this machine's DNS",
         ) from None
@@ -307,14 +240,14 @@ def _dial(address: Address) -> str:
         with socket.create_connection((address.host, address.port), timeout=_TIMEOUT_SECONDS):
             return f"{address} answers"
     except OSError as error:
-        raise _ProblemError(
+        raise CheckError(
             f"there is no answer at {address}: {error}",
             "ask the operator whether the link is up; allow this machine to reach that port",
         ) from None
 
 
 def _handshake(address: Address, authority: Path) -> str:
-    _demand(
+    demand(
         certificates.handshake_problem(address, authority),
         "ask the operator to renew it with 'sottovoce deploy certificates DIR --renew'; if ca.crt "
         "is of another federation, ask for the right one",
@@ -334,7 +267,7 @@ def _gate(address: Address, authority: Path) -> str:
         with httpx.Client(verify=context, timeout=_TIMEOUT_SECONDS, trust_env=False) as client:
             client.get(f"https://{address}/health").raise_for_status()
     except httpx.HTTPError as error:
-        raise _ProblemError(
+        raise CheckError(
             f"the gate at {address} does not answer: {error}",
             "ask the operator to restart the link",
         ) from None
@@ -343,7 +276,7 @@ def _gate(address: Address, authority: Path) -> str:
 
 def _clock(address: Address, authority: Path) -> str:
     ahead = control.clock_offset_seconds(address, authority)
-    _demand(
+    demand(
         control.clock_problem(ahead, certain=False),
         "correct this machine's clock, for example with NTP (timedatectl set-ntp true)",
     )
@@ -353,7 +286,7 @@ def _clock(address: Address, authority: Path) -> str:
 def _known(site: SiteFolder, authority: Path, key: Path) -> str:
     found = control.link_verdict(site.address, authority, key)
     if found is not LinkVerdict.KNOWN:
-        raise _ProblemError(
+        raise CheckError(
             found.value,
             "ask the operator to add it: sottovoce deploy certificates DIR --add "
             f"{site.name} {site.folder / 'node.pub'}"
@@ -367,7 +300,7 @@ def _known(site: SiteFolder, authority: Path, key: Path) -> str:
 
 
 def _certificates(federation: Federation) -> str:
-    _demand(
+    demand(
         federation.certificate_problem(),
         f"sottovoce deploy certificates {federation.folder} --renew, then start the link again",
     )
@@ -377,7 +310,7 @@ def _certificates(federation: Federation) -> str:
 def _private(federation: Federation) -> str:
     for path in (federation.authority_key, federation.certificate_key):
         if os.name != "nt" and path.stat().st_mode & 0o077:
-            raise _ProblemError(f"{path} can be read by others", f"chmod 600 {path}")
+            raise CheckError(f"{path} can be read by others", f"chmod 600 {path}")
     return "readable by their owner only"
 
 
@@ -385,7 +318,7 @@ def _site_keys(federation: Federation) -> str:
     keys = federation.public_keys()
     missing = [site for site in federation.sites if site not in keys]
     if missing:
-        raise _ProblemError(
+        raise CheckError(
             f"the keys of {', '.join(missing)} are missing",
             "add the node.pub of each: sottovoce deploy certificates "
             f"{federation.folder} --add {missing[0]} node.pub",
@@ -398,7 +331,7 @@ def _leftovers(federation: Federation) -> str:
         return "the link is running"
     left = find_recorded(records_in(federation.link_folder))
     if left:
-        raise _ProblemError(
+        raise CheckError(
             "processes of a link that was killed still run: "
             + ", ".join(map(describe_process, left)),
             f"sottovoce deploy stop {federation.folder}",
@@ -408,7 +341,7 @@ def _leftovers(federation: Federation) -> str:
 
 def _free(federation: Federation) -> str:
     if not federation.address.is_free():
-        raise _ProblemError(
+        raise CheckError(
             f"port {federation.address.port} of this machine is in use",
             "stop the program that listens there, or change the address in federation.toml",
         )

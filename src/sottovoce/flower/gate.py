@@ -17,7 +17,6 @@ that a site was given it may push a few times the largest reply that is due.
 import asyncio
 import json
 import re
-import resource
 import ssl
 import sys
 import time
@@ -27,7 +26,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import uvicorn
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.requests import ClientDisconnect, Request
@@ -36,9 +34,9 @@ from starlette.routing import Route
 
 from sottovoce.core import printable_text
 from sottovoce.deployment.machines.federation import Federation
+from sottovoce.deployment.machines.limited_server import Connections, Limits, serve
 from sottovoce.deployment.machines.site_signatures import SignatureError, SiteKeys, UnknownKeyError
 from sottovoce.deployment.post import OVERHEAD_BYTES, ExpectedReplies
-from sottovoce.flower.gate_connections import Connections, GateServer, Limits
 from sottovoce.flower.witness_endpoint import witness_route
 
 ACTIVATE, PULL = "/v1/fleet/activate-node", "/v1/fleet/pull-messages"
@@ -51,6 +49,18 @@ _WAIT_SECONDS = 30.0
 _LOG_SECONDS = 60.0
 
 _LOG = printable_text.logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateLimits(Limits):
+    """The gate's limits on connections, calls, seconds and bytes.
+
+    A connection is anonymous until a site's signature has come over it.
+    """
+
+    calls: int = 32  # Calls that the SuperLink handles at once; it has 40 threads.
+    calls_per_site: int = 8
+    body_bytes: int = 2**26  # Of all bodies together, which the SuperLink holds in memory.
 
 
 class Refusal(Exception):
@@ -69,7 +79,7 @@ def is_call(path: str) -> bool:
 class SiteCalls:
     """The calls of all sites in progress, and how much each site may still push."""
 
-    def __init__(self, due: Path, keys: SiteKeys, limits: Limits) -> None:
+    def __init__(self, due: Path, keys: SiteKeys, limits: GateLimits) -> None:
         self._due = ExpectedReplies(due)
         self._keys = keys
         self._limits = limits
@@ -184,7 +194,6 @@ class SiteCalls:
 
 TRAFFIC_PATH = "/traffic"
 _TIMEOUT_SECONDS = 60.0
-_STOP_SECONDS = 3
 _KEEP_SECONDS = 4.0
 _MOST_DISCARDED_BYTES = 2**25
 _MOST_UNREAD_BYTES = 2**12  # Of unsigned calls; a node's first call is shorter.
@@ -351,29 +360,22 @@ def main(folder: str, link: str, limits: str = "{}") -> None:
     """Serve the gate of the federation in `folder` until a signal ends it.
 
     `link` is the SuperLink's address on this machine. `limits` is a JSON object with fields of
-    `Limits`, for tests.
+    `GateLimits`, for tests.
     """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    federation, chosen = Federation.read(Path(folder)), Limits(**json.loads(limits))
+    federation, chosen = Federation.read(Path(folder)), GateLimits(**json.loads(limits))
     keys, connections = SiteKeys(federation.folder), Connections(chosen)
     calls = SiteCalls(federation.replies_due_folder, keys, chosen)
     door = GateState(keys=keys, calls=calls, connections=connections, traffic=Traffic())
-    config = uvicorn.Config(
+    serve(
         gate(link, str(federation.authority), door),
         host=federation.address.bind_host,
         port=federation.address.port,
-        ssl_certfile=federation.certificate,
-        ssl_keyfile=federation.certificate_key,
-        http="httptools",
-        ws="none",
-        access_log=False,
-        log_level="error",  # Warnings about malformed requests would let attackers fill the log.
-        server_header=False,
-        timeout_keep_alive=int(chosen.idle_seconds),
-        timeout_graceful_shutdown=_STOP_SECONDS,
+        certificate=federation.certificate,
+        key=federation.certificate_key,
+        limits=chosen,
+        table=connections,
+        tells_time=True,
     )
-    GateServer(config, chosen, connections).run()
 
 
 if __name__ == "__main__":

@@ -5,11 +5,10 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from sottovoce.core.errors import DeploymentError
-from sottovoce.core.printable_text import printable_lines
 from sottovoce.deployment.machines import processes
 from sottovoce.deployment.machines.address import LOOPBACK, Address, free_port
 from sottovoce.deployment.machines.processes import (
@@ -18,8 +17,8 @@ from sottovoce.deployment.machines.processes import (
     hold_supervisor_lock,
     stop_children_at_exit,
     wait_until,
-    watch,
 )
+from sottovoce.deployment.machines.restarts import restart_pauses
 from sottovoce.deployment.machines.site_folder import SiteFolder
 from sottovoce.deployment.site import LEDGER_LOST, read_site
 from sottovoce.flower.control import (
@@ -37,9 +36,6 @@ _CONNECT_SECONDS = 20.0
 # start, unless it is told (`_deactivate`).
 _FORGET_SECONDS = 75.0
 _AGAIN_SECONDS = 5.0
-# Pauses before a node that ended is restarted; a node that ran for a while starts at the first.
-_PAUSES_SECONDS = (1.0, 2.0, 4.0, 8.0, 16.0)
-_STEADY_SECONDS = 60.0
 _NODE = "sottovoce.flower.supernode"
 _WORKER = "sottovoce.flower.worker"
 _CONNECTED = b"SuperNode ID: "
@@ -80,7 +76,7 @@ def keep_node(site: SiteFolder, *, on_ready: Callable[[bool], None]) -> None:
             connected = _start(site, runtime, children)
             announce({"runtime": str(runtime), "connected": connected})
             on_ready(connected)
-            for pause_seconds in _pauses(children, lambda: _lost_ledger(site, children)):
+            for pause_seconds in restart_pauses(children, lambda: _lost_ledger(site, children)):
                 time.sleep(pause_seconds)
                 # A child that is killed while it starts is restarted like any other.
                 with contextlib.suppress(ChildEndedError):
@@ -132,36 +128,6 @@ def _lost_ledger(site: SiteFolder, children: list[Child]) -> str | None:
     """Return why the site must stop, if its worker has ended because of its ledger."""
     lost = any(child.process.returncode == LEDGER_LOST for child in children)
     return site.ledger_problem() if lost else None
-
-
-def _pauses(
-    children: list[Child], lost_ledger: Callable[[], str | None] = lambda: None
-) -> Iterator[float]:
-    """Watch the children; whenever one ends, stop the others and yield the pause before a restart.
-
-    Raises the error of a child that ends soon after every start, and raises at once if the site's
-    ledger is not the one that was charged.
-    """
-    tries = 0
-    while True:
-        started = time.monotonic()
-        try:
-            watch(children)
-        except DeploymentError as error:
-            if problem := lost_ledger():
-                raise DeploymentError(problem) from error
-            tries = 0 if time.monotonic() - started > _STEADY_SECONDS else tries + 1
-            if tries > len(_PAUSES_SECONDS):
-                raise
-            pause_seconds = _PAUSES_SECONDS[max(tries - 1, 0)]
-            print(
-                f"{printable_lines(error)}\nstarting again in {pause_seconds:g} s",
-                file=sys.stderr,
-                flush=True,
-            )
-        for child in reversed(children):
-            child.stop()
-        yield pause_seconds
 
 
 def _connect(site: SiteFolder, runtime: Address, children: list[Child]) -> bool:

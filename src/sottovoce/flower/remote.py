@@ -7,7 +7,7 @@ from typing import Any
 from sottovoce.core.errors import DeploymentError
 from sottovoce.deployment.masked_rounds import MaskedRounds
 from sottovoce.deployment.post import Transport, Witness, with_witness
-from sottovoce.deployment.remote_rounds import RemoteRounds, WaitLimits
+from sottovoce.deployment.remote_rounds import RemoteRounds, WaitLimits, spec_for_sites
 from sottovoce.deployment.site_training import compute
 from sottovoce.flower.grid_post import (
     CountTraffic,
@@ -84,15 +84,6 @@ def check_buildable(spec: RunSpec, run_folder: RunFolder, *, resume: bool) -> No
         check_can_resume(run_folder, resolved)
 
 
-def _spec_for_sites(spec: RunSpec) -> dict[str, Any]:
-    """Return the spec that sites receive, without the path of the server's test data."""
-    plain = spec.plain()
-    kind, colon, path = spec.data.dataset.partition(":")
-    if colon and spec.data.sites:  # Such sites train on their own records and need no path.
-        plain["data"]["dataset"] = f"{kind}:{Path(path).name}"
-    return plain
-
-
 @register_backend("flower-sim")
 def run_in_flower_simulation(
     spec: RunSpec,
@@ -142,7 +133,7 @@ def _make_rounds(
         "ledger": ledger,
         "rotated": spec.rotation == "on",
         "channel": resolved.channel,
-        "spec": _spec_for_sites(spec),
+        "spec": spec_for_sites(spec),
         "classes": resolved.num_classes,
         "downlink": spec.runtime.downlink,
         "post": post,

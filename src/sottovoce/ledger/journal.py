@@ -11,7 +11,7 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from sottovoce.core.errors import LedgerError, WireError
 
@@ -159,13 +159,13 @@ class Journal:
 
     def state(self, place: Place) -> str | None:
         """Return the state of an attempt; None if it was never begun."""
-        row = self._row(place)
-        return None if row is None else str(row[0])
+        found = self._one("state", place)
+        return None if found is None else str(found)
 
     def record(self, place: Place) -> bytes | None:
         """Return the bytes that are kept with an attempt's state, if there are any."""
-        row = self._row(place)
-        return None if row is None else row[1]
+        found: bytes | None = self._one("record", place)
+        return found
 
     def newest_attempt(self, federation: bytes, run: str, number: int) -> int:
         """Return the number of the newest attempt at a round; 0 if there was none."""
@@ -182,20 +182,26 @@ class Journal:
         )
         return int(found)
 
-    def close_all(self) -> int:
-        """Close every open attempt, as at a restart; return how many there were."""
+    def close_all(self, *, keep: str = CLOSED) -> int:
+        """Close every open attempt, as at a restart, and return how many there were.
+
+        Args:
+            keep: A state at whose record nothing secret is left, such as a published result.
+        """
         with self._writing():
             return self._file.execute(
-                "UPDATE attempts SET state = ?, record = NULL WHERE state != ?", (CLOSED, CLOSED)
+                "UPDATE attempts SET state = ?, record = NULL WHERE state NOT IN (?, ?)",
+                (CLOSED, CLOSED, keep),
             ).rowcount
 
-    def _row(self, place: Place) -> tuple[Any, Any] | None:
+    def _one(self, column: Literal["state", "record"], place: Place) -> Any:
+        # One column: a record may be large.
         rows = self._file.all(
-            "SELECT state, record FROM attempts WHERE federation = ? AND run = ? AND round = ? "
+            f"SELECT {column} FROM attempts WHERE federation = ? AND run = ? AND round = ? "  # noqa: S608 - a literal
             "AND attempt = ?",
             _key(place),
         )
-        return rows[0] if rows else None
+        return rows[0][0] if rows else None
 
     def _writing(self) -> AbstractContextManager[None]:
         return nullcontext() if self._file.in_transaction else self._file.transaction()

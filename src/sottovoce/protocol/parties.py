@@ -13,7 +13,7 @@ transports the messages. The server sees every message and knows who sent it (th
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sottovoce.core import parameter_rules
 from sottovoce.core.adjacency import Adjacency, Unit
@@ -28,6 +28,10 @@ from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.protocol.client import PrivatizationRequest, Refused, privatize
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 from sottovoce.protocol.server import RoundServer
+
+if TYPE_CHECKING:
+    from sottovoce.protocol.relayed import RelayAccess
+    from sottovoce.protocol.secure.announcement import Announcement
 
 # Whether updates are rotated at random before they are encoded, as for `rotation` in a spec.
 RotationChoice = Literal["auto", "on", "off"]
@@ -151,6 +155,39 @@ class Client:
         if isinstance(outcome, Refused):
             raise outcome.error
         return outcome.message
+
+    def send_through(self, relay: "RelayAccess", update: Any) -> "Announcement":
+        """Answer the round that a collector announces, through a relay that does not collude.
+
+        The message by itself is never seen: of a sum only the sum over many clients, of a shuffle
+        only the messages of many clients without senders. The charge counts on as many honest
+        clients as the announcement guarantees. Asked again, the client sends the stored bytes and
+        charges nothing; a new attempt at a round draws fresh codes and is charged again.
+
+        Args:
+            relay: The way to the relay, such as `sottovoce.deployment.RelayLink`.
+            update: As for `send`.
+
+        Returns:
+            The announcement that was answered.
+
+        Raises:
+            DomainError: The update has the wrong size or is not finite. Nothing is charged.
+            BudgetExhaustedError: The budget does not cover the message. Nothing is charged.
+            PolicyError: Too few honest clients are guaranteed. Nothing is charged.
+            WireError: The announcement is of another mechanism, not the collector's, or not open.
+                Nothing is charged.
+        """
+        from sottovoce.protocol.relayed import RelayedClient
+
+        return RelayedClient(
+            part=self._part,
+            ledger=self.ledger,
+            adjacency=self._adjacency,
+            unit=self._unit,
+            is_rotated=self._rotated,
+            randomness=self._randomness,
+        ).send(relay, update)
 
 
 class Server:

@@ -56,6 +56,7 @@ BACKENDS: Register[RunBackend] = Register(
     places={
         "fast": "sottovoce.runs.runner",
         "flower": "sottovoce.runs.runner",
+        "relay": "sottovoce.runs.runner",
         "flower-sim": "sottovoce.flower.remote",
     },
 )

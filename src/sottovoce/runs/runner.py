@@ -295,3 +295,11 @@ def _on_machines(*_: Any, **__: Any) -> dict[str, Any]:
         "runtime.backend = 'flower' runs on a federation of machines; use 'sottovoce deploy run "
         "FEDERATION SPEC', or set runtime.backend to 'fast' or 'flower-sim'"
     )
+
+
+@register_backend("relay")
+def _through_relay(*_: Any, **__: Any) -> dict[str, Any]:
+    raise ConfigError(
+        "runtime.backend = 'relay' runs between a relay, a collector and clients on machines of "
+        "their own; use 'sottovoce deploy run COLLECTOR_DIR SPEC', or set runtime.backend to 'fast'"
+    )

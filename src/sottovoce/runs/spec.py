@@ -401,6 +401,7 @@ class RuntimeSpec(Section):
     Attributes:
         backend: "fast": all clients in this process. "flower-sim": Flower's simulation engine, with
             a process for each worker. "flower": a federation of machines, see `sottovoce deploy`.
+            "relay": a relay and a collector, see `sottovoce deploy init-relay`.
             Or the name of a plug-in. All compute the same if every client answers, so it is not
             part of the spec's hash.
         messages: "stored": each message is charged in the ledger, sealed, stored and opened, as in

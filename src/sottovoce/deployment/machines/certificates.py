@@ -121,6 +121,25 @@ def issue_certificate(
     write_new(certificate, builder.sign(issuer_key, hashes.SHA384()).public_bytes(Encoding.PEM))
 
 
+def create_pinned_certificate(
+    certificate: Path, key: Path, *, hosts: Sequence[str], days: int
+) -> None:
+    """Create the certificate and private key of a server whose clients pin this very certificate.
+
+    No authority signs it, so it is short: P-256, without further extensions. Raises
+    DeploymentError if a file exists.
+    """
+    private_key = ec.generate_private_key(ec.SECP256R1())
+    subject = _subject("relay")
+    builder = (
+        _builder(subject, subject, private_key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([_general(n) for n in hosts]), critical=False)
+    )
+    write_secret(key, _pem(private_key))
+    write_new(certificate, builder.sign(private_key, hashes.SHA256()).public_bytes(Encoding.PEM))
+
+
 def create_node_key(private: Path, public: Path, *, comment: str) -> None:
     """Create a site's key pair as Flower reads it: ECDSA on P-384, in OpenSSH's format.
 

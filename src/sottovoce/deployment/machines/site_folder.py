@@ -195,7 +195,7 @@ def create_site(folder: Path, *, name: str, address: Address, root_certificate: 
     """
     check_name(name, what="a site's name")
     certificates.read_certificate(root_certificate)
-    return _create(folder, name, address, root_certificate, policy=_OPEN_POLICY)
+    return _create(folder, name, address, root_certificate, policy=OPEN_POLICY)
 
 
 def create_rehearsal_sites(federation: Federation) -> None:
@@ -258,7 +258,7 @@ private_key = "node.key"
 # column = "age"
 """
 
-_OPEN_POLICY = """\
+OPEN_POLICY = """\
 # Uncomment and complete these keys; the node does not start before.
 # mechanisms = ["gauss_hermite"]  # 'sottovoce mechanism list'
 # level = "sample"                # what is protected: "sample", or "client" (the whole site)

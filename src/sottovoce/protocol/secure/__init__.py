@@ -7,4 +7,7 @@ integers, `roster` names the parties and their keys, `attempt` is what all parti
 
 `pairwise_site` and `pairwise_server` are the parties of the sum by pairwise masks, which
 docs/explanation/secure-sum.md explains; `energy` checks a sum of bits whose terms stay hidden.
+
+`relay`, `collector`, `two_server_client` and `shuffle_client` are the parties of sums and shuffles
+by two operators, which docs/explanation/relay-and-collector.md explains.
 """

@@ -102,20 +102,36 @@ def contribute(
 
     def charge() -> None:
         permit(pending)
-        outcomes = ledger.charge_all(pending)
-        for outcome in outcomes:
-            if isinstance(outcome, BudgetExhaustedError):
-                raise outcome
-        ledger.store_messages(
-            [(one, MASKED, None) for one in outcomes if not isinstance(one, BudgetExhaustedError)]
-        )
+        charge_marked(pending, ledger)
 
     def draw() -> list[UnsignedCodes]:
-        labels = [("encode", *due.release.key, due.attempt) for due in pending]
-        streams = streams_of_labels(randomness, labels)
-        return [_codes(row, stream) for row, stream in zip(rows, streams, strict=True)]
+        return draw_codes(rows, pending, randomness)
 
     return party.contribute(box, charge, draw, ledger.transaction)
+
+
+def charge_marked(pending: Sequence[PendingCharge], ledger: Ledger) -> None:
+    """Charge an attempt inside a transaction, and store a mark in place of each message.
+
+    Raises:
+        BudgetExhaustedError: The client's budget does not cover it; the transaction is undone.
+    """
+    outcomes = ledger.charge_all(pending)
+    for outcome in outcomes:
+        if isinstance(outcome, BudgetExhaustedError):
+            raise outcome
+    ledger.store_messages(
+        [(one, MASKED, None) for one in outcomes if not isinstance(one, BudgetExhaustedError)]
+    )
+
+
+def draw_codes(
+    rows: Sequence[Prepared], pending: Sequence[PendingCharge], randomness: Randomness
+) -> list[UnsignedCodes]:
+    """Return the codes of prepared vectors, drawn afresh for the attempt that was charged."""
+    labels = [("encode", *due.release.key, due.attempt) for due in pending]
+    streams = streams_of_labels(randomness, labels)
+    return [_codes(row, stream) for row, stream in zip(rows, streams, strict=True)]
 
 
 def _codes(row: Prepared, stream: object) -> UnsignedCodes:

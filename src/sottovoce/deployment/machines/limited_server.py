@@ -1,18 +1,23 @@
-"""Limits on the number, duration and content of connections to the gate.
+"""An HTTPS server with limits on the number, duration and content of connections.
 
-A connection is anonymous until a site's signature has arrived over it. Each address may have few
-anonymous connections, and so may all addresses together. A further one closes the oldest, so that
-holding connections open does not keep any site out. Each site may have few connections of its own.
+The gate of a link and the relay serve through it. A connection is anonymous until the application
+has assigned it to a site. Each address may have few anonymous connections, and so may all addresses
+together. A further one closes the oldest, so that holding connections open keeps no client
+out. Each site may have few connections of its own. The relay never assigns one.
+
+No other module of this package imports uvicorn.
 """
 
 import asyncio
 import contextlib
 import ipaddress
+import resource
 import socket
 import ssl
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -22,14 +27,15 @@ _RESET, _CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 _NO_DESCRIPTOR_SECONDS = 0.1
 _SHUTDOWN_SECONDS = 0.5
 _ANSWER_SECONDS = 0.01  # Time for a response to leave where the rest of a body is not wanted.
+_STOP_SECONDS = 3
 _IPV6_PREFIX_BITS = 64  # One customer has all addresses with the same prefix.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The gate's limits on connections, calls, seconds and bytes.
+    """Limits on connections, seconds and bytes.
 
-    A connection is anonymous until a site's signature has come over it. It is closed if the TLS
+    A connection is anonymous until it is assigned to a site. It is closed if the TLS
     handshake, the headers or the next request (`idle_seconds`) take longer than allowed, or if the
     client does not read for `stalled_seconds`. A body must arrive within `body_seconds` plus one
     second for every `slowest_bytes` declared.
@@ -38,8 +44,6 @@ class Limits:
     anonymous: int = 256
     anonymous_per_address: int = 64
     connections_per_site: int = 16
-    calls: int = 32  # Calls that the SuperLink handles at once; it has 40 threads.
-    calls_per_site: int = 8
     handshake_seconds: float = 10.0
     header_seconds: float = 10.0
     idle_seconds: float = 15.0
@@ -47,7 +51,6 @@ class Limits:
     header_bytes: int = 2**14
     body_seconds: float = 30.0
     slowest_bytes: int = 2**16
-    body_bytes: int = 2**26  # Of all bodies together, which the SuperLink holds in memory.
 
 
 class Connection:
@@ -105,7 +108,7 @@ class Connections:
         self._anonymous.setdefault(connection.address, {})[connection] = None
 
     def assign_site(self, connection: Connection, site: str) -> None:
-        """Record that a site's signature arrived over a connection.
+        """Record that a connection is a site's.
 
         The site's oldest connection is closed if it has too many.
         """
@@ -224,7 +227,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._coming = self.loop.call_later(seconds, self.transport.abort)
 
 
-class GateServer(uvicorn.Server):
+class LimitedServer(uvicorn.Server):
     """A server that counts connections from the moment they are accepted, before TLS."""
 
     def __init__(self, config: uvicorn.Config, limits: Limits, table: Connections) -> None:
@@ -304,3 +307,57 @@ def address_group(host: str) -> str:
     if found.version == 6 and found.ipv4_mapped is None:
         return str(ipaddress.ip_network((found, _IPV6_PREFIX_BITS), strict=False))
     return host
+
+
+def serve(
+    app: Any,
+    *,
+    host: str,
+    port: int,
+    certificate: Path,
+    key: Path,
+    limits: Limits,
+    table: Connections | None = None,
+    tells_time: bool = False,
+) -> None:
+    """Serve an ASGI application over TLS until a signal ends this process.
+
+    No request is logged. The server issues no session tickets: a new connection costs some 500
+    bytes less without them, and no two connections of a client can be linked by one.
+
+    Args:
+        app: The application.
+        host: The host to listen at.
+        port: The port to listen at.
+        certificate: The certificate's file in PEM.
+        key: The file of its private key in PEM.
+        limits: What a connection may do.
+        table: The table of all connections, if the application assigns them to sites.
+        tells_time: Whether answers have a header with the server's time, by which clients check
+            their clocks.
+    """
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    config = uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        ssl_context_factory=lambda *_: _tls(certificate, key),
+        http="httptools",
+        ws="none",
+        access_log=False,
+        log_level="error",  # Warnings about malformed requests would let attackers fill the log.
+        server_header=False,
+        date_header=tells_time,
+        timeout_keep_alive=int(limits.idle_seconds),
+        timeout_graceful_shutdown=_STOP_SECONDS,
+    )
+    LimitedServer(config, limits, table or Connections(limits)).run()
+
+
+def _tls(certificate: Path, key: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.num_tickets = 0
+    context.load_cert_chain(certificate, key)
+    return context

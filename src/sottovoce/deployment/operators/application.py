@@ -1,0 +1,271 @@
+"""The relay as an ASGI application.
+
+All work with the relay's state is done by one thread, so that there is one order of events. Reports
+that arrive while the thread is busy are handed to it together, and one durable commit accepts all
+of them. Nothing is logged but the type and the place of an unforeseen error: no name, no address,
+no time of a client.
+"""
+
+import asyncio
+import hashlib
+import struct
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Protocol
+
+from sottovoce.core import printable_text
+from sottovoce.core.errors import SottovoceError, WireError
+from sottovoce.deployment.operators.routes import Route, check_request
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+COLLECTOR_BYTES = 2**31  # The largest body of the collector, such as a model.
+_SMALL_BODY = 2**13
+_WAITING_BYTES = 2**28  # Of all bodies of devices that are in memory at once.
+_BATCH = 512
+_CHUNK = 2**18  # Of an answer, so that a slow reader holds little memory.
+_LOG = printable_text.logger()
+
+
+class Refusal(Exception):
+    """The reason why a request is refused; the client receives it with an HTTP status."""
+
+    def __init__(self, status: HTTPStatus, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class RelayDesk(Protocol):
+    """What the application needs of a relay: one answer to each request.
+
+    Each method raises Refusal or a SottovoceError for a request that is not accepted.
+    """
+
+    @property
+    def federation(self) -> bytes:
+        """The federation's id."""
+
+    @property
+    def collector_key(self) -> bytes:
+        """The collector's pinned public key."""
+
+    @property
+    def largest_report(self) -> int:
+        """Largest number of bytes of a report of the announced attempt."""
+
+    def answer(self, route: Route, of: str, body: bytes, now: float) -> bytes:
+        """Return the content of the answer to any other request than a report."""
+
+    def reports(self, bodies: Sequence[bytes], now: float) -> Sequence[Refusal | None]:
+        """Take reports in one durable commit; return why each is refused, None if it is not."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    body: bytes
+    done: "asyncio.Future[Refusal | None]"
+
+
+class RelayApplication:
+    """An ASGI application that answers devices and the collector.
+
+    Args:
+        desk: The relay.
+    """
+
+    def __init__(self, desk: RelayDesk) -> None:
+        self._desk = desk
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._waiting: list[_Waiting] = []
+        self._wake = asyncio.Event()
+        self._bytes = 0
+        self._batches: asyncio.Task[None] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        close = False
+        try:
+            status, content = HTTPStatus.OK, await self._answer(scope, receive)
+        except Refusal as refusal:
+            status, content = refusal.status, str(refusal).encode()
+            close = status is HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        except SottovoceError as error:
+            status, content = status_of(error), str(error).encode()
+        except Exception as error:  # Its text may name a client, so it is not logged.
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            _LOG.error("%s in %s:%s", type(error).__name__, where.filename, where.lineno)
+            status, content = HTTPStatus.INTERNAL_SERVER_ERROR, b"the relay has failed; try again"
+        await _reply(send, status, content, close=close)
+
+    async def _answer(self, scope: Scope, receive: Receive) -> bytes:
+        route, of = _route(scope)
+        headers = dict(scope["headers"])
+        length = _length(headers)
+        if route is Route.REPORT:
+            body = await self._body(receive, length, max(_SMALL_BODY, self._desk.largest_report))
+            refusal = await self._take_report(body)
+            if refusal is not None:
+                raise refusal
+            return b""
+        if route is Route.HEALTH:
+            return b"ok"
+        now = time.time()
+        if route in _COLLECTORS:
+            expected = self._check_collector(route, headers, length, now)
+            body = await self._body(receive, length, COLLECTOR_BYTES)
+            if hashlib.sha256(body).digest() != expected:
+                raise Refusal(HTTPStatus.FORBIDDEN, "the body is not the one that was signed")
+        else:
+            body = await self._body(receive, length, _SMALL_BODY)
+        content: bytes = await self._work(self._desk.answer, route, of, body, now)
+        return content
+
+    def _check_collector(
+        self, route: Route, headers: Mapping[bytes, bytes], length: int, now: float
+    ) -> bytes:
+        """Return the digest of the body that the collector has signed."""
+        header = headers.get(b"authorization", b"").decode("latin-1")
+        desk = self._desk
+        try:
+            return check_request(header, desk.collector_key, desk.federation, route, length, now)
+        except WireError as error:
+            raise Refusal(HTTPStatus.FORBIDDEN, str(error)) from None
+
+    async def _body(self, receive: Receive, length: int, most: int) -> bytes:
+        """Return the body, of which uvicorn passes on no more bytes than were declared."""
+        if length > most:
+            reason = f"a request of this kind has at most {most} bytes, got {length}"
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, reason)
+        if self._bytes and self._bytes + length > _WAITING_BYTES:
+            raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too much arrives at once; try again")
+        self._bytes += length
+        try:
+            parts = []
+            while True:
+                event = await receive()
+                if event["type"] == "http.disconnect":
+                    raise Refusal(HTTPStatus.BAD_REQUEST, "the request was cut off")
+                parts.append(event.get("body", b""))
+                if not event.get("more_body", False):
+                    return b"".join(parts)
+        finally:
+            self._bytes -= length
+
+    async def _work(self, call: Callable[..., Any], *given: object) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *given)
+
+    # -- group commits ----------------------------------------------------------------------------
+
+    async def _take_report(self, body: bytes) -> Refusal | None:
+        waiting = _Waiting(body, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        self._wake.set()
+        return await waiting.done
+
+    async def _take_batches(self) -> None:
+        """Pass all reports that wait to the relay's thread, as long as the server runs."""
+        while True:
+            await self._wake.wait()
+            batch, self._waiting = self._waiting[:_BATCH], self._waiting[_BATCH:]
+            if not self._waiting:
+                self._wake.clear()
+            try:
+                bodies = [one.body for one in batch]
+                outcomes = await self._work(self._desk.reports, bodies, time.time())
+                for one, outcome in zip(batch, outcomes, strict=True):
+                    if not one.done.done():
+                        one.done.set_result(outcome)
+            except Exception as error:
+                for one in batch:
+                    if not one.done.done():
+                        one.done.set_exception(error)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        """Start and stop with the server."""
+        while True:
+            event = await receive()
+            if event["type"] == "lifespan.startup":
+                self._batches = asyncio.create_task(self._take_batches())
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                if self._batches is not None:
+                    self._batches.cancel()
+                self._thread.shutdown()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+
+_COLLECTORS = {
+    Route.ANNOUNCE,
+    Route.FROZEN,
+    Route.ACCEPTED,
+    Route.LIST,
+    Route.ROOT,
+    Route.CONFIRMATIONS,
+}
+_EXACT = {route.value: route for route in Route if route is not Route.ROOT_OF}
+
+
+def status_of(error: SottovoceError) -> HTTPStatus:
+    """Return the HTTP status of an error that a relay has raised."""
+    return HTTPStatus.BAD_REQUEST if isinstance(error, WireError) else HTTPStatus.CONFLICT
+
+
+def _route(scope: Scope) -> tuple[Route, str]:
+    """Return the route of a request, and the name that follows its path."""
+    asked = f"{scope['method']} {scope['path']}"
+    found = _EXACT.get(asked)
+    if found is not None:
+        return found, ""
+    if asked.startswith(Route.ROOT_OF):
+        return Route.ROOT_OF, asked.removeprefix(Route.ROOT_OF)
+    raise Refusal(HTTPStatus.NOT_FOUND, "a relay has no such path")
+
+
+def _length(headers: Mapping[bytes, bytes]) -> int:
+    """Return the declared length of the body."""
+    if b"transfer-encoding" in headers:
+        raise Refusal(HTTPStatus.LENGTH_REQUIRED, "a request must declare the length of its body")
+    given = headers.get(b"content-length", b"0")
+    return int(given) if given.isdigit() else 0  # The parser has refused anything else.
+
+
+async def _reply(send: Send, status: HTTPStatus, content: bytes, *, close: bool) -> None:
+    if status is HTTPStatus.OK and not content:
+        await send({"type": "http.response.start", "status": HTTPStatus.NO_CONTENT, "headers": []})
+        await send({"type": "http.response.body"})
+        return
+    headers = [(b"content-length", str(len(content)).encode())]
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    for start in range(0, max(1, len(content)), _CHUNK):
+        end = start + _CHUNK
+        more = end < len(content)
+        part = content[start:end]
+        await send({"type": "http.response.body", "body": part, "more_body": more})
+
+
+def pack_announcement(announcement: bytes, content: bytes) -> bytes:
+    """Return an announcement and the content that clients train on, as one text of bytes."""
+    return struct.pack("<I", len(announcement)) + announcement + content
+
+
+def unpack_announcement(packed: bytes) -> tuple[bytes, bytes]:
+    """Return the announcement and the content that `pack_announcement` has joined.
+
+    Raises:
+        WireError: They are cut off.
+    """
+    if len(packed) < 4 or len(packed) < 4 + (length := struct.unpack_from("<I", packed)[0]):
+        raise WireError("expected an announcement and its content, got fewer bytes")
+    return packed[4 : 4 + length], packed[4 + length :]

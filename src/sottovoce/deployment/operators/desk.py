@@ -1,0 +1,190 @@
+"""What stands between the relay of the protocol and its HTTPS application: one call a request.
+
+The relay raises one type of error for all that it refuses. Clients need to know of two reasons:
+that the same request may be accepted later, and that their certificate is missing.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
+
+from sottovoce.core.errors import SottovoceError, WireError
+from sottovoce.deployment.operators.application import (
+    Refusal,
+    pack_announcement,
+    unpack_announcement,
+)
+from sottovoce.deployment.operators.folders import RelayFolder
+from sottovoce.deployment.operators.routes import Route
+from sottovoce.protocol.secure import two_server_messages
+from sottovoce.protocol.secure.announcement import Announcement
+from sottovoce.protocol.secure.encoding import Protocol
+from sottovoce.protocol.secure.relay import Relay
+from sottovoce.protocol.secure.roster import SIGNATURE_BYTES
+from sottovoce.protocol.secure.shuffle_messages import ShuffleReport
+from sottovoce.protocol.secure.state_file import StateFile
+from sottovoce.protocol.secure.two_server_messages import SumReport
+from sottovoce.protocol.secure.wire import MAX_NAME_BYTES
+
+STATE_NAME = "relay.sqlite"
+_HEAD_BYTES = 2 + MAX_NAME_BYTES + 2 * SIGNATURE_BYTES
+
+
+class Desk:
+    """A relay's state, as the application asks for it.
+
+    Args:
+        relay: The relay of the protocol.
+    """
+
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
+        self._current: Announcement | None = None
+        self._packed = b""
+        self._load()
+
+    @property
+    def federation(self) -> bytes:
+        """The federation's id."""
+        return self._relay.operators.federation
+
+    @property
+    def collector_key(self) -> bytes:
+        """The collector's pinned public key."""
+        return self._relay.operators.collector
+
+    @property
+    def largest_report(self) -> int:
+        """Largest number of bytes of a report of the announced attempt; 0 without one."""
+        current = self._current
+        if current is None:
+            return 0
+        vectors = 0
+        if current.attempt.protocol is Protocol.TWO_SERVER_SUM:
+            vectors = current.attempt.uplinks * two_server_messages.vector_bytes(current)
+        return _HEAD_BYTES + current.ciphertext_bytes + vectors
+
+    def reports(self, bodies: Sequence[bytes], now: float) -> list[Refusal | None]:
+        """Take reports in one durable commit; return why each is refused, None if it is not."""
+        found = self._relay.reports(bodies, int(now))
+        return [
+            self._refusal(body, outcome, now) if isinstance(outcome, WireError) else None
+            for body, outcome in zip(bodies, found, strict=True)
+        ]
+
+    def answer(self, route: Route, of: str, body: bytes, now: float) -> bytes:
+        """Return the content of the answer to any other request than a report.
+
+        Raises:
+            Refusal: It is too early.
+            SottovoceError: The relay refuses the request.
+        """
+        relay, seconds = self._relay, int(now)
+        try:
+            match route:
+                case Route.ANNOUNCEMENT:
+                    return self._announcement()
+                case Route.REGISTER:
+                    relay.register(body, seconds)
+                case Route.ROOT_OF:
+                    return relay.root_for(_leaf(of))
+                case Route.CONFIRM:
+                    relay.confirmation(body)
+                case Route.ANNOUNCE:
+                    self._announce(body, seconds)
+                case Route.FROZEN:
+                    return relay.frozen(seconds)
+                case Route.ACCEPTED:
+                    return relay.accepted(body)
+                case Route.LIST:
+                    return relay.shuffled(seconds)
+                case Route.ROOT:
+                    relay.root(body)
+                case Route.CONFIRMATIONS:
+                    return relay.confirmations(seconds)
+                case _:
+                    raise Refusal(HTTPStatus.NOT_FOUND, "a relay has no such path")
+        except SottovoceError as error:
+            if now < self._earliest(route):
+                raise Refusal(HTTPStatus.TOO_EARLY, str(error)) from None
+            raise
+        return b""
+
+    def _announcement(self) -> bytes:
+        if not self._packed:
+            raise Refusal(HTTPStatus.TOO_EARLY, "the collector has announced nothing yet")
+        return self._packed
+
+    def _announce(self, body: bytes, now: int) -> None:
+        announcement, content = unpack_announcement(body)
+        self._relay.announce(announcement, content, now)
+        self._load()
+
+    def _load(self) -> None:
+        """Read the announcement that the relay hands out, once for all clients."""
+        with contextlib.suppress(WireError):
+            announcement = self._relay.announcement()
+            self._current = Announcement.read(announcement)
+            self._packed = pack_announcement(announcement, self._relay.content())
+
+    def _earliest(self, route: Route) -> float:
+        """Return the time before which a refused request may be accepted if it is sent again."""
+        current = self._current
+        if current is None:
+            return 0.0
+        match route:
+            case Route.REPORT:
+                return current.opens
+            case Route.FROZEN | Route.LIST:
+                return current.closes
+            case Route.ROOT_OF | Route.CONFIRM | Route.CONFIRMATIONS:
+                return current.confirm_by
+            case _:
+                return 0.0
+
+    def _refusal(self, body: bytes, error: WireError, now: float) -> Refusal:
+        if now < self._earliest(Route.REPORT):
+            return Refusal(HTTPStatus.TOO_EARLY, str(error))
+        read: Callable[[bytes], SumReport | ShuffleReport] = SumReport.read
+        if self._current is not None and self._current.attempt.protocol is Protocol.SHUFFLER:
+            read = ShuffleReport.read
+        try:
+            name = read(body).name
+        except WireError:
+            return Refusal(HTTPStatus.BAD_REQUEST, str(error))
+        try:
+            self._relay.admission(name)
+        except WireError:
+            return Refusal(HTTPStatus.UNAUTHORIZED, str(error))
+        return Refusal(HTTPStatus.BAD_REQUEST, str(error))
+
+
+def _leaf(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise WireError("expected the digest of a ciphertext in hexadecimal digits") from None
+
+
+@contextlib.contextmanager
+def open_desk(folder: RelayFolder) -> Iterator[Desk]:
+    """Open the relay of a folder with its state.
+
+    Raises:
+        DeploymentError: The operators are not paired, or a key is missing.
+        LedgerError: The state cannot be opened, or another process uses it.
+    """
+    state = StateFile(folder.state_folder / STATE_NAME)
+    try:
+        yield Desk(
+            Relay(
+                state,
+                folder.signing_key,
+                folder.encryption_key,
+                folder.operators.keys,
+                folder.colluders,
+                folder.threshold,
+            )
+        )
+    finally:
+        state.close()

@@ -1,0 +1,313 @@
+"""Training rounds whose collector learns only a sum, or messages without senders, by a relay.
+
+Each round is one attempt. The collector charges all clients of the run in its own ledger, attempt
+by attempt, since any of them may answer; each client charges its own before it draws codes. An
+attempt that brings too few clients, or implausible sums, is over: nothing of it is opened, and the
+model stays as it is.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sottovoce.core import printable_text
+from sottovoce.core.errors import AbandonedError, ConfigError, DeploymentError, WireError
+from sottovoce.deployment.masked_rounds import BEGUN, DONE, attempt_place, charge_attempt
+from sottovoce.deployment.operators.calls import RefusedError
+from sottovoce.deployment.operators.collecting import CollectorLink, Window, open_collector
+from sottovoce.deployment.operators.folders import CollectorFolder
+from sottovoce.deployment.operators.relay_orders import EVERYONE, pack_order
+from sottovoce.deployment.orders import Order
+from sottovoce.deployment.remote_rounds import spec_for_sites
+from sottovoce.federated.rounds import ChargedRounds, ServedRound
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.packing import UnsignedCodes
+from sottovoce.protocol.broadcast import DownlinkFormat, Start, pack_start
+from sottovoce.protocol.channels.secure_sum import TWO_SERVER, SecureSum
+from sottovoce.protocol.channels.shuffler import Shuffler
+from sottovoce.protocol.charging import Refused
+from sottovoce.protocol.message import seal_packed
+from sottovoce.protocol.plan import RoundPlan
+from sottovoce.protocol.relayed import canonical_parameters, level_codes
+from sottovoce.protocol.secure import energy
+from sottovoce.protocol.secure.attempt import Attempt
+from sottovoce.protocol.secure.collector import Check
+from sottovoce.protocol.secure.encoding import Protocol
+from sottovoce.protocol.secure.masks import bits_for_sum
+from sottovoce.protocol.server import AnonymousServer, SummedUplink
+from sottovoce.runs.inputs import randomness_of
+from sottovoce.runs.resolve import Resolved
+from sottovoce.runs.runner import OnResume, OnRound, run
+from sottovoce.runs.spec import RunSpec
+
+_LOG = printable_text.logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayRounds(ChargedRounds):
+    """Rounds with the clients of a relay.
+
+    Attributes:
+        spec: The resolved spec as JSON data.
+        classes: Number of classes, if the run predicts classes.
+        downlink: Format of the vectors that are sent to clients.
+        link: The collector.
+        window: When clients may answer.
+        minimum_replies: A round with fewer replies does not change the model.
+        idle_rounds: Number of rounds in a row that release nothing after which the run stops.
+        threshold: The smallest number of clients in a sum or a shuffle.
+    """
+
+    spec: dict[str, Any]
+    classes: int | None
+    downlink: DownlinkFormat
+    link: CollectorLink
+    window: Window
+    minimum_replies: int
+    idle_rounds: int
+    threshold: int
+    _reasons: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def _charge(self, plan: RoundPlan) -> Sequence[Refused]:
+        federation = self.link.keys.federation
+        return charge_attempt(plan, self.ledger, federation, self.algorithm.uplinks)
+
+    def _serve(self, plan: RoundPlan, asked: Sequence[int], start: Start) -> ServedRound:
+        if not asked:
+            return ServedRound(servers=())
+        journal, federation = self.ledger.journal(), self.link.keys.federation
+        number = journal.newest_attempt(federation, plan.run, plan.round)
+        vectors = tuple(pack_start(start, self.algorithm.shared_state, self.downlink))
+        content = pack_order(self._order(plan, len(asked), number, vectors))
+        attempt = self._attempt(plan, number, content)
+        found: Sequence[SummedUplink | AnonymousServer] = []
+        reason = f"fewer than {self.minimum_replies} clients answered"
+        try:
+            found = self._collect(plan, attempt, content)
+        except (AbandonedError, RefusedError, WireError) as error:
+            _LOG.warning("round %d is abandoned: %s", plan.round, error)
+            reason = str(error)
+        journal.advance(attempt_place(plan, federation, number), BEGUN, DONE)
+        enough = bool(found) and found[0].received >= self.minimum_replies
+        self._count_idle(plan.round, None if enough else reason)
+        return ServedRound(servers=found, enough=enough, total_bytes_down=len(content) * len(asked))
+
+    def _count_idle(self, number: int, reason: str | None) -> None:
+        """Raise DeploymentError after too many rounds in a row that changed nothing.
+
+        `reason` says why this round did not; None if it did.
+        """
+        if reason is None:
+            self._reasons.clear()
+            return
+        self._reasons.append(reason)
+        if len(self._reasons) >= self.idle_rounds:
+            raise DeploymentError(
+                f"{len(self._reasons)} rounds in a row, up to round {number}, released nothing; "
+                f"the last reason: {self._reasons[-1]}; check that the clients run and that their "
+                "policies allow the run, then resume it"
+            )
+
+    def _collect(
+        self, plan: RoundPlan, attempt: Attempt, content: bytes
+    ) -> Sequence[SummedUplink | AnonymousServer]:
+        if attempt.protocol is Protocol.SHUFFLER:
+            return [self._shuffled(plan, attempt, content)]
+        self.link.announce(attempt, content, self.window)
+        sums, clients = self.link.sums(_plausible(plan))
+        payload = clients * (attempt.dimension * attempt.bits + 7) // 8
+        return [
+            SummedUplink(
+                plan=plan,
+                sums=_clamped(plan, total, clients),
+                received=clients,
+                payload_bytes=payload,
+                total_bytes=payload,
+            )
+            for total in sums
+        ]
+
+    def _shuffled(self, plan: RoundPlan, attempt: Attempt, content: bytes) -> AnonymousServer:
+        envelope = plan.envelope(plan.clients[0], 0)
+        size = envelope.payload_bytes
+        self.link.announce(attempt, content, self.window, payload_bytes=size)
+        server = AnonymousServer(plan, dimension=self.dimension)
+        for payload in self.link.payloads():
+            server.receive(seal_packed(payload, envelope))
+        return server
+
+    def _order(
+        self, plan: RoundPlan, cohort: int, number: int, vectors: tuple[bytes, ...]
+    ) -> Order:
+        mechanism = plan.clients[0].mechanism
+        return Order(
+            spec=self.spec,
+            run=plan.run,
+            round=plan.round,
+            client=EVERYONE,
+            cohort=cohort,
+            mechanism={
+                "kind": registry.kind_of(mechanism),
+                **registry.parameters_of(mechanism),
+            },
+            keep_from=plan.round,
+            classes=self.classes,
+            attempt=number,
+            vectors=vectors,
+        )
+
+    def _attempt(self, plan: RoundPlan, number: int, content: bytes) -> Attempt:
+        mechanism, most = plan.clients[0].mechanism, len(plan.clients)
+        levels = level_codes(mechanism).levels
+        is_sum = isinstance(self.channel, SecureSum)
+        return Attempt(
+            protocol=Protocol.TWO_SERVER_SUM if is_sum else Protocol.SHUFFLER,
+            parties=self.link.keys.digest,
+            federation=self.link.keys.federation,
+            run=plan.run,
+            round=plan.round,
+            attempt=number,
+            dimension=mechanism.input_domain.dimension,
+            uplinks=self.algorithm.uplinks,
+            levels=levels,
+            bits=bits_for_sum(most * (levels - 1)),
+            most_clients=most,
+            threshold=self.threshold,
+            mechanism=canonical_parameters(mechanism),
+            rotation_seed=b"" if plan.rotation is None else plan.rotation.seed,
+            adjacency=str(plan.adjacency),
+            unit=str(plan.unit),
+            model_digest=hashlib.sha256(content).digest(),
+        )
+
+
+def _plausible(plan: RoundPlan) -> Check | None:
+    """Return the energy test of the mechanism's sums; None if it has none."""
+    norm = getattr(plan.clients[0].mechanism, "logit_norm", None)
+    if norm is None:
+        return None
+
+    def check(sums: list[UnsignedCodes], clients: int) -> None:
+        for total in sums:
+            energy.check_energy(total, clients, norm)
+
+    return check
+
+
+def _clamped(plan: RoundPlan, total: UnsignedCodes, clients: int) -> Any:
+    bound = getattr(plan.clients[0].mechanism, "logit_bound", None)
+    return total if bound is None else energy.clamp_sums(total, clients, bound)
+
+
+def with_relay_backend(spec: RunSpec) -> RunSpec:
+    """Return the spec with the backend 'relay', whatever backend it names."""
+    runtime = spec.runtime.model_copy(update={"backend": "relay"})
+    return spec.model_copy(update={"runtime": runtime})
+
+
+def run_through_relay(
+    spec: RunSpec,
+    folder: Path,
+    collector: CollectorFolder,
+    *,
+    resume: bool = False,
+    on_round: OnRound | None = None,
+    on_resume: OnResume | None = None,
+) -> dict[str, Any]:
+    """Run a spec with the clients of a collector's relay, and return the content of result.json.
+
+    Args:
+        spec: What to run; its clients are named in `data.names` or `data.sites`.
+        folder: The run folder.
+        collector: The collector's folder.
+        resume: Continue the interrupted run in `folder`. An attempt that was open is lost.
+        on_round: Called with the metrics of each finished round.
+        on_resume: Called with a sentence that says where a resumed run continues.
+
+    Raises:
+        ConfigError: The spec's channel needs no relay, or names clients that were not admitted.
+        SottovoceError: What `runs.run` raises.
+    """
+    with open_collector(collector) as link:
+
+        def backend(resolved: Resolved, ledger: Ledger) -> RelayRounds:
+            return _rounds(resolved, ledger, collector, link)
+
+        return run(
+            with_relay_backend(spec),
+            folder,
+            resume=resume,
+            on_round=on_round,
+            on_resume=on_resume,
+            make_backend=backend,
+        )
+
+
+def _rounds(
+    resolved: Resolved, ledger: Ledger, collector: CollectorFolder, link: CollectorLink
+) -> RelayRounds:
+    spec = resolved.spec
+    _check_admitted(collector, [part.client for part in resolved.parts])
+    return RelayRounds(
+        run=resolved.run,
+        dimension=resolved.task.dimension,
+        parts=resolved.parts,
+        algorithm=resolved.algorithm,
+        adjacency=spec.privacy.adjacency,
+        randomness=randomness_of(spec),
+        ledger=ledger,
+        rotated=spec.rotation == "on",
+        channel=resolved.channel,
+        spec=spec_for_sites(spec),
+        classes=resolved.num_classes,
+        downlink=spec.runtime.downlink,
+        link=link,
+        window=_window(resolved, collector),
+        minimum_replies=spec.deployment.minimum_replies,
+        idle_rounds=spec.deployment.idle_rounds,
+        threshold=_threshold(resolved, collector),
+    )
+
+
+def _threshold(resolved: Resolved, collector: CollectorFolder) -> int:
+    """Return the smallest number of clients in a round: the honest ones and the colluders."""
+    match resolved.channel:
+        case SecureSum(protocol=protocol) as channel if protocol == TWO_SERVER:
+            return channel.fewest_messages
+        case Shuffler() as channel:
+            if resolved.algorithm.uplinks > 1:
+                raise ConfigError(
+                    "a relay shuffles one message of each client in a round; use an algorithm "
+                    "with one uplink, or the channel 'secure_sum'"
+                )
+            return channel.minimum_clients + collector.colluders
+        case _:
+            raise ConfigError(
+                f"the channel '{resolved.channel.kind}' needs no relay; set channel.kind = "
+                "'secure_sum' with protocol = 'two_server', or channel.kind = 'shuffler'"
+            )
+
+
+def _window(resolved: Resolved, collector: CollectorFolder) -> Window:
+    seconds = int(resolved.spec.deployment.deadline_seconds)
+    if isinstance(resolved.channel, SecureSum):
+        return Window(report_seconds=seconds)
+    return Window(
+        report_seconds=seconds,
+        confirm_seconds=collector.confirm_seconds,
+        slack=collector.slack,
+    )
+
+
+def _check_admitted(collector: CollectorFolder, clients: Sequence[str]) -> None:
+    known = collector.clients()
+    missing = [client for client in clients if client not in known]
+    if missing:
+        raise ConfigError(
+            f"the spec's client '{missing[0]}' was not admitted by this collector; sign its "
+            f"request with 'sottovoce deploy admit {collector.folder}', or name other clients in "
+            "'data.names'"
+        )

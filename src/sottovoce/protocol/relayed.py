@@ -1,0 +1,231 @@
+"""An update of a client, encoded for two operators that do not collude: relay and collector.
+
+The collector announces a round, and the client answers it through the relay: by a masked vector in
+a secure sum, by an encrypted message in a shuffle. The charge counts only on as many honest clients
+as the announcement guarantees. Every attempt at a round draws fresh codes and is a charge of its
+own; asked again within an attempt, the client sends the stored bytes.
+"""
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from numpy.typing import ArrayLike
+
+from sottovoce.core.adjacency import Adjacency, Unit
+from sottovoce.core.errors import WireError
+from sottovoce.core.randomness import Randomness
+from sottovoce.ledger.ledger import Ledger
+from sottovoce.mechanisms.encoding import flatten_update, prepare
+from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
+from sottovoce.mechanisms.packing import UnsignedCodes, pack
+from sottovoce.mechanisms.registry import public_parameters
+from sottovoce.mechanisms.rotation import Rotation
+from sottovoce.protocol.channels.channel import Channel
+from sottovoce.protocol.channels.secure_sum import TWO_SERVER, SecureSum
+from sottovoce.protocol.channels.shuffler import Shuffler
+from sottovoce.protocol.client import Permit
+from sottovoce.protocol.plan import ClientPlan, RoundPlan
+from sottovoce.protocol.secure.announcement import Announcement
+from sottovoce.protocol.secure.contribution import charge_marked, draw_codes, masked_charges
+from sottovoce.protocol.secure.encoding import Protocol as Protocols
+from sottovoce.protocol.secure.shuffle_client import ShuffleClient
+from sottovoce.protocol.secure.two_server_client import TwoServerClient
+
+Party: TypeAlias = TwoServerClient | ShuffleClient
+
+
+class RelayAccess(Protocol):
+    """A way to the relay, with what a client needs to take part."""
+
+    def announcement(self) -> tuple[bytes, bytes]:
+        """Return the current announcement and its content, such as a model."""
+        ...
+
+    def party(self, protocol: Protocols, ledger: Ledger) -> Party:
+        """Return the client's side of a protocol; its journal lies in the ledger's file."""
+        ...
+
+    def send(self, report: bytes) -> None:
+        """Send a report to the relay."""
+        ...
+
+
+def canonical_parameters(mechanism: Mechanism) -> str:
+    """Return a mechanism's public parameters as the JSON text that announcements name it by."""
+    return json.dumps(public_parameters(mechanism), sort_keys=True, separators=(",", ":"))
+
+
+def level_codes(mechanism: Mechanism) -> LevelCodes:
+    """Return the format of codes that a relay can carry.
+
+    Raises:
+        WireError: The mechanism does not send one code of finitely many levels for each coordinate.
+    """
+    found = mechanism.code_format()
+    if not isinstance(found, LevelCodes) or found.count is not None:
+        raise WireError(
+            "a relay carries one code of finitely many levels for each coordinate; use a mechanism "
+            "such as clamped_sign or gauss_hermite"
+        )
+    return found
+
+
+def channel_of(party: Party, found: Announcement) -> Channel:
+    """Return the channel by which a message of an attempt is charged.
+
+    It counts on as many honest clients as the announcement guarantees by this client's policy.
+    """
+    honest = party.honest_clients(found)
+    if isinstance(party, ShuffleClient):
+        return Shuffler(minimum_clients=honest)
+    colluders = found.attempt.threshold - honest
+    return SecureSum(minimum_clients=honest, protocol=TWO_SERVER, colluders=colluders)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayedRequest:
+    """The vectors of one client for an announced attempt.
+
+    Attributes:
+        announcement: The announcement, as it came.
+        plan: The plan of the round, with the channel by which the attempt is charged.
+        part: The client's part of it.
+        vectors: The vector of each uplink, neither clipped nor rotated yet.
+    """
+
+    announcement: bytes
+    plan: RoundPlan
+    part: ClientPlan
+    vectors: Sequence[ArrayLike]
+
+
+def report(
+    request: RelayedRequest,
+    party: Party,
+    ledger: Ledger,
+    randomness: Randomness,
+    *,
+    permit: Permit = lambda _: None,
+) -> bytes:
+    """Prepare, charge, encode and hide a client's vectors, and return its report for the relay.
+
+    If the attempt was answered before, the stored bytes are returned and nothing is charged.
+
+    Args:
+        request: The vectors.
+        party: The client's side of the protocol, whose journal lies in the ledger's file.
+        ledger: Where the attempt is charged.
+        randomness: Source of the mechanism's keys; masks never come from it.
+        permit: Called last before the charge; it raises to veto it.
+
+    Returns:
+        The report.
+
+    Raises:
+        SottovoceError: The attempt is not allowed or not covered, or a vector is not valid; nothing
+            is charged.
+    """
+    plan, part = request.plan, request.part
+    mechanism = part.mechanism
+    rows = [prepare(mechanism, vector, rotation=plan.rotation) for vector in request.vectors]
+    number = Announcement.read(request.announcement).attempt.attempt
+    pending = masked_charges(plan, part, len(rows), number)
+    bits = level_codes(mechanism).bits
+
+    def charge() -> None:
+        permit(pending)
+        charge_marked(pending, ledger)
+
+    def codes() -> list[UnsignedCodes]:
+        return draw_codes(rows, pending, randomness)
+
+    def payload() -> bytes:
+        return b"".join(pack(each, bits) for each in codes())
+
+    asked, now, transaction = request.announcement, int(time.time()), ledger.transaction
+    if isinstance(party, ShuffleClient):
+        return party.report(asked, now, charge, payload, transaction)
+    return party.report(asked, now, charge, codes, transaction)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayedClient:
+    """What a client's charge and message depend on, in addition to the announcement.
+
+    Attributes:
+        part: The client's name and mechanism.
+        ledger: The ledger in which messages are charged.
+        adjacency: The change of the data that is hidden.
+        unit: What a charge protects.
+        is_rotated: Whether updates are rotated at random before they are encoded.
+        randomness: The source of the mechanism's noise.
+    """
+
+    part: ClientPlan
+    ledger: Ledger
+    adjacency: Adjacency
+    unit: Unit
+    is_rotated: bool
+    randomness: Randomness
+
+    def send(self, relay: RelayAccess, update: Any) -> Announcement:
+        """Charge and encode an update for the announced attempt, and send it.
+
+        Args:
+            relay: The way to the relay.
+            update: Floating-point numbers, as many as the mechanism has dimensions.
+
+        Returns:
+            The announcement that was answered.
+
+        Raises:
+            SottovoceError: The update is not valid, the announcement is not for this client or not
+                allowed, or the budget does not cover it. Nothing is charged.
+        """
+        asked, content = relay.announcement()
+        found = Announcement.read(asked)
+        found.check_content(content)
+        party = relay.party(found.attempt.protocol, self.ledger)
+        plan = self._plan(party, found)
+        self._check(found, plan)
+        vector = flatten_update(update, self.part.mechanism.input_domain.dimension)
+        request = RelayedRequest(announcement=asked, plan=plan, part=self.part, vectors=[vector])
+        relay.send(report(request, party, self.ledger, self.randomness))
+        return found
+
+    def _plan(self, party: Party, found: Announcement) -> RoundPlan:
+        asked, dimension = found.attempt, self.part.mechanism.input_domain.dimension
+        rotation = None
+        if self.is_rotated:
+            rotation = Rotation.of_round(asked.run, asked.round, dimension)
+        return RoundPlan(
+            run=asked.run,
+            round=asked.round,
+            unit=self.unit,
+            adjacency=self.adjacency,
+            clients=(self.part,),
+            rotation=rotation,
+            channel=channel_of(party, found),
+        )
+
+    def _check(self, found: Announcement, plan: RoundPlan) -> None:
+        """Raise WireError for an announcement of other parameters."""
+        mechanism = self.part.mechanism
+        expected: dict[str, object] = {
+            "mechanism": canonical_parameters(mechanism),
+            "dimension": mechanism.input_domain.dimension,
+            "uplinks": 1,
+            "levels": level_codes(mechanism).levels,
+            "rotation_seed": b"" if plan.rotation is None else plan.rotation.seed,
+            "adjacency": str(self.adjacency),
+            "unit": str(self.unit),
+        }
+        for name, value in expected.items():
+            if getattr(found.attempt, name) != value:
+                raise WireError(
+                    f"the announcement has another '{name}' than this client; create the client "
+                    "with the announced mechanism, adjacency and rotation"
+                )

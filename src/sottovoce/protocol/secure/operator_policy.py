@@ -1,0 +1,27 @@
+"""What a relay or a collector refuses to take part in: too few clients."""
+
+from sottovoce.core import parameter_rules
+from sottovoce.core.errors import WireError
+from sottovoce.protocol.secure.announcement import Announcement
+
+_LEAST_HONEST = 2
+
+
+def check_operator_policy(announcement: Announcement, minimum: int, colluders: int) -> None:
+    """Raise unless an operator may take part in an attempt.
+
+    Raises:
+        WireError: Its minimum is below the operator's, or leaves fewer than two honest clients.
+    """
+    least = max(minimum, colluders + _LEAST_HONEST)
+    if announcement.attempt.threshold < least:
+        raise WireError(
+            f"expected at least {least} clients, got {announcement.attempt.threshold} in an "
+            "announcement"
+        )
+
+
+def check_operator_numbers(minimum: int, colluders: int) -> None:
+    """Raise ParameterError unless an operator's policy is one."""
+    parameter_rules.integer("colluders", colluders, low=1, high=2**31)
+    parameter_rules.integer("minimum", minimum, low=colluders + _LEAST_HONEST, high=2**31)

@@ -1,0 +1,134 @@
+"""The operators' folders: cards, digests and admissions."""
+
+import dataclasses
+import time
+from pathlib import Path
+
+import pytest
+from two_operators import Operators, create_operators
+
+from sottovoce.core.errors import ConfigError, DeploymentError
+from sottovoce.deployment.operators.admission_file import AdmissionFile, admit
+from sottovoce.deployment.operators.cards import PinnedOperators
+from sottovoce.deployment.operators.device import DeviceFolder, RelayLink, create_device
+from sottovoce.deployment.operators.folders import (
+    CollectorFolder,
+    RelayFolder,
+    create_collector,
+    create_relay,
+)
+
+
+@pytest.fixture
+def operators(tmp_path: Path) -> Operators:
+    return create_operators(tmp_path)
+
+
+def test_both_operators_pin_the_same_keys(operators: Operators) -> None:
+    assert operators.relay.operators == operators.collector.operators == operators.pinned
+    assert operators.relay.signing_key.public == operators.pinned.keys.relay
+    assert operators.relay.encryption_key.public == operators.pinned.keys.relay_hpke
+    assert operators.collector.admission_key.public == operators.pinned.keys.collector_admission
+
+
+def test_private_keys_are_readable_by_their_owner_only(operators: Operators) -> None:
+    keys = [*operators.relay.folder.glob("*.key"), *operators.collector.folder.glob("*.key")]
+    assert len(keys) == 6
+    assert all(path.stat().st_mode & 0o077 == 0 for path in keys)
+
+
+def test_a_key_more_or_less_changes_the_digest(operators: Operators, tmp_path: Path) -> None:
+    other = create_operators(tmp_path / "other").pinned
+    changes = [
+        dataclasses.replace(operators.pinned.relay, certificate=other.relay.certificate),
+        dataclasses.replace(operators.pinned.relay, signing_key=other.relay.signing_key),
+    ]
+    digests = {
+        PinnedOperators(relay=card, collector=operators.pinned.collector).digest
+        for card in (operators.pinned.relay, *changes)
+    }
+    assert len(digests) == 3
+
+
+def test_a_relay_serves_one_collector(operators: Operators, tmp_path: Path) -> None:
+    card = operators.relay.folder / "relay.pub"
+    other = create_collector(tmp_path / "second", relay=card)
+    with pytest.raises(DeploymentError, match="has pinned another collector"):
+        operators.relay.pin(other.folder / "collector.pub")
+    stranger = create_operators(tmp_path / "other").collector.folder / "collector.pub"
+    with pytest.raises(ConfigError, match="different federations"):
+        create_relay(tmp_path / "third", address=operators.relay.address).pin(stranger)
+
+
+def test_folders_say_which_they_are(operators: Operators) -> None:
+    with pytest.raises(ConfigError, match="deploy init-relay"):
+        RelayFolder.read(operators.collector.folder)
+    with pytest.raises(ConfigError, match="deploy init-collector"):
+        CollectorFolder.read(operators.relay.folder)
+    with pytest.raises(ConfigError, match="deploy enroll"):
+        DeviceFolder.read(operators.relay.folder)
+
+
+def test_an_operator_needs_two_honest_clients_and_counts_on_one_colluder(
+    operators: Operators,
+) -> None:
+    path = operators.collector.folder / "collector.toml"
+    for text in ("minimum_clients = 1\n", "colluders = 0\n"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match="must be at least"):
+            CollectorFolder.read(operators.collector.folder)
+
+
+def test_a_client_needs_the_signatures_of_both_operators(operators: Operators) -> None:
+    device = create_device(
+        operators.folder / "phone",
+        name="phone",
+        operators=operators.relay.folder / "operators.toml",
+        digest=operators.pinned.digest.replace(" ", ""),
+    )
+    request = device.admission_path
+    for operator, missing in ((operators.relay, "relay"), (operators.collector, "collector")):
+        with pytest.raises(DeploymentError, match=f"not signed by the {missing}"):
+            RelayLink(device)
+        admit(operator, [request])
+    RelayLink(device).close()
+    found = AdmissionFile.read(request)
+    AdmissionFile(
+        name="other",
+        key=found.key,
+        valid_until=found.valid_until,
+        by_relay=found.by_relay,
+        by_collector=found.by_collector,
+    ).write(request)
+    with pytest.raises(DeploymentError, match="does not hold"):
+        RelayLink(device)
+
+
+def test_a_name_and_a_key_are_admitted_once(operators: Operators, tmp_path: Path) -> None:
+    (device,) = operators.devices(1)
+    known = AdmissionFile.read(device.admission_path)
+    request = tmp_path / "request.toml"
+    AdmissionFile(name="another", key=known.key).write(request)
+    with pytest.raises(DeploymentError, match="admitted before"):
+        admit(operators.relay, [request])
+    AdmissionFile(name=known.name, key=bytes(32)).write(request)
+    with pytest.raises(DeploymentError, match="admitted before"):
+        admit(operators.relay, [request])
+    assert AdmissionFile.read(request).by_relay == b""
+    admit(operators.relay, [device.admission_path])  # again is the same
+    assert operators.relay.clients() == {known.name: known.key}
+
+
+def test_no_operator_signs_for_longer_than_it_allows(operators: Operators, tmp_path: Path) -> None:
+    request = tmp_path / "request.toml"
+    until = int(time.time()) + 400 * 86400
+    AdmissionFile(name="phone", key=bytes(32), valid_until=until).write(request)
+    with pytest.raises(DeploymentError, match="more than 365 days"):
+        admit(operators.collector, [request])
+
+
+def test_replaced_keys_of_the_operators_are_noticed(operators: Operators, tmp_path: Path) -> None:
+    (device,) = operators.devices(1)
+    create_operators(tmp_path / "other").pinned.write(device.folder / "operators.toml")
+    with pytest.raises(ConfigError, match="by telephone"):
+        DeviceFolder.read(device.folder)
