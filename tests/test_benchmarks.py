@@ -35,6 +35,13 @@ def test_everything_on_one_page(tmp_path: Path) -> None:
     assert "| OpenDP |" in page  # measured, or said to be absent
 
 
+def test_relay_and_collector_give_the_sum_and_all_messages() -> None:
+    done = run("two_server.py", "--clients", 6)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("both servers") == 3
+    assert done.stdout.count("sum of 6 clients") == 2
+
+
 def test_a_sum_behind_masks_is_the_plain_sum() -> None:
     few = ("--clients", 5, "--threshold", 4, "--dropped", 1, "--dimension", 1000)
     done = run("pairwise.py", *few, "--without-flower")

@@ -9,7 +9,7 @@ import pytest
 import two_servers
 from two_servers import CLOSES, CONFIRM_BY, CONTENT, OPENS, PAYLOAD_BYTES, World
 
-from sottovoce.core.errors import ParameterError, PolicyError, WireError
+from sottovoce.core.errors import AbandonedError, ParameterError, PolicyError, WireError
 from sottovoce.protocol.secure import hpke, shuffle_messages
 from sottovoce.protocol.secure.announcement import Announcement
 from sottovoce.protocol.secure.encoding import Protocol
@@ -169,7 +169,7 @@ def test_the_relay_forwards_nothing_early_or_below_the_minimum(world: World) -> 
         world.relay.report(report, OPENS)
     with pytest.raises(WireError, match="still open"):
         world.relay.shuffled(CLOSES - 1)
-    with pytest.raises(WireError, match="at least 3 clients, got 2"):
+    with pytest.raises(AbandonedError, match="at least 3 clients, got 2"):
         world.relay.shuffled(CLOSES)
     with pytest.raises(WireError, match="closed"):
         world.relay.shuffled(CLOSES)
@@ -304,7 +304,7 @@ def test_too_few_confirmations_delete_the_key_unopened(world: World, lie: str) -
             *others,
         ],
     }
-    with pytest.raises(WireError, match="got 3; the key was deleted"):
+    with pytest.raises(AbandonedError, match="got 3; the key was deleted"):
         world.collector.open(dataclasses.replace(batch, entries=entries[lie]).to_bytes())
     with pytest.raises(WireError, match="no attempt"):
         world.collector.open(batch.to_bytes())
@@ -323,7 +323,7 @@ def test_slack_allows_confirmations_to_be_missing_but_not_below_the_minimum(
             if opens:
                 assert len(world.collector.open(fewer)) == 4
             else:
-                with pytest.raises(WireError, match="at least 3 clients, got 2"):
+                with pytest.raises(AbandonedError, match="at least 3 clients must confirm, got 2"):
                     world.collector.open(fewer)
 
 

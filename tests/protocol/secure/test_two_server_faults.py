@@ -13,7 +13,7 @@ import two_servers
 from two_servers import CLOSES, CONFIRM_BY, CONTENT, OPENS, PAYLOAD_BYTES, World, codes_of
 
 from sottovoce.core.adjacency import Adjacency, Unit
-from sottovoce.core.errors import LedgerError, WireError
+from sottovoce.core.errors import AbandonedError, LedgerError, WireError
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
 from sottovoce.privacy.events import OneBit
@@ -223,7 +223,7 @@ def test_sums_are_exact_for_200_patterns_of_dropouts(tmp_path: Path) -> None:
             reports = [clients[name]._encode(found, codes[name]) for name in sent]
             world.relay.reports(reports, OPENS)
             if len(sent) < 3:
-                with pytest.raises(WireError, match="at least 3"):
+                with pytest.raises(AbandonedError, match="at least 3"):
                     world.relay.frozen(CLOSES)
                 continue
             summed = world.relay.accepted(world.collector.accept(world.relay.frozen(CLOSES)))

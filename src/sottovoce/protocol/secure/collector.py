@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from sottovoce.core.errors import WireError
+from sottovoce.core.errors import AbandonedError, WireError
 from sottovoce.mechanisms.packing import UnsignedCodes
 from sottovoce.protocol.secure import shuffle_messages, two_server_messages
 from sottovoce.protocol.secure.announcement import SEED_BYTES
@@ -50,7 +50,8 @@ class Collector(CollectorOfAttempt):
             The clients whose sum the collector asks for; asked again, the same bytes.
 
         Raises:
-            WireError: The list is malformed, another one was taken, or too few clients are left.
+            AbandonedError: Too few clients are left; the attempt is closed for ever.
+            WireError: The list is malformed, or another one was taken.
         """
         found = self._current(SUM)
         if found.taken:
@@ -60,9 +61,9 @@ class Collector(CollectorOfAttempt):
         seeds = self._seeds(found, listed)
         if not self._least(found) <= len(seeds) <= found.announcement.attempt.most_clients:
             self.abandon()
-            raise WireError(
-                f"expected {self._least(found)} to {found.announcement.attempt.most_clients} "
-                f"accepted clients, got {len(seeds)}; the attempt is abandoned"
+            raise AbandonedError(
+                f"a sum needs {self._least(found)} to {found.announcement.attempt.most_clients} "
+                f"clients, got {len(seeds)}; the attempt is abandoned, so start a new one"
             )
         unsigned = Accepted(
             ann=ann,
@@ -119,7 +120,8 @@ class Collector(CollectorOfAttempt):
             The sums, each coordinate from 0 to (levels - 1) times the number of clients.
 
         Raises:
-            WireError: The message is not the relay's for these clients, or a sum is out of range.
+            AbandonedError: A sum is out of range; the attempt is closed for ever.
+            WireError: The message is not the relay's for these clients.
         """
         found, message = self._current(SUM), Summed.read(summed)
         if not found.seeds:
@@ -131,7 +133,9 @@ class Collector(CollectorOfAttempt):
             sums = self._unmasked(found, message)
             largest = len(found.seeds) * (asked.levels - 1)
             if any(int(total.max()) > largest for total in sums):
-                raise WireError(f"expected sums up to {largest}, got others")
+                raise AbandonedError(
+                    f"a sum is above {largest}, so relay or clients lied; start a new attempt"
+                )
             if check is not None:
                 check(sums, len(found.seeds))
         except BaseException:
@@ -198,7 +202,8 @@ class Collector(CollectorOfAttempt):
             The payloads that open, sorted, so that they tell nothing about the list's order.
 
         Raises:
-            WireError: Too few clients confirmed, or the batch is malformed.
+            AbandonedError: Too few clients confirmed; the key is deleted.
+            WireError: The batch is malformed.
         """
         found = self._current(SHUFFLER)
         if found.listed is None:
@@ -232,9 +237,9 @@ class Collector(CollectorOfAttempt):
         least = max(self._least(found), root.count - found.announcement.slack)
         if len(keys) < least:
             self.abandon()
-            raise WireError(
-                f"expected confirmations of at least {least} clients, got {len(keys)}; the key was "
-                "deleted and nothing was opened"
+            raise AbandonedError(
+                f"at least {least} clients must confirm, got {len(keys)}; the key was deleted and "
+                "nothing was opened, so start a new attempt"
             )
 
 

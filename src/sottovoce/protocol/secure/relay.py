@@ -8,7 +8,7 @@ refuses. It gives nothing away before an attempt closes.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sottovoce.core.errors import WireError
+from sottovoce.core.errors import AbandonedError, WireError
 from sottovoce.protocol.secure import shuffle_messages, two_server_messages
 from sottovoce.protocol.secure.announcement import Announcement
 from sottovoce.protocol.secure.encoding import Protocol
@@ -43,7 +43,8 @@ class Relay(RelayIntake):
         """Return the clients of a sum; the list is fixed when the attempt closes.
 
         Raises:
-            WireError: It has not closed yet, too few clients reported, or it is over.
+            AbandonedError: Too few clients reported; the attempt is closed for ever.
+            WireError: It has not closed yet, or it is over.
         """
         current = self._of(SUM)
         if self._state_of(current) == ANNOUNCED:
@@ -86,7 +87,9 @@ class Relay(RelayIntake):
             raise WireError("expected clients of the frozen list, got those of another list")
         if not set(found.names) <= set(Frozen.read(frozen).names):
             raise WireError("expected clients of the frozen list only, got others")
-        self._check_enough(current, len(found.names))
+        least = self._least(current)
+        if len(found.names) < least:
+            raise WireError(f"expected at least {least} clients, got {len(found.names)}")
 
     def _sum(self, current: Announcement, names: tuple[str, ...], chosen: bytes) -> bytes:
         asked, size = current.attempt, two_server_messages.vector_bytes(current)
@@ -111,7 +114,8 @@ class Relay(RelayIntake):
         Who sent which is deleted in the commit that writes the list.
 
         Raises:
-            WireError: It has not closed yet, too few clients reported, or it is over.
+            AbandonedError: Too few clients reported; the attempt is closed for ever.
+            WireError: It has not closed yet, or it is over.
         """
         current = self._of(SHUFFLER)
         state = self._state_of(current)
@@ -250,19 +254,19 @@ class Relay(RelayIntake):
         """Raise if an attempt is still open; close it for ever if too few clients reported."""
         if now < current.closes:
             raise WireError(f"{current.place} is still open; nothing is forwarded before it closes")
-        try:
-            self._check_enough(current, self._arrived)
-        except WireError:
+        least = self._least(current)
+        if self._arrived < least:
             with self._state.transaction():
                 self._journal.close_all()
                 self._forget_arrivals()
             self._state.overwrite_deleted()
-            raise
+            raise AbandonedError(
+                f"{current.place} needs at least {least} clients, got {self._arrived}; its reports "
+                "were deleted, so start a new attempt"
+            )
 
-    def _check_enough(self, current: Announcement, count: int) -> None:
-        least = max(current.attempt.threshold, self._minimum)
-        if count < least:
-            raise WireError(f"expected at least {least} clients, got {count}")
+    def _least(self, current: Announcement) -> int:
+        return max(current.attempt.threshold, self._minimum)
 
     def _forget_arrivals(self) -> None:
         for statement in FORGET_ARRIVALS:
