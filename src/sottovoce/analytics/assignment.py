@@ -54,7 +54,9 @@ def stream_of(randomness: Randomness, draw: str, first: PersonNumbers) -> Keystr
     if not isinstance(first, np.ndarray):
         return randomness.stream(draw, first)
     if randomness.grade == "seeded":
-        raise ParameterError("secret numbers need randomness from the operating system")
+        raise ParameterError(
+            "secret numbers need randomness from the operating system; use SystemRandomness"
+        )
     return randomness.stream(draw)
 
 
@@ -80,7 +82,9 @@ def _words(seed: int, draw: str, first: PersonNumbers, count: int) -> NDArray[np
         parameter_rules.integer("first", first, low=0, high=MAX_PEOPLE)
         numbers = np.arange(first + 1, first + 1 + count, dtype=np.uint64)
     elif len(first) != count:
-        raise ParameterError(f"expected the numbers of {count} people, got {len(first)}")
+        raise ParameterError(
+            f"expected the numbers of {count} people, got {len(first)}; give one for each person"
+        )
     else:
         numbers = first + np.uint64(1)
     text = f"{check_seed(seed)}:{draw}".encode()

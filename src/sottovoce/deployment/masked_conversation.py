@@ -74,7 +74,7 @@ class Conversation:
         check_keys: _Take = lambda _site, _keys: None,
         before_contributions: Callable[[], None] = lambda: None,
     ) -> PairwiseServer:
-        """Lead the attempt, and return the server from which the sum can be taken.
+        """Run the attempt, and return the server from which the sum can be taken.
 
         Args:
             requests: The request to each site that opens the attempt.

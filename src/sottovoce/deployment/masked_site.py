@@ -84,7 +84,7 @@ def _contribute(
 
 
 def agreed(order: Order) -> dict[str, object]:
-    """Return what all sites of an attempt must have received alike, beside the model."""
+    """Return what all sites of an attempt must have received alike, in addition to the model."""
     return {
         "spec": order.spec,
         "mechanism": order.mechanism,
