@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
+    from sottovoce.deployment.masked_asking import SumTerms as SumTerms
     from sottovoce.deployment.policy import Policy as Policy
     from sottovoce.deployment.site import Site as Site
     from sottovoce.deployment.site_answers import Values as Values
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 export_lazily(
     __name__,
     {
+        "masked_asking": ["SumTerms"],
         "policy": ["Policy"],
         "site": ["Site"],
         "site_answers": ["Values"],

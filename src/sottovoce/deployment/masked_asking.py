@@ -33,7 +33,7 @@ from sottovoce.protocol.secure.roster import Roster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumTerms:
-    """The terms of a question whose sites reveal only a sum.
+    """The terms of a question of which sites reveal only the sum of their tallies.
 
     Attributes:
         roster: The operator's copy of the sites' roster.
