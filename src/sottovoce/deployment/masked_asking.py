@@ -49,7 +49,13 @@ class SumTerms:
     delta: float = 1e-6
 
     def honest_sites(self, sites: int) -> int:
-        """Return how many honest sites a sum over at most `sites` sites counts on.
+        """Return how many honest sites a sum counts on.
+
+        Args:
+            sites: How many sites are asked.
+
+        Returns:
+            `minimum_clients`, or the least number that is safe.
 
         Raises:
             DeploymentError: So many sites cannot keep the promise.

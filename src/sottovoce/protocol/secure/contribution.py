@@ -42,7 +42,7 @@ class MaskedRequest:
     attempt: int
 
     def charges(self) -> list[PendingCharge]:
-        """Return what one attempt costs: the event of each uplink, charged anew."""
+        """Return what one attempt costs: the event of each uplink, charged again."""
         return masked_charges(self.plan, self.part, len(self.vectors), self.attempt)
 
 
