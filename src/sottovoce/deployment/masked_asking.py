@@ -88,9 +88,9 @@ class SummedAnswers:
         people: How many people each site has that is in the sum.
         failed: Why other sites are not.
         charged_people: The least number of honest people on which a site's charge counts.
-        central_epsilon: The largest epsilon of a person at `delta`, if the promise is kept.
+        central_epsilon: The largest epsilon of a person at `delta`, if the assumption holds.
         delta: Delta of the central epsilon.
-        promise: Whom a person must trust for the central epsilon.
+        promise: What is assumed of the sites for the central epsilon.
         replies_dropped: Number of replies that were not taken.
         bytes_up: Bytes of all replies.
     """
@@ -191,7 +191,7 @@ def sum_answers(
         ) from None
     failed = {site: why for site, why in talk.failed.items() if site not in declared}
     # Fewer people hide a person less, so the smallest crowd costs most.
-    fewest = min(charges.people[site] for site in declared)
+    fewest = min(charges.people.values())
     return SummedAnswers(
         tally=tally,
         people=declared,
@@ -200,8 +200,8 @@ def sum_answers(
         central_epsilon=privacy_spent(question.event_among(fewest), terms.delta).epsilon,
         delta=terms.delta,
         promise=(
-            f"at most {first.colluders} of the sites work together with the server, and at least "
-            f"{first.minimum_clients} sites in the sum follow the protocol"
+            f"at most {first.colluders} of the sites work together with the server or depart from "
+            f"the protocol, so at least {first.minimum_clients} sites in the sum follow it"
         ),
         replies_dropped=talk.dropped,
         bytes_up=talk.bytes_up,
