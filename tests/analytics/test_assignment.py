@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from sottovoce.analytics.assignment import assign_choices
+from sottovoce.analytics.assignment import assign_choices, secret_numbers, stream_of
 from sottovoce.core.errors import ParameterError
+from sottovoce.core.randomness import SeededRandomness
 
 
 def test_a_person_gets_the_same_whatever_the_batch() -> None:
@@ -36,3 +37,23 @@ def test_odd_numbers_are_refused() -> None:
     for seed, first in ((-1, 0), (2**63, 0), (1, -1)):
         with pytest.raises(ParameterError):
             assign_choices(seed, "row", first, 1, 2)
+
+
+def test_people_with_numbers_of_their_own_get_what_people_in_a_row_with_them_get() -> None:
+    in_a_row = assign_choices(7, "row", 40, 5, 13)
+    numbers = np.array([44, 40, 42], dtype=np.uint64)
+    assert assign_choices(7, "row", numbers, 3, 13).tolist() == in_a_row[[4, 0, 2]].tolist()
+    with pytest.raises(ParameterError, match="the numbers of 4 people, got 3"):
+        assign_choices(7, "row", numbers, 4, 13)
+
+
+def test_secret_numbers_differ_from_draw_to_draw_and_choose_evenly() -> None:
+    first, second = secret_numbers(200_000), secret_numbers(200_000)
+    assert not np.intersect1d(first, second).size > 10
+    counts = np.bincount(assign_choices(3, "row", first, 200_000, 16), minlength=16)
+    assert np.abs(counts - 12_500).max() < 6.0 * np.sqrt(12_500)
+
+
+def test_a_seed_never_stands_in_for_secret_numbers() -> None:
+    with pytest.raises(ParameterError, match="operating system"):
+        stream_of(SeededRandomness(1), "row", secret_numbers(2))

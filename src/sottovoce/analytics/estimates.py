@@ -12,10 +12,11 @@ import secrets
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.analytics import intervals
-from sottovoce.analytics.assignment import MAX_SEED
+from sottovoce.analytics.assignment import MAX_SEED, secret_numbers
 from sottovoce.analytics.histogram import HistogramQuestion
 from sottovoce.analytics.mean import MeanQuestion
 from sottovoce.analytics.places import PlacesQuestion
@@ -185,6 +186,23 @@ def tally_of(
         tally = asked.tally(codes, first)
         total = tally if total is None else add_tallies(total, tally)
         first += tally.people
+    if total is None:
+        raise ParameterError("there are no answers; give the values of at least one person")
+    return total
+
+
+def secret_tally_of(asked: Question, batches: Iterable[ArrayLike]) -> Tally:
+    """Return the tally of the codes of people who draw in secret what they are asked.
+
+    Only sums of such tallies may be revealed. All randomness comes from the operating system. Raise
+    ParameterError if there is no batch.
+    """
+    randomness = SystemRandomness()
+    total: Tally | None = None
+    for batch in batches:
+        people = secret_numbers(len(np.asarray(batch)))
+        tally = asked.tally(asked.answer(batch, randomness, people), people)
+        total = tally if total is None else add_tallies(total, tally)
     if total is None:
         raise ParameterError("there are no answers; give the values of at least one person")
     return total

@@ -34,7 +34,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.analytics import intervals, transforms
-from sottovoce.analytics.assignment import assign_choices, check_seed
+from sottovoce.analytics.assignment import (
+    PersonNumbers,
+    assign_choices,
+    check_seed,
+    stream_of,
+)
 from sottovoce.analytics.question import build_estimate, check_people, question
 from sottovoce.analytics.randomizers import CategoryRandomizer, RandomizedQuestion
 from sottovoce.analytics.result import Estimate, Number
@@ -221,19 +226,19 @@ class HistogramQuestion(RandomizedQuestion):
         share = (inside - self.lower) / (self.upper - self.lower)
         return np.clip(np.floor(share * self.num_bins), 0, self.num_bins - 1).astype(np.int64)
 
-    def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
+    def answer(self, values: ArrayLike, randomness: Randomness, first: PersonNumbers = 0) -> Codes:
         own = self.indices(values)
         if self.mechanism == HADAMARD:
             own = transforms.is_negative(self._rows(first, len(own)), own)
-        return self.randomizer.answer(own, randomness.stream("histogram", first))
+        return self.randomizer.answer(own, stream_of(randomness, "histogram", first))
 
-    def tally(self, codes: Codes, first: int = 0) -> Tally:
+    def tally(self, codes: Codes, first: PersonNumbers = 0) -> Tally:
         if self.mechanism == K_ARY:
             return CodeCounts.of(codes, self.num_bins)
         return CodeCounts.of(codes, 2, self._rows(first, len(codes)), self.order)
 
-    def _rows(self, first: int, count: int) -> NDArray[np.int64]:
-        """Return the matrix rows of persons first, first + 1, ...; never row 0."""
+    def _rows(self, first: PersonNumbers, count: int) -> NDArray[np.int64]:
+        """Return the matrix rows of people with these numbers; never row 0."""
         return 1 + assign_choices(self.public_seed, "row", first, count, self.order - 1)
 
     def check_rows(self, tally: Tally) -> None:

@@ -13,6 +13,7 @@ from typing import ClassVar
 from numpy.typing import ArrayLike
 
 from sottovoce.analytics import intervals
+from sottovoce.analytics.assignment import PersonNumbers, stream_of
 from sottovoce.analytics.question import build_estimate, check_people, question
 from sottovoce.analytics.randomizers import RandomizedQuestion
 from sottovoce.analytics.result import Estimate, Number
@@ -101,10 +102,10 @@ class MeanQuestion(RandomizedQuestion):
             mechanism=self.mechanism,
         )
 
-    def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
-        return self.randomizer.answer(numbers(values), randomness.stream("mean", first))
+    def answer(self, values: ArrayLike, randomness: Randomness, first: PersonNumbers = 0) -> Codes:
+        return self.randomizer.answer(numbers(values), stream_of(randomness, "mean", first))
 
-    def tally(self, codes: Codes, first: int = 0) -> Tally:  # noqa: ARG002  (everyone is asked the same)
+    def tally(self, codes: Codes, first: PersonNumbers = 0) -> Tally:  # noqa: ARG002  (everyone is asked the same)
         return self.randomizer.tally(codes)
 
     def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:

@@ -27,7 +27,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.analytics import intervals
-from sottovoce.analytics.question import build_estimate, check_people, epsilon_of, question
+from sottovoce.analytics.assignment import PersonNumbers, stream_of
+from sottovoce.analytics.question import (
+    build_estimate,
+    check_people,
+    epsilon_of,
+    event_of_counts,
+    question,
+)
 from sottovoce.analytics.result import Estimate, Interval, Number
 from sottovoce.analytics.scalar_randomizer import Contributions
 from sottovoce.analytics.tallies import CodeCounts, Tally
@@ -367,6 +374,10 @@ class PlacesQuestion:
         """The privacy event of one person's code, for any two places of the map (replace-one)."""
         return release_event(self.mechanism, adjacency=Adjacency.REPLACE_ONE)
 
+    def event_among(self, people: int) -> PrivacyEvent:
+        """Return the event of one code if only counts over `people` codes are revealed."""
+        return event_of_counts(self.mechanism, people)
+
     @property
     def mechanism_kind(self) -> str:
         """The name of the registered mechanism; a site's policy lists it."""
@@ -387,7 +398,7 @@ class PlacesQuestion:
         """A digest of the mechanism and its tables: the same for clients and server."""
         return registry.parameter_hash(self.mechanism).hex()
 
-    def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
+    def answer(self, values: ArrayLike, randomness: Randomness, first: PersonNumbers = 0) -> Codes:
         """Return one code for each row (latitude, longitude) in degrees.
 
         Places outside the map are moved to its edge. `first` is the number of the first person, and
@@ -395,12 +406,12 @@ class PlacesQuestion:
         """
         rows = degrees(values)
         places, mechanism = self.area.places(rows[:, 0], rows[:, 1]), self.mechanism
-        stream = randomness.stream("location", first)
+        stream = stream_of(randomness, "location", first)
         pairs = sample_table(places.ravel(), mechanism.table, stream, mechanism.affine)
         east, north = pairs.reshape(-1, 2).T.astype(np.int64)
         return (east * mechanism.levels + north).astype(self.code_format.dtype)
 
-    def tally(self, codes: Codes, first: int = 0) -> Tally:  # noqa: ARG002  (everyone is asked the same)
+    def tally(self, codes: Codes, first: PersonNumbers = 0) -> Tally:  # noqa: ARG002  (everyone is asked the same)
         return CodeCounts.of(codes, self.code_format.levels)
 
     def estimate(self, tally: Tally, confidence: float = 0.95) -> Estimate:

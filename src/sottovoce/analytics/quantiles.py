@@ -29,7 +29,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.analytics import intervals, transforms
-from sottovoce.analytics.assignment import assign_choices, check_seed
+from sottovoce.analytics.assignment import (
+    PersonNumbers,
+    assign_choices,
+    check_seed,
+    stream_of,
+)
 from sottovoce.analytics.inversion import QuantileInversion
 from sottovoce.analytics.question import build_estimate, check_people, question
 from sottovoce.analytics.randomizers import CategoryRandomizer, RandomizedQuestion
@@ -185,21 +190,23 @@ class QuantilesQuestion(RandomizedQuestion):
         share = (inside - self.lower) / (self.upper - self.lower)
         return np.clip(np.floor(share * self.cells), 0, self.cells - 1).astype(np.int64)
 
-    def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
+    def answer(self, values: ArrayLike, randomness: Randomness, first: PersonNumbers = 0) -> Codes:
         sent = self.indices(values)
         if self.mechanism == HAAR:
             levels, rows = self._assign(first, len(sent))
             negative = transforms.is_negative(rows, transforms.nodes(sent, levels, self.depth))
             sent = negative ^ transforms.is_right(sent, levels, self.depth)
-        return self.randomizer.answer(sent, randomness.stream("quantiles", first))
+        return self.randomizer.answer(sent, stream_of(randomness, "quantiles", first))
 
-    def tally(self, codes: Codes, first: int = 0) -> Tally:
+    def tally(self, codes: Codes, first: PersonNumbers = 0) -> Tally:
         if self.mechanism == K_ARY:
             return CodeCounts.of(codes, self.cells)
         levels, rows = self._assign(first, len(codes))
         return CodeCounts.of(codes, 2, (1 << levels) - 1 + rows, self.cells - 1)
 
-    def _assign(self, first: int, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _assign(
+        self, first: PersonNumbers, count: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return each person's level, and row of that level's matrix."""
         levels = assign_choices(self.public_seed, "level", first, count, self.depth)
         rows = assign_choices(self.public_seed, "row", first, count, 1 << self.depth)

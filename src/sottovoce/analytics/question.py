@@ -3,7 +3,8 @@
 The client's side turns values into codes (`answer`), one for each person; nothing else leaves it.
 The server's side adds codes up (`tally`; tallies are added with +) and computes the statistic from
 the sum (`estimate`). Where people are asked different things, the assignment follows from the
-question's public seed and the person's number: `first` plus the position in the batch.
+question's public seed and the person's number: `first` plus the position in the batch, or a secret
+number where only counts over all people are revealed.
 """
 
 import dataclasses
@@ -13,14 +14,18 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from numpy.typing import ArrayLike
 
+from sottovoce.analytics.assignment import PersonNumbers
 from sottovoce.analytics.result import FLOAT, POPULATION_NOTE, Estimate, Number
 from sottovoce.analytics.tallies import Tally
 from sottovoce.core import bounded_json
+from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.errors import ParameterError, UnknownNameError
 from sottovoce.core.randomness import Randomness
-from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Sampling
+from sottovoce.mechanisms.mechanism import CodeFormat, Codes, Mechanism, Sampling
+from sottovoce.mechanisms.release import ShuffledMessages, release_event
 from sottovoce.privacy.events import PrivacyEvent, PureDp, basic_counts
 from sottovoce.privacy.pure import pure_epsilon
+from sottovoce.privacy.shuffling import MAX_CLIENTS
 
 MAX_BATCH = 1_000_000  # People whose values are encoded at a time.
 
@@ -39,6 +44,21 @@ class Question(Protocol):
     @property
     def event(self) -> PrivacyEvent:
         """The privacy event that one person's code is charged with."""
+        ...
+
+    def event_among(self, people: int) -> PrivacyEvent:
+        """Return the event of one person's code if only counts over `people` codes are revealed.
+
+        The counts are those of all people together, and what each person is asked is drawn in
+        secret (`assignment.secret_numbers`). So the counts are a function of the messages in
+        random order, where a message is what a person was asked, and the code.
+
+        Args:
+            people: How many people follow the protocol, this person included.
+
+        Returns:
+            The event of shuffled messages, or `event` itself for fewer than two people.
+        """
         ...
 
     @property
@@ -60,25 +80,26 @@ class Question(Protocol):
         """A digest of the mechanism and its tables: the same for clients and server."""
         ...
 
-    def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
+    def answer(self, values: ArrayLike, randomness: Randomness, first: PersonNumbers = 0) -> Codes:
         """Encode values, on the clients' side.
 
         Args:
             values: One value for each of the persons first, first + 1, ...
             randomness: The source of randomness.
-            first: The number of the first person; it determines the keystream and what is asked.
+            first: The number of the first person, or the secret number of each; it determines the
+                keystream and what is asked.
 
         Returns:
             One code for each person.
         """
         ...
 
-    def tally(self, codes: Codes, first: int = 0) -> Tally:
+    def tally(self, codes: Codes, first: PersonNumbers = 0) -> Tally:
         """Add codes up, on the server's side.
 
         Args:
             codes: The codes of the persons first, first + 1, ...
-            first: The number of the first person.
+            first: The number of the first person, or the secret number of each.
 
         Returns:
             Counts or moments whose size does not depend on the number of people.
@@ -247,6 +268,14 @@ def build_estimate(
         notes=(*few, *([POPULATION_NOTE] if not few else []), *label, *notes),
         details=details or {},
     )
+
+
+def event_of_counts(mechanism: Mechanism, people: int) -> PrivacyEvent:
+    """Return the event of one code of a mechanism among those of `people` people (replace-one)."""
+    if people < 2:
+        return release_event(mechanism, adjacency=Adjacency.REPLACE_ONE)
+    hidden = ShuffledMessages(minimum_clients=min(people, MAX_CLIENTS))
+    return release_event(mechanism, adjacency=Adjacency.REPLACE_ONE, visibility=hidden)
 
 
 def epsilon_of(event: PrivacyEvent) -> float:

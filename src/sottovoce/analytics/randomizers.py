@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from sottovoce.analytics.question import event_of_counts
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Categories
 from sottovoce.core.randomness import Keystream
@@ -118,6 +119,10 @@ class RandomizedQuestion:
     @property
     def event(self) -> PrivacyEvent:
         return self.randomizer.event
+
+    def event_among(self, people: int) -> PrivacyEvent:
+        """Return the event of one code if only counts over `people` codes are revealed."""
+        return event_of_counts(self.randomizer.build(1), people)
 
     @property
     def sampling(self) -> Sampling:

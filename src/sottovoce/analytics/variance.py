@@ -23,7 +23,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sottovoce.analytics import intervals
-from sottovoce.analytics.assignment import assign_choices, check_seed
+from sottovoce.analytics.assignment import (
+    PersonNumbers,
+    assign_choices,
+    check_seed,
+    stream_of,
+)
 from sottovoce.analytics.question import build_estimate, check_people, question
 from sottovoce.analytics.randomizers import RandomizedQuestion
 from sottovoce.analytics.result import Estimate, Number
@@ -124,14 +129,14 @@ class VarianceQuestion(RandomizedQuestion):
         """Half the width of [lower, upper]."""
         return (self.upper - self.lower) / 2.0
 
-    def answer(self, values: ArrayLike, randomness: Randomness, first: int = 0) -> Codes:
+    def answer(self, values: ArrayLike, randomness: Randomness, first: PersonNumbers = 0) -> Codes:
         clipped = np.clip(numbers(values), self.lower, self.upper)
         y = np.clip((clipped - (self.lower + self.upper) / 2.0) / self.half_width, -1.0, 1.0)
         asked = assign_choices(self.public_seed, "square", first, len(y), 2)
         sent = np.where(asked == _SQUARE, 2.0 * y**2 - 1.0, y)
-        return self.randomizer.answer(sent, randomness.stream("variance", first))
+        return self.randomizer.answer(sent, stream_of(randomness, "variance", first))
 
-    def tally(self, codes: Codes, first: int = 0) -> Tally:
+    def tally(self, codes: Codes, first: PersonNumbers = 0) -> Tally:
         asked = assign_choices(self.public_seed, "square", first, len(codes), 2)
         return self.randomizer.tally(codes, asked, 2)
 

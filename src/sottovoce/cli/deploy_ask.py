@@ -19,8 +19,10 @@ from sottovoce.cli.options import (
     parse_words,
 )
 from sottovoce.cli.output import Json, print_fields, print_json, print_table, report_progress, say
+from sottovoce.core.display import show_epsilon
 
 _POLL_SECONDS = 0.5
+DIRECT, SECURE_SUM = "direct", "secure_sum"
 
 
 def ask(
@@ -59,6 +61,26 @@ def ask(
     deadline: Annotated[
         float, typer.Option(help="Seconds within which sites must answer.")
     ] = 600.0,
+    channel: Annotated[
+        str,
+        typer.Option(
+            help="direct: each site sends the tally of its people. secure_sum: only the sum of the "
+            "tallies of all sites is revealed, and a person costs less."
+        ),
+    ] = DIRECT,
+    minimum_clients: Annotated[
+        int | None,
+        typer.Option(
+            help="Of a secure sum: the number of sites that follow the protocol, on whose people "
+            "the charge counts [the least that the number of sites allows]."
+        ),
+    ] = None,
+    colluders: Annotated[
+        int, typer.Option(help="Of a secure sum: the most sites that may work with the server.")
+    ] = 1,
+    delta: Annotated[
+        float, typer.Option(help="Of a secure sum: the delta at which its epsilon is printed.")
+    ] = 1e-6,
     out: Annotated[Path | None, typer.Option(help="The folder to create [DIR/runs/NAME].")] = None,
     as_json: Json = False,
 ) -> None:
@@ -72,6 +94,12 @@ def ask(
         raise ParameterError(
             "--minimum-sites must be at least 1, and --deadline a positive number of seconds"
         )
+    waiting = {
+        "deadline_seconds": deadline,
+        "minimum_sites": minimum_sites,
+        "confidence": confidence,
+        **_channel(channel, minimum_clients, colluders, delta),
+    }
     given: dict[str, Any] = {
         "lower": lower,
         "upper": upper,
@@ -85,17 +113,37 @@ def ask(
     }
     options = {name: value for name, value in given.items() if value is not None}
     question = question_for(statistic, epsilon=epsilon, **options)
-    found, path = _asked(
-        folder,
-        question,
-        about,
-        {"deadline_seconds": deadline, "minimum_sites": minimum_sites, "confidence": confidence},
-        out,
-    )
+    if channel != DIRECT:
+        from sottovoce.deployment.masked_questions import check_countable
+
+        check_countable(question)
+    found, path = _asked(folder, question, about, waiting, out)
     if as_json:
         print_json({**found, "folder": str(path)})
     else:
         _print(found, path)
+
+
+def _channel(
+    kind: str, minimum_clients: int | None, colluders: int, delta: float
+) -> dict[str, Any]:
+    """Return the terms of a secure sum for the link's server; empty for plain answers."""
+    from sottovoce.core import parameter_rules
+    from sottovoce.core.errors import UnknownNameError
+    from sottovoce.deployment.masked_questions import channel_of_sum
+
+    if kind not in (DIRECT, SECURE_SUM):
+        raise UnknownNameError.among("channel of a question", kind, (DIRECT, SECURE_SUM))
+    if kind == DIRECT:
+        return {}
+    channel_of_sum(2 if minimum_clients is None else minimum_clients, colluders)
+    parameter_rules.delta(delta)
+    return {
+        "channel": kind,
+        "minimum_clients": minimum_clients or 0,
+        "colluders": colluders,
+        "delta": delta,
+    }
 
 
 def _asked(
@@ -156,12 +204,26 @@ def _print(found: dict[str, Any], path: Path) -> None:
     print_fields(
         {
             "people": found["people"],
-            "epsilon a person": found["epsilon"],
+            **_epsilons(found),
             "bits a person": found["bits_per_person"],
             "mechanism": found["mechanism"],
             "sites that answered": len(sites["answered"]),
+            "sites that did not": len(sites["failed"]),
             "folder": path,
         }
     )
     for note in found["notes"]:
         say(f"note: {note}")
+
+
+def _epsilons(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what a person has spent, and what that assumes."""
+    summed = found.get("secure_sum")
+    if summed is None:
+        return {"epsilon a person": found["epsilon"]}
+    central = f"{show_epsilon(summed['central_epsilon'])} at delta {summed['delta']:g}"
+    return {
+        "epsilon a person, at most": central,
+        "assumed for it": summed["promise"],
+        "epsilon if the code is seen": summed["local_epsilon"],
+    }

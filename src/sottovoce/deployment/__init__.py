@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sottovoce.core.faces import export_lazily
 
 if TYPE_CHECKING:
+    from sottovoce.deployment.masked_asking import SumTerms as SumTerms
     from sottovoce.deployment.operators.device import DeviceFolder as DeviceFolder
     from sottovoce.deployment.operators.device import RelayLink as RelayLink
     from sottovoce.deployment.policy import Policy as Policy
@@ -26,6 +27,7 @@ export_lazily(
     __name__,
     {
         "operators.device": ["DeviceFolder", "RelayLink"],
+        "masked_asking": ["SumTerms"],
         "policy": ["Policy"],
         "site": ["Site"],
         "site_answers": ["Values"],

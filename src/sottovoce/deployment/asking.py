@@ -9,9 +9,10 @@ ledger.sqlite    what each site's people were charged with, by the server's acco
 estimate.json    the estimate, once there is one
 """
 
+import dataclasses
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from sottovoce.analytics.tallies import Tally, add_tallies
 from sottovoce.core import files, printable_text
 from sottovoce.core.adjacency import Unit
 from sottovoce.core.errors import DeploymentError, WireError
+from sottovoce.deployment.masked_asking import SumTerms, sum_answers
+from sottovoce.deployment.masked_questions import check_countable
 from sottovoce.deployment.orders import (
     MOST_PEOPLE,
     QuestionRequest,
@@ -51,6 +54,8 @@ class FederatedQuestion:
         deadline_seconds: Seconds to wait for replies.
         minimum_sites: With fewer replies there is no estimate.
         confidence: Confidence level of the interval.
+        secure_sum: The terms under which sites reveal only the sum of their tallies; None if each
+            sends its own.
     """
 
     question: Question
@@ -60,6 +65,7 @@ class FederatedQuestion:
     deadline_seconds: float = 600.0
     minimum_sites: int = 1
     confidence: float = 0.95
+    secure_sum: SumTerms | None = None
 
 
 @dataclass(slots=True)
@@ -113,9 +119,11 @@ def ask(
     """Ask every reachable site once and estimate from the replies that come in time.
 
     Before sites are asked, each is charged in the server's own ledger in `folder`, whether or not
-    it answers. `folder` also gets question.json and, with the estimate, estimate.json. Waiting
-    ends early once every site has answered or failed. Raises DeploymentError if fewer than
-    `minimum_sites` can be reached (nothing is charged or written then) or have answered.
+    it answers. In a secure sum this is before they are asked for their masked counts; then the sum
+    over enough sites is all that is revealed. `folder` also gets question.json and, with the
+    estimate, estimate.json. Waiting ends early once every site has answered or failed. Raises
+    DeploymentError if fewer than `minimum_sites` can be reached (nothing is charged or written
+    then) or have answered.
     """
     reached = sorted(post.reachable(asking.sites))
     if len(reached) < asking.minimum_sites:
@@ -123,6 +131,9 @@ def ask(
             f"{len(reached)} of {len(asking.sites)} sites are online, but the question needs "
             f"{asking.minimum_sites}; no site was asked or charged. Start the nodes of the sites"
         )
+    if asking.secure_sum is not None:
+        left = _time_left(asking.deadline_seconds, clock)
+        return _ask_sum(asking, asking.secure_sum, reached, post, folder, left, pause)
     files.write_json(folder / QUESTION_NAME, _written(asking, reached), mode=files.PRIVATE)
     _charge(asking, reached, folder / LEDGER_NAME)
     requests = {
@@ -147,6 +158,67 @@ def ask(
         if site not in inbox.tallies:
             inbox.failed.setdefault(site, "it did not answer in time")
     return _estimated(asking, inbox, folder)
+
+
+def _time_left(deadline_seconds: float, clock: Callable[[], float]) -> Callable[[], float]:
+    ends = clock() + deadline_seconds
+    return lambda: ends - clock()
+
+
+def _ask_sum(
+    asking: FederatedQuestion,
+    terms: SumTerms,
+    reached: Sequence[str],
+    post: Transport[QuestionRequest],
+    folder: Path,
+    seconds_left: Callable[[], float],
+    pause: Callable[[float], None],
+) -> Estimate:
+    """Ask for masked tallies, and estimate from their sum."""
+    check_countable(asking.question)
+    sites = [site for site in reached if site in terms.roster.keys]
+    honest = terms.honest_sites(len(sites))
+    requests = {
+        site: dataclasses.replace(
+            _inquiry(asking, site, 0, len(sites)),
+            attempt=1,
+            minimum_clients=honest,
+            colluders=terms.colluders,
+        )
+        for site in sites
+    }
+    files.write_json(folder / QUESTION_NAME, _written(asking, sites), mode=files.PRIVATE)
+    with Ledger(folder / LEDGER_NAME, create=True) as ledger:
+        summed = sum_answers(
+            asking.question, terms, requests, post, ledger, seconds_left=seconds_left, pause=pause
+        )
+    _check_answers(asking, len(sites), len(summed.people), summed.failed)
+    found = asking.question.estimate(summed.tally, asking.confidence)
+    found = found.noted(
+        *_site_notes(len(sites), len(summed.people), summed.failed),
+        "only the sum over all sites was revealed; epsilon is that of one code if it were seen, "
+        "and the central epsilon is that of the sum",
+    )
+    local = found.details.get("epsilon_across_the_map", found.epsilon)
+    written = {
+        "secure_sum": {
+            "central_epsilon": summed.central_epsilon,
+            "delta": summed.delta,
+            "local_epsilon": local,
+            "minimum_clients": honest,
+            "colluders": terms.colluders,
+            "charged_people": summed.charged_people,
+            "promise": summed.promise,
+        },
+        "sites": {
+            "answered": summed.people,
+            "failed": dict(sorted(summed.failed.items())),
+            "replies_dropped": summed.replies_dropped,
+            "total_bytes_up": summed.bytes_up,
+        },
+    }
+    files.write_json(folder / ESTIMATE_NAME, {**found.to_dict(), **written})
+    return found
 
 
 def run_name(question: Question, about: str, number: str) -> str:
@@ -201,23 +273,14 @@ def _written(asking: FederatedQuestion, reached: Sequence[str]) -> dict[str, Any
 
 
 def _estimated(asking: FederatedQuestion, inbox: _Inbox, folder: Path) -> Estimate:
-    told = printable_text.format_reasons(inbox.failed)
-    if len(inbox.tallies) < asking.minimum_sites:
-        raise DeploymentError(
-            f"{len(inbox.tallies)} of {len(inbox.asked)} sites have answered, but the question "
-            f"needs {asking.minimum_sites}; {told}check the sites' logs and ask again. The "
-            "server's own ledger counts every site that was asked as charged, but a site that "
-            "refused has charged nothing"
-        )
+    _check_answers(asking, len(inbox.asked), len(inbox.tallies), inbox.failed)
     total: Tally | None = None
     for site in sorted(inbox.tallies):  # by name: a sum must not depend on the order of arrival
         tally = inbox.tallies[site]
         total = tally if total is None else add_tallies(total, tally)
     assert total is not None
     found = asking.question.estimate(total, asking.confidence)
-    notes = [f"asked of {len(inbox.asked)} sites, of which {len(inbox.tallies)} have answered"]
-    notes += [f"no answer of '{site}': {reason}" for site, reason in sorted(inbox.failed.items())]
-    found = found.noted(*notes)
+    found = found.noted(*_site_notes(len(inbox.asked), len(inbox.tallies), inbox.failed))
     sites = {
         "sites": {
             "answered": {site: inbox.tallies[site].people for site in sorted(inbox.tallies)},
@@ -228,3 +291,22 @@ def _estimated(asking: FederatedQuestion, inbox: _Inbox, folder: Path) -> Estima
     }
     files.write_json(folder / ESTIMATE_NAME, {**found.to_dict(), **sites})
     return found
+
+
+def _check_answers(
+    asking: FederatedQuestion, asked: int, answered: int, failed: Mapping[str, str]
+) -> None:
+    """Raise DeploymentError if fewer sites have answered than the question needs."""
+    if answered >= asking.minimum_sites:
+        return
+    raise DeploymentError(
+        f"{answered} of {asked} sites have answered, but the question "
+        f"needs {asking.minimum_sites}; {printable_text.format_reasons(failed)}check the sites' "
+        "logs and ask again. The server's own ledger counts every site that was asked as "
+        "charged, but a site that refused has charged nothing"
+    )
+
+
+def _site_notes(asked: int, answered: int, failed: Mapping[str, str]) -> list[str]:
+    notes = [f"asked of {asked} sites, of which {answered} have answered"]
+    return notes + [f"no answer of '{site}': {reason}" for site, reason in sorted(failed.items())]

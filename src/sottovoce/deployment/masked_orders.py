@@ -56,6 +56,13 @@ class Step(SiteRequest):
         return {**self.table(), CONTENT: self.content}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuestionStep(Step):
+    """One step of an attempt that a question has opened; it is sent as a query."""
+
+    message_type: ClassVar[str] = "query"
+
+
 def read_step(blobs: Blobs) -> Step:
     """Return the step in a server's message; raise WireError if it is not one."""
     if set(blobs) != {STEP, CONTENT}:

@@ -6,24 +6,16 @@ answer a step has dropped out. With too few sites left the attempt is abandoned,
 unmasked, and the model stays as it is.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import cast
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
 
 from sottovoce.core import printable_text
-from sottovoce.core.errors import AbandonedError, BudgetExhaustedError, WireError
-from sottovoce.deployment.masked_orders import Action, Step, attempt_of, read_step_reply
+from sottovoce.core.errors import AbandonedError, BudgetExhaustedError
+from sottovoce.deployment.masked_conversation import Conversation
+from sottovoce.deployment.masked_orders import attempt_of
 from sottovoce.deployment.masked_site import agreed
-from sottovoce.deployment.orders import Order, read_refusal
-from sottovoce.deployment.post import (
-    OVERHEAD_BYTES,
-    OutgoingRequest,
-    Reply,
-    Transport,
-    announce,
-    check_length,
-)
-from sottovoce.deployment.remote_rounds import POLL_SECONDS, RemoteRounds, bytes_between
+from sottovoce.deployment.orders import Order
+from sottovoce.deployment.remote_rounds import RemoteRounds, bytes_between
 from sottovoce.federated.rounds import ServedRound
 from sottovoce.federated.training import SiteReply
 from sottovoce.ledger.journal import Place
@@ -31,17 +23,13 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.protocol.broadcast import Start, pack_start
 from sottovoce.protocol.charging import Refused
 from sottovoce.protocol.plan import RoundPlan
-from sottovoce.protocol.secure.attempt import Attempt
 from sottovoce.protocol.secure.contribution import masked_charges
-from sottovoce.protocol.secure.pairwise_server import PairwiseServer
+from sottovoce.protocol.secure.pairwise_result import SummedRound
 from sottovoce.protocol.secure.roster import Roster
 from sottovoce.protocol.server import SummedUplink
 
 _LOG = printable_text.logger()
 BEGUN, DONE = "begun", "done"
-# Shares of what is left of a round's time that a step may take. Training is in 'contribute'.
-_SHARE = {"open": 0.3, "share": 0.2, "contribute": 0.7, "sign": 0.5, "answer": 1.0}
-_BYTES_OF_A_PEER = 512  # of keys, shares, signatures and answers, for each site of the attempt
 
 
 def charge_attempt(
@@ -118,8 +106,17 @@ class MaskedRounds(RemoteRounds):
             vectors=vectors,
         )
         before = self.post.traffic()
-        talk = _Conversation(rounds=self, plan=plan, attempt=attempt)
-        found = talk.run(orders)
+        talk = Conversation(
+            post=self.post,
+            roster=self.roster,
+            attempt=attempt,
+            colluders=plan.channel.most_colluders,
+            seconds_left=self.seconds_left,
+            pause=self.pause,
+        )
+        summed = _sum_of(talk, plan, orders)
+        counted = summed.survivors if summed else ()
+        found = _uplinks(plan, talk, summed) if summed else []
         journal.advance(attempt_place(plan, self.roster.federation, number), BEGUN, DONE)
         self._progress.reasons.update(talk.failed)
         up, down = bytes_between(before, self.post.traffic()) or (talk.bytes_up, talk.bytes_down)
@@ -130,151 +127,38 @@ class MaskedRounds(RemoteRounds):
             total_bytes_down=down,
             replies_dropped=talk.dropped,
             unanswered=dict(talk.failed),
-            sites=talk.sites(list(orders)),
+            sites={site: _outcome(site, counted, talk.failed) for site in orders},
         )
 
 
-@dataclass(slots=True, kw_only=True)
-class _Conversation:
-    """One attempt: its steps in order, and what became of each site."""
-
-    rounds: MaskedRounds
-    plan: RoundPlan
-    attempt: Attempt
-    failed: dict[str, str] = field(default_factory=dict)
-    dropped: int = 0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    counted: tuple[str, ...] = ()
-
-    def run(self, orders: Mapping[str, Order]) -> list[SummedUplink]:
-        """Return the sum of each uplink; an empty list if the attempt is abandoned."""
-        channel = self.plan.channel
-        server = PairwiseServer(
-            roster=self.rounds.roster, attempt=self.attempt, colluders=channel.most_colluders
+def _sum_of(talk: Conversation, plan: RoundPlan, orders: Mapping[str, Order]) -> SummedRound | None:
+    """Return the sum of a round; None if the attempt is abandoned."""
+    mechanism = plan.clients[0].mechanism
+    try:
+        return talk.run(orders).result(
+            logit_norm=getattr(mechanism, "logit_norm", None),
+            logit_bound=getattr(mechanism, "logit_bound", None),
         )
-        peers = _BYTES_OF_A_PEER * (len(orders) + 1)
-        vectors = self.attempt.uplinks * (self.attempt.dimension * self.attempt.bits // 8 + 64)
-        try:
-            self._step("open", orders, server.receive_keys, peers)
-            listed = server.list_message()
-            self._ask("share", server.listed, lambda _: listed, server.receive_shares, peers)
-            self._ask("contribute", server.members(), server.box, server.receive_input, vectors)
-            survivors = server.survivors()
-            self.counted = server.survivor_names
-            self._ask("sign", self.counted, lambda _: survivors, server.receive_signature, peers)
-            quorum = server.quorum()
-            self._ask("answer", self.counted, lambda _: quorum, server.receive_answer, peers)
-            mechanism = self.plan.clients[0].mechanism
-            found = server.result(
-                logit_norm=getattr(mechanism, "logit_norm", None),
-                logit_bound=getattr(mechanism, "logit_bound", None),
-            )
-        except AbandonedError as error:
-            self.counted = ()
-            _LOG.warning("round %d is abandoned: %s", self.plan.round, error)
-            return []
-        self.counted = found.survivors
-        payload = len(found.survivors) * (self.attempt.dimension * self.attempt.bits + 7) // 8
-        return [
-            SummedUplink(
-                plan=self.plan,
-                sums=sums,
-                received=len(found.survivors),
-                payload_bytes=payload,
-                total_bytes=self.bytes_up // self.attempt.uplinks,
-            )
-            for sums in found.vectors
-        ]
+    except AbandonedError as error:
+        _LOG.warning("round %d is abandoned: %s", plan.round, error)
+        return None
 
-    def _ask(
-        self,
-        action: Action,
-        sites: Sequence[str],
-        content: Callable[[str], bytes],
-        take: Callable[[str, bytes], object],
-        most_bytes: int,
-    ) -> None:
-        steps = {
-            site: Step(
-                run=self.plan.run,
-                client=site,
-                cohort=self.attempt.most_clients,
-                round=self.plan.round,
-                attempt=self.attempt.attempt,
-                action=action,
-                content=content(site),
-            )
-            for site in sites
-        }
-        self._step(action, steps, take, most_bytes)
 
-    def _step(
-        self,
-        name: str,
-        requests: Mapping[str, OutgoingRequest],
-        take: Callable[[str, bytes], object],
-        most_bytes: int,
-    ) -> None:
-        """Send a step's requests, and take replies until all are there or its time is over."""
-        # One transport carries every kind of request.
-        post = cast("Transport[OutgoingRequest]", self.rounds.post)
-        left = self.rounds.seconds_left()
-        seconds = left * _SHARE[name]
-        announce(most_bytes, seconds=seconds)
-        self.bytes_down += post.send(requests, expires_seconds=seconds)
-        waiting = set(requests)
-        while True:
-            for reply in post.collect():
-                self._take(reply, waiting, take, most_bytes)
-            over = left - self.rounds.seconds_left() >= seconds
-            if not waiting or over:
-                break
-            self.rounds.pause(POLL_SECONDS[0])
-        _LOG.info(
-            "round %d, step '%s': %d of %d sites answered after %.1f s",
-            self.plan.round,
-            name,
-            len(requests) - len(waiting),
-            len(requests),
-            left - self.rounds.seconds_left(),
+def _uplinks(plan: RoundPlan, talk: Conversation, summed: SummedRound) -> list[SummedUplink]:
+    attempt, received = talk.attempt, len(summed.survivors)
+    return [
+        SummedUplink(
+            plan=plan,
+            sums=sums,
+            received=received,
+            payload_bytes=received * (attempt.dimension * attempt.bits + 7) // 8,
+            total_bytes=talk.bytes_up // attempt.uplinks,
         )
-        for site in waiting:
-            self.failed.setdefault(site, f"it did not answer the step '{name}' in time")
+        for sums in summed.vectors
+    ]
 
-    def _take(
-        self,
-        reply: Reply,
-        waiting: set[str],
-        take: Callable[[str, bytes], object],
-        most_bytes: int,
-    ) -> None:
-        self.bytes_up += reply.total_bytes
-        if reply.client not in waiting:
-            self.dropped += 1
-            return
-        waiting.discard(reply.client)
-        try:
-            check_length(reply.blobs, most_bytes + OVERHEAD_BYTES)
-            refusal = reply.failure if reply.blobs is None else read_refusal(reply.blobs)
-            if reply.blobs is None or refusal is not None:
-                self.failed[reply.client] = refusal or "no reason given"
-                return
-            take(reply.client, read_step_reply(reply.blobs))
-        except WireError as error:
-            self.dropped += 1
-            self.failed[reply.client] = str(error)
-            _LOG.warning("round %d: a reply is dropped: %s", self.plan.round, error)
 
-    def sites(self, asked: Sequence[str]) -> dict[str, SiteReply]:
-        """Return what became of each site that was asked."""
-        return {
-            site: SiteReply(
-                outcome="counted"
-                if site in self.counted
-                else "refused"
-                if site in self.failed
-                else "silent"
-            )
-            for site in asked
-        }
+def _outcome(site: str, counted: Container[str], failed: Container[str]) -> SiteReply:
+    if site in counted:
+        return SiteReply(outcome="counted")
+    return SiteReply(outcome="refused" if site in failed else "silent")

@@ -1,16 +1,13 @@
-"""A site's part in secure sums by pairwise masks: policy, training, charge, then masked codes.
+"""A site's part in training by secure sums: policy, training, charge, then masked codes."""
 
-The secrets of an attempt live in the memory of the site's worker only, so a site that restarts has
-dropped out of the attempt. `Exchanges` holds the newest attempt of each run.
-"""
+from functools import partial
 
-from dataclasses import dataclass, field
-
-from sottovoce.core.errors import PolicyError, WireError
+from sottovoce.core.errors import PolicyError
+from sottovoce.deployment.exchanges import Opening, sum_policy
 from sottovoce.deployment.machines.trust_files import load_trust
-from sottovoce.deployment.masked_orders import Step, attempt_of, canonical
+from sottovoce.deployment.masked_orders import attempt_of, canonical
 from sottovoce.deployment.orders import Order
-from sottovoce.deployment.policy import Policy, Terms
+from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import Site, check_uplinks, finite_or_zeros, order_name
 from sottovoce.deployment.site_training import PreparedOrder, prepare_order
 from sottovoce.ledger.ledger import Ledger
@@ -19,130 +16,66 @@ from sottovoce.protocol.channels.secure_sum import PAIRWISE, SecureSum
 from sottovoce.protocol.secure.contribution import MaskedRequest, contribute, masked_charges
 from sottovoce.protocol.secure.pairwise_site import PairwiseSite
 
-_MOST_RUNS = 16  # Attempts of so many runs are kept open at once.
+
+def opening_of_order(order: Order, site: Site) -> Opening:
+    """Return the attempt that an order opens, if the site's terms allow it; train nothing.
+
+    Raises:
+        PolicyError: The policy does not allow it.
+        DeploymentError: The site has no usable key or roster.
+    """
+    key, roster = load_trust(site.trust)
+    prepared = prepare_order(order, site)
+    _check_pairwise(prepared.asked.plan.channel)
+    policy = sum_policy(site)
+    assert policy.honest is not None
+    assert policy.colluders is not None
+    attempt = attempt_of(
+        prepared.asked.plan,
+        prepared.asked.part.mechanism,
+        roster=roster,
+        number=order.attempt,
+        cohort=order.cohort,
+        uplinks=prepared.asked.uplinks,
+        order=agreed(order),
+        vectors=order.vectors,
+    )
+    return Opening(
+        key=key,
+        roster=roster,
+        attempt=attempt,
+        honest=policy.honest,
+        colluders=policy.colluders,
+        terms=canonical({**agreed(order), "rounds": prepared.asked.rounds}),
+        planned_rounds=prepared.asked.rounds,
+        contribute=partial(_contribute, prepared, order.attempt),
+    )
 
 
-@dataclass(slots=True)
-class _Exchange:
-    """One attempt that a site takes part in."""
-
-    order: PreparedOrder
-    ledger: Ledger
-    party: PairwiseSite
-    attempt: int
-
-
-@dataclass(slots=True)
-class Exchanges:
-    """The attempts that this process takes part in, one for each run."""
-
-    _open: dict[str, _Exchange] = field(default_factory=dict)
-
-    def open(self, order: Order, site: Site) -> bytes:
-        """Begin an attempt, and return the site's keys; nothing is trained or charged yet.
-
-        Raises:
-            PolicyError: The policy or the pinned roster does not allow it.
-            WireError: This attempt, or a later one of the run, was begun before.
-            DeploymentError: The site has no usable key or roster.
-        """
-        key, roster = load_trust(site.trust)
-        prepared = prepare_order(order, site)
-        _check_pairwise(prepared.asked.plan.channel)
-        policy = site.policy
-        assert isinstance(policy, Policy), "`prepare_order` has checked the terms"
-        if policy.honest is None or policy.colluders is None:
-            raise PolicyError("set 'honest' and 'colluders' in [policy] to allow secure sums")
-        attempt = attempt_of(
-            prepared.asked.plan,
-            prepared.asked.part.mechanism,
-            roster=roster,
-            number=order.attempt,
-            cohort=order.cohort,
-            uplinks=prepared.asked.uplinks,
-            order=agreed(order),
-            vectors=order.vectors,
-        )
-        self.close(order.run)
-        ledger = site.open_ledger()
-        try:
-            journal = ledger.journal()
-            _check_attempts(ledger, order, prepared, policy, roster.federation)
-            party = PairwiseSite(
-                name=site.name,
-                roster=roster,
-                key=key,
-                journal=journal,
-                attempt=attempt,
-                honest=policy.honest,
-                colluders=policy.colluders,
-            )
-            keys = party.begin()
-        except BaseException:
-            ledger.close()
-            raise
-        if len(self._open) >= _MOST_RUNS:
-            self.close(next(iter(self._open)))
-        self._open[order.run] = _Exchange(prepared, ledger, party, order.attempt)
-        return keys
-
-    def step(self, step: Step, site: Site) -> bytes:
-        """Return the site's next message of an open attempt.
-
-        Raises:
-            WireError: The attempt is not open, or the message is not the one that it waits for.
-            PolicyError: The policy does not allow the charge.
-        """
-        open_ = self._open.get(step.run)
-        place = (step.client, step.round, step.attempt)
-        if open_ is None or place != (
-            site.name,
-            open_.order.asked.plan.round,
-            open_.attempt,
-        ):
-            raise WireError(
-                f"attempt {step.attempt} at round {step.round} of the run '{step.run}' is not open "
-                "at this site; it may have restarted since"
-            )
-        party = open_.party
-        match step.action:
-            case "share":
-                return party.share(step.content)
-            case "contribute":
-                return _contribute(open_, step.content, site)
-            case "sign":
-                return party.sign(step.content)
-            case "answer":
-                answer = party.answer(step.content)
-                self.close(step.run)
-                return answer
-
-    def close(self, run: str) -> None:
-        """Forget the secrets of a run's open attempt, if there is one."""
-        found = self._open.pop(run, None)
-        if found is not None:
-            found.party.close()
-            found.ledger.close()
-
-
-def _contribute(exchange: _Exchange, box: bytes, site: Site) -> bytes:
+def _contribute(
+    ready: PreparedOrder,
+    attempt: int,
+    party: PairwiseSite,
+    box: bytes,
+    ledger: Ledger,
+    site: Site,
+) -> bytes:
     """Return the site's masked vectors, or raise and release nothing.
 
     As for a plain message, limits are checked before training and again in the transaction that
     charges. Every attempt at a round is charged.
     """
-    ready, ledger = exchange.order, exchange.ledger
     asked = ready.asked
     terms = Terms.of(asked.plan, asked.part, cohort=asked.cohort, grade=ready.randomness.grade)
     site.check_terms(asked.part.client, terms)
     planned = asked.rounds * asked.uplinks
-    due = masked_charges(asked.plan, asked.part, asked.uplinks, exchange.attempt)
+    due = masked_charges(asked.plan, asked.part, asked.uplinks, attempt)
     site.check_charges(ledger, due, planned=planned)
     vectors = [finite_or_zeros(values) for values in ready.train()]
     check_uplinks(len(vectors), asked.uplinks)
     message = contribute(
-        MaskedRequest(plan=asked.plan, part=asked.part, vectors=vectors, attempt=exchange.attempt),
-        exchange.party,
+        MaskedRequest(plan=asked.plan, part=asked.part, vectors=vectors, attempt=attempt),
+        party,
         box,
         ledger,
         ready.randomness,
@@ -164,32 +97,9 @@ def _check_pairwise(channel: Channel) -> None:
 
 
 def agreed(order: Order) -> dict[str, object]:
-    """Return what all sites of an attempt must have received alike, beside the model."""
+    """Return what all sites of an attempt must have received alike, in addition to the model."""
     return {
         "spec": order.spec,
         "mechanism": order.mechanism,
         "classes": order.classes,
     }
-
-
-def _check_attempts(
-    ledger: Ledger, order: Order, prepared: PreparedOrder, policy: Policy, federation: bytes
-) -> None:
-    """Raise PolicyError if the run's terms have changed, or it has had too many attempts.
-
-    A server that could change what an attempt costs after it has seen results would choose it by
-    them, and one that could repeat attempts without end would use up the site's budget.
-    """
-    journal = ledger.journal()
-    terms = canonical({**agreed(order), "rounds": prepared.asked.rounds})
-    if journal.fix(federation, order.run, terms) != terms:
-        raise PolicyError(
-            f"the plan of the run '{order.run}' differs from the one that its first attempt fixed; "
-            "start a run with another name"
-        )
-    most = prepared.asked.rounds + policy.retries
-    if journal.attempts(federation, order.run) >= most:
-        raise PolicyError(
-            f"the run '{order.run}' has used the {prepared.asked.rounds} planned rounds and the "
-            f"{policy.retries} 'retries' that this site allows; start a new run, or raise 'retries'"
-        )

@@ -267,13 +267,19 @@ class QuestionRequest(SiteRequest):
 
     Attributes:
         cohort: Number of sites that the server says it asks.
-        first: Number of the site's first person; people are numbered over all sites.
+        first: Number of the site's first person; people are numbered over all sites. It is not
+            used in a secure sum, where people draw secret numbers.
         about: Name of what the question is about, which the site's own file maps to a column.
         question: The question as JSON data.
+        attempt: Number of the attempt at a secure sum of tallies that the request opens, from 1; 0
+            if the reply is the tally itself.
+        minimum_clients: Of a secure sum: the number of sites that follow the protocol, on whose
+            people the charge counts; else 0.
+        colluders: Of a secure sum: the most sites that may work together with the server; else 0.
     """
 
     part: ClassVar[str] = INQUIRY
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     message_type: ClassVar[str] = "query"
     round: ClassVar[int] = 1  # a question has one round
 
@@ -281,6 +287,9 @@ class QuestionRequest(SiteRequest):
     first: Annotated[int, Field(strict=True, ge=0, le=MOST_SITES * MOST_PEOPLE)]
     about: Name
     question: Table
+    attempt: Count = 0
+    minimum_clients: Count = 0
+    colluders: Count = 0
 
     def blobs(self) -> dict[str, bytes]:
         """Return the request as it is sent: JSON bytes under "inquiry"."""
@@ -309,6 +318,12 @@ def largest_tally_bytes(question: Question) -> int:
     like = _empty_tally(question)
     numbers = like.counts if isinstance(like, CodeCounts) else like.sums
     return 64 + 26 * numbers.size + 3 * len(numbers)
+
+
+def tally_shape(question: Question) -> tuple[int, ...]:
+    """Return the numbers of rows and columns of a question's tally."""
+    like = _empty_tally(question)
+    return (like.counts if isinstance(like, CodeCounts) else like.sums).shape
 
 
 def _empty_tally(question: Question) -> Tally:

@@ -8,11 +8,12 @@ before any code is drawn. If the same question is asked again, the site sends th
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from sottovoce.analytics import question as questions
 from sottovoce.analytics.estimates import tally_of
@@ -32,7 +33,7 @@ from sottovoce.deployment.policy import Terms
 from sottovoce.deployment.site import OwnColumn, Site
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.ledger.records import Release
-from sottovoce.protocol.channels.channel import Direct
+from sottovoce.protocol.channels.channel import Channel, Direct
 from sottovoce.protocol.charging import required_charge
 
 #: A function that yields the values of people in batches for a question.
@@ -47,13 +48,28 @@ def answer(inquiry: QuestionRequest, site: Site, columns: Mapping[str, Values]) 
     value that cannot be read raises before the charge. Raises PolicyError if the policy or the
     site's [columns] do not allow the question.
     """
-    with _explained():
+    question = allowed_question(inquiry, site, columns, Direct())
+    with site.open_ledger() as ledger:
+        message = _charged(inquiry, question, site, columns[inquiry.about], ledger)
+        charged = ledger.position()
+    site.settle(charged)
+    return message
+
+
+def allowed_question(
+    inquiry: QuestionRequest, site: Site, columns: Container[str], channel: Channel
+) -> Question:
+    """Return the question of a request that the policy and [columns] allow; read no data.
+
+    Raises PolicyError if they do not allow it, or if the question cannot be read.
+    """
+    with explained():
         question = questions.parse_question(inquiry.question)
     terms = Terms(
         mechanism=question.mechanism_kind,
         level=Unit.SAMPLE,
         adjacency=Adjacency.REPLACE_ONE,
-        channel=Direct(),
+        channel=channel,
         cohort=inquiry.cohort,
         grade=SystemRandomness().grade,
     )
@@ -63,11 +79,18 @@ def answer(inquiry: QuestionRequest, site: Site, columns: Mapping[str, Values]) 
             f"this site answers no questions about '{inquiry.about}'; ask the site to add it to "
             "[columns] of its file"
         )
-    with site.open_ledger() as ledger:
-        message = _charged(inquiry, question, site, columns[inquiry.about], ledger)
-        charged = ledger.position()
-    site.settle(charged)
-    return message
+    return question
+
+
+def read_people(question: Question, about: str, values: Values) -> list[NDArray[Any]]:
+    """Return the values of all people in batches; raise DataError if there are none."""
+    batches = [np.asarray(batch) for batch in values(question)]
+    if not any(len(batch) for batch in batches):
+        raise DataError(
+            f"there are no people in '{about}'; check the table that [columns] of the "
+            "site's file names"
+        )
+    return batches
 
 
 def _charged(
@@ -86,14 +109,9 @@ def _charged(
     due = required_charge(question.event, release, earlier, randomness)
     pending = [due] if due else []
     site.check_charges(ledger, pending, planned=1)
-    with _explained():
+    with explained():
         questions.check_tables(question, inquiry.question)
-    batches = [np.asarray(batch) for batch in values(question)]
-    if not any(len(batch) for batch in batches):
-        raise DataError(
-            f"there are no people in '{inquiry.about}'; check the table that [columns] of the "
-            "site's file names"
-        )
+    batches = read_people(question, inquiry.about, values)
     with ledger.transaction():
         site.check_charges(ledger, pending, planned=1, charging=True)
         charges = [ledger.charge(one.release, one.attempt, one.event) for one in pending]
@@ -109,7 +127,8 @@ def _charged(
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
+    """Turn an error about the question, which is public, into a PolicyError."""
     try:
         yield
     except SottovoceError as error:

@@ -1,7 +1,8 @@
 """The ServerApp `sottovoce.flower.app_server:app`, which runs a spec or asks a question.
 
 Its run configuration has either `spec` (TOML or JSON) with `resume` and `allow_code`, or `question`
-(JSON) with `about`, `deadline_seconds`, `minimum_sites` and `confidence`. It also has `out`, the
+(JSON) with `about`, `deadline_seconds`, `minimum_sites` and `confidence`, and for a secure sum
+`channel`, `minimum_clients`, `colluders` and `delta`. It also has `out`, the
 output folder, and `sites`, the operator's federation.toml, whose folder holds the sites' public
 keys; `sites` is empty where nodes have no keys.
 """
@@ -21,6 +22,7 @@ from sottovoce.core.errors import ConfigError
 from sottovoce.deployment.machines.federation import Federation
 from sottovoce.deployment.machines.trust_files import ROSTER_NAME, read_roster
 from sottovoce.deployment.machines.witness_store import WitnessStore
+from sottovoce.deployment.masked_asking import SumTerms
 from sottovoce.flower.asking import ask_on_grid
 from sottovoce.flower.grid_post import count_no_traffic
 from sottovoce.flower.link import traffic_of
@@ -110,7 +112,30 @@ def _ask(grid: Grid, config: RunConfig, federation: Federation | None) -> None:
         deadline_seconds=float(str(config.get("deadline_seconds", 600.0))),
         minimum_sites=int(str(config.get("minimum_sites", 1))),
         confidence=float(str(config.get("confidence", 0.95))),
+        secure_sum=_sum_terms(config, federation),
         witness=WitnessStore(federation) if federation else None,
+    )
+
+
+def _sum_terms(config: RunConfig, federation: Federation | None) -> SumTerms | None:
+    """Return the terms of a question whose sites reveal only a sum; None for a plain question.
+
+    Raises ConfigError if there is no roster.
+    """
+    if config.get("channel", "direct") != "secure_sum":
+        return None
+    roster = _roster(federation)
+    if roster is None:
+        raise ConfigError(
+            "a secure sum needs a roster of the sites' keys; make one with 'sottovoce deploy "
+            "roster', and let every site pin it"
+        )
+    return SumTerms(
+        roster=roster,
+        # 0 stands for the least number that the number of sites allows.
+        minimum_clients=int(str(config.get("minimum_clients", 0))) or None,
+        colluders=int(str(config.get("colluders", 1))),
+        delta=float(str(config.get("delta", 1e-6))),
     )
 
 

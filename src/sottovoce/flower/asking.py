@@ -18,6 +18,7 @@ from sottovoce.analytics.result import Estimate
 from sottovoce.core import files
 from sottovoce.core.errors import OutputError
 from sottovoce.deployment.asking import FederatedQuestion, ask, run_name
+from sottovoce.deployment.masked_asking import SumTerms
 from sottovoce.deployment.post import Witness, with_witness
 from sottovoce.flower.grid_post import (
     GridPost,
@@ -42,6 +43,7 @@ def ask_on_grid(
     deadline_seconds: float = 600.0,
     minimum_sites: int = 1,
     confidence: float = 0.95,
+    secure_sum: SumTerms | None = None,
     witness: Witness | None = None,
 ) -> Estimate:
     """Ask the sites of a grid a private question and estimate the answer.
@@ -59,6 +61,8 @@ def ask_on_grid(
         deadline_seconds: The time that sites have to answer.
         minimum_sites: With fewer sites online, or fewer answers, an error is raised.
         confidence: Confidence level of the estimate's interval.
+        secure_sum: The terms under which sites reveal only the sum of their tallies; None if each
+            sends its own.
         witness: Where to keep what sites state about their ledgers.
 
     Returns:
@@ -89,6 +93,7 @@ def ask_on_grid(
         deadline_seconds=deadline_seconds,
         minimum_sites=minimum_sites,
         confidence=confidence,
+        secure_sum=secure_sum,
     )
     return ask(asking, with_witness(GridPost(grid, directory, count_no_traffic), witness), folder)
 

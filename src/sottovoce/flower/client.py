@@ -25,8 +25,10 @@ from sottovoce.core.errors import (
     WireError,
 )
 from sottovoce.deployment.audit_log import OrderName
+from sottovoce.deployment.exchanges import Exchanges
+from sottovoce.deployment.masked_answers import opening_of_question
 from sottovoce.deployment.masked_orders import STEP, Step, read_step, step_blobs
-from sottovoce.deployment.masked_site import Exchanges
+from sottovoce.deployment.masked_site import opening_of_order
 from sottovoce.deployment.orders import (
     TALLY,
     Blobs,
@@ -110,7 +112,7 @@ def make_order_handler(compute: Compute, site_of: SiteOf = site_of) -> Handler:
             case Order(attempt=0):
                 return reply_blobs(compute(order, site), site.rounds_charged(order.run))
             case Order():
-                return step_blobs(exchanges.open(order, site))
+                return step_blobs(exchanges.begin(opening_of_order(order, site), site))
 
     return _guarded(reply, site_of, _read_order_or_step)
 
@@ -150,6 +152,8 @@ def make_question_handler(columns_of: ColumnsOf, site_of: SiteOf = site_of) -> H
     """Return a message handler that answers private questions within the site's policy.
 
     Register it with `app.query()` of a `ClientApp`. It charges the site's ledger before it answers.
+    A question may open an attempt at a secure sum, in which the site masks its counts; its steps
+    are answered by this process as long as it runs.
     To an empty query it replies with the site's name, for federations whose nodes have no keys.
 
     Args:
@@ -168,21 +172,36 @@ def make_question_handler(columns_of: ColumnsOf, site_of: SiteOf = site_of) -> H
             client_app = ClientApp()
             client_app.query()(make_question_handler(lambda site: {"age": read_ages}))
     """
+    exchanges = Exchanges()
 
     def reply(message: Message, site: Site) -> dict[str, bytes]:
         blobs = from_records(message.content)
         if not blobs:
             return {"name": site.name.encode()}
-        inquiry = read_question_request(blobs)
+        inquiry = _read_question_or_step(blobs)
         try:
             check_witnessed(site, inquiry.receipt)
-            blobs = {TALLY: answer(inquiry, site, columns_of(site))}
+            blobs = answered(inquiry, site)
         except _PUBLIC as error:
             _note(site, error, _name_of(inquiry))
             blobs = refusal_blobs(str(error))
         return {**blobs, **statement_part(site)}
 
-    return _guarded(reply, site_of, read_question_request)
+    def answered(inquiry: QuestionRequest | Step, site: Site) -> dict[str, bytes]:
+        match inquiry:
+            case Step():
+                return step_blobs(exchanges.step(inquiry, site))
+            case QuestionRequest(attempt=0):
+                return {TALLY: answer(inquiry, site, columns_of(site))}
+            case QuestionRequest():
+                opening = opening_of_question(inquiry, site, columns_of(site))
+                return step_blobs(exchanges.begin(opening, site))
+
+    return _guarded(reply, site_of, _read_question_or_step)
+
+
+def _read_question_or_step(blobs: Blobs) -> QuestionRequest | Step:
+    return read_step(blobs) if STEP in blobs else read_question_request(blobs)
 
 
 def client_app(compute: Compute, site_of: SiteOf = site_of) -> ClientApp:

@@ -6,7 +6,7 @@ second attempt. So each attempt draws fresh codes under a charge of its own, and
 mark instead of a message.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from numpy.typing import ArrayLike
@@ -42,7 +42,7 @@ class MaskedRequest:
     attempt: int
 
     def charges(self) -> list[PendingCharge]:
-        """Return what one attempt costs: the event of each uplink, charged anew."""
+        """Return what one attempt costs: the event of each uplink, charged again."""
         return masked_charges(self.plan, self.part, len(self.vectors), self.attempt)
 
 
@@ -100,12 +100,42 @@ def contribute(
     rows = [prepare(mechanism, vector, rotation=plan.rotation) for vector in request.vectors]
     pending = request.charges()
 
+    def draw() -> list[UnsignedCodes]:
+        return draw_codes(rows, pending, randomness)
+
+    return contribute_charged(party, box, ledger, pending=pending, draw=draw, permit=permit)
+
+
+def contribute_charged(
+    party: PairwiseSite,
+    box: bytes,
+    ledger: Ledger,
+    *,
+    pending: Sequence[PendingCharge],
+    draw: Callable[[], Sequence[UnsignedCodes]],
+    permit: Permit,
+) -> bytes:
+    """Charge, then draw integers and mask them; return the party's signed message.
+
+    Args:
+        party: The client's state in the protocol.
+        box: The server's message with the other sites' shares.
+        ledger: Where the attempt is charged.
+        pending: The charges of the attempt.
+        draw: Returns the integers of each uplink; called once, after the charge.
+        permit: Called last before the charge; it raises to veto it.
+
+    Returns:
+        The message to send, once the ledger's seal is up to date.
+
+    Raises:
+        WireError: The box is not valid; nothing is charged.
+        BudgetExhaustedError: A budget does not cover it; nothing is charged.
+    """
+
     def charge() -> None:
         permit(pending)
         charge_marked(pending, ledger)
-
-    def draw() -> list[UnsignedCodes]:
-        return draw_codes(rows, pending, randomness)
 
     return party.contribute(box, charge, draw, ledger.transaction)
 

@@ -5,7 +5,7 @@ sites that go on. Every key is bound to one of them, so sites to which the serve
 things derive different masks and cannot open each other's shares.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
@@ -145,6 +145,25 @@ def check_number(attempt: Attempt, sites: int, colluders: int) -> None:
             f"may collude; expected more than {(sites + colluders) // 2}. Raise it, or ask fewer "
             "sites"
         )
+
+
+def honest_rows(declared: Mapping[str, int], name: str, honest: int) -> int:
+    """Return how many honest persons are in every sum that the persons of a site may be in.
+
+    The server chooses the survivors after the charge, and any of the sites may have lied about its
+    persons. Of the other survivors at least `honest` - 1 have told the truth. They have declared no
+    fewer than the smallest of all declarations, so a high declaration lowers no charge.
+
+    Args:
+        declared: How many persons each site of the list declares.
+        name: The site.
+        honest: The number of honest sites in a sum, this one included.
+
+    Returns:
+        The number of persons.
+    """
+    others = sorted(count for peer, count in declared.items() if peer != name)
+    return declared[name] + sum(others[: honest - 1])
 
 
 def check_attempt(attempt: Attempt, roster: Roster) -> None:

@@ -110,6 +110,11 @@ class PairwiseServer:
         """The sites that have sent keys, sorted."""
         return tuple(self._keys)
 
+    @property
+    def declared_rows(self) -> dict[str, int]:
+        """How many persons each site declares that has sent keys."""
+        return {name: keys.rows for name, keys in self._keys.items()}
+
     def receive_shares(self, name: str, message: bytes) -> None:
         """Take the message `Shares` of a site; WireError names the site if it is wrong."""
         self._take(_Phase.SHARES, name, message, self._take_shares, self._keys)

@@ -185,8 +185,8 @@ class PairwiseSite:
         transcript = keys.list_transcript(self._plan, self._attempt.threshold, listed)
         dealt = secrets.deal(self._attempt.threshold, listed.names)
         sealed = shares.seal_all(exchanges.channels, transcript, entries, self._name, dealt)
-        others = sorted(entry.rows for name, entry in entries.items() if name != self._name)
-        self._charged_rows = self._rows + sum(others[: self.charged_clients - 1])
+        declared = {name: entry.rows for name, entry in entries.items()}
+        self._charged_rows = keys.honest_rows(declared, self._name, self.charged_clients)
         self._memory.listed = Listed(
             entries=entries,
             digest=transcript,
