@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from two_servers import CONTENT, World, world_in
+from two_servers import CONTENT, World
 
 from sottovoce import Budget, Client, GaussHermite, L2Ball
 from sottovoce.core.adjacency import Adjacency
@@ -19,6 +19,7 @@ from sottovoce.core.errors import (
     PrivacyError,
     WireError,
 )
+from sottovoce.ledger.journal import Journal
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.clamped_sign import ClampedSign
 from sottovoce.mechanisms.rotation import Rotation
@@ -27,6 +28,7 @@ from sottovoce.protocol.channels.secure_sum import SecureSum
 from sottovoce.protocol.channels.shuffler import Shuffler
 from sottovoce.protocol.relayed import Party, canonical_parameters
 from sottovoce.protocol.secure.encoding import Protocol
+from sottovoce.protocol.secure.operators import Admission
 
 DIMENSION = 16
 MECHANISM = ClampedSign(
@@ -35,10 +37,35 @@ MECHANISM = ClampedSign(
 UPDATE = np.full(DIMENSION, 0.1)
 
 
+class LedgerWorld(World):
+    """A federation of today, whose clients have ledgers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._until = int(time.time()) + 10_000
+        self._ledgers: dict[str, Ledger] = {}
+        super().__init__(folder)
+
+    def admission(self, name: str, **changed: Any) -> Admission:
+        return super().admission(name, valid_until=self._until, **changed)
+
+    def ledger(self, name: str) -> Ledger:
+        if name not in self._ledgers:
+            self._ledgers[name] = Ledger(self.folder / f"{name}.ledger", create=True)
+        return self._ledgers[name]
+
+    def journal(self, name: str) -> Journal:
+        return self.ledger(name).journal()
+
+    def close(self) -> None:
+        for ledger in self._ledgers.values():
+            ledger.close()
+        super().close()
+
+
 class Link:
     """A client's way to a relay in this process, which keeps what was sent."""
 
-    def __init__(self, world: World, name: str, **policy: Any) -> None:
+    def __init__(self, world: LedgerWorld, name: str, **policy: Any) -> None:
         self._world, self._name, self._policy = world, name, policy
         self.content = CONTENT
         self.sent: list[bytes] = []
@@ -58,25 +85,15 @@ class Link:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with world_in(tmp_path) as made:
-        # Certificates that hold now; those of the helper end in 1970.
-        for name in made.names:
-            made.relay.register(_lasting(made, name), int(time.time()))
-        made.admission = lambda name, **changed: _certificate(made, name)  # type: ignore[method-assign]
-        yield made
+def world(tmp_path: Path) -> Iterator[LedgerWorld]:
+    made = LedgerWorld(tmp_path)
+    for name in made.names:
+        made.relay.register(made.admission(name).to_bytes(), int(time.time()))
+    yield made
+    made.close()
 
 
-def _certificate(world: World, name: str) -> Any:
-    return World.admission(world, name, valid_until=int(time.time()) + 10_000)
-
-
-def _lasting(world: World, name: str) -> bytes:
-    content: bytes = _certificate(world, name).to_bytes()
-    return content
-
-
-def announce(world: World, *, payload_bytes: int = 0, **changed: Any) -> None:
+def announce(world: LedgerWorld, *, payload_bytes: int = 0, **changed: Any) -> None:
     now = int(time.time())
     fields = {
         "dimension": DIMENSION,
@@ -96,12 +113,12 @@ def announce(world: World, *, payload_bytes: int = 0, **changed: Any) -> None:
     world.relay.announce(message, CONTENT, now)
 
 
-def client_of(world: World, name: str, **changed: Any) -> Client:
+def client_of(world: LedgerWorld, name: str, **changed: Any) -> Client:
     return Client(name, **{"mechanism": MECHANISM, "ledger": world.ledger(name), **changed})
 
 
 def test_a_sum_is_charged_for_the_honest_clients_that_the_announcement_guarantees(
-    world: World,
+    world: LedgerWorld,
 ) -> None:
     announce(world, threshold=4)
     for name in world.names:
@@ -115,7 +132,7 @@ def test_a_sum_is_charged_for_the_honest_clients_that_the_announcement_guarantee
     assert total.max() <= len(world.names)
 
 
-def test_a_shuffled_message_is_the_packed_codes_and_charged_as_shuffled(world: World) -> None:
+def test_a_shuffled_message_is_the_packed_codes_and_charged_as_shuffled(world: LedgerWorld) -> None:
     asked = {"protocol": Protocol.SHUFFLER, "adjacency": "replace-one"}
     announce(world, payload_bytes=DIMENSION // 8, **asked)
     expected = terms_of(Shuffler(minimum_clients=2), Adjacency.REPLACE_ONE)(MECHANISM)
@@ -126,7 +143,7 @@ def test_a_shuffled_message_is_the_packed_codes_and_charged_as_shuffled(world: W
         assert charge == (expected, 1)
 
 
-def test_asked_again_a_client_sends_the_same_bytes_and_charges_nothing(world: World) -> None:
+def test_asked_again_a_client_sends_the_same_bytes_and_charges_nothing(world: LedgerWorld) -> None:
     announce(world)
     name = world.names[0]
     link, client = Link(world, name), client_of(world, name)
@@ -136,7 +153,7 @@ def test_asked_again_a_client_sends_the_same_bytes_and_charges_nothing(world: Wo
     assert world.ledger(name).num_charges == 1
 
 
-def test_a_new_attempt_draws_fresh_codes_and_is_a_charge_of_its_own(world: World) -> None:
+def test_a_new_attempt_draws_fresh_codes_and_is_a_charge_of_its_own(world: LedgerWorld) -> None:
     name = world.names[0]
     link, client = Link(world, name), client_of(world, name)
     for attempt in (1, 2):
@@ -160,7 +177,7 @@ def test_a_new_attempt_draws_fresh_codes_and_is_a_charge_of_its_own(world: World
     ],
 )
 def test_an_announcement_of_other_parameters_is_refused_before_the_charge(
-    world: World, changed: dict[str, Any], field: str
+    world: LedgerWorld, changed: dict[str, Any], field: str
 ) -> None:
     announce(world, **changed)
     name = world.names[0]
@@ -170,7 +187,7 @@ def test_an_announcement_of_other_parameters_is_refused_before_the_charge(
     assert (world.ledger(name).num_charges, link.sent) == (0, [])
 
 
-def test_nothing_is_charged_for_what_cannot_be_sent(world: World) -> None:
+def test_nothing_is_charged_for_what_cannot_be_sent(world: LedgerWorld) -> None:
     announce(world)
     name = world.names[0]
     link, client = Link(world, name), client_of(world, name)
@@ -184,7 +201,7 @@ def test_nothing_is_charged_for_what_cannot_be_sent(world: World) -> None:
     assert world.ledger(name).num_charges == 0
 
 
-def test_no_plain_message_is_encoded_under_the_charge_of_a_hidden_one(world: World) -> None:
+def test_no_plain_message_is_encoded_under_the_charge_of_a_hidden_one(world: LedgerWorld) -> None:
     announce(world)
     name = world.names[0]
     client = client_of(world, name, run="run")
@@ -194,7 +211,7 @@ def test_no_plain_message_is_encoded_under_the_charge_of_a_hidden_one(world: Wor
     assert world.ledger(name).num_charges == 1
 
 
-def test_a_client_without_budget_takes_part_in_nothing(world: World) -> None:
+def test_a_client_without_budget_takes_part_in_nothing(world: LedgerWorld) -> None:
     announce(world)
     name = world.names[0]
     link = Link(world, name)
@@ -205,7 +222,7 @@ def test_a_client_without_budget_takes_part_in_nothing(world: World) -> None:
     assert (world.ledger(name).num_charges, link.sent) == (0, [])
 
 
-def test_a_mechanism_whose_sums_have_no_price_is_refused(world: World) -> None:
+def test_a_mechanism_whose_sums_have_no_price_is_refused(world: LedgerWorld) -> None:
     ball = L2Ball(radius=1.0, dimension=DIMENSION)
     other = GaussHermite(input_domain=ball, levels=4, noise_multiplier=5.0)
     announce(world, mechanism=canonical_parameters(other), levels=4)
