@@ -83,7 +83,8 @@ def test_sites_refuse_every_lie_of_a_server(tmp_path: Path) -> None:
     text = (Path(__file__).parent.parent / "helpers" / "lying_server.py").read_text()
     text = text.replace("LIES: list[tuple[str, str]] = []", f"LIES = {told!r}")
     text = text.replace('VICTIM = ""', f"VICTIM = {SITES[0]!r}")
-    stubs = {"deployment/masked_rounds.py": text}
+    text = text.replace('TOLD = ""', f"TOLD = {str(tmp_path / 'lies.json')!r}")
+    stubs = {"deployment/masked_conversation.py": text}
     with rehearsal(tmp_path, sites=MORE_SITES, start=False, stubs=stubs) as running:
         running.start_link()
         for site in MORE_SITES:
@@ -94,7 +95,7 @@ def test_sites_refuse_every_lie_of_a_server(tmp_path: Path) -> None:
         run = start_run(running, table, tmp_path / "run")
         eventually(lambda: run.status().has_ended, seconds=550.0, pause_seconds=2.0)
         rows = run.finish()
-        answers = json.loads((run.out / "lies.json").read_text())
+        answers = json.loads((tmp_path / "lies.json").read_text())
         wrong = {
             lie: answers.get(lie, "nothing")
             for lie, (step, expected) in LIES.items()

@@ -1,7 +1,7 @@
 """The real server of masked rounds, but in each round it lies to one site, its victim.
 
-Stands in for deployment/masked_rounds.py. The test fills in LIES, each of which is (what it is
-called, the step). The victim's replies go to lies.json in the run's folder.
+Stands in for deployment/masked_conversation.py. The test fills in LIES, each of which is (what it
+is called, the step), and the file TOLD, to which the victim's replies go.
 """
 
 import dataclasses
@@ -21,19 +21,21 @@ from sottovoce.protocol.secure.pairwise_messages import Box, KeyList, Quorum, Su
 _REAL = next(
     path
     for folder in sottovoce.deployment.__path__
-    if (path := Path(folder) / "masked_rounds.py") != Path(__file__)
+    if (path := Path(folder) / "masked_conversation.py") != Path(__file__)
 )
-_spec = importlib.util.spec_from_file_location("sottovoce.deployment.real_masked_rounds", _REAL)
+_spec = importlib.util.spec_from_file_location(
+    "sottovoce.deployment.real_masked_conversation", _REAL
+)
 assert _spec is not None
 assert _spec.loader is not None
 _real: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_real)
-MaskedRounds = _real.MaskedRounds
-_Conversation = _real._Conversation
-_ask, _step = _Conversation._ask, _Conversation._step
+Conversation = _real.Conversation
+_ask, _step = Conversation._ask, Conversation._step
 
 LIES: list[tuple[str, str]] = []
 VICTIM = ""
+TOLD = ""
 Change = Callable[[bytes, dict[str, bytes]], bytes]
 
 
@@ -124,16 +126,16 @@ AFTERWARDS: dict[str, tuple[Action, Change]] = {
 
 
 def _tell(conversation: Any, text: str) -> None:
-    path = Path(conversation.rounds.ledger.path).parent / "lies.json"
+    path = Path(TOLD)
     told = json.loads(path.read_text()) if path.exists() else {}
-    lie, _ = LIES[conversation.plan.round - 1]
+    lie, _ = LIES[conversation.attempt.round - 1]
     told[lie] = text
     path.write_text(json.dumps(told, indent=1))
 
 
 def _reply(conversation: Any, requests: Any) -> str:
     """Send the victim one request, and return what it says."""
-    post = conversation.rounds.post
+    post = conversation.post
     post.send(requests, expires_seconds=30.0)
     ends = time.monotonic() + 30.0
     while time.monotonic() < ends:
@@ -146,17 +148,12 @@ def _reply(conversation: Any, requests: Any) -> str:
     return "silent"
 
 
-def _kept(conversation: Any) -> dict[str, bytes]:
-    rounds = conversation.rounds
-    return _KEPT.setdefault(id(rounds), {})
-
-
-_KEPT: dict[int, dict[str, bytes]] = {}
+_KEPT: dict[str, dict[str, bytes]] = {}  # messages of the newest attempt, by run and step
 
 
 def lying_ask(self: Any, action: str, sites: Any, content: Any, take: Any, most_bytes: int) -> None:
-    lie, step = LIES[self.plan.round - 1] if self.plan.round <= len(LIES) else ("", "")
-    kept = _kept(self)
+    lie, step = LIES[self.attempt.round - 1] if self.attempt.round <= len(LIES) else ("", "")
+    kept = _KEPT.setdefault(self.attempt.run, {})
     before = dict(kept)
 
     def lying_content(site: str) -> bytes:
@@ -173,10 +170,10 @@ def lying_ask(self: Any, action: str, sites: Any, content: Any, take: Any, most_
     if step == action and lie in AFTERWARDS:
         again, change = AFTERWARDS[lie]
         request = Step(
-            run=self.plan.run,
+            run=self.attempt.run,
             client=VICTIM,
             cohort=self.attempt.most_clients,
-            round=self.plan.round,
+            round=self.attempt.round,
             attempt=self.attempt.attempt,
             action=again,
             content=change(kept.get(again, b""), before),
@@ -185,7 +182,7 @@ def lying_ask(self: Any, action: str, sites: Any, content: Any, take: Any, most_
 
 
 def lying_step(self: Any, name: str, requests: Any, take: Any, most_bytes: int) -> None:
-    lie, step = LIES[self.plan.round - 1] if self.plan.round <= len(LIES) else ("", "")
+    lie, step = LIES[self.attempt.round - 1] if self.attempt.round <= len(LIES) else ("", "")
     if name != "open" or step != "open":
         _step(self, name, requests, take, most_bytes)
         return
@@ -216,4 +213,4 @@ def lying_step(self: Any, name: str, requests: Any, take: Any, most_bytes: int) 
     _tell(self, f"refused: {self.failed[VICTIM]}" if VICTIM in self.failed else "answered")
 
 
-_Conversation._ask, _Conversation._step = lying_ask, lying_step
+Conversation._ask, Conversation._step = lying_ask, lying_step

@@ -27,7 +27,8 @@ from sottovoce.ledger.ledger import Ledger
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.protocol.secure.pairwise_keys import honest_rows
 from sottovoce.protocol.secure.pairwise_messages import Keys
-from sottovoce.protocol.secure.pairwise_server import PairwiseServer, SummedRound
+from sottovoce.protocol.secure.pairwise_result import SummedRound
+from sottovoce.protocol.secure.pairwise_server import PairwiseServer
 from sottovoce.protocol.secure.roster import Roster
 
 
