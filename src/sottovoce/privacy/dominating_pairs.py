@@ -35,6 +35,7 @@ from sottovoce.privacy.events import (
     basic_counts,
 )
 from sottovoce.privacy.finite_menus import is_small, sampled_table_pairs
+from sottovoce.privacy.gaussian_sums import gaussian_mu_of_sum
 from sottovoce.privacy.loss_distributions import grid_law, grid_step, loss_range
 from sottovoce.privacy.loss_pairs import (
     MAX_SAMPLING_RATE,
@@ -70,7 +71,8 @@ def dominating_pairs(event: PrivacyEvent) -> list[CountedPairs]:
     Each item has a pair (P, Q) in which the law with the contribution is P, a pair in which it is
     Q, and how often the part occurs. The first pairs together dominate one direction, the second
     pairs the other; under replace-one they are the same. Several bits (`OneBit` of dimension 2 or
-    more) count as Gaussian. `UnsupportedEventError` is raised if a part has no known pair.
+    more) and secure sums count as Gaussian. `UnsupportedEventError` is raised if a part has no
+    known pair.
     """
     mus, found = [], []
     for part, count in basic_counts(event).items():
@@ -96,6 +98,8 @@ def _gaussian_mu(event: BasicEvent) -> float | None:
     match event:
         case GaussianNoise():
             return event.mu
+        case SummedBits():
+            return gaussian_mu_of_sum(event)
         case OneBit() if event.dimension > 1:
             return event.shift * math.sqrt(2.0 * math.pi) / 4.0
         case _:

@@ -1,0 +1,198 @@
+"""Gaussian noise that dominates secure sums: above all exact sums, close to the central limit."""
+
+import itertools
+import math
+
+import mpmath
+import numpy as np
+import pytest
+from cases import cases
+
+from sottovoce.core.adjacency import Adjacency
+from sottovoce.core.domains import Vector
+from sottovoce.privacy.accounting import privacy_spent
+from sottovoce.privacy.divergences import gaussian_delta
+from sottovoce.privacy.events import GaussianNoise, OneBit, Repeated, SummedBits
+from sottovoce.privacy.gaussian import gaussian_epsilon
+from sottovoce.privacy.gaussian_sums import gaussian_mu_of_sum
+from sottovoce.privacy.renyi import RenyiAccountant, renyi_divergence
+from sottovoce.privacy.zcdp import total_rho
+
+FACTORS = np.exp(np.concatenate([[0.0], np.geomspace(1e-4, 3.0, 60)]))
+
+
+def sums(
+    shift: float, clients: int, logit_bound: float, *, zero: bool = False, dimension: int = 10**6
+) -> SummedBits:
+    return SummedBits(
+        shift=shift,
+        dimension=dimension,
+        logit_bound=logit_bound,
+        clients=clients,
+        adjacency=Adjacency.ZERO_OUT if zero else Adjacency.REPLACE_ONE,
+        against_zero=zero,
+    )
+
+
+def sum_law(logits: list[float]) -> Vector:
+    law = np.ones(1)
+    for logit in logits:
+        chance = 1.0 / (1.0 + math.exp(-logit))
+        law = np.convolve(law, [1.0 - chance, chance])
+    return law
+
+
+def exceeds(first: Vector, second: Vector, mu: float) -> bool:
+    """Whether some event has more probability than Gaussian noise with this mu allows."""
+    for p, q in ((first, second), (second, first)):
+        exact = np.maximum(p - FACTORS[:, None] * q, 0.0).sum(axis=1)
+        allowed = [gaussian_delta(mu, math.log(factor)) for factor in FACTORS]
+        if np.any(exact > np.array(allowed) * (1.0 + 1e-9) + 1e-15):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("bound", [0.05, 0.3, 1.0, 3.0])
+def test_the_noise_dominates_a_sum_whatever_the_others_send(bound: float) -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(cases(25)):
+        clients = int(rng.integers(1, 30))
+        rest = (bound * rng.choice([-1.0, 0.0, 1.0], size=clients - 1)).tolist()
+        one, other = (bound * rng.uniform(-1.0, 1.0, size=2)).tolist()
+        for z, y, zero in ((one, other, False), (bound, -bound, False), (one, 0.0, True)):
+            mu = gaussian_mu_of_sum(sums(max(abs(z - y), 1e-3), clients, bound, zero=zero))
+            assert not exceeds(sum_law([z, *rest]), sum_law([y, *rest]), mu)
+
+
+def test_the_noise_dominates_any_split_of_the_shift_over_coordinates() -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(cases(40)):
+        clients, dimension = int(rng.integers(2, 7)), int(rng.integers(2, 4))
+        bound = float(rng.uniform(0.05, 1.5))
+        logits = bound * rng.choice([-1.0, 1.0], size=(clients, dimension))
+        other = np.clip(logits[0] + rng.normal(size=dimension) * bound / 2.0, -bound, bound)
+        joint = []
+        for own in (logits[0], other):
+            law = np.ones(1)
+            for j in range(dimension):
+                law = np.outer(law, sum_law([own[j], *logits[1:, j].tolist()])).ravel()
+            joint.append(law)
+        shift = max(float(np.linalg.norm(logits[0] - other)), 1e-3)
+        assert not exceeds(joint[0], joint[1], gaussian_mu_of_sum(sums(shift, clients, bound)))
+
+
+def test_the_check_finds_noise_that_is_too_small() -> None:
+    """The central limit itself does not dominate: nine fair coins move further."""
+    first, second = sum_law([0.05, *([0.0] * 8)]), sum_law([-0.05, *([0.0] * 8)])
+    mu = gaussian_mu_of_sum(sums(0.1, 9, 0.05))
+    assert not exceeds(first, second, mu)
+    assert exceeds(first, second, 0.98 * mu)
+
+
+def profile_given_the_coins(one: float, other: float, clients: int, bound: float) -> Vector:
+    """The exact delta of one sum at `FACTORS` if everything but fair coins is revealed."""
+    chance, found = 2.0 / (1.0 + math.exp(bound)), np.zeros(len(FACTORS))
+    for coins in range(clients):
+        weight = math.comb(clients - 1, coins) * chance**coins
+        weight *= (1.0 - chance) ** (clients - 1 - coins)
+        p, q = (sum_law([z, *([0.0] * coins)]) for z in (one, other))
+        found += weight * np.maximum(p - FACTORS[:, None] * q, 0.0).sum(axis=1)
+    return found
+
+
+@pytest.mark.parametrize("clients", [2, 5, 12, 40])
+@pytest.mark.parametrize("bound", [0.05, 0.5, 2.0])
+def test_it_dominates_what_is_left_when_the_coins_are_known(clients: int, bound: float) -> None:
+    for share, start in itertools.product((0.02, 0.5, 1.0), (-1.0, -0.3, 0.5)):
+        low = start * bound
+        high = min(bound, low + 2.0 * share * bound)
+        mu = gaussian_mu_of_sum(sums(high - low, clients, bound))
+        allowed = np.array([gaussian_delta(mu, math.log(factor)) for factor in FACTORS])
+        for z, y in ((low, high), (high, low)):
+            exact = profile_given_the_coins(z, y, clients, bound)
+            assert np.all(exact <= allowed * (1.0 + 1e-9) + 1e-15)
+
+
+@pytest.mark.parametrize(
+    ("clients", "bound", "loss"),
+    [
+        (5, 0.05, 1.060),
+        (20, 0.05, 1.0235),
+        (100, 0.05, 1.0158),
+        (100, 0.005, 1.0040),
+        (10**4, 0.05, 1.0151),
+        (10**6, 0.01, 1.0070),
+        (2**31, 0.05, 1.0161),
+    ],
+)
+def test_small_logits_come_close_to_the_central_limit(
+    clients: int, bound: float, loss: float
+) -> None:
+    """Measured values, which must not grow."""
+    mu = gaussian_mu_of_sum(sums(1.0, clients, bound, zero=True))
+    assert 1.0 <= mu * 2.0 * math.sqrt(clients) <= loss
+
+
+def test_a_single_message_is_dominated_as_one_bit() -> None:
+    alone = gaussian_mu_of_sum(sums(2.0, 1, 0.5))
+    assert alone == pytest.approx(2.0 * math.sqrt(2.0 * math.pi) / 4.0)
+    for clients, bound in ((2, 0.5), (10**6, 29.0), (10**6, 1e12), (2**31, 30.0)):
+        assert gaussian_mu_of_sum(sums(2.0, clients, bound)) <= alone
+
+
+def test_more_clients_and_smaller_logits_never_cost_more() -> None:
+    """Up to the spacing of the grid."""
+    for one, other in itertools.pairwise((1, 2, 3, 7, 20, 100, 900, 10**4, 10**6)):
+        for bound in (0.05, 1.0, 3.0):
+            few, many = (gaussian_mu_of_sum(sums(0.1, clients, bound)) for clients in (one, other))
+            assert many <= few * (1.0 + 2e-3)
+    for small, large in itertools.pairwise((1e-9, 0.01, 0.1, 0.5, 2.0, 8.0, 40.0)):
+        low, high = (gaussian_mu_of_sum(sums(0.1, 50, bound)) for bound in (small, large))
+        assert low <= high * (1.0 + 1e-6)
+
+
+def test_extreme_events_keep_a_finite_positive_mu() -> None:
+    for shift, bound in ((1e-200, 1.0), (1e12, 5.0), (1.0, 1e-300), (1.0, 1e12), (1e-90, 1.0)):
+        for clients in (1, 2, 2**31):
+            assert 0.0 < gaussian_mu_of_sum(sums(shift, clients, bound)) < math.inf
+
+
+def test_gaussian_noise_is_above_a_normal_likelihood_ratio_of_the_same_slope() -> None:
+    """Step 2 of the proof, in 40 digits: E (Y - A)_+ >= E (1 + m G - A)_+ for A >= 1."""
+    with mpmath.workdps(40):
+        for mu in (0.01, 0.3, 1.0, 3.0):
+            m = mpmath.sqrt(2 * mpmath.pi) * mpmath.erf(mu / mpmath.sqrt(8))
+            for factor in [1.0, *(1.0 + np.geomspace(1e-5, 200.0, 40)).tolist()]:
+                a, log = mpmath.mpf(factor), mpmath.log(factor)
+                noise = mpmath.ncdf(mu / 2 - log / mu) - a * mpmath.ncdf(-mu / 2 - log / mu)
+                x = (a - 1) / m
+                normal = m * (mpmath.npdf(x) - x * mpmath.ncdf(-x))
+                assert noise >= normal * (1 - mpmath.mpf(10) ** -25)
+
+
+def test_rounds_and_other_noise_are_composed_as_gaussian_noise() -> None:
+    event = sums(5.0, 100, 0.05, zero=True)
+    mu = gaussian_mu_of_sum(event)
+    spent = privacy_spent(Repeated(event=event, count=30), 1e-5)
+    assert spent.accountant == "gaussian"
+    assert spent.epsilon == pytest.approx(gaussian_epsilon(mu * math.sqrt(30.0), 1e-5))
+    noise = GaussianNoise(mu=mu, adjacency=Adjacency.ZERO_OUT)
+    assert renyi_divergence(event, 40.0) <= renyi_divergence(noise, 40.0)
+    assert total_rho(event) <= mu * mu / 2.0
+
+
+def test_epsilon_is_within_two_percent_of_gaussian_noise_where_renyi_needs_ten() -> None:
+    """The table of the design: 100 honest clients, noise multiplier .40 and .373."""
+    for multiplier, before, after in ((0.40, 1.0277, 0.9423), (0.373, 1.1096, 1.0174)):
+        event = sums(2.0 / multiplier, 100, 0.05, zero=True)
+        epsilon = privacy_spent(event, 1e-5).epsilon
+        assert epsilon == pytest.approx(after, abs=1e-3)
+        assert gaussian_epsilon(0.1 / multiplier, 1e-5) <= epsilon
+        assert RenyiAccountant().epsilon(event, 1e-5) <= before
+        assert privacy_spent(event.local(), 1e-5).epsilon > 10.0
+
+
+def test_a_bound_on_messages_that_are_seen_is_never_exceeded() -> None:
+    event = sums(1.0, 3, 25.0)
+    visible = OneBit(shift=1.0, dimension=10**6, adjacency=Adjacency.REPLACE_ONE)
+    assert privacy_spent(event, 1e-5).epsilon <= privacy_spent(visible, 1e-5).epsilon
