@@ -10,11 +10,12 @@ from cases import cases
 
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
+from sottovoce.core.errors import ParameterError
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.divergences import gaussian_delta
-from sottovoce.privacy.events import GaussianNoise, OneBit, Repeated, SummedBits
+from sottovoce.privacy.events import GaussianNoise, OneBit, Repeated, SummedBits, SummedNoise
 from sottovoce.privacy.gaussian import gaussian_epsilon
-from sottovoce.privacy.gaussian_sums import gaussian_mu_of_sum
+from sottovoce.privacy.gaussian_sums import gaussian_mu_of_sum, rounding_excess
 from sottovoce.privacy.renyi import RenyiAccountant, renyi_divergence
 from sottovoce.privacy.zcdp import total_rho
 
@@ -196,3 +197,73 @@ def test_a_bound_on_messages_that_are_seen_is_never_exceeded() -> None:
     event = sums(1.0, 3, 25.0)
     visible = OneBit(shift=1.0, dimension=10**6, adjacency=Adjacency.REPLACE_ONE)
     assert privacy_spent(event, 1e-5).epsilon <= privacy_spent(visible, 1e-5).epsilon
+
+
+# -- sums of rounded noise -------------------------------------------------------------------------
+
+
+def noise_sum(mu: float, clients: int, excess: float) -> SummedNoise:
+    return SummedNoise(mu=mu, clients=clients, excess=excess, adjacency=Adjacency.REPLACE_ONE)
+
+
+def rounded_law(mean: float, stddev: float) -> Vector:
+    """The law of round(mean + stddev G) on -80 ... 80, in 30 digits."""
+    with mpmath.workdps(30):
+        edges = [mpmath.ncdf((k - 0.5 - mean) / stddev) for k in range(-80, 82)]
+        return np.array([float(high - low) for low, high in itertools.pairwise(edges)])
+
+
+@pytest.mark.parametrize("stddev", [0.5, 0.7, 1.0, 2.0])
+@pytest.mark.parametrize("clients", [2, 3, 6])
+def test_gaussian_noise_dominates_sums_of_rounded_noise(stddev: float, clients: int) -> None:
+    """Whatever the means of the others, and also where rounding shows."""
+    rng = np.random.default_rng(5)
+    for _ in range(3):
+        one, other, *rest = rng.uniform(-1.0, 1.0, size=clients + 1).tolist()
+        laws = []
+        for own in (one, other):
+            law = rounded_law(own, stddev)
+            for mean in rest:
+                law = np.convolve(law, rounded_law(mean, stddev))
+            laws.append(law)
+        excess = rounding_excess(stddev, clients, dimension=1)
+        mu = gaussian_mu_of_sum(noise_sum(abs(one - other) / stddev, clients, excess))
+        assert not exceeds(laws[0], laws[1], mu * (1.0 + 1e-9))
+        if stddev >= 2.0:
+            limit = abs(one - other) / stddev / math.sqrt(clients)
+            assert limit <= mu <= limit * (1.0 + 1e-6)
+
+
+def test_the_excess_is_paid_for_in_full() -> None:
+    """In 40 digits: e^(2 tau) E (Y - A e^(-2 tau))_+ <= E (Y' - A)_+ for all A >= 1."""
+
+    def delta(mu: float, factor: mpmath.mpf) -> mpmath.mpf:
+        log = mpmath.log(factor)
+        return mpmath.ncdf(mu / 2 - log / mu) - factor * mpmath.ncdf(-mu / 2 - log / mu)
+
+    with mpmath.workdps(40):
+        for mu, tau in itertools.product((1e-3, 0.1, 0.9, 3.0, 12.0), (0.0, 1e-12, 1e-6, 1e-2)):
+            raised = gaussian_mu_of_sum(noise_sum(2.0 * mu, 4, tau))
+            assert mu <= raised <= 2.0 * mu
+            if raised == 2.0 * mu:  # nothing better is proved
+                continue
+            for factor in [1.0, *(1.0 + np.geomspace(1e-6, 1e4, 50)).tolist()]:
+                a, scale = mpmath.mpf(factor), mpmath.exp(2 * mpmath.mpf(tau))
+                assert scale * delta(mu, a / scale) <= delta(raised, a)
+
+
+def test_noise_is_divided_by_the_honest_clients_and_its_messages_stay_known() -> None:
+    event = noise_sum(2.0, 100, 1e-30)
+    assert gaussian_mu_of_sum(event) == pytest.approx(0.2, rel=1e-6)
+    assert event.local() == GaussianNoise(mu=2.0, adjacency=Adjacency.REPLACE_ONE)
+    spent = privacy_spent(Repeated(event=event, count=4), 1e-5)
+    assert spent.epsilon == pytest.approx(gaussian_epsilon(0.4, 1e-5), rel=1e-5)
+    assert "sums over at least 100 clients" in str(spent.assumes)
+    assert gaussian_mu_of_sum(noise_sum(2.0, 1, 0.0)) == 2.0
+    assert gaussian_mu_of_sum(noise_sum(2.0, 100, 50.0)) == 2.0
+
+
+@pytest.mark.parametrize("excess", [-1e-9, math.nan, math.inf])
+def test_an_excess_that_is_no_bound_is_refused(excess: float) -> None:
+    with pytest.raises(ParameterError, match="excess"):
+        noise_sum(1.0, 2, excess)

@@ -31,6 +31,7 @@ from sottovoce.privacy.events import (
     SeededBits,
     Shuffled,
     SummedBits,
+    SummedNoise,
     ZeroConcentrated,
     basic_counts,
 )
@@ -98,7 +99,7 @@ def _gaussian_mu(event: BasicEvent) -> float | None:
     match event:
         case GaussianNoise():
             return event.mu
-        case SummedBits():
+        case SummedBits() | SummedNoise():
             return gaussian_mu_of_sum(event)
         case OneBit() if event.dimension > 1:
             return event.shift * math.sqrt(2.0 * math.pi) / 4.0
@@ -133,13 +134,19 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             return _both_directions(shuffled_pair(event))
         case SeededBits():
             return _both_directions(randomized_response(event.largest_loss))
-        case LaplaceNoise() | GaussianNoise() | SummedBits() | ZeroConcentrated() | RenyiCurve():
-            raise UnsupportedEventError(
-                f"the pld accountant needs a dominating pair, and has none for this "
-                f"{type(event).__name__}; use renyi"
-            )
+        case LaplaceNoise() | GaussianNoise() | SummedBits() | SummedNoise():
+            raise _no_pair(event)
+        case ZeroConcentrated() | RenyiCurve():
+            raise _no_pair(event)
         case _:
             assert_never(event)
+
+
+def _no_pair(event: BasicEvent) -> UnsupportedEventError:
+    return UnsupportedEventError(
+        f"the pld accountant needs a dominating pair, and has none for this "
+        f"{type(event).__name__}; use renyi"
+    )
 
 
 def _disjoint() -> LossPair:

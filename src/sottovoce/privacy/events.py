@@ -425,6 +425,43 @@ class SummedBits:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummedNoise:
+    """Sums of noisy integers of `clients` clients, of which only the sums are seen.
+
+    Every message by itself is `GaussianNoise` of this `mu`, rounded to a grid. All clients must
+    draw noise of the same standard deviation, independently, and must not reveal it. The law of the
+    sum differs from that of Gaussian noise of sqrt(clients) times that standard deviation, followed
+    by post-processing, at most by a factor of e^excess in either direction. Proof:
+    docs/explanation/privacy.md, section 35.
+
+    Attributes:
+        mu: Sensitivity divided by the standard deviation of the noise of one message.
+        clients: Number of clients in the sum that follow the protocol, the protected one included.
+        excess: Bound on the logarithm of the factor between the two laws, of all coordinates.
+        adjacency: The adjacency relation.
+    """
+
+    mu: float
+    clients: int
+    excess: float
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        parameter_rules.integer("clients", self.clients, low=1, high=2**31)
+        if parameter_rules.finite("excess", self.excess) < 0.0:
+            raise ParameterError(f"excess must be at least 0, got {self.excess!r}; use 0 for none")
+        self.local()  # checks the rest
+
+    def local(self) -> GaussianNoise:
+        """Return the event of the protected client's message if it were seen itself.
+
+        Returns:
+            `GaussianNoise` with the same mu and adjacency.
+        """
+        return GaussianNoise(mu=self.mu, adjacency=self.adjacency)
+
+
 SamplingScheme = Literal["poisson", "fixed-size"]
 # What keeps the sample secret. Without it sampling does not amplify. With "secure-sum" the clients
 # that were not sampled send the encoding of zero, because a missing message would lack its noise.
@@ -554,7 +591,7 @@ def _check_local(event: "PrivacyEvent", verb: str) -> None:
     if not isinstance(event, PrivacyEvent):
         raise ParameterError(f"what is {verb} must be a privacy event, got {event!r}")
     for part in basic_counts(event):
-        if isinstance(part, Sampled | Shuffled | SummedBits | Allocated):
+        if isinstance(part, Sampled | Shuffled | SummedBits | SummedNoise | Allocated):
             raise ParameterError(
                 f"an event with a part {type(part).__name__} cannot be {verb} too: no bound is "
                 "proved for two amplifications together; use only one of them"
@@ -681,6 +718,7 @@ BasicEvent = (
     | OneBit
     | SeededBits
     | SummedBits
+    | SummedNoise
     | Sampled
     | Shuffled
     | Allocated

@@ -1,6 +1,6 @@
 """The Gaussian accountant: exact for compositions of Gaussian noise.
 
-Secure sums of bits count as Gaussian noise that dominates them (`gaussian_sums`).
+Secure sums count as Gaussian noise that dominates them (`gaussian_sums`).
 
 n releases of Gaussian noise with mu_1 ... mu_n are together exactly one release with
 mu = sqrt(sum mu_i^2), whose delta is known in closed form (`divergences.gaussian_delta`).
@@ -21,6 +21,7 @@ from sottovoce.privacy.events import (
     GaussianNoise,
     PrivacyEvent,
     SummedBits,
+    SummedNoise,
     basic_counts,
 )
 from sottovoce.privacy.gaussian_sums import gaussian_mu_of_sum
@@ -31,7 +32,7 @@ _LARGEST_EPSILON = 1e3 * MAX_EPSILON
 def total_mu(event: PrivacyEvent) -> float:
     """Return the mu of a composition of Gaussian noise: sqrt(sum mu_i^2) over all releases.
 
-    A secure sum of bits counts as Gaussian noise that dominates it. Any other event raises
+    A secure sum counts as Gaussian noise that dominates it. Any other event raises
     `UnsupportedEventError`.
     """
     # A count beyond the range of float64 counts as infinite.
@@ -47,22 +48,23 @@ def _mu(part: BasicEvent) -> float:
     match part:
         case GaussianNoise():
             return part.mu
-        case SummedBits():
+        case SummedBits() | SummedNoise():
             return gaussian_mu_of_sum(part)
         case _:
             raise UnsupportedEventError(
-                f"the gaussian accountant handles GaussianNoise and SummedBits only, got "
+                f"the gaussian accountant handles GaussianNoise and secure sums only, got "
                 f"{type(part).__name__}; use renyi (Gaussian noise of the same rho may understate "
                 "its epsilon)"
             )
 
 
-@register(summary="exact for Gaussian noise; secure sums of bits as noise above them", turn=1)
+@register(summary="exact for Gaussian noise; secure sums as noise above them", turn=1)
 class GaussianAccountant:
     """The Gaussian accountant: the exact (epsilon, delta) of Gaussian noise.
 
-    It supports compositions of `GaussianNoise` and `SummedBits`, under both adjacencies, and rounds
-    up. Secure sums count as Gaussian noise that dominates them, so for them it is an upper bound.
+    It supports compositions of `GaussianNoise`, `SummedBits` and `SummedNoise`, under both
+    adjacencies, and rounds up. Secure sums count as Gaussian noise that dominates them, so for them
+    it is an upper bound.
     """
 
     name = "gaussian"

@@ -1,4 +1,4 @@
-"""Gaussian noise that dominates secure sums of bits.
+"""Gaussian noise that dominates secure sums.
 
 Statement. If the logits of neighbors move by at most S in Euclidean norm, the sums (`SummedBits`)
 are dominated by Gaussian noise with mu = kappa S/2: at every epsilon their delta is at most that of
@@ -25,6 +25,9 @@ A = e^eps >= 1,
    R >= sigma(t) K/(s/2) for all t and s. mu(s)/s grows with s; let kappa/2 be its value at the
    largest s. The squares of mu(s) <= kappa s/2 then add up to at most (kappa S/2)^2.
 
+Sums of rounded Gaussian noise (`SummedNoise`) differ by a factor of at most e^excess from
+post-processed Gaussian noise, and a slightly larger mu covers that factor.
+
 g is bounded on a grid, where it is linear between points, and beyond it by Chernoff's bound. On a
 cell of either kind the least sigma that suffices for the whole cell is computed.
 """
@@ -33,13 +36,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sottovoce.core.domains import Vector
 from sottovoce.privacy.binomial import pmf_window
-from sottovoce.privacy.events import SummedBits
+from sottovoce.privacy.events import SummedBits, SummedNoise
 
 _LOG_OUTSIDE = 600.0  # Counts of a total mass of e^-600 are not listed.
 _REACH = 33.0  # The grid ends so many standard deviations from 0; e^-600 is negligible there.
@@ -59,12 +63,42 @@ _ROOT_8 = math.sqrt(8.0)
 
 
 @lru_cache(maxsize=1024)
-def gaussian_mu_of_sum(event: SummedBits) -> float:
+def gaussian_mu_of_sum(event: SummedBits | SummedNoise) -> float:
     """Return mu such that Gaussian noise with this mu dominates the sums, rounded up.
 
     mu is the distance of the means in standard deviations, as in `GaussianNoise`. It is never above
-    the mu that dominates the protected client's bits themselves, shift sqrt(2 pi)/4.
+    the mu that dominates the protected client's messages themselves.
     """
+    match event:
+        case SummedBits():
+            return _mu_of_bits(event)
+        case SummedNoise():
+            return _mu_of_noise(event)
+        case _:
+            assert_never(event)
+
+
+def _mu_of_noise(event: SummedNoise) -> float:
+    """Return mu' with erf(mu'/sqrt 8) = erf(m/sqrt 8) + e^(2 excess) - 1, m = mu/sqrt(clients)."""
+    from scipy.special import erfcinv, erfinv
+
+    mu = event.mu / math.sqrt(event.clients)
+    if event.clients == 1 or event.excess > 1.0:
+        return event.mu
+    added = math.expm1(2.0 * event.excess)
+    if mu < 1.0:
+        reach = math.erf(mu / _ROOT_8) + added
+        raised = _ROOT_8 * float(erfinv(reach)) if reach < 1.0 else math.inf
+    else:
+        rest = math.erfc(mu / _ROOT_8) - added * (1.0 + _ROUNDING)
+        raised = _ROOT_8 * float(erfcinv(rest)) if rest > 1e-300 else math.inf
+    raised *= 1.0 + _ROUNDING
+    # Otherwise the densities might cross above 1 (see the proof).
+    proved = 2.0 * event.excess**2 <= mu * mu * (event.excess + math.log(raised / mu))
+    return min(event.mu, raised) if proved else event.mu
+
+
+def _mu_of_bits(event: SummedBits) -> float:
     shift = max(event.shift, _LEAST_SHIFT)
     visible = shift * math.sqrt(2.0 * math.pi) / 4.0 * (1.0 + _ROUNDING)
     if event.clients == 1 or event.logit_bound > _MAX_LOGIT_BOUND:
@@ -235,3 +269,18 @@ def _slopes(ends: Vector, half: float, bound: float, *, against_zero: bool) -> V
     middle = apart if against_zero else np.cosh(np.maximum(0.0, low - bound + tau))
     slopes = 2.0 * np.sinh(high) / high * np.cosh(tau) / (middle + apart)
     return np.asarray(slopes.max(axis=1))
+
+
+def rounding_excess(stddev: float, clients: int, *, dimension: int) -> float:
+    """Return the `excess` of `SummedNoise` for rounded Gaussian noise, rounded up.
+
+    `stddev` is the standard deviation of the noise of one message in grid steps. The sum of n
+    messages is compared with rounded noise n - 1 times in each coordinate. Each time the factor is
+    a sum of e^(-(k-t)^2/(2c^2)) over integers k, normalized, with c^2 >= stddev^2/2, which lies
+    within theta of 1, theta = 2r/(1 - r) with r = e^(-pi^2 stddev^2) (Poisson summation).
+    """
+    ratio = math.exp(-((math.pi * stddev) ** 2))
+    theta = 2.0 * ratio / (1.0 - ratio) if ratio < 0.5 else 1.0
+    if theta >= 1.0:
+        return 1e9  # No bound; the messages then count as if they were seen.
+    return -math.log1p(-theta) * (clients - 1) * dimension * (1.0 + _ROUNDING)

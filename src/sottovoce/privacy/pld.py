@@ -27,6 +27,7 @@ from sottovoce.privacy.events import (
     NonPrivate,
     PrivacyEvent,
     SummedBits,
+    SummedNoise,
     basic_counts,
 )
 from sottovoce.privacy.gaussian import gaussian_epsilon
@@ -108,7 +109,7 @@ def _directions(event: PrivacyEvent) -> list[Parts]:
     The list is empty if no finite epsilon can be shown.
     """
     counts = basic_counts(event)
-    if all(isinstance(part, GaussianNoise | SummedBits) for part in counts):
+    if all(isinstance(part, GaussianNoise | SummedBits | SummedNoise) for part in counts):
         raise UnsupportedEventError(
             "all parts are GaussianNoise or secure sums, which the gaussian accountant composes "
             "exactly; use gaussian"

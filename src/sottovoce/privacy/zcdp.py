@@ -26,6 +26,7 @@ from sottovoce.privacy.events import (
     SeededBits,
     Shuffled,
     SummedBits,
+    SummedNoise,
     ZeroConcentrated,
     basic_counts,
 )
@@ -64,6 +65,8 @@ def _basic(event: BasicEvent) -> float:
             return event.shift**2 / 8.0
         case SummedBits():
             return min(_basic(event.local()), gaussian_mu_of_sum(event) ** 2 / 2.0)
+        case SummedNoise():
+            return gaussian_mu_of_sum(event) ** 2 / 2.0
         case Allocated():
             return _basic(event.event)  # A mixture over the steps, and D_a is quasi-convex.
         case FinitePair() | FiniteTable() | RenyiCurve() | SeededBits() | Sampled() | Shuffled():
