@@ -138,7 +138,7 @@ class Registration:
                 raise UnknownNameError.among(f"parameter of '{self.kind}'", name, self.parameters)
 
     def check_complete(self, given: Parameters) -> None:
-        """Check that every parameter is given, and no other.
+        """Check that every parameter is given that cannot be "auto", and no other.
 
         Args:
             given: Parameters by name.
@@ -148,7 +148,7 @@ class Registration:
             ParameterError: If a parameter is missing.
         """
         self.check_names(given)
-        missing = sorted(set(self.parameters) - set(given))
+        missing = sorted(set(self.parameters) - set(given) - set(self.automatic))
         if missing:
             example = ", ".join(f"{name}={self.examples[0][name]}" for name in missing)
             raise ParameterError(
@@ -166,7 +166,8 @@ class Registration:
 
         Args:
             domain: The input domain.
-            given: Every parameter by name; "auto" stands for the mechanism's own choice.
+            given: Every parameter by name; "auto" stands for the mechanism's own choice, and so
+                does a parameter that is left out although it can be "auto".
 
         Returns:
             The mechanism, an instance of `factory`.
@@ -186,13 +187,16 @@ class Registration:
         Args:
             domain: The input domain.
             given: Parameters by name, complete if one is "auto": the choice may depend on others.
+                If only parameters that can be "auto" are left out, they count as "auto".
 
         Returns:
-            A new dictionary with the same names.
+            A new dictionary, which has the names that were left out, too.
 
         Raises:
             ParameterError: If a parameter is "auto" that cannot be.
         """
+        if set(self.parameters) <= {*given, *self.automatic}:
+            given = {**given, **{name: "auto" for name in self.automatic if name not in given}}
         resolved = dict(given)
         for name, value in given.items():
             if value == "auto":

@@ -411,6 +411,27 @@ class SummedBits:
         parameter_rules.integer("clients", self.clients, low=1, high=2**31)
         self.local()  # checks the rest
 
+    @classmethod
+    def of(cls, local: OneBit, logit_bound: float, clients: int) -> "SummedBits":
+        """Return the event of sums over `clients` clients with bits of a local event.
+
+        Args:
+            local: The event of one client's bits by themselves.
+            logit_bound: Bound on the absolute value of every logit.
+            clients: Number of clients in the sum that follow the protocol.
+
+        Returns:
+            The event of the sums.
+        """
+        return cls(
+            shift=local.shift,
+            dimension=local.dimension,
+            logit_bound=logit_bound,
+            clients=clients,
+            adjacency=local.adjacency,
+            against_zero=local.against_zero,
+        )
+
     def local(self) -> OneBit:
         """Return the event of the protected client's bits if they were seen themselves.
 

@@ -84,7 +84,7 @@ def test_the_event_holds_the_shift_the_clamp_and_the_fewest_clients(adjacency: A
     ids=["one bit", "two bits", "gaussian"],
 )
 def test_any_other_mechanism_is_refused(mechanism: Mechanism) -> None:
-    with pytest.raises(PrivacyError, match=r"for clamped one-bit codes only.*'clamped_sign'"):
+    with pytest.raises(PrivacyError, match=r"for clamped bits and rounded.*'clamped_sign'"):
         terms_of(SecureSum(minimum_clients=3), Z)(mechanism)
 
 
