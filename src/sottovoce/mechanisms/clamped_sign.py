@@ -30,7 +30,7 @@ _ROUNDING = 2.0**-26
     summary="one bit per coordinate with clamped logits, which secure sums can amplify",
     examples=[
         {"noise_multiplier": 2.0, "logit_bound": 1.0},
-        {"noise_multiplier": 0.5, "logit_bound": "auto"},
+        {"noise_multiplier": 0.5, "logit_bound": 2.0},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
     calibrated_parameter=CalibratedParameter(parameter="noise_multiplier", more_private="larger"),

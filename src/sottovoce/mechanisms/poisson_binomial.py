@@ -28,7 +28,7 @@ _ROUNDING = 2.0**-26
     "poisson_binomial",
     summary="several clamped bits per coordinate, sent as their sum, for secure sums",
     examples=[
-        {"noise_multiplier": 2.0, "trials": 3, "logit_bound": 1.0},
+        {"noise_multiplier": 2.0, "trials": 3, "logit_bound": 0.5},
         {"noise_multiplier": 0.5, "trials": 7, "logit_bound": "auto"},
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
