@@ -18,6 +18,7 @@ from sottovoce.mechanisms.rounded_noise import (
     WRAP_PROBABILITY,
     RoundedNoise,
     automatic_steps,
+    check_bits,
     multiplier_ends,
 )
 from sottovoce.privacy.events import GaussianNoise, SummedNoise
@@ -32,6 +33,12 @@ def _noise(domain: Domain, noise_multiplier: float) -> laws.ScalarGaussian:
 
 def _automatic_steps(domain: Domain, given: Parameters) -> float:
     return automatic_steps(domain, given["bits"], _noise(domain, given["noise_multiplier"]))
+
+
+def _automatic_steps_in_sum(domain: Domain, given: Parameters, clients: int) -> float:
+    noise = _noise(domain, given["noise_multiplier"])
+    finest = steps_for_sum(domain, check_bits(given["bits"]), noise, clients)
+    return min(finest, _automatic_steps(domain, given))
 
 
 def steps_for_sum(domain: Domain, bits: int, noise: laws.ScalarGaussian, clients: int) -> float:
@@ -64,7 +71,9 @@ def steps_for_sum(domain: Domain, bits: int, noise: laws.ScalarGaussian, clients
         ends=lambda domain, given: multiplier_ends(domain, given, _noise),
     ),
     automatic={"steps_per_radius": _automatic_steps},
+    automatic_in_sums={"steps_per_radius": _automatic_steps_in_sum},
     settings=[{"bits": bits, "steps_per_radius": "auto"} for bits in (4, 6, 8, 12)],
+    settings_in_sums=[{"bits": bits, "steps_per_radius": "auto"} for bits in (8, 10, 12, 14, 16)],
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
