@@ -1,6 +1,4 @@
-"""The automatic logit bound: from public values, small, and hardly ever reached after rotation."""
-
-import math
+"""The automatic logit bound: from public values, small, and seldom reached after rotation."""
 
 import numpy as np
 import pytest
@@ -21,8 +19,7 @@ def bound(dimension: int, multiplier: float = 0.4, records: int = 1, trials: int
 
 
 def test_it_is_the_logit_of_a_large_coordinate_of_a_rotated_update() -> None:
-    reach = math.sqrt(2.0 * math.log(2e6 / 0.01))
-    assert bound(10**6) == pytest.approx(reach * 2.0 / 0.4 / 1000.0)
+    assert bound(10**6) == pytest.approx(3.0 * 2.0 / 0.4 / 1000.0)
     assert bound(10**6, records=5) == pytest.approx(5.0 * bound(10**6))
     assert bound(10**6, trials=4) == pytest.approx(bound(10**6) / 2.0)
     assert bound(10**6, multiplier=0.8) == pytest.approx(bound(10**6) / 2.0)
@@ -34,15 +31,15 @@ def test_it_is_never_more_than_the_largest_logit() -> None:
     assert bound(3, multiplier=1e-4) == 100.0
 
 
-def test_a_rotated_spike_is_hardly_ever_clamped() -> None:
+def test_few_coordinates_of_a_rotated_spike_are_clamped() -> None:
     dimension, clamped = 1024, 0
     spike = np.zeros(dimension)
     spike[5] = 1.0
     limit = bound(dimension) / 2.0 * 0.4
     for number in range(50):
         rotated = Rotation.of_round("run", number + 1, dimension).forward(spike)
-        clamped += bool(np.abs(rotated).max() > limit)
-    assert clamped <= 2
+        clamped += int(np.sum(np.abs(rotated) > limit))
+    assert clamped <= 0.004 * 50 * dimension
 
 
 def test_left_out_it_is_automatic() -> None:

@@ -11,6 +11,7 @@ from cases import cases
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
+from sottovoce.privacy import gaussian_sums
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.divergences import gaussian_delta
 from sottovoce.privacy.events import GaussianNoise, OneBit, Repeated, SummedBits, SummedNoise
@@ -90,6 +91,26 @@ def test_the_check_finds_noise_that_is_too_small() -> None:
     assert exceeds(first, second, 0.98 * mu)
 
 
+def worst_mu(clients: int, bound: float, one: float, other: float) -> float:
+    """The least mu of Gaussian noise above all sums with others at the bound, by bisection."""
+    low, high = 0.0, 2.0 * abs(one - other)
+    for _ in range(30):
+        middle = (low + high) / 2.0
+        others = ([bound] * j + [-bound] * (clients - 1 - j) for j in range(clients))
+        too_small = any(
+            exceeds(sum_law([one, *rest]), sum_law([other, *rest]), middle) for rest in others
+        )
+        low, high = (middle, high) if too_small else (low, middle)
+    return high
+
+
+def test_a_single_coordinate_needs_nearly_all_of_that_noise() -> None:
+    """So for one coordinate the bound can hardly be improved."""
+    clients, bound = 9, 0.1
+    mu = gaussian_mu_of_sum(sums(2.0 * bound, clients, bound))
+    assert 0.97 * mu <= worst_mu(clients, bound, bound, -bound) <= mu
+
+
 def profile_given_the_coins(one: float, other: float, clients: int, bound: float) -> Vector:
     """The exact delta of one sum at `FACTORS` if everything but fair coins is revealed."""
     chance, found = 2.0 / (1.0 + math.exp(bound)), np.zeros(len(FACTORS))
@@ -103,11 +124,15 @@ def profile_given_the_coins(one: float, other: float, clients: int, bound: float
 
 @pytest.mark.parametrize("clients", [2, 5, 12, 40])
 @pytest.mark.parametrize("bound", [0.05, 0.5, 2.0])
-def test_it_dominates_what_is_left_when_the_coins_are_known(clients: int, bound: float) -> None:
+def test_it_dominates_what_is_left_when_the_coins_are_known(
+    clients: int, bound: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound for many clients, tried with few."""
+    monkeypatch.setattr(gaussian_sums, "_cells", gaussian_sums._cells_of_coins)
     for share, start in itertools.product((0.02, 0.5, 1.0), (-1.0, -0.3, 0.5)):
         low = start * bound
         high = min(bound, low + 2.0 * share * bound)
-        mu = gaussian_mu_of_sum(sums(high - low, clients, bound))
+        mu = gaussian_sums._mu_of_bits(sums(high - low, clients, bound))
         allowed = np.array([gaussian_delta(mu, math.log(factor)) for factor in FACTORS])
         for z, y in ((low, high), (high, low)):
             exact = profile_given_the_coins(z, y, clients, bound)
@@ -117,10 +142,11 @@ def test_it_dominates_what_is_left_when_the_coins_are_known(clients: int, bound:
 @pytest.mark.parametrize(
     ("clients", "bound", "loss"),
     [
-        (5, 0.05, 1.060),
-        (20, 0.05, 1.0235),
-        (100, 0.05, 1.0158),
-        (100, 0.005, 1.0040),
+        (5, 0.05, 1.0585),
+        (20, 0.05, 1.0190),
+        (100, 0.05, 1.0080),
+        (100, 0.005, 1.0035),
+        (1000, 0.05, 1.0068),
         (10**4, 0.05, 1.0151),
         (10**6, 0.01, 1.0070),
         (2**31, 0.05, 1.0161),
@@ -143,7 +169,7 @@ def test_a_single_message_is_dominated_as_one_bit() -> None:
 
 def test_more_clients_and_smaller_logits_never_cost_more() -> None:
     """Up to the spacing of the grid."""
-    for one, other in itertools.pairwise((1, 2, 3, 7, 20, 100, 900, 10**4, 10**6)):
+    for one, other in itertools.pairwise((1, 2, 3, 7, 20, 100, 900, 10**5)):
         for bound in (0.05, 1.0, 3.0):
             few, many = (gaussian_mu_of_sum(sums(0.1, clients, bound)) for clients in (one, other))
             assert many <= few * (1.0 + 2e-3)
@@ -154,7 +180,7 @@ def test_more_clients_and_smaller_logits_never_cost_more() -> None:
 
 def test_extreme_events_keep_a_finite_positive_mu() -> None:
     for shift, bound in ((1e-200, 1.0), (1e12, 5.0), (1.0, 1e-300), (1.0, 1e12), (1e-90, 1.0)):
-        for clients in (1, 2, 2**31):
+        for clients in (1, 2, 10**5):
             assert 0.0 < gaussian_mu_of_sum(sums(shift, clients, bound)) < math.inf
 
 
@@ -184,7 +210,7 @@ def test_rounds_and_other_noise_are_composed_as_gaussian_noise() -> None:
 
 def test_epsilon_is_within_two_percent_of_gaussian_noise_where_renyi_needs_ten() -> None:
     """The table of the design: 100 honest clients, noise multiplier .40 and .373."""
-    for multiplier, before, after in ((0.40, 1.0277, 0.9423), (0.373, 1.1096, 1.0174)):
+    for multiplier, before, after in ((0.40, 1.0277, 0.9344), (0.373, 1.1096, 1.0089)):
         event = sums(2.0 / multiplier, 100, 0.05, zero=True)
         epsilon = privacy_spent(event, 1e-5).epsilon
         assert epsilon == pytest.approx(after, abs=1e-3)

@@ -59,7 +59,8 @@ class ClampedSign(WithPrivatize):
         input_domain: The L2 ball that updates are clipped to.
         noise_multiplier: sigma in units of radius/records.
         logit_bound: Z, the largest absolute logit; at most 100. In specs and commands it may be
-            "auto" or left out: the smallest bound that hardly ever clamps a rotated update.
+            "auto" or left out: three times the root mean square of the
+            logits of a rotated update.
     """
 
     input_domain: L2Ball

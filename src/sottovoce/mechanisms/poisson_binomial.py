@@ -64,8 +64,8 @@ class PoissonBinomial(WithPrivatize):
         trials: m, the number of bits per coordinate, from 1 to 255; 2^b - 1 makes the most of b
             bits.
         logit_bound: Z, the largest absolute logit of a single bit; at most 100. In specs and
-            commands it may be "auto" or left out: the smallest bound that hardly ever clamps a
-            rotated update.
+            commands it may be "auto" or left out: three times the root mean square of
+            the logits of a rotated update.
     """
 
     input_domain: L2Ball

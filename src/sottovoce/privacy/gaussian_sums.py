@@ -46,6 +46,10 @@ from sottovoce.privacy.binomial import pmf_window
 from sottovoce.privacy.events import SummedBits, SummedNoise
 
 _LOG_OUTSIDE = 600.0  # Counts of a total mass of e^-600 are not listed.
+_LOG_LOST = 690.0  # Masses of altogether e^-690 are lost where float64 ends.
+_EVERYTHING = 1e9  # As a logarithm of the mass that is not listed: all counts are.
+_MAX_LISTED = 1000  # Up to so many clients the worst laws of the others are listed.
+_LAWS = 500  # About twice the most laws that are listed.
 _REACH = 33.0  # The grid ends so many standard deviations from 0; e^-600 is negligible there.
 _POINTS_PER_STDDEV = 24
 _FAR_RATIO = 1.02  # Ratio of the ends of a cell beyond the grid.
@@ -54,6 +58,7 @@ _MOVES = 64  # Cells of the move of a logit.
 _BUCKETS_PER_STDDEV, _BUCKET_WIDTH = 4.0, 1e-4
 _LEAST_LOGIT_BOUND = 1e-6  # Smaller bounds count as this; a larger bound is always sound.
 _MAX_LOGIT_BOUND = 30.0  # Beyond it hardly any bit is a fair coin, so sums hide nothing.
+_BOUNDS_PER_OCTAVE = 32  # To so many bounds per octave the bound of many clients is rounded up.
 _LEAST_SHIFT = 1e-100  # Smaller shifts count as this.
 _MASS_ERROR = 1e-7  # Relative error of a listed mass, a product of two with an error of 1e-8.
 _ROUNDING = 1e-7  # Relative rounding of mu: the bisection and the functions used.
@@ -104,6 +109,9 @@ def _mu_of_bits(event: SummedBits) -> float:
     if event.clients == 1 or event.logit_bound > _MAX_LOGIT_BOUND:
         return visible
     bound = max(event.logit_bound, _LEAST_LOGIT_BOUND)
+    if event.clients > _MAX_LISTED:  # Calibration tries many bounds, and each takes a while.
+        steps = math.ceil(_BOUNDS_PER_OCTAVE * math.log2(bound) - 1e-9)
+        bound = max(bound, 2.0 ** (steps / _BOUNDS_PER_OCTAVE))
     farthest = min(shift, bound if event.against_zero else 2.0 * bound)
     cells = _cells(event.clients, bound)
     slopes = _slopes(cells.ends, farthest / 2.0, bound, against_zero=event.against_zero)
@@ -127,20 +135,64 @@ class _Cells:
 
 @lru_cache(maxsize=64)
 def _cells(clients: int, bound: float) -> _Cells:
+    if clients <= _MAX_LISTED:
+        grid, g = _worst_others(clients, bound)
+        cells = _Cells(grid[1:], _sigmas_on_grid(grid, g))
+    else:
+        cells = _cells_of_coins(clients, bound)
+    for values in (cells.ends, cells.sigmas):
+        values.setflags(write=False)
+    return cells
+
+
+def _worst_others(clients: int, bound: float) -> tuple[Vector, Vector]:
+    """Return points from 0 to 1 and upper bounds on g there, whatever the other clients send.
+
+    j of the others have the logit Z, the rest -Z. By symmetry only j <= (n - 1)/2 is listed, with v
+    and -v. Of many clients j is known up to a few clients only, whose bits are revealed.
+    """
+    up, down = 1.0 / (1.0 + math.exp(-bound)), 1.0 / (1.0 + math.exp(bound))
+    stddev = 1.0 / math.sqrt(4.0 * up * down * clients)
+    grid = np.linspace(0.0, 1.0, 1 + math.ceil(_POINTS_PER_STDDEV / stddev))
+    g, width = np.zeros(len(grid)), 1 + clients // _LAWS
+    for first in range(0, (clients - 1) // 2 + 1, width):
+        last = min(first + width - 1, clients - 1)
+        high = pmf_window(first, up, down, _EVERYTHING)[1]
+        low = pmf_window(clients - 1 - last, down, up, _EVERYTHING)[1]
+        others = np.pad(np.convolve(high, low), 1)
+        without, with_one = others[1:], others[:-1]
+        masses = (without + with_one) / 2.0
+        kept = masses > 0.0
+        means = (with_one - without)[kept] / (2.0 * masses[kept])
+        masses = masses[kept] * (1.0 + _MASS_ERROR)
+        for values, weights in ((means, masses), (-means[::-1], masses[::-1])):
+            g = np.maximum(g, _expected_excess(values, weights, grid))
+    return grid, g + 4.0 * math.exp(-_LOG_LOST) * (1.0 - grid)
+
+
+def _expected_excess(values: Vector, masses: Vector, points: Vector) -> Vector:
+    """Return E (v - t)_+ at each point t >= 0, from increasing values of v: a sum of positives."""
+    above = np.append(np.cumsum(masses[::-1])[::-1], 0.0)  # Index k: the mass from value k on.
+    at_values = np.cumsum((np.diff(values) * above[1:-1])[::-1])[::-1]
+    at_values = np.concatenate([at_values, [0.0, 0.0]])
+    ends = np.append(values, 1.0)
+    following = np.searchsorted(values, points, side="right")
+    return np.asarray(
+        at_values[following] + np.maximum(0.0, ends[following] - points) * above[following]
+    )
+
+
+def _cells_of_coins(clients: int, bound: float) -> _Cells:
     chance, rest = 2.0 / (1.0 + math.exp(bound)), math.tanh(bound / 2.0)
     grid, masses = _law_of_means(clients, chance, rest)
-    ends, sigmas = grid[1:], _sigmas_on_grid(grid, masses)
-    top = float(grid[-2])
-    if len(grid) > 2 and grid[-1] - top > 2.0 * (grid[1] - grid[0]):  # The last cell is the rest.
-        count = math.ceil(-math.log(top) / math.log(_FAR_RATIO))
-        far = np.append(np.geomspace(top, 1.0, count + 1)[:-1], 1.0)
-        far[0] = top
-        beyond = _sigmas_beyond(far, clients, chance)
-        ends = np.concatenate([ends[:-1], far[1:]])
-        sigmas = np.concatenate([sigmas[:-1], beyond])
-    for values in (ends, sigmas):
-        values.setflags(write=False)
-    return _Cells(ends, sigmas)
+    above = np.cumsum(masses[::-1])[::-1][1:]  # The slope of g is -P(v > t).
+    g = np.append(np.cumsum((np.diff(grid) * above)[::-1])[::-1], 0.0)
+    sigmas, top = _sigmas_on_grid(grid, g), float(grid[-2])
+    count = math.ceil(-math.log(top) / math.log(_FAR_RATIO))
+    far = np.append(np.geomspace(top, 1.0, count + 1)[:-1], 1.0)
+    far[0] = top
+    beyond = _sigmas_beyond(far, clients, chance)
+    return _Cells(np.append(grid[1:-1], far[1:]), np.append(sigmas[:-1], beyond))
 
 
 def _law_of_means(clients: int, chance: float, rest: float) -> tuple[Vector, Vector]:
@@ -155,10 +207,8 @@ def _law_of_means(clients: int, chance: float, rest: float) -> tuple[Vector, Vec
     starts = np.arange(0, len(pmf), width)
     weights = np.add.reduceat(pmf, starts)
     stddev = 1.0 / math.sqrt(mean + 1.0)
-    top = min(1.0, _REACH * stddev)
-    grid = np.linspace(0.0, top, 1 + math.ceil(_POINTS_PER_STDDEV * top / stddev))
-    if top < 1.0:
-        grid = np.append(grid, 1.0)
+    top = min(0.99, _REACH * stddev)
+    grid = np.append(np.linspace(0.0, top, 1 + math.ceil(_POINTS_PER_STDDEV * top / stddev)), 1.0)
     masses = np.zeros(len(grid))
     for coins, weight in zip((first + starts).tolist(), weights.tolist(), strict=True):
         masses += weight * _spread_signs(coins + 1, grid)
@@ -178,19 +228,18 @@ def _spread_signs(signs: int, grid: Vector) -> Vector:
     return np.asarray(masses)
 
 
-def _sigmas_on_grid(grid: Vector, masses: Vector) -> Vector:
+def _sigmas_on_grid(grid: Vector, g: Vector) -> Vector:
     """Return for each cell a sigma with g(t) <= sigma B(t/sigma) everywhere in it.
 
-    g is a line there, and sigma B(t/sigma) is convex, hence above each of its tangents. The tangent
-    with the slope of g is used, or at the end of the cell that comes nearest to it.
+    g is convex, so it lies below its chord; sigma B(t/sigma) is convex too, hence above each of its
+    tangents. The tangent with the slope of the chord is used, or the one at the end of the cell
+    that comes nearest to it.
     """
     from scipy.special import ndtr, ndtri
 
-    above = np.cumsum(masses[::-1])[::-1][1:]  # The slope of g is -P(v > t).
-    steps = np.diff(grid)
-    g = np.append(np.cumsum((steps * above)[::-1])[::-1], 0.0)
     left, right = grid[:-1], grid[1:]
-    quantiles = -ndtri(np.minimum(above, 0.5))
+    slopes = np.clip((g[:-1] - g[1:]) / (right - left), 1e-320, 0.5)
+    quantiles = -ndtri(slopes)
 
     def suffices(sigma: Vector) -> NDArray[np.bool_]:
         touched = np.clip(sigma * quantiles, left, right)
@@ -198,7 +247,7 @@ def _sigmas_on_grid(grid: Vector, masses: Vector) -> Vector:
         at_left, at_right = (value + slope * (end - touched) for end in (left, right))
         return np.asarray((at_left >= g[:-1]) & (at_right >= g[1:]))
 
-    return _least_sigmas(suffices, len(steps))
+    return _least_sigmas(suffices, len(left))
 
 
 def _sigmas_beyond(ends: Vector, clients: int, chance: float) -> Vector:
