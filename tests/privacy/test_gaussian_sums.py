@@ -11,7 +11,7 @@ from cases import cases
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError
-from sottovoce.privacy import gaussian_sums
+from sottovoce.privacy import gaussian_sums, sum_sigmas
 from sottovoce.privacy.accounting import privacy_spent
 from sottovoce.privacy.divergences import gaussian_delta
 from sottovoce.privacy.events import GaussianNoise, OneBit, Repeated, SummedBits, SummedNoise
@@ -128,7 +128,7 @@ def test_it_dominates_what_is_left_when_the_coins_are_known(
     clients: int, bound: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bound for many clients, tried with few."""
-    monkeypatch.setattr(gaussian_sums, "_cells", gaussian_sums._cells_of_coins)
+    monkeypatch.setattr(gaussian_sums, "sum_cells", sum_sigmas.cells_of_coins)
     for share, start in itertools.product((0.02, 0.5, 1.0), (-1.0, -0.3, 0.5)):
         low = start * bound
         high = min(bound, low + 2.0 * share * bound)

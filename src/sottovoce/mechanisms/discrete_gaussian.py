@@ -94,7 +94,7 @@ class DiscreteGaussian(RoundedNoise):
     of floating-point noise cannot leak.
 
     In a secure sum the noise of the honest clients adds up, and so does the noise that hides each
-    of them: the sum is a residue modulo 2^bits, which `bits` must leave room for (`sum_bits`).
+    of them: the sum is a residue modulo 2^bits, and `bits` must cover it (`sum_bits`).
 
     Cost: `bits` bits per coordinate.
 

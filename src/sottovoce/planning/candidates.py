@@ -88,13 +88,14 @@ class PlanSetting:
             return
         if clients is None or not isinstance(visibility, OnlySums):
             raise ParameterError(
-                "a plan for a secure sum needs both the clients in a sum and those that are honest"
+                "a plan for a secure sum needs the number of its clients and of the honest ones "
+                "among them; give both, or neither"
             )
         honest = visibility.minimum_clients
         if clients < honest:
             raise ParameterError(
-                f"{honest} honest clients are more than the {clients} clients of a sum; count "
-                "those who neither drop out nor collude"
+                f"honest must be at most the number of clients, {clients}, got {honest}; give the "
+                "number of clients in the sum that neither drop out nor collude"
             )
 
     @property

@@ -186,6 +186,7 @@ class _BitTotal:
         self._bits.add(opened)
 
     def total(self) -> NDArray[np.integer[Any]]:
+        """Return the sum of all codes, one number per coordinate."""
         counts = self._bits.counts()
         return np.asarray(counts[0])
 
@@ -204,4 +205,5 @@ class _IntegerTotal:
         self.received += 1
 
     def total(self) -> NDArray[np.integer[Any]]:
+        """Return the sum of all codes, one number per coordinate."""
         return self._total
