@@ -84,6 +84,10 @@ STORED: list[tuple[PrivacyEvent, str]] = [
         '"logit_bound":2.0,"shape":"SecureSum","shift":0.5}',
     ),
     (
+        events.SummedNoise(mu=0.5, clients=30, excess=0.25, adjacency=ZERO_OUT),
+        '{"adjacency":"zero-out","clients":30,"excess":0.25,"mu":0.5,"shape":"SummedNoise"}',
+    ),
+    (
         events.Sampled(event=PURE, rate=0.25, scheme="poisson", hidden_by="central-noise"),
         '{"event":{"adjacency":"zero-out","epsilon":1.0,"shape":"PureDp"},'
         '"hidden_by":"central-noise","rate":0.25,"scheme":"poisson","shape":"Sampled"}',

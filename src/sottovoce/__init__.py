@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.metric_mvu import MetricMvu as MetricMvu
     from sottovoce.mechanisms.mvu import Mvu as Mvu
     from sottovoce.mechanisms.no_privacy import NoPrivacy as NoPrivacy
+    from sottovoce.mechanisms.poisson_binomial import PoissonBinomial as PoissonBinomial
     from sottovoce.mechanisms.randomized_response import (
         BitwiseRandomizedResponse as BitwiseRandomizedResponse,
     )
@@ -112,6 +113,7 @@ export_lazily(
         "mechanisms.metric_mvu": ["MetricMvu"],
         "mechanisms.mvu": ["Mvu"],
         "mechanisms.no_privacy": ["NoPrivacy"],
+        "mechanisms.poisson_binomial": ["PoissonBinomial"],
         "mechanisms.randomized_response": [
             "BitwiseRandomizedResponse",
             "GeneralizedRandomizedResponse",

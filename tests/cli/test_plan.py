@@ -126,3 +126,61 @@ def test_mistakes_cost_one_line(cli: Any, words: str, message: str) -> None:
     assert shown.code == 2
     assert message in shown.err
     assert shown.err.count("\n") == 1
+
+
+SUMS = "--epsilon 1 --delta 1e-5 --channel secure_sum"
+
+
+def test_a_plan_for_a_secure_sum_has_both_epsilons_and_masked_bits(cli: Any) -> None:
+    words = f"plan {SUMS} --clients 21 --honest 18 --dimension 10000 --json"
+    result = cli(*words.split()).json
+    assert result["setting"]["channel"] == "secure_sum"
+    assert (result["setting"]["clients"], result["setting"]["honest"]) == (21, 18)
+    ranking = {entry["mechanism"]: entry for entry in result["ranking"]}
+    assert set(ranking) == {"clamped_sign", "poisson_binomial", "discrete_gaussian"}
+    for entry in ranking.values():
+        assert 0.99 < entry["epsilon"] <= 1.0
+        assert entry["local_epsilon"] > 4.0
+        assert "sums over at least 18 clients" in entry["assumes"]
+        masked = entry["masked_bits_per_coordinate"]
+        assert entry["bytes_per_update"] == 44 + masked * 10_000 // 8
+    sign = ranking["clamped_sign"]
+    assert sign["masked_bits_per_coordinate"] == 5  # up to 21 ones
+    assert "one bit is enough" in result["explanation"]
+    # The noise that 18 honest clients add is that of a trusted server, to a few percent.
+    noise = sign["parameters"]["noise_multiplier"] * 18**0.5
+    assert 3.73 < noise < 1.05 * 3.74
+
+
+def test_a_plan_for_few_coordinates_says_that_one_bit_is_not_enough(cli: Any) -> None:
+    shown = cli(*f"plan {SUMS} --clients 21 --dimension 10".split())
+    assert shown.code == 0
+    flat = " ".join(shown.out.split())
+    assert "one bit is not enough: clamped_sign has" in flat
+    assert "masked bits" in flat
+    assert "local epsilon" in flat
+    assert "local epsilon holds without any of this" in flat
+    assert "its codes are not added up in a secure sum" in flat
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--channel secure_sum", "needs --clients"),
+        ("--channel secure_sum --clients 2", "--clients must be"),
+        ("--channel secure_sum --clients 9 --honest 10", "--honest must be"),
+        ("--channel secure_sum --clients 9 --honest 1", "--honest must be"),
+        ("--clients 9", "set --channel to secure_sum"),
+        ("--channel shuffler --clients 9", "channel 'shuffler'"),
+        (
+            "--channel secure_sum --clients 9 --sampling-rate 0.1",
+            "a sample and a secure sum together; leave out --sampling-rate",
+        ),
+    ],
+)
+def test_a_senseless_secure_sum_is_refused_with_a_remedy(
+    cli: Any, words: str, message: str
+) -> None:
+    result = cli(*f"plan {SMALL} {words}".split())
+    assert result.code != 0
+    assert message in " ".join(result.err.split())

@@ -117,7 +117,7 @@ def test_calibration_checks_the_other_parameters_first(given: dict[str, Any]) ->
 
 
 def test_settings_are_the_examples_without_the_knob_unless_declared() -> None:
-    assert registry.find("clamped_sign").settings == ({"logit_bound": 1.0}, {"logit_bound": 2.0})
+    assert registry.find("clamped_sign").settings == ({"logit_bound": "auto"},)
     assert registry.find("gaussian").settings == ({},)
     assert registry.find("gauss_hermite").settings[0] == {"levels": 2}
 

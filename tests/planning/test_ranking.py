@@ -180,6 +180,8 @@ def test_a_plug_in_is_ranked_by_what_it_declares(monkeypatch: pytest.MonkeyPatch
         summary="a toy",
         examples=({"noise_multiplier": 1.0},),
         example_domains=(L2Ball(dimension=2, radius=1.0),),
+        automatic_in_sums={},
+        settings_in_sums=(),
         calibrated_parameter=CalibratedParameter(
             parameter="noise_multiplier", more_private="larger"
         ),

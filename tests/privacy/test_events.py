@@ -37,6 +37,7 @@ from sottovoce.privacy.events import (
     Sampled,
     Shuffled,
     SummedBits,
+    SummedNoise,
     ZeroConcentrated,
     basic_counts,
 )
@@ -56,6 +57,7 @@ ONE_OF_EACH_SHAPE: list[PrivacyEvent] = [
     OneBit(shift=0.5, dimension=7, adjacency=ZERO_OUT, against_zero=True),
     LaplaceNoise(shift=0.5, dimension=3, adjacency=REPLACE_ONE),
     SummedBits(shift=0.5, dimension=7, logit_bound=2.0, clients=30, adjacency=REPLACE_ONE),
+    SummedNoise(mu=0.5, clients=30, excess=1e-9, adjacency=ZERO_OUT),
     Sampled(event=PURE, rate=0.25, scheme="poisson", hidden_by="central-noise"),
     Shuffled(event=PURE, clients=100),
     RenyiCurve(orders=(2.0, 4.0), divergences=(0.1, 0.3), adjacency=ZERO_OUT),
@@ -362,6 +364,7 @@ def test_an_adjacency_is_no_word(adjacency: Any) -> None:
         lambda: RenyiCurve(orders=(2.0,), divergences=(0.1,), adjacency=adjacency),
         lambda: MetricDp(epsilon=1.0, metric="l1", distance=1.0, adjacency=adjacency),
         lambda: SummedBits(shift=1.0, dimension=2, logit_bound=1.0, clients=3, adjacency=adjacency),
+        lambda: SummedNoise(mu=1.0, clients=3, excess=0.0, adjacency=adjacency),
     ]
     for make in makers:
         with pytest.raises(ParameterError, match=r"Adjacency\.ZERO_OUT"):

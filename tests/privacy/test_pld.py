@@ -37,6 +37,7 @@ from sottovoce.privacy.events import (
     SummedBits,
     ZeroConcentrated,
 )
+from sottovoce.privacy.gaussian_sums import gaussian_mu_of_sum
 from sottovoce.privacy.loss_distributions import FFT_ROUNDING, transform_size
 from sottovoce.privacy.pld import PldAccountant
 from sottovoce.privacy.renyi import RenyiAccountant
@@ -506,7 +507,6 @@ def test_a_release_without_a_guarantee_has_none_unless_it_is_seldom_sampled() ->
     [
         ZeroConcentrated(rho=0.1, adjacency=ZERO_OUT),
         RenyiCurve(orders=(2.0,), divergences=(0.1,), adjacency=ZERO_OUT),
-        SummedBits(shift=1.0, dimension=2, logit_bound=1.0, clients=9, adjacency=ZERO_OUT),
         sampled(ZeroConcentrated(rho=0.1, adjacency=ZERO_OUT), 0.1),
         sampled(Composed(events=(pure(1.0), ZeroConcentrated(rho=1.0, adjacency=ZERO_OUT))), 0.1),
     ],
@@ -519,6 +519,18 @@ def test_events_without_a_pair_are_left_to_renyi(event: PrivacyEvent) -> None:
 def test_gaussians_alone_are_left_to_the_exact_accountant() -> None:
     with pytest.raises(UnsupportedEventError, match="use gaussian"):
         ACCOUNTANT.epsilon(Repeated(event=gaussian(1.0), count=3), 1e-5)
+    sums = SummedBits(shift=1.0, dimension=2, logit_bound=1.0, clients=9, adjacency=ZERO_OUT)
+    with pytest.raises(UnsupportedEventError, match="use gaussian"):
+        ACCOUNTANT.epsilon(Composed(events=(sums, gaussian(1.0))), 1e-5)
+
+
+def test_a_secure_sum_beside_other_events_counts_as_gaussian_noise() -> None:
+    sums = SummedBits(shift=1.0, dimension=2, logit_bound=0.1, clients=9, adjacency=ZERO_OUT)
+    noise = gaussian(gaussian_mu_of_sum(sums))
+    found, same = (
+        ACCOUNTANT.epsilon(Composed(events=(part, pure(0.5))), 1e-5) for part in (sums, noise)
+    )
+    assert found == pytest.approx(same, rel=1e-9)
 
 
 def test_sampled_releases_are_won_by_pld() -> None:

@@ -45,6 +45,14 @@ class PlanOptions:
     sampling_rate: SamplingRate = None
     sampling: Sampling = "poisson"
     sampling_hidden_by: SamplingHiddenBy = "own-records"
+    channel: Annotated[
+        str, typer.Option(help="What the server sees: direct (all messages) or secure_sum.")
+    ] = "direct"
+    clients: Annotated[int | None, typer.Option(help="Messages in a secure sum.")] = None
+    honest: Annotated[
+        int | None,
+        typer.Option(help="Those of clients that neither drop out nor collude [all but one]."),
+    ] = None
     bits: Annotated[float | None, typer.Option(help="The most bits per coordinate [no limit].")] = (
         None
     )
@@ -70,12 +78,23 @@ def plan(
 
     Mechanisms that are sampled exactly can be deployed and are listed first.
     """
+    from sottovoce.core.adjacency import Adjacency
+    from sottovoce.mechanisms.release import ReleaseTerms
     from sottovoce.planning.plan import plan as planned
-    from sottovoce.planning.release import secret_sample
+    from sottovoce.planning.release import planned_terms, secret_sample
 
     check_plot(plot)
     # Checked here as well, so that a message names options as they are typed.
-    secret_sample(asked.sampling_rate, asked.sampling, asked.sampling_hidden_by, format_name=option)
+    sample = secret_sample(
+        asked.sampling_rate, asked.sampling, asked.sampling_hidden_by, format_name=option
+    )
+    planned_terms(
+        ReleaseTerms(adjacency=Adjacency.parse(asked.adjacency), sample=sample),
+        channel=asked.channel,
+        clients=asked.clients,
+        honest=asked.honest,
+        format_name=option,
+    )
     with report_progress() as bars:
         bars.update("planning", 0, 1, "calibrating every mechanism")
         found = planned(**vars(asked))
@@ -95,16 +114,23 @@ def _print(found: "Plan") -> None:
     from sottovoce.core.display import show_rounded
     from sottovoce.planning.plan import COLUMNS
 
+    columns = found.columns[:-1]
     exact = [one.cells()[:-1] for one in found if one.sampling_grade == "exact"]
     others = [one.cells()[:-1] for one in found if one.sampling_grade != "exact"]
     if exact:
         say("can be deployed (sampled exactly):")
-        print_table(COLUMNS[:-1], exact)
+        print_table(columns, exact)
     if others:
         say("simulation only (float noise, which leaks in its last bits):")
-        print_table(COLUMNS[:-1], others)
+        print_table(columns, others)
     say(f"{_to_deploy(found)}{found.explanation}.")
     say("Parameters are rounded here; --json has every digit.")
+    if columns != COLUMNS[:-1]:
+        say(
+            "epsilon holds if nothing but sums is seen and the honest clients are as many as that; "
+            "local epsilon\nholds without any of this. bytes are those of a masked vector, without "
+            "keys and shares."
+        )
     if found.left_out:
         say("\nleft out:")
     for one in found.left_out:

@@ -18,11 +18,10 @@ from sottovoce.deployment.orders import (
     CountFromOne,
     SiteRequest,
 )
-from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism
+from sottovoce.mechanisms.mechanism import LevelCodes, Mechanism, SummableCodes
 from sottovoce.protocol.plan import RoundPlan
 from sottovoce.protocol.secure.attempt import Attempt
 from sottovoce.protocol.secure.encoding import Protocol, digest
-from sottovoce.protocol.secure.masks import bits_for_sum
 from sottovoce.protocol.secure.roster import Roster
 
 STEP, CONTENT, STEP_REPLY = "step", "content", "answer"
@@ -112,8 +111,9 @@ def attempt_of(
         WireError: The mechanism sends no codes that can be added.
     """
     code_format = mechanism.code_format()
-    if not isinstance(code_format, LevelCodes):
-        raise WireError(f"a secure sum adds codes of finitely many levels, got {code_format}")
+    summable: object = mechanism
+    if not isinstance(code_format, LevelCodes) or not isinstance(summable, SummableCodes):
+        raise WireError(f"a secure sum needs a mechanism whose codes can be added, got {mechanism}")
     dimension = code_format.num_codes(mechanism.input_domain.dimension)
     levels = code_format.levels
     return Attempt(
@@ -126,7 +126,7 @@ def attempt_of(
         dimension=dimension,
         uplinks=uplinks,
         levels=levels,
-        bits=bits_for_sum(cohort * (levels - 1)),
+        bits=summable.sum_bits(cohort),
         most_clients=cohort,
         threshold=plan.channel.fewest_messages,
         mechanism=canonical(order),

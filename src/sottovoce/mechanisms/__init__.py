@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from sottovoce.mechanisms.noise.laws import nu_for_mean_absolute as nu_for_mean_absolute
     from sottovoce.mechanisms.packing import pack as pack
     from sottovoce.mechanisms.packing import unpack as unpack
+    from sottovoce.mechanisms.poisson_binomial import PoissonBinomial as PoissonBinomial
     from sottovoce.mechanisms.randomized_response import (
         BitwiseRandomizedResponse as BitwiseRandomizedResponse,
     )
@@ -112,6 +113,7 @@ export_lazily(
         "no_privacy": ["NoPrivacy"],
         "noise.laws": ["nu_for_mean_absolute"],
         "packing": ["pack", "unpack"],
+        "poisson_binomial": ["PoissonBinomial"],
         "randomized_response": ["BitwiseRandomizedResponse", "GeneralizedRandomizedResponse"],
         "registry": ["CalibratedParameter", "Registration", "find", "register", "registrations"],
         "release": [

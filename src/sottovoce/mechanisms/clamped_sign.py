@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,9 +15,10 @@ from sottovoce.mechanisms.design import families
 from sottovoce.mechanisms.design.families import tilted_law
 from sottovoce.mechanisms.encoding import Payloads, Prepared, WithPrivatize, fill_each
 from sottovoce.mechanisms.kernels.one_bit import sample_bits, sample_payload
+from sottovoce.mechanisms.logit_bounds import automatic_logit_bound, check_logit_bound
 from sottovoce.mechanisms.mechanism import Codes, FiniteLaw, LevelCodes, Sampling, level_indices
 from sottovoce.mechanisms.registry import CalibratedParameter, register
-from sottovoce.privacy.events import OneBit
+from sottovoce.privacy.events import OneBit, SummedBits
 
 # As in `gauss_hermite`: the rounding of the norm check and of u/sigma, relative to the distance of
 # neighbors.
@@ -33,6 +34,7 @@ _ROUNDING = 2.0**-26
     ],
     example_domain=L2Ball(dimension=8, radius=1.0),
     calibrated_parameter=CalibratedParameter(parameter="noise_multiplier", more_private="larger"),
+    automatic={"logit_bound": automatic_logit_bound},
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +44,8 @@ class ClampedSign(WithPrivatize):
         P(+ | u) = 1/(1 + e^-z),        z = 2 u/sigma clamped to [-Z, Z],        Z = logit_bound
 
     with sigma = noise_multiplier * radius / records. A bit decodes to +-sigma, so the mean is
-    sigma tanh(z/2): it does not grow beyond |u| = sigma Z/2. Rotate updates first, and choose Z as
-    a small multiple of 2/(noise_multiplier sqrt(dimension)).
+    sigma tanh(z/2): it does not grow beyond |u| = sigma Z/2. Rotate updates first, so that "auto"
+    can choose a small Z.
 
     Privacy: clamping is a contraction, so for neighbors at L2 distance Delta the logits differ by
     at most 2 Delta/sigma, and one message leaks at most as much as the sign without a clamp
@@ -56,7 +58,9 @@ class ClampedSign(WithPrivatize):
     Attributes:
         input_domain: The L2 ball that updates are clipped to.
         noise_multiplier: sigma in units of radius/records.
-        logit_bound: Z, the largest absolute logit; at most 100.
+        logit_bound: Z, the largest absolute logit; at most 100. In specs and commands it may be
+            "auto" or left out: three times the root mean square of the
+            logits of a rotated update.
     """
 
     input_domain: L2Ball
@@ -67,12 +71,7 @@ class ClampedSign(WithPrivatize):
     def __post_init__(self) -> None:
         require_l2_ball(self.input_domain)
         parameter_rules.noise_multiplier(self.noise_multiplier)
-        parameter_rules.positive(
-            "logit_bound",
-            self.logit_bound,
-            at_most=100.0,
-            remedy="use 'gauss_hermite' with levels = 2 for bits without a clamp",
-        )
+        check_logit_bound(self.logit_bound)
 
     @property
     def noise_stddev(self) -> float:
@@ -126,6 +125,16 @@ class ClampedSign(WithPrivatize):
             against_zero=self.input_domain.against_zero(adjacency),
             zero_centered=self.input_domain.zero_centered(adjacency),
         )
+
+    def summed_event(self, adjacency: Adjacency, clients: int) -> SummedBits:
+        return SummedBits.of(self.privacy(adjacency), self.logit_bound, clients)
+
+    def sum_bits(self, clients: int) -> int:
+        return clients.bit_length()
+
+    def decode_sum(self, total: NDArray[np.integer[Any]], clients: int) -> Vector:
+        low, high = self.points
+        return np.asarray(low + (high - low) * (total / clients))
 
     @property
     def inflation(self) -> float:

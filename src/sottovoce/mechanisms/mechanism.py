@@ -419,6 +419,37 @@ class SendsSigns(Protocol):
 
 
 @runtime_checkable
+class SummableCodes(Protocol):
+    """A mechanism whose codes a secure sum may add up, so that clients hide each other.
+
+    The sum is computed modulo 2^k, k = `sum_bits`, from codes that are integers.
+    """
+
+    def summed_event(self, adjacency: Adjacency, clients: int) -> PrivacyEvent:
+        """Return the privacy event of one sum of which nothing else is seen.
+
+        `clients` is the number of clients in the sum that follow the mechanism and do not collude,
+        the protected one included, however many more there are.
+        """
+        ...
+
+    def sum_bits(self, clients: int) -> int:
+        """Return k, the bits of a coordinate of the sum over at most so many clients.
+
+        ParameterError is raised if the sum of so many could not be told from another one.
+        """
+        ...
+
+    def decode_sum(self, total: NDArray[np.integer[Any]], clients: int) -> Vector:
+        """Return the mean of the clients' decoded vectors, from the sum of their codes.
+
+        `total` is the sum, one number per coordinate, modulo 2^k or not; `clients` is the number of
+        its summands.
+        """
+        ...
+
+
+@runtime_checkable
 class BoundedDensity(Protocol):
     """A mechanism whose message laws all have bounded density ratios against one common law.
 

@@ -88,7 +88,10 @@ class Registration:
         example_domains: The domains on which the contract tests run.
         calibrated_parameter: The parameter that calibration searches for, or None if there is none.
         automatic: For each parameter that may be "auto", the function that chooses its value.
+        automatic_in_sums: The same for a secure sum, as functions of domain, parameters and the
+            number of clients in the sum, for parameters whose choice depends on that number.
         settings: The parameters that planning tries, without the calibrated one.
+        settings_in_sums: The same for a secure sum.
         coordinatewise: Whether the law of a decoded coordinate depends on that coordinate alone.
         slow_on: Domain classes on which calibration takes half a minute or more.
 
@@ -109,7 +112,9 @@ class Registration:
     example_domains: tuple[Domain, ...]
     calibrated_parameter: CalibratedParameter | None
     automatic: Mapping[str, Callable[[Domain, Parameters], Any]]
+    automatic_in_sums: Mapping[str, Callable[[Domain, Parameters, int], Any]]
     settings: tuple[Parameters, ...]
+    settings_in_sums: tuple[Parameters, ...]
     coordinatewise: bool
     slow_on: tuple[type[Domain], ...]
 
@@ -123,6 +128,22 @@ class Registration:
         """The type of every parameter except the domain as text, by the parameter's name."""
         fields = dataclasses.fields(self.factory)  # type: ignore[arg-type]
         return {f.name: _type_name(f.type) for f in fields if f.name != "input_domain"}
+
+    def in_sum(self, clients: int) -> "Registration":
+        """Return the registration whose "auto" suits a secure sum over so many clients.
+
+        Args:
+            clients: The largest number of messages in a sum.
+
+        Returns:
+            The same registration with the settings, and the choices of "auto", for sums.
+        """
+        chosen = {
+            name: lambda domain, given, choose=choose: choose(domain, given, clients)
+            for name, choose in self.automatic_in_sums.items()
+        }
+        automatic = {**self.automatic, **chosen}
+        return dataclasses.replace(self, automatic=automatic, settings=self.settings_in_sums)
 
     def check_names(self, given: Parameters) -> None:
         """Check that the mechanism has parameters of these names.
@@ -138,7 +159,7 @@ class Registration:
                 raise UnknownNameError.among(f"parameter of '{self.kind}'", name, self.parameters)
 
     def check_complete(self, given: Parameters) -> None:
-        """Check that every parameter is given, and no other.
+        """Check that every parameter is given that cannot be "auto", and no other.
 
         Args:
             given: Parameters by name.
@@ -148,7 +169,7 @@ class Registration:
             ParameterError: If a parameter is missing.
         """
         self.check_names(given)
-        missing = sorted(set(self.parameters) - set(given))
+        missing = sorted(set(self.parameters) - set(given) - set(self.automatic))
         if missing:
             example = ", ".join(f"{name}={self.examples[0][name]}" for name in missing)
             raise ParameterError(
@@ -166,7 +187,8 @@ class Registration:
 
         Args:
             domain: The input domain.
-            given: Every parameter by name; "auto" stands for the mechanism's own choice.
+            given: Every parameter by name; "auto" stands for the mechanism's own choice, and so
+                does a parameter that is left out although it can be "auto".
 
         Returns:
             The mechanism, an instance of `factory`.
@@ -186,13 +208,16 @@ class Registration:
         Args:
             domain: The input domain.
             given: Parameters by name, complete if one is "auto": the choice may depend on others.
+                If only parameters that can be "auto" are left out, they count as "auto".
 
         Returns:
-            A new dictionary with the same names.
+            A new dictionary, which has the names that were left out, too.
 
         Raises:
             ParameterError: If a parameter is "auto" that cannot be.
         """
+        if set(self.parameters) <= {*given, *self.automatic}:
+            given = {**given, **{name: "auto" for name in self.automatic if name not in given}}
         resolved = dict(given)
         for name, value in given.items():
             if value == "auto":
@@ -354,7 +379,9 @@ def register(
     further_domains: Sequence[Domain] = (),
     calibrated_parameter: CalibratedParameter | None = None,
     automatic: Mapping[str, Callable[[Domain, Parameters], Any]] | None = None,
+    automatic_in_sums: Mapping[str, Callable[[Domain, Parameters, int], Any]] | None = None,
     settings: Sequence[Parameters] = (),
+    settings_in_sums: Sequence[Parameters] = (),
     coordinatewise: bool = False,
     slow_on: Sequence[type[Domain]] = (),
 ) -> Callable[[M], M]:
@@ -373,8 +400,11 @@ def register(
         calibrated_parameter: The parameter that calibration searches for, if there is one.
         automatic: For each parameter that may be "auto", a function of domain and parameters that
             chooses its value.
+        automatic_in_sums: The same for parameters whose choice depends on the number of clients
+            in a secure sum, as functions of domain, parameters and that number.
         settings: The parameters to try, without the calibrated one. By default those of the
             examples, with "auto" where it is possible.
+        settings_in_sums: The same for a secure sum; by default the same settings.
         coordinatewise: Promises that with any of the settings the law of a decoded coordinate
             depends on that coordinate alone, and not on the dimension.
         slow_on: Domain classes on which calibration takes half a minute or more.
@@ -388,6 +418,7 @@ def register(
         enforce_contract(MECHANISMS, kind, mechanism, _CONTRACT)
         if not hasattr(mechanism, "privatize"):
             mechanism.privatize = WithPrivatize.privatize  # type: ignore[attr-defined]
+        tried = tuple(settings) or _settings_of(examples, calibrated_parameter, automatic or {})
         registration = Registration(
             kind=kind,
             factory=mechanism,
@@ -396,8 +427,9 @@ def register(
             example_domains=(example_domain, *further_domains),
             calibrated_parameter=calibrated_parameter,
             automatic=automatic or {},
-            settings=tuple(settings)
-            or _settings_of(examples, calibrated_parameter, automatic or {}),
+            automatic_in_sums=automatic_in_sums or {},
+            settings=tried,
+            settings_in_sums=tuple(settings_in_sums) or tried,
             coordinatewise=coordinatewise,
             slow_on=tuple(slow_on),
         )

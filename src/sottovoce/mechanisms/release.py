@@ -19,7 +19,7 @@ from sottovoce.core.domains import MAX_DIMENSION, L2Ball
 from sottovoce.core.errors import ParameterError, PrivacyError, SottovoceError
 from sottovoce.core.registry import is_ours
 from sottovoce.mechanisms.coordinate_laws import noise_of
-from sottovoce.mechanisms.mechanism import BoundedDensity, Mechanism
+from sottovoce.mechanisms.mechanism import BoundedDensity, Mechanism, SummableCodes
 from sottovoce.mechanisms.registry import MECHANISMS, is_builtin, kind_of
 from sottovoce.privacy import events
 from sottovoce.privacy.accounting import PrivacySpent, privacy_spent
@@ -47,10 +47,11 @@ class EveryMessage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlySums:
-    """The visibility of secure aggregation: only sums of bits over many messages are seen.
+    """The visibility of secure aggregation: only sums of codes over many messages are seen.
 
     Attributes:
-        minimum_clients: Every sum is over at least so many messages; at least 2.
+        minimum_clients: Every sum is over messages of at least so many clients that follow the
+            mechanism and do not collude, the protected one included; at least 2.
     """
 
     minimum_clients: int
@@ -123,16 +124,6 @@ class HidesOnlyAgainstZero(Protocol):
     @property
     def hides_only_against_zero(self) -> bool:
         """Whether the zero-out event holds only if one of the two neighbors is the input 0."""
-        ...
-
-
-@runtime_checkable
-class ClampedBits(Protocol):
-    """A mechanism that sends one bit per coordinate, with |log(P(1)/P(0))| <= `logit_bound`."""
-
-    @property
-    def logit_bound(self) -> float:
-        """The largest absolute value of the logit log(P(1)/P(0)) of a bit."""
         ...
 
 
@@ -417,24 +408,15 @@ def _apply_sampling(
     )
 
 
-def _secure_sum_event(
-    mechanism: Mechanism, adjacency: Adjacency, clients: int
-) -> events.SummedBits:
-    """Return the event of a sum of bits over `clients` clients."""
-    local = mechanism.privacy(adjacency)
-    if not isinstance(local, OneBit) or not isinstance(mechanism, ClampedBits):
+def _secure_sum_event(mechanism: Mechanism, adjacency: Adjacency, clients: int) -> PrivacyEvent:
+    """Return the event of a sum of codes over `clients` clients."""
+    if not isinstance(mechanism, SummableCodes):
         raise PrivacyError(
-            "a secure sum reduces epsilon for clamped one-bit codes only; use mechanism "
-            "'clamped_sign', or account without the secure sum (in a spec, another channel)"
+            "a secure sum reduces epsilon for clamped bits and rounded Gaussian noise only; use "
+            "mechanism 'clamped_sign', 'poisson_binomial' or 'discrete_gaussian', or account "
+            "without the secure sum (in a spec, another channel)"
         )
-    return events.SummedBits(
-        shift=local.shift,
-        dimension=local.dimension,
-        logit_bound=mechanism.logit_bound,
-        clients=clients,
-        adjacency=adjacency,
-        against_zero=local.against_zero,
-    )
+    return mechanism.summed_event(adjacency, clients)
 
 
 def _shuffled_event(mechanism: Mechanism, adjacency: Adjacency, clients: int) -> Shuffled:

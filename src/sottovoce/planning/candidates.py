@@ -26,9 +26,9 @@ from sottovoce.core.domains import (
 )
 from sottovoce.core.errors import ParameterError, SottovoceError
 from sottovoce.mechanisms import registry
-from sottovoce.mechanisms.mechanism import Mechanism, bits_per_coordinate
+from sottovoce.mechanisms.mechanism import Mechanism, SummableCodes, bits_per_coordinate
 from sottovoce.mechanisms.registry import Parameters, Registration
-from sottovoce.mechanisms.release import ReleaseTerms, local_event
+from sottovoce.mechanisms.release import OnlySums, ReleaseTerms, local_event
 from sottovoce.planning.prediction import Prediction, predict
 from sottovoce.privacy.accounting import PrivacySpent
 from sottovoce.privacy.calibration import MAX_ROUNDS
@@ -54,6 +54,8 @@ class PlanSetting:
             The others are still ranked.
         designs: Also calibrate mechanisms that take about a minute, because each value that is
             tried is a design to solve.
+        summed_clients: The number of messages in a secure sum, whose mean is then predicted; None
+            without one. `terms` count on fewer of them, those that do not collude.
     """
 
     domain: Domain
@@ -64,8 +66,10 @@ class PlanSetting:
     bits: float | None = None
     exact: bool = False
     designs: bool = False
+    summed_clients: int | None = None
 
     def __post_init__(self) -> None:
+        self._check_clients()
         if not isinstance(self.domain, L1Ball | L2Ball) and not (
             isinstance(self.domain, Box) and self.domain.lower == -self.domain.upper
         ):
@@ -77,6 +81,22 @@ class PlanSetting:
         parameter_rules.integer("rounds", self.rounds, low=1, high=MAX_ROUNDS)
         if self.bits is not None:
             parameter_rules.positive("bits (the most bits per coordinate)", self.bits)
+
+    def _check_clients(self) -> None:
+        visibility, clients = self.terms.visibility, self.summed_clients
+        if clients is None and not isinstance(visibility, OnlySums):
+            return
+        if clients is None or not isinstance(visibility, OnlySums):
+            raise ParameterError(
+                "a plan for a secure sum needs the number of its clients and of the honest ones "
+                "among them; give both, or neither"
+            )
+        honest = visibility.minimum_clients
+        if clients < honest:
+            raise ParameterError(
+                f"honest must be at most the number of clients, {clients}, got {honest}; give the "
+                "number of clients in the sum that neither drop out nor collude"
+            )
 
     @property
     def clip_norm(self) -> float:
@@ -99,6 +119,12 @@ class PlanSetting:
             "clip_geometry": geometry_of(self.domain),
             "bits": self.bits,
         }
+        if self.summed_clients is not None and isinstance(self.terms.visibility, OnlySums):
+            described |= {
+                "channel": "secure_sum",
+                "clients": self.summed_clients,
+                "honest": self.terms.visibility.minimum_clients,
+            }
         sample = self.terms.sample
         if sample is not None:
             described |= {
@@ -172,11 +198,14 @@ def _divergence_of_a_message(setting: PlanSetting) -> float:
     """Return roughly the order-2 Renyi divergence that one message may have.
 
     From zCDP: rho = epsilon^2/(4 log(1/delta)) over all rounds, and at most epsilon; one message
-    then has D_2 = 2 rho/rounds. A Poisson sample of rate q multiplies e^D_2 - 1 by q^2, so without
-    the sample it may be q^-2 times as large.
+    then has D_2 = 2 rho/rounds, and in a sum over h honest clients h times as much. A Poisson
+    sample of rate q multiplies e^D_2 - 1 by q^2, so without the sample it may be q^-2 times as
+    large.
     """
     rho = min(setting.epsilon, setting.epsilon**2 / (4.0 * math.log(1.0 / setting.delta)))
-    sampled = 2.0 * rho / setting.rounds
+    visibility = setting.terms.visibility
+    hiding = visibility.minimum_clients if isinstance(visibility, OnlySums) else 1
+    sampled = 2.0 * rho * hiding / setting.rounds
     rate = 1.0 if setting.terms.sample is None else setting.terms.sample.rate
     return math.log1p(math.expm1(min(sampled, 500.0)) / rate**2)
 
@@ -196,7 +225,10 @@ class Candidate:
         parameters: All parameters, calibrated and with "auto" resolved.
         mechanism: The mechanism itself.
         spent: The epsilon that all rounds spend, by the accountants.
-        prediction: The predicted error of a decoded update.
+        prediction: The predicted error of a decoded update; of the mean, for a secure sum.
+        summed_clients: The number of messages in a secure sum; None without one.
+        local_spent: The epsilon of the same rounds if every message were seen; None where that is
+            `spent`.
     """
 
     kind: str
@@ -205,6 +237,8 @@ class Candidate:
     mechanism: Mechanism
     spent: PrivacySpent
     prediction: Prediction
+    summed_clients: int | None = None
+    local_spent: PrivacySpent | None = None
 
     @property
     def mse(self) -> float:
@@ -217,8 +251,27 @@ class Candidate:
         return bits_per_coordinate(self.mechanism)
 
     @property
+    def masked_bits(self) -> int | None:
+        """The bits of a coordinate of a masked message, as many as of the sum; None without one."""
+        if self.summed_clients is None or not isinstance(self.mechanism, SummableCodes):
+            return None
+        return self.mechanism.sum_bits(self.summed_clients)
+
+    @property
+    def sent_bits(self) -> float:
+        """The bits that a message sends per coordinate: masked in a secure sum."""
+        masked = self.masked_bits
+        return self.bits_per_coordinate if masked is None else masked
+
+    @property
     def bytes_per_update(self) -> int:
-        """The size of the whole message in bytes, header included."""
+        """The size of the whole message in bytes, header included.
+
+        In a secure sum it is the masked vector, without keys and shares of the protocol.
+        """
+        if self.masked_bits is not None:
+            masked = self.masked_bits * self.mechanism.input_domain.dimension
+            return HEADER_BYTES + (masked + 7) // 8
         payload_bits = self.mechanism.code_format().payload_bits(
             self.mechanism.input_domain.dimension
         )
@@ -253,6 +306,14 @@ def generate_candidates(setting: PlanSetting) -> Iterator[Candidate | ExcludedCa
     """
     guesses = CalibrationGuesses(setting)
     for registration in registry.registrations():
+        if setting.summed_clients is not None:
+            if not issubclass(registration.factory, SummableCodes):  # type: ignore[arg-type]
+                reason = "its codes are not added up in a secure sum; use another channel"
+                yield ExcludedCandidate(
+                    kind=registration.kind, setting={}, reason=reason, fits=False
+                )
+                continue
+            registration = registration.in_sum(setting.summed_clients)
         yield from _candidates_of(registration, setting, guesses)
 
 
@@ -263,7 +324,7 @@ def _candidates_of(
     for free in registration.settings:
         try:
             candidate = _candidate(registration, free, setting, guesses)
-            needs = candidate.bits_per_coordinate
+            needs = candidate.sent_bits
         except SottovoceError as error:
             yield _left_out(registration, free, setting, str(error))
             continue
@@ -300,13 +361,21 @@ def _candidate(
             f"after calibration it spends {spent}, above epsilon {setting.epsilon:g}; calibrate it "
             "by itself, with parameters given explicitly instead of 'auto'"
         )
+    summed, local = setting.summed_clients, None
+    if summed is not None:
+        alone = Repeated(event=setting.terms.local(mechanism), count=setting.rounds)
+        local = setting.terms.spent(alone, setting.delta)
     return Candidate(
         kind=registration.kind,
         setting=free,
         parameters=parameters,
         mechanism=mechanism,
         spent=spent,
-        prediction=predict(registration, parameters, mechanism, setting.domain),
+        prediction=predict(
+            registration, parameters, mechanism, setting.domain, averaged=summed or 1
+        ),
+        summed_clients=summed,
+        local_spent=local,
     )
 
 

@@ -17,10 +17,11 @@ from sottovoce.planning.candidates import (
     PlanSetting,
     generate_candidates,
 )
-from sottovoce.planning.release import sampled_terms
+from sottovoce.planning.release import planned_terms, sampled_terms
 
 # Calibration is not more precise than this: within a mechanism, the fewest bits win such a tie.
 _TIE = 0.005
+_ENOUGH = 1.1  # One bit counts as enough in a secure sum up to so many times the least error.
 # Mechanisms that users expect to win: the explanation says why they do not.
 _EXPECTED = ("gaussian", "staircase")
 
@@ -67,7 +68,7 @@ class Ranking:
         for one in self.candidates:
             first = best.setdefault(one.kind, one)
             tied = one.mse <= (1.0 + _TIE) * first.mse
-            if tied and one.bits_per_coordinate < first.bits_per_coordinate:
+            if tied and one.sent_bits < first.sent_bits:
                 best[one.kind] = one
         reasons: dict[str, dict[str, ExcludedCandidate]] = {}
         for other in self.left_out:
@@ -123,14 +124,43 @@ class Ranking:
     def explanation(self) -> str:
         """Why `choice` was chosen, in one sentence without a final period."""
         choice = self.choice
+        masked = "" if self.setting.summed_clients is None else " masked"
         parts = [
             f"{choice.kind} has the smallest error{self._field()}: a mean squared error of "
-            f"{choice.mse:.3g} per coordinate in {_bits(choice.bits_per_coordinate)}"
+            f"{choice.mse:.3g} per coordinate{self._of_the_mean} in "
+            f"{_bits(choice.sent_bits)}{masked}"
         ]
+        if self.setting.summed_clients is not None:
+            return "; ".join([*parts, self._one_bit()])
         parts.append(self._for_deployment())
         parts += [self._why_not(kind) for kind in _EXPECTED if kind != choice.kind]
         parts.append(self._close_and_smaller())
         return "; ".join(part for part in parts if part)
+
+    @property
+    def _of_the_mean(self) -> str:
+        clients = self.setting.summed_clients
+        return "" if clients is None else f" of the mean of {clients} clients"
+
+    def _one_bit(self) -> str:
+        """Return whether one bit per coordinate is enough for a secure sum."""
+        single = [one for one in self.candidates if one.bits_per_coordinate == 1.0]
+        if not single:
+            return "no mechanism with one bit per coordinate fits"
+        one = single[0]
+        ratio, masked = self.relative_error(one), _bits(one.sent_bits)
+        if one is self.choice:
+            return "one bit is enough"
+        if ratio <= _ENOUGH:
+            return f"one bit is enough: {one.kind} has {_times(ratio)} that error in {masked}"
+        close = min(
+            (other for other in self._own if self.relative_error(other) <= _ENOUGH),
+            key=lambda other: other.sent_bits,
+        )
+        return (
+            f"one bit is not enough: {one.kind} has {_times(ratio)} that error in {masked}, and "
+            f"{close.kind} {_times(self.relative_error(close))} in {_bits(close.sent_bits)}"
+        )
 
     def _field(self) -> str:
         own = "" if is_builtin(self.candidates[0].mechanism) else " among built-in mechanisms"
@@ -171,16 +201,14 @@ class Ranking:
             one
             for one in self._own
             if self.relative_error(one) <= 1.2
-            and one.bits_per_coordinate < choice.bits_per_coordinate
+            and one.sent_bits < choice.sent_bits
             and (one.mechanism.sampling == "exact" or not self.setting.exact)
         ]
         if not close:
             return ""
-        one = min(close, key=lambda c: (c.bits_per_coordinate, c.mse))
-        return (
-            f"{one.kind} has {_times(self.relative_error(one))} that error in "
-            f"{_bits(one.bits_per_coordinate)}"
-        )
+        one = min(close, key=lambda c: (c.sent_bits, c.mse))
+        ratio, bits = _times(self.relative_error(one)), _bits(one.sent_bits)
+        return f"{one.kind} has {ratio} that error in {bits}"
 
     def describe(self) -> dict[str, Any]:
         """Return the ranking as plain data.
@@ -202,6 +230,12 @@ class Ranking:
 
     def _entry(self, candidate: Candidate) -> dict[str, Any]:
         domain = candidate.mechanism.input_domain
+        summed = {}
+        if candidate.local_spent is not None:
+            summed = {
+                "masked_bits_per_coordinate": candidate.masked_bits,
+                "local_epsilon": candidate.local_spent.epsilon,
+            }
         return {
             "mechanism": candidate.kind,
             "parameters": parameters_of(candidate.mechanism),
@@ -217,6 +251,7 @@ class Ranking:
             "sampling_grade": candidate.mechanism.sampling,
             "unbiased_within": candidate.prediction.unbiased_within,
             "explanation": self.explain(candidate),
+            **summed,
         }
 
 
@@ -243,7 +278,7 @@ def rank(setting: PlanSetting) -> Ranking:
 
 
 def _order(candidate: Candidate) -> tuple[float, float, str]:
-    return candidate.mse, candidate.bits_per_coordinate, candidate.kind
+    return candidate.mse, candidate.sent_bits, candidate.kind
 
 
 def _nothing_fits(setting: PlanSetting, left_out: list[ExcludedCandidate]) -> str:
@@ -272,6 +307,7 @@ def _times(ratio: float) -> str:
 
 
 COLUMNS = ["mechanism", "parameters", "mse", "times best", "bits", "bytes", "epsilon", "sampling"]
+SUM_COLUMNS = [*COLUMNS[:-1], "masked bits", "local epsilon", COLUMNS[-1]]
 _SIMULATION_ONLY = {"float": "float: simulation only"}
 
 
@@ -295,6 +331,9 @@ class PlannedMechanism:
         clip_geometry: The norm of the mechanism's domain: "l2", "l1" or "linf".
         clip_norm: The largest norm in that domain.
         explanation: A comparison with the recommended mechanism, in a few words.
+        masked_bits_per_coordinate: For a secure sum: the bits of a coordinate of the sum, which
+            every masked message has; else None.
+        local_epsilon: For a secure sum: what all rounds spend if every message is seen; else None.
     """
 
     mechanism: str
@@ -311,13 +350,18 @@ class PlannedMechanism:
     clip_geometry: str
     clip_norm: float
     explanation: str
+    masked_bits_per_coordinate: int | None = None
+    local_epsilon: float | None = None
 
     def cells(self) -> list[str]:
         """Return the row of a printed table.
 
         Returns:
-            One text for each of `COLUMNS`.
+            One text for each of `COLUMNS`; for a secure sum of `SUM_COLUMNS`.
         """
+        summed = []
+        if self.local_epsilon is not None:
+            summed = [str(self.masked_bits_per_coordinate), show(self.local_epsilon, "epsilon")]
         return [
             self.mechanism,
             show_rounded(self.parameters),
@@ -326,6 +370,7 @@ class PlannedMechanism:
             f"{self.bits_per_coordinate:g}",
             str(self.bytes_per_update),
             show(self.epsilon, "epsilon"),
+            *summed,
             self.sampling_grade,
         ]
 
@@ -358,6 +403,11 @@ class Plan(Table[PlannedMechanism]):
             [PlannedMechanism(**entry) for entry in ranking.describe()["ranking"]], caption="plan"
         )
         self._ranking, self._all = ranking, everything
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns of the printed table."""
+        return COLUMNS if self._ranking.setting.summed_clients is None else SUM_COLUMNS
 
     @property
     def explanation(self) -> str:
@@ -411,10 +461,10 @@ class Plan(Table[PlannedMechanism]):
         return exact + [row for row in rest if row[-1] != "exact"]
 
     def __str__(self) -> str:
-        return f"{text_table(COLUMNS, self.shown_rows())}\n{self.explanation}."
+        return f"{text_table(self.columns, self.shown_rows())}\n{self.explanation}."
 
     def _repr_html_(self) -> str:
-        rows = display.table(COLUMNS, self.shown_rows(), caption=self._question())
+        rows = display.table(self.columns, self.shown_rows(), caption=self._question())
         return f"{rows}{display.note(f'{self.explanation}.')}"
 
 
@@ -431,6 +481,9 @@ def plan(
     sampling_rate: float | None = None,
     sampling: str = "poisson",
     sampling_hidden_by: str = "own-records",
+    channel: str = "direct",
+    clients: int | None = None,
+    honest: int | None = None,
     bits: float | None = None,
     all_settings: bool = False,
     designs: bool = False,
@@ -454,7 +507,13 @@ def plan(
             sampling.
         sampling: How the sample is drawn: "poisson" or "fixed-size".
         sampling_hidden_by: What hides the sample: "own-records", "central-noise" or "secure-sum".
-        bits: The most bits per coordinate that a message may have; None for no limit.
+        channel: "direct" (the server sees every message) or "secure_sum" (it sees sums only). For a
+            secure sum the error is that of the mean of all clients.
+        clients: The number of messages in a secure sum.
+        honest: How many of them come from clients that neither drop out nor collude; by default
+            all but one.
+        bits: The most bits per coordinate that a message may have; None for no limit. In a secure
+            sum they are the bits of a masked message.
         all_settings: Rank every setting that was tried, not only the best of each mechanism.
         designs: Also rank mechanisms whose calibration takes about a minute.
 
@@ -465,8 +524,9 @@ def plan(
     Raises:
         ParameterError: A parameter is out of range, or no mechanism keeps the budget, also because
             no bound is proved for such a sample.
-        UnknownNameError: There is no such adjacency, geometry or sampling.
-        PrivacyError: `sampling_hidden_by` is "nothing", so sampling does not amplify privacy.
+        UnknownNameError: There is no such adjacency, geometry, sampling or channel.
+        PrivacyError: There is both a sample and a secure sum, or `sampling_hidden_by` is
+            "nothing", so sampling does not amplify privacy.
 
     Examples:
         >>> import sottovoce
@@ -480,10 +540,16 @@ def plan(
         domain=clipped_domain(clip_geometry, dimension, clip_norm, records),
         epsilon=epsilon,
         delta=delta,
-        terms=sampled_terms(adjacency, sampling_rate, sampling, sampling_hidden_by),
+        terms=planned_terms(
+            sampled_terms(adjacency, sampling_rate, sampling, sampling_hidden_by),
+            channel=channel,
+            clients=clients,
+            honest=honest,
+        ),
         rounds=rounds,
         bits=bits,
         designs=designs,
+        summed_clients=clients,
     )
     everything = rank(setting)
     return Plan(everything if all_settings else everything.best_of_each(), everything)

@@ -90,10 +90,11 @@ Moments = Callable[[float], tuple[float, float]]
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """The predicted error per coordinate of one client's decoded update of full norm.
+    """The predicted error per coordinate of a decoded update of full norm.
 
     Attributes:
-        mse: The mean over coordinates and updates of E(decode(encode(x)) - x)^2.
+        mse: The mean over coordinates and updates of E(decode(encode(x)) - x)^2, for one client or
+            for the mean of several.
         unbiased_within: The largest |x_i| up to which |bias| is at most 1% of the standard
             deviation, in the data's unit; None if that holds everywhere in the domain, and 0 if it
             fails even at 1e-5 of the clip norm.
@@ -104,7 +105,12 @@ class Prediction:
 
 
 def predict(
-    registration: Registration, parameters: Parameters, mechanism: Mechanism, updates: Domain
+    registration: Registration,
+    parameters: Parameters,
+    mechanism: Mechanism,
+    updates: Domain,
+    *,
+    averaged: int = 1,
 ) -> Prediction:
     """Return the predicted error of a mechanism on `updates` of full norm.
 
@@ -114,6 +120,8 @@ def predict(
         mechanism: The mechanism.
         updates: The set of updates. It may be a part of the mechanism's own domain, as an L1 ball
             is of a Euclidean one.
+        averaged: The number of clients over which a mean is taken. They all have the same update,
+            the worst case for the bias, which a mean does not reduce.
 
     Returns:
         The error averaged over coordinates and random updates, and the range without bias.
@@ -130,14 +138,14 @@ def predict(
                 f"{MAX_WHOLE_DIMENSION} coordinates, got {domain.dimension}; split the update"
             )
         return Prediction(
-            mse=_mean_over_updates(mechanism, updates, largest),
+            mse=_mean_over_updates(mechanism, updates, largest, averaged),
             unbiased_within=_unbiased_within(_moments_of_a_spike(mechanism), largest),
         )
     alone = registration.build(dataclasses.replace(domain, dimension=1), parameters)  # type: ignore[type-var]
     moments = _moments_of_a_spike(alone)
     points, weights = coordinate_nodes(geometry_of(updates), domain.dimension)
     errors = [
-        (mean - x) ** 2 + variance
+        (mean - x) ** 2 + variance / averaged
         for x, (mean, variance) in ((x, moments(x)) for x in (largest * points).tolist())
     ]
     return Prediction(
@@ -154,14 +162,16 @@ def largest_coordinate(domain: Domain) -> float:
     return float(alone.project([np.finfo(np.float64).max])[0])
 
 
-def _mean_over_updates(mechanism: Mechanism, updates: Domain, clip_norm: float) -> float:
+def _mean_over_updates(
+    mechanism: Mechanism, updates: Domain, clip_norm: float, averaged: int
+) -> float:
     domain = mechanism.input_domain
     count = max(1, min(_MAX_UPDATES, _COORDINATES // domain.dimension))
     total = 0.0
     for update in typical_updates(geometry_of(updates), domain.dimension, count):
         values: Vector = domain.project(clip_norm * update)
         law = mechanism.law(values)
-        total += float(np.mean((law.mean() - values) ** 2 + law.variance()))
+        total += float(np.mean((law.mean() - values) ** 2 + law.variance() / averaged))
     return total / count
 
 

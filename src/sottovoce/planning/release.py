@@ -166,3 +166,47 @@ def secret_sample(
             "own-records, central-noise or secure-sum"
         )
     return SecretSample(rate=rate, scheme=scheme, hidden_by=hidden_by)  # type: ignore[arg-type]
+
+
+PLANNED_CHANNELS = ("direct", "secure_sum")
+
+
+def planned_terms(
+    terms: ReleaseTerms,
+    *,
+    channel: str,
+    clients: int | None,
+    honest: int | None,
+    format_name: NameFormat = str,
+) -> ReleaseTerms:
+    """Return the terms of a plan on a channel; of a secure sum only `honest` clients hide others.
+
+    Raises:
+        ParameterError: The numbers of clients are missing, out of range, or given without a sum.
+        PrivacyError: There is both a sample and a secure sum.
+        UnknownNameError: There is no such channel to plan for.
+    """
+    clients_name, honest_name = map(format_name, ("clients", "honest"))
+    if channel not in PLANNED_CHANNELS:
+        raise UnknownNameError.among("channel", channel, PLANNED_CHANNELS)
+    if channel == "direct":
+        if clients is not None or honest is not None:
+            raise ParameterError(
+                f"{clients_name} and {honest_name} are those of a secure sum; set "
+                f"{format_name('channel')} to secure_sum, or leave them out"
+            )
+        return terms
+    if clients is None:
+        raise ParameterError(
+            f"a secure sum needs {clients_name}; give the number of messages in a sum"
+        )
+    parameter_rules.integer(clients_name, clients, low=3, high=2**31)
+    if terms.sample is not None:
+        raise PrivacyError(
+            "no privacy bound is proved for a sample and a secure sum together; leave out "
+            f"{format_name('sampling_rate')}"
+        )
+    # The model is public, so at least one client must be taken to know what the others do not.
+    counted = clients - 1 if honest is None else honest
+    parameter_rules.integer(honest_name, counted, low=2, high=clients)
+    return dataclasses.replace(terms, visibility=OnlySums(minimum_clients=counted))

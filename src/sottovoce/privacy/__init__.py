@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from sottovoce.privacy.events import SeededBits as SeededBits
     from sottovoce.privacy.events import Shuffled as Shuffled
     from sottovoce.privacy.events import SummedBits as SummedBits
+    from sottovoce.privacy.events import SummedNoise as SummedNoise
     from sottovoce.privacy.events import ZeroConcentrated as ZeroConcentrated
     from sottovoce.privacy.gaussian import GaussianAccountant as GaussianAccountant
     from sottovoce.privacy.moment_comparison import MomentsAccountant as MomentsAccountant
@@ -72,6 +73,7 @@ export_lazily(
             "Repeated",
             "Sampled",
             "SummedBits",
+            "SummedNoise",
             "SeededBits",
             "Shuffled",
             "ZeroConcentrated",

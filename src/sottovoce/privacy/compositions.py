@@ -23,6 +23,7 @@ from sottovoce.privacy.events import (
     SeededBits,
     Shuffled,
     SummedBits,
+    SummedNoise,
     ZeroConcentrated,
     basic_counts,
     describe_assumption,
@@ -100,7 +101,7 @@ def _amplification_assumption(part: PrivacyEvent) -> str | None:
             )
         case Allocated():
             return "each client draws its step at random, independently of others and in secret"
-        case SummedBits(clients=clients):
+        case SummedBits(clients=clients) | SummedNoise(clients=clients):
             return f"only sums over at least {clients} clients that do not collude are seen"
         case _:
             return None
@@ -160,7 +161,7 @@ def reveal_messages(event: PrivacyEvent, *, reveal_samples: bool = False) -> Pri
     an upper bound too: for every outcome of the sampling a release either uses the contribution or
     does not depend on it.
     """
-    hiding = (Shuffled, SummedBits, Allocated, *((Sampled,) if reveal_samples else ()))
+    hiding = (Shuffled, SummedBits, SummedNoise, Allocated, *((Sampled,) if reveal_samples else ()))
     parts = basic_counts(event)
     if not any(isinstance(part, hiding) for part in parts):
         return event
@@ -169,7 +170,7 @@ def reveal_messages(event: PrivacyEvent, *, reveal_samples: bool = False) -> Pri
         match part:
             case Shuffled() | Allocated():
                 revealed: PrivacyEvent = part.event
-            case SummedBits():
+            case SummedBits() | SummedNoise():
                 revealed = part.local()
             case Sampled() if reveal_samples:
                 revealed = part.event
@@ -223,7 +224,7 @@ def _convert_to_replace_one(part: PrivacyEvent) -> PrivacyEvent:
                 dimension=part.dimension,
                 adjacency=Adjacency.REPLACE_ONE,
             )
-        case SummedBits():
+        case SummedBits() | SummedNoise():
             return _convert_to_replace_one(part.local())
         case Sampled() | Shuffled() | Allocated():
             return as_replace_one(part.event)

@@ -31,10 +31,12 @@ from sottovoce.privacy.events import (
     SeededBits,
     Shuffled,
     SummedBits,
+    SummedNoise,
     ZeroConcentrated,
     basic_counts,
 )
 from sottovoce.privacy.finite_menus import is_small, sampled_table_pairs
+from sottovoce.privacy.gaussian_sums import gaussian_mu_of_sum
 from sottovoce.privacy.loss_distributions import grid_law, grid_step, loss_range
 from sottovoce.privacy.loss_pairs import (
     MAX_SAMPLING_RATE,
@@ -70,7 +72,8 @@ def dominating_pairs(event: PrivacyEvent) -> list[CountedPairs]:
     Each item has a pair (P, Q) in which the law with the contribution is P, a pair in which it is
     Q, and how often the part occurs. The first pairs together dominate one direction, the second
     pairs the other; under replace-one they are the same. Several bits (`OneBit` of dimension 2 or
-    more) count as Gaussian. `UnsupportedEventError` is raised if a part has no known pair.
+    more) and secure sums count as Gaussian. `UnsupportedEventError` is raised if a part has no
+    known pair.
     """
     mus, found = [], []
     for part, count in basic_counts(event).items():
@@ -96,6 +99,8 @@ def _gaussian_mu(event: BasicEvent) -> float | None:
     match event:
         case GaussianNoise():
             return event.mu
+        case SummedBits() | SummedNoise():
+            return gaussian_mu_of_sum(event)
         case OneBit() if event.dimension > 1:
             return event.shift * math.sqrt(2.0 * math.pi) / 4.0
         case _:
@@ -129,13 +134,19 @@ def _pairs(event: BasicEvent) -> tuple[LossPair, LossPair]:
             return _both_directions(shuffled_pair(event))
         case SeededBits():
             return _both_directions(randomized_response(event.largest_loss))
-        case LaplaceNoise() | GaussianNoise() | SummedBits() | ZeroConcentrated() | RenyiCurve():
-            raise UnsupportedEventError(
-                f"the pld accountant needs a dominating pair, and has none for this "
-                f"{type(event).__name__}; use renyi"
-            )
+        case LaplaceNoise() | GaussianNoise() | SummedBits() | SummedNoise():
+            raise _no_pair(event)
+        case ZeroConcentrated() | RenyiCurve():
+            raise _no_pair(event)
         case _:
             assert_never(event)
+
+
+def _no_pair(event: BasicEvent) -> UnsupportedEventError:
+    return UnsupportedEventError(
+        f"the pld accountant needs a dominating pair, and has none for this "
+        f"{type(event).__name__}; use renyi"
+    )
 
 
 def _disjoint() -> LossPair:

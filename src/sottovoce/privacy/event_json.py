@@ -26,6 +26,7 @@ from sottovoce.privacy.events import (
     SeededBits,
     Shuffled,
     SummedBits,
+    SummedNoise,
     ZeroConcentrated,
 )
 
@@ -44,6 +45,7 @@ STORED_NAMES: dict[str, type[PrivacyEvent]] = {
     "OneBit": OneBit,
     "SeededBits": SeededBits,
     "SecureSum": SummedBits,
+    "SummedNoise": SummedNoise,
     "Sampled": Sampled,
     "Shuffled": Shuffled,
     "Allocated": Allocated,

@@ -411,6 +411,27 @@ class SummedBits:
         parameter_rules.integer("clients", self.clients, low=1, high=2**31)
         self.local()  # checks the rest
 
+    @classmethod
+    def of(cls, local: OneBit, logit_bound: float, clients: int) -> "SummedBits":
+        """Return the event of sums over `clients` clients with bits of a local event.
+
+        Args:
+            local: The event of one client's bits by themselves.
+            logit_bound: Bound on the absolute value of every logit.
+            clients: Number of clients in the sum that follow the protocol.
+
+        Returns:
+            The event of the sums.
+        """
+        return cls(
+            shift=local.shift,
+            dimension=local.dimension,
+            logit_bound=logit_bound,
+            clients=clients,
+            adjacency=local.adjacency,
+            against_zero=local.against_zero,
+        )
+
     def local(self) -> OneBit:
         """Return the event of the protected client's bits if they were seen themselves.
 
@@ -423,6 +444,43 @@ class SummedBits:
             adjacency=self.adjacency,
             against_zero=self.against_zero,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SummedNoise:
+    """Sums of noisy integers of `clients` clients, of which only the sums are seen.
+
+    Every message by itself is `GaussianNoise` of this `mu`, rounded to a grid. All clients must
+    draw noise of the same standard deviation, independently, and must not reveal it. The law of the
+    sum differs from that of Gaussian noise of sqrt(clients) times that standard deviation, followed
+    by post-processing, at most by a factor of e^excess in either direction. Proof:
+    docs/explanation/privacy.md, section 35.
+
+    Attributes:
+        mu: Sensitivity divided by the standard deviation of the noise of one message.
+        clients: Number of clients in the sum that follow the protocol, the protected one included.
+        excess: Bound on the logarithm of the factor between the two laws, of all coordinates.
+        adjacency: The adjacency relation.
+    """
+
+    mu: float
+    clients: int
+    excess: float
+    adjacency: Adjacency
+
+    def __post_init__(self) -> None:
+        parameter_rules.integer("clients", self.clients, low=1, high=2**31)
+        if parameter_rules.finite("excess", self.excess) < 0.0:
+            raise ParameterError(f"excess must be at least 0, got {self.excess!r}; use 0 for none")
+        self.local()  # checks the rest
+
+    def local(self) -> GaussianNoise:
+        """Return the event of the protected client's message if it were seen itself.
+
+        Returns:
+            `GaussianNoise` with the same mu and adjacency.
+        """
+        return GaussianNoise(mu=self.mu, adjacency=self.adjacency)
 
 
 SamplingScheme = Literal["poisson", "fixed-size"]
@@ -554,7 +612,7 @@ def _check_local(event: "PrivacyEvent", verb: str) -> None:
     if not isinstance(event, PrivacyEvent):
         raise ParameterError(f"what is {verb} must be a privacy event, got {event!r}")
     for part in basic_counts(event):
-        if isinstance(part, Sampled | Shuffled | SummedBits | Allocated):
+        if isinstance(part, Sampled | Shuffled | SummedBits | SummedNoise | Allocated):
             raise ParameterError(
                 f"an event with a part {type(part).__name__} cannot be {verb} too: no bound is "
                 "proved for two amplifications together; use only one of them"
@@ -681,6 +739,7 @@ BasicEvent = (
     | OneBit
     | SeededBits
     | SummedBits
+    | SummedNoise
     | Sampled
     | Shuffled
     | Allocated

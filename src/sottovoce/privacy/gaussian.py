@@ -1,5 +1,7 @@
 """The Gaussian accountant: exact for compositions of Gaussian noise.
 
+Secure sums count as Gaussian noise that dominates them (`gaussian_sums`).
+
 n releases of Gaussian noise with mu_1 ... mu_n are together exactly one release with
 mu = sqrt(sum mu_i^2), whose delta is known in closed form (`divergences.gaussian_delta`).
 
@@ -14,7 +16,15 @@ from sottovoce.core.errors import UnsupportedEventError
 from sottovoce.core.parameter_rules import MAX_EPSILON
 from sottovoce.privacy.accounting import register
 from sottovoce.privacy.divergences import gaussian_delta
-from sottovoce.privacy.events import GaussianNoise, PrivacyEvent, basic_counts
+from sottovoce.privacy.events import (
+    BasicEvent,
+    GaussianNoise,
+    PrivacyEvent,
+    SummedBits,
+    SummedNoise,
+    basic_counts,
+)
+from sottovoce.privacy.gaussian_sums import gaussian_mu_of_sum
 
 _LARGEST_EPSILON = 1e3 * MAX_EPSILON
 
@@ -22,26 +32,39 @@ _LARGEST_EPSILON = 1e3 * MAX_EPSILON
 def total_mu(event: PrivacyEvent) -> float:
     """Return the mu of a composition of Gaussian noise: sqrt(sum mu_i^2) over all releases.
 
-    Any other event raises `UnsupportedEventError`.
+    A secure sum counts as Gaussian noise that dominates it. Any other event raises
+    `UnsupportedEventError`.
     """
-    mus = []
-    for part, count in basic_counts(event).items():
-        if not isinstance(part, GaussianNoise):
+    # A count beyond the range of float64 counts as infinite.
+    return math.hypot(
+        *(
+            math.sqrt(count) * _mu(part) if count < 2**1000 else math.inf
+            for part, count in basic_counts(event).items()
+        )
+    )
+
+
+def _mu(part: BasicEvent) -> float:
+    match part:
+        case GaussianNoise():
+            return part.mu
+        case SummedBits() | SummedNoise():
+            return gaussian_mu_of_sum(part)
+        case _:
             raise UnsupportedEventError(
-                f"the gaussian accountant is exact for GaussianNoise only, got "
+                f"the gaussian accountant handles GaussianNoise and secure sums only, got "
                 f"{type(part).__name__}; use renyi (Gaussian noise of the same rho may understate "
                 "its epsilon)"
             )
-        # A count beyond the range of float64 counts as infinite.
-        mus.append(math.sqrt(count) * part.mu if count < 2**1000 else math.inf)
-    return math.hypot(*mus)
 
 
-@register(summary="exact for Gaussian noise", turn=1)
+@register(summary="exact for Gaussian noise; secure sums as noise above them", turn=1)
 class GaussianAccountant:
     """The Gaussian accountant: the exact (epsilon, delta) of Gaussian noise.
 
-    It supports compositions of `GaussianNoise` only, under both adjacencies, and rounds up.
+    It supports compositions of `GaussianNoise`, `SummedBits` and `SummedNoise`, under both
+    adjacencies, and rounds up. Secure sums count as Gaussian noise that dominates them, so for them
+    it is an upper bound.
     """
 
     name = "gaussian"

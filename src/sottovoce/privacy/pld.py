@@ -26,6 +26,8 @@ from sottovoce.privacy.events import (
     GaussianNoise,
     NonPrivate,
     PrivacyEvent,
+    SummedBits,
+    SummedNoise,
     basic_counts,
 )
 from sottovoce.privacy.gaussian import gaussian_epsilon
@@ -58,10 +60,11 @@ Parts = tuple[tuple[LossPair, int], ...]
 class PldAccountant:
     """The PLD accountant: loss distributions on a grid, and the worse of the two directions.
 
-    It needs a dominating pair of each part, which `SummedBits`, `ZeroConcentrated`, `RenyiCurve`
-    and `LaplaceNoise` of dimension 2 or more do not have, nor `Shuffled` events without a finite
-    pure epsilon and events that `allocated_pairs` refuses. Gaussian noise alone and one random
-    allocation alone are left to their own accountants. All of these raise `UnsupportedEventError`.
+    It needs a dominating pair of each part, which `ZeroConcentrated`, `RenyiCurve` and
+    `LaplaceNoise` of dimension 2 or more do not have, nor `Shuffled` events without a finite pure
+    epsilon and events that `allocated_pairs` refuses. Gaussian noise and secure sums alone and one
+    random allocation alone are left to their own accountants. All of these raise
+    `UnsupportedEventError`.
     """
 
     name = "pld"
@@ -106,9 +109,10 @@ def _directions(event: PrivacyEvent) -> list[Parts]:
     The list is empty if no finite epsilon can be shown.
     """
     counts = basic_counts(event)
-    if all(isinstance(part, GaussianNoise) for part in counts):
+    if all(isinstance(part, GaussianNoise | SummedBits | SummedNoise) for part in counts):
         raise UnsupportedEventError(
-            "all parts are GaussianNoise, for which the gaussian accountant is exact; use gaussian"
+            "all parts are GaussianNoise or secure sums, which the gaussian accountant composes "
+            "exactly; use gaussian"
         )
     if sum(counts.values()) == 1 and isinstance(next(iter(counts)), Allocated):
         raise UnsupportedEventError(

@@ -21,6 +21,7 @@ from sottovoce.privacy.events import (
     SeededBits,
     Shuffled,
     SummedBits,
+    SummedNoise,
     ZeroConcentrated,
     basic_counts,
     table_pairs,
@@ -82,7 +83,9 @@ def _basic(event: BasicEvent) -> float:
             return _sampled(pure_epsilon(event.event), event.rate)
         case Shuffled():
             return pure_epsilon(event.event)  # Reordering is post-processing.
-        case NonPrivate() | GaussianNoise() | ZeroConcentrated() | RenyiCurve() | Allocated():
+        case NonPrivate() | GaussianNoise() | SummedNoise() | ZeroConcentrated():
+            return math.inf
+        case RenyiCurve() | Allocated():
             return math.inf
         case _:
             assert_never(event)

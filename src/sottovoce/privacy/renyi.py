@@ -26,10 +26,12 @@ from sottovoce.privacy.events import (
     SeededBits,
     Shuffled,
     SummedBits,
+    SummedNoise,
     ZeroConcentrated,
     basic_counts,
     table_pairs,
 )
+from sottovoce.privacy.gaussian_sums import gaussian_mu_of_sum
 from sottovoce.privacy.pure import pure_epsilon
 from sottovoce.privacy.sampling import sampled_renyi
 from sottovoce.privacy.secure_sum import NODES, secure_sum_renyi
@@ -84,6 +86,8 @@ def _basic(event: BasicEvent, order: float) -> float:
             return min(truncated, _randomized_response(event.largest_loss, order))
         case SummedBits():
             return secure_sum_renyi(event, order)
+        case SummedNoise():
+            return order * gaussian_mu_of_sum(event) ** 2 / 2.0
         case Sampled():
             # Any bound on the likelihood ratio holds as well; it is tighter at large orders.
             return min(

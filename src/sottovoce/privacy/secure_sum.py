@@ -52,6 +52,7 @@ from sottovoce.privacy.divergences import one_bit_renyi
 from sottovoce.privacy.envelope import BUDGET_ROUNDING, RowPairs, envelope_bound
 from sottovoce.privacy.events import SummedBits
 from sottovoce.privacy.finite_menus import Bit, bit_corners, sums_of_others
+from sottovoce.privacy.gaussian_sums import gaussian_mu_of_sum
 
 MAX_CLIENTS = 6
 # Up to so many clients a sum over `MAX_CLIENTS` of them may give a tighter bound than fair coins.
@@ -140,11 +141,13 @@ def secure_sum_renyi(event: SummedBits, order: float) -> float:
     D_a is the Renyi divergence of order a = `order` between the vectors of sums on two neighbors;
     an order of at most 1 raises `ParameterError`. The result is never above the bound of the
     protected client's bits themselves, which is used where sums do not help (one client, a logit
-    bound above `MAX_LOGIT_BOUND`, orders above about 8 * 10^4).
+    bound above `MAX_LOGIT_BOUND`, orders above about 8 * 10^4), nor above a mu^2/2 for the mu of
+    Gaussian noise that dominates the sums (`gaussian_sums`).
     """
     if not order > 1.0:
         raise ParameterError(f"the Renyi order must lie above 1, got {order!r}")
-    local = one_bit_renyi(event.shift, event.dimension, order)
+    visible = one_bit_renyi(event.shift, event.dimension, order)
+    local = min(visible, order * gaussian_mu_of_sum(event) ** 2 / 2.0)
     hidden = event.clients > 1 and event.logit_bound <= MAX_LOGIT_BOUND
     if not hidden or order > NODES[-1] or event.shift < _LEAST_SHIFT:
         return local

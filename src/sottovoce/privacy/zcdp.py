@@ -26,9 +26,11 @@ from sottovoce.privacy.events import (
     SeededBits,
     Shuffled,
     SummedBits,
+    SummedNoise,
     ZeroConcentrated,
     basic_counts,
 )
+from sottovoce.privacy.gaussian_sums import gaussian_mu_of_sum
 
 
 def total_rho(event: PrivacyEvent) -> float:
@@ -62,7 +64,9 @@ def _basic(event: BasicEvent) -> float:
         case OneBit():
             return event.shift**2 / 8.0
         case SummedBits():
-            return _basic(event.local())
+            return min(_basic(event.local()), gaussian_mu_of_sum(event) ** 2 / 2.0)
+        case SummedNoise():
+            return gaussian_mu_of_sum(event) ** 2 / 2.0
         case Allocated():
             return _basic(event.event)  # A mixture over the steps, and D_a is quasi-convex.
         case FinitePair() | FiniteTable() | RenyiCurve() | SeededBits() | Sampled() | Shuffled():

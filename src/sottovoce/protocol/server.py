@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.core.randomness import Randomness, permutation
+from sottovoce.mechanisms.mechanism import SummableCodes
 from sottovoce.protocol.channels.channel import Collector
-from sottovoce.protocol.channels.secure_sum import mean_of_sum
 from sottovoce.protocol.message import HEADER_BYTES, MessageContent, codes_of, open_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
@@ -314,7 +314,9 @@ class SummedUplink:
 
     def result(self) -> Vector | None:
         """Return the mean of the decoded messages, rotated back; the same as of a simulated sum."""
-        mean = mean_of_sum(self.plan.clients[0].mechanism, self.sums, self.received)
+        mechanism: object = self.plan.clients[0].mechanism
+        assert isinstance(mechanism, SummableCodes), "an attempt is opened for no other"
+        mean = mechanism.decode_sum(self.sums, self.received)
         return mean if self.plan.rotation is None else self.plan.rotation.inverse(mean)
 
 

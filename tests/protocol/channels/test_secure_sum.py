@@ -13,16 +13,18 @@ from sottovoce.core.errors import ParameterError, PrivacyError, WireError
 from sottovoce.core.randomness import SeededRandomness, SystemRandomness
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms.clamped_sign import ClampedSign
+from sottovoce.mechanisms.discrete_gaussian import DiscreteGaussian
 from sottovoce.mechanisms.gauss_hermite import GaussHermite
 from sottovoce.mechanisms.gaussian import Gaussian
 from sottovoce.mechanisms.mechanism import Mechanism
 from sottovoce.mechanisms.packing import PackedCodes
+from sottovoce.mechanisms.poisson_binomial import PoissonBinomial
 from sottovoce.mechanisms.rotation import Rotation
 from sottovoce.privacy import events
 from sottovoce.privacy.compositions import compose_repeated
 from sottovoce.privacy.events import OneBit, basic_counts
 from sottovoce.protocol.channels.channel import Channel, Direct, terms_of
-from sottovoce.protocol.channels.secure_sum import SecureSum
+from sottovoce.protocol.channels.secure_sum import SecureSum, check_sum_fits
 from sottovoce.protocol.client import PrivatizationRequest
 from sottovoce.protocol.message import open_sealed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
@@ -84,7 +86,7 @@ def test_the_event_holds_the_shift_the_clamp_and_the_fewest_clients(adjacency: A
     ids=["one bit", "two bits", "gaussian"],
 )
 def test_any_other_mechanism_is_refused(mechanism: Mechanism) -> None:
-    with pytest.raises(PrivacyError, match=r"for clamped one-bit codes only.*'clamped_sign'"):
+    with pytest.raises(PrivacyError, match=r"for clamped bits and rounded.*'clamped_sign'"):
         terms_of(SecureSum(minimum_clients=3), Z)(mechanism)
 
 
@@ -203,3 +205,86 @@ def test_a_cohort_too_small_for_a_sum_is_not_asked() -> None:
     assert not SecureSum(minimum_clients=3).serves(2)
     assert SecureSum(minimum_clients=3).serves(3)
     assert Direct().serves(0)
+
+
+# -- codes of several bits -------------------------------------------------------------------
+
+SEVERAL = PoissonBinomial(input_domain=BALL, noise_multiplier=0.5, trials=7, logit_bound=1.0)
+GRID = DiscreteGaussian(input_domain=BALL, noise_multiplier=0.5, bits=8, steps_per_radius=12.0)
+
+
+@pytest.mark.parametrize("mechanism", [SIGN, SEVERAL, GRID], ids=lambda one: type(one).__name__)
+def test_a_sum_of_codes_of_several_bits_decodes_to_the_mean(
+    ledger: Ledger, mechanism: Mechanism
+) -> None:
+    parts = tuple(ClientPlan(client=name, mechanism=mechanism, weight=2.0) for name in NAMES)
+    plan = a_plan(SecureSum(minimum_clients=3), *parts)
+    server = RoundServer(plan, dimension=DIMENSION)
+    decoded = []
+    for part in plan.clients:
+        message = send(plan, ledger, part.client)
+        server.receive(part.client, message)
+        decoded.append(mechanism.decode(open_sealed(message, plan.envelope(part, 0))))
+    result = server.result()
+    assert result is not None
+    np.testing.assert_allclose(result, np.mean(decoded, axis=0), rtol=1e-12, atol=1e-13)
+    terms = terms_of(SecureSum(minimum_clients=3), Z)
+    (charged,) = ledger.history("ada")
+    assert charged == (terms(mechanism), 1)
+    assert basic_counts(terms.local(mechanism)) == {mechanism.privacy(Z): 1}
+
+
+def test_the_sum_of_one_bit_codes_keeps_its_last_bits() -> None:
+    ones = np.arange(11, dtype=np.uint32)
+    low, high = SIGN.decode(np.array([0, 1], dtype=np.uint8))
+    np.testing.assert_array_equal(SIGN.decode_sum(ones, 10), low + (high - low) * (ones / 10))
+
+
+def test_a_sum_on_a_grid_is_a_residue() -> None:
+    codes = np.array([[3, 250, 0], [255, 7, 128]], dtype=np.uint8)
+    total = codes.sum(axis=0, dtype=np.int64)
+    whole = GRID.decode_sum(total, 2)
+    np.testing.assert_array_equal(whole, GRID.decode_sum(total % 256, 2))
+    np.testing.assert_allclose(whole, np.array([1.0, 0.5, -64.0]) / 12.0)
+
+
+def test_a_sum_that_could_wrap_around_is_refused_with_the_grid_that_fits() -> None:
+    assert GRID.sum_bits(4) == 8
+    with pytest.raises(ParameterError, match=r"steps_per_radius of at most 3\.\d") as refused:
+        GRID.sum_bits(20)
+    finest = float(str(refused.value).split()[-1])
+    coarser = dataclasses.replace(GRID, steps_per_radius=finest * (1.0 - 1e-5))
+    assert coarser.sum_bits(20) == 8
+    with pytest.raises(ParameterError, match="cannot hold a sum over 255 clients"):
+        GRID.sum_bits(255)
+    parts = tuple(ClientPlan(client=f"{i}", mechanism=GRID, weight=1.0) for i in range(20))
+    with pytest.raises(ParameterError, match="wrap around"):
+        a_plan(SecureSum(minimum_clients=3), *parts)
+
+
+def test_a_sum_of_more_than_32_bits_is_refused() -> None:
+    wide = [(PoissonBinomialOfManyBits(), 1.0)]
+    with pytest.raises(ParameterError, match="33 bits per coordinate, above the limit of 32"):
+        check_sum_fits(wide)  # type: ignore[arg-type]
+
+
+class PoissonBinomialOfManyBits:
+    """Sums of 33 bits, which no mechanism of this package has for a testable number of clients."""
+
+    def summed_event(self, adjacency: Adjacency, clients: int) -> None: ...
+
+    def sum_bits(self, clients: int) -> int:
+        return 32 + clients
+
+    def decode_sum(self, total: Any, clients: int) -> None: ...
+
+
+@pytest.mark.parametrize("adjacency", list(Adjacency))
+def test_noise_on_a_grid_is_divided_by_the_clients_that_are_counted_on(
+    adjacency: Adjacency,
+) -> None:
+    event = terms_of(SecureSum(minimum_clients=30), adjacency)(GRID)
+    assert isinstance(event, events.SummedNoise)
+    assert event.clients == 30
+    assert event.local() == dataclasses.replace(GRID.privacy(adjacency), zero_centered=False)
+    assert 0.0 < event.excess < 1e-100  # The noise is 6 steps wide.

@@ -24,6 +24,7 @@ from sottovoce.deployment.remote_rounds import spec_for_sites
 from sottovoce.federated.rounds import ChargedRounds, ServedRound
 from sottovoce.ledger.ledger import Ledger
 from sottovoce.mechanisms import registry
+from sottovoce.mechanisms.mechanism import SummableCodes
 from sottovoce.mechanisms.packing import UnsignedCodes
 from sottovoce.protocol.broadcast import DownlinkFormat, Start, pack_start
 from sottovoce.protocol.channels.secure_sum import TWO_SERVER, SecureSum
@@ -36,7 +37,6 @@ from sottovoce.protocol.secure import energy
 from sottovoce.protocol.secure.attempt import Attempt
 from sottovoce.protocol.secure.collector import Check
 from sottovoce.protocol.secure.encoding import Protocol
-from sottovoce.protocol.secure.masks import bits_for_sum
 from sottovoce.protocol.server import AnonymousServer, SummedUplink
 from sottovoce.runs.inputs import randomness_of
 from sottovoce.runs.resolve import Resolved
@@ -173,7 +173,7 @@ class RelayRounds(ChargedRounds):
             dimension=mechanism.input_domain.dimension,
             uplinks=self.algorithm.uplinks,
             levels=levels,
-            bits=bits_for_sum(most * (levels - 1)),
+            bits=_bits(mechanism, most) if is_sum else 1,
             most_clients=most,
             threshold=self.threshold,
             mechanism=canonical_parameters(mechanism),
@@ -182,6 +182,12 @@ class RelayRounds(ChargedRounds):
             unit=str(plan.unit),
             model_digest=hashlib.sha256(content).digest(),
         )
+
+
+def _bits(mechanism: object, most: int) -> int:
+    """Return the bits of a coordinate of a sum over at most so many clients."""
+    assert isinstance(mechanism, SummableCodes), "the accounting refuses any other"
+    return mechanism.sum_bits(most)
 
 
 def _plausible(plan: RoundPlan) -> Check | None:

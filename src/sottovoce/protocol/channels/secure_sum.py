@@ -1,16 +1,16 @@
-"""The channel 'secure_sum': the server sees only the sum of all clients' bits.
+"""The channel 'secure_sum': the server sees only the sum of all clients' codes.
 
 `protocol` says who computes the sum:
 
-simulated    This process adds the bits and is trusted to reveal only their sum. For studies.
-pairwise     One server that nobody needs to trust, and sites that mask their bits for each other
+simulated    This process adds the codes and is trusted to reveal only their sum. For studies.
+pairwise     One server that nobody needs to trust, and sites that mask their codes for each other
              (`protocol.secure.pairwise_site`); docs/explanation/secure-sum.md.
 two_server   A relay and a collector that do not collude; docs/explanation/relay-and-collector.md.
 
 The accounting assumes that
 
 - no party learns more than the sums over at least `minimum_clients` messages of clients that follow
-  their mechanism and keep their bits secret, and at most one sum in each round;
+  their mechanism and keep their codes secret, and at most one sum in each round;
 - clients that may collude, or that see the sum, do not count among them. The real protocols release
   a sum only over at least `minimum_clients + colluders` clients.
 """
@@ -25,7 +25,7 @@ from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError, ParameterError, WireError
 from sottovoce.core.sections import check_keys, one_of, whole
-from sottovoce.mechanisms.mechanism import Mechanism
+from sottovoce.mechanisms.mechanism import MAX_CODE_BITS, Mechanism, SummableCodes
 from sottovoce.mechanisms.packing import PackedCodes
 from sottovoce.mechanisms.release import OnlySums
 from sottovoce.protocol.channels.channel import (
@@ -53,7 +53,7 @@ _WHO = {
 @register_channel("secure_sum", summary="nothing is seen but sums over enough clients")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecureSum(Channel):
-    """The channel on which the server sees only sums of bits, over enough clients.
+    """The channel on which the server sees only sums of codes, over enough clients.
 
     Attributes:
         minimum_clients: The number of clients that follow the protocol and whose sum hides each of
@@ -147,22 +147,25 @@ class SecureSum(Channel):
             )
 
     def check_cohort(self, cohort: Cohort) -> None:
-        """Refuse different mechanisms or weights, because a bit must mean the same for all clients.
+        """Refuse different mechanisms or weights, because a code must mean the same for all.
 
         Args:
             cohort: Mechanism and weight of each client.
 
         Raises:
-            ParameterError: Mechanisms or weights differ.
+            ParameterError: Mechanisms or weights differ, or the codes of so many clients cannot be
+                told from their sum.
         """
+        cohort = list(cohort)
         remedy = (
             "give all clients the same number of records, or protect whole clients (privacy.level "
             "= 'client')"
         )
         check_equal_clients(cohort, "a secure sum", remedy)
+        check_sum_fits(cohort)
 
-    def collector(self, dimension: int, cohort: Cohort) -> "BitSum":  # noqa: ARG002
-        return BitSum(dimension, self.fewest_messages)
+    def collector(self, dimension: int, cohort: Cohort) -> "CodeSum":  # noqa: ARG002
+        return CodeSum(dimension, self.fewest_messages)
 
     def describe(self) -> str:
         return _WHO[self.protocol].format(self.most_colluders)
@@ -198,56 +201,101 @@ class SecureSum(Channel):
             return []
         return [
             "the secure sum is simulated: only the bytes of the codes are counted, and a real "
-            "protocol sends more (a sum of n bits alone takes log2(n + 1) bits per coordinate)"
+            "protocol sends more (a sum of n one-bit codes alone takes log2(n + 1) bits per "
+            "coordinate)"
         ]
 
 
-def mean_of_sum(mechanism: Mechanism, sums: NDArray[np.integer[Any]], clients: int) -> Vector:
-    """Return the mean of the values that bits stand for, from their sums.
+def check_sum_fits(cohort: Cohort) -> None:
+    """Raise ParameterError unless the sum of all codes of a cohort fits into 32 bits.
 
-    Args:
-        mechanism: The mechanism that drew the bits.
-        sums: How many clients sent a 1 at each coordinate.
-        clients: How many clients sent bits.
-
-    Returns:
-        The mean, not yet rotated back.
+    Mechanisms whose codes are not added up are left to the accounting, which refuses them.
     """
-    low, high = mechanism.decode(np.array([0, 1], dtype=np.uint8))
-    mean: Vector = low + (high - low) * (sums / clients)
-    return mean
+    mechanisms = [mechanism for mechanism, _ in cohort]
+    if not mechanisms or not isinstance(mechanisms[0], SummableCodes):
+        return
+    bits = mechanisms[0].sum_bits(len(mechanisms))
+    if bits > MAX_CODE_BITS:
+        raise ParameterError(
+            f"a sum over {len(mechanisms)} clients takes {bits} bits per coordinate, above the "
+            f"limit of {MAX_CODE_BITS}; use fewer bits per coordinate or fewer clients in a round"
+        )
 
 
-class BitSum:
-    """Counts of the clients that sent a 1 at each coordinate, from which one mean is released.
+class CodeSum:
+    """The sum of the codes that clients sent at each coordinate, from which one mean is released.
 
     After its release no message is added: `add` raises WireError.
     """
 
     def __init__(self, dimension: int, minimum_clients: int) -> None:
-        self._bits = LevelCounts(dimension, 2)
+        self._dimension = dimension
         self._minimum = minimum_clients
         self._mechanism: Mechanism | None = None
+        self._sum: _BitTotal | _IntegerTotal | None = None
         self._released: Vector | None = None
 
     def add(self, mechanism: Mechanism, weight: float, opened: MessageContent) -> None:  # noqa: ARG002
         # The plan has checked that all weights are equal, so they cancel.
         if self._released is not None:
-            # The difference of the two sums would be this client's bits.
+            # The difference of the two sums would be this client's codes.
             raise WireError("the sum of this round has been released; a late message is not added")
         if self._mechanism not in (None, mechanism) or not isinstance(opened, PackedCodes):
             raise WireError("expected a message of the cohort's mechanism, got one of another")
-        self._bits.add(opened)
+        if self._sum is None:
+            bits = opened.levels == 2
+            self._sum = _BitTotal(self._dimension) if bits else _IntegerTotal(self._dimension)
+        self._sum.add(opened)
         self._mechanism = mechanism
 
     def result(self) -> Vector | None:
-        """Return the mean of the values that the bits stand for, and release it.
+        """Return the mean of the values that the codes stand for, and release it.
 
         Returns:
             The mean, the same at every call after the first; None, with nothing released, if fewer
-            than the minimum of clients have sent bits.
+            than the minimum of clients have sent codes.
         """
-        if self._released is None and self._mechanism and self._bits.received >= self._minimum:
-            (ones,) = self._bits.counts()
-            self._released = mean_of_sum(self._mechanism, ones, self._bits.received)
+        total = self._sum
+        if self._released is None and total is not None and total.received >= self._minimum:
+            mechanism: object = self._mechanism
+            assert isinstance(mechanism, SummableCodes), "the accounting refuses any other"
+            self._released = mechanism.decode_sum(total.total(), total.received)
         return None if self._released is None else self._released.copy()
+
+
+class _BitTotal:
+    """The sum of one-bit codes, counted in packed form."""
+
+    def __init__(self, dimension: int) -> None:
+        self._bits = LevelCounts(dimension, 2)
+
+    @property
+    def received(self) -> int:
+        """The number of clients whose codes were added."""
+        return self._bits.received
+
+    def add(self, opened: PackedCodes) -> None:
+        self._bits.add(opened)
+
+    def total(self) -> NDArray[np.integer[Any]]:
+        """Return the sum of all codes, one number per coordinate."""
+        counts = self._bits.counts()
+        return np.asarray(counts[0])
+
+
+class _IntegerTotal:
+    """The sum of codes of more than one bit."""
+
+    def __init__(self, dimension: int) -> None:
+        self._total = np.zeros(dimension, dtype=np.int64)
+        self.received = 0
+
+    def add(self, opened: PackedCodes) -> None:
+        if opened.count != len(self._total):
+            raise WireError(f"expected {len(self._total)} codes, got {opened.count}")
+        self._total += opened.codes()
+        self.received += 1
+
+    def total(self) -> NDArray[np.integer[Any]]:
+        """Return the sum of all codes, one number per coordinate."""
+        return self._total

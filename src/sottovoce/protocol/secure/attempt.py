@@ -27,8 +27,8 @@ class Attempt:
         attempt: Number of the attempt at the round, from 1. A later attempt closes earlier ones.
         dimension: Number of coordinates of a vector.
         uplinks: Number of vectors that each client sends.
-        levels: Number of values of a code, from 0 to levels - 1; for noise with a sign, the size of
-            its range.
+        levels: Number of values of a code, from 0 to levels - 1. If it is 2^bits, codes and sums
+            are residues that may wrap around, as those of noise with a sign do.
         bits: The k of sums modulo 2^k.
         most_clients: The largest number of clients in a sum.
         threshold: The smallest number of clients in a sum: t of the pairwise protocol, or the
@@ -70,7 +70,12 @@ class Attempt:
                 "lower it"
             )
         is_sum = self.protocol is not Protocol.SHUFFLER
-        if is_sum and self.bits < bits_for_sum(max(1, self.most_clients * (self.levels - 1))):
+        wraps = self.levels == 2**self.bits
+        if (
+            is_sum
+            and not wraps
+            and self.bits < bits_for_sum(max(1, self.most_clients * (self.levels - 1)))
+        ):
             raise ParameterError(
                 f"sums of {self.most_clients} codes of {self.levels} levels do not fit into "
                 f"{self.bits} bits; use more bits"
