@@ -10,6 +10,7 @@ import two_servers
 from two_servers import CLOSES, CONFIRM_BY, CONTENT, OPENS, PAYLOAD_BYTES, World
 
 from sottovoce.core.errors import AbandonedError, ParameterError, PolicyError, WireError
+from sottovoce.ledger.journal import CLOSED
 from sottovoce.protocol.secure import hpke, shuffle_messages
 from sottovoce.protocol.secure.announcement import Announcement
 from sottovoce.protocol.secure.encoding import Protocol
@@ -294,13 +295,16 @@ def test_too_few_confirmations_delete_the_key_unopened(world: World, lie: str) -
     earlier = Root.read(shuffle.rooted(Tree(shuffle.ciphertexts), ann=bytes(32)))
     statement = shuffle_messages.confirmation_statement(earlier, first.name)
     replayed = world.keys[first.name].sign(SHUFFLER, "confirmation", *statement)
+    root = Root.read(shuffle.rooted(Tree(shuffle.ciphertexts)))
+    statement = shuffle_messages.confirmation_statement(root, first.name)
+    with_its_key = world.keys[others[0][0].name].sign(SHUFFLER, "confirmation", *statement)
     entries = {
         "missing": others,
         "replayed": [(first, replayed), *others],
         "renamed": [(first, others[0][1]), *others],
         "unadmitted": [(dataclasses.replace(first, by_collector=bytes(64)), signature), *others],
         "one key": [
-            (world.admission("client-000", key=others[0][0].key), others[0][1]),
+            (world.admission(first.name, key=others[0][0].key), with_its_key),
             *others,
         ],
     }
@@ -355,6 +359,8 @@ def test_a_restarted_collector_can_open_nothing(world: World) -> None:
     shuffle = shuffle_in(world)
     batch = shuffle.confirmed()
     world.restart("collector.sqlite")
+    place = Announcement.read(shuffle.announcement).place
+    assert world.collector._journal.state(place) == CLOSED
     with pytest.raises(WireError, match="no attempt"):
         world.collector.open(batch)
     with pytest.raises(WireError, match="begun before"):
