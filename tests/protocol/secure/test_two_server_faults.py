@@ -316,6 +316,7 @@ def test_no_seed_key_or_code_of_an_attempt_is_on_disk(
 def test_a_state_file_is_private_and_used_by_one_process(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "state.sqlite")
     assert file.all("PRAGMA synchronous") == [(2,)]  # FULL
+    assert file.all("PRAGMA secure_delete") == [(1,)]
     assert (tmp_path / "state.sqlite").stat().st_mode & 0o777 == 0o600
     with pytest.raises(LedgerError, match="no other process"):
         StateFile(tmp_path / "state.sqlite")
