@@ -234,10 +234,10 @@ def trust(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Pin the roster with which a site takes part in secure sums; make its key if there is none.
+    """Set the roster with which a site takes part in secure sums; make its key if there is none.
 
     Without --roster only the key is made, whose public part is for the operator. Never take the
-    digest from the operator alone: whoever writes the roster you pin can be everybody else in it.
+    digest from the operator alone: the author of the roster can hold the keys of all other sites.
     """
     from sottovoce.core.errors import ParameterError
     from sottovoce.deployment.machines import trust_files

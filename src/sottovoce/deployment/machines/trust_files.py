@@ -238,8 +238,8 @@ def load_trust(trust: Trust | None) -> tuple[TrustKey, Roster]:
     """
     if trust is None:
         raise DeploymentError(
-            "this site has no pinned roster, so it takes part in no secure sum; pin one with "
-            "'sottovoce deploy trust'"
+            "this site has no pinned roster, so it takes part in no secure sum; run 'sottovoce "
+            "deploy trust' with the roster and the digest that other sites have confirmed"
         )
     roster = read_roster(trust.roster)
     if roster.digest.hex() != trust.digest:

@@ -3,7 +3,7 @@
 `protocol` says who computes the sum:
 
 simulated    This process adds the codes and is trusted to reveal only their sum. For studies.
-pairwise     One server that nobody needs to trust, and sites that mask their codes for each other
+pairwise     One server that need not be trusted, and sites that mask their codes for each other
              (`protocol.secure.pairwise_site`); docs/explanation/secure-sum.md.
 two_server   A relay and a collector that do not collude; docs/explanation/relay-and-collector.md.
 

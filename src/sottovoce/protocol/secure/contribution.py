@@ -158,7 +158,7 @@ def charge_marked(pending: Sequence[PendingCharge], ledger: Ledger) -> None:
 def draw_codes(
     rows: Sequence[Prepared], pending: Sequence[PendingCharge], randomness: Randomness
 ) -> list[UnsignedCodes]:
-    """Return the codes of prepared vectors, drawn afresh for the attempt that was charged."""
+    """Return the codes of prepared vectors, drawn again for the attempt that was charged."""
     labels = [("encode", *due.release.key, due.attempt) for due in pending]
     streams = streams_of_labels(randomness, labels)
     return [_codes(row, stream) for row, stream in zip(rows, streams, strict=True)]
