@@ -1,6 +1,7 @@
 """The charge of a code among many, against the exact law of the counts of a few people."""
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -51,7 +52,8 @@ def _counts(messages: Sequence[np.ndarray]) -> Law:
 
 
 def _delta(first: Law, second: Law, epsilon: float) -> float:
-    return sum(max(0.0, p - np.exp(epsilon) * second.get(x, 0.0)) for x, p in first.items())
+    odds = math.exp(epsilon)
+    return sum(max(0.0, p - odds * second.get(x, 0.0)) for x, p in first.items())
 
 
 def _worst_delta(question: HistogramQuestion, rows: Sequence[Sequence[int]], eps: float) -> float:
