@@ -63,7 +63,7 @@ class Kernels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CheckedPlace:
     """A folder that is used.
 
     Attributes:
@@ -124,7 +124,7 @@ class Diagnosis:
     installed_at: str
     packages: tuple[Package, ...]
     kernels: Kernels
-    places: tuple[Place, ...]
+    places: tuple[CheckedPlace, ...]
     programs: dict[str, str | None]
     checks: tuple[SelfTestCheck, ...]
     problems: tuple[Problem, ...]
@@ -282,7 +282,7 @@ def _cuda() -> bool:
         return False
 
 
-def _places() -> tuple[Place, ...]:
+def _places() -> tuple[CheckedPlace, ...]:
     data = datasets.data_folder()
     found = sorted(
         entry.name
@@ -299,8 +299,8 @@ def _places() -> tuple[Place, ...]:
     )
 
 
-def _place(what: str, path: Path, variable: str, holds: str) -> Place:
-    return Place(
+def _place(what: str, path: Path, variable: str, holds: str) -> CheckedPlace:
+    return CheckedPlace(
         what=what,
         path=str(path),
         chosen_by=f"${variable}"

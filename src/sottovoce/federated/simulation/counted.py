@@ -23,7 +23,7 @@ from sottovoce.federated.algorithms.algorithm import (
     ClientStepInput,
     ClientVectors,
 )
-from sottovoce.federated.simulation.roster import Positions, Roster, as_positions
+from sottovoce.federated.simulation.roster import Positions, SimulatedRoster, as_positions
 from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY, Cohort, CollectedRound, Mask
 from sottovoce.learning.clients import Clients, Rows, clip_rows
 from sottovoce.learning.task import Task
@@ -94,7 +94,7 @@ class InMemoryBackend(ABC):
         self.run, self.task, self.clients, self.parts = run, task, clients, parts
         self.algorithm, self.randomness, self.tally = algorithm, randomness, tally
         self.rotated, self.channel = rotated, channel
-        self.roster = Roster(parts)
+        self.roster = SimulatedRoster(parts)
 
     @property
     def record(self) -> Tally:

@@ -18,7 +18,7 @@ from sottovoce.core.randomness import Keystreams
 from sottovoce.core.stages import stage
 from sottovoce.federated.algorithms.algorithm import AggregatedUplink, ClientVectors
 from sottovoce.federated.simulation.counted import InMemoryBackend
-from sottovoce.federated.simulation.roster import Positions, Roster
+from sottovoce.federated.simulation.roster import Positions, SimulatedRoster
 from sottovoce.learning.clients import Rows, factored
 from sottovoce.mechanisms.encoding import PackedRows, encode_packed, prepare
 from sottovoce.mechanisms.kernels import cuda
@@ -145,7 +145,7 @@ class _UplinkSum:
 
     def __init__(
         self,
-        roster: Roster,
+        roster: SimulatedRoster,
         counted: RowSums | None,
         rotation: Rotation | None,
         dimension: int,

@@ -18,7 +18,7 @@ def as_positions(clients: Sequence[int] | Positions) -> Positions:
     return np.asarray(clients, dtype=np.int64)
 
 
-class Roster:
+class SimulatedRoster:
     """The names, weights and mechanisms of all clients.
 
     Args:

@@ -24,7 +24,7 @@ from sottovoce.core.randomness import SeededRandomness
 from sottovoce.federated.algorithms.algorithm import Algorithm
 from sottovoce.federated.algorithms.fedavg import GradientSteps, Stackable
 from sottovoce.federated.simulation.draws import RowRotation, draw_rotated_total, round_generator
-from sottovoce.federated.simulation.roster import Roster
+from sottovoce.federated.simulation.roster import SimulatedRoster
 from sottovoce.federated.training import MAX_COORDINATES_IN_MEMORY
 from sottovoce.learning.clients import DenseRows
 from sottovoce.learning.local_training import copy_to
@@ -241,7 +241,7 @@ class _Portion:
 
 def _portions(parts: Sequence[ClientPlan], device: torch.device) -> list[_Portion]:
     portions = []
-    for mechanism, positions in Roster(parts).groups(np.arange(len(parts))):
+    for mechanism, positions in SimulatedRoster(parts).groups(np.arange(len(parts))):
         assert isinstance(mechanism, Coordinatewise), "can_stack() was checked"
         everyone = len(positions) == len(parts)
         portions.append(
