@@ -90,7 +90,8 @@ class Registration:
         automatic: For each parameter that may be "auto", the function that chooses its value.
         automatic_in_sums: The same for a secure sum, as functions of domain, parameters and the
             number of clients in the sum, for parameters whose choice depends on that number.
-        settings: The parameters that planning tries, without the calibrated one.
+        settings: The parameters that planning tries, without the calibrated one; empty if it is
+            made for secure sums.
         settings_in_sums: The same for a secure sum.
         coordinatewise: Whether the law of a decoded coordinate depends on that coordinate alone.
         slow_on: Domain classes on which calibration takes half a minute or more.
@@ -382,6 +383,7 @@ def register(
     automatic_in_sums: Mapping[str, Callable[[Domain, Parameters, int], Any]] | None = None,
     settings: Sequence[Parameters] = (),
     settings_in_sums: Sequence[Parameters] = (),
+    only_in_sums: bool = False,
     coordinatewise: bool = False,
     slow_on: Sequence[type[Domain]] = (),
 ) -> Callable[[M], M]:
@@ -405,6 +407,7 @@ def register(
         settings: The parameters to try, without the calibrated one. By default those of the
             examples, with "auto" where it is possible.
         settings_in_sums: The same for a secure sum; by default the same settings.
+        only_in_sums: True for a mechanism that planning tries for secure sums only.
         coordinatewise: Promises that with any of the settings the law of a decoded coordinate
             depends on that coordinate alone, and not on the dimension.
         slow_on: Domain classes on which calibration takes half a minute or more.
@@ -428,7 +431,7 @@ def register(
             calibrated_parameter=calibrated_parameter,
             automatic=automatic or {},
             automatic_in_sums=automatic_in_sums or {},
-            settings=tried,
+            settings=() if only_in_sums else tried,
             settings_in_sums=tuple(settings_in_sums) or tried,
             coordinatewise=coordinatewise,
             slow_on=tuple(slow_on),

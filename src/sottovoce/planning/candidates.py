@@ -321,6 +321,9 @@ def _candidates_of(
     registration: Registration, setting: PlanSetting, guesses: CalibrationGuesses
 ) -> Iterator[Candidate | ExcludedCandidate]:
     seen: list[Parameters] = []
+    if not registration.settings:
+        reason = "it is made for secure sums; plan for channel secure_sum to rank it"
+        yield ExcludedCandidate(kind=registration.kind, setting={}, reason=reason, fits=False)
     for free in registration.settings:
         try:
             candidate = _candidate(registration, free, setting, guesses)
