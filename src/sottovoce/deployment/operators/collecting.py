@@ -9,7 +9,7 @@ from sottovoce.core.errors import DeploymentError, SottovoceError
 from sottovoce.deployment.operators.application import pack_announcement
 from sottovoce.deployment.operators.calls import RefusedError, RelayCalls
 from sottovoce.deployment.operators.folders import CollectorFolder
-from sottovoce.deployment.operators.routes import Route, sign_request
+from sottovoce.deployment.operators.routes import CLOCK_SECONDS, Route, sign_request
 from sottovoce.mechanisms.packing import UnsignedCodes
 from sottovoce.protocol.secure.announcement import Announcement
 from sottovoce.protocol.secure.attempt import Attempt
@@ -83,7 +83,7 @@ class CollectorLink:
         closes = now + window.report_seconds
         message = self._collector.announce(
             attempt,
-            opens=now,
+            opens=now - int(CLOCK_SECONDS),  # Clients whose clocks are behind may answer, too.
             closes=closes,
             confirm_by=closes + window.confirm_seconds if window.confirm_seconds else 0,
             slack=window.slack,
