@@ -12,7 +12,7 @@ from sottovoce.core.errors import PolicyError
 from sottovoce.deployment.orders import Order
 from sottovoce.deployment.site import Site
 from sottovoce.flower import site_worker
-from sottovoce.flower.announcement import RECORD, Announcement
+from sottovoce.flower.announcement import RECORD, RoundAnnouncement
 from sottovoce.flower.client import client_app, site_of
 from sottovoce.flower.model_arrays import ModelLayout
 from sottovoce.flower.site_worker import with_installed_app
@@ -64,7 +64,7 @@ def _model() -> ArrayRecord:
 
 
 def _train_message(message_type: str = "train") -> Message:
-    announcement = Announcement(
+    announcement = RoundAnnouncement(
         client="ada",
         round=1,
         rounds=2,

@@ -26,7 +26,7 @@ from watched_encoding import watch_encoding
 from sottovoce.core.adjacency import Adjacency
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import PolicyError
-from sottovoce.flower.announcement import RECORD, Announcement
+from sottovoce.flower.announcement import RECORD, RoundAnnouncement
 from sottovoce.flower.client import NO_LEDGER
 from sottovoce.flower.mod import private_mod
 from sottovoce.flower.model_arrays import ModelLayout
@@ -56,7 +56,7 @@ def the_model() -> ArrayRecord:
     return ArrayRecord({name: Array(values) for name, values in MODEL.items()})
 
 
-def an_announcement(**changes: Any) -> Announcement:
+def an_announcement(**changes: Any) -> RoundAnnouncement:
     fields: dict[str, Any] = {
         "client": "ada",
         "round": 1,
@@ -70,11 +70,11 @@ def an_announcement(**changes: Any) -> Announcement:
         "layout": ModelLayout.of(the_model()).digest(),
         "num_examples": False,
     }
-    return Announcement(**{**fields, **changes})
+    return RoundAnnouncement(**{**fields, **changes})
 
 
 def a_message(
-    announcement: Announcement | None = None,
+    announcement: RoundAnnouncement | None = None,
     *,
     message_type: str = "train",
     records: Mapping[str, Any] | None = None,
@@ -98,7 +98,7 @@ def charges(site: Path) -> list[dict[str, object]]:
         return list(ledger.rows())
 
 
-def opened(reply: Message, announcement: Announcement) -> Vector:
+def opened(reply: Message, announcement: RoundAnnouncement) -> Vector:
     """What the server makes of a reply, rotated back."""
     asked = announcement.asked(f"flower-{RUN_ID}")
     server = RoundServer(asked.plan, dimension=DIMENSION, keeps_each=True)

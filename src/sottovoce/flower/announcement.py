@@ -34,7 +34,7 @@ _MOST_BYTES, _MOST_VALUES = 2**20, 2**14  # Limits of a plan: one mechanism and 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Announcement:
+class RoundAnnouncement:
     """One client's part of a round as plain data.
 
     Attributes:
@@ -115,7 +115,7 @@ def round_plan(
     )
 
 
-def read_announcement(record: ConfigRecord) -> Announcement:
+def read_announcement(record: ConfigRecord) -> RoundAnnouncement:
     """Return the announcement in a server's record; raise PolicyError if it cannot be read.
 
     Its fields are not checked yet; `build_request` does that.
@@ -129,15 +129,15 @@ def read_announcement(record: ConfigRecord) -> Announcement:
                 f"the server uses version {version!r} of the plan and this client version "
                 f"{VERSION}; install the same version of sottovoce on both"
             )
-        return Announcement(**fields)
+        return RoundAnnouncement(**fields)
     except (ValueError, TypeError, KeyError, AttributeError):
         raise PolicyError(
             "the server's plan cannot be read; install the same version of sottovoce on both sides"
         ) from None
 
 
-def build_request(announcement: Announcement, run: str) -> RoundRequest:
-    """Return the request that `Announcement.asked` makes; raise PolicyError if it is not valid."""
+def build_request(announcement: RoundAnnouncement, run: str) -> RoundRequest:
+    """Return the request that `RoundAnnouncement.asked` makes; raise PolicyError if it is not valid."""
     try:
         return announcement.asked(run)
     except (SottovoceError, TypeError, ValueError, AttributeError, OverflowError) as error:

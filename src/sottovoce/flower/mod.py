@@ -36,7 +36,7 @@ from sottovoce.flower.announcement import (
     PLAN,
     RECORD,
     SEALED,
-    Announcement,
+    RoundAnnouncement,
     build_request,
     read_announcement,
     run_name,
@@ -170,7 +170,10 @@ def _own_record(message: Message) -> ConfigRecord:
 
 
 def _train(
-    message: Message, context: Context, call_next: ClientAppCallable, announcement: Announcement
+    message: Message,
+    context: Context,
+    call_next: ClientAppCallable,
+    announcement: RoundAnnouncement,
 ) -> tuple[Vector, Message]:
     """Return what the app's training changes in the model, and the app's reply."""
     (sent,) = message.content.array_records.values()

@@ -40,8 +40,8 @@ from sottovoce.flower.announcement import (
     NUM_EXAMPLES,
     RECORD,
     SEALED,
-    Announcement,
     NodeNames,
+    RoundAnnouncement,
     make_client_plan,
     round_plan,
     run_name,
@@ -418,7 +418,7 @@ class PrivateStrategy(Strategy):
     def _announce(self, message: Message, client: str, plan: RoundPlan) -> Message:
         """Return the message with its plan; records that the strategy shares are not changed."""
         run, settings = self._running(), self.settings
-        announcement = Announcement(
+        announcement = RoundAnnouncement(
             client=client,
             round=plan.round,
             rounds=run.rounds,

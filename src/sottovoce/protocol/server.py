@@ -21,7 +21,7 @@ from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ParameterError, WireError
 from sottovoce.core.randomness import Randomness, permutation
 from sottovoce.mechanisms.mechanism import SummableCodes
-from sottovoce.protocol.channels.channel import Collector
+from sottovoce.protocol.channels.channel import MeanCollector
 from sottovoce.protocol.message import HEADER_BYTES, MessageContent, codes_of, open_packed
 from sottovoce.protocol.plan import ClientPlan, RoundPlan
 
@@ -43,7 +43,7 @@ class _Accumulator:
                 )
         self._plan = plan
         self._uplink = uplink
-        self._collector: Collector = plan.channel.collector(
+        self._collector: MeanCollector = plan.channel.collector(
             dimension, ((part.mechanism, part.weight) for part in plan.clients)
         )
         self.received = 0

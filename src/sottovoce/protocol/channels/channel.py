@@ -153,7 +153,7 @@ class ChannelFacts:
         return cls(**told) if fits else None
 
 
-class Collector(Protocol):
+class MeanCollector(Protocol):
     """An object that computes the mean of the messages of one round, in O(d) memory."""
 
     def add(self, mechanism: Mechanism, weight: float, opened: MessageContent) -> None:
@@ -344,7 +344,7 @@ class Channel:
         """
         return clients >= self.fewest_messages
 
-    def collector(self, dimension: int, cohort: Cohort) -> Collector:
+    def collector(self, dimension: int, cohort: Cohort) -> MeanCollector:
         """Return the object that adds up the messages of a round; by default it takes their mean.
 
         Args:
@@ -352,7 +352,7 @@ class Channel:
             cohort: The pair (mechanism, weight) of each client.
 
         Returns:
-            A new collector, an object with `add` and `result` as in `Collector`, for one round and
+            A new collector, an object with `add` and `result` as in `MeanCollector`, for one round and
             one uplink (one of the vectors that clients send).
         """
         assert not self.only_sums, "check_channel refuses it"
