@@ -15,7 +15,7 @@ from sottovoce.deployment.orders import Order, read_order, read_reply, reply_blo
 from sottovoce.deployment.policy import Policy
 from sottovoce.deployment.site import Site, read_site
 from sottovoce.deployment.site_training import compute
-from sottovoce.flower.announcement import PLAN, Announcement, build_request, read_announcement
+from sottovoce.flower.announcement import PLAN, RoundAnnouncement, build_request, read_announcement
 from sottovoce.flower.records import RECORD, from_records, to_records
 from sottovoce.ledger import seal
 from sottovoce.ledger.ledger import Ledger
@@ -124,7 +124,7 @@ def _site_files(folder: Path) -> Case:
 
 
 def _plans(_: Path) -> Case:
-    announcement = Announcement(
+    announcement = RoundAnnouncement(
         client="a",
         round=1,
         rounds=2,
