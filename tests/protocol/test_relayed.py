@@ -228,6 +228,6 @@ def test_a_mechanism_whose_sums_have_no_price_is_refused(world: LedgerWorld) -> 
     announce(world, mechanism=canonical_parameters(other), levels=4)
     name = world.names[0]
     link = Link(world, name)
-    with pytest.raises(PrivacyError, match="clamped one-bit codes only"):
+    with pytest.raises(PrivacyError, match="a secure sum reduces epsilon"):
         client_of(world, name, mechanism=other).send_through(link, UPDATE)
     assert (world.ledger(name).num_charges, link.sent) == (0, [])

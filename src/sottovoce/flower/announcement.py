@@ -137,7 +137,7 @@ def read_announcement(record: ConfigRecord) -> RoundAnnouncement:
 
 
 def build_request(announcement: RoundAnnouncement, run: str) -> RoundRequest:
-    """Return the request that `RoundAnnouncement.asked` makes; raise PolicyError if it is not valid."""
+    """Return the request that the announcement makes; raise PolicyError if it is not valid."""
     try:
         return announcement.asked(run)
     except (SottovoceError, TypeError, ValueError, AttributeError, OverflowError) as error:

@@ -58,17 +58,19 @@ def canonical_parameters(mechanism: Mechanism) -> str:
     return json.dumps(public_parameters(mechanism), sort_keys=True, separators=(",", ":"))
 
 
-def level_codes(mechanism: Mechanism) -> LevelCodes:
-    """Return the format of codes that a relay can carry.
+def level_codes(mechanism: Mechanism, *, summed: bool) -> LevelCodes:
+    """Return the format of codes that a relay can carry, in a sum or in a shuffle.
 
     Raises:
-        WireError: The mechanism does not send one code of finitely many levels for each coordinate.
+        WireError: The mechanism sends no codes of finitely many levels, or for a sum not one for
+            each coordinate.
     """
     found = mechanism.code_format()
-    if not isinstance(found, LevelCodes) or found.count is not None:
+    if not isinstance(found, LevelCodes) or (summed and found.count is not None):
+        what = "one code of finitely many levels for each coordinate" if summed else "codes"
         raise WireError(
-            "a relay carries one code of finitely many levels for each coordinate; use a mechanism "
-            "such as clamped_sign or gauss_hermite"
+            f"a relay carries {what}, but this mechanism sends other messages; use one such as "
+            f"{'clamped_sign' if summed else 'seeded_step or gauss_hermite'}"
         )
     return found
 
@@ -79,10 +81,9 @@ def channel_of(party: Party, found: Announcement) -> Channel:
     It counts on as many honest clients as the announcement guarantees by this client's policy.
     """
     honest = party.honest_clients(found)
-    if isinstance(party, ShuffleClient):
-        return Shuffler(minimum_clients=honest)
+    kind = Shuffler if isinstance(party, ShuffleClient) else SecureSum
     colluders = found.attempt.threshold - honest
-    return SecureSum(minimum_clients=honest, protocol=TWO_SERVER, colluders=colluders)
+    return kind(minimum_clients=honest, protocol=TWO_SERVER, colluders=colluders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +134,7 @@ def report(
     rows = [prepare(mechanism, vector, rotation=plan.rotation) for vector in request.vectors]
     number = Announcement.read(request.announcement).attempt.attempt
     pending = masked_charges(plan, part, len(rows), number)
-    bits = level_codes(mechanism).bits
+    bits = level_codes(mechanism, summed=not isinstance(party, ShuffleClient)).bits
 
     def charge() -> None:
         permit(pending)
@@ -218,7 +219,7 @@ class RelayedClient:
             "mechanism": canonical_parameters(mechanism),
             "dimension": mechanism.input_domain.dimension,
             "uplinks": 1,
-            "levels": level_codes(mechanism).levels,
+            "levels": level_codes(mechanism, summed=plan.channel.only_sums).levels,
             "rotation_seed": b"" if plan.rotation is None else plan.rotation.seed,
             "adjacency": str(self.adjacency),
             "unit": str(self.unit),

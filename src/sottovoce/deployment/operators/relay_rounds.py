@@ -161,8 +161,8 @@ class RelayRounds(ChargedRounds):
 
     def _attempt(self, plan: RoundPlan, number: int, content: bytes) -> Attempt:
         mechanism, most = plan.clients[0].mechanism, len(plan.clients)
-        levels = level_codes(mechanism).levels
         is_sum = isinstance(self.channel, SecureSum)
+        levels = level_codes(mechanism, summed=is_sum).levels
         return Attempt(
             protocol=Protocol.TWO_SERVER_SUM if is_sum else Protocol.SHUFFLER,
             parties=self.link.keys.digest,
@@ -274,26 +274,26 @@ def _rounds(
         window=_window(resolved, collector),
         minimum_replies=spec.deployment.minimum_replies,
         idle_rounds=spec.deployment.idle_rounds,
-        threshold=_threshold(resolved, collector),
+        threshold=_threshold(resolved),
     )
 
 
-def _threshold(resolved: Resolved, collector: CollectorFolder) -> int:
+def _threshold(resolved: Resolved) -> int:
     """Return the smallest number of clients in a round: the honest ones and the colluders."""
     match resolved.channel:
         case SecureSum(protocol=protocol) as channel if protocol == TWO_SERVER:
             return channel.fewest_messages
-        case Shuffler() as channel:
+        case Shuffler(protocol=protocol) as channel if protocol == TWO_SERVER:
             if resolved.algorithm.uplinks > 1:
                 raise ConfigError(
                     "a relay shuffles one message of each client in a round; use an algorithm "
                     "with one uplink, or the channel 'secure_sum'"
                 )
-            return channel.minimum_clients + collector.colluders
+            return channel.fewest_messages
         case _:
             raise ConfigError(
                 f"the channel '{resolved.channel.kind}' needs no relay; set channel.kind = "
-                "'secure_sum' with protocol = 'two_server', or channel.kind = 'shuffler'"
+                "'secure_sum' or 'shuffler' with protocol = 'two_server'"
             )
 
 

@@ -352,8 +352,8 @@ class Channel:
             cohort: The pair (mechanism, weight) of each client.
 
         Returns:
-            A new collector, an object with `add` and `result` as in `MeanCollector`, for one round and
-            one uplink (one of the vectors that clients send).
+            A new collector, an object with `add` and `result` as in `MeanCollector`, for one round
+            and one uplink (one of the vectors that clients send).
         """
         assert not self.only_sums, "check_channel refuses it"
         return create_mean(dimension, cohort)

@@ -15,31 +15,31 @@ The accounting assumes that
   a sum only over at least `minimum_clients + colluders` clients.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sottovoce.core import parameter_rules
 from sottovoce.core.domains import Vector
 from sottovoce.core.errors import ConfigError, ParameterError, WireError
-from sottovoce.core.sections import check_keys, one_of, whole
 from sottovoce.mechanisms.mechanism import MAX_CODE_BITS, Mechanism, SummableCodes
 from sottovoce.mechanisms.packing import PackedCodes
 from sottovoce.mechanisms.release import OnlySums
 from sottovoce.protocol.channels.channel import (
-    Channel,
     ChannelContext,
     RuntimeFacts,
     check_equal_clients,
     check_reachable,
     register_channel,
 )
+from sottovoce.protocol.channels.hiding import PAIRWISE as PAIRWISE
+from sottovoce.protocol.channels.hiding import SIMULATED, HidingChannel
+from sottovoce.protocol.channels.hiding import TWO_SERVER as TWO_SERVER
 from sottovoce.protocol.message import MessageContent
 from sottovoce.protocol.sums import Cohort, LevelCounts
 
-SIMULATED, PAIRWISE, TWO_SERVER = "simulated", "pairwise", "two_server"
 _MOST_PAIRWISE = 1000
 _WHO = {
     SIMULATED: "secure sum, simulated: the server is trusted to reveal only sums",
@@ -52,57 +52,15 @@ _WHO = {
 
 @register_channel("secure_sum", summary="nothing is seen but sums over enough clients")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecureSum(Channel):
+class SecureSum(HidingChannel):
     """The channel on which the server sees only sums of codes, over enough clients.
 
-    Attributes:
-        minimum_clients: The number of clients that follow the protocol and whose sum hides each of
-            them; the accounting counts them.
-        protocol: Who computes the sum: "simulated", "pairwise" or "two_server".
-        colluders: The most clients that may work together against the others. A sum is released
-            only over at least `minimum_clients + colluders` clients. Default: 1 for a real
-            protocol, because the model is published and every client sees it; 0 if simulated.
+    `protocol` is "simulated", "pairwise" or "two_server"; the other keys are those of
+    `HidingChannel`.
     """
 
-    LEFT_OUT_AS_DEFAULT: ClassVar[tuple[str, ...]] = ("protocol", "colluders")
-
-    minimum_clients: int
-    protocol: str = field(default=SIMULATED, metadata=one_of(*_WHO))
-    colluders: int | None = field(default=None, metadata=whole(0, 2**20))
-
-    def __post_init__(self) -> None:
-        check_keys(self)
-        _ = self.visibility  # Checks the number.
-        if self.protocol == SIMULATED:
-            return
-        parameter_rules.integer("channel.colluders", self.most_colluders, low=1, high=2**20)
-        if self.minimum_clients < 2:
-            raise ParameterError(
-                f"channel.minimum_clients = {self.minimum_clients}: a sum over one honest client "
-                "is its message; set it to at least 2"
-            )
-
-    @property
-    def most_colluders(self) -> int:
-        """The value of `colluders` or its default, which depends on the protocol."""
-        if self.colluders is None:
-            return int(self.protocol != SIMULATED)
-        return self.colluders
-
-    @property
-    def wire_name(self) -> str:
-        """The text that stands for the channel in the hash of a plan; it never changes."""
-        if self.protocol == SIMULATED and not self.most_colluders:
-            return f"SecureSum(minimum_clients={self.minimum_clients})"
-        return (
-            f"SecureSum(minimum_clients={self.minimum_clients}, protocol={self.protocol}, "
-            f"colluders={self.most_colluders})"
-        )
-
-    @property
-    def trusts_server(self) -> bool:
-        """Whether the cost relies on the server's promise: only where the sum is simulated."""
-        return self.protocol == SIMULATED
+    BACKENDS: ClassVar[Mapping[str, str]] = {PAIRWISE: "flower", TWO_SERVER: "relay"}
+    WIRE_KIND: ClassVar[str] = "SecureSum"
 
     @property
     def visibility(self) -> OnlySums:
@@ -114,15 +72,6 @@ class SecureSum(Channel):
             raise ConfigError(
                 f"the channel 'secure_sum' needs stored messages, got '{facts.messages}'; set "
                 "runtime.messages = 'stored'"
-            )
-
-    def check_federation(self, backend: str) -> None:
-        served = {PAIRWISE: ("flower",), TWO_SERVER: ("relay",)}.get(self.protocol)
-        if served and backend not in served:
-            raise ConfigError(
-                f"the protocol '{self.protocol}' runs between real machines, and "
-                f"runtime.backend = '{backend}' has none; use 'sottovoce deploy run', or simulate "
-                "the same sums with channel.protocol = 'simulated'"
             )
 
     def check(self, context: ChannelContext) -> None:

@@ -1,49 +1,46 @@
-"""The channel 'shuffler', simulated: the server sees messages in random order, without senders.
+"""The channel 'shuffler': the server sees messages in random order, without senders.
 
-The simulation shuffles in this process, which is trusted. In a deployment another party shuffles.
+`protocol` says who shuffles:
+
+simulated    This process shuffles and is trusted to forget who sent what. For studies.
+two_server   A relay that cannot read messages, for a collector that does not learn their senders;
+             docs/explanation/relay-and-collector.md.
+
 The accounting assumes that
 
 - the server sees nothing of a round except at least `minimum_clients` messages, once, in an order
   that is independent of their senders;
 - at least `minimum_clients` clients follow their mechanism. Clients that may collude with the
-  server do not count among them.
+  server do not count among them. The real protocol releases messages only of at least
+  `minimum_clients + colluders` clients.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from sottovoce.core.display import show_epsilon
 from sottovoce.mechanisms.release import ShuffledMessages
 from sottovoce.protocol.channels.channel import (
-    Channel,
     ChannelContext,
     check_equal_clients,
     check_reachable,
     register_channel,
 )
+from sottovoce.protocol.channels.hiding import SIMULATED, TWO_SERVER, HidingChannel
 from sottovoce.protocol.sums import Cohort
 
 
-@register_channel("shuffler", summary="messages in random order, without their senders; simulated")
+@register_channel("shuffler", summary="messages in random order, without their senders")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shuffler(Channel):
+class Shuffler(HidingChannel):
     """The channel on which the server sees shuffled messages without senders, from enough clients.
 
-    The shuffler is trusted to shuffle and to forget who sent what. Here it is simulated.
-
-    Attributes:
-        minimum_clients: Messages of a round are released only if at least this many arrived. The
-            accounting assumes that as many clients are honest.
+    `protocol` is "simulated" or "two_server"; the other keys are those of `HidingChannel`.
     """
 
-    minimum_clients: int
-
-    def __post_init__(self) -> None:
-        _ = self.visibility  # Checks the number.
-
-    @property
-    def wire_name(self) -> str:
-        """The text that stands for the channel in the hash of a plan; it never changes."""
-        return f"Shuffler(minimum_clients={self.minimum_clients})"
+    BACKENDS: ClassVar[Mapping[str, str]] = {TWO_SERVER: "relay"}
+    WIRE_KIND: ClassVar[str] = "Shuffler"
 
     @property
     def visibility(self) -> ShuffledMessages:
@@ -51,7 +48,7 @@ class Shuffler(Channel):
         return ShuffledMessages(minimum_clients=self.minimum_clients)
 
     def check(self, context: ChannelContext) -> None:
-        check_reachable(self.minimum_clients, context, "no message")
+        check_reachable(self.fewest_messages, context, "no message")
 
     def check_cohort(self, cohort: Cohort) -> None:
         """Refuse different mechanisms or weights, because they would reveal who sent a message.
@@ -65,15 +62,31 @@ class Shuffler(Channel):
         check_equal_clients(cohort, "a shuffler")
 
     def describe(self) -> str:
-        return "shuffler, simulated: the server is trusted to shuffle messages and forget senders"
+        if self.protocol == SIMULATED:
+            return (
+                "shuffler, simulated: the server is trusted to shuffle messages and forget senders"
+            )
+        return (
+            "shuffler by two servers: trusted not to work together, nor with more than "
+            f"{self.most_colluders} clients"
+        )
 
     def guarantee(self) -> str:
         return f"privacy of shuffled messages ({self.describe()}): together they hide"
 
     def seen_by(self, *, private: bool) -> str:  # noqa: ARG002
         return (
-            f"The server sees messages of at least {self.minimum_clients} clients in a random "
-            "order, without senders. The shuffler is trusted to forget who sent what."
+            f"The server sees messages of at least {self.fewest_messages} clients in a random "
+            f"order, without senders. {self._trust()}"
+        )
+
+    def _trust(self) -> str:
+        if self.protocol == SIMULATED:
+            return "The shuffler is trusted to forget who sent what."
+        return (
+            "The operators of the relay, which knows senders, and of the collector, which reads "
+            "messages, are trusted not to work together, nor with more than "
+            f"{self.most_colluders} clients."
         )
 
     def warnings(self, local_epsilon: float | None, central_epsilon: float | None) -> list[str]:
