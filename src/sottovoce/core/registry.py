@@ -23,6 +23,7 @@ are not marked. Its entries are listed with the source 'sottovoce-papers'.
 import importlib
 import pkgutil
 import sys
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -147,6 +148,7 @@ class Register(Generic[T]):
         self._problems: dict[str, str] = {}
         self._loading: EntryPoint | None = None
         self._complete = False
+        self._importing = threading.RLock()
 
     def enter(self, name: str, value: T, *, module: str) -> None:
         """Enter a value under a name.
@@ -373,8 +375,14 @@ class Register(Generic[T]):
         )
 
     def _import_ours(self) -> None:
-        if self._complete or self._package is None:
+        if self._package is None:
             return
+        with self._importing:  # Other threads wait until all names are there.
+            if not self._complete:
+                self._import_all()
+
+    def _import_all(self) -> None:
+        assert self._package is not None
         # Set first, so that a module that asks during its import does not start another pass.
         self._complete = True
         try:

@@ -147,6 +147,41 @@ def test_clients_of_a_relay_train_the_simulators_model(tmp_path: Path) -> None:
             assert ledger.verify() == []
 
 
+def test_clients_of_a_relay_train_with_shuffled_seeds_of_sixteen_bytes(tmp_path: Path) -> None:
+    """Up to the order in which floats are added: the collector's order is that of the bytes."""
+    operators = create_operators(tmp_path)
+    nodes = nodes_of(operators, mechanisms=["seeded_step"], adjacency="replace-one")
+    table = table_of(
+        "shuffled",
+        channel={"kind": "shuffler", "protocol": "two_server", "minimum_clients": 2},
+        mechanism={"kind": "seeded_step", "length": "auto", "generator": "auto", "timing": "auto"},
+        privacy={
+            "level": "client",
+            "adjacency": "replace-one",
+            "clip_norm": 1.0,
+            "epsilon": 20.0,
+            "delta": 1e-5,
+        },
+        rounds=1,
+        deployment={"deadline_seconds": 10.0, "idle_rounds": 1},
+    )
+    with running_relay(operators.relay), answering(nodes) as told:
+        ended = train(operators, table, tmp_path / "run")
+    assert ended.code == 0, (ended.text, told)
+    folder = RunFolder(tmp_path / "run")
+    assert [row["clients_received"] for row in folder.metrics()] == [3]
+    found, expected = (
+        folder.load_checkpoint(),
+        simulated(table, tmp_path / "here").load_checkpoint(),
+    )
+    assert found is not None
+    assert expected is not None
+    np.testing.assert_allclose(found.model, expected.model, rtol=0.0, atol=1e-12)
+    result = folder.result()
+    assert result is not None
+    assert "shuffler by two servers: trusted not to work together" in result["guarantee"]
+
+
 def test_a_client_whose_policy_is_stricter_answers_nothing(tmp_path: Path) -> None:
     operators = create_operators(tmp_path)
     nodes = nodes_of(operators, honest=3)

@@ -216,11 +216,12 @@ class RelayLink:
             self._calls.ask(Route.REGISTER, self._certificate.to_bytes())
             self._calls.ask(Route.REPORT, report)
 
-    def confirm(self, *, timeout_seconds: float = 0.0) -> None:
+    def confirm(self, *, timeout_seconds: float = 0.0, ledger: Ledger | None = None) -> None:
         """Send a statement that the client's message is in the list that the collector received.
 
         Args:
             timeout_seconds: How long to wait for the list.
+            ledger: The client's ledger, if the one of the report was closed since.
 
         Raises:
             RefusedError: There is no list yet, or the client's message is not in it: the relay has
@@ -231,6 +232,8 @@ class RelayLink:
         party = self._party
         if not isinstance(party, ShuffleClient) or not self._leaf:
             raise DeploymentError("nothing was sent to a shuffle; call send_through before confirm")
+        if ledger is not None:
+            party.continue_in(ledger.journal())
         deadline = time.monotonic() + timeout_seconds
         while True:
             try:

@@ -87,7 +87,8 @@ class Participant:
         if found is None or time.time() < found.closes:
             return None
         try:
-            self.link.confirm()
+            with self.site.open_ledger() as ledger:
+                self.link.confirm(ledger=ledger)
         except RefusedError as refused:
             if refused.is_too_early:
                 return None

@@ -87,6 +87,10 @@ class ReportingClient(ABC, Generic[Drawn]):
         found.check(self.operators, self.protocol)
         return found
 
+    def continue_in(self, journal: Journal) -> None:
+        """Use a journal of the same file that was opened again."""
+        self._journal = journal
+
     def report(
         self,
         announcement: bytes,
