@@ -14,7 +14,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, runtime_checkable
 
 import numpy as np
@@ -88,13 +88,13 @@ class Registration:
         example_domains: The domains on which the contract tests run.
         calibrated_parameter: The parameter that calibration searches for, or None if there is none.
         automatic: For each parameter that may be "auto", the function that chooses its value.
-        automatic_in_sums: The same for a secure sum, as functions of domain, parameters and the
-            number of clients in the sum, for parameters whose choice depends on that number.
         settings: The parameters that planning tries, without the calibrated one; empty if it is
             made for secure sums.
-        settings_in_sums: The same for a secure sum.
         coordinatewise: Whether the law of a decoded coordinate depends on that coordinate alone.
         slow_on: Domain classes on which calibration takes half a minute or more.
+        automatic_in_sums: As `automatic`, for a secure sum: functions of domain, parameters and the
+            number of clients in the sum, for parameters whose choice depends on that number.
+        settings_in_sums: As `settings`, for a secure sum; empty if they are the same.
 
     Examples:
         >>> from sottovoce.core.domains import L2Ball
@@ -113,11 +113,13 @@ class Registration:
     example_domains: tuple[Domain, ...]
     calibrated_parameter: CalibratedParameter | None
     automatic: Mapping[str, Callable[[Domain, Parameters], Any]]
-    automatic_in_sums: Mapping[str, Callable[[Domain, Parameters, int], Any]]
     settings: tuple[Parameters, ...]
-    settings_in_sums: tuple[Parameters, ...]
     coordinatewise: bool
     slow_on: tuple[type[Domain], ...]
+    automatic_in_sums: Mapping[str, Callable[[Domain, Parameters, int], Any]] = field(
+        default_factory=dict
+    )
+    settings_in_sums: tuple[Parameters, ...] = ()
 
     @property
     def example_domain(self) -> Domain:
@@ -144,7 +146,8 @@ class Registration:
             for name, choose in self.automatic_in_sums.items()
         }
         automatic = {**self.automatic, **chosen}
-        return dataclasses.replace(self, automatic=automatic, settings=self.settings_in_sums)
+        settings = self.settings_in_sums or self.settings
+        return dataclasses.replace(self, automatic=automatic, settings=settings)
 
     def check_names(self, given: Parameters) -> None:
         """Check that the mechanism has parameters of these names.
@@ -432,7 +435,7 @@ def register(
             automatic=automatic or {},
             automatic_in_sums=automatic_in_sums or {},
             settings=() if only_in_sums else tried,
-            settings_in_sums=tuple(settings_in_sums) or tried,
+            settings_in_sums=tuple(settings_in_sums),
             coordinatewise=coordinatewise,
             slow_on=tuple(slow_on),
         )
