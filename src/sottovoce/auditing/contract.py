@@ -507,8 +507,8 @@ def calibration_meets_the_budget(case: Case) -> str | None:
 def parameters_have_no_defaults(case: Case) -> None:
     """Check that `build` refuses a missing parameter by its name, and an unknown parameter.
 
-    Raise ContractError if a parameter of the example can be left out that is not in `may_omit`, if the
-    ParameterError about it does not name it, or if an unknown parameter does not raise
+    Raise ContractError if a parameter of the example can be left out that is not in `may_omit`, if
+    the ParameterError about it does not name it, or if an unknown parameter does not raise
     UnknownNameError.
     """
     registration, example = case.registration, case.example
