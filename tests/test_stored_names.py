@@ -159,6 +159,7 @@ PARAMETER_HASHES = {
     "gaussian": "dd67d5e601c1196eebc3892fcf2a90cd",
     "laplace": "98bbd841079d7e2e0c994b1d3fb6daa6",
     "no_privacy": "f382a2c7989623cc81f77464eb7905f9",
+    "poisson_binomial": "e1f9bfa4fb13bbd76430000b1a84e7ba",
     "seeded_sign": "ea53f08e4551d456a2e98c7eacd93f82",
     "seeded_step": "94541f8aebaee48f19ccd7c8311fe0a2",
     "skellam": "474aa27fb8c320f4fdb0bca4c8910977",

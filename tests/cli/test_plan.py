@@ -26,6 +26,7 @@ def test_a_plan_as_json(cli: Any) -> None:
             *("mechanism", "parameters", "mse", "relative_mse", "bits_per_coordinate"),
             *("bytes_per_update", "epsilon", "accountant", "sampling_grade", "unbiased_within"),
             *("assumes", "explanation", "clip_geometry", "clip_norm"),
+            *("masked_bits_per_coordinate", "local_epsilon"),
         }
         assert 1.9 < entry["epsilon"] <= 2.0
     gaussian = next(entry for entry in ranking if entry["mechanism"] == "gaussian")

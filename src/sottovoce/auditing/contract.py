@@ -507,12 +507,12 @@ def calibration_meets_the_budget(case: Case) -> str | None:
 def parameters_have_no_defaults(case: Case) -> None:
     """Check that `build` refuses a missing parameter by its name, and an unknown parameter.
 
-    Raise ContractError if a parameter of the example can be left out that cannot be "auto", if the
-    ParameterError about it does not name it, or if an unknown parameter does not raise
+    Raise ContractError if a parameter of the example can be left out that is not in `may_omit`, if
+    the ParameterError about it does not name it, or if an unknown parameter does not raise
     UnknownNameError.
     """
     registration, example = case.registration, case.example
-    for name in sorted(set(example) - set(registration.automatic)):
+    for name in sorted(set(example) - set(registration.may_omit)):
         try:
             registration.build(case.domain, {k: v for k, v in example.items() if k != name})
         except ParameterError as error:

@@ -35,6 +35,7 @@ _ROUNDING = 2.0**-26
     example_domain=L2Ball(dimension=8, radius=1.0),
     calibrated_parameter=CalibratedParameter(parameter="noise_multiplier", more_private="larger"),
     automatic={"logit_bound": automatic_logit_bound},
+    may_omit=["logit_bound"],
     coordinatewise=True,
 )
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ _ROUNDING = 2.0**-26
     example_domain=L2Ball(dimension=8, radius=1.0),
     calibrated_parameter=CalibratedParameter(parameter="noise_multiplier", more_private="larger"),
     automatic={"logit_bound": automatic_logit_bound},
+    may_omit=["logit_bound"],
     only_in_sums=True,
     settings_in_sums=[{"trials": 2**bits - 1, "logit_bound": "auto"} for bits in (2, 3, 4, 6)],
     coordinatewise=True,

@@ -14,7 +14,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar, get_args, get_origin, runtime_checkable
 
 import numpy as np
@@ -88,13 +88,14 @@ class Registration:
         example_domains: The domains on which the contract tests run.
         calibrated_parameter: The parameter that calibration searches for, or None if there is none.
         automatic: For each parameter that may be "auto", the function that chooses its value.
-        automatic_in_sums: The same for a secure sum, as functions of domain, parameters and the
-            number of clients in the sum, for parameters whose choice depends on that number.
         settings: The parameters that planning tries, without the calibrated one; empty if it is
             made for secure sums.
-        settings_in_sums: The same for a secure sum.
         coordinatewise: Whether the law of a decoded coordinate depends on that coordinate alone.
         slow_on: Domain classes on which calibration takes half a minute or more.
+        automatic_in_sums: As `automatic`, for a secure sum: functions of domain, parameters and the
+            number of clients in the sum, for parameters whose choice depends on that number.
+        settings_in_sums: As `settings`, for a secure sum; empty if they are the same.
+        may_omit: Parameters that count as "auto" if they are left out.
 
     Examples:
         >>> from sottovoce.core.domains import L2Ball
@@ -113,11 +114,14 @@ class Registration:
     example_domains: tuple[Domain, ...]
     calibrated_parameter: CalibratedParameter | None
     automatic: Mapping[str, Callable[[Domain, Parameters], Any]]
-    automatic_in_sums: Mapping[str, Callable[[Domain, Parameters, int], Any]]
     settings: tuple[Parameters, ...]
-    settings_in_sums: tuple[Parameters, ...]
     coordinatewise: bool
     slow_on: tuple[type[Domain], ...]
+    automatic_in_sums: Mapping[str, Callable[[Domain, Parameters, int], Any]] = field(
+        default_factory=dict
+    )
+    settings_in_sums: tuple[Parameters, ...] = ()
+    may_omit: tuple[str, ...] = ()
 
     @property
     def example_domain(self) -> Domain:
@@ -144,7 +148,8 @@ class Registration:
             for name, choose in self.automatic_in_sums.items()
         }
         automatic = {**self.automatic, **chosen}
-        return dataclasses.replace(self, automatic=automatic, settings=self.settings_in_sums)
+        settings = self.settings_in_sums or self.settings
+        return dataclasses.replace(self, automatic=automatic, settings=settings)
 
     def check_names(self, given: Parameters) -> None:
         """Check that the mechanism has parameters of these names.
@@ -160,7 +165,7 @@ class Registration:
                 raise UnknownNameError.among(f"parameter of '{self.kind}'", name, self.parameters)
 
     def check_complete(self, given: Parameters) -> None:
-        """Check that every parameter is given that cannot be "auto", and no other.
+        """Check that every parameter is given that may not be left out, and no other.
 
         Args:
             given: Parameters by name.
@@ -170,7 +175,7 @@ class Registration:
             ParameterError: If a parameter is missing.
         """
         self.check_names(given)
-        missing = sorted(set(self.parameters) - set(given) - set(self.automatic))
+        missing = sorted(set(self.parameters) - set(given) - set(self.may_omit))
         if missing:
             example = ", ".join(f"{name}={self.examples[0][name]}" for name in missing)
             raise ParameterError(
@@ -189,7 +194,7 @@ class Registration:
         Args:
             domain: The input domain.
             given: Every parameter by name; "auto" stands for the mechanism's own choice, and so
-                does a parameter that is left out although it can be "auto".
+                does one of `may_omit` that is left out.
 
         Returns:
             The mechanism, an instance of `factory`.
@@ -209,7 +214,7 @@ class Registration:
         Args:
             domain: The input domain.
             given: Parameters by name, complete if one is "auto": the choice may depend on others.
-                If only parameters that can be "auto" are left out, they count as "auto".
+                If only parameters of `may_omit` are left out, they count as "auto".
 
         Returns:
             A new dictionary, which has the names that were left out, too.
@@ -217,8 +222,8 @@ class Registration:
         Raises:
             ParameterError: If a parameter is "auto" that cannot be.
         """
-        if set(self.parameters) <= {*given, *self.automatic}:
-            given = {**given, **{name: "auto" for name in self.automatic if name not in given}}
+        if set(self.parameters) <= {*given, *self.may_omit}:
+            given = {**given, **{name: "auto" for name in self.may_omit if name not in given}}
         resolved = dict(given)
         for name, value in given.items():
             if value == "auto":
@@ -384,6 +389,7 @@ def register(
     settings: Sequence[Parameters] = (),
     settings_in_sums: Sequence[Parameters] = (),
     only_in_sums: bool = False,
+    may_omit: Sequence[str] = (),
     coordinatewise: bool = False,
     slow_on: Sequence[type[Domain]] = (),
 ) -> Callable[[M], M]:
@@ -408,6 +414,7 @@ def register(
             examples, with "auto" where it is possible.
         settings_in_sums: The same for a secure sum; by default the same settings.
         only_in_sums: True for a mechanism that planning tries for secure sums only.
+        may_omit: The parameters in `automatic` that count as "auto" if they are left out.
         coordinatewise: Promises that with any of the settings the law of a decoded coordinate
             depends on that coordinate alone, and not on the dimension.
         slow_on: Domain classes on which calibration takes half a minute or more.
@@ -432,7 +439,8 @@ def register(
             automatic=automatic or {},
             automatic_in_sums=automatic_in_sums or {},
             settings=() if only_in_sums else tried,
-            settings_in_sums=tuple(settings_in_sums) or tried,
+            settings_in_sums=tuple(settings_in_sums),
+            may_omit=tuple(may_omit),
             coordinatewise=coordinatewise,
             slow_on=tuple(slow_on),
         )
@@ -547,13 +555,13 @@ def _shape_name(shape: type[Any]) -> str:
 def _plain_fields(value: Any) -> dict[str, Any]:
     """Return a dataclass as plain data; an integer in a float field becomes a float."""
     plain: dict[str, Any] = {}
-    for field in dataclasses.fields(value):
-        item = getattr(value, field.name)
+    for one in dataclasses.fields(value):
+        item = getattr(value, one.name)
         if dataclasses.is_dataclass(item):
             item = {"shape": _shape_name(type(item)), **_plain_fields(item)}
-        elif field.type in (float, "float"):
+        elif one.type in (float, "float"):
             item = float(item)
-        plain[field.name] = item
+        plain[one.name] = item
     return plain
 
 

@@ -230,12 +230,7 @@ class Ranking:
 
     def _entry(self, candidate: Candidate) -> dict[str, Any]:
         domain = candidate.mechanism.input_domain
-        summed = {}
-        if candidate.local_spent is not None:
-            summed = {
-                "masked_bits_per_coordinate": candidate.masked_bits,
-                "local_epsilon": candidate.local_spent.epsilon,
-            }
+        local = candidate.local_spent
         return {
             "mechanism": candidate.kind,
             "parameters": parameters_of(candidate.mechanism),
@@ -251,7 +246,8 @@ class Ranking:
             "sampling_grade": candidate.mechanism.sampling,
             "unbiased_within": candidate.prediction.unbiased_within,
             "explanation": self.explain(candidate),
-            **summed,
+            "masked_bits_per_coordinate": candidate.masked_bits,
+            "local_epsilon": None if local is None else local.epsilon,
         }
 
 
