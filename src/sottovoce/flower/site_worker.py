@@ -34,6 +34,7 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 
 from sottovoce.core import printable_text
 from sottovoce.core.errors import PolicyError
+from sottovoce.deployment.masked_orders import STEP
 from sottovoce.deployment.orders import ORDER, REFUSED
 from sottovoce.flower.client import Handler, SiteOf
 from sottovoce.flower.mod import private_mod
@@ -49,8 +50,8 @@ def with_installed_app(ours: Handler, site_of: SiteOf) -> Handler:
 
     def answer(message: Message, context: Context) -> Message:
         record = message.content.config_records.get(RECORD)
-        order = record is not None and ORDER in record
-        if order or message.metadata.message_type == "query":
+        ordered = record is not None and (ORDER in record or STEP in record)
+        if ordered or message.metadata.message_type == "query":
             return ours(message, context)  # Without a site it refuses with a reason.
         app = site_of(context).app
         if app is None:
