@@ -79,6 +79,28 @@ def test_attempts_beyond_the_planned_rounds_and_retries_are_refused(tmp_path: Pa
         post.ask(ME, again(order, attempt=3))
 
 
+def test_an_order_that_is_refused_ends_no_attempt(tmp_path: Path) -> None:
+    """A copy of the opening order, or one with other terms, arrives in the middle."""
+    roster, sites = masked_sites(tmp_path)
+    refused: list[str] = []
+
+    def change(name: str, request: OutgoingRequest) -> OutgoingRequest:
+        if name == ME and isinstance(request, Step):
+            order = opening(post, ME)
+            other = again(order, attempt=2, mechanism={**order.mechanism, "noise_multiplier": 0.5})
+            for copy in (order, other, again(order, attempt=2, client=NAMES[0])):
+                with pytest.raises(SottovoceError) as caught:
+                    post.ask(ME, copy)
+                refused.append(str(caught.value))
+        return request
+
+    post = MaskedPost(sites, change)
+    run_masked(tmp_path / "run", post, roster)
+    assert len(refused) == 4 * 3
+    assert post.refusals == []
+    assert attempts_charged(tmp_path, ME) == [(1, 0)]
+
+
 def test_nothing_is_trained_for_a_box_that_is_wrong_or_too_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

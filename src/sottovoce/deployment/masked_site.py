@@ -86,7 +86,6 @@ class Exchanges:
             order=agreed(order),
             vectors=order.vectors,
         )
-        self.close(order.run)
         ledger = site.open_ledger()
         try:
             journal = ledger.journal()
@@ -104,6 +103,8 @@ class Exchanges:
         except BaseException:
             ledger.close()
             raise
+        # Only now: an order that is refused, such as a copy of an earlier one, ends no attempt.
+        self.close(order.run)
         if len(self._open) >= _MOST_RUNS:
             self.close(next(iter(self._open)))
         self._open[order.run] = _Exchange(prepared, ledger, party, order.attempt, assumed)
@@ -150,8 +151,10 @@ class Exchanges:
         """Forget the secrets of a run's open attempt, if there is one."""
         found = self._open.pop(run, None)
         if found is not None:
-            found.party.close()
-            found.ledger.close()
+            try:
+                found.party.close()
+            finally:
+                found.ledger.close()
 
 
 def _contribute(exchange: _Exchange, box: bytes, site: Site) -> bytes:
