@@ -79,7 +79,8 @@ def test_a_site_with_a_key_of_low_order_is_left_out_and_spoils_no_attempt(
 
     def low(commit: Any) -> bytes:
         entry = Keys.read(real(commit))
-        entry = dataclasses.replace(entry, **{field: (1).to_bytes(32, "little")})
+        changed: dict[str, Any] = {field: (1).to_bytes(32, "little")}
+        entry = dataclasses.replace(entry, **changed)
         plan = begun.asked.attempt.digest()
         signature = begun.asked.keys[LAST].sign(Protocol.PAIRWISE, "keys", plan, *entry.statement)
         return dataclasses.replace(entry, signature=signature).to_bytes()
